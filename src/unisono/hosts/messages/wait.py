@@ -103,7 +103,7 @@ class MessageWait:
         span = self._span
         poller: Poller | None = span.resources.get(Poller)
         if poller is None:
-            counter = ctypes.addressof(span.departures)
+            counter = ctypes.addressof(span.news)
             poller = Poller(_POLLED, self._most_spins, carrier=span.carrier.wait, counter=counter)
             span.resources[Poller] = poller
         watched = [pair for exchange in exchanges if (pair := exchange.watched)][:_POLLED]

@@ -129,8 +129,8 @@ class Watch:
         self.unseen_since: float | None = None
         self.ticket, self.asked_at, self.is_fresh, self.disagreed = 0, 0.0, False, False
         self.calm_until = 0.0
-        """Until then, a rank that waits for another host trusts its last look, which has found nothing. The sentinel
-        counts the ranks that go meanwhile.
+        """Until then, a rank that waits for another host trusts its last look, which has found nothing. Urgent news
+        end the wait meanwhile: see `Arena.news`.
         """
         self.left_at: dict[int, float] = {}
 

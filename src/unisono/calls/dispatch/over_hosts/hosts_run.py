@@ -174,7 +174,7 @@ class _SpanCall:
         self._host.skip_call()
 
     def _look(self) -> Sequence[int]:
-        """The outcomes by which this rank looks at its peers if one has gone: a rank that has gone is seen twice."""
+        """The outcomes by which this rank looks at its peers after urgent news: a rank that has gone is seen twice."""
         return 2 * (WAITING | self._group.rank << 8,) if self._span.must_look() else ()
 
     def _make_local(self) -> Iterator[int]:
