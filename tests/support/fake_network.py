@@ -37,6 +37,7 @@ class FakeMemory:
         self.history: dict[tuple[int, int], list[bytes]] = {}
         self.gone: dict[int, Departure] = {}
         self.groups: set[int] = set()
+        self.news = 0
 
     def add(self, gid: int, start: int, size: int) -> None:
         if start % START or not size:
@@ -57,6 +58,9 @@ class FakeMemory:
 
     def depart(self, rank: int, how: int, words: str) -> None:
         self.gone.setdefault(rank, Departure(DepartureKind(how), words))
+
+    def count_news(self) -> None:
+        self.news += 1
 
     def departure(self, rank: int) -> Departure | None:
         return self.gone.get(rank)

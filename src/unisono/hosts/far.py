@@ -30,7 +30,7 @@ class Far:
     regions of this host's arena. They are as fresh as the last ticket. Changes that their owners announce by `wake`
     come at once.
 
-    departures: see `Arena.departures`.
+    news: see `Arena.news`.
 
     If the sentinel itself has ended, or does not answer for as long as hosts may be silent, this host is cut off: other
     hosts count it as lost, and their ranks count as gone here.
@@ -43,7 +43,7 @@ class Far:
 
         Raises OSError if no sentinel serves, ArgumentError if it is another user's.
         """
-        self.silent_s, self.departures = silent_s, arena.departures
+        self.silent_s, self.news = silent_s, arena.news
         self._arena, self._hosts, self._rank, self._pid = arena, hosts, rank, os.getpid()
         self._socket, self.sentinel_pid = _connect(name, deadline)
         self._lock = threading.RLock()
@@ -179,7 +179,7 @@ class Far:
         """Read the sentinel's messages."""
         with self._lock:
             self._flush()
-            ended = self.departures.value >= SENTINEL_ENDED  # its last words are here; the socket closes a bit later
+            ended = self.news.value >= SENTINEL_ENDED  # its last words are here; the socket closes a bit later
             while not (self.closed or self._ended):
                 try:
                     data = self._socket.recv(MOST_BYTES_LOCAL)

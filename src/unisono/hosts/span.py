@@ -59,7 +59,7 @@ class Span:
     name: the name of this host.
     local: the group of the ranks on this host, once a call has needed it.
     call: the call that is made now.
-    seen: the departures that this group has looked at, see `Arena.departures`.
+    seen: the count of urgent news when this group last looked, see `Arena.news`.
     """
 
     def __init__(self, hosts: Hosts, rank: int, gid: int, carrier: Carrier, far: Far, name: str = "") -> None:
@@ -76,7 +76,7 @@ class Span:
         """Owner -> what it keeps from one call to the next."""
         self.kept: dict[Any, _Steps] = {}
         """The steps of calls that may be made again."""
-        self.departures, self.seen = far.departures, far.sentinel_pid << 32
+        self.news, self.seen = far.news, far.sentinel_pid << 32
 
     @property
     def recorded_at(self) -> RecordedAt:
@@ -106,8 +106,8 @@ class Span:
         return True
 
     def must_look(self) -> bool:
-        """Has a rank of the world, perhaps of this group, or the sentinel gone since the last call of this method?"""
-        before, self.seen = self.seen, self.departures.value
+        """Have boards of the world, perhaps of this group, got urgent news since the last call of this method?"""
+        before, self.seen = self.seen, self.news.value
         return self.seen > before
 
     def explain(self, how: Departure) -> Departure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ import unisono
 from tests.support.waiting import until as until_true
 from unisono.engine.compile.program import WAITING, StateWord
 from unisono.engine.mailbox.poller import Poller
-from unisono.hosts.messages import until
+from unisono.hosts.messages import until, wait
+from unisono.ranks.failures.attend import Watch
 
 WAIT_S = 4.0
 
@@ -45,15 +47,33 @@ def test_a_rank_that_waits_looks_at_once_and_then_waits_on() -> None:
     assert paused == [5, 5, 5]
 
 
+def test_a_rank_that_waits_for_long_returns_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    words, now = memoryview(bytearray(8 * StateWord.WORDS)).cast("q"), 0.0
+    words[StateWord.LOOK_UP_NS] = 20 * 10**6
+    monkeypatch.setattr(wait.time, "monotonic", lambda: now)
+
+    def pause(_: int, waited_s: float, most_s: float) -> bool:
+        nonlocal now
+        assert most_s <= max(0.02, min(waited_s / 20, 0.1)) + 1e-9
+        now += most_s
+        return True
+
+    returns = sum(1 for _ in until(lambda: 5 if now < 20.0 else None, pause, words, lambda: ()))
+    assert 150 < returns < 300
+
+
 @pytest.mark.long
 def test_a_rank_that_waits_for_another_host_leaves_its_processor_to_others() -> None:
-    def work() -> float:
+    def work() -> tuple[float, int]:
         tensor = torch.ones(4)
         unisono.all_reduce(tensor)
-        before = time.process_time()
-        if unisono.get_rank() == 1:
-            time.sleep(WAIT_S)
-        unisono.all_reduce(tensor)
-        return time.process_time() - before
+        with patch.object(Watch, "look", autospec=True, side_effect=Watch.look) as look:
+            before = time.process_time()
+            if unisono.get_rank() == 1:
+                time.sleep(WAIT_S)
+            unisono.all_reduce(tensor)
+            return time.process_time() - before, look.call_count
 
-    assert unisono.run(work, 2, hosts="2x1", timeout_s=90)[0] < 0.06 * WAIT_S
+    took_s, looks = unisono.run(work, 2, hosts="2x1", timeout_s=90)[0]
+    assert took_s < 0.06 * WAIT_S
+    assert 0 < looks < 60

@@ -50,10 +50,10 @@ _MAGIC = 0x6F6E6F73696E75
 _VERSION = digest(5, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
-_DEPARTURES = PAGE // 2
-"""Where the header has the count of departures, in a cache line of its own."""
+_NEWS = PAGE // 2
+"""Where the header has the count of urgent news, in a cache line of its own."""
 SENTINEL_ENDED = 0x40000000 << 32
-"""FUTEX_OWNER_DIED, of linux/futex.h, in the upper half of the count of departures."""
+"""FUTEX_OWNER_DIED, of linux/futex.h, in the upper half of the count of urgent news."""
 _MOST = 1 << 62
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -253,15 +253,16 @@ class Arena(Layout):
         self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
 
     @property
-    def departures(self) -> ctypes.c_uint64:
-        """A number that grows when a rank of the world goes, other than in order, and when the host's sentinel ends.
+    def news(self) -> ctypes.c_uint64:
+        """A number that grows when boards have urgent news: a rank of the world has gone, or a rank has shown its board
+        to the others (`hosts.far.Far.wake`); and when the host's sentinel ends.
 
-        The sentinel counts ranks in the lower half. The upper half has the number of its thread. Once it has ended, the
+        The sentinel counts news in the lower half. The upper half has the number of its thread. Once it has ended, the
         number is at least SENTINEL_ENDED: see `hosts.sentinel.regions`.
         """
         if self.map is None:
             raise ArgumentError("this arena has been closed")
-        return ctypes.c_uint64.from_buffer(self.map, _DEPARTURES)
+        return ctypes.c_uint64.from_buffer(self.map, _NEWS)
 
     def wait_status(self, rank: int) -> WaitStatus:
         """Where a rank waits, if it has said so."""

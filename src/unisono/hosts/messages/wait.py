@@ -27,6 +27,8 @@ _AGAIN_S, _AGAIN_SHARE = 300e-6, 30
 """A rank that sleeps wakes by itself, too, after a thirtieth of its wait so far, at least _AGAIN_S, and looks. Beside
 processes that compute, the thread that would wake it may get a processor later than the rank does.
 """
+_LOOK_UPS = 5
+"""The longest stay of a rank that has waited for long, in LOOK_UP_NS: each return takes some 0.3 ms of a processor."""
 _POLLED = 4
 """The most messages that a rank looks at; each rank has one under way in each piece of a vector."""
 
@@ -45,14 +47,16 @@ _LOOK_UP = int(StateWord.LOOK_UP_NS)
 def until(
     missing: Callable[[], int | None], pause: Pause, words: memoryview, look: Callable[[], Iterable[int]]
 ) -> Iterator[int]:
-    """Wait until no rank is missing. Yields WAITING | rank << 8 after each LOOK_UP_NS, see `StateWord`, of waiting.
+    """Wait until no rank is missing. Yields WAITING | rank << 8 after LOOK_UP_NS, see `StateWord`, of waiting; later on
+    after a longer stay each time, of at most _LOOK_UPS times LOOK_UP_NS.
 
     look: the outcomes by which this rank looks at its peers before that, if it must.
     """
     began = since = now = time.monotonic()
     while (rank := missing()) is not None:
         yield from look()
-        left_s = since + words[_LOOK_UP] * 1e-9 - now
+        look_up_s = words[_LOOK_UP] * 1e-9
+        left_s = since + min(max(look_up_s, (now - began) / _AGAIN_SHARE), _LOOK_UPS * look_up_s) - now
         if left_s <= 0.0:
             yield WAITING | rank << 8
             since = now = time.monotonic()
@@ -99,7 +103,7 @@ class MessageWait:
         span = self._span
         poller: Poller | None = span.resources.get(Poller)
         if poller is None:
-            counter = ctypes.addressof(span.departures)
+            counter = ctypes.addressof(span.news)
             poller = Poller(_POLLED, self._most_spins, carrier=span.carrier.wait, counter=counter)
             span.resources[Poller] = poller
         watched = [pair for exchange in exchanges if (pair := exchange.watched)][:_POLLED]

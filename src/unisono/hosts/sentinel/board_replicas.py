@@ -204,6 +204,8 @@ class Copies:
                 answered.add(page.member)
             if request == 0 and (group is not None or gid in self._forgotten or self._keep(gid, sender, page)):
                 self._send(sender, Ack(gid, page.member, page.stamp))
+        if request == 0 and answered:
+            self._memory.count_news()
         if group is None or pull is None or pull.request != request or sender not in pull.missing:
             return
         if not pages and {group.members[member] for member in group.hosts[sender]} <= self._gone_ranks:
@@ -241,6 +243,7 @@ class Copies:
             if group.pushed.get(member) == image:
                 continue
             group.pushed[member] = image
+            self._memory.count_news()
             page = MemberPage.of(member, next(self._stamps), image)
             for host in group.hosts:
                 if host != self._me and host not in self._gone_hosts:

@@ -47,16 +47,16 @@ class Regions:
     """The regions of groups in an arena, by the number of the group."""
 
     def __init__(self, arena: Arena) -> None:
-        self._arena, self._departures = arena, arena.departures
+        self._arena, self._news = arena, arena.news
         self._regions: dict[int, tuple[int, list[_Pages]]] = {}
 
     def count_own_end(self) -> None:
-        """Let the system count the end of this thread as a departure, also if it is killed.
+        """Let the system count the end of this thread as news, also if it is killed.
 
         A robust futex has the number of its owner's thread. When the owner ends, Linux writes FUTEX_OWNER_DIED there,
         which is larger than any such number. If the system refuses, ranks learn of the end when they ask.
         """
-        upper = ctypes.addressof(self._departures) + 4
+        upper = ctypes.addressof(self._news) + 4
         ctypes.c_uint32.from_address(upper).value = threading.get_native_id()
         self._robust_list = head = (ctypes.c_int64 * 4)()  # Linux reads it: the entry, the word's place from there, 0
         at = ctypes.addressof(head)
@@ -92,7 +92,11 @@ class Regions:
         gone = Departure(DepartureKind(how), words)
         self._arena.board(rank).set_gone(*gone)
         if not gone.in_order:
-            self._departures.value += 1
+            self.count_news()
+
+    def count_news(self) -> None:
+        """Let waiting ranks of this host look at the boards, which have news already."""
+        self._news.value += 1
 
     def departure(self, rank: int) -> Departure | None:
         """How a rank has left the world, by its board."""

@@ -53,6 +53,8 @@ If the known calls could be made again in another way, it waits for all other ra
 
 _SEE_S = 0.5
 """How long a rank waits to see for itself why a peer gave up. News from another host takes some milliseconds."""
+_CALM_SHARE, _CALM_S = 20, 0.5
+"""How long a rank trusts a look at other hosts: a twentieth of its wait so far, at most _CALM_S."""
 _STALE_S = 2.0
 """If a host does not answer within this time, a rank looks without the answer: the rank's own time may be up."""
 _ARRIVES_S = 10.0
@@ -126,17 +128,23 @@ class Watch:
         self.silent_since: float | None = None
         self.unseen_since: float | None = None
         self.ticket, self.asked_at, self.is_fresh, self.disagreed = 0, 0.0, False, False
+        self.calm_until = 0.0
+        """Until then, a rank that waits for another host trusts its last look, which has found nothing. Urgent news
+        end the wait meanwhile: see `Arena.news`.
+        """
         self.left_at: dict[int, float] = {}
 
     def is_time(self, waiting_for: int) -> bool:
-        """Is it time to look? Over hosts, once fresh copies are there; at once if a call names this rank, because a
-        peer has gone.
+        """Is it time to look? Over hosts, once fresh copies are there, which a rank asks for when it has been calm for
+        a while; at once if a call names this rank, because a peer has gone.
         """
         self.is_fresh = False
         if self.span is None or waiting_for == self.group.rank:
             return True
         now = time.monotonic()
         if not self.ticket:
+            if now < self.calm_until:
+                return False
             self.ticket, self.asked_at = self.span.ask(), now
         self.is_fresh = self.span.far.answered(self.ticket)
         if not self.is_fresh and now < self.asked_at + _STALE_S:
@@ -146,6 +154,7 @@ class Watch:
 
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
         """Look at all peers once; raise if the call cannot succeed."""
+        self.calm_until = 0.0
         if not self.told:
             self.board.set_call(self.number, self.record)
             self.told = True
@@ -186,6 +195,7 @@ class Watch:
             raise self.stall.late(missing, waited_s, self.under_way.details if self.under_way else "")
         absent = tuple(peer.rank for peer in peers if peer.number < self.number)
         self.stall.look(absent or (waiting_for,), waited_s)
+        self.calm_until = time.monotonic() + min(waited_s / _CALM_SHARE, _CALM_S, max(allowed_s - waited_s, 0.0))
 
     def unreachable(self, rank: int, number: int) -> NoReturn:
         """Raise the reason why the system has refused access to a peer's tensors, with this errno."""

@@ -21,7 +21,8 @@ messages that no rank takes. Their memory is kept until the carrier ends, and th
 left, the mismatch ends the group.
 
 Messages may still travel to and from a lost host, so that no wait is long enough for a look. Therefore each call also
-asks whether a rank has gone (`Span.must_look`), and so does each wait. If so, its outcome names this rank itself.
+asks whether there is urgent news, such as a rank that has gone (`Span.must_look`), and so does each wait. If so, its
+outcome names this rank itself.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class _SpanCall:
         self._host.skip_call()
 
     def _look(self) -> Sequence[int]:
-        """Outcomes by which `attend` looks at the peers if one has gone: two, because it raises at its second look."""
+        """Outcomes by which `attend` looks at peers after urgent news: two, because it raises at its second look."""
         return 2 * (WAITING | self._group.rank << 8,) if self._span.must_look() else ()
 
     def _make_local(self) -> Iterator[int]:
