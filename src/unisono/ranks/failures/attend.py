@@ -243,10 +243,12 @@ class Watch:
         # In this order: else a peer that enters the call in between would seem to have entered another one.
         entered = self.host.entered(rank)
         signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
-        gone, spans = self.group.liveness.gone(rank), self.group.span is not None
-        owes = spans and gone is not None and not gone.in_order and not self.host.has_ended(rank)
+        gone, span = self.group.liveness.gone(rank), self.span
+        if span is not None and gone is not None and gone.in_order and not self.is_fresh:
+            gone = None  # it made its calls before it left, and so did others: this host may not know these calls yet
+        owes = span is not None and gone is not None and not gone.in_order and not self.host.has_ended(rank)
         seen = PeerView(rank, entered, signature, gone, gave_up, owes)
-        return seen if self.group.span is None or rank in self.group.span.here else self.from_afar(seen)
+        return seen if span is None or rank in span.here else self.from_afar(seen)
 
     def from_afar(self, seen: PeerView) -> PeerView:
         """A peer on another host.
@@ -255,9 +257,6 @@ class Watch:
         raised a MismatchError because of another host would be missing there.
         """
         rank, gone = seen.rank, seen.gone
-        if gone is not None and gone.in_order and not self.is_fresh:
-            # It made its calls before it left. This host may know that it has left the world, and not yet its calls.
-            gone = None
         if seen.number >= self.number and gone is not None and gone.in_order and self.host.has_ended(rank):
             left_at = self.left_at.setdefault(rank, time.monotonic())
             if time.monotonic() < left_at + _ARRIVES_S:
