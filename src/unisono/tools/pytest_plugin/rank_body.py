@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from inspect import unwrap
-from types import ModuleType
+from inspect import iscoroutine, unwrap
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import SkipTest, TestCase
 
 import pytest
+from _pytest.assertion import pytest_assertrepr_compare, util
 
 import unisono
 
@@ -30,6 +32,7 @@ class Surroundings:
     patches: the arguments that are a MonkeyPatch.
     backend, meeting: of the default group of torch.distributed, if the test wants one, and where its ranks meet.
     chaos: the arguments for `testing.chaos`.
+    verbosity: how much asserts explain.
     """
 
     module: str
@@ -39,6 +42,7 @@ class Surroundings:
     backend: str | None
     meeting: str
     chaos: Mapping[str, Any] | None
+    verbosity: int
 
 
 def run_body(around: Surroundings, body: Callable[..., object], given: dict[str, Any]) -> None:
@@ -56,14 +60,34 @@ def run_body(around: Surroundings, body: Callable[..., object], given: dict[str,
             from ..testing.chaos import chaos
 
             stack.enter_context(chaos(**around.chaos))
+        _explain_asserts(around.verbosity)
         try:
             result = body(**given)
             if isinstance(result, TestCase):
                 result.debug()  # with its setUp and tearDown
+            elif iscoroutine(result):
+                asyncio.run(result)
         except pytest.skip.Exception as skipped:  # which names a module that does not have it, so it cannot be sent
-            raise SkipTest(skipped.msg or "") from None
+            raise SkipTest(skipped.msg or "").with_traceback(skipped.__traceback__) from None
         if around.backend:
             wait_for_the_others()
+
+
+def _explain_asserts(verbosity: int) -> None:
+    """Let asserts say how two values differ, as they do in pytest's process, which has a `pytest.Config` for it."""
+    terminal = SimpleNamespace(_highlight=lambda text, lexer="": text)  # noqa: ARG005
+    config: Any = SimpleNamespace(
+        get_verbosity=lambda _: verbosity,
+        getini={"assertion_text_diff_style": "ndiff"}.get,
+        pluginmanager=SimpleNamespace(has_plugin=lambda _: True),
+        get_terminal_writer=lambda: terminal,
+    )
+
+    def compare(op: str, left: object, right: object) -> str | None:
+        lines = pytest_assertrepr_compare(config, op, left, right) or ()
+        return "\n~".join(line.replace("\n", "\\n") for line in lines).replace("%", "%%") or None
+
+    util._config, util._reprcompare = config, compare  # noqa: SLF001
 
 
 def _save_coverage() -> None:
@@ -126,4 +150,5 @@ def _default_group(backend: str, meeting: str) -> Iterator[None]:
 def wait_for_the_others() -> None:
     """Keep the connections open until no rank needs them any more."""
     if unisono.is_initialized():
-        unisono.barrier()
+        with suppress(unisono.PeerError):  # a rank that has failed says so itself
+            unisono.barrier()

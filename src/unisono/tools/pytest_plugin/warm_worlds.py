@@ -60,17 +60,24 @@ def worlds_of(config: pytest.Config) -> WarmWorlds:
 
 def shapes(mark: pytest.Mark) -> list[Shape]:
     """The cases of a test with this mark. Fails if the mark is wrong."""
-    hosts = mark.kwargs.get("hosts", ())
-    found = [*mark.args, *([hosts] if isinstance(hosts, str) else hosts)]
-    strange = mark.kwargs.keys() - {"hosts", "backend", "timeout_s"}
-    if strange or not found or not all(isinstance(number, int) and number > 0 for number in mark.args):
+    numbers, options = mark.args, {"hosts": (), "backend": None, "timeout_s": None, **mark.kwargs}
+    hosts = [options["hosts"]] if isinstance(options["hosts"], str) else options["hosts"]
+    right = (
+        len(options) == 3
+        and isinstance(hosts, list | tuple)
+        and (numbers or hosts)
+        and all(isinstance(number, int) and number > 0 for number in numbers)
+        and isinstance(options["backend"], str | None)
+        and isinstance(options["timeout_s"], float | int | None)
+    )
+    if not right:
         words = ", ".join([*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())])
         pytest.fail(
             f'ranks({words}): give numbers of ranks, as in ranks(2, 4), or hosts="2x2", or both; '
             "and, if you like, backend= and timeout_s=",
             pytrace=False,
         )
-    return found
+    return [*numbers, *hosts]
 
 
 def run_test(item: pytest.Function) -> None:
@@ -82,7 +89,10 @@ def run_test(item: pytest.Function) -> None:
     body, given, patches = _parts(item)
     backend, meeting = mark.kwargs.get("backend"), f"{tempfile.gettempdir()}/ranks-{uuid4().hex}"
     fault = None if chaos is None else _fault(backend, *chaos.args, **chaos.kwargs)
-    around = Surroundings(item.module.__name__, dict(os.environ), os.getcwd(), patches, backend, meeting, fault)
+    around = Surroundings(
+        item.module.__name__, dict(os.environ), os.getcwd(), patches, backend, meeting, fault,
+        item.config.get_verbosity(pytest.Config.VERBOSITY_ASSERTIONS),
+    )  # fmt: skip
     world = worlds_of(item.config)(shape, timeout_s)
     wrong: BaseException | None = None
     try:
