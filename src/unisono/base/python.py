@@ -1,9 +1,14 @@
-"""Small helps with Python itself: its garbage collector, its imports, its weak sets, and what a process makes once."""
+"""Small helps with Python itself: its garbage collector, its imports, its weak sets, what a process makes once, and
+threads that are left behind.
+"""
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import gc
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -87,6 +92,23 @@ def once(make: Callable[..., Made]) -> Callable[..., Made]:
         return made[args]
 
     return find
+
+
+def leave_behind(thread: threading.Thread) -> None:
+    """Nobody waits any more for this daemon thread, which may return from torch while the interpreter shuts down.
+
+    Up to Python 3.13, Python then unwinds the thread's stack. C++ does not allow this for the functions in which
+    pybind11 takes Python's lock: it calls `std::terminate`, which would abort the process. Here the thread hangs.
+    """
+    if sys.version_info < (3, 14):  # since then such threads hang by themselves
+        atexit.register(_hang_if_terminated, thread)
+
+
+def _hang_if_terminated(thread: threading.Thread) -> None:
+    if thread.is_alive():
+        with suppress(OSError, AttributeError):
+            set_terminate = ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE  # noqa: SLF001
+            set_terminate(ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p))
 
 
 def _in_child() -> None:

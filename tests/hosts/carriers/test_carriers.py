@@ -311,6 +311,27 @@ def test_a_peer_that_cannot_be_reached_is_named(kind: Kind, worlds: Worlds, tmp_
     assert worlds(2).run(run) == [1, 0]
 
 
+@pytest.mark.parametrize("silent", [False, True], ids=["never comes", "says nothing"])
+def test_the_limit_is_for_all_connections_together(kind: Kind, silent: bool) -> None:
+    """Rank 1 comes late, and then rank 2 is missing: rank 0 does not begin to count anew."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ends = [kind(store.clone(), 2, 3, "127.0.0.1", LATE_S, [])] if silent else []
+
+    def come() -> None:
+        time.sleep(1.5)
+        ends.append(kind(store.clone(), 1, 3, "127.0.0.1", LATE_S, [0]))
+
+    late = threading.Thread(target=come)
+    late.start()
+    began = time.monotonic()
+    with pytest.raises(Lost) as lost:
+        kind(store.clone(), 0, 3, "127.0.0.1", 2.0)
+    took_s = time.monotonic() - began
+    late.join()
+    assert lost.value.peer == 2
+    assert took_s < 3.0
+
+
 def test_a_forked_process_has_no_carrier(kind: Kind, worlds: Worlds, tmp_path: Path) -> None:
     """Also where another thread is in the carrier meanwhile."""
 

@@ -106,6 +106,47 @@ def test_who_gives_up_before_it_has_connected_is_named_by_all(ranks: Ranks) -> N
         assert f" gave up init(): KeyboardInterrupt while rank {rank} waited for it in init()" in said[rank]
 
 
+LEFT_BEHIND = """
+import builtins, sys, time
+from datetime import timedelta
+from types import SimpleNamespace
+from torch.distributed import HashStore
+from unisono.ranks.group.world_group import connect
+from unisono.ranks.rendezvous.asked_store import Limited
+store = HashStore()
+
+def in_torch():
+    store.wait(["key"], timedelta(seconds=100))
+
+class EndsLate:
+    def __del__(self, set=store.set, sleep=time.sleep):
+        set("key", "")
+        sleep(0.5)
+
+builtins.ends_late = EndsLate()
+far = SimpleNamespace(silent_s=0.0, left=lambda peer: None)
+met = SimpleNamespace(hosts=SimpleNamespace(ranks=2))
+try:
+    if sys.argv[1] == "connects":
+        connect(in_torch, far, met, 0, deadline=0.0)
+    else:
+        Limited().call(in_torch, deadline=0.0)
+except TimeoutError as error:
+    print(error)
+    sys.exit(3)
+"""
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize("thread", ["connects", "asks"])
+def test_a_thread_left_behind_in_torch_does_not_abort_a_program_that_ends(thread: str) -> None:
+    """It returns from torch while the interpreter shuts down."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_BEHIND, thread], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+
+
 @pytest.mark.parametrize(
     ("measured", "rounded"),
     [

@@ -7,7 +7,8 @@ What Gloo does, and what follows from it:
   An abort uses this: a wait of a millisecond for a message that does not come ends all other waits.
 - A message that is larger than its receive ends the receiver's process.
 - Even a small message moves only when its receive has been posted.
-- The first message to a peer makes the connection, and waits until the peer sends, too. So all are made at the start.
+- The first message to a peer makes the connection, and waits until the peer sends, too, up to five times the limit. So
+  all are made at the start, each when the store says that both ranks have come to it.
 - A profiler's record of a message ends with the wait for it. The wait writes to the record, even if the profiler's
   memory has been freed. So messages are started where no profiler records.
 - A message with a dropped receive keeps Gloo's thread busy, and a thread that destroys the group waits for Gloo's for
@@ -20,6 +21,7 @@ import ctypes
 import os
 import re
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -38,9 +40,11 @@ from ...engine.carrier import Handle, Lost
 
 _record: Callable[[bool], None] = torch._C._autograd._enable_record_function  # noqa: SLF001  # of this thread
 _LIMIT = timedelta(hours=1)
-_AT_ONCE = timedelta(milliseconds=1)
+_AT_ONCE_S = 0.001
 _CONNECT_TAG = (1 << 31) - 1
 _ABORT_TAG = (1 << 31) - 2
+_LIMITS = 5
+"""For a connection Gloo waits this many times the limit of its group."""
 _LAST_S = 5.0
 """How long the last messages may take to leave: each waits until its receive has been posted."""
 
@@ -70,10 +74,11 @@ class GlooCarrier:
         timeout_s: float,
         peers: Iterable[int] | None = None,
     ) -> None:
+        deadline = time.monotonic() + timeout_s
         gloo: Any = ProcessGroupGloo  # torch has neither types nor public names for the parts used here
         options = gloo._Options()  # noqa: SLF001
         options._devices = [gloo.create_device(hostname=address, lazy_init=True)]  # noqa: SLF001
-        options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001
+        options._timeout = timedelta(seconds=max(_AT_ONCE_S, timeout_s / _LIMITS))  # noqa: SLF001
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._over = ""
@@ -85,17 +90,23 @@ class GlooCarrier:
         """The ranks with a connection to this one."""
         self._group = gloo(store, rank, size, options)
         _groups.add(self._group)
-        self._connect({*(range(size) if peers is None else peers)} - {rank}, timedelta(seconds=timeout_s))
+        self._connect(store, rank, {*(range(size) if peers is None else peers)} - {rank}, deadline)
 
-    def _connect(self, peers: set[int], limit: timedelta) -> None:
-        """Exchange a word with each peer. The first message to a peer waits until the peer sends, too."""
+    def _connect(self, store: Store, rank: int, peers: set[int], deadline: float) -> None:
+        """Exchange a word with each peer."""
+
+        def left() -> timedelta:
+            return timedelta(seconds=max(_AT_ONCE_S, deadline - time.monotonic()))
+
         for peer in sorted(peers):  # in ascending order on all ranks, so that no circle of ranks waits
             words = torch.zeros(2, dtype=torch.uint8, device="cpu")
             try:
+                store.set(f"{rank} connects to {peer}", "")
+                store.wait([f"{peer} connects to {rank}"], left())
                 receive = _unrecorded(self._group.recv, words[:1], peer, _CONNECT_TAG)
                 send = _unrecorded(self._group.send, words[1:], peer, _CONNECT_TAG)
-                receive.wait(limit)
-                send.wait(limit)
+                receive.wait(left())
+                send.wait(left())
             except RuntimeError as error:
                 raise _lost(peer, error) from None
             self._peers.append(peer)
@@ -164,7 +175,7 @@ class GlooCarrier:
             for peer in self._peers:  # the first peer with a working connection is enough: it breaks all
                 with suppress(RuntimeError):
                     never = torch.empty(1, dtype=torch.uint8, device="cpu")
-                    _unrecorded(self._group.recv, never, peer, _ABORT_TAG).wait(_AT_ONCE)
+                    _unrecorded(self._group.recv, never, peer, _ABORT_TAG).wait(timedelta(seconds=_AT_ONCE_S))
 
     def _check(self, peer: int) -> None:
         if self._over:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ...base.config import Config
 from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, WaitTimeout
 from ...base.fd_channel import LONGEST_S
+from ...base.python import leave_behind
 from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
 from ...engine.memory.meeting_page import waits
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 _LOOK_S = 0.02
 _CAUSE_S = 1.0
 """How long to look for the reason of a failed connection, after the time for which hosts may be silent: sentinels need
-this long at most.
+this long at most. It is also the longest time by which connecting may exceed its limit.
 """
 
 
@@ -205,7 +206,13 @@ def connect(make: Callable[[], Carrier], far: Far, met: MeetingResult, rank: int
     try:
         while not attempt.over.wait(_LOOK_S):
             _check_peers(far, met, rank)
-        until = time.monotonic() + far.silent_s + _CAUSE_S
+            if time.monotonic() > deadline + _CAUSE_S:
+                details = (
+                    " It can neither connect to the other hosts nor stop: a rank, or the store's process, is stopped."
+                )
+                raise WaitTimeout("init()", time.monotonic() - began, (), rank, details)  # noqa: TRY301
+        now = time.monotonic()
+        until = min(now + far.silent_s, max(now, deadline)) + _CAUSE_S
         while attempt.made is None and time.monotonic() < until:  # the connection breaks before a sentinel says why
             _check_peers(far, met, rank)
             time.sleep(_LOOK_S)
@@ -243,7 +250,8 @@ class _Attempt:
         self._make, self.over, self._lock, self._given_up = make, threading.Event(), threading.Lock(), False
         self.made: Carrier | None = None
         self.error: BaseException = InternalError("a connection to other hosts has neither been made nor failed")
-        threading.Thread(target=self._run, name="unisono connects to other hosts", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="unisono connects to other hosts", daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         try:
@@ -263,3 +271,4 @@ class _Attempt:
             self._given_up = True
             if self.made is not None:
                 self.made.abort()
+        leave_behind(self._thread)

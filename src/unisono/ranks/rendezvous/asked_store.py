@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...base.errors import WaitTimeout
+from ...base.python import leave_behind
 from ...hosts.addresses import store_place
 from .rendezvous_messages import store_closed, store_silent
 
@@ -92,19 +93,23 @@ class Limited:
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._started = False
+        self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[[], T], deadline: float, look: Callable[[], object] = lambda: None) -> T:
         """Call the function. Raises TimeoutError at the deadline. look: called now and then; may raise."""
-        if not self._started:
-            threading.Thread(target=_make, args=(self._calls,), name="unisono asks a store", daemon=True).start()
-            self._started = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=_make, args=(self._calls,), name="unisono asks a store", daemon=True)
+            self._thread.start()
         call = _Call(function)
         self._calls.put(call)
-        while not call.over.wait(max(0.0, min(_LOOK_S, deadline - time.monotonic()))):
-            look()
-            if time.monotonic() >= deadline:
-                raise TimeoutError("no answer")
+        try:
+            while not call.over.wait(max(0.0, min(_LOOK_S, deadline - time.monotonic()))):
+                look()
+                if time.monotonic() >= deadline:
+                    raise TimeoutError("no answer")
+        finally:
+            if not call.over.is_set():
+                leave_behind(self._thread)
         if call.error is not None:
             raise call.error
         returned: T = call.returned
