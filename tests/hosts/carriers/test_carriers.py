@@ -329,7 +329,7 @@ def test_the_limit_is_for_all_connections_together(kind: Kind, silent: bool) -> 
     took_s = time.monotonic() - began
     late.join()
     assert lost.value.peer == 2
-    assert took_s < 3.0
+    assert took_s < 3.3
 
 
 def test_a_forked_process_has_no_carrier(kind: Kind, worlds: Worlds, tmp_path: Path) -> None:
