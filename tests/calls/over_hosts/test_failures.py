@@ -45,17 +45,6 @@ def lose(doomed: int) -> tuple[str, tuple[int, ...], float]:
     return str(error), error.failed, tensor[5].item()
 
 
-def test_ranks_that_return_are_not_blamed_by_ranks_that_are_still_in_their_last_call(on_hosts: OnHosts) -> None:
-    """A rank may hear that a rank of its host has returned before it has seen that all have entered the call."""
-
-    def last_calls() -> None:
-        for _ in range(3):
-            unisono.barrier()
-
-    for _ in range(150):
-        on_hosts("2x2").run(last_calls)
-
-
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(("shape", "doomed"), [("2x2", 0), ("2x2", 3), ("3+1", 3), ("2x1", 0)])
 def test_a_death_is_told_on_all_hosts_and_the_others_go_on(shape: str, doomed: int) -> None:

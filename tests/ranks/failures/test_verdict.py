@@ -273,11 +273,24 @@ def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed() -> None:
             return read("signature")
 
     watch = object.__new__(attend.Watch)
-    group = SimpleNamespace(liveness=SimpleNamespace(gone=lambda rank: None), span=None)
-    watch.host, watch.group, watch.number = Host(), group, N
+    group = SimpleNamespace(liveness=SimpleNamespace(gone=lambda rank: None))
+    watch.host, watch.group, watch.span, watch.number = Host(), group, None, N
     for moment in (1, 2):
         state.update(number=N - 1, signature=0, reads=0, enters_at=moment)
         assert judge(at_gate(), [watch.view(1), here(2)]) == Patience()
+
+
+def watch_of(gone: Departure, *, spans: bool, has_ended: bool = False, is_fresh: bool = True) -> Any:
+    """A watch that sees rank 1, of its own host, enter this call and go."""
+    watch = object.__new__(sys.modules["unisono.ranks.failures.attend"].Watch)
+    watch.host = SimpleNamespace(
+        arena=SimpleNamespace(board=lambda rank: SimpleNamespace(gave_up=GivenUp())),
+        entered=lambda rank: N, signature=lambda rank, number: MINE, has_ended=lambda rank: has_ended,
+    )  # fmt: skip
+    watch.group = SimpleNamespace(liveness=SimpleNamespace(gone=lambda rank: gone))
+    watch.span = SimpleNamespace(here=(0, 1)) if spans else None
+    watch.number, watch.is_fresh = N, is_fresh
+    return watch
 
 
 @pytest.mark.parametrize(
@@ -291,17 +304,18 @@ def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed() -> None:
     ],
 )
 def test_who_owes_the_others_a_part_of_a_call(kind: DepartureKind, spans: bool, has_ended: bool, owes: bool) -> None:
-    watch = object.__new__(sys.modules["unisono.ranks.failures.attend"].Watch)
     gone = Departure(kind, "went")
-    watch.host = SimpleNamespace(
-        arena=SimpleNamespace(board=lambda rank: SimpleNamespace(gave_up=GivenUp())),
-        entered=lambda rank: N, signature=lambda rank, number: MINE, has_ended=lambda rank: has_ended,
-    )  # fmt: skip
-    watch.group = SimpleNamespace(
-        liveness=SimpleNamespace(gone=lambda rank: gone), span=SimpleNamespace(here=(0, 1)) if spans else None
+    assert watch_of(gone, spans=spans, has_ended=has_ended).view(1) == here(1, gone=gone, owes=owes)
+
+
+@pytest.mark.parametrize("kind", [DepartureKind.RETURNED, DepartureKind.LEFT])
+def test_an_orderly_departure_proves_nothing_over_hosts_without_fresh_copies(kind: DepartureKind) -> None:
+    """This host may not know yet that ranks of other hosts have entered the call, which needs this rank no more."""
+    gone = Departure(kind, "went")
+    assert watch_of(gone, spans=True, is_fresh=False).view(1) == here(1)
+    assert (
+        watch_of(gone, spans=True).view(1) == watch_of(gone, spans=False, is_fresh=False).view(1) == here(1, gone=gone)
     )
-    watch.number = N
-    assert watch.view(1) == here(1, gone=gone, owes=owes)
 
 
 @pytest.mark.parametrize("odd", ["sum", "max"])
