@@ -12,8 +12,9 @@ RanksSession = Callable[..., pytest.RunResult]
 
 
 @pytest.fixture
-def ranks_session(pytester: pytest.Pytester) -> RanksSession:
+def ranks_session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> RanksSession:
     """ranks_session(*options, name=text, ...): a session of pytest on files of these names, in this process."""
+    monkeypatch.delenv("CI", raising=False)  # where it is set, pytest explains asserts at greater length
 
     def run(*options: str, **files: str) -> pytest.RunResult:
         if files:
