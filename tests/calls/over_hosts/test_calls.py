@@ -345,6 +345,7 @@ def walk() -> tuple[list[str], list[int]]:
         sys.setprofile(seen)
         all_reduce(tensor)
         sys.setprofile(None)
+    unisono.barrier()  # a rank that returns is news: at it a rank that is still in its last call looks at the others
     return sorted(set().union(*(seen.files for seen in calls))), [seen.functions for seen in calls]
 
 
