@@ -12,8 +12,9 @@ import pytest
 
 from unisono.base.linux import first_processor
 from unisono.engine import code_image, machine_code, object_code
-from unisono.engine.code_image import image_of, is_image, load
+from unisono.engine.code_image import is_image, load
 from unisono.engine.machine_code import Unit, symbol
+from unisono.engine.make_image import image_of
 from unisono.engine.reducers.kernels import object_file
 
 pytestmark = [
@@ -116,7 +117,7 @@ def test_a_file_of_another_user_is_not_used(unit: tuple[Unit, list[int], Path]) 
 
 def test_no_page_is_writable_and_executable(unit: tuple[Unit, list[int], Path]) -> None:
     address = unit[0].address()
-    _, _, text, data, _, _ = code_image._HEAD.unpack_from(unit[2].read_bytes(), 16)
+    _, _, text, data, _, _ = code_image.HEAD.unpack_from(unit[2].read_bytes(), 16)
     assert (text <= 4096, 0 < data <= 4096) == (True, True)
     rights = {}
     for line in Path("/proc/self/maps").read_text().splitlines():

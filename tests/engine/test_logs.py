@@ -17,12 +17,12 @@ from tests.support.worlds import Worlds
 from unisono import MismatchError
 from unisono.base.records import CallRecord
 from unisono.engine.clock import Clock, read_cycles
-from unisono.engine.code_image import image_of
 from unisono.engine.kernels import interpret, kernel, unit
 from unisono.engine.kernels.compiled import compiled, object_file
 from unisono.engine.logs.plan_registry import PLAN_REGISTRY_BYTES, GroupNote, PlanNote, PlanRegistry
 from unisono.engine.logs.rank_logs import CALLS, REUSE, CallLog, LoggedCall, LoggedRow, RowLog, log_bytes, row_log_bytes
 from unisono.engine.machine_code import symbol
+from unisono.engine.make_image import image_of
 from unisono.ranks.group.group import Group
 
 

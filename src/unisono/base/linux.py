@@ -101,12 +101,13 @@ def _folders(root: Path, controller: str) -> tuple[Path, ...]:
     """The folders of the groups that this process is in, with this controller: its own, and all above."""
     found: list[Path] = []
     places = dict(_own_places(root))
-    for kind, options, mounted in _mounts(root):
+    for kind, options, mount in _mounts(root):
         where = places.get("" if kind == "cgroup2" else controller)
         if where is None or (kind == "cgroup" and controller not in options):
             continue
+        mounted = root / mount.lstrip("/")
         own = mounted / where.lstrip("/")  # in a container, this may be a path outside: then only the mount counts
-        found += [own, *(above for above in own.parents if above.is_relative_to(mounted))]
+        found += [own, *own.parents[: len(own.parts) - len(mounted.parts)]]
     return tuple(folder for folder in found if folder.is_dir())
 
 
@@ -118,12 +119,12 @@ def _own_places(root: Path) -> Iterator[tuple[str, str]]:
             yield controller, path
 
 
-def _mounts(root: Path) -> Iterator[tuple[str, list[str], Path]]:
+def _mounts(root: Path) -> Iterator[tuple[str, list[str], str]]:
     """The kind of each mount of control groups, its options, and where it is."""
     for line in _text(root / "proc/self/mounts").splitlines():
         _, path, kind, options, *_ = line.split(" ")
         if kind in ("cgroup", "cgroup2"):
-            yield kind, options.split(","), root / path.lstrip("/")
+            yield kind, options.split(","), path
 
 
 def _processors(folder: Path) -> float | None:

@@ -104,7 +104,7 @@ class Host:
         self.row_writer: RowWriter | None = None
         """Logs the rows that no kernel runs, while rows are logged."""
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
-        self._scratch = np.zeros(ROOM + 8 * self.size + 320, np.uint8)
+        self._scratch = np.empty(ROOM + 8 * self.size + 320, np.uint8)  # the kernel writes before it reads
         self._addresses = np.zeros(8 * self.size + 16, np.int64)
         self._addresses[3 * self.size : 4 * self.size] = [arena.heap(q) for q in range(self.size)]
         self._state = state = np.zeros(StateWord.WORDS, np.int64)

@@ -26,6 +26,8 @@ from ..base.linux import first_processor
 from . import code_image
 
 _DIGEST_BYTES = 16
+_MAKERS = "code_image.py", "make_image.py", "object_code.py"
+"""The files that make an image of what Numba and LLVM have compiled."""
 _FASTCALL = 0x80  # METH_FASTCALL of CPython
 _COMPILED_S, _ASK_S = 60.0, 0.01
 """How long a process waits for another one that compiles the same code; the time between two looks."""
@@ -60,8 +62,10 @@ class Unit:
             with _locked(None if folder is None else folder / f"{self._family}lock"):
                 code = self._read(say=False)
                 if code is None:
+                    from .make_image import image_of
+
                     made = self._make()
-                    code = code_image.image_of(made, symbol(self.name)) or made
+                    code = image_of(made, symbol(self.name)) or made
                     if folder is not None:
                         self._keep(folder, code)
         if code_image.is_image(code):
@@ -150,11 +154,12 @@ def _checksum(sources: tuple[Path, ...], versions: str) -> str:
     here = Path(__file__).parent
     checksum = hashlib.blake2b(f"{sys.implementation.cache_tag} {versions}".encode(), digest_size=8)
     checksum.update(_llvm_version())
-    for path in (*sorted(sources), here / "code_image.py", here / "object_code.py"):
+    for path in (*sorted(sources), *(here / name for name in _MAKERS)):
         checksum.update(path.read_bytes())
     return checksum.hexdigest()
 
 
+@cache
 def _llvm_version() -> bytes:
     """What llvmlite says of its version, without importing it, where that is possible."""
     found = find_spec("llvmlite")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 ALL_DTYPES: tuple[torch.dtype, ...] = tuple(
-    sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
+    sorted({value for value in vars(torch).values() if type(value) is torch.dtype}, key=str)
 )
 """All dtypes of this version of torch, which is the same on all ranks; the index of a dtype is its code."""
 

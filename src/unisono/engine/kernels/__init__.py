@@ -17,7 +17,7 @@ __all__ = ["kernel", "unit"]
 
 _FOLDER = Path(__file__).parent
 _SHARED = "compile/program.py", "logs/rank_logs.py"
-SOURCES = (*_FOLDER.glob("*.py"), *(_FOLDER.parent / file for file in _SHARED))
+SOURCES = (*(path for path in _FOLDER.iterdir() if path.suffix == ".py"), *(_FOLDER.parent / file for file in _SHARED))
 """All files that the code of these functions depends on."""
 
 
