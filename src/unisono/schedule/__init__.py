@@ -5,7 +5,6 @@ from .contract import BLOCKED, DUALS, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED
 from .count import Bounds, Counts, HostBounds, Levels, count, host_bounds, levels, levels_of, lower_bounds
 from .hosts import Hosts
 from .moves import Move, check_rows, moves
-from .proofs.large_proofs import Rank, prove_by_fingerprints, prove_symmetric, trace_symmetric
 from .proofs.table_proof import Proof, find_fault, prove
 from .table import (
     ADD,
@@ -37,10 +36,10 @@ from .table import (
 __all__ = [
     "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "DUALS", "HOLDERS", "JOIN", "ONE_IN", "ONE_OUT", "OP",
     "REDUCING", "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "HostBounds",
-    "Hosts", "Levels", "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective",
+    "Hosts", "Levels", "Move", "N", "Proof", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective",
     "check_rows", "contract", "count", "expand", "find_fault", "fold", "host_bounds", "levels", "levels_of",
-    "lower_bounds", "moves", "on", "once", "par", "pipeline", "prove", "prove_by_fingerprints", "prove_symmetric",
-    "send", "seq", "spread", "trace", "trace_symmetric", "transpose", "unwrap",
+    "lower_bounds", "moves", "on", "once", "par", "pipeline", "prove", "send", "seq", "spread", "trace",
+    "transpose", "unwrap",
 ]  # fmt: skip
 
 

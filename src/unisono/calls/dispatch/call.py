@@ -11,7 +11,6 @@ from ...engine.process.nested import caller
 from ...ranks.group.group import Group
 from ...schedule import BLOCKED
 from ..work import worker_of
-from .blocks import plan_blocks
 from .checking import checking
 from .plan_cache import CallKey
 from .rank_order import plan_in_rank_order, plan_step, premultiplied, whole_tensors
@@ -49,6 +48,8 @@ class Call(checking):
         if whole_tensors(request.op):
             self.action = plan_in_rank_order(self.how, request)
         elif request.collective in BLOCKED and request.says is None:
+            from .blocks import plan_blocks  # many programs have no such call
+
             self.action = plan_blocks(self.how, request, known_as)
         else:
             self.action = plan_step(self.how, request, known_as)

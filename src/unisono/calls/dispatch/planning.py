@@ -15,7 +15,6 @@ from ...engine.compile.plan import Blocks, CallPlan
 from ...engine.compile.program import Lowering
 from ...engine.reducers import CustomOp
 from ...engine.tensors import dtype_name
-from ...hosts.span import Span
 from ...ranks.group.group import Group
 from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove
 from ...schedule.algorithms.catalogue import find
@@ -26,6 +25,7 @@ from .plan_cache import drop_shortcuts, in_heap
 from .request import Request, Tensors, is_one
 
 if TYPE_CHECKING:
+    from ...hosts.span import Span
     from ...schedule.algorithms.over_hosts import HierarchicalTable
     from ...schedule.choose import over_hosts as spanning
 else:  # groups on one host do not need it
@@ -55,7 +55,7 @@ class PlanKey(NamedTuple):
 class SpanPlanner(NamedTuple):
     """Makes the plans of a group over hosts, whose tables are chosen here. The group has it from `over_hosts`."""
 
-    plan: Callable[[Group, Span, Request, "HierarchicalTable", int, str], CallPlan]
+    plan: Callable[[Group, "Span", Request, "HierarchicalTable", int, str], CallPlan]
 
 
 def make_plan(
@@ -115,7 +115,7 @@ def _on_one_host(
     return replace(plan, writes=writes, patience_ns=patience, why=why)
 
 
-def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbytes: int) -> CallPlan:
+def _over_hosts(group: Group, span: "Span", request: Request, algorithm: Any, nbytes: int) -> CallPlan:
     chosen = spanning.choose_spanning(request.collective, nbytes, span.hosts, group.host.config, algorithm)
     made = chosen.make(request.collective, span.hosts, request.root)
     if chosen.table is not None:

@@ -144,7 +144,7 @@ def recorder(method: Callable[..., Any]) -> Callable[[str, tuple[Any, ...]], Abs
     """
     word = method.__name__.strip("_").removesuffix("_coalesced").removesuffix("_single")
     title = _EVENTS.get(word, word)
-    parameters = [*inspect.signature(method).parameters][1:]
+    parameters = method.__code__.co_varnames[1 : method.__code__.co_argcount]
     at = next((at for at, name in enumerate(parameters) if name in _INPUTS), len(parameters))
 
     def record(group_name: str, args: tuple[Any, ...]) -> AbstractContextManager[Any]:

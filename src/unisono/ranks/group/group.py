@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Set
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
@@ -22,9 +22,11 @@ from ...engine.compile.plan import CallPlan
 from ...engine.host import Host
 from ...engine.memory.arena import Arena
 from ...engine.memory.sub_arena import SubArena
-from ...hosts.span import Span
 from ...schedule import Hosts
 from .rank_liveness import RankLiveness
+
+if TYPE_CHECKING:
+    from ...hosts.span import Span
 
 _CALL_ENDS_S = 10.0
 """How long a call that cannot go on may take to find that out: it looks fifty times a second."""

@@ -17,7 +17,6 @@ from ...engine.memory.meeting_page import meeting_page
 from ...hosts.carriers.waiter import end_threads
 from ...schedule import Hosts
 from ..rendezvous.rendezvous import MeetingResult, meet_in_rounds
-from ..rendezvous.stores import MeetingPlace
 from ..rendezvous.which_rank import detect
 from .current import get_default, is_rank_of_run, set_default
 from .group import Group
@@ -71,6 +70,8 @@ def init(
         if launch.size == 1:
             met = MeetingResult(Arena.create(1, config), Hosts.one(1))
         else:
+            from ..rendezvous.stores import MeetingPlace  # torch.distributed brings its own
+
             place = MeetingPlace(launch, end - time.monotonic())
             try:
                 met = meet_in_rounds(place, config)

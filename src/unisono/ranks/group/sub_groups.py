@@ -12,7 +12,6 @@ from typing import Any, Literal
 from ...base.errors import ArgumentError, InternalError, OutOfMemory, PeerGone, WaitTimeout
 from ...engine.memory.arena import NO_ROOM
 from ...engine.memory.sub_arena import SubArena
-from ...hosts.span import Span
 from .abort import check_abort
 from .group import Group
 
@@ -103,6 +102,8 @@ class Making:
         if arena is None:
             raise InternalError(f"{self.call} has not ended")
         if world.span is not None and self._hosts.spans:
+            from ...hosts.span import Span  # not on one host
+
             gid = int.from_bytes(self._key[:8], "little")
             span = Span(self._hosts, self._rank, gid, world.span.carrier, world.span.far)
         group = Group(arena, self._rank, name=self._name, config=world.host.config, parent=above, span=span)

@@ -13,7 +13,7 @@ from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
 from .agreement import agree, next_proposal, next_to_shrink
 from .current import get_default, set_default
-from .group import Group, shrinks
+from .group import Group
 
 SHRINK = "shrink()"
 """The name of the call in errors."""
@@ -268,7 +268,6 @@ def agree_on_failed(group: Group, timeout_s: float) -> frozenset[int]:
     return mine.failed
 
 
-@shrinks
 def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Group:
     """See `Group.shrink`."""
     leave_out = frozenset(without)

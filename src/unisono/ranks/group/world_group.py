@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,13 +23,11 @@ from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
-from ...hosts.span import Span
 from ..rendezvous.asked_store import AskedStore, at_store, pause
 from ..rendezvous.meeting_member import stay_for
 from ..rendezvous.rendezvous import MeetingResult
 from ..rendezvous.rendezvous_messages import SentinelNotice, died, missing
-from . import survivors  # noqa: F401  it tells groups how they shrink
-from .group import Group
+from .group import Group, shrinks
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
@@ -57,6 +55,8 @@ def world_group(
     if met.store is None:
         raise InternalError("ranks of several hosts have met without a store")
     deadline = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
+    from ...hosts.span import Span  # not on one host
+
     far: Far | None = None
     carrier: Carrier | None = None
     try:
@@ -82,6 +82,13 @@ def world_group(
     here = met.names[met.hosts.host_of(rank)] if met.names else ""
     span = Span(met.hosts, rank, digest("world", met.secret), carrier, far, here)
     return Group(met.arena, rank, name=name, config=config, span=span)
+
+
+@shrinks
+def _shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Group:
+    from .survivors import shrink  # most groups never shrink
+
+    return shrink(group, without, timeout_s)
 
 
 def _leave_store(store: Store, rank: int, size: int, error: BaseException) -> None:

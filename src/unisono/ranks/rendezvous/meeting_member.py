@@ -27,10 +27,11 @@ from .rendezvous_messages import (
     write_identity,
 )
 from .socket_store import SocketStore
-from .stores import Store
 
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
+
+    from .stores import Store
 
 _LATE_S = 3.0
 """How long after the end of the meeting ranks may still come."""

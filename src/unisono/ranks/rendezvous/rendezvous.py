@@ -32,11 +32,12 @@ from .meeting_member import MeetingMember
 from .meetings import END, may_come
 from .rendezvous_messages import MeetingMessage
 from .socket_store import SocketStore
-from .stores import MeetingPlace, Store
 from .which_rank import Launch
 
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
+
+    from .stores import MeetingPlace, Store
 
 _LOOPBACK = "127.0.0.1"
 
@@ -85,7 +86,7 @@ def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, 
 def meet(
     rank: int,
     size: int,
-    store: Store,
+    store: "Store",
     timeout_s: float,
     config: Config | None = None,
     why_absent: Callable[[int], str] = may_come,
@@ -111,7 +112,7 @@ class _Meeting(MeetingMember):
     """One rank's part."""
 
     def __init__(
-        self, rank: int, size: int, store: Store, timeout_s: float, config: Config, why_absent: Callable[[int], str]
+        self, rank: int, size: int, store: "Store", timeout_s: float, config: Config, why_absent: Callable[[int], str]
     ) -> None:
         super().__init__(rank, size, store, timeout_s, config, why_absent)
         self._config = config
@@ -265,7 +266,7 @@ class _Meeting(MeetingMember):
         return toward
 
 
-def meet_in_rounds(place: MeetingPlace, config: Config | None = None) -> MeetingResult:
+def meet_in_rounds(place: "MeetingPlace", config: Config | None = None) -> MeetingResult:
     """Meet the ranks of a launch at this place. Raises as `open_store` and `meet` do.
 
     A meeting ends for all ranks when the time of a rank that others count on is up. A rank in its first call of

@@ -24,11 +24,10 @@ from .identity import MOST_NAME, Identity
 _MOST_BYTES = 60 << 10
 """The most bytes of such a message: less than a `PlainChannel` takes in."""
 _MOST_TEXT, _MOST_NUMBER, _PORTS = 500, 1 << 63, 1 << 16
-_NAME = re.compile(r"unisono-[0-9a-f]{32}")
-_SECRET = re.compile(r"[0-9a-f]{64}")
-_MEETING = re.compile(r"[0-9a-f]{16}")
+_NAME = r"unisono-[0-9a-f]{32}"
+_MEETING = r"[0-9a-f]{16}"
 _BESIDE_HOSTS = {"names", "neighbours", "secret", "toward"}
-_COMMON = re.compile(r"([-+.e\d]{1,24} [-+.:e\d]{1,60} [a-z]{1,20} [-+.e\d]{1,24})?")
+_COMMON = r"([-+.e\d]{1,24} [-+.:e\d]{1,60} [a-z]{1,20} [-+.e\d]{1,24})?"
 
 _brief = Repr()
 _brief.maxstring = _brief.maxother = 80
@@ -89,8 +88,8 @@ class MeetingMessage(NamedTuple):
             and type(told["neighbours"]) is list
             and len(told["neighbours"]) == len(told["names"])
             and all(type(count) is int and 0 < count <= size for count in told["neighbours"])
-            and (not told["name"] or _NAME.fullmatch(told["name"]))
-            and (not told["secret"] or _SECRET.fullmatch(told["secret"]))
+            and (not told["name"] or re.fullmatch(_NAME, told["name"]))
+            and (not told["secret"] or re.fullmatch(r"[0-9a-f]{64}", told["secret"]))
             and _is_address(told["toward"])
         ):
             for key in (*lists, "names", "neighbours"):
@@ -135,7 +134,7 @@ class MeetingNotice(NamedTuple):
     def read(cls, said: bytes) -> "MeetingNotice":
         """The notice of rank 0. Raises ArgumentError if these bytes are none."""
         told = _fields(said)
-        if _has_kinds(cls, told) and _MEETING.fullmatch(told["name"]) and told["size"]:
+        if _has_kinds(cls, told) and re.fullmatch(_MEETING, told["name"]) and told["size"]:
             return cls(**told)
         raise _refusal(0, said, "no notice of a meeting")
 
@@ -158,7 +157,7 @@ class SentinelNotice(NamedTuple):
         if (
             type(told) is list
             and list(map(type, told)) == [str, str, int]
-            and _NAME.fullmatch(told[0])
+            and re.fullmatch(_NAME, told[0])
             and told[1]
             and _is_address(told[1])
             and 0 < told[2] < _PORTS
@@ -175,7 +174,7 @@ def write_identity(identity: Identity) -> str:
 def read_identity(rank: int, said: bytes) -> Identity:
     """The identity that a rank has written. Raises ArgumentError if these bytes are no identity."""
     told = _fields(said)
-    if _has_kinds(Identity, told) and _is_address(told["address"]) and _COMMON.fullmatch(told["common"]):
+    if _has_kinds(Identity, told) and _is_address(told["address"]) and re.fullmatch(_COMMON, told["common"]):
         return Identity(**told)
     raise _refusal(rank, said, "no identity of a process")
 

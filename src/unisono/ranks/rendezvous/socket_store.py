@@ -26,7 +26,7 @@ from .rendezvous_messages import MeetingMessage, died, message_of, missing, read
 _RETRY_S = 0.005
 _ANSWER_S = 1.0
 """How long a rank that ends the meeting waits for rank 0's answer."""
-_RANK = re.compile(r"rank (0|[1-9]\d{0,3})")
+_RANK = r"rank (0|[1-9]\d{0,3})"
 _OF_RANK_0 = ("rank 0", "hosts", "host 0", END)
 _MOST_SILENT = 128
 """Connections that may be open and have not said which rank they are. A rank says it as soon as it is connected."""
@@ -218,6 +218,6 @@ class SocketStore:
 def _pair(said: object) -> tuple[str, str] | None:
     """A message as a key and a value; None if it is no such pair."""
     match said:
-        case [str(key), str(value)] if key in _OF_RANK_0 or _RANK.fullmatch(key):
+        case [str(key), str(value)] if key in _OF_RANK_0 or re.fullmatch(_RANK, key):
             return key, value
     return None

@@ -2,6 +2,5 @@
 
 from .catalogue import CATALOGUE, RESTRICTIONS, Algorithm, find
 from .declare import algorithm, composed, table
-from .formula import evaluate, lines
 
-__all__ = ["CATALOGUE", "RESTRICTIONS", "Algorithm", "algorithm", "composed", "evaluate", "find", "lines", "table"]
+__all__ = ["CATALOGUE", "RESTRICTIONS", "Algorithm", "algorithm", "composed", "find", "table"]

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...base.errors import ArgumentError
 from ..contract import ROOTED
-from ..proofs.large_proofs import trace_symmetric
 from ..table import Schedule, X, Y, trace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -97,6 +96,8 @@ def table(function: Callable[..., Any], ranks: int, root: int = 0, collective: s
         if isinstance(ranks, Symmetric):
             if rooted or chunks != ranks:
                 raise ArgumentError(f"{note.collective}.{note.name}: ranks do not do the same, or not on a chunk each")
+            from ..proofs.large_proofs import trace_symmetric  # for large groups only
+
             schedule = trace_symmetric(function, ranks, note.collective, result=note.result)
         else:
             schedule = trace(function, ranks, chunks, note.collective, root=given, result=note.result)
