@@ -157,7 +157,6 @@ class AskedStore:
         self.where = store_place(store)
 
     def set(self, key: str, value: str) -> None:
-        """Set a key."""
         self._ask(lambda: self._store.set(key, value))
 
     def set_first(self, key: str, value: str) -> bytes:
