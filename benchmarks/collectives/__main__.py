@@ -13,7 +13,7 @@ from unisono.base.units import format_seconds, parse_bytes
 from ..reports import Output, describe, report_path
 from .extras import EXTRAS, measure_extras
 from .goals import table
-from .report import figures, json_lines, markdown
+from .report import figures, markdown
 from .report import plot as draw
 from .session import OPS, Plan, Session
 
@@ -30,10 +30,7 @@ def bench(
     output: Output = None,
     plot: Annotated[Path | None, typer.Option(help="Write time against size here, as SVG.")] = None,
 ) -> None:
-    """Measure unisono against Gloo, Open MPI, MPICH and the memory, and print the table of goals.
-
-    Beside what is written to a file there are JSON lines.
-    """
+    """Measure unisono against Gloo, Open MPI, MPICH and the memory, and print the table of goals."""
     parts = only.split(",")
     unknown = [part for part in parts if part not in _PARTS]
     if unknown:
@@ -55,7 +52,6 @@ def bench(
     output, plot = (path and report_path(path) for path in (output, plot))
     if output:
         output.write_text(report)
-        output.with_suffix(".jsonl").write_text("\n".join(json_lines(machine, extras, session.records)) + "\n")
     if plot:
         draw(known, machine, plot)
     if wrong:

@@ -1,10 +1,9 @@
-"""Figures, computed from measured times; and they as Markdown, as JSON lines, and as a plot of time against size."""
+"""Figures, computed from measured times; and they as Markdown, and as a plot of time against size."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,6 @@ from unisono.base.errors import ArgumentError
 from unisono.base.units import format_bytes
 
 from ..reports import grouped, head, table
-from .extras import Extras
 from .protocol import Cell, Sample
 
 _HOW = """\
@@ -150,15 +148,6 @@ def _share(known: Known, key: Key, yardstick: str) -> str:
     """The yardstick's median as a percentage of this one's."""
     other = known.get(Key(yardstick, "float32", key.ranks, key.nbytes, yardstick))
     return f"{100 * other.p50 / known[key].p50:.0f}" if other else ""
-
-
-def json_lines(machine: Mapping[str, str], extras: Extras, records: Iterable[Record]) -> Iterator[str]:
-    """The machine and the extras on the first line, then one measurement of one round per line; times in seconds."""
-    yield json.dumps({**machine, **extras})
-    for record in records:
-        seconds = {"min_s": min(record.times), **{f"p{of}_s": percentile(record.times, of) for of in (50, 99)}}
-        others = {"iterations": len(record.times), "wrong": record.wrong, "barrier_s": record.barrier_s}
-        yield json.dumps({**record.key._asdict(), "round": record.turn, **seconds, **others})
 
 
 def plot(known: Known, machine: Mapping[str, str], path: Path) -> None:

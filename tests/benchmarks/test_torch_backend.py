@@ -8,8 +8,7 @@ import pytest
 import typer
 from benchmarks.reports import GLOO, OURS
 from benchmarks.torch_backend import __main__ as command
-from benchmarks.torch_backend.__main__ import Trained, torch_markdown
-from benchmarks.torch_backend.ranks import ALONE, CALLS, KINDS
+from benchmarks.torch_backend.ranks import CALLS, KINDS
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -34,14 +33,3 @@ def test_what_differs_makes_the_command_fail(
     with pytest.raises(typer.Exit):
         command.bench_torch(sizes="8", turns=1, steps=1, output=None)
     assert "differ from Gloo's: 1 of 1." in capsys.readouterr().out
-
-
-def test_the_figures_of_a_table() -> None:
-    calls = {("some", 8): {OURS: [3e-6, 1e-6, 2e-6], GLOO: [9e-6, 8e-6, 7e-6]}}
-    losses = {OURS: [2.5, 1.5], GLOO: [2.5, 1.25], ALONE: [2.5, 1.5]}
-    steps = [Trained("kind", {OURS: [0.001, 0.003], GLOO: [0.004, 0.006], ALONE: [0.001, 0.001]}, losses, False)]
-    report = "\n".join(torch_markdown({"machine": "this", "command": "that"}, [8, 64], calls, [True], steps))
-    assert "- command: `that`" in report
-    assert "| `some` | 2 / 8 (4.0×) |  |" in report
-    assert "| `some` | 1 / 7 (7.0×) |  |" in report
-    assert "| `kind` | 2.0 (1.0) | 5.0 (4.0) | 1.0 (1.0) | 2 | 1.5, 1.25 | no |" in report

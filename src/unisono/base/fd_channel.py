@@ -18,7 +18,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ LONGEST_S = 20 * 86_400.0
 _RETRY_S = 0.005
 WAITING = 1024
 """Connections that may wait to be accepted."""
+_MOST_SILENT = 128
+"""Connections that may be open without a message. A process sends its message as soon as it is connected."""
 
 
 class Packet(NamedTuple):
@@ -102,8 +104,7 @@ class Channel:
     @property
     def peer(self) -> PeerProcess:
         """The process at the other end."""
-        packed = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        return PeerProcess(*_CREDENTIALS.unpack(packed)[:2])
+        return peer_of(self._socket)
 
     def send(self, value: object, payload: bytes = b"", fds: Sequence[int] = (), deadline: float | None = None) -> None:
         """Send one message. Raises TimeoutError at the deadline, and another OSError where the peer has gone."""
@@ -215,9 +216,15 @@ def remaining(deadline: float | None) -> float | None:
     return None if deadline is None else max(1e-3, min(LONGEST_S, deadline - time.monotonic()))
 
 
-def listen(name: str) -> socket.socket:
+def peer_of(sock: socket.socket) -> PeerProcess:
+    """The process at the other end of a Unix socket. Raises OSError if there is none."""
+    packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return PeerProcess(*_CREDENTIALS.unpack(packed)[:2])
+
+
+def listen(name: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     """A socket that listens at a name: it has no file, and ends with its process."""
-    listener = socket.socket(socket.AF_UNIX)
+    listener = socket.socket(socket.AF_UNIX, kind)
     try:
         listener.bind(f"\0{name}")
         listener.listen(WAITING)
@@ -236,6 +243,49 @@ def accept(listener: socket.socket) -> PlainChannel | None:
         return channel
     channel.close()
     return None
+
+
+class Newcomers:
+    """Processes of this user that connect at a name. A process is taken in, or sent away, by its first message.
+
+    silent: the connections without a message yet; the oldest are closed if there are too many.
+
+    Raises OSError if another process has the name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.listener = listen(name)
+        self.silent: list[PlainChannel] = []
+
+    def first_messages(self) -> Iterator[tuple[PlainChannel, Any]]:
+        """The connections that have sent their first message since the last time, each with its value."""
+        with suppress(BlockingIOError, ConnectionAbortedError):
+            for _ in range(WAITING):
+                if (channel := accept(self.listener)) is not None:
+                    self.silent.append(channel)
+        came, self.silent = self.silent, []
+        for channel in came:
+            try:
+                message = channel.poll()
+            except (EOFError, OSError):
+                channel.close()
+                continue
+            if message is None:
+                self.silent.append(channel)
+                continue
+            for fd in message.fds:
+                os.close(fd)
+            yield channel, message.value
+        for channel in self.silent[:-_MOST_SILENT]:
+            channel.close()
+        del self.silent[:-_MOST_SILENT]
+
+    def close(self) -> None:
+        """Stop listening, and close the silent connections."""
+        self.listener.close()
+        for channel in self.silent:
+            channel.close()
+        self.silent = []
 
 
 def connect(name: str, deadline: float) -> PlainChannel:

@@ -167,7 +167,6 @@ def given_list(tensors: Any) -> Any:
 
 
 def check_root(argument: str, root: Any, group: Group) -> int:
-    """Check that this is a rank of the group."""
     if isinstance(root, bool) or not isinstance(root, int):
         raise DTypeError(f"{argument}: expected a rank, got {type(root).__name__}")
     if not 0 <= root < group.size:

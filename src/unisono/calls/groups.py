@@ -196,7 +196,10 @@ def _record(rank: int, packed: bytes) -> CallRecord:
 def _make(
     parent: Group, members: Sequence[int], joins: bool, timeout_s: float | None, name: str | None
 ) -> Group | NonMember:
-    """Make the group of these ranks of the parent. Its first rank lends the memory, and sends the others its place."""
+    """Make the group of these ranks of the parent. Its first rank lends the memory, and sends the others its place.
+
+    On one host not by `make_sub_group`: a process that `grow` has let in counts groups anew, so its keys are others.
+    """
     world_ranks = tuple(parent.world_ranks[rank] for rank in members)
     name = name or ranks_text(world_ranks, _MOST_NAMED)
     limit_s = parent.timeout_s if timeout_s is None else timeout_s

@@ -160,7 +160,6 @@ class _Call:
         self.pickle, self.timeout_s = pickle, timeout_s
 
     def root(self, argument: str, rank: int) -> int:
-        """The root, if it is a rank of the group."""
         with checking(self.group, self.name):
             return check_root(argument, rank, self.group)
 

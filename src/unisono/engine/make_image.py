@@ -62,8 +62,6 @@ def image_of(code: bytes, function: str) -> bytes | None:
 
 
 class _Image:
-    """An image in the making."""
-
     def __init__(self, code: bytes, function: str) -> None:
         if code[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", code, 18)[0] != _X86_64:
             raise _NoImageError("not for this kind of processor")
@@ -143,7 +141,6 @@ class _Image:
         raise _NoImageError("the function is not there")
 
     def content(self) -> bytes:
-        """The image."""
         names = b"".join(name.encode() + b"\0" for name in self._names)
         sizes = len(self._text), len(self._data), len(names)
         return HEAD.pack(MAGIC, self._entry, *sizes, self._table) + names + self._text + self._data

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..base.errors import ArgumentError
-from ..base.fd_channel import remaining
+from ..base.fd_channel import peer_of, remaining
 from ..base.records import Departure, DepartureKind
 from ..engine.memory.arena import PAGE, SENTINEL_ENDED
 from .sentinel.host_liveness import BEAT_S
-from .sentinel.local_ranks import CREDENTIALS, MOST_BYTES_LOCAL
+from .sentinel.local_ranks import MOST_BYTES_LOCAL
 
 if TYPE_CHECKING:
     from ..engine.memory.arena import Arena
@@ -251,11 +251,10 @@ def _connect(name: str, deadline: float | None) -> tuple[socket.socket, int]:
         sock.settimeout(remaining(deadline))
         sock.connect(f"\0{name}")
         sock.setblocking(False)
-        packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        pid, user = peer_of(sock)
     except OSError:
         sock.close()
         raise
-    pid, user, _ = CREDENTIALS.unpack(packed)
     if user != os.getuid():
         sock.close()
         raise ArgumentError(f"process {pid} of user {user} waits where the sentinel of this host should")

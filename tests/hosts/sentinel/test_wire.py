@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unisono.base.records import DepartureKind
+from unisono.hosts.sentinel import wire
 from unisono.hosts.sentinel.wire import (
     IMAGE_BYTES,
     MOST_BYTES,
@@ -93,7 +94,13 @@ def test_nothing_is_heard_twice_and_little_when_it_is_late() -> None:
 @given(st.integers(0, 6), st.binary(max_size=80))
 def test_what_is_signed_and_makes_no_sense_is_dropped(kind: int, body: bytes) -> None:
     _, receiver = pair()
-    text = bytes([1]) + (1).to_bytes(2, "little") + (2).to_bytes(2, "little") + bytes([1] + [0] * 15 + [kind]) + body
+    text = (
+        bytes([wire._VERSION])
+        + (1).to_bytes(2, "little")
+        + (2).to_bytes(2, "little")
+        + bytes([1] + [0] * 15 + [kind])
+        + body
+    )
     datagram = receiver.open(hmac.digest(SECRET, text, hashlib.sha256)[:16] + text)
     assert datagram is None or isinstance(datagram.body, Body)
 

@@ -96,7 +96,7 @@ def test_bytes_that_are_no_message_are_sent_away(listener: JoinListener) -> None
         raw.connect(f"\0{socket_name(listener.job)}")
         raw.send(b"\xff" * 1000)
         raw.settimeout(DEADLINE_S)
-        until(lambda: not listener.requests() and not listener._silent)
+        until(lambda: not listener.requests() and not listener._newcomers.silent)
         try:
             answer = raw.recv(1)
         except ConnectionResetError:
@@ -107,7 +107,7 @@ def test_bytes_that_are_no_message_are_sent_away(listener: JoinListener) -> None
 def test_a_process_of_another_container_hears_why(listener: JoinListener) -> None:
     channel = come(listener)
     channel.send(["join", ANY, os.getpid() + 1])
-    until(lambda: not listener.requests() and not listener._silent)
+    until(lambda: not listener.requests() and not listener._newcomers.silent)
     message = channel.receive(time.monotonic() + DEADLINE_S).value
     assert message[0] == "refused"
     assert "another container" in message[1]
@@ -118,7 +118,7 @@ def test_many_silent_connections_hold_no_process_up(listener: JoinListener) -> N
     channel = come(listener)
     channel.send(["join", 1, os.getpid()])
     until(lambda: len(listener.requests()) == 1)
-    assert len(listener._silent) <= 128
+    assert len(listener._newcomers.silent) <= 128
     for one in silent:
         one.close()
 

@@ -306,8 +306,8 @@ def test_a_job_s_store_survives_any_bytes(sent: list[bytes]) -> None:
     """And a rank that comes after them is heard."""
     job = f"test {secrets.token_hex(8)}"
     host = SocketStore(job, 0, DEADLINE_S)
-    assert host._listener is not None
-    at, strangers = host._listener.getsockname(), []
+    assert host._newcomers is not None
+    at, strangers = host._newcomers.listener.getsockname(), []
     for data in sent:
         strangers.append(socket.socket(socket.AF_UNIX))
         strangers[-1].connect(at)
@@ -324,12 +324,12 @@ def test_a_job_s_store_survives_any_bytes(sent: list[bytes]) -> None:
 
 def test_a_job_s_store_keeps_few_silent_connections() -> None:
     host = SocketStore(f"test {secrets.token_hex(8)}", 0, DEADLINE_S)
-    assert host._listener is not None
+    assert host._newcomers is not None
     silent = [socket.socket(socket.AF_UNIX) for _ in range(300)]
     for one in silent:
-        one.connect(host._listener.getsockname())
+        one.connect(host._newcomers.listener.getsockname())
     assert not host.check(["rank 1"])
-    assert 0 < len(host._silent) < 150
+    assert 0 < len(host._newcomers.silent) < 150
     for one in (*silent, host):
         one.close()
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser
 
-from tests.support.browser import Browser, browser
+from tests.support.browser import browser, missing
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    if missing():
+        pytest.skip(missing())
     with browser() as found:
         yield found

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.browser import Tab
+from playwright.sync_api import Page
+
 from unisono.schedule import Schedule
 from unisono.schedule.algorithms import CATALOGUE
 
-STILL = {"prefers_reduced_motion": "reduce"}
+STILL = {"reduced_motion": "reduce"}
 
 
 def table(name: str, p: int = 5) -> Schedule:
@@ -16,6 +17,6 @@ def table(name: str, p: int = 5) -> Schedule:
     return CATALOGUE[name].schedule(p)
 
 
-def at(tab: Tab) -> Any:
+def at(tab: Page) -> Any:
     """Where the page is, in rounds."""
-    return tab.value("at")
+    return tab.evaluate("at")

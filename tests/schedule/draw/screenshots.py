@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.browser import Browser, browser
+from playwright.sync_api import Browser
+
+from tests.support.browser import browser, opened
 from unisono.schedule import Hosts, Schedule
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import spanning
@@ -54,14 +56,14 @@ def take(chromium: Browser, folder: Path) -> Iterator[Path]:
     """Take all pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, shot in SHOTS.items():
-        with chromium.tab(
-            html(*shot.tables(), nbytes=1 << 20), shot.width, shot.height or 900, prefers_color_scheme=shot.scheme
-        ) as tab:
-            tab.value(f"{shot.script}, 0")
+        page = html(*shot.tables(), nbytes=1 << 20)
+        with opened(chromium, page, shot.width, shot.height or 900, color_scheme=shot.scheme) as tab:
+            tab.evaluate(f"{shot.script}, 0")
             if not shot.height:
-                tab.size(shot.width, tab.value("document.documentElement.scrollHeight"))
+                height = tab.evaluate("document.documentElement.scrollHeight")
+                tab.set_viewport_size({"width": shot.width, "height": height})
             path = folder / f"{name}.png"
-            path.write_bytes(tab.picture(beyond=False))
+            tab.screenshot(path=path)
             yield path
 
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from playwright.sync_api import Browser, Page
 
-from tests.support.browser import Browser, Tab, browser, missing
+from tests.support.browser import opened
 from tests.support.each import each
 from unisono.base.errors import ArgumentError
 from unisono.schedule import ADD, COPY, JOIN, Hosts, contract, expand, send, trace
@@ -128,18 +128,10 @@ MOVING = ["all_reduce.ring", "all_to_all.bruck", "broadcast.binomial", "barrier.
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    if missing():
-        pytest.skip(missing())
-    with browser() as found:
-        yield found
-
-
-def still(tab: Tab, round_: float) -> None:
+def still(tab: Page, round_: float) -> None:
     """Stop the film at a moment of a round."""
     ms = 1000 * (moving._HOLD_S + round_ * moving._ROUND_S)
-    tab.value(f"document.getAnimations().forEach(a => {{ a.pause(); a.currentTime = {ms}; }})")
+    tab.evaluate(f"document.getAnimations().forEach(a => {{ a.pause(); a.currentTime = {ms}; }})")
 
 
 VISIBLE = "getComputedStyle(e).opacity === '1'"
@@ -164,7 +156,7 @@ def test_after_every_round_chunks_are_what_the_film_holds(chromium: Browser, nam
     schedule = CATALOGUE[name].schedule(5)
     story = film(schedule)
     slots = [(rank, *place) for rank in range(5) for place in story.slots]
-    with chromium.tab(f"<body style='margin:0'>{svg_film(schedule)}") as tab:
+    with opened(chromium, f"<body style='margin:0'>{svg_film(schedule)}") as tab:
         for number, state in enumerate(story.states()):
             still(tab, number - 0.1)
             wanted: list[Any] = []
@@ -172,39 +164,37 @@ def test_after_every_round_chunks_are_what_the_film_holds(chromium: Browser, nam
                 held = state.get(slot, ())
                 said = [f"{rank}[{chunk}]" if story.shifts else f"{rank}" for rank, chunk in held]
                 wanted.append([said, story.must.get(slot) == held])
-            assert tab.value(CELLS) == wanted
-            assert tab.value(PLACES) == []
-        assert tab.complaints() == []
-        assert tab.requests() == []
+            assert tab.evaluate(CELLS) == wanted
+            assert tab.evaluate(PLACES) == []
 
 
 def test_packets_go_from_their_source_to_their_target(chromium: Browser) -> None:
     schedule = CATALOGUE["all_reduce.circulant"].schedule(5)
     story = film(schedule)
     number = {(rank, *place): rank * len(story.slots) + k for rank in range(5) for k, place in enumerate(story.slots)}
-    with chromium.tab(f"<body style='margin:0'>{svg_film(schedule)}") as tab:
-        corners = tab.value(CORNERS)
+    with opened(chromium, f"<body style='margin:0'>{svg_film(schedule)}") as tab:
+        corners = tab.evaluate(CORNERS)
         for round_, frame in enumerate(story.frames):
             for moment, ends in (
                 (0.0505, [move.source for move in frame.moves]),
                 (0.8495, [move.target for move in frame.moves]),
             ):
                 still(tab, round_ + moment)
-                found = sorted(tab.value(PLACES))
+                found = sorted(tab.evaluate(PLACES))
                 near = [corners[number[slot]] for slot in ends]
                 assert len(found) == len(near)
                 for place, corner in zip(found, sorted(near), strict=True):
                     assert abs(place[0] - corner[0]) <= 1
                     assert abs(place[1] - corner[1]) <= 1
             still(tab, round_ + 0.45)
-            assert not {tuple(place) for place in tab.value(PLACES)} & {tuple(corner) for corner in corners}
+            assert not {tuple(place) for place in tab.evaluate(PLACES)} & {tuple(corner) for corner in corners}
 
 
 def test_who_wants_no_motion_sees_the_end(chromium: Browser) -> None:
     page = f"<body style='margin:0'>{svg_film(CATALOGUE['all_reduce.ring'].schedule(4))}"
-    with chromium.tab(page, prefers_reduced_motion="reduce") as tab:
-        assert tab.value(CELLS) == [[["0", "1", "2", "3"], True]] * 16
-        assert tab.value(PLACES) == []
+    with opened(chromium, page, reduced_motion="reduce") as tab:
+        assert tab.evaluate(CELLS) == [[["0", "1", "2", "3"], True]] * 16
+        assert tab.evaluate(PLACES) == []
 
 
 @pytest.mark.parametrize("name", MOVING)

@@ -7,16 +7,12 @@ import pty
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-import unisono
 from unisono.engine.kernels import unit
-from unisono.tools.cli import app
 from unisono.tools.cli.shared import printing
 from unisono.tools.cli.shared.printing import progress
 
@@ -83,63 +79,6 @@ def test_an_error_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError), progress("counting", after_s=1000):
         raise ZeroDivisionError
     assert threading.active_count() == before
-
-
-class CompiledFirst(Exception):
-    """Compiling has begun."""
-
-
-@pytest.mark.parametrize(
-    ("module", "arguments"),
-    [
-        ("bench", ["bench", "--ranks", "2"]),
-        ("run", ["run", "script.py"]),
-        ("tune", ["tune", "--anyway"]),
-    ],
-)
-def test_who_starts_ranks_compiles_before(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def compiling_begins() -> None:
-        raise CompiledFirst
-
-    monkeypatch.setattr(unisono, "world", None)
-    monkeypatch.setattr(f"unisono.tools.cli.{module}.compile_first", compiling_begins)
-    if module == "tune":
-        monkeypatch.setattr("unisono.tools.cli.tune.processors", lambda: 2)
-        monkeypatch.setenv("UNISONO_MEASURED", "figures.json")
-    assert isinstance(CliRunner().invoke(app, arguments).exception, CompiledFirst)
-
-
-@pytest.mark.parametrize(
-    ("module", "arguments", "titles"),
-    [
-        (
-            "draw",
-            ["draw", "all_reduce.ring", "--film", "-o", "film.svg"],
-            ["making the table", "drawing all_reduce.ring", "proving all_reduce.ring"],
-        ),
-        ("explain", ["explain", "all_reduce.ring"], ["proving all_reduce.ring for 4 ranks"]),
-        ("explain", ["explain", "all_reduce", "--hosts", "2x2"], ["explaining 4 ranks on 2 hosts (2x2)"]),
-        ("simulate", ["simulate", "broadcast", "--hosts", "2x1"], ["simulate, 2 ranks"]),
-        ("doctor", ["doctor"], ["doctor: looking at the machine"]),
-    ],
-)
-def test_work_that_may_take_long_has_a_title(
-    module: str, arguments: list[str], titles: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-
-    @contextmanager
-    def recorded(title: str, total: int | None = None) -> Iterator[Callable[[int, str], None]]:
-        seen.append(title)
-        done_before = []
-        yield lambda done, _comment: done_before.append(done)
-        assert done_before == sorted(done_before)
-        assert not done_before or max(done_before) <= (total or 0)
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(f"unisono.tools.cli.{module}.progress", recorded)
-    assert CliRunner().invoke(app, arguments).exit_code in (0, 1)
-    assert seen == titles
 
 
 def test_commands_compile_first_where_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

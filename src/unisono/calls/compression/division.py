@@ -111,7 +111,6 @@ class Division:
 
     @property
     def hosts(self) -> int:
-        """The number of hosts."""
         return len(self.group.hosts.members)
 
 

@@ -70,7 +70,6 @@ class Sides:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of all blocks."""
         code = next(code for code in self._dtypes if code != _UNKNOWN)
         dtype: torch.dtype = ALL_DTYPES[code]
         return dtype
@@ -266,7 +265,6 @@ def _sized(
     extents: Sequence[int],
     dtype: torch.dtype | None = None,
 ) -> Request:
-    """The request with these sizes of blocks."""
     given = [tensor for tensor in _gives(request, group) if tensor is not None]
     taken = [tensor for tensor in takes or () if tensor is not None]
     return request._replace(

@@ -126,7 +126,6 @@ class UnevenCalls(dict[tuple[str, int], int]):
 
     @classmethod
     def of(cls, group: Group) -> "UnevenCalls":
-        """The group's own."""
         return group.kept.setdefault(cls, cls())
 
 
@@ -137,7 +136,6 @@ def ask_for_sizes(group: Group, collective: str, root: int) -> None:
 
 
 def drop_shortcuts(group: Group, which: Callable[[CallPlan], bool]) -> None:
-    """Drop the shortcuts to these plans."""
     for key, plan in list(group.shortcuts.items()):
         if which(plan):
             group.shortcuts.pop(key, None)

@@ -95,7 +95,6 @@ class CallOptions(NamedTuple):
 
     @property
     def group(self) -> Group:
-        """The group that makes the call."""
         group = self.group_ref()
         if group is None:
             raise InternalError("a call is made for a group that the program has dropped")

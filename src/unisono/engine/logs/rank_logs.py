@@ -38,7 +38,6 @@ _CALL = struct.Struct(f"<{LogWord.WORDS}q")
 
 
 def log_bytes(calls: int) -> int:
-    """The bytes of a log of this length."""
     return calls * _CALL.size
 
 
@@ -156,7 +155,6 @@ _NUMBER = struct.Struct("<q")
 
 
 def message_log_bytes(messages: int) -> int:
-    """The bytes of a log of this length."""
     return messages * _MESSAGE.size
 
 
@@ -232,7 +230,6 @@ class RowLogWord(IntEnum):
 
 
 def row_log_bytes(rows: int) -> int:
-    """The bytes of a log of this length."""
     return 8 * RowLogWord.WORDS * rows
 
 
@@ -265,8 +262,6 @@ class RowWriter:
 
 
 class RowLog:
-    """The log in this memory."""
-
     def __init__(self, memory: memoryview) -> None:
         import numpy as np  # here: sentinels import this file, and run without numpy
 

@@ -96,7 +96,6 @@ class Layout:
         self.end = self._staging + size * self.stage_stride
 
     def control(self, rank: int) -> int:
-        """The address of a rank's control line."""
         return self.base + self.start + rank * LINE
 
     def awaits_mail(self, rank: int) -> int:

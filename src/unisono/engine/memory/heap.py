@@ -32,8 +32,6 @@ _SHARE = 8
 
 
 class Heap:
-    """The heap of one rank."""
-
     def __init__(self, arena: Arena, rank: int) -> None:
         self._arena, self.rank = arena, rank
         self._first = arena.heap(rank) - arena.base

@@ -54,7 +54,6 @@ FLOAT8: dict[str, Float8Format] = {
 
 
 def vector(kind: ir.Type, n: int) -> ir.Type:
-    """The LLVM type of n numbers."""
     return ir.VectorType(kind, n) if n > 1 else kind
 
 
@@ -106,7 +105,6 @@ def narrow(dtype: str, b: Any, v: Any, n: int) -> Any:
 
 
 def _decode_float8(form: Float8Format, b: Any, v: Any, n: int) -> Any:
-    """Convert n codes to float32."""
     integers, floats, number = _types(n)
     code = b.zext(v, integers)
     magnitude = b.and_(code, number(0x7F))

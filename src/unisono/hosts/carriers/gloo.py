@@ -112,7 +112,6 @@ class GlooCarrier:
             self._peers.append(peer)
 
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> _GlooHandle:
-        """See `Carrier`."""
         with self._lock:
             self._check(peer)
             try:
@@ -123,7 +122,6 @@ class GlooCarrier:
             return handle
 
     def irecv(self, peer: int, tag: int, data: torch.Tensor) -> _GlooHandle:
-        """See `Carrier`."""
         with self._lock:
             self._check(peer)
             try:
@@ -139,7 +137,6 @@ class GlooCarrier:
         """See `Carrier`. Nothing: Gloo has a thread."""
 
     def give_up(self, messages: Iterable[Handle]) -> None:
-        """See `Carrier`."""
         for handle in messages:
             self._given_up.append(handle)
             self._leaving.discard(handle)
@@ -216,7 +213,6 @@ class _GlooHandle:
         self._lock, self._settled = threading.Lock(), False
 
     def settle(self) -> None:
-        """See `Handle`."""
         with self._lock:  # a second wait would be for another message
             if self._settled:
                 return

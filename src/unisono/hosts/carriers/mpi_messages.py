@@ -45,11 +45,9 @@ class MpiCarrier:
         atexit.register(self._keep)
 
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> _MpiHandle:
-        """See `Carrier`."""
         return self._begin(self._communicator.Isend, peer, tag, data)
 
     def irecv(self, peer: int, tag: int, data: torch.Tensor) -> _MpiHandle:
-        """See `Carrier`."""
         return self._begin(self._communicator.Irecv, peer, tag, data)
 
     def _begin(self, call: Any, peer: int, tag: int, data: torch.Tensor) -> _MpiHandle:
@@ -80,11 +78,9 @@ class MpiCarrier:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 
     def pending(self, messages: Iterable[Handle]) -> list[Handle]:
-        """See `Carrier`."""
         return [each for each in messages if not (isinstance(each, _MpiHandle) and self.test(each))]
 
     def progress(self) -> None:
-        """See `Carrier`."""
         with self._lock:
             self._communicator.Iprobe()
 
@@ -96,7 +92,6 @@ class MpiCarrier:
         self.over = self.over or "this rank has aborted its messages"
 
     def close(self) -> None:
-        """See `Carrier`."""
         self.over = self.over or "this rank has closed its carrier"
 
 
@@ -109,7 +104,6 @@ class _MpiHandle:
         self._carrier, self.request, self.peer, self._data = carrier, request, peer, data
 
     def settle(self) -> None:
-        """See `Handle`."""
         while not self._carrier.test(self):
             if self._carrier.over:
                 raise Lost(self.peer, self._carrier.over)

@@ -125,7 +125,6 @@ class UcxCarrier:
             raise
 
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> _UcxHandle:
-        """See `Carrier`."""
         with self._use(peer):
             request = self._send(
                 self._endpoints[peer],
@@ -158,7 +157,6 @@ class UcxCarrier:
         return handle
 
     def pending(self, messages: Iterable[Handle]) -> list[Handle]:
-        """See `Carrier`."""
         return [each for each in messages if not (isinstance(each, _UcxHandle) and self._is_over(each))]
 
     def settle(self, handle: _UcxHandle) -> None:
@@ -189,12 +187,10 @@ class UcxCarrier:
         return True
 
     def progress(self) -> None:
-        """See `Carrier`."""
         with suppress(Lost), self._use(self._rank):
             self._library.ucp_worker_progress(self._worker)
 
     def wait(self, address: int, goal: int, pairs: int, count: int, waited_ns: int, limit_ns: int) -> int:
-        """See `Carrier`."""
         try:
             with self._use(self._rank):
                 return self._wait(address, goal, pairs, count, waited_ns, limit_ns, self._engine)
@@ -352,7 +348,6 @@ class _UcxHandle:
         self.lock, self.status = threading.Lock(), 0
 
     def settle(self) -> None:
-        """See `Handle`."""
         self._carrier.settle(self)
 
 

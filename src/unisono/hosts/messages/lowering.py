@@ -178,7 +178,6 @@ def lower(schedule: Schedule) -> tuple[MessageProgram, ...]:
 
 
 def _round(table: _Table, k: int, round_: list[Move]) -> tuple[list[_Letter], list[_Write]]:
-    """The messages and writes of a round, from its moves."""
     letters: dict[tuple[int, int], _Letter] = {}
     writes = []
     for slot, sources in round_:
@@ -285,7 +284,6 @@ def _program(table: _Table, rank: int, letters: list[list[_Letter]], writes: lis
 
 
 def _message(table: _Table, rank: int, letter: _Letter) -> TableMessage:
-    """A message as this rank sees it."""
     if letter.src == rank:
         versions = zip(letter.slots, letter.versions, strict=True)
         places = tuple(table.where(source, version) for (source, _), version in versions)

@@ -105,7 +105,6 @@ class MessageProgram(NamedTuple):
     ends: dict[tuple[int, int], int]
 
     def round_of(self, row: MessageRow) -> int:
-        """The round of a row's message or write."""
         return (self.writings if row.kind == MOVE else self.messages)[row.number].round
 
     def steps(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:

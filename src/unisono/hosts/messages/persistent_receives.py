@@ -85,7 +85,6 @@ class ReceiveBuffers:
 
     @classmethod
     def of(cls, carrier: Carrier) -> ReceiveBuffers:
-        """The buffers of a carrier."""
         return _OF.setdefault(carrier, cls())
 
     def at(self, peer: int, tag: int, nbytes: int) -> ReceiveBuffer:

@@ -9,32 +9,17 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+from ...base.fd_channel import peer_of
 from ...engine.process.alive import start_ticks
 from .state_machine import Asked, Closed, Event, Forgot, Pinged, Registered, Woke
 
-CREDENTIALS = struct.Struct("3i")
-"""The numbers of a peer's process, user and group, as the kernel gives them."""
 MOST_BYTES_LOCAL = 1 << 17
 _AT_ONCE = 64
 _MOST_NUMBER = 1 << 64
-
-
-def listen_for_ranks(name: str) -> socket.socket:
-    """A socket with this name in the host's abstract namespace."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        listener.bind(f"\0{name}")
-        listener.listen(1024)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 class _Connection:
@@ -70,8 +55,7 @@ class Ranks:
                 sock, _ = self.listener.accept()
             except OSError:  # no process connects, or no descriptor is free
                 return
-            packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-            pid, user, _ = CREDENTIALS.unpack(packed)
+            pid, user = peer_of(sock)
             rank, ticks = self._ranks.get(pid, (-1, 0))
             if user != os.getuid() or rank < 0 or start_ticks(pid) != ticks:
                 sock.close()

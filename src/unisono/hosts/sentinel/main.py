@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ...base.fd_channel import listen
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import ending_in_words, exit_status, watch_process
-from .local_ranks import Ranks, listen_for_ranks
+from .local_ranks import Ranks
 from .regions import Regions
 from .state_machine import Ended, Event, SentinelState, Tick
 from .wire import MOST_BYTES, Authenticator
@@ -88,7 +89,7 @@ def main(channel_fd: int, arena_fd: int) -> None:
         regions.count_own_end()
         watching = Watching(ranks, regions)
         udp = _udp_socket(setup["address"])
-        listener = listen_for_ranks(setup["name"])
+        listener = listen(setup["name"], socket.SOCK_SEQPACKET)
         lines.write(json.dumps([os.getpid(), *udp.getsockname()[:2]]).encode() + b"\n")
         lines.flush()
         # From here on, no process reads this one's output, and no process shall wait for its end.

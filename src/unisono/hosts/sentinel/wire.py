@@ -66,7 +66,6 @@ class MemberPage(NamedTuple):
 
     @classmethod
     def of(cls, member: int, stamp: int, image: bytes) -> MemberPage:
-        """The page with this image."""
         return cls(member, stamp, zlib.compress(image, 1))
 
     @property

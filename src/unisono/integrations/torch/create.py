@@ -89,7 +89,6 @@ def add_other_backends(group: Any, devices: dict[str, str], options: Any, pg_opt
 
 
 def _make(backend: str, options: Any, pg_options: Any) -> Any:
-    """Make a backend as torch would."""
     where = options.store, options.group_rank, options.group_size
     known: Any = distributed.Backend
     if backend == "gloo":

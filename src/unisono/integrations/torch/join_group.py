@@ -187,7 +187,6 @@ class _Last:
 def _meet(
     store: Store, rank: int, size: int, name: str, config: Config, why_absent: Callable[[int], str]
 ) -> MeetingResult:
-    """Meet the other ranks of a group."""
     if size == 1:
         return MeetingResult(Arena.create(1, config), Hosts.one(1))
     with _naming(name):

@@ -147,7 +147,6 @@ def now(opts: Any) -> Any:
 
 @cache
 def _parameters(method: Method) -> list[str]:
-    """The names of the tensors' parameters of a method."""
     return list(inspect.signature(method).parameters)[1:-1]
 
 

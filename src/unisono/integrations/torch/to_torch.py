@@ -70,7 +70,6 @@ def _both(kind: type[UnisonoError]) -> type[UnisonoError]:
 
 
 def _again(kind: type[UnisonoError], args: tuple[Any, ...], phrase: str) -> BaseException:
-    """Unpickle an error."""
     return for_torch(kind(*args), phrase)
 
 

@@ -275,7 +275,6 @@ def diagnose(before: Snapshot, after: Snapshot, line_of: Callable[[int], str] = 
 
 
 def _at(seen: RankSnapshot) -> tuple[str, int] | None:
-    """The call in which a rank is."""
     return None if seen.inside is None else (seen.inside.group, seen.inside.number)
 
 

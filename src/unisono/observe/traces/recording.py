@@ -126,7 +126,6 @@ class Recording:
             return None
 
     def keep(self, number: int, note: PlanNote) -> None:
-        """Record the note of a number in the logs."""
         self._write("note", number=number, **note._asdict())
 
     def keep_earlier(self, numbers: dict[int, PlanNote]) -> None:

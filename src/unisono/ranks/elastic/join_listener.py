@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from ...base.errors import ArgumentError
-from ...base.fd_channel import WAITING, PlainChannel, accept, listen
+from ...base.fd_channel import Newcomers, PlainChannel
 from ...engine.process.alive import start_ticks
 from ..group.current import get_job
 from ..rendezvous.which_rank import find_job
 
 ANY = -1
 """Stands for any free place."""
-_MOST_SILENT = _MOST_REQUESTS = 128
-"""The most connections that are kept: before the first message, and while a process waits for a place."""
+_MOST_REQUESTS = 128
+"""The most processes that may wait for a place."""
 _SAY_S = 1.0
 
 
@@ -54,25 +54,21 @@ class JoinListener:
 
     def __init__(self, job: str) -> None:
         self.job = job
-        self._listener = listen(socket_name(job))
-        self._silent: list[PlainChannel] = []
+        self._newcomers = Newcomers(socket_name(job))
         self._requests: list[JoinRequest] = []
 
     def wait(self, most_s: float) -> None:
         """Return when a process comes or goes, or after most_s seconds."""
         poller = select.poll()
-        poller.register(self._listener, select.POLLIN)
-        for channel in (*self._silent, *(request.channel for request in self._requests)):
+        poller.register(self._newcomers.listener, select.POLLIN)
+        for channel in (*self._newcomers.silent, *(request.channel for request in self._requests)):
             poller.register(channel, select.POLLIN)
         poller.poll(most_s * 1e3)
 
     def requests(self) -> Sequence[JoinRequest]:
         """The processes that have come and still wait, in this order."""
-        with suppress(BlockingIOError, ConnectionAbortedError):
-            for _ in range(WAITING):
-                if (channel := accept(self._listener)) is not None:
-                    self._silent.append(channel)
-        self._silent = [channel for channel in self._silent if not self._hear(channel)]
+        for channel, message in self._newcomers.first_messages():
+            self._hear(channel, message)
         waiting = []
         for request in self._requests:
             if request.is_there:
@@ -80,9 +76,6 @@ class JoinListener:
             else:
                 request.channel.close()
         self._requests = waiting
-        for channel in self._silent[:-_MOST_SILENT]:
-            channel.close()
-        del self._silent[:-_MOST_SILENT]
         return tuple(waiting)
 
     def forget(self, request: JoinRequest) -> None:
@@ -91,24 +84,15 @@ class JoinListener:
 
     def close(self) -> None:
         """Stop listening. Waiting processes ask the next join listener."""
-        self._listener.close()
-        for channel in (*self._silent, *(request.channel for request in self._requests)):
-            channel.close()
-        self._silent, self._requests = [], []
+        self._newcomers.close()
+        for request in self._requests:
+            request.channel.close()
+        self._requests = []
 
-    def _hear(self, channel: PlainChannel) -> bool:
-        """Read what a process wants. False if it has sent nothing yet."""
-        try:
-            message = channel.poll()
-        except (EOFError, OSError):
-            channel.close()
-            return True
-        if message is None:
-            return False
-        for fd in message.fds:
-            os.close(fd)
+    def _hear(self, channel: PlainChannel, message: object) -> None:
+        """Take in the request of a process, if its first message is one."""
         pid, ticks = channel.peer.pid, start_ticks(channel.peer.pid)
-        match message.value:
+        match message:
             case ["join", int(rank), int(said)] if rank >= ANY and ticks and len(self._requests) < _MOST_REQUESTS:
                 request = JoinRequest(channel, pid, ticks, rank)
                 if said == pid:
@@ -117,7 +101,6 @@ class JoinListener:
                     request.refuse(f"process {said}, which is {pid} here, runs in another container than the ranks")
             case _:
                 channel.close()
-        return True
 
 
 def socket_name(job: str) -> str:

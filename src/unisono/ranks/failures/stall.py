@@ -52,7 +52,6 @@ def waits_of(group: Group, *, here: bool = False) -> dict[int, Wait]:
 
 
 def _wait(world: Group, arena: Arena, rank: int) -> Wait | None:
-    """The call in which a rank of the world waits."""
     here = world.span is None or rank in world.span.here
     return arena.wait_status(rank).wait if here else arena.board(rank).wait
 

@@ -15,7 +15,6 @@ def get_default() -> Group | None:
 
 
 def set_default(group: Group | None) -> None:
-    """Make this the default group of this process."""
     global default  # noqa: PLW0603  a process has one default group
     default = group
 

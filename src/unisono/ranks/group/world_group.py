@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,7 @@ from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
-from ..rendezvous.asked_store import AskedStore, at_store, pause
+from ..rendezvous.asked_store import AskedStore, at_store, complete, pause
 from ..rendezvous.meeting_member import stay_for
 from ..rendezvous.rendezvous import MeetingResult
 from ..rendezvous.rendezvous_messages import SentinelNotice, died, missing
@@ -209,9 +210,12 @@ def connect(make: Callable[[], Carrier], far: Far, met: MeetingResult, rank: int
     Raises PeerGone if a rank has ended meanwhile, or given up; WaitTimeout if a rank does not come; PeerFailed if a
     connection cannot be made.
     """
-    attempt, began = _Attempt(make), time.monotonic()
+    attempt, began = Future[Carrier](), time.monotonic()
+    name = "unisono connects to other hosts"
+    thread = threading.Thread(target=complete, args=(make, attempt), name=name, daemon=True)
+    thread.start()
     try:
-        while not attempt.over.wait(_LOOK_S):
+        while not wait([attempt], _LOOK_S).done:
             _check_peers(far, met, rank)
             if time.monotonic() > deadline + _CAUSE_S:
                 details = (
@@ -220,16 +224,15 @@ def connect(make: Callable[[], Carrier], far: Far, met: MeetingResult, rank: int
                 raise WaitTimeout("init()", time.monotonic() - began, (), rank, details)  # noqa: TRY301
         now = time.monotonic()
         until = min(now + far.silent_s, max(now, deadline)) + _CAUSE_S
-        while attempt.made is None and time.monotonic() < until:  # the connection breaks before a sentinel says why
+        while attempt.exception() and time.monotonic() < until:  # the connection breaks before a sentinel says why
             _check_peers(far, met, rank)
             time.sleep(_LOOK_S)
     except BaseException:
-        attempt.give_up()
+        attempt.add_done_callback(_abort)
+        leave_behind(thread)
         raise
-    if attempt.made is not None:
-        return attempt.made
     try:
-        raise attempt.error
+        return attempt.result()
     except Lost as lost:
         if time.monotonic() > deadline:
             details, waited_s = f" It cannot be reached: {lost.reason}.", time.monotonic() - began
@@ -250,32 +253,7 @@ def _check_peers(far: Far, met: MeetingResult, rank: int) -> None:
             )
 
 
-class _Attempt:
-    """A carrier that a thread makes. over: the thread has ended. made, error: its result or exception."""
-
-    def __init__(self, make: Callable[[], Carrier]) -> None:
-        self._make, self.over, self._lock, self._given_up = make, threading.Event(), threading.Lock(), False
-        self.made: Carrier | None = None
-        self.error: BaseException = InternalError("a connection to other hosts has neither been made nor failed")
-        self._thread = threading.Thread(target=self._run, name="unisono connects to other hosts", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            made = self._make()
-            with self._lock:
-                if self._given_up:
-                    made.abort()
-                else:
-                    self.made = made
-        except BaseException as error:  # noqa: BLE001  raised in the thread that waits for it
-            self.error = error
-        self.over.set()
-
-    def give_up(self) -> None:
-        """No thread waits for the carrier any more: close it once it is made."""
-        with self._lock:
-            self._given_up = True
-            if self.made is not None:
-                self.made.abort()
-        leave_behind(self._thread)
+def _abort(attempt: Future[Carrier]) -> None:
+    """End a carrier that no thread waits for any more."""
+    if attempt.exception() is None:
+        attempt.result().abort()

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -92,7 +93,7 @@ class Limited:
     """A thread that makes one call at a time. After a TimeoutError it is still in its call: do not use it again."""
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[[], T], deadline: float, look: Callable[[], object] = lambda: None) -> T:
@@ -100,42 +101,34 @@ class Limited:
         if self._thread is None:
             self._thread = threading.Thread(target=_make, args=(self._calls,), name="unisono asks a store", daemon=True)
             self._thread.start()
-        call = _Call(function)
-        self._calls.put(call)
+        future = Future[T]()
+        self._calls.put((function, future))
         try:
-            while not call.over.wait(max(0.0, min(_LOOK_S, deadline - time.monotonic()))):
+            while not wait([future], max(0.0, min(_LOOK_S, deadline - time.monotonic()))).done:
                 look()
                 if time.monotonic() >= deadline:
                     raise TimeoutError("no answer")
         finally:
-            if not call.over.is_set():
+            if not future.done():
                 leave_behind(self._thread)
-        if call.error is not None:
-            raise call.error
-        returned: T = call.returned
-        return returned
+        return future.result()
 
     def close(self) -> None:
         """Let the thread end."""
         self._calls.put(None)
 
 
-class _Call:
-    """A call, and its result or exception."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function, self.over = function, threading.Event()
-        self.returned: Any = None
-        self.error: BaseException | None = None
-
-
-def _make(calls: SimpleQueue[_Call | None]) -> None:
+def _make(calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> None:
     while (call := calls.get()) is not None:
-        try:
-            call.returned = call.function()
-        except BaseException as error:  # noqa: BLE001  raised in the thread that waits for it
-            call.error = error
-        call.over.set()
+        complete(*call)
+
+
+def complete(function: Callable[[], T], future: Future[T]) -> None:
+    """Complete a future with what the function returns or raises in this thread."""
+    try:
+        future.set_result(function())
+    except BaseException as error:  # noqa: BLE001  raised in the thread that waits for it
+        future.set_exception(error)
 
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.05
@@ -157,7 +150,6 @@ class AskedStore:
         self.where = store_place(store)
 
     def set(self, key: str, value: str) -> None:
-        """Set a key."""
         self._ask(lambda: self._store.set(key, value))
 
     def set_first(self, key: str, value: str) -> bytes:

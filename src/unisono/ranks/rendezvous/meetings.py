@@ -93,7 +93,6 @@ def _the_notice(
     deadline: float,
     why_absent: Callable[[int], str],
 ) -> MeetingNotice:
-    """The notice of a meeting that has not ended."""
     details = (
         f" The store at {store.where} answers, but rank 0 has not begun a meeting there. It has not called init(), "
     )

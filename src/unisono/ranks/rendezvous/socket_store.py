@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
 from contextlib import suppress
 from hashlib import sha256
 
 from ...base.errors import ArgumentError
-from ...base.fd_channel import WAITING, PlainChannel, accept, connect, listen
+from ...base.fd_channel import Newcomers, PlainChannel, connect
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
@@ -28,8 +27,6 @@ _ANSWER_S = 1.0
 """How long a rank that ends the meeting waits for rank 0's answer."""
 _RANK = r"rank (0|[1-9]\d{0,3})"
 _OF_RANK_0 = ("rank 0", "hosts", "host 0", END)
-_MOST_SILENT = 128
-"""Connections that may be open and have not said which rank they are. A rank says it as soon as it is connected."""
 
 
 class SocketStore:
@@ -51,14 +48,13 @@ class SocketStore:
         """The pair that this rank has sent."""
         self._peers: list[PlainChannel] = []
         """The ranks that have come; on other ranks, rank 0."""
-        self._silent: list[PlainChannel] = []
-        """The processes that have connected, and sent nothing yet."""
-        self._listener: socket.socket | None = None
+        self._newcomers: Newcomers | None = None
+        """Rank 0's: the processes that connect."""
         if rank:
             self._connect()
             return
         try:
-            self._listener = listen(self._name)
+            self._newcomers = Newcomers(self._name)
         except OSError as error:
             raise ArgumentError(f"another process is rank 0 of the job {job} already: {error}") from error
 
@@ -111,7 +107,7 @@ class SocketStore:
         """Are these keys set? Raises RuntimeError, as torch's stores do, if rank 0 has gone."""
         self._take_in()
         there = all(key in self._values for key in keys)
-        if not there and not self._peers and self._listener is None:
+        if not there and not self._peers and self._newcomers is None:
             self._come_again()
         return there
 
@@ -130,29 +126,16 @@ class SocketStore:
 
     def _take_in(self) -> None:
         """Read the messages of peers. Rank 0 first lets them in, and passes their messages on."""
-        if self._listener is None:
+        if self._newcomers is None:
             self._peers = [peer for peer in self._peers if self._read(peer)]
             return
-        with suppress(BlockingIOError, ConnectionAbortedError):
-            for _ in range(WAITING):
-                if (peer := accept(self._listener)) is not None:
-                    self._silent.append(peer)
         self._peers = [peer for peer in self._peers if self._hear_end(peer)]
-        self._silent = [peer for peer in self._silent if not self._let_in(peer)]
-        for peer in self._silent[:-_MOST_SILENT]:
-            peer.close()
-        del self._silent[:-_MOST_SILENT]
+        for peer, message in self._newcomers.first_messages():
+            self._let_in(peer, message)
 
-    def _let_in(self, peer: PlainChannel) -> bool:
-        """Read the rank of a process: it is then a peer, or is sent away. False if it has sent nothing yet."""
-        try:
-            message = peer.poll()
-        except EOFError:
-            peer.close()
-            return True
-        if message is None:
-            return False
-        pair = _pair(message.value)
+    def _let_in(self, peer: PlainChannel, message: object) -> None:
+        """Take in a process as the rank of its first message, or send it away."""
+        pair = _pair(message)
         if pair is None or pair[0] in _OF_RANK_0 or not self._is_of(*pair, peer):
             peer.close()
         elif self._values.get(pair[0], pair[1]) != pair[1]:
@@ -165,7 +148,6 @@ class SocketStore:
                 self._send(peer, key, value)
             self.set(*pair)
             self._peers.append(peer)
-        return True
 
     def _hear_end(self, peer: PlainChannel) -> bool:
         """Is a rank still connected, and silent? Only a message may come that says why the rank ends the meeting."""
@@ -209,10 +191,10 @@ class SocketStore:
 
     def close(self) -> None:
         """End the connections; rank 0's name is free again."""
-        for peer in self._peers + self._silent:
+        for peer in self._peers:
             peer.close()
-        if self._listener is not None:
-            self._listener.close()
+        if self._newcomers is not None:
+            self._newcomers.close()
 
 
 def _pair(said: object) -> tuple[str, str] | None:

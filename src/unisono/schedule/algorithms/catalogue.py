@@ -162,7 +162,6 @@ _ISLANDS = "hierarchical"
 
 @cache
 def _declared(file: str) -> Mapping[str, Algorithm]:
-    """The algorithms of a file, by full name."""
     module = import_module(f".{file}", __package__)
     functions = [f for f in vars(module).values() if isinstance(getattr(f, "declared", None), Declaration)]
     return {a.full_name: a for a in (_of(f) for f in functions if f.__module__ == module.__name__)}

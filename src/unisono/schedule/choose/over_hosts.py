@@ -61,7 +61,6 @@ class SpanningChoice(NamedTuple):
     table: Algorithm | None = None
 
     def make(self, collective: str, hosts: Hosts, root: int) -> HierarchicalTable:
-        """The table over hosts of this choice."""
         if self.table is not None:
             return flat(self.table.schedule(hosts.ranks, root), hosts)
         return spanning(collective, hosts, root, rails=self.rails, core=self.core, segments=self.segments)

@@ -145,7 +145,6 @@ def _table(prices: Sequence[Price]) -> Table:
 
 
 def _sum(one: Price) -> str:
-    """The sum of a price in words."""
     parts = {"latency": one.latency, "transfers": one.transfer, "sums": one.combine}
     said = " + ".join(f"{format_seconds(part)} {name}" for name, part in parts.items() if part > _NOTHING_S)
     return f"{said or 0} = {format_seconds(one.seconds)}, on the way of the rank that is ready last"

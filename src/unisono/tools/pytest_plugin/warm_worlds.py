@@ -54,7 +54,6 @@ _KEY = pytest.StashKey[WarmWorlds]()
 
 
 def worlds_of(config: pytest.Config) -> WarmWorlds:
-    """The worlds of this session."""
     return config.stash.setdefault(_KEY, WarmWorlds())
 
 

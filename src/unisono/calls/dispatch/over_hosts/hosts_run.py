@@ -45,7 +45,6 @@ class RefusedCalls:
 
     @classmethod
     def of(cls, carrier: Carrier) -> RefusedCalls:
-        """The refused calls of a carrier."""
         return _OF.setdefault(carrier, cls())
 
     def add(self, nbytes: int) -> None:

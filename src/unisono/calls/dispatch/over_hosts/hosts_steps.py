@@ -284,7 +284,6 @@ class _Maker:
         """The number of rows of the exchanges that have been made."""
 
     def make(self, inp: Vector, out: Vector) -> Steps:
-        """The steps on these vectors."""
         self._inp, self._out = inp, out
         return Steps(self._memory, [self._wave(number, wave) for number, wave in enumerate(self._plan.waves)])
 
@@ -310,7 +309,6 @@ class _Maker:
         return wave.fetched.view(self._memory.fetched, at.first, at.last)
 
     def _parts(self, parts: Iterable[Inside], view: View) -> Iterator[InsideProgram]:
-        """This host's parts."""
         local = self._span.local
         for part in parts:
             if any(part.sizes):

@@ -151,7 +151,6 @@ def _table(collective: str, name: str, ranks: int, root: int, cuts: int) -> Sche
 
 
 def _singles(rows: Rows) -> Rows:
-    """Rows of one chunk each."""
     n = rows[:, N]
     out = np.repeat(rows, n, axis=0)
     out[:, [SCHUNK, DCHUNK]] += (np.arange(len(out)) - np.repeat(np.cumsum(n) - n, n))[:, None]
