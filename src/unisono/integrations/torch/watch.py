@@ -83,7 +83,7 @@ def _making(original: Any) -> Any:
         before = set(_sockets())
         made = original(size, rank, members, backend, store, *args, **options)
         group: Any = made[0]
-        if isinstance(group, distributed.ProcessGroup) and not isinstance(group, Calls):
+        if made[1] is not None and not isinstance(group, Calls):  # this rank is a member
             sockets = [one for one in _sockets() if one not in before]
             try:
                 ours = _group_of(group, mine, list(members), rank, size, connected=bool(sockets))
