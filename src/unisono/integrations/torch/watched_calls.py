@@ -95,6 +95,9 @@ class WatchedCall(NamedTuple):
         )
 
 
+_MOST_NOTES = 100
+"""The most calls, by line and shape, of which a group knows the notes."""
+
 waits: dict[int, WatchedCall] = {}
 """Thread -> the call for whose end it waits."""
 groups: weakref.WeakKeyDictionary[Any, WatchedGroup] = weakref.WeakKeyDictionary()
@@ -170,6 +173,8 @@ class WatchedGroup:
         where = caller()
         _learn(sys._getframe(1))  # noqa: SLF001  see enter
         number = self.group.host.plan_registry.add_plan(PlanNote(record._replace(where=where), nbytes))
+        if len(self._notes) >= _MOST_NOTES:  # the registry forgets old notes, too
+            self._notes.clear()
         self._notes[key] = known = number, record, form, code  # the code lives, so its id is its own
         return known
 

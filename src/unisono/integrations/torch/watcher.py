@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 from ...base.errors import MismatchError, PeerGone, UnisonoError
 from ...base.records import CallRecord, Departure, DepartureKind
@@ -42,11 +43,11 @@ class Watcher:
         self._lock = threading.Lock()
         self._stalls: dict[int, tuple[WatchedCall, float, Stall]] = {}
         """Thread -> the call in which it waits, and since when."""
-        self._gone: dict[tuple[WatchedGroup, int], float] = {}
+        self._gone: WeakKeyDictionary[WatchedGroup, dict[int, float]] = WeakKeyDictionary()
         """When a member of a group was first seen gone."""
-        self._compared: dict[WatchedGroup, int] = {}
+        self._compared: WeakKeyDictionary[WatchedGroup, int] = WeakKeyDictionary()
         """The number of the last call that all ranks have made alike."""
-        self._told: set[WatchedGroup] = set()
+        self._told: WeakSet[WatchedGroup] = WeakSet()
         self._compare_at = 0.0
         self._thread = threading.Thread(target=self._run, name="unisono watches", daemon=True)
         self._thread.start()
@@ -108,7 +109,7 @@ class Watcher:
 
     def _ended_by_gone(self, watched: WatchedGroup, mine: list[tuple[WatchedCall, float, Stall]], now: float) -> bool:
         for rank, how in self._departures(watched):
-            since = self._gone.setdefault((watched, rank), now)
+            since = self._gone.setdefault(watched, {}).setdefault(rank, now)
             log = self._log(watched, rank)
             proofs = [self._has_left(log, rank, call) for call, _, _ in mine]
             late = now - since > _LAST_S and not any(proofs)
