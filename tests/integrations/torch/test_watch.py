@@ -208,6 +208,12 @@ def test_forks_and_threads(job: Job) -> None:
         assert "unisono" not in said
 
 
+def test_a_process_that_ends_well_without_a_word(job: Job) -> None:
+    """As processes of multiprocessing end: the others may go on alone."""
+    job.start(2, "dist.barrier()\nif rank:\n    os._exit(0)\ntime.sleep(2)\nprint('done')")
+    assert job.output(0) == "done\n"
+
+
 def test_a_wait_in_cpp_ends_too(job: Job) -> None:
     """The reducer of DistributedDataParallel waits in C++: it raises torch's error, and the cause is on stderr."""
     body = f"""

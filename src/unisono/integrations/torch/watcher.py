@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from ...base.errors import MismatchError, PeerGone, UnisonoError
 from ...base.records import CallRecord, Departure, DepartureKind
 from ...engine.logs.rank_logs import LoggedCall
+from ...engine.process.alive import ending_in_words
 from ...engine.process.nested import user_line
 from ...ranks.failures.attend import odd_ones
 from ...ranks.failures.stall import Stall, tell
@@ -29,6 +30,9 @@ _CAUSE_S = 0.5
 _LAST_S = 1.0
 """How long a wait may go on after a rank has gone that has made its part, as far as its log tells."""
 _MISMATCH_S = 0.5
+"""How often ranks compare calls, and how long one waits in a call before it takes a difference for the reason."""
+_WELL = Departure(DepartureKind.DIED, ending_in_words(0))
+"""How processes of multiprocessing end, which run no functions of `atexit`."""
 _UNEVEN = {form.collective for form in FORMS.values() if not form.alike}
 
 
@@ -116,7 +120,7 @@ class Watcher:
             if not all(proofs) and (not how.in_order or late):
                 self._end_by(watched, rank, how)
                 return True
-            if late and (mine or how.how in (DepartureKind.DIED, DepartureKind.RAISED)):
+            if late and (mine or (how.how in (DepartureKind.DIED, DepartureKind.RAISED) and how != _WELL)):
                 self._end_by(watched, rank, how)
                 return True
         return False
