@@ -35,6 +35,8 @@ class LogWord(IntEnum):
 
 
 _CALL = struct.Struct(f"<{LogWord.WORDS}q")
+_NOTE, _ENTERED, _LEFT, _WORDS = map(int, (LogWord.NOTE, LogWord.ENTERED, LogWord.LEFT, LogWord.WORDS))
+"""The same words as plain integers, which Python adds faster. NUMBER is the first."""
 
 
 def log_bytes(calls: int) -> int:
@@ -70,7 +72,7 @@ class CallLog:
     """The log in this memory. One rank writes."""
 
     def __init__(self, memory: memoryview) -> None:
-        self._memory = memory
+        self._memory, self._words = memory, memory.cast("B").cast("q")
         self.calls = len(memory) // _CALL.size
 
     def read(self) -> list[LoggedCall]:
@@ -89,7 +91,7 @@ class CallLog:
 
     def latest_notes(self) -> set[int]:
         """The notes of the last calls, as many as a log in shared memory has."""
-        words = self._memory.cast("B").cast("q")
+        words = self._words
         newest = self.newest
         first = max(0, newest - CALLS + 1)
         return {
@@ -111,24 +113,21 @@ class CallLog:
 
     def enter(self, number: int, note: int, cycles: int) -> None:
         """Note that the rank enters a call over several hosts: the kernel makes only a part of such a call."""
-        at = number % self.calls * _CALL.size
-        words = self._memory[at : at + _CALL.size].cast("q")
-        words[LogWord.NOTE], words[LogWord.ENTERED] = note, cycles
-        words[LogWord.NUMBER] = number
+        words, at = self._words, number % self.calls * _WORDS
+        words[at + _NOTE], words[at + _ENTERED] = note, cycles
+        words[at] = number
 
     def mark_background(self, number: int) -> None:
         """Note that a background thread has made this call, which has ended."""
-        at = number % self.calls * _CALL.size
-        words = self._memory[at : at + _CALL.size].cast("q")
-        if words[LogWord.NUMBER] == number:
-            words[LogWord.NOTE] |= _BACKGROUND
+        words, at = self._words, number % self.calls * _WORDS
+        if words[at] == number:
+            words[at + _NOTE] |= _BACKGROUND
 
     def leave(self, number: int, cycles: int) -> None:
         """Note that the rank leaves a call, if it has entered it."""
-        at = number % self.calls * _CALL.size
-        words = self._memory[at : at + _CALL.size].cast("q")
-        if words[LogWord.NUMBER] == number:
-            words[LogWord.LEFT] = cycles
+        words, at = self._words, number % self.calls * _WORDS
+        if words[at] == number:
+            words[at + _LEFT] = cycles
 
 
 MESSAGES = 256
