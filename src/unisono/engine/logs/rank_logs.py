@@ -80,10 +80,12 @@ class CallLog:
 
     def read(self) -> list[LoggedCall]:
         """The calls, oldest first. An entry that is being written just now is left out."""
-        seen = memoryview(bytes(self._memory))
+        numbers = self._numbers(self._memory)
         order()
-        numbers, again = self._numbers(seen), self._numbers(self._memory)
-        oldest = max(0, max(numbers) - self.calls + 2)
+        seen = bytes(self._memory)
+        order()
+        again = self._numbers(self._memory)
+        oldest = max(0, max(again) - self.calls + 2)
         whole = [at for at, number in enumerate(numbers) if number > oldest and number == again[at]]
         return sorted(LoggedCall.of(*_CALL.unpack_from(seen, at * _CALL.size)) for at in whole)
 
@@ -212,6 +214,8 @@ class MessageLog:
 
     def read(self) -> list[LoggedMessage]:
         """The messages, oldest first. One that is being written just now is left out."""
+        numbers = self._words[MessageWord.NUMBER :: len(MessageWord)].tolist()
+        order()
         seen = bytes(self._memory)
         order()
         again = self._words[MessageWord.NUMBER :: len(MessageWord)].tolist()
@@ -221,7 +225,7 @@ class MessageLog:
             for at, (group, tag, entered_ns, peer, nbytes, place, left_ns, number) in enumerate(
                 _MESSAGE.iter_unpack(seen)
             )
-            if number > oldest and number == again[at]
+            if number > oldest and numbers[at] == number == again[at]
         )
 
 
