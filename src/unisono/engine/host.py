@@ -279,16 +279,13 @@ class Host:
     def all_have_ended(self) -> bool:
         """Have all other ranks finished the last call?"""
         segment = int(self._state[StateWord.SEGMENT])
-        peers = [line for q, line in enumerate(self._lines) if q != self.rank]
-        ended = all(int(line[LineWord.PROGRESS]) >= segment << STEP_BITS for line in peers)
-        order()
-        return ended
+        return all(
+            _seen(line, _PROGRESS) >= segment << STEP_BITS for q, line in enumerate(self._lines) if q != self.rank
+        )
 
     def has_ended(self, rank: int) -> bool:
         """Has a rank finished this rank's current call?"""
-        progress = int(self._lines[rank][LineWord.PROGRESS])
-        order()
-        return progress > int(self._state[StateWord.SEGMENT]) << STEP_BITS
+        return _seen(self._lines[rank], _PROGRESS) > int(self._state[StateWord.SEGMENT]) << STEP_BITS
 
     def entered(self, rank: int) -> int:
         """The number of the latest call that a rank has entered; 0 before its first."""
@@ -300,21 +297,15 @@ class Host:
         A peer is at most one call ahead of this rank, so the word for this rank's call is still there.
         """
         line, odd = self._lines[rank], number & 1
-        if line[_NUMBER + odd] == number:
-            order()
-            signature = int(line[_SIGNATURE + odd])
-            order()
-            return signature
+        if _seen(line, _NUMBER + odd) == number:
+            return _seen(line, _SIGNATURE + odd)
         return next((signature for entered, signature in self._entries(rank) if entered == number), 0)
 
     def _entries(self, rank: int) -> list[tuple[int, int]]:
         """The (number, signature) of the latest calls that a rank has entered."""
-        line, tags = self._lines[rank], self._tags[rank]
-        numbers = [int(line[_NUMBER + odd]) for odd in (0, 1)] + [int(tag[TagWord.NUMBER]) for tag in tags]
-        order()
-        signatures = [int(line[_SIGNATURE + odd]) for odd in (0, 1)] + [int(tag[TagWord.SIGNATURE]) for tag in tags]
-        order()
-        return [*zip(numbers, signatures, strict=True)]
+        line = self._lines[rank]
+        seen = [(_seen(line, _NUMBER + odd), _seen(line, _SIGNATURE + odd)) for odd in (0, 1)]
+        return seen + [(_seen(tag, TagWord.NUMBER), _seen(tag, TagWord.SIGNATURE)) for tag in self._tags[rank]]
 
     def enter_call(self, plan: CallPlan) -> int:
         """Enter the next call; return its number. For calls over several hosts, made by the kernel only in part."""
@@ -335,9 +326,7 @@ class Host:
 
     def across(self, rank: int) -> int:
         """The last call in which the messages of a rank are done."""
-        number = int(self._lines[rank][LineWord.ACROSS])
-        order()
-        return number
+        return _seen(self._lines[rank], LineWord.ACROSS)
 
     def wait_for(self, rank: int, word: int, waited_s: float, most_s: float) -> bool:
         """Wait until this word of a rank's line is at least the number of the current call; False after `most_s`.
@@ -396,6 +385,13 @@ class Host:
             self._lines[self.rank][_SIGNATURE + (number & 1)] = 0
             self._publish(self._line + 8 * (_NUMBER + (number & 1)), number, self._asleep)
         order()
+
+
+def _seen(words: np.ndarray[tuple[int], np.dtype[np.int64]], word: int) -> int:
+    """Read a word of a peer, before anything that is read later."""
+    value = int(words[word])
+    order()
+    return value
 
 
 def _words(address: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
