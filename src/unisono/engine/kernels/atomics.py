@@ -95,7 +95,7 @@ def store_half(typing: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def add_half(typing: Any, address: Any, value: Any) -> Any:
-    """Add to the 32-bit half of a word at an address, as one step with a full fence."""
+    """Add to the 32-bit half of a word at an address, as one step, which is a load_half and a store_half, too."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], _I32.as_pointer())
