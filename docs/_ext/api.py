@@ -38,7 +38,7 @@ SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         "Ranks and groups",
         {
             "Start ranks": "run world World",
-            "Under a launcher": "init shutdown is_initialized get_rank get_world_size answer_to",
+            "Under a launcher": "init shutdown is_initialized get_rank get_world_size answer_to watch",
             "Groups": """new_group split destroy_group get_process_group_ranks get_group_rank get_global_rank Group
                 NonMember""",
         },

@@ -65,6 +65,7 @@ _NAMES = {
     "ranks.launch": ["World", "run", "world"],
     "calls.tracing": ["tracing"],
     "integrations.torch.answer_to": ["answer_to"],
+    "integrations.torch.watch": ["watch"],
     "calls.work": ["Work"],
 }  # fmt: skip
 """Module -> the public names that it has. `__init__.pyi` has their types."""

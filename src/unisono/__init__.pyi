@@ -45,6 +45,7 @@ from .calls.tracing import tracing
 from .calls.work import Work
 from .integrations import ray as ray
 from .integrations.torch.answer_to import answer_to
+from .integrations.torch.watch import watch
 from .ranks.elastic.join_request import join
 from .ranks.group.current import is_initialized
 from .ranks.group.group import Group
@@ -205,5 +206,6 @@ __all__ = [
     "get_world_size", "grow", "init", "irecv", "is_initialized", "isend", "join", "make_op", "new_group", "p2p", "premul_sum",
     "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
     "reduce_scatter_single", "reduce_scatter_tensor", "retry", "run", "scan", "scatter", "scatter_object_list", "send",
-    "send_object_list", "sendrecv", "share_", "shutdown", "simulate", "split", "testing", "trace", "tracing", "world",
+    "send_object_list", "sendrecv", "share_", "shutdown", "simulate", "split", "testing", "trace", "tracing",
+    "watch", "world",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -168,26 +167,3 @@ def test_readers_of_a_copy_see_whole_words_while_the_original_changes() -> None:
 
 def test_the_numbers_of_calls_are_the_words_that_are_copied_last() -> None:
     assert list(range(LineWord.NUMBER, LineWord.NUMBER + 2)) == list(range(16))[regions._NUMBERS]
-
-
-class Overtaken(Board):
-    """A board whose owner writes the next record after a reader has seen the number of the last one."""
-
-    overtaken = False
-
-    def _data(self, at: int) -> bytes:
-        if not self.overtaken:
-            self.overtaken = True
-            self.set_gave_up(GivenUp(8, blames=frozenset({8}), reason="8"))
-            self.set_call(8, CallRecord("eight"))
-        return super()._data(at)
-
-
-def test_a_record_is_of_one_moment() -> None:
-    first = GivenUp(7, blames=frozenset({7}), reason="7")
-    looks: list[Callable[[Board], object]] = [lambda of: of.gave_up, lambda of: of.call(6)]
-    for look in looks:
-        overtaken = Overtaken(memoryview(bytearray(BOARD_BYTES)))
-        Board.set_gave_up(overtaken, first)
-        Board.set_call(overtaken, 6, CallRecord("six"))
-        assert look(overtaken) in {GivenUp(8, blames=frozenset({8}), reason="8"), None}

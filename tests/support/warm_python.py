@@ -41,7 +41,7 @@ _SET_PDEATHSIG, _SET_SUBREAPER, _COLLAPSE = 1, 36, 25
 _LIBC = ctypes.CDLL(None)
 _FIRST = 1000
 """Where descriptors wait until those of the warm process are closed."""
-_LOADED = ("LD_", "MALLOC_", "NUMBA_", "OMP_", "PYTHON", "UNISONO_AS")
+_LOADED = ("LD_", "MALLOC_", "NUMBA_", "OMP_", "PYTHON", "UNISONO_AS", "UNISONO_WATCH")
 """How names of variables begin that are read when a process starts, or imports torch."""
 _THREADS = "OMP_NUM_THREADS"
 """This one can be obeyed later."""

@@ -129,13 +129,15 @@ class MismatchError(UsageError):
 
     calls: each rank's call, as a `CallRecord`.
     odd: the ranks with another call than the most common one. The message lists them first.
+    foreign: the group is another library's, see `unisono.watch`: tensors may have changed, and it may be aborted.
 
     What to do: find the rank that differs in the table, and make the same calls in the same order on every rank.
     """
 
     def __init__(
-        self, number: int, calls: Mapping[int, CallRecord], odd: Sequence[int], world_ranks: Sequence[int] = ()
-    ) -> None:
+        self, number: int, calls: Mapping[int, CallRecord], odd: Sequence[int], world_ranks: Sequence[int] = (),
+        foreign: bool = False,
+    ) -> None:  # fmt: skip
         self.number, self.calls, self.odd, self.world_ranks = number, dict(calls), tuple(odd), tuple(world_ranks)
         ranks = sorted(self.calls, key=lambda rank: (rank not in self.odd, rank))
         wide = max((len(call.text) for call in self.calls.values()), default=0)
@@ -145,7 +147,8 @@ class MismatchError(UsageError):
         who = f"rank{'s' * (len(self.odd) > 1)} {', '.join(map(str, self.odd))} differ{'s' * (len(self.odd) == 1)}"
         who += " from the rest" if len(self.odd) < len(self.calls) else ""
         move = "Make the same call, in the same order, with the same arguments on every rank."
-        super().__init__(f"call #{number}: the ranks disagree ({who}):\n{table}\n{move} No tensor was changed.")
+        self.foreign, changed = foreign, "Tensors may have wrong values." if foreign else "No tensor was changed."
+        super().__init__(f"call #{number}: the ranks disagree ({who}):\n{table}\n{move} {changed}")
 
 
 class MessageMismatch(MismatchError):
@@ -206,23 +209,24 @@ class PeerGone(PeerError):
     how: a `Departure`.
     waiting: the rank that waited.
     others: can the group's other ranks still send each other messages?
-    met: is there a group? In `init()` there is none yet.
+    met, foreign: is there a group (in `init()` there is none yet), and is it another library's (see `unisono.watch`)?
 
     What to do: read the output of the peer. `group.shrink()` makes a group of the survivors, to go on with.
     """
 
     def __init__(
         self, rank: int, pid: int, how: Departure, waiting: int, call: str, world_ranks: Sequence[int] = (),
-        others: bool = False, failed: Sequence[int] = (), met: bool = True,
+        others: bool = False, failed: Sequence[int] = (), met: bool = True, foreign: bool = False,
     ) -> None:  # fmt: skip
         self.rank, self.pid, self.how, self.waiting, self.call = rank, pid, how, waiting, call
         self.world_ranks, self.others, self.failed = tuple(world_ranks), others, tuple(failed) or (rank,)
-        self.met = met
+        self.met, self.foreign = met, foreign
         move = "This group cannot be used any more: make one of the survivors with its shrink()."
         if others:
             move = "Messages between other ranks go on."
-        if not met:
-            move = "There is no group yet: read the output of that rank, and start all ranks again."
+        if foreign or not met:
+            state = "This group has been aborted" if met else "There is no group yet"
+            move = f"{state}: read the output of that rank, and start all ranks again."
         more = ", ".join(_rank(other, world_ranks) for other in self.failed if other != rank)
         facts = [f"pid {pid}"] if pid else []
         super().__init__(

@@ -10,6 +10,12 @@ from typing import NamedTuple
 _VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 _SYSTEM = Path("/sys/devices/system/cpu")
 
+FUTEX, MEMBARRIER, SET_ROBUST_LIST = (98, 283, 99) if platform.machine() == "aarch64" else (202, 324, 273)
+"""The numbers of system calls: on AArch64, else on x86-64."""
+
+KEEPS_ORDER = platform.machine() == "x86_64"
+"""Does this processor write in order, and read in order? See `engine.memory_order`."""
+
 
 def model() -> str:
     """The model of the processor, or at least its architecture."""

@@ -30,6 +30,7 @@ from .logs.rank_logs import CALLS, CallLog, RowWriter, row_log_bytes
 from .memory.arena import LINE, Arena
 from .memory.heap import Heap
 from .memory.sub_arena import Lender, SubArena
+from .memory_order import order
 from .process.alive import read_word, start_ticks
 from .process.nested import caller
 from .process.stacks import answer_with_stacks
@@ -52,7 +53,7 @@ _JOIN_S, _ASK_S = 0.05, 0.0002
 
 
 _KERNELS = (
-    "interpret.run", "waiting.time_yield", "waiting.read_cycles", "waiting.wait", "waiting.wake", "waiting.register",
+    "interpret.run", "waiting.time_yield", "waiting.read_cycles", "waiting.wait", "waiting.publish", "waiting.register",
 )  # fmt: skip
 
 
@@ -86,7 +87,7 @@ class Host:
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
         self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.having(arena.shape)
-        self.run, self._wait, self._wake = interpreter(), kernel("waiting.wait"), kernel("waiting.wake")
+        self.run, self._wait, self._publish = interpreter(), kernel("waiting.wait"), kernel("waiting.publish")
         self._cycles = kernel("waiting.read_cycles")
         self._mapping = arena.map  # keeps the addresses below valid
         if isinstance(arena, Arena):
@@ -126,7 +127,8 @@ class Host:
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
         state[StateWord.ADDRESSES] = self._addresses.ctypes.data
         state[StateWord.LOG], state[StateWord.LOG_MASK] = arena.log_address(rank), CALLS - 1
-        self._asleep = arena.control(rank) + 8 * LineWord.ASLEEP
+        self._line = arena.control(rank)
+        self._asleep = self._line + 8 * LineWord.ASLEEP
         self._lines = [_words(arena.control(q), _LINE_WORDS) for q in range(self.size)]
         self._tags = [
             [_words(arena.stage(q) + h * arena.half, TagWord.WORDS) for h in (0, 1)] for q in range(self.size)
@@ -136,7 +138,9 @@ class Host:
         self._crosses: bool | None = None
         line = self._lines[rank]
         line[LineWord.WITNESS], line[LineWord.CONTENT] = self._witness.ctypes.data, self._witness[0]
-        line[LineWord.STAGES], line[LineWord.PID] = 0, os.getpid()
+        line[LineWord.STAGES] = 0
+        order()
+        line[LineWord.PID] = os.getpid()
         arena.board(rank).set_process(os.getpid(), start_ticks(os.getpid()))
 
     @property
@@ -151,6 +155,7 @@ class Host:
             if time.monotonic() > until:
                 return False
             time.sleep(_ASK_S)
+        order()
         if self._crosses is None:
             peers = [rank for rank in range(self.size) if rank != self.rank]
             if all(map(self._reaches, peers)):
@@ -275,13 +280,12 @@ class Host:
         """Have all other ranks finished the last call?"""
         segment = int(self._state[StateWord.SEGMENT])
         return all(
-            int(line[LineWord.PROGRESS]) >= segment << STEP_BITS for q, line in enumerate(self._lines) if q != self.rank
+            _seen(line, _PROGRESS) >= segment << STEP_BITS for q, line in enumerate(self._lines) if q != self.rank
         )
 
     def has_ended(self, rank: int) -> bool:
         """Has a rank finished this rank's current call?"""
-        segment = int(self._state[StateWord.SEGMENT])
-        return int(self._lines[rank][LineWord.PROGRESS]) > segment << STEP_BITS
+        return _seen(self._lines[rank], _PROGRESS) > int(self._state[StateWord.SEGMENT]) << STEP_BITS
 
     def entered(self, rank: int) -> int:
         """The number of the latest call that a rank has entered; 0 before its first."""
@@ -293,25 +297,23 @@ class Host:
         A peer is at most one call ahead of this rank, so the word for this rank's call is still there.
         """
         line, odd = self._lines[rank], number & 1
-        if line[_NUMBER + odd] == number:
-            return int(line[_SIGNATURE + odd])
+        if _seen(line, _NUMBER + odd) == number:
+            return _seen(line, _SIGNATURE + odd)
         return next((signature for entered, signature in self._entries(rank) if entered == number), 0)
 
     def _entries(self, rank: int) -> list[tuple[int, int]]:
         """The (number, signature) of the latest calls that a rank has entered."""
         line = self._lines[rank]
-        seen = [(line[LineWord.NUMBER + odd], line[LineWord.SIGNATURE + odd]) for odd in (0, 1)]
-        seen += [(tag[TagWord.NUMBER], tag[TagWord.SIGNATURE]) for tag in self._tags[rank]]
-        return [(int(number), int(signature)) for number, signature in seen]
+        seen = [(_seen(line, _NUMBER + odd), _seen(line, _SIGNATURE + odd)) for odd in (0, 1)]
+        return seen + [(_seen(tag, TagWord.NUMBER), _seen(tag, TagWord.SIGNATURE)) for tag in self._tags[rank]]
 
     def enter_call(self, plan: CallPlan) -> int:
         """Enter the next call; return its number. For calls over several hosts, made by the kernel only in part."""
         number = self.words[_CALL]
         self.log.enter(number, plan.note, self._cycles())
-        line, odd = self._lines[self.rank], number & 1
-        line[_SIGNATURE + odd] = plan.signature
-        line[_NUMBER + odd] = number  # last: a peer that sees the number sees the signature
-        self._wake(self._asleep)
+        odd = number & 1
+        self._lines[self.rank][_SIGNATURE + odd] = plan.signature
+        self._publish(self._line + 8 * (_NUMBER + odd), number, self._asleep)
         return number
 
     def pass_gate(self) -> None:
@@ -320,12 +322,11 @@ class Host:
 
     def set_across(self) -> None:
         """Tell that this rank's messages of the current call are done."""
-        self._lines[self.rank][LineWord.ACROSS] = self.call_number
-        self._wake(self._asleep)
+        self._publish(self._line + 8 * LineWord.ACROSS, self.call_number, self._asleep)
 
     def across(self, rank: int) -> int:
         """The last call in which the messages of a rank are done."""
-        return int(self._lines[rank][LineWord.ACROSS])
+        return _seen(self._lines[rank], LineWord.ACROSS)
 
     def wait_for(self, rank: int, word: int, waited_s: float, most_s: float) -> bool:
         """Wait until this word of a rank's line is at least the number of the current call; False after `most_s`.
@@ -351,8 +352,7 @@ class Host:
         words[_SEGMENT] = segment = words[_SEGMENT] + 1
         words[_CALL] += 1
         words[_PC], words[_OFFSET] = -1, 0
-        self._lines[self.rank][_PROGRESS] = segment << STEP_BITS
-        self._wake(self._asleep)
+        self._publish(self._line + 8 * _PROGRESS, segment << STEP_BITS, self._asleep)
 
     def refuse_call(self) -> None:
         """Enter the next call with a signature that differs from all others, so that the peers raise; then skip it."""
@@ -371,17 +371,27 @@ class Host:
         self._sign_off(tag=tag, line=not tag)
 
     def _sign_off(self, *, tag: bool, line: bool) -> None:
-        """Enter the current call with signature 0. No call has this signature."""
-        number = self.call_number
+        """Enter the current call with signature 0. No call has this signature.
+
+        A rank that has read this rank's tensors in the call looks at the signature afterwards: it must see it before
+        the user overwrites them.
+        """
+        number, half = self.call_number, int(self._state[StateWord.SEGMENT]) & 1
         if tag:
-            words = self._tags[self.rank][int(self._state[StateWord.SEGMENT]) & 1]
-            words[TagWord.SIGNATURE] = 0
-            words[TagWord.NUMBER] = number
+            self._tags[self.rank][half][TagWord.SIGNATURE] = 0
+            address = self.arena.stage(self.rank) + half * self.arena.half + 8 * TagWord.NUMBER
+            self._publish(address, number, self._asleep)
         if line:
-            words = self._lines[self.rank]
-            words[LineWord.SIGNATURE + (number & 1)] = 0
-            words[LineWord.NUMBER + (number & 1)] = number
-        self._wake(self._asleep)
+            self._lines[self.rank][_SIGNATURE + (number & 1)] = 0
+            self._publish(self._line + 8 * (_NUMBER + (number & 1)), number, self._asleep)
+        order()
+
+
+def _seen(words: np.ndarray[tuple[int], np.dtype[np.int64]], word: int) -> int:
+    """Read a word of a peer, before anything that is read later."""
+    value = int(words[word])
+    order()
+    return value
 
 
 def _words(address: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

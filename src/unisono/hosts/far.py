@@ -15,6 +15,7 @@ from ..base.errors import ArgumentError
 from ..base.fd_channel import peer_of, remaining
 from ..base.records import Departure, DepartureKind
 from ..engine.memory.arena import PAGE, SENTINEL_ENDED
+from ..engine.memory_order import order
 from .sentinel.host_liveness import BEAT_S
 from .sentinel.local_ranks import MOST_BYTES_LOCAL
 
@@ -180,6 +181,7 @@ class Far:
         with self._lock:
             self._flush()
             ended = self.news.value >= SENTINEL_ENDED  # its last words are here; the socket closes a bit later
+            order()
             while not (self.closed or self._ended):
                 try:
                     data = self._socket.recv(MOST_BYTES_LOCAL)

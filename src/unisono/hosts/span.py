@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..base.errors import ArgumentError
+from ..engine.memory_order import order
 from ..schedule import Hosts
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class Span:
     def must_look(self) -> bool:
         """Have boards of the world, perhaps of this group, got urgent news since the last call of this method?"""
         before, self.seen = self.seen, self.news.value
+        order()
         return self.seen > before
 
     def explain(self, how: Departure) -> Departure:

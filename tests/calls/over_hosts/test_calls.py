@@ -309,6 +309,7 @@ WAITING = {
     "engine/clock.py",
     "engine/mailbox/poller.py",
     "engine/memory/arena.py",
+    "engine/memory_order.py",  # whose functions do nothing on x86-64
     "hosts/carriers/waiter.py",
     "hosts/messages/wait.py",
 }
@@ -349,7 +350,7 @@ def walk() -> tuple[list[str], list[int]]:
     return sorted(set().union(*(seen.files for seen in calls))), [seen.functions for seen in calls]
 
 
-@pytest.mark.parametrize(("shape", "most"), [("2x1", 60), ("2x2", 76)])
+@pytest.mark.parametrize(("shape", "most"), [("2x1", 60), ("2x2", 80)])
 def test_a_warm_call_passes_these_files(shape: str, most: int) -> None:
     patient = Config(look_up_s=60.0)  # on a busy machine any rank may wait for long, and would look at the others
     hosts = unisono.schedule.Hosts.parse(shape)

@@ -137,7 +137,7 @@ class FirstStays(Board):
     """The first word stays, also when its run is over."""
 
     def set_gone(self, how: DepartureKind, words: str) -> None:
-        if not self._data(_GONE):
+        if not self._latest(_GONE)[1]:
             super().set_gone(how, words)
 
 
@@ -145,7 +145,7 @@ class Uncopied(Board):
     """A word is copied only where none is."""
 
     def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
-        super().copy(image, keep_gone=keep_gone or bool(self._data(_GONE)))
+        super().copy(image, keep_gone=keep_gone or bool(self._latest(_GONE)[1]))
 
 
 MUTANTS: list[tuple[type[Board], Begin]] = [

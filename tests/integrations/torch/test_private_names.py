@@ -14,7 +14,7 @@ import unisono
 from unisono.integrations.torch.private_names import LATER_NAMES, PRIVATE_NAMES, is_there
 
 FOREIGN = re.compile(
-    r"_(exit|asdict|getframe|registry|shutdown|run_exitfuncs|getvalue|reprcompare|ZSt\w+|internal_kv_\w+)$"
+    r"_(exit|asdict|getframe|current_frames|registry|shutdown|run_exitfuncs|getvalue|reprcompare|ZSt\w+|internal_kv_\w+)$"
 )
 """Private names of others: Python's, pytest's, Numba's, C++'s and Ray's."""
 OWN = re.compile(r"def (_\w+)|self\.(_\w+)|^\s*(_\w+)\b.*=", re.MULTILINE)

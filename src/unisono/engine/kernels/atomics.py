@@ -1,4 +1,5 @@
-"""Atomic words in shared memory, and the instructions that a waiting loop needs. No other file orders memory.
+"""Atomic words in shared memory, and the instructions that a waiting loop needs. For Python code,
+`engine.memory_order` orders memory.
 
 A rank that reads a word with an acquire load sees all that the writer stored before its release store of the word. LLVM
 may move plain loads out of a loop, but not atomic ones.
@@ -94,7 +95,7 @@ def store_half(typing: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def add_half(typing: Any, address: Any, value: Any) -> Any:
-    """Add to the 32-bit half of a word at an address, as one step with a full fence."""
+    """Add to the 32-bit half of a word at an address, as one step, which is a load_half and a store_half, too."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], _I32.as_pointer())
@@ -102,6 +103,17 @@ def add_half(typing: Any, address: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.intp, types.int64), generate
+
+
+@intrinsic
+def acquire_fence(typing: Any) -> Any:
+    """Keep loads in front of this place in front of all loads and stores behind it."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("acquire")
+        return context.get_dummy_value()
+
+    return types.void(), generate
 
 
 @intrinsic

@@ -29,7 +29,7 @@ from ..compile.program import (
     TagWord,
 )  # fmt: skip
 from ..logs.rank_logs import LogWord, RowLogWord
-from .atomics import call_combine, copy_line, cycles, load, load_acquire, memcpy, store, store_release
+from .atomics import acquire_fence, call_combine, copy_line, cycles, load, load_acquire, memcpy, store, store_release
 from .compiled import compiled
 from .cross_memory import is_far, move_far, within_reach
 from .waiting import publish_and_wake, wait
@@ -94,9 +94,9 @@ def _entry(state):  # type: ignore[no-untyped-def]
 def _log(plan, state):  # type: ignore[no-untyped-def]
     """Note in the log that this rank is in this call, unless that is noted already."""
     number, entry = get(state, StateWord.CALL), _entry(state)
-    put(entry, LogWord.NOTE, get(plan, PlanWord.NOTE))
+    store_release(entry + 8 * LogWord.NOTE, get(plan, PlanWord.NOTE))  # after the numbers of all earlier calls
     if get(entry, LogWord.NUMBER) != number:
-        put(entry, LogWord.ENTERED, cycles())
+        store_release(entry + 8 * LogWord.ENTERED, cycles())
         store_release(entry + 8 * LogWord.NUMBER, number)
 
 
@@ -180,6 +180,7 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
 def _no_rank_has_left(control, number, signature, ranks):  # type: ignore[no-untyped-def]
     """DONE if no rank has given up the call, else WAITING: values read from the tensors of such a rank are invalid."""
     odd = 8 * (number & 1)
+    acquire_fence()  # the values have been read before the signatures are
     for rank in range(ranks):
         line = control + _LINE * rank + odd
         if load_acquire(line + 8 * LineWord.NUMBER) == number and get(line, LineWord.SIGNATURE) != signature:

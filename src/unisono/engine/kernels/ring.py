@@ -105,10 +105,3 @@ def read_payload(cursor, target):  # type: ignore[no-untyped-def]
             store_release(cursor + _POSITION, position)
             store(cursor + _DONE, done)
             return 0
-
-
-@compiled
-def publish(address, word, asleep):  # type: ignore[no-untyped-def]
-    """Store a word, publish by it what has been written before, and wake the rank that sleeps until then."""
-    publish_and_wake(address, word, asleep)
-    return 0

@@ -18,10 +18,9 @@ goes through all orders.
 
 from __future__ import annotations
 
-import platform
-
 import numpy as np
 
+from ...base.linux import FUTEX, MEMBARRIER
 from .atomics import (
     add_half,
     cycles,
@@ -42,7 +41,6 @@ from .atomics import (
 )
 from .compiled import compiled
 
-_FUTEX, _MEMBARRIER = (98, 283) if platform.machine() == "aarch64" else (202, 324)
 _FUTEX_WAKE, _EVERYBODY = 1, 0x7FFFFFFF
 _COUNTER = 4
 """Bytes from the flag to the counter."""
@@ -56,7 +54,7 @@ def wake(asleep):  # type: ignore[no-untyped-def]
     if load_half(asleep) != 0:
         store_half(asleep, 0)
         add_half(asleep + _COUNTER, 1)
-        syscall(_FUTEX, asleep + _COUNTER, _FUTEX_WAKE, _EVERYBODY, 0, 0, 0)
+        syscall(FUTEX, asleep + _COUNTER, _FUTEX_WAKE, _EVERYBODY, 0, 0, 0)
     return 0
 
 
@@ -68,24 +66,31 @@ def publish_and_wake(address, word, asleep):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def publish(address, word, asleep):  # type: ignore[no-untyped-def]
+    """`publish_and_wake`, for Python."""
+    publish_and_wake(address, word, asleep)
+    return 0
+
+
+@compiled
 def announce(asleep):  # type: ignore[no-untyped-def]
     """Tell the writer that this rank is about to sleep; the ticket for `doze`. The rank must look again before that."""
     ticket = load_half(asleep + _COUNTER)
     store_half(asleep, 1)
-    syscall(_MEMBARRIER, _GLOBAL_EXPEDITED, 0, 0, 0, 0, 0)
+    syscall(MEMBARRIER, _GLOBAL_EXPEDITED, 0, 0, 0, 0, 0)
     return ticket
 
 
 @compiled
 def doze(asleep, ticket, limit_ns):  # type: ignore[no-untyped-def]
     """Sleep until the writer wakes this rank, but no longer than limit_ns. Signals end it, too."""
-    futex_wait(_FUTEX, asleep + _COUNTER, ticket, limit_ns)
+    futex_wait(FUTEX, asleep + _COUNTER, ticket, limit_ns)
 
 
 @compiled
 def register():  # type: ignore[no-untyped-def]
     """Let the fences of sleepers reach this process: 1; 0 where the system does not know or permit such fences."""
-    return 1 if syscall(_MEMBARRIER, _REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0) == 0 else 0
+    return 1 if syscall(MEMBARRIER, _REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0) == 0 else 0
 
 
 _PATIENCE_NS, _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 1_000_000, 16_000, 5, 1000

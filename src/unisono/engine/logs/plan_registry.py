@@ -15,11 +15,13 @@ from typing import Any, NamedTuple, Protocol
 
 from ...base.python import members
 from ...base.records import CallRecord
+from ..memory_order import publish, read_record, write_record
 from .rank_logs import CallLog
 
 _GROUPS, _PLANS, _SLOT = 32, 224, 512
-_HEAD = struct.Struct("<QQQ")
-_ROOM = _SLOT - _HEAD.size
+_SIZES = struct.Struct("<QQ")
+"""Behind the number of a note: the bytes of its text, and the bytes of a message."""
+_ROOM = _SLOT - 8 - _SIZES.size
 PLAN_REGISTRY_BYTES = (_GROUPS + _PLANS) * _SLOT
 
 
@@ -143,7 +145,7 @@ class PlanRegistry:
 
     def remove_group(self, place: int) -> None:
         """Remove the note on a group that the rank uses no more."""
-        _HEAD.pack_into(self._pages, place * _SLOT, 0, 0, 0)
+        publish(self._pages, place * _SLOT, 0)
         self._free.append(place)
 
     def groups(self) -> Iterator[GroupNote]:
@@ -160,15 +162,10 @@ class PlanRegistry:
         self._pages[:] = bytes(len(self._pages))
 
     def _write(self, place: int, number: int, data: bytes, nbytes: int = 0) -> None:
-        at = place * _SLOT
-        _HEAD.pack_into(self._pages, at, 0, 0, 0)
-        self._pages[at + _HEAD.size : at + _HEAD.size + len(data)] = data
-        _HEAD.pack_into(self._pages, at, 0, len(data), nbytes)
-        self._pages[at : at + 8].cast("Q")[0] = number
+        write_record(self._pages, place * _SLOT, number, _SIZES.pack(len(data), nbytes) + data)
 
     def _read(self, place: int) -> tuple[int, int, bytes]:
         """The number, the bytes of the message, and the text of a note."""
-        at = place * _SLOT
-        number, length, nbytes = _HEAD.unpack_from(self._pages, at)
-        data = bytes(self._pages[at + _HEAD.size : at + _HEAD.size + min(length, _ROOM)])
-        return (number if number == _HEAD.unpack_from(self._pages, at)[0] else 0), nbytes, data
+        number, data = read_record(self._pages, place * _SLOT, _SLOT - 8)
+        length, nbytes = _SIZES.unpack_from(data)
+        return number, nbytes, data[_SIZES.size :][:length]

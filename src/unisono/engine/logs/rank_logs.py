@@ -1,6 +1,8 @@
 """What one rank logs for others to read: its last calls, its last messages, and the rows of its programs.
 
-Each log is a ring of entries in memory that any process may read. A writer writes the number of an entry last.
+Each log is a ring of entries in memory that any process may read. A writer writes the number of an entry last. A reader
+leaves out the entry that the writer may overwrite meanwhile, and the next one: where a processor does not keep the
+order of writes (`engine.memory_order`), a writer may be seen to overwrite it before it has published the last number.
 
 Calls: one log for each group. The kernel writes it. The call of number n has entry n modulo the length, so the entries
 of all ranks are aligned by number. An entry says when the rank has entered the call and when it has left it, by the
@@ -20,6 +22,8 @@ from enum import IntEnum
 from mmap import mmap
 from typing import NamedTuple
 
+from ..memory_order import order
+
 CALLS = 256
 """The length of a log in shared memory, a power of two."""
 
@@ -35,6 +39,8 @@ class LogWord(IntEnum):
 
 
 _CALL = struct.Struct(f"<{LogWord.WORDS}q")
+_NOTE, _ENTERED, _LEFT, _WORDS = map(int, (LogWord.NOTE, LogWord.ENTERED, LogWord.LEFT, LogWord.WORDS))
+"""The same words as plain integers, which Python adds faster. NUMBER is the first."""
 
 
 def log_bytes(calls: int) -> int:
@@ -70,15 +76,17 @@ class CallLog:
     """The log in this memory. One rank writes."""
 
     def __init__(self, memory: memoryview) -> None:
-        self._memory = memory
+        self._memory, self._words = memory, memory.cast("B").cast("q")
         self.calls = len(memory) // _CALL.size
 
     def read(self) -> list[LoggedCall]:
         """The calls, oldest first. An entry that is being written just now is left out."""
-        seen = memoryview(bytes(self._memory))
-        numbers, again = self._numbers(seen), self._numbers(self._memory)
-        # The rank may overwrite the oldest entry meanwhile, and writes its number last.
-        oldest = max(0, max(numbers) - self.calls + 1)
+        numbers = self._numbers(self._memory)
+        order()
+        seen = bytes(self._memory)
+        order()
+        again = self._numbers(self._memory)
+        oldest = max(0, max(again) - self.calls + 2)
         whole = [at for at, number in enumerate(numbers) if number > oldest and number == again[at]]
         return sorted(LoggedCall.of(*_CALL.unpack_from(seen, at * _CALL.size)) for at in whole)
 
@@ -89,7 +97,7 @@ class CallLog:
 
     def latest_notes(self) -> set[int]:
         """The notes of the last calls, as many as a log in shared memory has."""
-        words = self._memory.cast("B").cast("q")
+        words = self._words
         newest = self.newest
         first = max(0, newest - CALLS + 1)
         return {
@@ -107,28 +115,27 @@ class CallLog:
         if not number:
             return None
         at = number % self.calls * _CALL.size
-        return LoggedCall.of(*_CALL.unpack(self._memory[at : at + _CALL.size]))
+        order()
+        return LoggedCall.of(*_CALL.unpack(bytes(self._memory[at : at + _CALL.size])))
 
     def enter(self, number: int, note: int, cycles: int) -> None:
         """Note that the rank enters a call over several hosts: the kernel makes only a part of such a call."""
-        at = number % self.calls * _CALL.size
-        words = self._memory[at : at + _CALL.size].cast("q")
-        words[LogWord.NOTE], words[LogWord.ENTERED] = note, cycles
-        words[LogWord.NUMBER] = number
+        words, at = self._words, number % self.calls * _WORDS
+        words[at + _NOTE], words[at + _ENTERED] = note, cycles
+        order()
+        words[at] = number
 
     def mark_background(self, number: int) -> None:
         """Note that a background thread has made this call, which has ended."""
-        at = number % self.calls * _CALL.size
-        words = self._memory[at : at + _CALL.size].cast("q")
-        if words[LogWord.NUMBER] == number:
-            words[LogWord.NOTE] |= _BACKGROUND
+        words, at = self._words, number % self.calls * _WORDS
+        if words[at] == number:
+            words[at + _NOTE] |= _BACKGROUND
 
     def leave(self, number: int, cycles: int) -> None:
         """Note that the rank leaves a call, if it has entered it."""
-        at = number % self.calls * _CALL.size
-        words = self._memory[at : at + _CALL.size].cast("q")
-        if words[LogWord.NUMBER] == number:
-            words[LogWord.LEFT] = cycles
+        words, at = self._words, number % self.calls * _WORDS
+        if words[at] == number:
+            words[at + _LEFT] = cycles
 
 
 MESSAGES = 256
@@ -149,9 +156,8 @@ class MessageWord(IntEnum):
 
 
 _MESSAGE = struct.Struct(f"<{len(MessageWord)}q")
-_END = struct.Struct("<4q")
+_FIELDS, _END = struct.Struct("<7q"), struct.Struct("<4q")
 _END_AT, _NUMBER_AT = 8 * MessageWord.PEER, 8 * MessageWord.NUMBER
-_NUMBER = struct.Struct("<q")
 
 
 def message_log_bytes(messages: int) -> int:
@@ -185,32 +191,38 @@ class MessageLog:
     def write_to(self, memory: memoryview | None = None) -> None:
         """Log here from now on; None: where it was at first."""
         self._memory = self._usual if memory is None else memory
+        self._words = self._memory.cast("B").cast("q")
         self._size = len(self._memory) // _MESSAGE.size
 
     def write(self, group: int, tag: int, entered_ns: int, peer: int, nbytes: int, place: int, left_ns: int) -> int:
         """Log a message, given as the words of `MessageWord`; return its number."""
         number = next(self._numbers)
         at = number % self._size * _MESSAGE.size
-        _MESSAGE.pack_into(self._memory, at, group, tag, entered_ns, peer, nbytes, place, left_ns, number)
+        _FIELDS.pack_into(self._memory, at, group, tag, entered_ns, peer, nbytes, place, left_ns)
+        order()
+        self._words[at + _NUMBER_AT >> 3] = number
         return number
 
     def end(self, number: int, peer: int, nbytes: int, place: int, left_ns: int) -> None:
         """The message of this number is done, if it is still in the log."""
         at = number % self._size * _MESSAGE.size
-        if _NUMBER.unpack_from(self._memory, at + _NUMBER_AT)[0] == number:
+        if self._words[at + _NUMBER_AT >> 3] == number:
             _END.pack_into(self._memory, at + _END_AT, peer, nbytes, place, left_ns)
 
     def read(self) -> list[LoggedMessage]:
         """The messages, oldest first. One that is being written just now is left out."""
+        numbers = self._words[MessageWord.NUMBER :: len(MessageWord)].tolist()
+        order()
         seen = bytes(self._memory)
-        again = self._memory.cast("B").cast("q")[MessageWord.NUMBER :: len(MessageWord)].tolist()
-        oldest = max(0, max(again) - self._size + 1)
+        order()
+        again = self._words[MessageWord.NUMBER :: len(MessageWord)].tolist()
+        oldest = max(0, max(again) - self._size + 2)
         return sorted(
             LoggedMessage(number, group, bool(peer & 1), peer >> 1, tag, nbytes, place, entered_ns, left_ns)
             for at, (group, tag, entered_ns, peer, nbytes, place, left_ns, number) in enumerate(
                 _MESSAGE.iter_unpack(seen)
             )
-            if number > oldest and number == again[at]
+            if number > oldest and numbers[at] == number == again[at]
         )
 
 

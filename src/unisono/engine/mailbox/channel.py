@@ -24,7 +24,6 @@ class Kernels(NamedTuple):
     write: Callable[[int, int], int]
     read_header: Callable[[int], int]
     read_payload: Callable[[int, int], int]
-    publish: Callable[[int, int, int], int]
 
 
 @cache

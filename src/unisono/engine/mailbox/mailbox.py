@@ -10,12 +10,13 @@ from time import monotonic_ns
 import torch
 
 from ...base.errors import InternalError, MessageMismatch, PeerFailed, PeerGone
+from ..kernels import kernel
 from ..kernels.ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord
 from ..logs.rank_logs import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import copy_of, dtype_name
-from .channel import ReceiveChannel, SendChannel, kernels
+from .channel import ReceiveChannel, SendChannel
 from .far_channel import FarFrame
 from .far_ends import FarReceiveChannel, FarSendChannel
 from .poller import Poller
@@ -246,9 +247,10 @@ class Mailbox:
             ctypes.memset(address, 0, DATA)
             ctypes.c_int64.from_address(address + CAPACITY).value = self._capacity
             self._rings.append(ring)
-            channel = self._outgoing[receiver] = SendChannel(address, self._arena.awaits_mail(receiver))
+            asleep = self._arena.awaits_mail(receiver)
+            channel = self._outgoing[receiver] = SendChannel(address, asleep)
             offset = address - self._arena.heap(self._rank)
-            kernels().publish(self._arena.mail(self._rank, receiver), offset + 1, self._arena.awaits_mail(receiver))
+            kernel("waiting.publish")(self._arena.mail(self._rank, receiver), offset + 1, asleep)
         return channel
 
     def _write(self, receiver: int) -> None:

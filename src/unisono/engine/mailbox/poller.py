@@ -40,7 +40,7 @@ class Poller:
         words[: 2 * count] = self.zero
         words[3 * count + 2] = most_spins
         self._poll, self._wait, self._carrier = kernel("waiting.poll"), kernel("waiting.wait"), carrier
-        self._wake, self._asleep = kernel("waiting.wake"), asleep if kernel("waiting.register")() else 0
+        self._publish, self._asleep = kernel("waiting.publish"), asleep if kernel("waiting.register")() else 0
         self.wakeups = 0
         self._memory: list[object] = [None] * count
         self._unwatched: list[tuple[int, object]] = []
@@ -74,9 +74,10 @@ class Poller:
 
     def wake(self) -> None:
         self.wakeups += 1
-        self._words[3 * self._count] = self.wakeups
         if self._asleep:
-            self._wake(self._asleep)
+            self._publish(self._wakeups, self.wakeups, self._asleep)
+        else:
+            self._words[3 * self._count] = self.wakeups
 
     def wait(self, counted: int, waited_s: float, limit_s: float) -> bool:
         """Wait until a slot is ready or the counter has grown; False after limit_s seconds.

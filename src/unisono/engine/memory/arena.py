@@ -10,6 +10,7 @@ so no process can take pages from under another.
 
 Members of a group look at region tables, not at a store, because only ranks of the world can write there. An entry has
 one writer. It is complete once its check fits: so a reader needs no lock, and ignores an entry that is half written.
+The memory that an entry is about is ready before the entry is.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ...base.records import digest
 from ...base.units import format_bytes
 from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
 from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, MESSAGE_LOG_BYTES, MESSAGES, CallLog, MessageLog
+from ..memory_order import order
 from ..process.alive import start_ticks
 from .board import BOARD_BYTES, MAX_RANKS, WHEREABOUTS_BYTES, Board, WaitStatus
 
@@ -47,7 +49,7 @@ NO_ROOM = 0
 """In place of an offset: the group cannot be made. No region begins there, because the arena's header does."""
 
 _MAGIC = 0x6F6E6F73696E75
-_VERSION = digest(5, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
+_VERSION = digest(6, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
 _NEWS = PAGE // 2
@@ -143,7 +145,9 @@ class RegionTable:
 
     def write(self, entry: int, key: bytes, start: int) -> None:
         """Say that the region of the group with this key begins at this offset."""
-        _ENTRY.pack_into(self._page, entry * _ENTRY.size, key, start, digest(key, start))
+        order()
+        at = entry * _ENTRY.size
+        self._page[at : at + _ENTRY.size] = _ENTRY.pack(key, start, digest(key, start))
 
     def clear(self) -> None:
         """Remove all entries."""
@@ -153,6 +157,7 @@ class RegionTable:
         """Where the region of the group with this key begins, or NO_ROOM; None while its owner has not said it."""
         for written, start, check in _ENTRY.iter_unpack(bytes(self._page)):
             if written == key and check == digest(key, start):
+                order()
                 return int(start)
         return None
 

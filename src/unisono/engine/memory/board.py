@@ -1,8 +1,8 @@
 """Two pages per rank, which its peers read: process id, departure, latest calls, what it gave up, proposals.
 
 Only slow paths use boards. A field is a number, a length, and a record as bytes. The number is written last, so a
-reader that sees the number sees the bytes. A proposal changes: it has two places, which take turns, and a number that
-says which one counts. Bytes that are no record count as not written.
+reader that sees the number sees the bytes, see `engine.memory_order`. A proposal changes: it has two places, which take
+turns, and a number that says which one counts. Bytes that are no record count as not written.
 
 A departure has the number of its run. Processes stay from one run to the next, so another host's copy of a departure
 may come late, when the next run has begun. Each host knows the number of the present run.
@@ -14,14 +14,12 @@ waits says so again and again: a rank that was stopped in a call may have nothin
 
 from __future__ import annotations
 
-import struct
-import sys
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 from ...base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal, Wait
+from ..memory_order import fence, look, order, publish, read_record, write_record
 
 WHEREABOUTS_BYTES = 4096
 _STACKS, _VERSION, _LENGTH, _SAID_NS, _WAITING = 0, 8, 16, 24, 32
@@ -39,38 +37,37 @@ class WaitStatus:
     @property
     def stacks(self) -> int:
         """Where the process writes its stacks, see `engine.process.stacks.answer_with_stacks`; 0: nowhere."""
-        return self._word(_STACKS)
+        return look(self._page, _STACKS)
 
     def set_stacks(self, number: int) -> None:
         """Say where this process writes its stacks."""
-        struct.pack_into("<Q", self._page, _STACKS, number)
+        publish(self._page, _STACKS, number)
 
     @property
     def wait(self) -> Wait | None:
         """The call in which the rank waits; None if it has not said so lately, or is writing it."""
-        version, length = self._word(_VERSION), self._word(_LENGTH)
+        version, length = look(self._page, _VERSION), look(self._page, _LENGTH)
         data = bytes(self._page[_WAITING : _WAITING + min(length, _PLACES_ROOM)])
-        if not data or version & 1 or version != self._word(_VERSION):
+        order()
+        if not data or version & 1 or version != look(self._page, _VERSION):
             return None
-        if time.monotonic_ns() - self._word(_SAID_NS) > FRESH_NS:
+        if time.monotonic_ns() - look(self._page, _SAID_NS) > FRESH_NS:
             return None
         return Wait.unpack(data)
 
     def set_wait(self, wait: Wait | None) -> None:
         """Say in which call this rank waits; None: in none."""
-        data, version = b"" if wait is None else wait.pack(_PLACES_ROOM), self._word(_VERSION)
-        struct.pack_into("<Q", self._page, _VERSION, version | 1)
+        data, version = b"" if wait is None else wait.pack(_PLACES_ROOM), look(self._page, _VERSION)
+        publish(self._page, _VERSION, version | 1)
+        order()
         self._page[_WAITING : _WAITING + len(data)] = data
-        struct.pack_into("<Q", self._page, _LENGTH, len(data))
-        struct.pack_into("<Q", self._page, _VERSION, (version | 1) + 1)
+        publish(self._page, _LENGTH, len(data))
+        publish(self._page, _VERSION, (version | 1) + 1)
         self.say_again()
 
     def say_again(self) -> None:
         """Say that the rank still waits there."""
-        struct.pack_into("<Q", self._page, _SAID_NS, time.monotonic_ns())
-
-    def _word(self, at: int) -> int:
-        return int(struct.unpack_from("<Q", self._page, at)[0])
+        publish(self._page, _SAID_NS, time.monotonic_ns())
 
 
 MAX_RANKS = 1024
@@ -79,14 +76,15 @@ MAX_RANKS = 1024
 _PAGE = 4096
 BOARD_BYTES = 2 * _PAGE
 _PID, _LET_GO, _TICKS, _RUN, _PARENT_TELLS, _GONE, _CALLS, _GAVE_UP = 0, 8, 16, 24, 32, 64, (1088, 2112), 3136
-_HEAD = struct.Struct("<QI")
-_ROOM = _PAGE - _GAVE_UP - _HEAD.size
+_HEAD = 16
+"""Bytes of a record's number and length."""
+_ROOM = _PAGE - _GAVE_UP - _HEAD
 _RANKS = MAX_RANKS // 8
 _MOST_PID = (1 << 31) - 1
 _TOPIC_BYTES = 576
 _PROPOSALS, _REGION = (_PAGE, _PAGE + _TOPIC_BYTES), _PAGE + 2 * _TOPIC_BYTES
-_GROWTH = 8
-"""The words of a growth are this many words behind the word of the region, in another cache line."""
+_GROWTH, _GROWN = _REGION + 128, _REGION + 136
+"""The number of a growth, and how it has ended: in another cache line than the region."""
 _INTERRUPTED = _PAGE + 3 * _TOPIC_BYTES
 _SAID, _WAIT = _INTERRUPTED + 1024, _INTERRUPTED + 1024 + 64
 _COPIED = (_WAIT, _INTERRUPTED, _GAVE_UP, *_CALLS)
@@ -94,7 +92,6 @@ _SET_WORDS = MAX_RANKS // 64
 _PLACE_WORDS = 3 + 2 * _SET_WORDS
 _DECIDED, _READY = 1, 2
 _WORD = (1 << 64) - 1
-_FENCE = threading.Lock()
 
 
 class Topic(IntEnum):
@@ -113,48 +110,48 @@ class Board:
     @property
     def pid(self) -> int:
         """The process id of the rank; 0 before the rank has joined."""
-        pid = int(struct.unpack_from("<Q", self._page, _PID)[0])
+        pid = look(self._page, _PID)
         return pid if pid <= _MOST_PID else 0
 
     @property
     def ticks(self) -> int:
         """When the process started: see `engine.process.alive.start_ticks`."""
-        return int(struct.unpack_from("<Q", self._page, _TICKS)[0])
+        return look(self._page, _TICKS)
 
     def set_process(self, pid: int, ticks: int) -> None:
         """Write the process id and start of the rank."""
-        struct.pack_into("<Q", self._page, _TICKS, ticks)
-        struct.pack_into("<Q", self._page, _PID, pid)
+        publish(self._page, _TICKS, ticks)
+        publish(self._page, _PID, pid)
 
     @property
     def parent_tells_end(self) -> bool:
         """Will the rank's parent write here how the rank has gone, if the rank cannot?"""
-        return bool(struct.unpack_from("<Q", self._page, _PARENT_TELLS)[0])
+        return bool(look(self._page, _PARENT_TELLS))
 
     def set_parent_tells_end(self) -> None:
         """The parent promises to write here how the rank has gone, if the rank cannot."""
-        struct.pack_into("<Q", self._page, _PARENT_TELLS, 1)
+        publish(self._page, _PARENT_TELLS, 1)
 
     @property
     def let_go(self) -> bool:
         """Has this rank, after leaving a sub-group, dropped everything that its peers could reach?"""
-        return bool(struct.unpack_from("<Q", self._page, _LET_GO)[0])
+        return bool(look(self._page, _LET_GO))
 
     def set_let_go(self) -> None:
         """Say that this rank has dropped everything that its peers could reach."""
-        struct.pack_into("<Q", self._page, _LET_GO, 1)
+        publish(self._page, _LET_GO, 1)
 
     @property
     def run(self) -> int:
         """The number of the run in which the rank takes part; 0 without runs."""
-        return int(struct.unpack_from("<Q", self._page, _RUN)[0])
+        return look(self._page, _RUN)
 
     def begin_run(self, number: int) -> None:
         """From now on the rank takes part in the run of this number. Departures from other runs do not count.
 
         A run begins on all hosts, also on their copies of this board, before a rank hears of it.
         """
-        struct.pack_into("<Q", self._page, _RUN, number)
+        publish(self._page, _RUN, number)
 
     def set_gone(self, how: DepartureKind, words: str) -> None:
         """Say that the rank makes no more calls. In a run, only the first departure counts.
@@ -207,16 +204,16 @@ class Board:
         said = flags, proposal.ballot, proposal.voted, *_words_of(proposal.failed), *_words_of(proposal.choice)
         for k, word in enumerate(said):
             words[at + k] = word
-        words[0] += 1
-        with _FENCE:  # a locked instruction: later reads come after the writes above
-            pass
+        publish(self._page, _PROPOSALS[topic], words[0] + 1)
+        fence()
 
     def proposal(self, topic: Topic) -> Proposal | None:
         """The rank's latest proposal; None: it has made none yet."""
         words = self._words(_PROPOSALS[topic])
-        while version := words[0]:
+        while version := look(self._page, _PROPOSALS[topic]):
             at = 1 + (version & 1) * _PLACE_WORDS
-            flags, ballot, voted, *sets = words[at : at + _PLACE_WORDS]
+            flags, ballot, voted, *sets = words[at : at + _PLACE_WORDS].tolist()
+            order()
             if words[0] == version:
                 failed, choice = _ranks_of(sets[:_SET_WORDS]), _ranks_of(sets[_SET_WORDS:])
                 return Proposal(failed, bool(flags & _DECIDED), bool(flags & _READY), ballot, voted, choice)
@@ -227,12 +224,12 @@ class Board:
 
         0: the rank cannot lend any. None: it has not said so yet, or speaks of a smaller group by now.
         """
-        word = self._words(_REGION)[0]
+        word = look(self._page, _REGION)
         return word - without - 1 if word % _PAGE == without + 1 else None
 
     def set_region(self, without: int, start: int) -> None:
         """Say where the memory begins that this rank lends to the group that is `without` ranks fewer; 0: nowhere."""
-        self._words(_REGION)[0] = start + without + 1  # one word: a region begins with a page
+        publish(self._page, _REGION, start + without + 1)  # one word: a region begins with a page
 
     def set_interrupted(self, words: str) -> None:
         """Say which exception has ended this rank's `shrink()`; no words: it makes that call again."""
@@ -251,9 +248,10 @@ class Board:
     def set_wait(self, wait: Wait | None) -> None:
         """Let other hosts know in which call this rank of the world waits; None: in none. The rank repeats this."""
         data = b"" if wait is None else wait.pack(_ROOM)
-        if data != self._data(_WAIT):
-            self._write(_WAIT, self._latest(_WAIT)[0] + 1, data)
-        struct.pack_into("<Q", self._page, _SAID, time.monotonic_ns())
+        number, before = self._latest(_WAIT)
+        if data != before:
+            self._write(_WAIT, number + 1, data)
+        publish(self._page, _SAID, time.monotonic_ns())
 
     @property
     def wait(self) -> Wait | None:
@@ -262,7 +260,7 @@ class Board:
         None: in no call, or the copy is so old that the rank may have left the call.
         """
         data = self._latest(_WAIT)[1]
-        if time.monotonic_ns() - int(struct.unpack_from("<Q", self._page, _SAID)[0]) > FRESH_NS:
+        if time.monotonic_ns() - look(self._page, _SAID) > FRESH_NS:
             return None
         try:
             return Wait.unpack(data) if data else None
@@ -272,10 +270,12 @@ class Board:
     def image(self) -> bytes:
         """The bytes of the board at one moment, without a wait that the rank has not repeated lately."""
         seen = bytes(self._page)
+        order()
         while (again := bytes(self._page)) != seen:  # its owner writes just now
             seen = again
-        said_ns = int(struct.unpack_from("<Q", seen, _SAID)[0])
-        last = _WAIT if time.monotonic_ns() - said_ns > FRESH_NS else _WAIT + _HEAD.size + _ROOM
+            order()
+        said_ns = look(memoryview(seen), _SAID)
+        last = _WAIT if time.monotonic_ns() - said_ns > FRESH_NS else _WAIT + _HEAD + _ROOM
         return b"".join((seen[:_SAID], bytes(_WAIT - _SAID), seen[_WAIT:last], bytes(BOARD_BYTES - last)))
 
     def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
@@ -289,40 +289,33 @@ class Board:
         """
         other = Board(memoryview(image))
         for at in (_TICKS, _PID, _LET_GO, _REGION):
-            if image[at : at + 8] != self._page[at : at + 8]:
-                self._page[at : at + 8].cast("Q")[0] = int.from_bytes(image[at : at + 8], sys.byteorder)
+            if (word := look(memoryview(image), at)) != look(self._page, at):
+                publish(self._page, at, word)
         for at in _COPIED if keep_gone else (*_COPIED, _GONE):
-            number, length = _HEAD.unpack_from(image, at)
-            data = image[at + _HEAD.size :][:length] if length <= _ROOM else b""
-            if (number, data) != (_HEAD.unpack_from(self._page, at)[0], self._data(at)):
-                self._write(at, number, data)
+            if (latest := other._latest(at)) != self._latest(at):
+                self._write(at, *latest)
         for topic in Topic:
             proposal = other.proposal(topic)
             if proposal is not None and proposal != self.proposal(topic):
                 self.set_proposal(topic, proposal)
-        struct.pack_into("<Q", self._page, _SAID, time.monotonic_ns())  # the other host has a clock of its own
+        publish(self._page, _SAID, time.monotonic_ns())  # the other host has a clock of its own
 
     def set_growth(self, number: int, start: int) -> None:
-        """Say how this rank's attempt `number` to enlarge a group has ended. When this returns, all ranks can see it.
+        """Say how this rank's attempt `number` to enlarge a group has ended.
 
         start: where the memory of the larger group begins; 0: there is no larger group.
         """
-        words = self._words(_REGION)
-        words[_GROWTH + 1] = start
-        with _FENCE:
-            words[_GROWTH] = number
-        with _FENCE:
-            pass
+        publish(self._page, _GROWN, start)
+        publish(self._page, _GROWTH, number)
 
     @property
     def growths(self) -> int:
         """How often this rank has tried to enlarge a group."""
-        return self._words(_REGION)[_GROWTH]
+        return look(self._page, _GROWTH)
 
     def growth(self, number: int) -> int | None:
         """How the attempt of this number has ended: see `set_growth`; None: it goes on."""
-        words = self._words(_REGION)
-        return words[_GROWTH + 1] if words[_GROWTH] == number else None
+        return look(self._page, _GROWN) if look(self._page, _GROWTH) == number else None
 
     def hand_over(self, pid: int, ticks: int) -> None:
         """Clear the board: this process takes the place of the rank's former process, which has ended.
@@ -330,8 +323,7 @@ class Board:
         The new process id is written last. So until then, or if this process dies, peers see that the rank has ended.
         """
         self._page[_PARENT_TELLS:] = bytes(BOARD_BYTES - _PARENT_TELLS)
-        with _FENCE:
-            struct.pack_into("<Q", self._page, _LET_GO, 0)
+        publish(self._page, _LET_GO, 0)
         self.set_process(pid, ticks)
 
     def _words(self, at: int) -> memoryview:
@@ -339,9 +331,7 @@ class Board:
 
     def _write(self, at: int, number: int, data: bytes) -> None:
         data = data[:_ROOM]
-        _HEAD.pack_into(self._page, at, 0, len(data))
-        self._page[at + _HEAD.size : at + _HEAD.size + len(data)] = data
-        _HEAD.pack_into(self._page, at, number, len(data))
+        write_record(self._page, at, number, len(data).to_bytes(8, "little") + data)
 
     def _read(self, at: int, number: int) -> bytes:
         seen, data = self._latest(at)
@@ -349,15 +339,9 @@ class Board:
 
     def _latest(self, at: int) -> tuple[int, bytes]:
         """The number and the bytes of a record at one moment: the owner may write the next record meanwhile."""
-        number, _ = _HEAD.unpack_from(self._page, at)
-        data = self._data(at)
-        while (again := _HEAD.unpack_from(self._page, at)[0]) != number:
-            number, data = again, self._data(at)
-        return number, data
-
-    def _data(self, at: int) -> bytes:
-        _, length = _HEAD.unpack_from(self._page, at)
-        return bytes(self._page[at + _HEAD.size :][:length]) if length <= _ROOM else b""
+        number, data = read_record(self._page, at, 8 + _ROOM)
+        length = int.from_bytes(data[:8], "little")
+        return number, data[8 : 8 + length] if length <= _ROOM else b""
 
 
 def _words_of(ranks: Iterable[int]) -> list[int]:

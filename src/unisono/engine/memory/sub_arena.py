@@ -20,6 +20,7 @@ from hashlib import blake2b
 from ...base.errors import InternalError
 from ...base.records import DepartureKind
 from ..compile.program import LineWord
+from ..memory_order import order
 from .arena import ENTRIES, KEY_BYTES, NO_ROOM, PAGE, Arena, Layout
 from .board import Board
 from .heap import Heap
@@ -74,7 +75,9 @@ class SubArena(Layout):
 
     def used_by(self, rank: int) -> bool:
         """Has this member begun to use this memory?"""
-        return bool(ctypes.c_int64.from_address(self.control(rank) + 8 * LineWord.WITNESS).value)
+        began = ctypes.c_int64.from_address(self.control(rank) + 8 * LineWord.WITNESS).value != 0
+        order()
+        return began
 
     def leave(self, kept: object = None) -> None:
         """Stop using this memory. kept: an object that must live until all members have left.

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 import threading
 from dataclasses import dataclass
 
+from ...base.linux import SET_ROBUST_LIST
 from ...base.records import Departure, DepartureKind
 from ...engine.memory.arena import LINE, PAGE, Arena, Layout
 from ...engine.memory.board import Board
+from ...engine.memory_order import order
 
 _NUMBERS = slice(1, 3)
 """The words of a control line with the numbers of calls. The other words belong to these calls."""
 
-_SET_ROBUST_LIST = 99 if platform.machine() == "aarch64" else 273
 _LIBC = ctypes.CDLL(None)
 
 
@@ -27,10 +27,13 @@ class _Pages:
 
     def read(self) -> bytes:
         """Line and board as they were at one moment."""
-        line, board = bytes(self.line), self.board.image()
-        while (again := bytes(self.line)) != line:  # its owner writes just now
-            line, board = again, self.board.image()
-        return line + board
+        line = bytes(self.line)
+        while True:
+            order()
+            board = self.board.image()
+            if (again := bytes(self.line)) == line:
+                return line + board
+            line = again  # its owner writes just now
 
     def write(self, image: bytes, *, keep_gone: bool) -> None:
         """Write the board's calls first, then the line, then how the rank has gone, which is about its last call."""
@@ -38,6 +41,7 @@ class _Pages:
         self.board.copy(image[LINE:], keep_gone=True)
         for part in (slice(_NUMBERS.stop, None), slice(0, _NUMBERS.start), _NUMBERS):
             if words[part] != new[part]:
+                order()
                 words[part] = new[part]
         if not keep_gone:
             self.board.copy(image[LINE:])
@@ -61,7 +65,7 @@ class Regions:
         self._robust_list = head = (ctypes.c_int64 * 4)()  # Linux reads it: the entry, the word's place from there, 0
         at = ctypes.addressof(head)
         head[:] = [at + 24, upper - (at + 24), 0, at]  # and the entry, which leads back to the head
-        _LIBC.syscall(_SET_ROBUST_LIST, ctypes.c_void_p(at), ctypes.c_size_t(24))
+        _LIBC.syscall(SET_ROBUST_LIST, ctypes.c_void_p(at), ctypes.c_size_t(24))
 
     def add(self, gid: int, start: int, size: int) -> None:
         """A group of `size` ranks has a region at `start`. Raises ValueError if that is impossible."""
@@ -96,6 +100,7 @@ class Regions:
 
     def count_news(self) -> None:
         """Let waiting ranks of this host look at the boards, which have news already."""
+        order()
         self._news.value += 1
 
     def departure(self, rank: int) -> Departure | None:

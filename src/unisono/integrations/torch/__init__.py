@@ -9,7 +9,8 @@ calls, events for profilers, and torch's classes and phrases of errors. `to_torc
 asynchronous calls return. `patch` changes torch itself; `shared_buffers` is one reason for it.
 
 `answer_to` changes more: programs that ask for Gloo get our groups (`create_named`, `named_gloo`), also within groups
-that they put together. `private_names` lists the names of torch that this library needs; torch may move these names.
+that they put together. `watch` watches groups that stay Gloo's or NCCL's (`watched_calls`, `watcher`). `private_names`
+lists the names of torch that this library needs; torch may move these names.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ def _register() -> None:
         from .answer_to import answer_by_environment
 
         answer_by_environment()
+    if os.environ.get("UNISONO_WATCH") == "1":
+        from .watch import patch
+
+        patch()
 
 
 def _without_ours(new_comm: Any) -> Any:

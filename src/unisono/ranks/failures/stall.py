@@ -124,7 +124,7 @@ class Stall:
     """
 
     def __init__(self, group: Group, call: str, *, any_of: bool = False, background: bool = False) -> None:
-        self._group, self._call, self._any_of = group, call, any_of
+        self._group, self.call, self._any_of = group, call, any_of
         self.background_of = group if background else None
         self._world = group.world
         self._limit_s = group.host.config.stall_warning_s
@@ -157,13 +157,13 @@ class Stall:
         waits = waits_of(self._group)
         way = wait_chain(waits, self._world.rank)
         group = self._group
-        same_call = len(way) > 2 and all(waits[rank].call == self._call for rank in way[1:-1])
+        same_call = len(way) > 2 and all(waits[rank].call == self.call for rank in way[1:-1])
         if way.is_circle or (len(way) > 3 and not same_call):
             details += f" In the world, {way.text(waits)}."
         if same_call and len(missing) == 1 and way[-1] in group.world_ranks:
             missing = (group.world_ranks.index(way[-1]),)
         world_ranks = group.world_ranks if group.parent else ()
-        return WaitTimeout(self._call, waited_s, missing, group.rank, details, world_ranks, sight(group, missing))
+        return WaitTimeout(self.call, waited_s, missing, group.rank, details, world_ranks, sight(group, missing))
 
     def end(self) -> None:
         """The call has ended, or failed."""
@@ -179,7 +179,7 @@ class Stall:
         with _lock:
             if missing:
                 ranks = tuple(group.world_ranks[rank] for rank in missing)
-                wait = Wait(group.name, self._call, ranks, self._any_of, self._told)
+                wait = Wait(group.name, self.call, ranks, self._any_of, self._told)
                 if _present.get(self) == (world, wait):
                     page.say_again()
                     self._tell_other_hosts()
@@ -201,7 +201,7 @@ class Stall:
 
     def _warning(self, missing: Sequence[int], waited_s: float, way: WaitChain, waits: dict[int, Wait]) -> str:
         """The line of the warning, and below it the stack of the rank that causes the wait."""
-        line = f"unisono: rank {self._world.rank} has waited {waited_s:.3g} s in {self._call} for"
+        line = f"unisono: rank {self._world.rank} has waited {waited_s:.3g} s in {self.call} for"
         if not missing:
             return f"{line} a message from itself: no other rank can send it\n"
         ranks = [self._group.world_ranks[rank] for rank in missing]

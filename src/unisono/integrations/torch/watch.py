@@ -1,0 +1,155 @@
+"""`watch()`: ranks whose groups are Gloo's or NCCL's know of each other what ranks of this library's groups know.
+
+`UNISONO_WATCH=1` in the environment does the same at the end of `import torch`. torch's functions that make and destroy
+groups are changed: beside each group there is one of ours (`watched_calls`), and a thread looks at all (`watcher`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing, suppress
+from typing import Any
+
+from torch import distributed
+from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # torch's __all__ omits it
+
+from ...base.errors import ArgumentError, UnisonoError
+from ...base.units import ranks_text
+from ...ranks.failures.stall import tell
+from ...ranks.group.group import Group
+from ...ranks.group.sub_groups import make_sub_group
+from ...ranks.rendezvous.asked_store import AskedStore
+from .group_methods import Calls
+from .join_group import join, leave
+from .patch import change
+from .watched_calls import WatchedGroup, groups, patch_calls
+from .watcher import Watcher
+
+_COME_S = 10.0
+"""How long ranks wait for each other, when torch has made its group."""
+_CONNECTED_S = 1.0
+"""The same if torch has connected them: then all have come."""
+_PAUSE_S = 0.005
+_MOST_NAMED = 8
+
+_watcher: Watcher | None = None
+
+
+def watch() -> None:
+    """Watch the groups of Gloo or NCCL that this program makes from now on. All ranks call it. Idempotent.
+
+    Call it before `init_process_group`; it sets UNISONO_WATCH=1, so the processes that this one starts do the same. A
+    program that is started with this variable needs no call.
+
+    A call of `torch.distributed` that waits for a rank that has died raises PeerGone within a second, and so do calls
+    that differ between ranks, MismatchError. Both are RuntimeErrors, too. What waits in C++ raises torch's own error. A
+    call that waits for 5 s (`UNISONO_STALL_WARNING_S`) says for which rank, with its stack. `unisono top` and `unisono
+    doctor` show the job.
+
+        unisono.watch()
+        dist.init_process_group("gloo")  # unchanged, and so is all that follows
+
+    Raises ArgumentError where there is a process group already.
+    """
+    if not _patched() and distributed.is_available() and distributed.is_initialized():
+        raise ArgumentError(
+            "watch: there is a process group already: call it before init_process_group, or set UNISONO_WATCH=1 in the "
+            "environment"
+        )
+    patch()
+    os.environ["UNISONO_WATCH"] = "1"
+
+
+def _patched() -> bool:
+    return hasattr(distributed_c10d._new_process_group_helper, "_unisono")  # noqa: SLF001
+
+
+def patch() -> None:
+    """Change torch's functions. Groups that are there already are not watched."""
+    if distributed.is_available():
+        change(_making, "_new_process_group_helper", distributed_c10d)
+        change(_destroying, "destroy_process_group", distributed, distributed_c10d)
+        patch_calls(lambda watched: _watcher and _watcher.cause(watched))
+
+
+def _making(original: Any) -> Any:
+    def new_process_group_helper(
+        size: int, rank: int, members: Any, backend: Any, store: Any, *args: Any, **options: Any
+    ) -> Any:
+        mine = None if members or size == 1 else PrefixStore("unisono watches", store)
+        if mine is not None:
+            mine.set(f"{rank}", "")
+        before = set(_sockets())
+        made = original(size, rank, members, backend, store, *args, **options)
+        group: Any = made[0]
+        if made[1] is not None and not isinstance(group, Calls):  # this rank is a member
+            sockets = [one for one in _sockets() if one not in before]
+            try:
+                ours = _group_of(group, mine, list(members), rank, size, connected=bool(sockets))
+            except UnisonoError as error:
+                tell(f"unisono: group {group.group_name!r} is not watched: {error}\n")
+            else:
+                if ours is not None:
+                    groups[group] = WatchedGroup(group, ours, sockets)
+        return made
+
+    return new_process_group_helper
+
+
+def _sockets() -> list[tuple[int, str]]:
+    """The sockets of this process: file descriptors, each with its name in /proc."""
+    found = []
+    for entry in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            name = os.readlink(f"/proc/self/fd/{entry}")
+            if name.startswith("socket:"):
+                found.append((int(entry), name))
+    return found
+
+
+def _group_of(group: Any, store: Any, members: list[int], rank: int, size: int, *, connected: bool) -> Group | None:
+    """Our group of the ranks of torch's group; None: it is not watched."""
+    global _watcher  # noqa: PLW0603  a process has one
+    if store is None:
+        if size == 1 or _watcher is None or _watcher.world.closed:
+            return None
+        return make_sub_group(_watcher.world, group.rank(), members, group.group_name, _COME_S)
+    if absent := _absent(store, size, _CONNECTED_S if connected else _COME_S):
+        tell(
+            f"unisono: {ranks_text(absent, _MOST_NAMED)} {'is' if len(absent) == 1 else 'are'} not watched, so no rank "
+            "is: all ranks call unisono.watch(), or have UNISONO_WATCH=1 in the environment\n"
+        )
+        return None
+    world = join(store, rank, size, group.group_name, _COME_S, apart=True)
+    if world.span is not None:
+        leave(world)
+        tell("unisono: ranks on several hosts are not watched: this version can watch the ranks of one host only\n")
+        return None
+    _watcher = Watcher(world)
+    return world
+
+
+def _absent(store: Any, size: int, most_s: float) -> list[int]:
+    """The ranks that do not watch. They say so before torch makes the group."""
+    until, left = time.monotonic() + most_s, list(range(size))
+    with closing(AskedStore(store, until)) as asked:
+        while left := [rank for rank in left if not asked.check([f"{rank}"])]:
+            if time.monotonic() > until:
+                break
+            time.sleep(_PAUSE_S)
+    return left
+
+
+def _destroying(original: Any) -> Any:
+    def destroy_process_group(group: Any = None) -> None:
+        for of, watched in list(groups.items()):
+            if group in (None, of, distributed.group.WORLD):
+                del groups[of]
+                if watched.group.parent is not None:
+                    watched.group.close()
+        if _watcher is not None and group in (None, distributed.group.WORLD):
+            leave(_watcher.world)
+        original(group)
+
+    return destroy_process_group

@@ -1,0 +1,309 @@
+"""Calls in groups of Gloo or NCCL, logged as this library's own calls are: `unisono top` and other ranks read them.
+
+For each such group there is a group of ours, of the same ranks, in which no call runs. Its log gets a call when the
+program makes it by a method of torch's `ProcessGroup`, as all functions of `torch.distributed` do, and its end when
+`Work.wait` returns. C++ code, such as the reducer of DistributedDataParallel, calls no method in Python, so its calls
+are not logged.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import get_ident
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from torch._C import _distributed_c10d as c10d
+
+from ...base.errors import UnisonoError
+from ...base.records import CallRecord
+from ...calls.ops import resolve
+from ...engine.kernels import kernel
+from ...engine.logs.plan_registry import PlanNote
+from ...engine.process.nested import caller, is_users
+from ...ranks.group.group import Group
+from .patch import change
+from .to_torch import for_torch
+
+
+class Form(NamedTuple):
+    """What a method of torch's class calls.
+
+    collective: its name in this library; empty for a message.
+    at: the index of the argument whose tensor says how long the call is; -1: ranks may have different lengths.
+    op, root: is there an op, or a root, in the options?
+    alike: must this tensor have one length on all ranks?
+    """
+
+    collective: str
+    at: int
+    op: bool = False
+    root: bool = False
+    alike: bool = True
+
+
+FORMS = {
+    "allreduce": Form("all_reduce", 0, op=True),
+    "allreduce_coalesced": Form("all_reduce_coalesced", 0, op=True),
+    "broadcast": Form("broadcast", 0, root=True),
+    "reduce": Form("reduce", 0, op=True, root=True),
+    "allgather": Form("all_gather", 1, alike=False),
+    "allgather_coalesced": Form("all_gather_coalesced", 1, alike=False),
+    "_allgather_base": Form("all_gather", 1),
+    "all_gather_single": Form("all_gather", 1),
+    "allgather_into_tensor_coalesced": Form("all_gather_coalesced", 1),
+    "all_gather_single_coalesced": Form("all_gather_coalesced", 1),
+    "gather": Form("gather", 1, root=True),
+    "scatter": Form("scatter", 0, root=True),
+    "reduce_scatter": Form("reduce_scatter", 0, op=True, alike=False),
+    "_reduce_scatter_base": Form("reduce_scatter", 0, op=True),
+    "reduce_scatter_single": Form("reduce_scatter", 0, op=True),
+    "reduce_scatter_tensor_coalesced": Form("reduce_scatter_coalesced", 0, op=True),
+    "reduce_scatter_single_coalesced": Form("reduce_scatter_coalesced", 0, op=True),
+    "alltoall": Form("all_to_all", 0, alike=False),
+    "alltoall_base": Form("all_to_all", 0, alike=False),
+    "all_to_all_single": Form("all_to_all", 0, alike=False),
+    "barrier": Form("barrier", -1),
+}
+"""Method of `ProcessGroup` -> the collective. A version of torch has some of them."""
+
+_MESSAGES = {"send": "send to {}", "recv": "recv from {}", "recv_anysource": "recv from any rank"}
+
+
+class WatchedCall(NamedTuple):
+    """A call that may wait.
+
+    number: of the collective; 0 for a message.
+    record: what was called.
+    peer: the other rank of a message; -1: any.
+    """
+
+    watched: WatchedGroup
+    number: int
+    record: CallRecord
+    peer: int = -1
+
+    def text(self, where: str) -> str:
+        """The call in words. where: the user's line."""
+        return (
+            f"{self.record}{f' #{self.number}' if self.number else ''} of group {self.watched.group.name!r} ({where})"
+        )
+
+
+_MOST_NOTES = 100
+"""The most calls, by line and shape, of which a group knows the notes."""
+
+waits: dict[int, WatchedCall] = {}
+"""Thread -> the call for whose end it waits."""
+groups: weakref.WeakKeyDictionary[Any, WatchedGroup] = weakref.WeakKeyDictionary()
+"""torch's group -> what is watched of it."""
+_torchs: dict[int, CodeType] = {}
+"""Functions of torch between a user's line and a method of a group, by `id`: the hash of code takes long."""
+_works: weakref.WeakKeyDictionary[Any, WatchedCall] = weakref.WeakKeyDictionary()
+"""torch's work -> its call, for calls in the background and messages."""
+_begun: dict[int, tuple[Any, WatchedCall]] = {}
+"""Thread -> the work for which it will wait at once, and its call."""
+_OPTIONS = {kind for name, kind in vars(c10d).items() if name.endswith("Options") and hasattr(kind, "asyncOp")}
+_new = tuple.__new__  # a third of the time of a NamedTuple's own
+
+
+class WatchedGroup:
+    """A group of torch's, with our group of the same ranks.
+
+    sockets: the file descriptors of Gloo's connections, each with the name that /proc has for it.
+    failed: makes the error for a call, given as text; None as long as the group can be used.
+    """
+
+    def __init__(self, of: Any, group: Group, sockets: Sequence[tuple[int, str]]) -> None:
+        self.of, self.group, self._sockets = weakref.ref(of), group, sockets
+        self.failed: Callable[[str], UnisonoError] | None = None
+        self._notes: dict[Any, tuple[int, CallRecord, Form, Any]] = {}
+        self._log, self._cycles = group.host.log, kernel("waiting.read_cycles")
+        self._number = 0
+
+    def enter(self, form: Form, args: Sequence[Any], opts: Any) -> WatchedCall:
+        """Log that this rank begins a collective."""
+        _, at, has_op, has_root, _ = form
+        frame = sys._getframe(2)  # noqa: SLF001  the documented way to look at one's callers
+        while (code := id(frame.f_code)) in _torchs and frame.f_back is not None:
+            frame = frame.f_back
+        op = hash(opts.reduceOp) if has_op else 0
+        root = opts.rootRank if has_root else 0
+        key: Any
+        if at < 0:
+            tensor, key = None, (code, frame.f_lineno)
+        else:
+            tensor = args[at]
+            while tensor.__class__ is list:
+                tensor = tensor[0] if tensor else None
+            key = code, frame.f_lineno, op, root, tensor is not None and (tensor.numel(), tensor.dtype)
+        known = self._notes.get(key)
+        if known is None or known[2] is not form:
+            known = self._note(key, form, tensor, opts, frame.f_code)
+        self._number = number = self._number + 1
+        self._log.enter(number, known[0], self._cycles())
+        return _new(WatchedCall, (self, number, known[1], -1))
+
+    def leave(self, number: int) -> None:
+        """Log that the call has ended."""
+        self._log.leave(number, self._cycles())
+
+    def leave_behind(self, number: int) -> None:
+        """Log that the call goes on in the background."""
+        self._log.leave(number, self._cycles())
+        self._log.mark_background(number)
+
+    def take_back(self, number: int) -> None:
+        """torch has refused the call, which the other ranks will not see."""
+        self.leave(number)
+        if self._number == number:
+            self._number -= 1
+
+    def _note(self, key: Any, form: Form, tensor: Any, opts: Any, code: Any) -> tuple[int, CallRecord, Form, Any]:
+        dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
+        op = str(resolve(opts.reduceOp)) if form.op else ""
+        counts = () if tensor is None else (tensor.numel(),)
+        record = CallRecord(form.collective, dtype, counts, op=op, root=opts.rootRank if form.root else 0)
+        nbytes = 0 if tensor is None else tensor.numel() * tensor.element_size()
+        where = caller()
+        _learn(sys._getframe(1))  # noqa: SLF001  see enter
+        number = self.group.host.plan_registry.add_plan(PlanNote(record._replace(where=where), nbytes))
+        if len(self._notes) >= _MOST_NOTES:  # the registry forgets old notes, too
+            self._notes.clear()
+        self._notes[key] = known = number, record, form, code  # the code lives, so its id is its own
+        return known
+
+    def abort(self) -> None:
+        """End all waits of this rank in torch's group, also in C++. Gloo's `abort` ends none: close its connections."""
+        for number, name in self._sockets:
+            with suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{number}") == name:
+                    with socket.socket(fileno=os.dup(number)) as connection:
+                        connection.getpeername()  # raises where it listens: Gloo would end the process
+                        connection.shutdown(socket.SHUT_RDWR)
+        of = self.of()
+        if of is not None:
+            with suppress(RuntimeError, NotImplementedError):
+                of.abort()
+
+
+def _learn(frame: FrameType) -> None:
+    """Note the functions of torch among the callers, up to the user's line."""
+    at: FrameType | None = frame
+    while at is not None and not is_users(at.f_code.co_filename):
+        _torchs[id(at.f_code)] = at.f_code
+        at = at.f_back
+
+
+Cause = Callable[[WatchedGroup], Any]
+
+
+def patch_calls(cause: Cause) -> None:
+    """Let methods of torch's groups, and the wait for their works, log calls of watched groups. Idempotent.
+
+    cause: asks why a call of a group has failed. It returns `WatchedGroup.failed`.
+    """
+    for name, form in FORMS.items():
+        if hasattr(c10d.ProcessGroup, name):
+            change(_logging(name, form, cause), name, c10d.ProcessGroup)
+    for name, words in _MESSAGES.items():
+        change(_noting(name, words), name, c10d.ProcessGroup)
+    change(_waiting(cause), "wait", c10d.Work)
+
+
+def _logging(name: str, form: Form, cause: Cause) -> Callable[[Any], Any]:
+    def made_of(original: Any) -> Any:
+        def method(group: Any, *args: Any, **options: Any) -> Any:
+            watched = groups.get(group)
+            opts: Any = options.get("opts") if options else args[-1] if args else None
+            if watched is None or opts.__class__ not in _OPTIONS:
+                return original(group, *args, **options)
+            call = watched.enter(form, args, opts)
+            try:
+                work = original(group, *args, **options)
+            except RuntimeError as error:
+                watched.take_back(call.number)
+                _explain(error, call, cause)
+                raise
+            except BaseException:
+                watched.take_back(call.number)
+                raise
+            if opts.asyncOp:
+                watched.leave_behind(call[1])
+                if work is not None:
+                    _works[work] = call
+            elif work is None:
+                watched.leave(call[1])
+            else:
+                _begun[get_ident()] = work, call
+            return work
+
+        return _named(method, name)
+
+    return made_of
+
+
+def _noting(name: str, words: str) -> Callable[[Any], Any]:
+    def made_of(original: Any) -> Any:
+        def method(group: Any, tensors: Any, *args: Any) -> Any:
+            work, watched = original(group, tensors, *args), groups.get(group)
+            if watched is not None and work is not None:
+                peer = -1 if name == "recv_anysource" else args[0]
+                _works[work] = WatchedCall(watched, 0, CallRecord(words.format(peer)), peer)
+            return work
+
+        return _named(method, name)
+
+    return made_of
+
+
+def _waiting(cause: Cause) -> Callable[[Any], Any]:
+    def made_of(original: Any) -> Any:
+        def wait(work: Any, *args: Any, **options: Any) -> Any:
+            thread = get_ident()
+            begun = _begun.pop(thread, None)
+            call = begun[1] if begun is not None and begun[0] is work else _works.get(work)
+            if call is None:
+                return original(work, *args, **options)
+            waits[thread] = call
+            try:
+                return original(work, *args, **options)
+            except RuntimeError as error:
+                _explain(error, call, cause)
+                raise
+            finally:
+                waits.pop(thread, None)
+                if begun is not None:
+                    begun[1].watched.leave(begun[1].number)
+
+        return wait
+
+    return made_of
+
+
+def _explain(error: RuntimeError, call: WatchedCall, cause: Cause) -> None:
+    """Raise our error from torch's, if this rank knows why the call has failed."""
+    made = cause(call.watched)
+    if made is not None:
+        raise for_torch(made(call.text(caller()))) from error
+
+
+def _named(method: Any, name: str) -> Any:
+    """torch's C++ base class looks at its caller's name to see whether an override calls it."""
+    method.__code__ = method.__code__.replace(co_name=name)
+    return method
+
+
+def _in_child() -> None:
+    """A forked child is no rank."""
+    waits.clear()
+    _begun.clear()
+    groups.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

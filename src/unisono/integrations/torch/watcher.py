@@ -1,0 +1,217 @@
+"""The thread that watches groups of Gloo or NCCL: it looks at the other ranks' processes and logs, and aborts groups.
+
+It looks ten times a second. A rank that has gone ends the groups in which a call needs it. Calls that differ are told
+on standard error, and end their group once a rank waits there. A call that waits for long is told as in our own groups.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from ...base.errors import MismatchError, PeerGone, UnisonoError
+from ...base.records import CallRecord, Departure, DepartureKind
+from ...engine.logs.rank_logs import LoggedCall
+from ...engine.process.alive import ending_in_words
+from ...engine.process.nested import user_line
+from ...ranks.failures.attend import odd_ones
+from ...ranks.failures.stall import Stall, tell
+from ...ranks.group.group import Group
+from .watched_calls import FORMS, WatchedCall, WatchedGroup, groups, waits
+
+_LOOK_S = 0.1
+_CAUSE_S = 0.5
+"""How long a call that has failed looks for the cause: a process may end a little later than its connections."""
+_LAST_S = 1.0
+"""How long a wait may go on after a rank has gone that has made its part, as far as its log tells."""
+_MISMATCH_S = 0.5
+"""How often ranks compare calls, and how long one waits in a call before it takes a difference for the reason."""
+_WELL = Departure(DepartureKind.DIED, ending_in_words(0))
+"""How processes of multiprocessing end, which run no functions of `atexit`."""
+_UNEVEN = {form.collective for form in FORMS.values() if not form.alike}
+
+
+class Watcher:
+    """Watches all groups of this process, as long as `world` is open.
+
+    world: our group of the ranks of torch's default group.
+    """
+
+    def __init__(self, world: Group) -> None:
+        self.world = world
+        self._lock = threading.Lock()
+        self._stalls: dict[int, tuple[WatchedCall, float, Stall]] = {}
+        """Thread -> the call in which it waits, and since when."""
+        self._gone: WeakKeyDictionary[WatchedGroup, dict[int, float]] = WeakKeyDictionary()
+        """When a member of a group was first seen gone."""
+        self._compared: WeakKeyDictionary[WatchedGroup, int] = WeakKeyDictionary()
+        """The number of the last call that all ranks have made alike."""
+        self._told: WeakSet[WatchedGroup] = WeakSet()
+        self._compare_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="unisono watches", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self.world.closed:
+            with suppress(UnisonoError):  # a group has been closed meanwhile
+                self.look()
+            time.sleep(_LOOK_S)
+
+    def cause(self, watched: WatchedGroup) -> Any:
+        """Why a call of this group has just failed: see `WatchedGroup.failed`."""
+        until = time.monotonic() + _CAUSE_S
+        while watched.failed is None and not watched.group.closed and time.monotonic() < until:
+            with self._lock:
+                gone = next(self._departures(watched), None)
+                if gone is not None:
+                    self._end_by(watched, *gone)
+            time.sleep(_LOOK_S / 10)
+        return watched.failed
+
+    def look(self) -> None:
+        """Look once at all groups."""
+        now = time.monotonic()
+        with self._lock:
+            self._see_waits(now)
+            compares = now >= self._compare_at
+            for watched in list(groups.values()):
+                if watched.failed is not None or watched.group.closed or watched.group.world is not self.world:
+                    continue
+                mine = [(one, since, stall) for one, since, stall in self._stalls.values() if one.watched is watched]
+                if self._ended_by_gone(watched, mine, now):
+                    continue
+                if compares and self._mismatch(watched, mine, now):
+                    continue
+                for call, since, stall in mine:
+                    if now - since >= _LOOK_S:
+                        stall.look(self._missing(call), now - since)
+            if compares:
+                self._compare_at = now + _MISMATCH_S
+
+    def _see_waits(self, now: float) -> None:
+        seen = dict(waits)
+        for thread, (call, _, stall) in list(self._stalls.items()):
+            if seen.get(thread) is not call:
+                stall.end()
+                del self._stalls[thread]
+        frames = sys._current_frames() if seen.keys() - self._stalls.keys() else {}  # noqa: SLF001  a documented function
+        for thread, call in seen.items():
+            if thread not in self._stalls and not call.watched.group.closed:
+                where = user_line(frames[thread]) if thread in frames else "?"
+                self._stalls[thread] = call, now, Stall(call.watched.group, call.text(where))
+
+    def _departures(self, watched: WatchedGroup) -> Iterator[tuple[int, Departure]]:
+        for rank in range(watched.group.size):
+            how = None if rank == watched.group.rank else watched.group.liveness.gone(rank)
+            if how is not None:
+                yield rank, how
+
+    def _ended_by_gone(self, watched: WatchedGroup, mine: list[tuple[WatchedCall, float, Stall]], now: float) -> bool:
+        for rank, how in self._departures(watched):
+            since = self._gone.setdefault(watched, {}).setdefault(rank, now)
+            log = self._log(watched, rank)
+            proofs = [self._has_left(log, rank, call) for call, _, _ in mine]
+            late = now - since > _LAST_S and not any(proofs)
+            if not all(proofs) and (not how.in_order or late):
+                self._end_by(watched, rank, how)
+                return True
+            if late and (mine or (how.how in (DepartureKind.DIED, DepartureKind.RAISED) and how != _WELL)):
+                self._end_by(watched, rank, how)
+                return True
+        return False
+
+    @staticmethod
+    def _log(watched: WatchedGroup, rank: int) -> Mapping[int, LoggedCall]:
+        return {one.number: one for one in watched.group.host.arena.log(rank).read()}
+
+    @staticmethod
+    def _has_left(log: Mapping[int, LoggedCall], rank: int, call: WatchedCall) -> bool:
+        """Has a rank that has gone done its part of the call, as far as its log tells?"""
+        if not call.number:
+            return call.peer not in (rank, -1)
+        one = log.get(call.number)
+        return one is not None and bool(one.left) and not one.background
+
+    def _end_by(self, watched: WatchedGroup, rank: int, how: Departure) -> None:
+        group = watched.group
+        pid, named = group.host.arena.board(rank).pid, group.world_ranks if group.parent else ()
+
+        def gone(call: str) -> UnisonoError:
+            return PeerGone(rank, pid, how, group.rank, call, named, foreign=True)
+
+        if (error := self._difference(watched, range(group.size))) is not None:  # it comes first
+            self._end(watched, lambda _: error.again(), error)
+            return
+        calls = [stall.call for call, _, stall in self._stalls.values() if call.watched is watched]
+        self._end(watched, gone, gone(calls[0] if calls else f"group {group.name!r}"))
+
+    def _end(self, watched: WatchedGroup, why: Callable[[str], UnisonoError], error: UnisonoError) -> None:
+        if watched.failed is None:
+            watched.failed = why
+            self._tell(watched, error)
+            watched.abort()
+
+    def _tell(self, watched: WatchedGroup, error: UnisonoError) -> None:
+        if watched not in self._told:
+            self._told.add(watched)
+            tell(f"unisono: {error}\n")
+
+    def _missing(self, call: WatchedCall) -> tuple[int, ...]:
+        """The ranks for which a call waits: those that have not made it, else those that have not left it."""
+        group = call.watched.group
+        others = [rank for rank in range(group.size) if rank != group.rank]
+        if not call.number:
+            return (call.peer,) if call.peer >= 0 else tuple(others)
+        logs = {rank: group.host.arena.log(rank) for rank in others}
+        absent = tuple(rank for rank, log in logs.items() if log.newest < call.number)
+        if absent:
+            return absent
+        inside = [rank for rank in others if not self._has_left(self._log(call.watched, rank), rank, call)]
+        return tuple(inside or others)
+
+    def _mismatch(self, watched: WatchedGroup, mine: list[tuple[WatchedCall, float, Stall]], now: float) -> bool:
+        """Compare the calls since the last look: with all ranks if this one waits, otherwise with the next one."""
+        group, stuck = watched.group, any(now - since > _MISMATCH_S for _, since, _ in mine)
+        error = self._difference(watched, range(group.size) if stuck else (group.rank, (group.rank + 1) % group.size))
+        if error is None:
+            return False
+        if stuck:
+            self._end(watched, lambda _: error.again(), error)
+        else:
+            self._tell(watched, error)
+        return stuck
+
+    def _difference(self, watched: WatchedGroup, ranks: Sequence[int]) -> MismatchError | None:
+        """The error of the first call, since the last look, that differs between these ranks."""
+        logs = {rank: self._log(watched, rank) for rank in ranks}
+        numbers = sorted(number for number in logs[watched.group.rank] if number > self._compared.get(watched, 0))
+        for number in numbers:
+            calls = [self._record(watched, rank, log[number]) for rank, log in logs.items() if number in log]
+            if None not in calls and len({_compared(call) for call in calls if call}) > 1:
+                return self._error(watched, number)
+            if len(calls) == watched.group.size:
+                self._compared[watched] = number
+        return None
+
+    def _record(self, watched: WatchedGroup, rank: int, one: LoggedCall) -> CallRecord | None:
+        """What a rank has called; None if it is no longer known."""
+        note = self.world.host.arena.plan_registry(watched.group.world_ranks[rank]).plan(one.note)  # type: ignore[union-attr]
+        return note.record if note else None
+
+    def _error(self, watched: WatchedGroup, number: int) -> MismatchError:
+        group, calls = watched.group, dict[int, CallRecord]()
+        for rank in range(group.size):
+            one = self._log(watched, rank).get(number)
+            calls[rank] = (self._record(watched, rank, one) if one else None) or CallRecord("")
+        named = group.world_ranks if group.parent else ()
+        return MismatchError(number, calls, odd_ones(calls), named, foreign=True)
+
+
+def _compared(call: CallRecord) -> CallRecord:
+    """What ranks must agree on."""
+    return call._replace(where="", counts=() if call.collective in _UNEVEN else call.counts)

@@ -1,0 +1,245 @@
+"""`unisono.watch()`: groups of Gloo whose ranks die, differ, hang, fork, or are not watched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HEAD = """
+import os, signal, sys, threading, time
+import torch, torch.distributed as dist
+rank, size = int(sys.argv[1]), int(sys.argv[2])
+dist.init_process_group("gloo", sys.argv[3], rank=rank, world_size=size)
+ones = torch.ones(4)
+dist.all_reduce(ones)
+began = time.monotonic()
+"""
+REPORT = """
+except RuntimeError as error:
+    print(type(error).__name__, isinstance(error, dist.DistBackendError), error, flush=True)
+    print("after", time.monotonic() - began, flush=True)
+    time.sleep(1)
+"""
+
+
+class Job:
+    """Ranks that run one program, each a process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self.ranks = directory, list[subprocess.Popen[str]]()
+
+    def start(self, size: int, body: str, *, unwatched: int = -1, **environment: str) -> None:
+        """Start the program, which is HEAD and this. unwatched: this rank is not watched."""
+        program = self._directory / "program.py"
+        program.write_text(HEAD + textwrap.dedent(body))
+        for rank in range(size):
+            given = {
+                **os.environ,
+                "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
+                "UNISONO_WATCH": "0" if rank == unwatched else "1",
+                **environment,
+            }
+            command = [sys.executable, str(program), str(rank), str(size), f"file://{self._directory}/meeting"]
+            self.ranks.append(
+                subprocess.Popen(command, env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            )
+
+    def output(self, rank: int) -> str:
+        """All that a rank prints, once it has ended."""
+        return self.ranks[rank].communicate(timeout=100)[0]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path)
+    yield made
+    for rank in made.ranks:
+        rank.kill()
+        rank.communicate()
+
+
+DIES = f"""
+try:
+    if rank == 3:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(ones)
+{REPORT}
+"""
+
+
+def test_survivors_raise_when_a_rank_dies(job: Job) -> None:
+    """Also rank 1, which waits for other survivors only: these keep their connections for a second."""
+    job.start(4, DIES)
+    for rank in (0, 1, 2):
+        said = job.output(rank)
+        assert (
+            f"PeerGone True rank 3 (pid {job.ranks[3].pid}) was killed by signal 9 (SIGKILL) while rank {rank} waited "
+            "for it in all_reduce(float32[4], sum) #2 of group '0' (" in said
+        )
+        assert "program.py:14)" in said
+        assert "Connection closed by peer" in said
+        assert float(said.split("after")[1].split()[0]) < 1.3, said
+
+
+def test_an_exception_is_told(job: Job) -> None:
+    job.start(2, f"try:\n    if rank:\n        raise KeyError('no such layer')\n    dist.barrier()\n{REPORT}")
+    assert f"rank 1 (pid {job.ranks[1].pid}) raised KeyError: 'no such layer' while rank 0 waited" in job.output(0)
+
+
+def test_calls_that_differ(job: Job) -> None:
+    job.start(
+        3,
+        f"try:\n    if rank == 1:\n        dist.broadcast(torch.ones(7), 0)\n    dist.all_reduce(ones)\n"
+        f"    dist.barrier()\n{REPORT}",
+    )
+    for rank in range(3):
+        said = job.output(rank)
+        assert "MismatchError True call #2: the ranks disagree (rank 1 differs from the rest)" in said
+        assert "rank 1  broadcast(float32[7], src=0)" in said
+        assert "Tensors may have wrong values" in said
+
+
+def test_calls_that_may_differ_are_no_mismatch(job: Job) -> None:
+    """Ranks may give all_to_all blocks of different sizes; objects have different sizes; roots have lists."""
+    body = """
+    split = [1, 2] if rank == 0 else [3, 1]
+    out = torch.empty(1 + 3 if rank == 0 else 2 + 1)
+    dist.all_to_all_single(out, torch.ones(sum(split)), [1, 3] if rank == 0 else [2, 1], split)
+    objects = [None, None]
+    dist.all_gather_object(objects, "x" * (rank + 1) * 100)
+    dist.gather(ones, [torch.empty(4), torch.empty(4)] if rank == 0 else None)
+    dist.send(ones, 1) if rank == 0 else dist.recv(ones, 0)
+    work = dist.all_reduce(ones, async_op=True)
+    dist.barrier()
+    work.wait()
+    part = dist.new_group([1, 0])
+    dist.all_reduce(ones, group=part)
+    dist.destroy_process_group(part)
+    time.sleep(1)
+    dist.barrier()
+    dist.destroy_process_group()
+    print("done")
+    """
+    job.start(2, body)
+    for rank in range(2):
+        said = job.output(rank)
+        assert said.endswith("done\n")
+        assert "unisono" not in said
+
+
+def test_a_long_wait_is_told_with_the_stack(job: Job) -> None:
+    body = """
+    def spins():
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            pass
+    if rank:
+        spins()
+    dist.all_reduce(ones)
+    """
+    job.start(2, body, UNISONO_STALL_WARNING_S="1")
+    said = job.output(0)
+    assert "unisono: rank 0 has waited 1" in said
+    assert "for rank 1: rank 1 (pid" in said
+    assert "in spins" in said
+
+
+def test_a_stopped_rank_is_told_and_shown(job: Job) -> None:
+    job.start(2, "print('on', flush=True)\nif rank:\n    os.kill(os.getpid(), signal.SIGSTOP)\ndist.all_reduce(ones)",
+              UNISONO_STALL_WARNING_S="1")  # fmt: skip
+    first = job.ranks[0]
+    assert first.stdout is not None
+    line = ""
+    while "has waited" not in line:
+        line = first.stdout.readline()
+        assert line, "it has ended without a warning"
+    assert "is stopped by a signal, until it gets SIGCONT" in line
+    command = [sys.executable, "-m", "unisono", "doctor", str(first.pid)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "rank 1" in shown
+    assert "is stopped" in shown
+    assert "all_reduce(float32[4], sum)" in shown
+    job.ranks[1].send_signal(18)
+    job.output(0)
+    assert job.ranks[0].returncode == 0
+
+
+def test_a_rank_that_is_not_watched(job: Job) -> None:
+    began = time.monotonic()
+    job.start(2, "dist.all_reduce(ones)\nprint('done')", unwatched=1)
+    said = job.output(0)
+    assert said.count("unisono: rank 1 is not watched, so no rank is") == 1
+    assert said.endswith("done\n")
+    assert job.output(1) == "done\n"
+    assert time.monotonic() - began < 60
+
+
+def test_forks_and_threads(job: Job) -> None:
+    """A forked child is no rank; threads call groups of their own; the end of the child is not the end of the rank."""
+    body = """
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    groups = [dist.new_group() for _ in range(3)]
+    def calls(group):
+        mine = torch.ones(5)
+        for _ in range(50):
+            dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=group)
+    threads = [threading.Thread(target=calls, args=(group,)) for group in groups]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    dist.barrier()
+    dist.destroy_process_group()
+    print("done")
+    """
+    job.start(2, body)
+    for rank in range(2):
+        said = job.output(rank)
+        assert said.endswith("done\n")
+        assert "unisono" not in said
+
+
+def test_a_process_that_ends_well_without_a_word(job: Job) -> None:
+    """As processes of multiprocessing end: the others may go on alone."""
+    job.start(2, "dist.barrier()\nif rank:\n    os._exit(0)\ntime.sleep(2)\nprint('done')")
+    assert job.output(0) == "done\n"
+
+
+def test_a_wait_in_cpp_ends_too(job: Job) -> None:
+    """The reducer of DistributedDataParallel waits in C++: it raises torch's error, and the cause is on stderr."""
+    body = f"""
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+dist.barrier()
+began = time.monotonic()
+try:
+    if rank == 3:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    model(ones.unsqueeze(0)).sum().backward()
+    dist.barrier()
+{REPORT}    time.sleep(3)
+"""
+    job.start(4, body)
+    for rank in (0, 1, 2):
+        said = job.output(rank)
+        assert f"unisono: rank 3 (pid {job.ranks[3].pid}) was killed by signal 9 (SIGKILL)" in said
+        assert "after" in said
+        assert float(said.split("after")[1].split()[0]) < 3, said
+
+
+def test_it_comes_before_the_group(job: Job) -> None:
+    job.start(
+        1,
+        "import unisono\ndel dist.distributed_c10d._new_process_group_helper.__dict__['_unisono']\n"
+        "try:\n    unisono.watch()\nexcept unisono.ArgumentError as error:\n    print(error)",
+    )
+    assert "watch: there is a process group already" in job.output(0)

@@ -1,0 +1,161 @@
+"""Shared memory whose reads and writes have no order but the one that a program asks for: all that a reader may see.
+
+A word keeps all values that were written there. Each process has a view: for each word, the oldest value that it may
+still read. A read takes any value from there on; `explore` tries them all. A fence or an order (`memory_order`) lets
+views travel with words: what a process had seen before its order, a reader of its later words sees after its own order.
+(The model of views of J. Kang and others, A Promising Semantics for Relaxed-Memory Concurrency, 2017, without promises:
+no read sees a value that is written later in the run.)
+
+The code under test runs on a `Page` in place of a memoryview.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+View = dict[int, int]
+"""Byte of a word -> the number of the oldest value that may be read there."""
+
+
+def _join(into: View, other: View) -> None:
+    for at, number in other.items():
+        into[at] = max(into.get(at, 0), number)
+
+
+class Memory:
+    """choose(count): which of so many values a read takes."""
+
+    def __init__(self, choose: Callable[[int], int]) -> None:
+        self._choose = choose
+        self._words: dict[int, list[tuple[int, View]]] = {}
+        self._fenced: View = {}
+        self.running = Process()
+
+    def read(self, at: int) -> int:
+        me, values = self.running, self._words.get(at, [(0, {})])
+        first = me.view.get(at, 0)
+        number = first + (self._choose(len(values) - first) if len(values) - first > 1 else 0)
+        me.view[at] = number
+        _join(me.read, values[number][1])
+        return values[number][0]
+
+    def write(self, at: int, value: int) -> None:
+        me, values = self.running, self._words.setdefault(at, [(0, {})])
+        me.view[at] = len(values)
+        values.append((value, dict(me.ordered)))
+
+    def acquire(self, at: int) -> int:
+        """A load of a kernel: what the word carries, is seen."""
+        value, me = self.read(at), self.running
+        _join(me.view, self._words.get(at, [(0, {})])[me.view[at]][1])
+        return value
+
+    def release(self, at: int, value: int) -> None:
+        """A store of a kernel: the word carries what has been seen."""
+        me = self.running
+        carried, me.ordered = me.ordered, dict(me.view)
+        self.write(at, value)
+        me.ordered = carried
+
+    def acquire_fence(self) -> None:
+        """What words that were read carry, is seen."""
+        _join(self.running.view, self.running.read)
+
+    def order_nothing(self) -> None:
+        """A fence that is missing."""
+
+    def order(self) -> None:
+        """Words that are written from now on carry what has been seen; what words that were read carry, is seen."""
+        me = self.running
+        _join(me.view, me.read)
+        me.ordered = dict(me.view)
+
+    def fence(self) -> None:
+        """Fences of all processes come one after the other."""
+        self.order()
+        me = self.running
+        _join(me.view, self._fenced)
+        _join(self._fenced, me.view)
+        me.ordered = dict(me.view)
+
+    def know_all(self) -> None:
+        """The running process sees all that has been written."""
+        _join(self.running.view, {at: len(values) - 1 for at, values in self._words.items()})
+
+
+class Process:
+    """What one process has seen.
+
+    view: what it may still read.
+    read: what the words carry that it has read.
+    ordered: what the words carry that it writes.
+    """
+
+    def __init__(self) -> None:
+        self.view: View = {}
+        self.read: View = {}
+        self.ordered: View = {}
+
+
+class Page:
+    """A memoryview of such memory. unit: bytes of an element; step: elements from one to the next."""
+
+    def __init__(self, memory: Memory, start: int, nbytes: int, unit: int = 1, step: int = 1) -> None:
+        self._memory, self._start, self._nbytes, self._unit, self._step = memory, start, nbytes, unit, step
+
+    def cast(self, kind: str) -> Page:
+        return Page(self._memory, self._start, self._nbytes, 1 if kind == "B" else 8)
+
+    def __len__(self) -> int:
+        return (self._nbytes // self._unit + self._step - 1) // self._step
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            first, last, step = key.indices(len(self))
+            return Page(self._memory, self._start + first * self._unit, (last - first) * self._unit, self._unit, step)
+        return self._memory.read(self._at(key))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(key, slice):
+            first, _, _ = key.indices(len(self))
+            data, start = bytes(value), self._start + first * self._unit
+            assert start % 8 == 0
+            for k in range(0, len(data), 8):
+                self._memory.write(start + k, int.from_bytes(data[k : k + 8], "little"))
+        else:
+            self._memory.write(self._at(key), value)
+
+    def _at(self, index: int) -> int:
+        assert self._unit == 8
+        assert 0 <= index < len(self)
+        return self._start + 8 * index * self._step
+
+    def __bytes__(self) -> bytes:
+        end, first = self._start + self._nbytes, self._start // 8 * 8
+        data = b"".join(self._memory.read(at).to_bytes(8, "little") for at in range(first, end, 8))
+        return data[self._start - first :][: self._nbytes]
+
+    def tolist(self) -> list[int]:
+        return [self[k] for k in range(len(self))]
+
+
+def explore(scene: Callable[[Callable[[int], int]], Any]) -> Iterator[Any]:
+    """The results of a scene for all choices, one after the other. scene(choose): see `Memory`."""
+    script: list[tuple[int, int]] = []
+    while True:
+        at = 0
+
+        def choose(count: int) -> int:
+            nonlocal at
+            if at == len(script):
+                script.append((0, count))
+            at += 1
+            return script[at - 1][0]
+
+        yield scene(choose)
+        while script and script[-1][0] + 1 == script[-1][1]:
+            script.pop()
+        if not script:
+            return
+        script[-1] = script[-1][0] + 1, script[-1][1]
