@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-from unisono.schedule import prove
+from unisono.schedule import prove, prove_symmetric, trace_symmetric
 from unisono.schedule.algorithms import CATALOGUE, all_gather, all_reduce
-from unisono.schedule.proofs.large_proofs import prove_symmetric, trace_symmetric
 
 EXTRAS = ("proof", "start")
 

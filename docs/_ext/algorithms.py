@@ -8,8 +8,7 @@ from pathlib import Path
 
 import unisono
 from unisono.schedule import count, lower_bounds
-from unisono.schedule.algorithms import CATALOGUE, RESTRICTIONS, Algorithm, formula
-from unisono.schedule.algorithms.formula import lines
+from unisono.schedule.algorithms import CATALOGUE, RESTRICTIONS, Algorithm, formula, lines
 from unisono.schedule.draw import svg, svg_contract
 
 __all__ = ["COLLECTIVES", "RANKS", "names_in", "pages"]

@@ -19,6 +19,7 @@ from unisono.schedule import (
     ROUND,
     Counts,
     N,
+    Rank,
     Y,
     as_collective,
     count,
@@ -27,14 +28,16 @@ from unisono.schedule import (
     once,
     pipeline,
     prove,
+    prove_by_fingerprints,
+    prove_symmetric,
     send,
     seq,
     spread,
     trace,
+    trace_symmetric,
     transpose,
 )
 from unisono.schedule.algorithms import CATALOGUE, all_gather, all_reduce, all_to_all, table
-from unisono.schedule.proofs.large_proofs import Rank, prove_by_fingerprints, prove_symmetric, trace_symmetric
 
 SYMMETRIC = [all_gather.direct, all_gather.ring, all_gather.two_way_ring, all_gather.bruck, all_gather.circulant]
 SYMMETRIC.append(all_gather.pat)

@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
 from importlib import import_module
@@ -57,6 +57,23 @@ class LateModule:
         value = getattr(import_module(self._name, self._package), name)
         self.__dict__[name] = value  # Python does not ask this method for it again
         return value
+
+
+def late_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package whose names, each with its module, are imported when they are first asked for.
+
+    if TYPE_CHECKING:
+        from .late import offered
+    else:
+        __getattr__ = late_names(__name__, {"offered": ".late"})
+    """
+
+    def attribute(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
+        return getattr(import_module(names[name], package), name)
+
+    return attribute
 
 
 _Member = TypeVar("_Member")

@@ -1,5 +1,8 @@
 """A collective as a table of transfers: tables, the algorithms that make them, proofs, choice, prices and drawings."""
 
+from typing import TYPE_CHECKING
+
+from ..base.python import late_names
 from .combine import as_collective, fold, on, once, par, pipeline, seq, transpose
 from .contract import BLOCKED, DUALS, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contract, Fault, contract
 from .count import Bounds, Counts, HostBounds, Levels, count, host_bounds, levels, levels_of, lower_bounds
@@ -36,11 +39,17 @@ from .table import (
 __all__ = [
     "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "DUALS", "HOLDERS", "JOIN", "ONE_IN", "ONE_OUT", "OP",
     "REDUCING", "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "HostBounds",
-    "Hosts", "Levels", "Move", "N", "Proof", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective",
+    "Hosts", "Levels", "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective",
     "check_rows", "contract", "count", "expand", "find_fault", "fold", "host_bounds", "levels", "levels_of",
-    "lower_bounds", "moves", "on", "once", "par", "pipeline", "prove", "send", "seq", "spread", "trace",
-    "transpose", "unwrap",
+    "lower_bounds", "moves", "on", "once", "par", "pipeline", "prove", "prove_by_fingerprints", "prove_symmetric",
+    "send", "seq", "spread", "trace", "trace_symmetric", "transpose", "unwrap",
 ]  # fmt: skip
+
+if TYPE_CHECKING:
+    from .proofs.large_proofs import Rank, prove_by_fingerprints, prove_symmetric, trace_symmetric
+else:
+    _LARGE = "Rank", "prove_by_fingerprints", "prove_symmetric", "trace_symmetric"
+    __getattr__ = late_names(__name__, dict.fromkeys(_LARGE, ".proofs.large_proofs"))
 
 
 def _page(table: Schedule) -> str:

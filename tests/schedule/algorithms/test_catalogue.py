@@ -12,8 +12,7 @@ from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import ADD, COPY, Y, count, lower_bounds, prove, send, trace
-from unisono.schedule.algorithms import CATALOGUE, Algorithm, algorithm, composed, find, table
-from unisono.schedule.algorithms.formula import evaluate, lines
+from unisono.schedule.algorithms import CATALOGUE, Algorithm, algorithm, composed, evaluate, find, lines, table
 
 pytestmark = pytest.mark.quick
 

@@ -9,8 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ...schedule.algorithms import CATALOGUE, formula
-from ...schedule.algorithms.formula import lines
+from ...schedule.algorithms import CATALOGUE, formula, lines
 from .shared.printing import console
 from .shared.target import COLLECTIVES, check_collective
 

@@ -30,12 +30,12 @@ from ....schedule import (
     count,
     lower_bounds,
     prove,
+    prove_by_fingerprints,
+    prove_symmetric,
 )
-from ....schedule.algorithms import CATALOGUE, Algorithm, find
+from ....schedule.algorithms import CATALOGUE, Algorithm, evaluate, find, lines
 from ....schedule.algorithms.declare import Declaration
-from ....schedule.algorithms.formula import evaluate, lines
 from ....schedule.choose import choose, is_oversubscribed
-from ....schedule.proofs.large_proofs import prove_by_fingerprints, prove_symmetric
 
 COLLECTIVES = tuple(dict.fromkeys(entry.collective for entry in CATALOGUE.values()))
 
