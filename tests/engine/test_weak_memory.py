@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import FunctionType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.support.weak_memory import Memory, Page, Process, explore
+from tests.support.weak_memory import Memory, Page, Process, Scene, Weak, allowed, explore
 from unisono.base.records import DepartureKind, Proposal, Wait
 from unisono.engine import memory_order
 from unisono.engine.compile.program import DONE, LineWord, PlanWord, StateWord
@@ -32,29 +32,6 @@ BEGIN, DATA = 1 << 20, 1 << 30
 """Where the pages of a scene begin, and a word of memory that a page is about."""
 
 
-class Scene(NamedTuple):
-    """known: what the writer does before, which the reader sees. read: returns whether what it sees is allowed."""
-
-    known: Callable[[Memory], object]
-    write: Callable[[Memory], object]
-    read: Callable[[Memory], bool]
-
-
-class Weak:
-    """The memory of the present run. unordered: the process that does not order its reads and writes, a mutant."""
-
-    memory: Memory
-    unordered: Process | None = None
-    fences = True
-
-    def order(self) -> None:
-        if self.memory.running is not self.unordered:
-            self.memory.order()
-
-    def fence(self) -> None:
-        (self.memory.fence if self.fences else self.memory.order)()
-
-
 @pytest.fixture
 def weak(monkeypatch: pytest.MonkeyPatch) -> Weak:
     """Code that runs on a processor that keeps no order. Sets of ranks are short: fewer words, fewer choices."""
@@ -65,25 +42,6 @@ def weak(monkeypatch: pytest.MonkeyPatch) -> Weak:
     monkeypatch.setattr(board, "_SET_WORDS", 1)
     monkeypatch.setattr(board, "_PLACE_WORDS", 5)
     return made
-
-
-def allowed(weak: Weak, scene: Scene, mutant: str = "") -> Iterator[bool]:
-    """Whether each result is allowed, for all that the reader may see."""
-
-    def run(choose: Callable[[int], int]) -> bool:
-        memory, writer, reader = Memory(choose), Process(), Process()
-        weak.memory, memory.running = memory, writer
-        scene.known(memory)
-        for process in (writer, reader):
-            memory.running = process
-            memory.know_all()
-        weak.unordered = {"writer": writer, "reader": reader}.get(mutant)
-        memory.running = writer
-        scene.write(memory)
-        memory.running = reader
-        return scene.read(memory)
-
-    return explore(run)
 
 
 def on(memory: Memory) -> Board:

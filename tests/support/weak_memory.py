@@ -12,7 +12,7 @@ The code under test runs on a `Page` in place of a memoryview.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 View = dict[int, int]
 """Byte of a word -> the number of the oldest value that may be read there."""
@@ -159,3 +159,45 @@ def explore(scene: Callable[[Callable[[int], int]], Any]) -> Iterator[Any]:
         if not script:
             return
         script[-1] = script[-1][0] + 1, script[-1][1]
+
+
+class Scene(NamedTuple):
+    """known: what the writer does before, which the reader sees. read: returns whether what it sees is allowed."""
+
+    known: Callable[[Memory], object]
+    write: Callable[[Memory], object]
+    read: Callable[[Memory], bool]
+
+
+class Weak:
+    """The memory of the present run. unordered: the process that does not order its reads and writes, a mutant."""
+
+    memory: Memory
+    unordered: Process | None = None
+    fences = True
+
+    def order(self) -> None:
+        if self.memory.running is not self.unordered:
+            self.memory.order()
+
+    def fence(self) -> None:
+        (self.memory.fence if self.fences else self.memory.order)()
+
+
+def allowed(weak: Weak, scene: Scene, mutant: str = "") -> Iterator[bool]:
+    """Whether each result is allowed, for all that the reader may see."""
+
+    def run(choose: Callable[[int], int]) -> bool:
+        memory, writer, reader = Memory(choose), Process(), Process()
+        weak.memory, memory.running = memory, writer
+        scene.known(memory)
+        for process in (writer, reader):
+            memory.running = process
+            memory.know_all()
+        weak.unordered = {"writer": writer, "reader": reader}.get(mutant)
+        memory.running = writer
+        scene.write(memory)
+        memory.running = reader
+        return scene.read(memory)
+
+    return explore(run)

@@ -65,6 +65,15 @@ def job(tmp_path: Path) -> Iterator[Job]:
         rank.communicate()
 
 
+def ends_without_a_word(job: Job, body: str) -> None:
+    """Two ranks run this program to its end, and nothing is told of them."""
+    job.start(2, body)
+    for rank in range(2):
+        said = job.output(rank)
+        assert said.endswith("done\n")
+        assert "unisono" not in said
+
+
 DIES = f"""
 try:
     if rank == 3:
@@ -128,11 +137,7 @@ def test_calls_that_may_differ_are_no_mismatch(job: Job) -> None:
     dist.destroy_process_group()
     print("done")
     """
-    job.start(2, body)
-    for rank in range(2):
-        said = job.output(rank)
-        assert said.endswith("done\n")
-        assert "unisono" not in said
+    ends_without_a_word(job, body)
 
 
 def test_a_long_wait_is_told_with_the_stack(job: Job) -> None:
@@ -201,11 +206,7 @@ def test_forks_and_threads(job: Job) -> None:
     dist.destroy_process_group()
     print("done")
     """
-    job.start(2, body)
-    for rank in range(2):
-        said = job.output(rank)
-        assert said.endswith("done\n")
-        assert "unisono" not in said
+    ends_without_a_word(job, body)
 
 
 def test_a_process_that_ends_well_without_a_word(job: Job) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -210,17 +211,25 @@ def replace_lend(group: unisono.Group, act: Callable[[], object]) -> None:
 def test_a_rank_that_is_stopped_while_it_lends_the_memory_is_waited_for_with_a_limit(tmp_path: Path) -> None:
     def work() -> float:
         group = unisono.init()
-        lender = group.host.arena.board(0).pid
+        lender = psutil.Process(group.host.arena.board(0).pid)
         unisono.barrier()
+
+        def stop_once() -> None:
+            if not (tmp_path / "0").exists():
+                (tmp_path / "0").touch()
+                lender.suspend()
+
         if group.rank == 0:
-            replace_lend(group, lambda: os.kill(lender, signal.SIGSTOP))
+            replace_lend(group, stop_once)
         else:
             with pytest.raises(unisono.WaitTimeout, match="is to lend the memory") as late:
                 group.shrink(timeout_s=3.0)
             assert late.value.missing == (0,)
             (tmp_path / str(group.rank)).touch()
-            until(lambda: all((tmp_path / name).exists() for name in "12"))
-            os.kill(lender, signal.SIGCONT)
+            until(lambda: all((tmp_path / name).exists() for name in "012"))
+            if group.rank == 1:
+                until(lambda: lender.status() == psutil.STATUS_STOPPED)
+                lender.resume()
         mine = torch.tensor([2.0**group.rank])
         unisono.all_reduce(mine, group=group.shrink())
         return mine.item()
