@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import threading
@@ -18,6 +19,7 @@ import unisono
 from tests.conftest import examples
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
+from unisono.engine.clock import slow_yield_cycles
 from unisono.engine.compile.program import LEARNED_WORDS, StateWord
 from unisono.engine.kernels import kernel
 from unisono.engine.mailbox.poller import Poller
@@ -139,6 +141,20 @@ def test_no_rank_waits_for_ever(ranks: int, spins: int) -> None:
     expected = [v for n in range(calls) for v in (ranks, ranks * n, ranks * n + sum(range(ranks)))]
     seen = unisono.run(hurried, ranks, (7, calls, spins), timeout_s=60)
     assert all(each == expected for each in seen)
+
+
+def yields_on_one_processor(times: int) -> list[int]:
+    """What this rank takes for a slow yield, measured while all ranks measure on one processor."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    unisono.barrier()
+    return [slow_yield_cycles.__wrapped__() for _ in range(times)]
+
+
+def test_what_a_slow_yield_is_can_be_measured_on_a_processor_that_ranks_share() -> None:
+    """Else no yield counts as slow, and a rank spins while the rank that it waits for needs its processor."""
+    alone = min(slow_yield_cycles.__wrapped__() for _ in range(20))
+    one, two = unisono.run(yields_on_one_processor, 2, (20,), timeout_s=60)
+    assert sorted(one + two)[20] < 3 * alone
 
 
 def test_memory_that_is_watched_no_more_stays_while_a_thread_waits() -> None:
