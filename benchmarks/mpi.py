@@ -41,7 +41,7 @@ def find(name: str, ranks: int) -> Launch | str:
     """How to start ranks by the MPI of this name, or why that is not possible."""
     found = _intel() if name == INTEL_MPI else launcher(WHEELS[name])
     if found is None or importlib.util.find_spec("mpi4py") is None:
-        return f"mpi4py or {WHEELS[name]} is not installed: make {sys.prefix}/ready-bench"
+        return f"mpi4py or {WHEELS[name]} is not installed: make .venv/ready-bench"
     program, environment = found
     environment["MPI4PY_LIBMPI"] = str(program.parent.parent / "lib" / f"libmpi.so.{40 if name == OPEN_MPI else 12}")
     if ranks <= len(os.sched_getaffinity(0)):

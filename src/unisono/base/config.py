@@ -81,7 +81,7 @@ class Config:
         "readers begin early, but are written where others have just read",
         amd=512 << 10,  # to write where another processor has just read is dear there
     )
-    one_shot_bytes: int = _setting(8 << 10, "bytes", "the longest vector for which two ranks use a one_shot algorithm")
+    one_shot_bytes: int = _setting(16 << 10, "bytes", "the longest vector for which two ranks use a one_shot algorithm")
     crowd_one_shot_bytes: int = _setting(
         64 << 10,
         "bytes",
