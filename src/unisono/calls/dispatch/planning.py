@@ -1,7 +1,6 @@
 """Make the plan of a checked call: choose the algorithm, compile its table, bind the program."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -112,7 +111,7 @@ def _on_one_host(
     op = request.op if isinstance(request.op, str | CustomOp) else None
     plan = group.host.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
-    return replace(plan, writes=writes, patience_ns=patience, why=why)
+    return plan.but(writes=writes, patience_ns=patience, why=why)
 
 
 def _over_hosts(group: Group, span: "Span", request: Request, algorithm: Any, nbytes: int) -> CallPlan:

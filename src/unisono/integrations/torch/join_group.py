@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +76,7 @@ def join(
                 _all_want_ours(store, rank, size, timeout_s, why_absent)
         members = [whole.world_ranks[member] for member in global_ranks]  # the world may have shrunk
         return make_sub_group(whole, rank, members, name, timeout_s)
-    config = replace(config or Config.from_env(), timeout_s=timeout_s)
+    config = (config or Config.from_env()).but(timeout_s=timeout_s)
     with meeting_page(rank, size):
         meeting = ""
         if global_ranks:

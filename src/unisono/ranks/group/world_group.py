@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -69,7 +68,7 @@ def world_group(
         if not config.link.known:
             from ..rendezvous.measured_link import agreed_link
 
-            config = replace(config, link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
+            config = config.but(link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
     except BaseException as error:
         if carrier is not None:
             carrier.abort()

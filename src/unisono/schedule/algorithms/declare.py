@@ -14,7 +14,6 @@ The decorators leave the functions as they are and add the attribute `declared`.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from ...base.errors import ArgumentError
@@ -104,7 +103,7 @@ def table(function: Callable[..., Any], ranks: int, root: int = 0, collective: s
     else:
         schedule = function(ranks, root) if rooted else function(ranks)
     name = f"{note.collective}.{note.name}"
-    return replace(schedule, collective=note.collective, name=name, root=root if rooted else 0)
+    return schedule.but(collective=note.collective, name=name, root=root if rooted else 0)
 
 
 def _rounds(
