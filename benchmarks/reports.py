@@ -23,6 +23,8 @@ from unisono.tools.cli.shared.printing import date, processors
 
 OURS, GLOO, OPEN_MPI, MPICH, INTEL_MPI = "unisono", "Gloo", "Open MPI", "MPICH", "Intel MPI"
 
+_FIGURES: Mapping[str, Callable[[list[float]], float]] = {"Medians": median, "Least times": min}
+
 SHARED = "unisono shared"
 """unisono on tensors in shared memory, made by `unisono.empty`."""
 
@@ -85,11 +87,13 @@ def in_ms(seconds: Sequence[float]) -> str:
 
 
 def ours_beside_gloo(
-    titles: Sequence[str], rows: Mapping[str, Sequence[Mapping[str, list[float]] | None]]
+    titles: Sequence[str],
+    rows: Mapping[str, Sequence[Mapping[str, list[float]] | None]],
+    figures: Mapping[str, Callable[[list[float]], float]] = _FIGURES,
 ) -> list[str]:
-    """A table of medians and one of least times, with the seconds that each contender took; None: an empty cell."""
+    """A table for each figure, such as the median, of the seconds that each contender took; None: an empty cell."""
     lines = []
-    for title, figure in (("Medians", median), ("Least times", min)):
+    for title, figure in figures.items():
         cells = [[name, *(_beside(times, figure) for times in of_row)] for name, of_row in rows.items()]
         lines += ["", f"## {title}, in µs: ours / Gloo", *table(titles, cells)]
     return lines
