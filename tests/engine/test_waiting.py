@@ -121,6 +121,29 @@ def test_a_rank_that_waits_long_leaves_the_processor_to_others(worlds: Worlds, r
         assert cpu < 0.5 * wall
 
 
+def count_looks(seconds: float) -> int:
+    """How often this rank looks at its peers while the last rank is late by so many seconds."""
+    from unisono.ranks.failures.attend import Watch
+
+    looks, look = [0], Watch.look
+
+    def counted(watch: Watch, waiting_for: int, waited_s: float, allowed_s: float) -> None:
+        looks[0] += 1
+        look(watch, waiting_for, waited_s, allowed_s)
+
+    Watch.look = counted
+    if unisono.get_rank():
+        time.sleep(seconds)  # the delay is what is tested
+    unisono.barrier()
+    return looks[0]
+
+
+def test_a_rank_that_waits_long_looks_at_its_peers_less_often() -> None:
+    with unisono.World(2, timeout_s=60, config=unisono.Config(look_up_s=0.002)) as world:
+        looks = world.run(count_looks, 1.0)[0]
+    assert 10 < looks < 300  # of 500 looks every 2 ms; each of them lasts
+
+
 def hurried(seed: int, calls: int, spins: int) -> list[float]:
     """Small calls back to back, each rank now and then late by a time of its own. Odd ranks nap, the others yield."""
     group = unisono.init()

@@ -132,7 +132,10 @@ class Config(Value):
         "address space of each rank for shared tensors, backed when used; 0 means half of the machine's memory",
     )
     look_up_s: float = _setting(
-        0.02, "seconds", "how often a waiting kernel returns to Python, for signals, dead peers and the timeout"
+        0.02,
+        "seconds",
+        "how often a waiting kernel returns to Python, for signals, dead peers and the timeout; up to five times less "
+        "often after seconds",
     )
     spins: int = _setting(
         2000, "count", "pauses before a waiting rank first yields, where every rank has its own processor"

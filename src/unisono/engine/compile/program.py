@@ -45,6 +45,11 @@ LEARNED_WORDS = 3
 """The memory of a waiting loop: the present number of spins, slow yields in a row, and the cycle until which to nap."""
 
 
+LOOK_UPS, LOOK_UP_SHARE = 5, 30
+"""A rank that has waited for long looks at its peers after a thirtieth of its wait, at most five times as late as at
+first: a look takes some 0.3 ms of a processor.
+"""
+
 ENTER, LEAVE = -1, -2
 """Stand for a round: rows up to the gate, and waits until no peer uses this rank's tensors any more."""
 
@@ -149,7 +154,7 @@ class StateWord(IntEnum):
     SPINS = 9  # most pauses before a yield
     LEARNED = 10  # from earlier waits: LEARNED_WORDS words
     SLOW_YIELD_CYCLES = 13  # cycles: a slower yield has let another process run
-    LOOK_UP_NS = 14  # longest stay in the kernel without a look from Python
+    LOOK_UP_NS = 14  # longest stay in the kernel without a look from Python, at first: see LOOK_UPS
     CALL = 15  # number of the call, over all calls
     SCRATCH = 16  # address of a block that stays in the first-level cache
     FLOOR = 17  # every rank has posted this step

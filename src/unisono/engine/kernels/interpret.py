@@ -15,6 +15,8 @@ from ..compile.program import (
     DISAGREE,
     DONE,
     FAILED,
+    LOOK_UP_SHARE,
+    LOOK_UPS,
     MAPPED,
     OUT,
     STAGE,
@@ -58,12 +60,9 @@ def put(base, word, value):  # type: ignore[no-untyped-def]
 @compiled
 def _wait(address, goal, rank, state):  # type: ignore[no-untyped-def]
     """Wait for a word of this rank: 1 when it has reached the goal, 0 when it is time to return to Python."""
-    most, slow, limit_ns = (
-        get(state, StateWord.SPINS),
-        get(state, StateWord.SLOW_YIELD_CYCLES),
-        get(state, StateWord.LOOK_UP_NS),
-    )
-    waited_ns = get(state, StateWord.WAITED_NS)
+    most, slow = get(state, StateWord.SPINS), get(state, StateWord.SLOW_YIELD_CYCLES)
+    waited_ns, look_up_ns = get(state, StateWord.WAITED_NS), get(state, StateWord.LOOK_UP_NS)
+    limit_ns = min(max(look_up_ns, waited_ns // LOOK_UP_SHARE), LOOK_UPS * look_up_ns)
     asleep = get(state, StateWord.CONTROL) + _LINE * rank + 8 * LineWord.ASLEEP if get(state, StateWord.SLEEPS) else 0
     learned = state + 8 * StateWord.LEARNED
     done = wait(address, goal, 0, 0, most, slow, learned, waited_ns, limit_ns, asleep)

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ...engine.clock import read_cycles
-from ...engine.compile.program import WAITING, StateWord
+from ...engine.compile.program import LOOK_UP_SHARE, LOOK_UPS, WAITING, StateWord
 from ...engine.mailbox.poller import Poller
 from .exchange import Exchange
 
@@ -27,8 +27,6 @@ _AGAIN_S, _AGAIN_SHARE = 300e-6, 30
 """A rank that sleeps wakes by itself, too, after a thirtieth of its wait so far, at least _AGAIN_S, and looks. Beside
 processes that compute, the thread that would wake it may get a processor later than the rank does.
 """
-_LOOK_UPS = 5
-"""The longest stay of a rank that has waited for long, in LOOK_UP_NS: each return takes some 0.3 ms of a processor."""
 _POLLED = 4
 """The most messages that a rank looks at; each rank has one under way in each piece of a vector."""
 
@@ -48,7 +46,7 @@ def until(
     missing: Callable[[], int | None], pause: Pause, words: memoryview, look: Callable[[], Iterable[int]]
 ) -> Iterator[int]:
     """Wait until no rank is missing. Yields WAITING | rank << 8 after LOOK_UP_NS, see `StateWord`, of waiting; later on
-    after a longer stay each time, of at most _LOOK_UPS times LOOK_UP_NS.
+    after a longer stay each time, see LOOK_UPS.
 
     look: the outcomes by which this rank looks at its peers before that, if it must.
     """
@@ -56,7 +54,7 @@ def until(
     while (rank := missing()) is not None:
         yield from look()
         look_up_s = words[_LOOK_UP] * 1e-9
-        left_s = since + min(max(look_up_s, (now - began) / _AGAIN_SHARE), _LOOK_UPS * look_up_s) - now
+        left_s = since + min(max(look_up_s, (now - began) / LOOK_UP_SHARE), LOOK_UPS * look_up_s) - now
         if left_s <= 0.0:
             yield WAITING | rank << 8
             since = now = time.monotonic()

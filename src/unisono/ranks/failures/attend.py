@@ -1,7 +1,8 @@
 """Handle a kernel or relay that returns unfinished: look at all peers, then run it again or raise.
 
-It returns after at most `look_up_s` seconds of waiting (20 ms by default). Python then handles signals such as Ctrl-C,
-looks at every peer, and `judge` decides. Ranks of other hosts are judged only by fresh copies of their boards.
+It returns after `look_up_s` seconds of waiting (20 ms by default), later on after up to 100 ms. Python then handles
+signals such as Ctrl-C, looks at every peer, and `judge` decides. Ranks of other hosts are judged only by fresh copies
+of their boards.
 """
 
 from __future__ import annotations
