@@ -12,6 +12,7 @@ AArch64, with its numbers of system calls. What it does not show:
 - Pages have 4 KiB, as below. For pages of 16 and 64 KiB there is tests/engine/test_page_sizes.py.
 - QEMU has no `process_vm_readv`, so ranks stage private tensors; no robust lists, so a sentinel's end is not seen; and
   it does not tell how a process has ended that is no child (PIDFD_GET_INFO).
+- Its counter of cycles counts microseconds, so a short call seems to have no end in the log of calls.
 - Speed.
 """
 
