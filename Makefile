@@ -51,6 +51,8 @@ $(VENV)/ready-docs: $(VENV)/ready
 
 $(VENV)/ready-bench: $(VENV)/ready
 	$(PIP) --editable '.[bench]'
+	$(PYTHON) -m venv $(VENV)/impi  # Intel MPI's wheel has the names of MPICH's files
+	-$(VENV)/impi/bin/pip install --quiet impi-rt
 	touch $@
 
 $(VENV)/ready-ucx: $(VENV)/ready
