@@ -14,7 +14,7 @@ help:
 	@echo "make quick   proofs, decisions, and the most common calls: a minute on 2 processors"
 	@echo "make test    all tests but the long ones, the quick ones first: some ten minutes on 2 processors"
 	@echo "make nightly all tests, then aarch64, mutants, matrix, chaos, fuzz, fuzz-faults and leaks: some hours"
-	@echo "make aarch64 tests on AArch64, which QEMU emulates: ten minutes, a download of 3 GB the first time; root is not needed"
+	@echo "make aarch64 tests on AArch64, which QEMU emulates: eight minutes, and a download of 3 GB the first time; root is not needed"
 	@echo "make mutants make mended mistakes again, and see which ring of tests finds each"
 	@echo "make docs    the documentation, in docs/_build/html; warnings are errors"
 	@echo "make notebooks   execute the notebooks of the documentation"

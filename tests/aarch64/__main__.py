@@ -12,6 +12,8 @@ AArch64, with its numbers of system calls. What it does not show:
 - Pages have 4 KiB, as below. For pages of 16 and 64 KiB there is tests/engine/test_page_sizes.py.
 - QEMU has no `process_vm_readv`, so ranks stage private tensors; no robust lists, so a sentinel's end is not seen; and
   it does not tell how a process has ended that is no child (PIDFD_GET_INFO).
+- The files of machine code that need no linker: for AArch64 there are none.
+- Its counter of cycles counts microseconds, so a short call seems to have no end in the log of calls.
 - Speed.
 """
 
@@ -25,10 +27,11 @@ from tests.aarch64.system import PYTHON, Missing, System
 
 ROOT = Path(__file__).parents[2]
 TESTS = (
-    "tests/quick/test_calls.py",
-    *(f"tests/engine/test_{name}.py" for name in ("arena", "board", "mailbox", "waiting")),
+    *("tests/quick/test_calls.py", "tests/integrations/torch/test_calls.py", "tests/ranks/group/test_survivors.py"),
+    *(f"tests/engine/test_{name}.py" for name in ("arena", "board", "custom_ops", "mailbox", "reducers", "waiting")),
 )
-"""What runs on ranks, and what the engine's parts do. Tables are proved by the same Python everywhere."""
+"""Calls, with the backend of torch.distributed, too; ranks that die, and the agreement of the others; and what the
+engine's parts do. Tables are proved by the same Python everywhere."""
 LIMIT_S = 600
 """Of a test."""
 OPTIONS = (

@@ -14,6 +14,8 @@ mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/tmp"
 mount --bind "$checkout" "$root$checkout"
+# QEMU takes memory for each page that a program maps, reserved or not: a test that maps terabytes ends, not the machine.
+ulimit -d 8388608
 # Not `exec`: the first process of a namespace does not die of a signal.
 PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 chroot "$root" sh -c 'cd "$0" && exec "$@"' "$checkout" "$@"

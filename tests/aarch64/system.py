@@ -19,7 +19,7 @@ KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SUITE, PYTHON = "bookworm", "3.11"
 """A release of Debian, and the version of its Python."""
 PACKAGES = (f"python{PYTHON}", "libstdc++6", "libgomp1", "bash", "coreutils", "dash", "procps")
-NEEDED = ("apt-get", "dpkg-deb", "tar", "unshare")
+NEEDED = ("apt-get", "dpkg", "dpkg-deb", "tar", "unshare")
 TESTERS = ("expecttest", "hypothesis", "numpy", "psutil", "pytest", "pyyaml")
 """How names of packages begin that tests need, of those for developers."""
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"

@@ -7,6 +7,7 @@ However the ranks of a traced job end, its trace and their last calls can be had
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -24,8 +25,11 @@ from tests.observe.test_trace import NEEDED, read
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout
 from unisono.base.records import CallRecord
+from unisono.engine.clock import Clock
+from unisono.engine.logs import rank_logs
 from unisono.engine.logs.plan_registry import PlanNote
-from unisono.engine.logs.rank_logs import MESSAGES, LoggedMessage, MessageLog, message_log_bytes
+from unisono.engine.logs.rank_logs import MESSAGES, CallLog, LoggedMessage, MessageLog, log_bytes, message_log_bytes
+from unisono.observe.traces import recorded as recording
 from unisono.observe.traces.last_calls import last_calls_text
 from unisono.observe.traces.recorded import jobs_in, recorded
 from unisono.observe.traces.tracks import MessageGroup, RankCall, Track, message_flows, pairs_of, rank_messages
@@ -34,6 +38,36 @@ from unisono.tools.cli import app
 
 def message_log(messages: int = 8) -> MessageLog:
     return MessageLog(memoryview(bytearray(message_log_bytes(messages))))
+
+
+@pytest.mark.parametrize("what", ["calls", "messages"])
+def test_a_recording_leaves_out_what_is_being_written(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(bytes({"calls": log_bytes, "messages": message_log_bytes}[what](8)))
+    with path.open("r+b") as file:
+        memory = memoryview(mmap.mmap(file.fileno(), 0))
+    messages, calls = MessageLog(memory), CallLog(memory)
+
+    def log(number: int) -> None:
+        if what == "calls":
+            calls.enter(number, 1, number)
+        else:
+            assert messages.write(1, 2, 3, 4, 5, 6, 7) == number
+
+    for number in range(1, 9):
+        log(number)
+    numbers = iter(range(9, 10))
+
+    def write_meanwhile() -> None:
+        for number in numbers:
+            log(number)
+
+    monkeypatch.setattr(rank_logs, "order", write_meanwhile)
+    clocks = Clock(0, 0), Clock(9, 9)
+    seen = recording._calls(path, *clocks, lambda _: None) if what == "calls" else recording._messages(path)
+    assert [one.number for one in seen] == [4, 5, 6, 7, 8]
 
 
 def test_the_last_messages_are_kept() -> None:

@@ -123,9 +123,15 @@ def _beside(place: Path, name: str) -> Path:
 
 
 def _messages(path: Path) -> list[LoggedMessage]:
-    with suppress(OSError, ValueError), path.open("rb") as file:
-        return MessageLog(memoryview(file.read())).read()
+    with suppress(OSError, ValueError):
+        return MessageLog(_mapped(path)).read()
     return []
+
+
+def _mapped(path: Path) -> memoryview:
+    """A log that its rank may be writing: it finds out what is half written, which it would not in a copy."""
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
 def _note(note: dict[str, Any]) -> PlanNote:
@@ -143,8 +149,7 @@ def _rows(path: Path, first: Clock, last: Clock, calls: Sequence[RankCall]) -> d
 
 def _calls(path: Path, first: Clock, last: Clock, what: Callable[[int], PlanNote | None]) -> list[RankCall]:
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
-            log = CallLog(memoryview(bytes(memory)))
+        log = CallLog(_mapped(path))
     except (OSError, ValueError):
         return []
     return calls_of(log, first, last, what)
