@@ -18,6 +18,55 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant(
+        "a lane copies the first piece in place of its own",
+        "engine/kernels/lanes.py",
+        " + k * piece * get(plan, PlanWord.ITEM)",
+        "",
+        ("engine/test_lanes.py",),
+    ),
+    Mutant(
+        "the last piece of a move is as long as the others",
+        "engine/kernels/lanes.py",
+        "min(piece, get(lanes, LaneWord.COUNT) - k * piece)",
+        "piece",
+        ("engine/test_lanes.py",),
+    ),
+    Mutant(
+        "the rest of a move that does not divide is left out",
+        "engine/kernels/lanes.py",
+        "pieces = (n + piece - 1) // piece",
+        "pieces = n // piece",
+        ("engine/test_lanes.py",),
+    ),
+    Mutant(
+        "a move ends before the helpers have finished their pieces",
+        "engine/kernels/lanes.py",
+        "while load_acquire(lanes + 8 * LaneWord.FINISHED) < due:",
+        "while load_acquire(lanes + 8 * LaneWord.FINISHED) < due - pieces:",
+        ("engine/test_lanes.py",),
+    ),
+    Mutant(
+        "two calls share moves at the same time",
+        "engine/kernels/lanes.py",
+        "if swap(lanes + 8 * LaneWord.BUSY, 1) != 0:",
+        "if swap(lanes + 8 * LaneWord.BUSY, 1) > 1:",
+        ("engine/test_lanes.py",),
+    ),
+    Mutant(
+        "a move fails because an earlier one has failed",
+        "engine/kernels/lanes.py",
+        "    put(lanes, LaneWord.STATUS, DONE)\n",
+        "",
+        ("engine/test_lanes.py",),
+    ),
+    Mutant(
+        "ranks of other groups count as idle",
+        "schedule/choose/lanes.py",
+        "busy = movers + neighbours - ranks",
+        "busy = movers",
+        ("engine/test_lanes.py",),
+    ),
+    Mutant(
         "a rank decides by what only its own host knows, which may be lost",
         "hosts/sentinel/board_replicas.py",
         " or any(of == gid for _, of, _ in self._unread)",

@@ -126,6 +126,7 @@ class Host:
         state[StateWord.LOOK_UP_NS] = int(config.look_up_s * 1e9)
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
         state[StateWord.ADDRESSES] = self._addresses.ctypes.data
+        state[StateWord.LANES] = self.lender.helpers.address
         state[StateWord.LOG], state[StateWord.LOG_MASK] = arena.log_address(rank), CALLS - 1
         self._line = arena.control(rank)
         self._asleep = self._line + 8 * LineWord.ASLEEP
@@ -211,6 +212,13 @@ class Host:
         plan = bind(program, record, blocks, kernels, self.arena.half, self.config)
         plan.words[PlanWord.NOTE] = note = self.note_plan(plan)
         return replace(plan, note=note)
+
+    def use_lanes(self, plan: Plan, lanes: int) -> None:
+        """Let so many threads of each rank that moves bytes share the long moves of this plan."""
+        moves = self.rank in plan.program.movers
+        plan.words[PlanWord.LANES] = lanes if moves or lanes == 1 else 0
+        if moves:
+            self.lender.helpers.start(lanes - 1)
 
     def note_plan(self, plan: CallPlan) -> int:
         """Write a note on a plan, for readers of the log; return its number."""

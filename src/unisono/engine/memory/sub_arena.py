@@ -20,6 +20,7 @@ from hashlib import blake2b
 from ...base.errors import InternalError
 from ...base.records import DepartureKind
 from ..compile.program import LineWord
+from ..helpers import Helpers
 from ..memory_order import order
 from .arena import ENTRIES, KEY_BYTES, NO_ROOM, PAGE, Arena, Layout
 from .board import Board
@@ -111,6 +112,7 @@ class Lender:
     def __init__(self, arena: Arena, heap: Heap) -> None:
         self.arena, self.heap = arena, heap
         self.plan_registry, self.messages = arena.plan_registry(heap.rank), arena.messages(heap.rank)
+        self.helpers = Helpers(arena.size)
         self.left: deque[SubArena] = deque()
         self._announced: list[weakref.ref[SubArena] | int | None] = [None] * ENTRIES
         """The entries of this rank's table: regions, or NO_ROOM."""

@@ -1,0 +1,34 @@
+"""Lanes where there would be none: in short calls, and more of them than there are processors."""
+
+from __future__ import annotations
+
+import unisono
+from unisono.calls.dispatch import planning
+from unisono.calls.dispatch.plan_cache import forget_plans
+from unisono.engine.compile.plan import Plan
+from unisono.engine.compile.program import PlanWord
+from unisono.engine.host import Host
+from unisono.schedule.choose.lanes import Lanes
+
+PIECE_BYTES = 64
+
+_use_lanes = Host.use_lanes
+
+
+def _use(host: Host, plan: Plan, lanes: int) -> None:
+    plan.words[PlanWord.LANE_BYTES] = PIECE_BYTES
+    _use_lanes(host, plan, lanes)
+
+
+def without_limits() -> None:
+    """In this process, all calls have as many lanes as the settings say; pieces may have one cache line."""
+    planning.choose_lanes = lambda *args: Lanes(args[-1].lanes)
+    Host.use_lanes = _use  # type: ignore[method-assign]
+
+
+def with_lanes(lanes: int) -> None:
+    """From now on, calls of the default group have so many lanes on this rank."""
+    without_limits()
+    group = unisono.init()
+    group.host.config = group.host.config.having({"lanes": lanes})
+    forget_plans(group)
