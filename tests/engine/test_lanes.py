@@ -34,7 +34,7 @@ from unisono.engine.compile.program import (
 )
 from unisono.engine.helpers import Helpers
 from unisono.engine.kernels import kernel
-from unisono.schedule.choose.lanes import Lanes, Processors, choose_lanes
+from unisono.schedule.choose.lane_limits import Lanes, Processors, choose_lanes
 
 MOST_S = 60.0
 COMBINE = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
@@ -355,7 +355,7 @@ FREE = Processors(16, 16, None, 16)
 def test_there_are_never_more_lanes_than_processors_for_them(
     lanes: int, movers: int, ranks: int, neighbours: int, here: Processors, expected: int, because: str
 ) -> None:
-    found = choose_lanes(16 << 20, movers, ranks, neighbours, here, Config(lanes=lanes))
+    found = choose_lanes(1 << 30, movers, ranks, neighbours, here, Config(lanes=lanes))
     assert found.number == expected
     assert because in found.why
 

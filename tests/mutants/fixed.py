@@ -61,7 +61,7 @@ MUTANTS = [
     ),
     Mutant(
         "ranks of other groups count as idle",
-        "schedule/choose/lanes.py",
+        "schedule/choose/lane_limits.py",
         "busy = movers + neighbours - ranks",
         "busy = movers",
         ("engine/test_lanes.py",),

@@ -7,23 +7,23 @@ from unisono.calls.dispatch import planning
 from unisono.calls.dispatch.plan_cache import forget_plans
 from unisono.engine.compile.plan import Plan
 from unisono.engine.compile.program import PlanWord
-from unisono.engine.host import Host
-from unisono.schedule.choose.lanes import Lanes
+from unisono.engine.helpers import Helpers
+from unisono.schedule.choose.lane_limits import Lanes
 
 PIECE_BYTES = 64
 
-_use_lanes = Host.use_lanes
+_share = Helpers.share
 
 
-def _use(host: Host, plan: Plan, lanes: int) -> None:
+def _share_much(helpers: Helpers, plan: Plan, rank: int, lanes: int) -> None:
     plan.words[PlanWord.LANE_BYTES] = PIECE_BYTES
-    _use_lanes(host, plan, lanes)
+    _share(helpers, plan, rank, lanes)
 
 
 def without_limits() -> None:
     """In this process, all calls have as many lanes as the settings say; pieces may have one cache line."""
     planning.choose_lanes = lambda *args: Lanes(args[-1].lanes)
-    Host.use_lanes = _use  # type: ignore[method-assign]
+    Helpers.share = _share_much  # type: ignore[method-assign]
 
 
 def with_lanes(lanes: int) -> None:

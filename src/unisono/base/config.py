@@ -147,7 +147,7 @@ class Config:
         "differ in it",
     )
     lane_bytes: int = _setting(
-        16 << 20,
+        32 << 20,
         "bytes",
         "the shortest vector whose copies and sums several threads share, as to wake a thread takes some 50 µs; ranks "
         "may differ in it",

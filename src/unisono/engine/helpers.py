@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import numpy as np
 
-from .compile.program import ROOM, LaneWord
+from .compile.plan import Plan
+from .compile.program import ROOM, LaneWord, PlanWord
 from .kernels import kernel
 
 _ENDS_S = 1.0
@@ -33,6 +34,13 @@ class Helpers:
         self._memory[(self.address - self._memory.ctypes.data) // 8 + LaneWord.OWN] = self._own.ctypes.data
         self._threads: list[threading.Thread] = []
         self._ended = False
+
+    def share(self, plan: Plan, rank: int, lanes: int) -> None:
+        """Let so many threads share the long moves of this plan, of this rank of its group, if the rank has moves."""
+        moves = rank in plan.program.movers
+        plan.words[PlanWord.LANES] = lanes if moves or lanes == 1 else 0
+        if moves:
+            self.start(lanes - 1)
 
     def start(self, count: int) -> None:
         """Let there be at least so many helpers; there are fewer if the system refuses a thread."""

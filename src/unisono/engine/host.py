@@ -114,8 +114,8 @@ class Host:
         self.processors_to_spare = arena.neighbours < processors
         self.processors_for_carriers = 2 * arena.neighbours <= processors
         """Has each rank of this machine a processor of its own, and one for the thread that moves its messages?"""
-        state[StateWord.PC] = -1
-        state[StateWord.CALL] = 1
+        state[StateWord.PC], state[StateWord.CALL] = -1, 1
+        state[StateWord.LANES] = self.lender.helpers.address
         state[StateWord.RANKS], state[StateWord.ME] = self.size, rank
         state[StateWord.CONTROL], state[StateWord.STAGING] = arena.control(0), arena.stage(0)
         state[StateWord.STAGE_STRIDE], state[StateWord.HALF] = arena.stage_stride, arena.half
@@ -126,7 +126,6 @@ class Host:
         state[StateWord.LOOK_UP_NS] = int(config.look_up_s * 1e9)
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
         state[StateWord.ADDRESSES] = self._addresses.ctypes.data
-        state[StateWord.LANES] = self.lender.helpers.address
         state[StateWord.LOG], state[StateWord.LOG_MASK] = arena.log_address(rank), CALLS - 1
         self._line = arena.control(rank)
         self._asleep = self._line + 8 * LineWord.ASLEEP
@@ -212,13 +211,6 @@ class Host:
         plan = bind(program, record, blocks, kernels, self.arena.half, self.config)
         plan.words[PlanWord.NOTE] = note = self.note_plan(plan)
         return replace(plan, note=note)
-
-    def use_lanes(self, plan: Plan, lanes: int) -> None:
-        """Let so many threads of each rank that moves bytes share the long moves of this plan."""
-        moves = self.rank in plan.program.movers
-        plan.words[PlanWord.LANES] = lanes if moves or lanes == 1 else 0
-        if moves:
-            self.lender.helpers.start(lanes - 1)
 
     def note_plan(self, plan: CallPlan) -> int:
         """Write a note on a plan, for readers of the log; return its number."""

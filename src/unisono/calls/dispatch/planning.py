@@ -19,7 +19,7 @@ from ...ranks.group.group import Group
 from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove
 from ...schedule.algorithms.catalogue import find
 from ...schedule.choose import choose, crosses_memory, is_oversubscribed, zero_copy_limit
-from ...schedule.choose.lanes import Processors, choose_lanes
+from ...schedule.choose.lane_limits import Processors, choose_lanes
 from ..arguments import scale_name
 from .background import patience_ns
 from .plan_cache import drop_shortcuts, in_heap
@@ -116,7 +116,7 @@ def _on_one_host(
         here = Processors.of_this_process(torch.get_num_threads())
         ranks, movers = group.size, len(plan.program.movers)
         lanes = choose_lanes(nbytes, movers, ranks, group.host.arena.neighbours, here, group.host.config)
-        group.host.use_lanes(plan, lanes.number)
+        group.host.lender.helpers.share(plan, group.rank, lanes.number)
         why += f"; {lanes.why}" if lanes.why else ""
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
     return replace(plan, writes=writes, patience_ns=patience, why=why)

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from ....base.config import Config
 from ....engine.compile.compile_schedule import compile_schedule
 from ....engine.compile.program import Lowering
-from ....schedule.choose.lanes import Processors, choose_lanes
+from ....schedule.choose.lane_limits import Processors, choose_lanes
 from .target import IN_PLACE, MOST_EXACT, Target
-
-__all__ = ["lane_rows"]
 
 
 def lane_rows(target: Target, nbytes: int) -> Iterator[tuple[str, str]]:

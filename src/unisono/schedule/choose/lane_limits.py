@@ -13,8 +13,6 @@ from ...base.linux import allowance
 from ...base.python import once
 from ...base.units import format_bytes, plural
 
-__all__ = ["Lanes", "Processors", "choose_lanes"]
-
 
 class Processors(NamedTuple):
     """What a rank may use.
