@@ -121,8 +121,7 @@ def help_lanes(lanes, own, scratch):  # type: ignore[no-untyped-def]
             _take(lanes, own, scratch)
         else:
             add(lanes + 8 * LaneWord.SLEEPERS, 1)
-            if load_acquire(lanes + 8 * LaneWord.END) == 0:
-                futex_wait(FUTEX, lanes + 8 * LaneWord.JOB + 4, seen, _SLEEP_NS)
+            futex_wait(FUTEX, lanes + 8 * LaneWord.JOB + 4, seen, _SLEEP_NS)
             add(lanes + 8 * LaneWord.SLEEPERS, -1)
     return 0
 
