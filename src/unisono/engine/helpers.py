@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from ..schedule.choose.lane_limits import Lanes
 from .compile.plan import Plan
 from .compile.program import ROOM, LaneWord, PlanWord
 from .kernels import kernel
@@ -35,12 +36,13 @@ class Helpers:
         self._threads: list[threading.Thread] = []
         self._ended = False
 
-    def share(self, plan: Plan, rank: int, lanes: int) -> None:
-        """Let so many threads share the long moves of this plan, of this rank of its group, if the rank has moves."""
-        moves = rank in plan.program.movers
-        plan.words[PlanWord.LANES] = lanes if moves or lanes == 1 else 0
-        if moves:
-            self.start(lanes - 1)
+    def share(self, plan: Plan, rank: int, lanes: Lanes) -> None:
+        """Let the lanes share the long moves of this plan, if this rank of its group moves bytes."""
+        if rank in plan.program.movers:
+            plan.words[PlanWord.LANES] = lanes.number
+            self.start(lanes.number - 1)
+        else:
+            plan.words[PlanWord.LANES] = 0 if lanes.leave else 1
 
     def start(self, count: int) -> None:
         """Let there be at least so many helpers; there are fewer if the system refuses a thread."""

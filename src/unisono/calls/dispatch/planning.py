@@ -113,10 +113,11 @@ def _on_one_host(
     op = request.op if isinstance(request.op, str | CustomOp) else None
     plan = group.host.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
     if group.host.config.lanes > 1:
-        here = Processors.of_this_process(torch.get_num_threads())
-        ranks, movers = group.size, len(plan.program.movers)
-        lanes = choose_lanes(nbytes, movers, ranks, group.host.arena.neighbours, here, group.host.config)
-        group.host.lender.helpers.share(plan, group.rank, lanes.number)
+        arena, neighbours = group.world.host.arena, group.host.arena.neighbours
+        pids = [arena.board(rank).pid for rank in range(arena.size)]
+        here = Processors.here(pids, neighbours - arena.size, torch.get_num_threads())
+        lanes = choose_lanes(nbytes, len(plan.program.movers), group.size, neighbours, here, group.host.config)
+        group.host.lender.helpers.share(plan, group.rank, lanes)
         why += f"; {lanes.why}" if lanes.why else ""
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
     return replace(plan, writes=writes, patience_ns=patience, why=why)

@@ -6,6 +6,8 @@ memory, the root only waits: it leaves its processor to the other ranks.
 """
 
 import os
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from ...base.config import Config
@@ -18,27 +20,44 @@ class Processors(NamedTuple):
     """What a rank may use.
 
     own: the processors on which it may run.
-    machine: all processors of the machine.
+    sharers: the ranks, this one included, that may run on one of these, too.
     quota: the processor time per second that control groups leave to all ranks; None: no limit.
     threads: the number of threads that PyTorch uses in this process, such as OMP_NUM_THREADS.
     """
 
     own: int
-    machine: int
+    sharers: int
     quota: float | None
     threads: int
 
     @classmethod
-    def of_this_process(cls, threads: int) -> "Processors":
-        """What the system says. threads: see above."""
-        return cls(len(os.sched_getaffinity(0)), os.cpu_count() or 1, _quota(), threads)
+    def here(cls, pids: Iterable[int], others: int, threads: int) -> "Processors":
+        """What the system says. pids: of this machine's ranks, as far as they are known. others: the number of the
+        other ranks. threads: see above.
+        """
+        mine = os.sched_getaffinity(0)
+        return cls(len(mine), others + sum(_overlap(pid, mine) for pid in pids), _quota(), threads)
+
+
+def _overlap(pid: int, mine: AbstractSet[int]) -> bool:
+    """May this process run on one of these processors? True if it is not known."""
+    try:
+        return bool(os.sched_getaffinity(pid) & mine)
+    except OSError:
+        return True
 
 
 class Lanes(NamedTuple):
-    """The number of lanes of a rank that moves bytes, and the reason for it, if they were asked for."""
+    """The lanes of a call.
+
+    number: of each rank that moves bytes.
+    why: the reason for the number, if several were asked for.
+    leave: do ranks that only wait sleep at once, because the others need their processors?
+    """
 
     number: int
     why: str = ""
+    leave: bool = False
 
 
 @once
@@ -57,14 +76,17 @@ def choose_lanes(nbytes: int, movers: int, ranks: int, neighbours: int, here: Pr
     if nbytes < config.lane_bytes:
         return Lanes(1, f"1 lane: below {format_bytes(config.lane_bytes)}, to wake a helper takes longer than it saves")
     busy = movers + neighbours - ranks
-    bound = here.own * neighbours <= here.machine  # each rank to processors of its own
+    beside = min(busy, here.sharers)
     limits = [
         (config.lanes, "as set"),
-        (here.own if bound else here.own // busy, f"{plural(here.own, 'processor')}{' of its own' if bound else ''}"),
+        (here.own // beside, plural(here.own, "processor") + (" of its own" if here.sharers == 1 else "")),
         (here.threads * neighbours // busy, f"{plural(here.threads, 'thread')} of PyTorch on each rank"),
     ]
+    there = here.own
     if here.quota is not None:
         limits.append((int(here.quota) // busy, f"control groups leave {here.quota:g} processors"))
+        there = min(there, int(here.quota))
     most, least = min(limits, key=lambda limit: limit[0])
     number = max(1, most)
-    return Lanes(number, f"{plural(number, 'lane')}: {least}, {busy} of {plural(neighbours, 'rank')} busy")
+    leave = number > 1 and number * beside + here.sharers - beside > there
+    return Lanes(number, f"{plural(number, 'lane')}: {least}, {busy} of {plural(neighbours, 'rank')} busy", leave)

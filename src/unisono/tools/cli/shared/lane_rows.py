@@ -20,7 +20,7 @@ def lane_rows(target: Target, nbytes: int) -> Iterator[tuple[str, str]]:
     config, ranks = Config.from_env(), target.ranks
     if config.lanes == 1 or ranks > MOST_EXACT:
         return
-    here = Processors.of_this_process(max(1, len(os.sched_getaffinity(0)) // ranks))
+    here = Processors.here((), ranks, max(1, len(os.sched_getaffinity(0)) // ranks))
     for label, zero_copy in (("lanes, shared", True), ("lanes, private", False)):
         lowering = Lowering(zero_copy, target.algorithm.collective in IN_PLACE)
         movers = compile_schedule(target.schedule, lowering)[0].movers
