@@ -31,7 +31,7 @@ def work(name: str, nbytes: int, lanes: int) -> list[list[float]]:
     """The seconds of each call with one lane, then with `lanes`."""
     group, tensor, times = unisono.init(), unisono.empty(nbytes // 4), [list[float](), list[float]()]
     for turn in range(2 * TURNS):
-        group.host.config = group.host.config.having({"lanes": (1, lanes)[turn % 2], "lane_bytes": 0})
+        group.host.config = group.host.config.but(lanes=(1, lanes)[turn % 2], lane_bytes=0)
         forget_plans(group)
         for call in range(min(MOST, (1 << 30) // nbytes) + 2):
             tensor.fill_(float(unisono.get_rank() + call))

@@ -15,14 +15,14 @@ PIECE_BYTES = 64
 _share = Helpers.share
 
 
-def _share_much(helpers: Helpers, plan: Plan, rank: int, lanes: Lanes) -> None:
+def _share_much(helpers: Helpers, plan: Plan, rank: int, state: memoryview, lanes: Lanes) -> None:
     plan.words[PlanWord.LANE_BYTES] = PIECE_BYTES
-    _share(helpers, plan, rank, lanes)
+    _share(helpers, plan, rank, state, lanes)
 
 
 def without_limits() -> None:
     """In this process, all calls have as many lanes as the settings say; pieces may have one cache line."""
-    planning.choose_lanes = lambda *args: Lanes(args[-1].lanes, leave=args[-1].lanes % 2 == 0)
+    planning.lane_limits.choose_lanes = lambda *args: Lanes(args[-1].lanes, leave=args[-1].lanes % 2 == 0)
     Helpers.share = _share_much  # type: ignore[method-assign]
 
 
@@ -30,5 +30,5 @@ def with_lanes(lanes: int) -> None:
     """From now on, calls of the default group have so many lanes on this rank."""
     without_limits()
     group = unisono.init()
-    group.host.config = group.host.config.having({"lanes": lanes})
+    group.host.config = group.host.config.but(lanes=lanes)
     forget_plans(group)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..schedule.choose.lane_limits import Lanes
 from .compile.plan import Plan
-from .compile.program import ROOM, LaneWord, PlanWord
+from .compile.program import ROOM, LaneWord, PlanWord, StateWord
 from .kernels import kernel
+
+if TYPE_CHECKING:
+    from ..schedule.choose.lane_limits import Lanes
 
 _ENDS_S = 1.0
 
@@ -36,9 +39,13 @@ class Helpers:
         self._threads: list[threading.Thread] = []
         self._ended = False
 
-    def share(self, plan: Plan, rank: int, lanes: Lanes) -> None:
-        """Let the lanes share the long moves of this plan, if this rank of its group moves bytes."""
+    def share(self, plan: Plan, rank: int, state: memoryview, lanes: Lanes) -> None:
+        """Let the lanes share the long moves of this plan, if this rank of its group moves bytes.
+
+        state: the words of the rank's state in the group, `Host.words`.
+        """
         if rank in plan.program.movers:
+            state[StateWord.LANES] = self.address
             plan.words[PlanWord.LANES] = lanes.number
             self.start(lanes.number - 1)
         else:
