@@ -49,6 +49,8 @@ INTRINSICS = {
     "load_half": r"lda(p)?r w",
     "store_half": r"stlr w",
     "add_half": r"ldaxr w.*stlxr w|ldaddal w",
+    "add": r"ldaxr x.*stlxr w|ldaddal x",
+    "swap": r"ldaxr x.*stlxr w|swpal x",
     "acquire_fence": r"dmb ish(ld)?\b",
     "pause": r"hint #1|yield",
     "cycles": r"mrs x\d+, CNTVCT_EL0",
@@ -83,7 +85,9 @@ def test_an_intrinsic_becomes_an_instruction_that_orders_memory(name: str, featu
     assert re.search(INTRINSICS[name], assembly(of_intrinsic(name), features), re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["load_acquire", "store_release", "load_half", "store_half", "add_half"])
+@pytest.mark.parametrize(
+    "name", ["load_acquire", "store_release", "load_half", "store_half", "add_half", "add", "swap"]
+)
 def test_a_weaker_order_is_found(name: str) -> None:
     weak = re.sub(r"\b(acquire|release|seq_cst)\b", "monotonic", of_intrinsic(name))
     assert not re.search(INTRINSICS[name], assembly(weak), re.DOTALL)
@@ -102,6 +106,8 @@ KERNELS = {
     "interpret._log": r"stlr x.*CNTVCT_EL0.*stlr x.*stlr x",
     "interpret._gate": r"str x\d+, .*" + PUBLISHES + r".*ldap?r x.*",
     "interpret._no_rank_has_left": r"dmb ish(ld)?\b.*ldap?r x",
+    "lanes.share": r"(ldaxr x|swpal x).*stlr x",
+    "lanes.help_lanes": r"ldap?r x.*(ldaxr x.*stlxr w|ldaddal x)",
     "ring.write": r"ldap?r x.*bl memcpy.*stlr x.*ldap?r x",
     "ring.read_header": r"ldap?r x.*stlr x",
     "ring.read_payload": r"ldap?r x.*bl memcpy.*stlr x",

@@ -45,6 +45,7 @@ SETTINGS: dict[str, tuple[float | str, ...]] = {
     "look_up_s": (1e-6,),
     "spins": (0,),
     "keep_inputs": (1,),
+    "lanes": (2, 3, 8),
     "link": ("1Gbit,100us", "100Gbit,1us"),
 }
 """Settings that shape what calls do, with values that are as far from usual as they can be."""

@@ -18,6 +18,7 @@ import torch
 import unisono
 from tests.fuzz.fault_calls import given, prepare, wanted
 from tests.fuzz.fault_scene import COLLECTIVES, STOPPING, Call, Fault, Scene
+from tests.support.lanes import without_limits
 from tests.support.waiting import until
 from unisono.tools.testing import chaos
 
@@ -28,6 +29,8 @@ class _End(BaseException):
 
 def play(scene: Scene, folder: str) -> None:
     """The life of a rank. Files in the folder tell when its faults happened, and at last what it has seen."""
+    if unisono.init().host.config.lanes > 1:  # by UNISONO_LANES
+        without_limits()
     rank = _Rank(scene, Path(folder))
     try:
         rank.live()

@@ -29,6 +29,7 @@ from tests.fuzz.programs import (
     Wait,
     shown,
 )
+from tests.support.lanes import without_limits
 from tests.support.matrix_driver import begin
 
 
@@ -36,6 +37,8 @@ def play(program: Program, meeting: str) -> list[str]:
     """Run a program on this rank. Returns what went wrong, step by step: wrong values, and an error that ended it."""
     warnings.filterwarnings("ignore", "ComplexHalf")
     api = api_of(program.api, program.settings, meeting)
+    if dict(program.settings).get("lanes", 1) > 1:
+        without_limits()
     player = _Player(api, api.world)
     player.play(program.steps)
     return player.failures

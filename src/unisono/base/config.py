@@ -21,6 +21,7 @@ the parent of the ranks, writes its own settings there. They count on all ranks 
 files they find. Another host may have other settings.
 """
 
+_MOST_LANES = 1024
 _CARRIERS = ("gloo", "mpi", "ucx")
 
 
@@ -76,7 +77,7 @@ def _setting(default: Any, unit: str, why: str, **of_kind: Any) -> Any:
 class Config(Value):
     """The settings of a group. `Config.from_env()` reads them from the environment and from what `unisono tune` found.
 
-    All ranks must have the same settings, except those in SHAPING: there, each host's first rank decides.
+    All ranks must have the same settings, except those in SHAPING, where each host's first rank decides, and lanes.
     `config.but(timeout_s=60)` is the same with another timeout. SETTINGS has the unit and the meaning of each.
     """
 
@@ -159,6 +160,18 @@ class Config(Value):
         "a host of which nothing is heard for this long, and half a second more, is lost for good; at least 0.5. A "
         "network that is out for longer at times needs more",
     )
+    lanes: int = _setting(
+        1,
+        "count",
+        "the most threads of a rank that share a long copy or sum, never more than there are processors for; ranks may "
+        "differ in it",
+    )
+    lane_bytes: int = _setting(
+        32 << 20,
+        "bytes",
+        "the shortest vector whose copies and sums several threads share, as to wake a thread takes some 50 µs; ranks "
+        "may differ in it",
+    )
     keep_inputs: int = _setting(
         0,
         "count",
@@ -182,12 +195,14 @@ class Config(Value):
     debug: int = _setting(0, "count", "1: each call, its algorithm and why, its bytes and time, on standard error")
 
     def __init__(self, **settings: Any) -> None:
-        """Raises ArgumentError for a silence that is too short."""
+        """Raises ArgumentError for a silence that is too short, and for a number of lanes that makes no sense."""
         super().__init__(**settings)
         if not 0.5 <= self.host_silence_s < math.inf:
             raise ArgumentError(
                 f"host_silence_s={self.host_silence_s:g} (UNISONO_HOST_SILENCE_S): give seconds, from 0.5 up"
             )
+        if not 1 <= self.lanes <= _MOST_LANES:
+            raise ArgumentError(f"lanes={self.lanes} (UNISONO_LANES): give a number of threads, 1 to {_MOST_LANES}")
 
     @classmethod
     def from_env(cls) -> "Config":

@@ -25,8 +25,10 @@ from .request import Request, Tensors, is_one
 if TYPE_CHECKING:
     from ...hosts.span import Span
     from ...schedule.algorithms.over_hosts import HierarchicalTable
+    from ...schedule.choose import lane_limits
     from ...schedule.choose import over_hosts as spanning
-else:  # groups on one host do not need it
+else:  # groups on one host do not need one, nor ranks of one thread the other
+    lane_limits = LateModule("...schedule.choose.lane_limits", __package__)
     spanning = LateModule("...schedule.choose.over_hosts", __package__)
 
 _MOST_PLANS = 4096
@@ -115,6 +117,15 @@ def _on_one_host(
     check_order(request, schedule)
     op = request.op if isinstance(request.op, str | CustomOp) else None
     plan = group.host.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
+    if group.host.config.lanes > 1:
+        arena, neighbours = group.world.host.arena, group.host.arena.neighbours
+        pids = [arena.board(rank).pid for rank in range(arena.size)]
+        here = lane_limits.Processors.here(pids, neighbours - arena.size, torch.get_num_threads())
+        lanes = lane_limits.choose_lanes(
+            nbytes, len(plan.program.movers), group.size, neighbours, here, group.host.config
+        )
+        group.host.lender.helpers.share(plan, group.rank, group.words, lanes)
+        why += f"; {lanes.why}" if lanes.why else ""
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
     return plan.but(writes=writes, patience_ns=patience, why=why)
 

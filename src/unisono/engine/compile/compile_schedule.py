@@ -223,6 +223,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
                     readers[source.rank].add(move.rank)
     one_post = not any(step > gate for _, step in waited) and not lowering.zero_copy
     one_way = any(readers) and not all(readers)
+    movers = frozenset(rank for rank in range(ranks) if any(move.source for move in before[rank] + after[rank]))
     programs, table = [], digest(schedule.root, schedule.rows.tobytes())
     for rank in range(ranks):
         flags = np.zeros(ranks, np.int64)
@@ -237,7 +238,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
             Program(
                 schedule.name, table, lowering, ranks, rows, refs, frozenset(readers[rank]), flags,
                 max(placed.slots), gate, versions.contract.blocks, versions.contract.per_block, one_post, one_way,
-                rounds,
+                movers, rounds,
             )
         )  # fmt: skip
     return programs

@@ -19,6 +19,8 @@ from .program import CROSSED, MAPPED, Op, PlanWord, Program, RefWord, RowWord, T
 
 _LINE = 64
 _SMALLEST_SLOT = 4096
+_LANE_BYTES = 32 << 10
+"""The least that a lane takes at a time: it takes some microseconds to copy this."""
 _SEGMENTS = 8
 """The segments of a call in which some ranks stage what other ranks read: readers idle while the first is staged. There
 are fewer if segments would be shorter than the configuration says, but at least two: each has its own staging half.
@@ -145,6 +147,7 @@ def bind(
         words[PlanWord.SHARED] = CROSSED if program.lowering.cross_memory else MAPPED
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
     words[PlanWord.FETCH] = count * item * program.blocks <= config.fetch_bytes
+    words[PlanWord.LANES], words[PlanWord.LANE_BYTES] = 1, min(_LANE_BYTES, max(_LINE, config.lane_bytes))
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
     return Plan(
         address=words.ctypes.data, record=record, nbytes=count * item, signature=int(signature),

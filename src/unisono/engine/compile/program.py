@@ -111,7 +111,35 @@ class PlanWord(IntEnum):
     EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
     FETCH = 20  # 1: the output is short enough to lie in the cache
     NOTE = 21  # the number of the note that says what this plan is: see plan_registry
-    WORDS = 22
+    LANES = (
+        22  # the threads that share a long move; 0: this rank only waits, and leaves its processor to lanes of others
+    )
+    LANE_BYTES = 23  # the least bytes of a lane's piece of a move
+    WORDS = 24
+
+
+class LaneWord(IntEnum):
+    """The words that the lanes of a rank share, in its private memory: see kernels/lanes. Each group of words that
+    change together has two cache lines of its own.
+    """
+
+    JOB = 0  # the number of the job, 32 bits; the number of its pieces, 16; how often a lane has tried to take one, 16
+    FINISHED = 16  # pieces that are finished, of all jobs
+    SLEEPERS = 17  # helpers that sleep, or are about to
+    END = 32  # 1: helpers end
+    BUSY = 33  # 1: a thread shares a move
+    DUE = 34  # the pieces of all jobs up to this one; the words from here on change only while no piece is taken
+    PLAN = 35
+    ROW = 36
+    REFS = 37
+    COUNT = 38  # elements of the move
+    PIECE = 39  # elements of a piece
+    ADDRESSES = 40  # of the inputs, then of the outputs
+    FAR = 41
+    STATE = 42
+    STATUS = 43  # DONE, or why a piece has failed
+    OWN = 44  # where the thread of the call has the addresses of its piece
+    WORDS = 48
 
 
 class LineWord(IntEnum):
@@ -168,7 +196,8 @@ class StateWord(IntEnum):
     ROW_LOG_NEXT = 25  # the rows that have been logged
     SLEEPS = 26  # 1: a rank that waits long sleeps until a writer wakes it; 0: it naps
     WAITED_NS = 27  # how long the present wait has taken before the kernel last returned
-    WORDS = 28
+    LANES = 28  # address of the words that the lanes of this rank share
+    WORDS = 29
 
 
 class Lowering(NamedTuple):
@@ -197,6 +226,7 @@ class Program(NamedTuple):
     slots: the staging slots of the rank that needs most.
     one_post: ranks wait for no step after the gate, so signature and payload can share a cache line.
     one_way: some ranks only stage, others only read, as in a broadcast.
+    movers: the ranks that copy or combine; the others only wait.
     rounds: row -> its round of the table, or ENTER or LEAVE.
     """
 
@@ -214,6 +244,7 @@ class Program(NamedTuple):
     per_block: int
     one_post: bool
     one_way: bool
+    movers: frozenset[int]
     rounds: tuple[int, ...]
 
     @property

@@ -105,6 +105,23 @@ def add_half(typing: Any, address: Any, value: Any) -> Any:
     return types.void(types.intp, types.int64), generate
 
 
+def _rmw(what: str) -> Any:
+    """An intrinsic (address, value) that changes a 64-bit word as one step, and returns what was there before."""
+
+    def change(typing: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], _I64.as_pointer())
+            return builder.atomic_rmw(what, pointer, args[1], "seq_cst")
+
+        return types.int64(types.intp, types.int64), generate
+
+    return intrinsic(change)
+
+
+add = _rmw("add")
+swap = _rmw("xchg")
+
+
 @intrinsic
 def acquire_fence(typing: Any) -> Any:
     """Keep loads in front of this place in front of all loads and stores behind it."""

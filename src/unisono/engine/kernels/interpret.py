@@ -10,7 +10,6 @@ from __future__ import annotations
 from types import FunctionType
 
 from ..compile.program import (
-    BLOCK,
     CROSSED,
     DISAGREE,
     DONE,
@@ -31,10 +30,12 @@ from ..compile.program import (
     TagWord,
 )  # fmt: skip
 from ..logs.rank_logs import LogWord, RowLogWord
-from .atomics import acquire_fence, call_combine, copy_line, cycles, load, load_acquire, memcpy, store, store_release
+from .atomics import acquire_fence, cycles, load, load_acquire, store, store_release
 from .compiled import compiled
-from .cross_memory import is_far, move_far, within_reach
-from .waiting import publish_and_wake, wait
+from .cross_memory import is_far, within_reach
+from .lanes import share
+from .move import get, put
+from .waiting import PATIENCE_NS, publish_and_wake, wait
 
 _RECORDS = False
 """Does the kernel log when each row began and ended? `run` and `recording_run` are compiled from one source. This is a
@@ -42,19 +43,7 @@ constant there, so the code of `run` has no trace of it.
 """
 
 _LINE = 128  # see layout
-_ROW, _REF, _PAGE = 64, 32, 4096
-
-
-@compiled
-def get(base, word):  # type: ignore[no-untyped-def]
-    """Read a word by its name; base: the address of the first word."""
-    return load(base + 8 * word)
-
-
-@compiled
-def put(base, word, value):  # type: ignore[no-untyped-def]
-    """Write a word by its name; base: the address of the first word."""
-    store(base + 8 * word, value)
+_ROW, _REF = 64, 32
 
 
 @compiled
@@ -188,64 +177,6 @@ def _no_rank_has_left(control, number, signature, ranks):  # type: ignore[no-unt
 
 
 @compiled
-def _fetch(to, source, nbytes):  # type: ignore[no-untyped-def]
-    """Copy bytes of a peer into a cached tensor, from four pages in turn: the processor prefetches each of them."""
-    done = 0
-    while done + 4 * _PAGE <= nbytes:
-        for at in range(done, done + _PAGE, 128):
-            for page in range(4):
-                copy_line(to + at + page * _PAGE, source + at + page * _PAGE)
-        done += 4 * _PAGE
-    memcpy(to + done, source + done, nbytes - done)
-
-
-@compiled
-def _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: ignore[no-untyped-def]
-    """Copy or combine n elements from the addresses at ins to the addresses at outs."""
-    nin, nout, nbytes = get(row, RowWord.NIN), get(row, RowWord.NOUT), n * item
-    if nin > 1:
-        function = get(plan, PlanWord.FINISH if get(row, RowWord.LAST) else PlanWord.COMBINE)
-        first = refs + _REF * (get(row, RowWord.FIRST) + nin)
-        staged = get(first + _REF * (nout - 1), RefWord.WHERE) == STAGE
-        if not staged or nbytes <= BLOCK // 4:
-            call_combine(function, outs, nout, ins, nin, n, ranks)
-            return
-        # A store to a line that a peer has read must fetch the line first; memcpy writes whole lines without reading.
-        # So combine a block into the tensor (or scratch), and copy it to the staging area while it is in the cache.
-        target = load(outs)
-        kept = 0 if get(first, RefWord.WHERE) == STAGE else 1
-        done = 0
-        while done < nbytes:
-            size = min(block, nbytes - done)
-            hot = target + done if kept else scratch
-            store(outs, hot)
-            call_combine(function, outs, 1, ins, nin, size // item, ranks)
-            for k in range(kept, nout):
-                memcpy((load(outs + 8 * k) if k else target) + done, hot, size)
-            for k in range(nin):
-                store(ins + 8 * k, load(ins + 8 * k) + size)
-            done += size
-    elif nbytes == 8:
-        word = load(load(ins))
-        for k in range(nout):
-            store(load(outs + 8 * k), word)
-    elif nout == 1:
-        if load(outs) != load(ins):
-            to = refs + _REF * (get(row, RowWord.FIRST) + 1)
-            if get(plan, PlanWord.FETCH) and get(to, RefWord.WHERE) != STAGE:
-                _fetch(load(outs), load(ins), nbytes)
-            else:
-                memcpy(load(outs), load(ins), nbytes)
-    else:
-        done = 0
-        while done < nbytes:
-            size = min(block, nbytes - done)
-            for k in range(nout):
-                memcpy(load(outs + 8 * k) + done, load(ins) + done, size)
-            done += size
-
-
-@compiled
 def _readers_are_past(control, segment, ranks, state):  # type: ignore[no-untyped-def]
     """Wait until no rank still reads what this staging half held two segments ago. DONE or WAITING."""
     flags = load(state + 8 * StateWord.READERS_0 + 8 * (segment & 1))
@@ -275,8 +206,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     store(tensors + 16 * me, inp)
     store(tensors + 16 * me + 8, out)
     posted, asleep = control + _LINE * me + 8 * LineWord.PROGRESS, control + _LINE * me + 8 * LineWord.ASLEEP
-    block = BLOCK // item * item
-    shared, scratch = get(plan, PlanWord.SHARED), get(state, StateWord.SCRATCH)
+    shared, only_waits = get(plan, PlanWord.SHARED), get(plan, PlanWord.LANES) == 0
     status = DONE
     if _RECORDS or not get(plan, PlanWord.TAG):  # else at the gate: there, no peer waits while this reads the clock
         _log(plan, state)
@@ -304,6 +234,8 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
             kind = get(row, RowWord.OP)
             if kind == Op.WAIT:
                 rank = get(row, RowWord.RANK)
+                if only_waits and get(state, StateWord.WAITED_NS) == 0:
+                    put(state, StateWord.WAITED_NS, PATIENCE_NS + 1)  # it sleeps at once
                 if _progress(control, rank, (segment << STEP_BITS) + get(row, RowWord.STEP), state) == 0:
                     status = WAITING | rank << 8
                     break
@@ -339,16 +271,9 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                                 else:
                                     address += (index * total + done) * item
                             store(ins + 8 * k if k < nin else outs + 8 * (k - nin), address)
-                        if far:
-                            first = refs + _REF * get(row, RowWord.FIRST)
-                            function = get(plan, PlanWord.FINISH if get(row, RowWord.LAST) else PlanWord.COMBINE)
-                            status = move_far(
-                                function, first, nin, nout, n, item, ins, outs, scratch, ranks, me, control
-                            )
-                            if status != DONE:
-                                break
-                        else:
-                            _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks)
+                        status = share(plan, row, refs, n, ins, outs, 1 if far else 0, state)
+                        if status != DONE:
+                            break
                 if get(row, RowWord.POST):
                     publish_and_wake(posted, (segment << STEP_BITS) + get(row, RowWord.POST), asleep)
             if _RECORDS:

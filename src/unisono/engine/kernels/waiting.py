@@ -94,8 +94,8 @@ def register():  # type: ignore[no-untyped-def]
     return 1 if syscall(MEMBARRIER, _REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0) == 0 else 0
 
 
-_PATIENCE_NS, _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 1_000_000, 16_000, 5, 1000
-"""A rank that has waited for _PATIENCE_NS stops yielding. A nap lasts a microsecond for each _NAP_SHARE_NS waited."""
+PATIENCE_NS, _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 1_000_000, 16_000, 5, 1000
+"""A rank that has waited for PATIENCE_NS stops yielding. A nap lasts a microsecond for each _NAP_SHARE_NS waited."""
 _FEWEST_SPINS = 100
 """The fewest spins before a nap; they cost about as much as the nap."""
 _SLICE = 400
@@ -156,7 +156,7 @@ def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_n
             now = now_ns()
             if begin == 0:
                 begin = now
-            if slices > 1 or now - begin > min(limit_ns, _PATIENCE_NS):
+            if slices > 1 or now - begin > min(limit_ns, PATIENCE_NS):
                 return now - begin
 
 
@@ -211,7 +211,7 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
     processor, and the next wait spins half as long; otherwise twice as long, up to most_spins. Where the first nap
     brought no change, the next wait spins half as long, otherwise twice.
     """
-    if waited_ns <= _PATIENCE_NS:
+    if waited_ns <= PATIENCE_NS:
         for _ in range(load(learned)):
             if has_changed(address, goal, pairs, count):
                 return 1
@@ -224,8 +224,8 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
             limit_ns -= spent_ns
     if asleep == 0:
         return _nap(address, goal, pairs, count, most_spins, learned, waited_ns, limit_ns)
-    if waited_ns <= _PATIENCE_NS:
-        nap_ns = min(limit_ns, _PATIENCE_NS - waited_ns)
+    if waited_ns <= PATIENCE_NS:
+        nap_ns = min(limit_ns, PATIENCE_NS - waited_ns)
         if _nap(address, goal, pairs, count, most_spins, learned, waited_ns, nap_ns):
             return 1
         limit_ns -= nap_ns

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from ...base.errors import InternalError
 from ...base.records import DepartureKind
@@ -24,6 +25,9 @@ from ..memory_order import order
 from .arena import ENTRIES, KEY_BYTES, NO_ROOM, PAGE, Arena, Layout
 from .board import Board
 from .heap import Heap
+
+if TYPE_CHECKING:
+    from ..helpers import Helpers
 
 
 class SubArena(Layout):
@@ -116,6 +120,21 @@ class Lender:
         """The entries of this rank's table: regions, or NO_ROOM."""
         self._groups: Counter[bytes] = Counter()
         self._lock = threading.Lock()
+        self._helpers: list[Helpers] = []
+
+    @property
+    def helpers(self) -> Helpers:
+        """The threads that help this rank, in all groups of this memory; made when they are first asked for."""
+        if not self._helpers:
+            from ..helpers import Helpers
+
+            self._helpers.append(Helpers(self.arena.size))
+        return self._helpers[0]  # a thread that has asked at the same time gets the same
+
+    def end_helpers(self) -> None:
+        """End these threads, if there are any."""
+        for helpers in self._helpers:
+            helpers.end()
 
     def lend(self, members: Sequence[int], rank: int = 0, here: Sequence[int] | None = None) -> SubArena:
         """Allocate zeroed memory for a group of these ranks, of which this is number `rank`. Raises OutOfMemory.

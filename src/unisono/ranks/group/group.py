@@ -336,6 +336,7 @@ class Group:
             self.span.close(whole=self.parent is None, failed=self.broken is not None)
         if isinstance(self.host.arena, Arena):
             self.host.forget_group()
+            self.host.lender.end_helpers()
             self.host.arena.close()
         elif self.lock.acquire(blocking=False):  # else another thread is in a call: left when the group is dropped
             self._leave()

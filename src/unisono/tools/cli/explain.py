@@ -32,6 +32,7 @@ from .shared.costs_over_hosts import (
     prove_call,
     times_of,
 )
+from .shared.lane_rows import lane_rows
 from .shared.printing import console, paint, plain_table, progress
 from .shared.target import MOST_EXACT, Costs, Facts, Target, bound_costs, facts, find_target
 
@@ -240,7 +241,7 @@ def explain(
     out.print(f"\n{reason(kind, ranks, length, nbytes)}\n")
     if measure or (ranks <= MOST_EXACT and not (places and places.spans)):
         _here(target, length, measure)
-    out.print(_about(target, found))
+    out.print(_about(target, found, length))
     if grid:
         out.print()
         out.print(grid, soft_wrap=True, end="")
@@ -325,12 +326,12 @@ def _costs(target: Target, costs: Costs, size: str) -> Table:
     return table
 
 
-def _about(target: Target, found: Facts) -> Table:
+def _about(target: Target, found: Facts, nbytes: int) -> Table:
     table = plain_table()
     table.show_header = False
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    for label, said in proof_rows(found):
+    for label, said in (*proof_rows(found), *lane_rows(target, nbytes)):
         table.add_row(label, said)
     label = "idea"
     for line in inspect.cleandoc(target.algorithm.doc).splitlines():

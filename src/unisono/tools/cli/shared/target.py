@@ -40,6 +40,10 @@ from ....schedule.choose import choose, is_oversubscribed
 COLLECTIVES = tuple(dict.fromkeys(entry.collective for entry in CATALOGUE.values()))
 
 
+IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce", "scan", "exscan", "barrier"})
+"""The collectives whose output is their input."""
+
+
 @dataclass(frozen=True)
 class Target:
     """An algorithm for a number of ranks, and the reason why it is this one."""

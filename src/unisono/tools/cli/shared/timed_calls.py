@@ -21,6 +21,7 @@ import unisono
 
 from ....calls.dispatch.plan_cache import forget_plans
 from ....schedule import BLOCKED
+from .target import IN_PLACE
 
 ENGINES = ("unisono", "Gloo")
 """What `bench` and `make demo` compare, by the names that they print."""
@@ -49,8 +50,6 @@ _MOST_LATE = 5
 
 _PERIOD = 1021
 """Numbers repeat after this number of elements, so that misplaced blocks are noticed. Their sums are exact."""
-
-_IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce", "scan", "exscan", "barrier"})
 
 _OfTurn = TypeVar("_OfTurn")
 
@@ -134,7 +133,7 @@ class _Call:
         block, blocked = max(trial.nbytes // 4 // ranks, 1), trial.collective in BLOCKED
         length = block * ranks if blocked else max(trial.nbytes // 4, 1)
         self._inp, self._out = (unisono.empty(length) if trial.shared else torch.empty(length) for _ in range(2))
-        self.result = self._inp if trial.collective in _IN_PLACE else self._out
+        self.result = self._inp if trial.collective in IN_PLACE else self._out
         if trial.collective == "reduce_scatter":
             self.result = self._out[:block]
         self._make = maker(trial, self._inp, self._out)

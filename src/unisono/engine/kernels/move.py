@@ -1,0 +1,93 @@
+"""One move of a program: elements from some addresses, copied or combined, to others."""
+
+from __future__ import annotations
+
+from ..compile.program import BLOCK, DONE, STAGE, PlanWord, RefWord, RowWord, StateWord
+from .atomics import call_combine, copy_line, load, memcpy, store
+from .compiled import compiled
+from .cross_memory import move_far
+
+_REF, _PAGE = 32, 4096
+
+
+@compiled
+def get(base, word):  # type: ignore[no-untyped-def]
+    """Read a word by its name; base: the address of the first word."""
+    return load(base + 8 * word)
+
+
+@compiled
+def put(base, word, value):  # type: ignore[no-untyped-def]
+    """Write a word by its name; base: the address of the first word."""
+    store(base + 8 * word, value)
+
+
+@compiled
+def _fetch(to, source, nbytes):  # type: ignore[no-untyped-def]
+    """Copy bytes of a peer into a cached tensor, from four pages in turn: the processor prefetches each of them."""
+    done = 0
+    while done + 4 * _PAGE <= nbytes:
+        for at in range(done, done + _PAGE, 128):
+            for page in range(4):
+                copy_line(to + at + page * _PAGE, source + at + page * _PAGE)
+        done += 4 * _PAGE
+    memcpy(to + done, source + done, nbytes - done)
+
+
+@compiled
+def move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: ignore[no-untyped-def]
+    """Copy or combine n elements from the addresses at ins to the addresses at outs."""
+    nin, nout, nbytes = get(row, RowWord.NIN), get(row, RowWord.NOUT), n * item
+    if nin > 1:
+        function = get(plan, PlanWord.FINISH if get(row, RowWord.LAST) else PlanWord.COMBINE)
+        first = refs + _REF * (get(row, RowWord.FIRST) + nin)
+        staged = get(first + _REF * (nout - 1), RefWord.WHERE) == STAGE
+        if not staged or nbytes <= BLOCK // 4:
+            call_combine(function, outs, nout, ins, nin, n, ranks)
+            return
+        # A store to a line that a peer has read must fetch the line first; memcpy writes whole lines without reading.
+        # So combine a block into the tensor (or scratch), and copy it to the staging area while it is in the cache.
+        target = load(outs)
+        kept = 0 if get(first, RefWord.WHERE) == STAGE else 1
+        done = 0
+        while done < nbytes:
+            size = min(block, nbytes - done)
+            hot = target + done if kept else scratch
+            store(outs, hot)
+            call_combine(function, outs, 1, ins, nin, size // item, ranks)
+            for k in range(kept, nout):
+                memcpy((load(outs + 8 * k) if k else target) + done, hot, size)
+            for k in range(nin):
+                store(ins + 8 * k, load(ins + 8 * k) + size)
+            done += size
+    elif nbytes == 8:
+        word = load(load(ins))
+        for k in range(nout):
+            store(load(outs + 8 * k), word)
+    elif nout == 1:
+        if load(outs) != load(ins):
+            to = refs + _REF * (get(row, RowWord.FIRST) + 1)
+            if get(plan, PlanWord.FETCH) and get(to, RefWord.WHERE) != STAGE:
+                _fetch(load(outs), load(ins), nbytes)
+            else:
+                memcpy(load(outs), load(ins), nbytes)
+    else:
+        done = 0
+        while done < nbytes:
+            size = min(block, nbytes - done)
+            for k in range(nout):
+                memcpy(load(outs + 8 * k) + done, load(ins) + done, size)
+            done += size
+
+
+@compiled
+def perform(plan, row, refs, n, ins, outs, far, scratch, state):  # type: ignore[no-untyped-def]
+    """Copy or combine n elements; far: some addresses are in peers' private tensors. DONE, or FAILED."""
+    item, ranks = get(plan, PlanWord.ITEM), get(state, StateWord.RANKS)
+    if far:
+        first, nin, nout = refs + _REF * get(row, RowWord.FIRST), get(row, RowWord.NIN), get(row, RowWord.NOUT)
+        function = get(plan, PlanWord.FINISH if get(row, RowWord.LAST) else PlanWord.COMBINE)
+        me, control = get(state, StateWord.ME), get(state, StateWord.CONTROL)
+        return move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me, control)
+    move(plan, row, refs, n, item, ins, outs, BLOCK // item * item, scratch, ranks)
+    return DONE

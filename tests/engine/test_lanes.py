@@ -1,0 +1,407 @@
+"""Lanes: several threads of a rank share a long move."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import random
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from unittest.mock import ANY
+
+import numpy as np
+import pytest
+import torch
+
+import unisono
+from tests.support.lanes import with_lanes
+from tests.support.matrix import sample
+from tests.support.matrix_driver import run_cases
+from unisono.base.config import Config
+from unisono.engine.compile.program import (
+    DONE,
+    FAILED,
+    IN,
+    ROOM,
+    LaneWord,
+    LineWord,
+    PlanWord,
+    RefWord,
+    RowWord,
+    StateWord,
+)
+from unisono.engine.helpers import Helpers
+from unisono.engine.kernels import kernel
+from unisono.schedule.choose.lane_limits import Lanes, Processors, choose_lanes
+
+MOST_S = 60.0
+COMBINE = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
+HELPER = "unisono-helper"
+
+
+class Move:
+    """A move of one process, and its helpers. inputs: equally long; with one, the move copies it.
+
+    combine: the address of the kernel.
+    far: the number of the process that has the input.
+    """
+
+    def __init__(
+        self, helpers: Helpers, lanes: int, inputs: list[np.ndarray[Any, Any]], combine: int = 0, far: int = 0
+    ) -> None:
+        size, self.inputs = len(inputs), inputs
+        self.out = np.zeros_like(inputs[0])
+        self._plan, self._row = np.zeros(PlanWord.WORDS, np.int64), np.zeros(8, np.int64)
+        self._refs = np.zeros((size + 1, len(RefWord)), np.int64)
+        self._state, self._addresses = np.zeros(StateWord.WORDS, np.int64), np.zeros(2 * size + 8, np.int64)
+        self._control, self._scratch = np.zeros(2 * 16, np.int64), np.zeros(ROOM + 1024, np.uint8)
+        self._plan[PlanWord.ITEM], self._plan[PlanWord.LANES] = self.out.itemsize, lanes
+        self._plan[PlanWord.LANE_BYTES] = 64
+        self._plan[PlanWord.COMBINE] = combine
+        self._row[RowWord.NIN], self._row[RowWord.NOUT] = size, 1
+        self._refs[:, RefWord.WHERE] = IN
+        self._state[StateWord.RANKS], self._state[StateWord.LANES] = 2, helpers.address
+        self._state[StateWord.SCRATCH], self._state[StateWord.CONTROL] = _at(self._scratch), _at(self._control)
+        if far:
+            self._refs[0, RefWord.RANK], self._control[16 + LineWord.PID] = 1, far
+        self._far = int(far > 0)
+
+    def __call__(self) -> int:
+        """Make the move. Its status."""
+        self._addresses[: len(self.inputs)] = [_at(array) for array in self.inputs]
+        self._addresses[-1] = _at(self.out)
+        ins, outs = _at(self._addresses), _at(self._addresses) + 8 * (len(self._addresses) - 1)
+        plan, row, refs, state = map(_at, (self._plan, self._row, self._refs, self._state))
+        return kernel("lanes.share")(plan, row, refs, len(self.out), ins, outs, self._far, state)
+
+
+def _at(array: np.ndarray[Any, Any]) -> int:
+    return int(array.ctypes.data)
+
+
+@contextmanager
+def started(count: int) -> Iterator[Helpers]:
+    """So many helpers, until the block ends."""
+    helpers = Helpers(8)
+    helpers.start(count)
+    try:
+        yield helpers
+    finally:
+        helpers.end()
+        assert not any(thread.name == HELPER for thread in threading.enumerate())
+
+
+def words(helpers: Helpers) -> Any:
+    return (ctypes.c_int64 * LaneWord.WORDS).from_address(helpers.address)
+
+
+class Adder:
+    """A combine kernel that adds int64, and notes the thread of each piece; `before` is called first."""
+
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        self.threads: list[str] = []
+        self._before, self._kernel = before, COMBINE(self._add)
+        self.address = ctypes.cast(self._kernel, ctypes.c_void_p).value or 0
+
+    def _add(self, outs: int, _: int, ins: int, nin: int, count: int, __: int) -> None:
+        self.threads.append(threading.current_thread().name)
+        self._before()
+        pointers = (ctypes.c_int64 * nin).from_address(ins)
+        arrays = [np.frombuffer((ctypes.c_int64 * count).from_address(at), np.int64) for at in pointers]
+        out = (ctypes.c_int64 * count).from_address(ctypes.c_int64.from_address(outs).value)
+        np.frombuffer(out, np.int64)[:] = sum(arrays)
+
+
+def numbers(count: int, seed: int = 1) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).integers(1, 1 << 40, count)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 8])
+def test_every_element_is_copied_whatever_the_cut(lanes: int) -> None:
+    draw = random.Random(lanes)
+    with started(lanes - 1) as helpers:
+        for count in (1, 7, 8, 15, 16, 17, 63, 64, 65, *(draw.randrange(1, 70_000) for _ in range(60))):
+            for kind in (np.int8, np.int16, np.int64, np.complex128):
+                move = Move(helpers, lanes, [numbers(count, count).astype(kind)])
+                assert move() == DONE
+                assert (move.out == move.inputs[0]).all(), (count, kind)
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 8])
+def test_every_element_is_combined_once(lanes: int) -> None:
+    with started(lanes - 1) as helpers:
+        for count in (8, 97, 1000, 5003):
+            adder = Adder()
+            move = Move(helpers, lanes, [numbers(count, 1), numbers(count, 2), numbers(count, 3)], adder.address)
+            assert move() == DONE
+            assert (move.out == sum(move.inputs)).all()
+            assert len(adder.threads) <= 4 * lanes + 2
+
+
+def test_helpers_take_pieces() -> None:
+    with started(3) as helpers:
+        together = threading.Barrier(4, timeout=MOST_S)
+        first = threading.local()
+
+        def meet() -> None:
+            if not hasattr(first, "seen"):  # each thread waits in its first piece for the first pieces of the others
+                first.seen = True
+                together.wait()
+
+        adder = Adder(meet)
+        move = Move(helpers, 4, [numbers(4096, 1), numbers(4096, 2)], adder.address)
+        assert move() == DONE
+    assert (move.out == sum(move.inputs)).all()
+    assert len(set(adder.threads)) == 2  # the helpers have one name
+    assert sum(name == HELPER for name in adder.threads) >= 3
+
+
+def test_a_move_ends_when_the_helpers_have_finished_their_pieces() -> None:
+    with started(1) as helpers:
+        taken, go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            if threading.current_thread().name == HELPER:
+                taken.set()
+                assert go.wait(MOST_S)
+            else:
+                assert taken.wait(MOST_S)
+
+        adder = Adder(hold)
+        move = Move(helpers, 2, [numbers(640, 1), numbers(640, 2)], adder.address)
+        caller = threading.Thread(target=move)
+        caller.start()
+        assert taken.wait(MOST_S)
+        caller.join(0.3)
+        assert caller.is_alive()  # whatever it does without the helper, it has done by now
+        go.set()
+        caller.join(MOST_S)
+        assert not caller.is_alive()
+        assert (move.out == sum(move.inputs)).all()
+        assert adder.threads.count(HELPER) == 1  # the caller has done all the rest
+
+
+def test_two_calls_at_once_share_one_after_the_other() -> None:
+    with started(2) as helpers:
+        moves = [Move(helpers, 3, [numbers(30_000, seed)]) for seed in range(4)]
+        wrong: list[int] = []
+
+        def again(move: Move) -> None:
+            for _ in range(300):
+                move.out[:] = 0
+                if move() != DONE or (move.out != move.inputs[0]).any():
+                    wrong.append(1)
+
+        threads = [threading.Thread(target=again, args=(move,)) for move in moves]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(MOST_S)
+        assert not wrong
+        assert words(helpers)[LaneWord.BUSY] == 0
+        assert words(helpers)[LaneWord.FINISHED] == words(helpers)[LaneWord.DUE] > 0
+
+
+def test_a_helper_that_ends_leaves_the_rest_to_the_others() -> None:
+    helpers = Helpers(2)
+    helpers.start(2)
+    move = Move(helpers, 3, [numbers(50_000)])
+    ending = threading.Thread(target=helpers.end)
+    for k in range(2000):
+        if k == 1000:
+            ending.start()
+        move.out[:] = 0
+        assert move() == DONE
+        assert (move.out == move.inputs[0]).all()
+    ending.join(MOST_S)
+    helpers.start(2)  # for good: the world has been closed
+    assert not any(thread.name == HELPER for thread in threading.enumerate())
+
+
+def test_a_piece_that_fails_fails_the_move_but_not_the_next_one() -> None:
+    with started(1) as helpers:
+        gone = Move(helpers, 2, [numbers(1000)], far=(1 << 22) + 1)  # no process has this number
+        assert gone() == FAILED | 1 << 8 | errno.ESRCH << 32
+        here = Move(helpers, 2, [numbers(1000)], far=os.getpid())
+        assert here() == DONE
+        assert (here.out == here.inputs[0]).all()
+
+
+def run_sample(seed: int, count: int) -> tuple[int, int, list[str]]:
+    """Each rank draws how many lanes it has: the others do not know it."""
+    with_lanes(random.Random(f"{seed} {unisono.get_rank()}").choice((1, 2, 3, 8)))
+    try:
+        return run_cases(sample(seed, count))
+    finally:
+        with_lanes(1)
+
+
+@pytest.mark.sampled(most=2)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_a_sample_of_the_matrix_with_lanes(ranks: int, seed: int) -> None:
+    with unisono.world(ranks, timeout_s=60) as world:
+        results = world.run(run_sample, 100 * ranks + seed, 120)
+    failures = [text for _, _, found in results for text in found]
+    assert not failures, f"{ranks} ranks, seed {seed}:\n" + "\n".join(failures)
+    assert [(made, bad) for made, bad, _ in results] == [(120, 0)] * ranks
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 8])
+def test_sums_have_the_same_bits(lanes: int) -> None:
+    def sums() -> list[bool]:
+        torch.manual_seed(unisono.get_rank())
+        same = []
+        for make in (unisono.empty, torch.empty):
+            for count in (1000, 400_009):
+                values = torch.randn(count).to(torch.bfloat16)
+                found = []
+                for k in (1, lanes):
+                    with_lanes(k)
+                    for call in (unisono.all_reduce, lambda t: unisono.reduce(t, 1)):
+                        tensor = make(count, dtype=torch.bfloat16).copy_(values)
+                        call(tensor)
+                        found.append(tensor.view(torch.int16).tolist())
+                same.append(found[:2] == found[2:])
+        return same
+
+    with unisono.world(3, timeout_s=60) as world:
+        assert world.run(sums) == [[True] * 4] * 3
+
+
+def test_helpers_end_with_their_world_and_a_forked_child_has_none() -> None:
+    def names() -> list[str]:
+        return sorted(thread.name for thread in threading.enumerate() if thread.name == HELPER)
+
+    def forked() -> tuple[list[str], int, list[str], float, list[str]]:
+        with_lanes(3)
+        tensor = torch.full((50_000,), 2.0)
+        unisono.all_reduce(tensor)
+        before = names()
+        child = os.fork()
+        if not child:
+            os._exit(1 if names() else 7)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        unisono.all_reduce(tensor)
+        group, value = unisono.init(), float(tensor[-1])
+        during = names()
+        group.close()
+        return before, code, during, value, names()
+
+    with unisono.world(2, timeout_s=60) as world:
+        assert world.run(forked) == [([HELPER] * 2, 7, [HELPER] * 2, 8.0, [])] * 2
+
+
+def test_calls_with_lanes_after_an_abort_and_a_shrink() -> None:
+    def shrunk() -> tuple[float, int]:
+        with_lanes(3)
+        tensor = unisono.empty(100_000).fill_(1.0)
+        unisono.all_reduce(tensor)
+        group = unisono.init()
+        if unisono.get_rank() == 1:
+            group.abort("for this test")
+        with suppress(unisono.PeerFailed):
+            unisono.all_reduce(tensor)
+        smaller = group.shrink()
+        smaller.host.config = smaller.host.config.but(lanes=3)
+        tensor.fill_(1.0)
+        unisono.all_reduce(tensor, group=smaller)
+        helpers = sum(thread.name == HELPER for thread in threading.enumerate())
+        return float(tensor.sum()), helpers
+
+    with unisono.world(3, timeout_s=60) as world:
+        assert world.run(shrunk) == [(300_000.0, 2)] * 3
+
+
+def test_a_rank_that_only_waits_has_no_helper() -> None:
+    def broadcast() -> tuple[int, list[int]]:
+        with_lanes(2)
+        tensor = unisono.empty(100_000).fill_(unisono.get_rank())
+        unisono.broadcast(tensor, 1)
+        assert (tensor == 1).all()
+        plans = unisono.init().plans.values()
+        helpers = sum(thread.name == HELPER for thread in threading.enumerate())
+        lanes = [int(plan.words[PlanWord.LANES]) for plan in plans]  # type: ignore[attr-defined]
+        return helpers, lanes
+
+    with unisono.world(2, timeout_s=60) as world:
+        assert world.run(broadcast) == [(1, [2]), (0, [0])]
+
+
+FREE = Processors(16, 4, None, 16)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "movers", "ranks", "neighbours", "here", "expected", "because"),
+    [
+        (8, 1, 2, 2, FREE, 8, "as set"),
+        (8, 2, 2, 2, FREE, 8, "as set"),
+        (16, 2, 2, 2, FREE, 8, "16 processors"),
+        (8, 4, 4, 4, FREE, 4, "16 processors, 4 of 4 ranks busy"),
+        (8, 1, 2, 4, FREE, 5, "3 of 4 ranks busy"),  # two ranks are in another group
+        (8, 2, 2, 2, Processors(4, 1, None, 16), 4, "4 processors of its own"),
+        (8, 2, 2, 2, Processors(1, 1, None, 1), 1, "1 processor of its own"),
+        (8, 4, 4, 4, Processors(8, 2, None, 16), 4, "8 processors, 4 of 4 ranks busy"),  # two others have eight others
+        (8, 2, 2, 2, Processors(2, 2, None, 1), 1, "2 processors"),
+        (8, 1, 2, 2, Processors(2, 2, None, 1), 2, "2 processors"),
+        (8, 2, 2, 2, Processors(16, 2, None, 1), 1, "1 thread of PyTorch on each rank"),
+        (8, 1, 2, 2, Processors(16, 2, None, 1), 2, "1 thread of PyTorch on each rank"),
+        (8, 2, 2, 2, Processors(16, 2, 4.5, 16), 2, "control groups leave 4.5 processors"),
+        (8, 2, 2, 2, Processors(16, 2, 0.5, 16), 1, "control groups leave 0.5 processors"),
+        (8, 9, 9, 9, Processors(2, 9, None, 1), 1, "2 processors"),
+    ],
+)  # fmt: skip
+def test_there_are_never_more_lanes_than_processors_for_them(
+    lanes: int, movers: int, ranks: int, neighbours: int, here: Processors, expected: int, because: str
+) -> None:
+    found = choose_lanes(1 << 30, movers, ranks, neighbours, here, Config(lanes=lanes))
+    assert found.number == expected
+    assert because in found.why
+
+
+def test_ranks_that_only_wait_sleep_where_the_others_need_their_processors() -> None:
+    def leave(here: Processors, movers: int = 1, ranks: int = 2) -> bool:
+        return choose_lanes(1 << 30, movers, ranks, ranks, here, Config(lanes=8)).leave
+
+    assert leave(Processors(2, 2, None, 1))
+    assert leave(Processors(8, 2, None, 8))
+    assert not leave(Processors(9, 2, None, 9))
+    assert leave(Processors(9, 2, 8.9, 9))
+    assert not leave(Processors(4, 1, None, 4))  # each rank has its own
+    assert not leave(Processors(2, 2, None, 1), 2)  # no lanes
+
+
+def test_ranks_that_may_run_on_the_same_processors_share_them() -> None:
+    every = os.sched_getaffinity(0)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            assert Processors.here([os.getpid(), other.pid], 0, 1) == Processors(len(every), 2, ANY, 1)
+            assert Processors.here([os.getpid()], 3, 5) == Processors(len(every), 4, ANY, 5)
+            assert Processors.here([(1 << 22) + 1], 0, 1).sharers == 1  # not to be seen from here
+            if len(every) > 1:
+                os.sched_setaffinity(0, {min(every)})
+                os.sched_setaffinity(other.pid, every - {min(every)})
+                assert Processors.here([os.getpid(), other.pid], 0, 1) == Processors(1, 1, ANY, 1)
+        finally:
+            os.sched_setaffinity(0, every)
+            other.kill()
+
+
+def test_short_calls_and_barriers_have_one_lane() -> None:
+    config = Config(lanes=4, lane_bytes=1000)
+    assert choose_lanes(1000, 2, 2, 2, FREE, config).number == 4
+    assert choose_lanes(999, 2, 2, 2, FREE, config) == Lanes(
+        1, "1 lane: below 1000 B, to wake a helper takes longer than it saves"
+    )
+    assert choose_lanes(1000, 0, 2, 2, FREE, config) == Lanes(1)
+    assert choose_lanes(1 << 30, 2, 2, 2, FREE, Config()) == Lanes(1)
+
+
+@pytest.mark.parametrize("lanes", [0, -1, 1025])
+def test_a_number_of_lanes_that_makes_no_sense_is_refused(lanes: int) -> None:
+    with pytest.raises(unisono.ArgumentError, match="UNISONO_LANES"):
+        Config(lanes=lanes)

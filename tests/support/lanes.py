@@ -1,0 +1,34 @@
+"""Lanes where there would be none: in short calls, and more of them than there are processors."""
+
+from __future__ import annotations
+
+import unisono
+from unisono.calls.dispatch import planning
+from unisono.calls.dispatch.plan_cache import forget_plans
+from unisono.engine.compile.plan import Plan
+from unisono.engine.compile.program import PlanWord
+from unisono.engine.helpers import Helpers
+from unisono.schedule.choose.lane_limits import Lanes
+
+PIECE_BYTES = 64
+
+_share = Helpers.share
+
+
+def _share_much(helpers: Helpers, plan: Plan, rank: int, state: memoryview, lanes: Lanes) -> None:
+    plan.words[PlanWord.LANE_BYTES] = PIECE_BYTES
+    _share(helpers, plan, rank, state, lanes)
+
+
+def without_limits() -> None:
+    """In this process, all calls have as many lanes as the settings say; pieces may have one cache line."""
+    planning.lane_limits.choose_lanes = lambda *args: Lanes(args[-1].lanes, leave=args[-1].lanes % 2 == 0)
+    Helpers.share = _share_much  # type: ignore[method-assign]
+
+
+def with_lanes(lanes: int) -> None:
+    """From now on, calls of the default group have so many lanes on this rank."""
+    without_limits()
+    group = unisono.init()
+    group.host.config = group.host.config.but(lanes=lanes)
+    forget_plans(group)
