@@ -5,6 +5,7 @@ python -m benchmarks.torch_backend    torch.distributed on our backend and on Gl
 python -m benchmarks.supported_calls  what each library does with every call, dtype and op (`make calls`)
 python -m benchmarks.small_calls      what small calls cost, alone and coalesced
 python -m benchmarks.busy             two ranks beside processes that compute, beside Gloo (`make bench-busy`)
+python -m benchmarks.first_call       the first call of a fresh process by part, beside Gloo (`make bench-first-call`)
 python -m benchmarks.leaks            what a thousand worlds leave (`make leaks`)
 python -m benchmarks.chaos            every fault at every row, then faults in live ranks (`make chaos`)
 python -m benchmarks.faults           the same faults over our backend, Gloo and torchft (`make faults`)
