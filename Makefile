@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test quick nightly nightly-tests aarch64 mutants docs notebooks test-integrations check matrix bench bench-torch bench-busy bench-late bench-serving leaks fuzz fuzz-faults chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
+.PHONY: help demo test quick nightly nightly-tests aarch64 mutants docs notebooks test-integrations check matrix bench bench-torch bench-busy bench-late bench-first-call bench-serving leaks fuzz fuzz-faults chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
 	@echo "make quick   proofs, decisions, and the most common calls: a minute on 2 processors"
@@ -26,6 +26,7 @@ help:
 	@echo "make bench-torch  torch.distributed with our backend beside Gloo: every call, and training steps"
 	@echo "make bench-busy   two ranks beside processes that compute, our backend beside Gloo: some minutes"
 	@echo "make bench-late   two to eight ranks of which one is late, our backend beside Gloo: some minutes"
+	@echo "make bench-first-call   what the first call of a fresh process costs, by part, beside Gloo: some minutes"
 	@echo "make fuzz    random programs for SECONDS=300, from SEED=...; prints a small one that goes wrong"
 	@echo "make fuzz-faults   the same with deaths, stops and aborts at random moments, and bad networks between hosts"
 	@echo "make bench-serving   steps of a server that decodes, our backend beside Gloo, on one host and several: some minutes"
@@ -128,6 +129,9 @@ bench-busy: $(VENV)/ready
 
 bench-late: $(VENV)/ready
 	$(BIN)/python -m benchmarks.late --output benchmarks/results/{vendor}_late.md
+
+bench-first-call: $(VENV)/ready
+	$(BIN)/python -m benchmarks.first_call --output benchmarks/results/{vendor}_first_call.md
 
 bench-serving: $(VENV)/ready
 	$(BIN)/python -m benchmarks.serving --output benchmarks/results/{vendor}_serving.md

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unisono.base.config import SETTINGS, SHAPING, environment_name
 from unisono.base.linux import KINDS
-from unisono.base.tuning import LIMITS
+from unisono.base.tuning_results import LIMITS
 from unisono.base.units import format_bytes
 
 __all__ = ["page"]

@@ -16,7 +16,8 @@ import yaml
 from tests.support.markdown import ROOT, Block, blocks, run
 from tests.support.scripts import Scripts
 from unisono.base.config import Config
-from unisono.base.tuning import LIMITS, HostCosts, Rates, TuningResults, save
+from unisono.base.tuning import save
+from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
 
 DOCS = ROOT / "docs"
 PAGES = [DOCS / "index.md", DOCS / "start.md", *sorted((DOCS / "guides").glob("*.md"))]

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,15 +35,17 @@ print(before, found, unit("waiting.poll").on_disk, "numba" in sys.modules or "ll
 """
 
 
-def run(program: str, folder: Path, source: Path = PACKAGE.parent) -> str:
-    """What a program prints that keeps its code in this folder."""
-    return said_and_told(program, folder, source)[0]
+def run(program: str, folder: Path, source: Path = PACKAGE.parent, within: Sequence[str] = ()) -> str:
+    """What a program prints that keeps its code in this folder. within: the command that starts it."""
+    return said_and_told(program, folder, source, within)[0]
 
 
-def said_and_told(program: str, folder: Path, source: Path = PACKAGE.parent) -> tuple[str, str]:
+def said_and_told(
+    program: str, folder: Path, source: Path = PACKAGE.parent, within: Sequence[str] = ()
+) -> tuple[str, str]:
     """The same, and what it writes to standard error."""
     environ = {**os.environ, "UNISONO_CACHE_DIR": str(folder), "PYTHONPATH": str(source)}
-    command = [sys.executable, "-c", program]
+    command = [*within, sys.executable, "-c", program]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout, done.stderr
 
@@ -63,13 +66,40 @@ def test_one_process_compiles_and_what_is_on_disk_runs_without_numba_and_llvm_if
     assert code.read_bytes() == whole
 
 
-def test_a_change_in_any_source_renews_the_code_and_removes_the_old(tmp_path: Path) -> None:
-    source = tmp_path / "source"
+CONTAINER = "unshare", "--user", "--map-root-user", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child"
+"""Starts a program in namespaces of its own, as a container has them; it sees the same files."""
+
+
+def test_of_two_containers_that_share_a_folder_one_compiles(tmp_path: Path) -> None:
+    if subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system lets this user make no namespaces")
+    with ThreadPoolExecutor() as pool:
+        said = list(pool.map(lambda _: run(USE, tmp_path, within=CONTAINER), range(2)))
+    assert sorted(line.split()[-1] for line in said) == ["False", "True"]
+    assert run(USE, tmp_path, within=CONTAINER) == run(USE, tmp_path) == "True 0 True False\n"
+
+
+def test_two_versions_that_share_a_folder_keep_their_code_for_a_month(tmp_path: Path) -> None:
+    other = changed_source(tmp_path)
+    assert [run(USE, tmp_path, source) for source in (PACKAGE.parent, other)] == 2 * ["False 0 True True\n"]
+    assert [run(USE, tmp_path, source) for source in (PACKAGE.parent, other)] == 2 * ["True 0 True False\n"]
+
+
+def changed_source(folder: Path) -> Path:
+    """A copy of the package with another source of kernels."""
+    source = folder / "source"
     shutil.copytree(PACKAGE, source / "unisono", ignore=shutil.ignore_patterns("__pycache__"))
-    run(USE, tmp_path, source)
     with (source / "unisono/engine/kernels/waiting.py").open("a") as file:
         file.write("# another\n")
-    assert run(USE, tmp_path, source) == "False 0 True True\n"
+    return source
+
+
+def test_a_change_in_any_source_renews_the_code_and_removes_the_old(tmp_path: Path) -> None:
+    run(USE, tmp_path)
+    (code,) = tmp_path.glob("waiting.poll.*.code")
+    os.utime(code, (0, 0))
+    assert run(USE, tmp_path, changed_source(tmp_path)) == "False 0 True True\n"
+    assert not code.exists()
     assert len(list(tmp_path.glob("waiting.poll.*.code"))) == 1
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from unisono.engine.process import stacks
-from unisono.engine.process.alive import process_status, start_ticks
-from unisono.engine.process.stacks import SIGNAL, Answer, ask_for_stacks
+from unisono.engine.process import ask_stacks
+from unisono.engine.process.alive import start_ticks
+from unisono.engine.process.ask_stacks import Answer, ask_for_stacks, process_status
+from unisono.engine.process.stacks import SIGNAL
 
 PROGRAM = """
 import faulthandler, os, re, signal, sys, threading
@@ -66,7 +67,7 @@ def started() -> Iterator[list[Other]]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "_FRESH_S", 0.0)
+    monkeypatch.setattr(ask_stacks, "_FRESH_S", 0.0)
 
 
 def where(answer: Answer) -> list[str]:
@@ -112,7 +113,7 @@ def test_who_is_asked_twice_in_a_short_time_gets_one_signal(
 ) -> None:
     other = start(started, "sys.stdin.read()")
     first, written = other.ask(), other.written()
-    monkeypatch.setattr(stacks, "_FRESH_S", 3600.0)
+    monkeypatch.setattr(ask_stacks, "_FRESH_S", 3600.0)
     assert "away" in where(first)
     assert other.ask() == first
     assert other.written() == written

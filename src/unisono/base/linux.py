@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+
+from .value import Value
 
 _VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 _SYSTEM = Path("/sys/devices/system/cpu")
@@ -55,7 +56,7 @@ def shares_cache(system: Path = _SYSTEM) -> bool:
         return False
 
 
-class Kind(NamedTuple):
+class Kind(Value):
     """A kind of processors. name: for messages. here: does this machine have such processors?"""
 
     name: str
@@ -72,7 +73,7 @@ _NO_LIMIT = 1 << 60
 """Version 1 writes a number of about 2^63 bytes where there is none."""
 
 
-class Allowance(NamedTuple):
+class Allowance(Value):
     """processors: the processor time per second, as a number of processors.
     memory_bytes: the memory that the groups may have in all.
     free_bytes: the part of this memory that is free, or holds only files that can be read again.

@@ -4,91 +4,21 @@ They are in a file of the user's cache directory, one for each processor model, 
 unisono, so that machines may share a home directory. UNISONO_MEASURED names another file; empty, it means none.
 """
 
+from __future__ import annotations
+
 import json
-import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from .linux import model
 from .release import __version__
 
-LIMITS: Mapping[str, tuple[int, int]] = {
-    "segment_bytes": (64 << 10, 64 << 20),
-    "one_way_segment_bytes": (4 << 10, 64 << 20),
-    "one_shot_bytes": (0, 1 << 20),
-    "crowd_one_shot_bytes": (0, 16 << 20),
-    "zero_copy_bytes": (0, 1 << 20),
-    "cross_memory_bytes": (0, 1 << 30),
-    "fetch_bytes": (0, 64 << 20),
-}
-"""The settings that are measured -> the least and the greatest figure that makes sense."""
-
-
-class Rates(NamedTuple):
-    """Seconds per byte in calls on vectors of `nbytes`.
-
-    own: for the rank's own vector, which every algorithm reads and writes.
-    copy: for bytes that are fetched from other ranks.
-    combine: for bytes that are added.
-    """
-
-    nbytes: int
-    own_s: float
-    copy_s: float
-    combine_s: float
-
-
-class Moment(NamedTuple):
-    """When figures were measured: the day, the processors, and how many of these other programs used before."""
-
-    on: str
-    busy: float
-    processors: int
-
-
-class HostCosts(NamedTuple):
-    """What calls cost on this host: each call, each further round, and bytes, by the size of the vector, ascending.
-
-    Small vectors stay in caches; long vectors do not fit.
-
-    residual: the difference between timed calls and prices, as a share of the times, by the quadratic mean.
-    residual, moment: None in a file without them.
-    """
-
-    call_s: float
-    step_s: float
-    rates: tuple[Rates, ...]
-    residual: float | None = None
-    moment: Moment | None = None
-
-    def rates_of(self, nbytes: float) -> Rates:
-        """The rates for a size: between two measured sizes, they are interpolated by the size's logarithm."""
-        sizes = [math.log(rates.nbytes) for rates in self.rates]
-        at = math.log(min(max(nbytes, self.rates[0].nbytes), self.rates[-1].nbytes))
-        for few, many, a, b in zip(self.rates, self.rates[1:], sizes, sizes[1:], strict=False):
-            if at <= b:
-                part = (at - a) / (b - a)
-                mixed = (few[k] ** (1 - part) * many[k] ** part for k in (1, 2, 3))
-                return Rates(int(nbytes), *mixed)
-        return self.rates[-1]._replace(nbytes=int(nbytes))
-
-
-class TuningResults(NamedTuple):
-    """on: the day of the measurement.
-    figures: setting -> bytes.
-    costs: None if they are not known.
-    moment: the moment of the figures; the costs may be older. None in a file without it.
-    """
-
-    on: str
-    figures: Mapping[str, int]
-    costs: HostCosts | None = None
-    moment: Moment | None = None
+if TYPE_CHECKING:
+    from .tuning_results import TuningResults
 
 
 def file() -> Path | None:
@@ -134,51 +64,24 @@ def _key() -> dict[str, str | int]:
 @cache
 def _read(path: Path) -> TuningResults | None:
     try:
-        return _checked(json.loads(path.read_text()))
+        text = path.read_text()
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        warnings.warn(
-            f"{path} is ignored, and the defaults are used ({reason}): run `unisono tune` again, or remove the file",
-            stacklevel=2,
-        )
+    except OSError as error:
+        _say_ignored(path, error)
+        return None
+    from .tuning_results import checked  # most machines have no such file
+
+    try:
+        return checked(json.loads(text), _key())
+    except (ValueError, KeyError, TypeError) as error:
+        _say_ignored(path, error)
         return None
 
 
-def _checked(found: Mapping[str, Any]) -> TuningResults:
-    """The content of a file. Raises ValueError, KeyError or TypeError for what `save` has not written here."""
-    if {name: found[name] for name in _key()} != _key():
-        raise ValueError("it is of another machine or version")
-    figures = {name: found["figures"][name] for name in LIMITS}
-    for name, (least, most) in LIMITS.items():
-        if type(figures[name]) is not int or not least <= figures[name] <= most:
-            raise ValueError(f"{name} is {figures[name]!r}, not a number from {least} to {most}")
-    costs = _costs(*found["costs"]) if found.get("costs") else None
-    return TuningResults(str(found["on"]), figures, costs, _moment(found.get("moment")))
-
-
-def _moment(found: Sequence[Any] | None) -> Moment | None:
-    """Raises ValueError or TypeError for what `save` has not written."""
-    if found is None:
-        return None
-    on, busy, processors = found
-    if not isinstance(busy, float) or type(processors) is not int or not 0 <= busy < math.inf:
-        raise ValueError(f"{busy!r} of {processors!r} processors is no load")
-    return Moment(str(on), busy, processors)
-
-
-def _costs(
-    call_s: float, step_s: float, rates: Sequence[Any], residual: float | None = None, moment: Any = None
-) -> HostCosts:
-    """Raises ValueError or TypeError for what `save` has not written."""
-    costs = HostCosts(call_s, step_s, tuple(Rates(*some) for some in rates), residual, _moment(moment))
-    if residual is not None and not (isinstance(residual, float) and 0 <= residual < math.inf):
-        raise ValueError(f"{residual!r} is no residual")
-    seconds = [call_s, step_s, *(figure for some in costs.rates for figure in some[1:])]
-    sizes = [some.nbytes for some in costs.rates]
-    if not all(isinstance(figure, float) and 0 < figure < 1 for figure in seconds):
-        raise ValueError(f"a cost is not between 0 and 1 s: {seconds}")
-    if not sizes or sizes != sorted(set(sizes)) or not all(type(size) is int and size > 0 for size in sizes):
-        raise ValueError(f"the sizes of vectors do not ascend: {sizes}")
-    return costs
+def _say_ignored(path: Path, error: Exception) -> None:
+    reason = f"{type(error).__name__}: {error}"
+    warnings.warn(
+        f"{path} is ignored, and the defaults are used ({reason}): run `unisono tune` again, or remove the file",
+        stacklevel=2,
+    )

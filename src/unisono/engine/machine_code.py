@@ -29,6 +29,8 @@ _DIGEST_BYTES = 16
 _MAKERS = "code_image.py", "make_image.py", "object_code.py"
 """The files that make an image of what Numba and LLVM have compiled."""
 _FASTCALL = 0x80  # METH_FASTCALL of CPython
+_OWN_FOLDER = Path(__file__).parent / "__pycache__"
+_OLD_S = 30 * 86400.0
 _COMPILED_S, _ASK_S = 60.0, 0.01
 """How long a process waits for another one that compiles the same code; the time between two looks."""
 
@@ -92,10 +94,15 @@ class Unit:
         return None
 
     def _keep(self, folder: Path, code: bytes) -> None:
-        """Write the code to disk, and remove the unit's code of other sources. Without room on disk, do nothing."""
+        """Write the code to disk, and remove the unit's code of other sources. Without room on disk, do nothing.
+
+        Several versions may keep their code in one folder of the user: there, other code goes when it is a month old.
+        """
+        recent = 0.0 if folder == _OWN_FOLDER else time.time() - _OLD_S
         with suppress(OSError):
-            for old in folder.glob(f"{self._family}*.code"):
-                old.unlink(missing_ok=True)
+            for other in folder.glob(f"{self._family}*.code"):
+                if not recent or other.stat().st_mtime < recent:
+                    other.unlink(missing_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, prefix=self._file, delete=False) as file:
                 new = Path(file.name)
                 try:
@@ -185,7 +192,7 @@ def _folders() -> list[Path]:
     if chosen := os.environ.get("UNISONO_CACHE_DIR"):
         return [Path(chosen)]
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return [Path(__file__).parent / "__pycache__", Path(caches) / "unisono"]
+    return [_OWN_FOLDER, Path(caches) / "unisono"]
 
 
 def writable_folder() -> Path | None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from ..base.python import late_names
 from .combine import as_collective, fold, on, once, par, pipeline, seq, transpose
 from .contract import BLOCKED, DUALS, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contract, Fault, contract
-from .count import Bounds, Counts, HostBounds, Levels, count, host_bounds, levels, levels_of, lower_bounds
 from .hosts import Hosts
 from .moves import Move, check_rows, moves
 from .proofs.table_proof import Proof, find_fault, prove
@@ -46,10 +45,16 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from .counts import Bounds, Counts, HostBounds, Levels, count, host_bounds, levels, levels_of, lower_bounds
     from .proofs.large_proofs import Rank, prove_by_fingerprints, prove_symmetric, trace_symmetric
-else:
+else:  # a call on one host needs none of these
+    _COUNTS = (
+        "Bounds", "Counts", "HostBounds", "Levels", "count", "host_bounds", "levels", "levels_of", "lower_bounds",
+    )  # fmt: skip
     _LARGE = "Rank", "prove_by_fingerprints", "prove_symmetric", "trace_symmetric"
-    __getattr__ = late_names(__name__, dict.fromkeys(_LARGE, ".proofs.large_proofs"))
+    __getattr__ = late_names(
+        __name__, dict.fromkeys(_COUNTS, ".counts") | dict.fromkeys(_LARGE, ".proofs.large_proofs")
+    )
 
 
 def _page(table: Schedule) -> str:

@@ -11,7 +11,8 @@ import pytest
 import unisono
 from unisono import ArgumentError
 from unisono.base.config import SETTINGS, SHAPING, Config, environment_name
-from unisono.base.tuning import LIMITS, HostCosts, Moment, Rates, TuningResults, _read, file, measured, save
+from unisono.base.tuning import _read, file, measured, save
+from unisono.base.tuning_results import LIMITS, HostCosts, Moment, Rates, TuningResults
 from unisono.engine.memory.arena import Arena
 from unisono.schedule.choose import choose
 

@@ -27,7 +27,8 @@ from tests.support.matrix_driver import check, forget
 from tests.support.ports import free_port
 from tests.support.worlds import OnHosts
 from unisono.base.errors import AlgorithmError, ArgumentError, MismatchError
-from unisono.base.tuning import TuningResults, save
+from unisono.base.tuning import save
+from unisono.base.tuning_results import TuningResults
 from unisono.schedule import ADD, COPY, ROOTED, Hosts, Rows, T, Transfer, Y, send
 from unisono.schedule.algorithms import CATALOGUE, algorithm
 

@@ -22,7 +22,7 @@ from tests.support.torch_ranks import TorchRanks
 from unisono import PeerFailed, WaitTimeout, p2p
 from unisono.base.config import Config
 from unisono.base.records import Wait
-from unisono.engine.process.alive import process_status
+from unisono.engine.process.ask_stacks import process_status
 
 DEADLINE_S = 30.0
 SOON = Config(stall_warning_s=0.3)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.mpi_launchers import LAUNCHERS, launcher
 from unisono.base.errors import ArgumentError
-from unisono.ranks.rendezvous import which_rank
+from unisono.ranks.rendezvous import launchers
 from unisono.ranks.rendezvous.stores import open_store
 from unisono.ranks.rendezvous.which_rank import Launch, detect
 
@@ -199,7 +199,7 @@ def test_two_ranks_of_one_job(environ, kind, job):
 def test_mpich_s_job_is_its_process_manager(monkeypatch):
     command, rest = Path(f"/proc/{os.getppid()}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
     start = rest.split()[19]
-    monkeypatch.setattr(which_rank, "_MPICH_MANAGERS", {command})
+    monkeypatch.setattr(launchers, "_MPICH_MANAGERS", {command})
     assert detect(MPICH).job == f"MPICH {os.getppid()}.{start}"
 
 

@@ -168,7 +168,7 @@ def test_an_earlier_process_of_the_same_number_is_another_one() -> None:
     with theirs:
         own = Identity.mine()
         assert own.is_at(mine)
-        for other in (own._replace(ticks=own.ticks + 1), own._replace(pid=1), own._replace(user=own.user + 1)):
+        for other in (own.but(ticks=own.ticks + 1), own.but(pid=1), own.but(user=own.user + 1)):
             assert not other.is_at(mine)
     mine.close()
 
@@ -235,7 +235,7 @@ def test_where_rank_0_has_no_memory_all_hear_it(monkeypatch: pytest.MonkeyPatch)
         raise OutOfMemory("rank 0 has none")
 
     mine = Identity.mine
-    monkeypatch.setattr(Identity, "mine", lambda: mine()._replace(pid=threading.get_ident(), ticks=0))
+    monkeypatch.setattr(Identity, "mine", lambda: mine().but(pid=threading.get_ident(), ticks=0))
     monkeypatch.setattr(Arena, "create", refuse)
     store = HashStore()
     with ThreadPoolExecutor(3) as pool:
@@ -249,8 +249,8 @@ words = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-identity_like = st.fixed_dictionaries(dict.fromkeys(Identity._fields, words))
-message_like = st.fixed_dictionaries(dict.fromkeys(MeetingMessage._fields, words))
+identity_like = st.fixed_dictionaries(dict.fromkeys(Identity.field_names, words))
+message_like = st.fixed_dictionaries(dict.fromkeys(MeetingMessage.field_names, words))
 notice_like = st.tuples(st.just(NAME) | words, st.ip_addresses().map(str) | words, st.integers() | words)
 anything = st.binary(max_size=300) | (words | identity_like | message_like | notice_like).map(
     lambda it: json.dumps(it).encode()
@@ -337,7 +337,7 @@ def test_a_job_s_store_keeps_few_silent_connections() -> None:
 def test_a_job_s_store_refuses_a_rank_that_is_another_process() -> None:
     job = f"test {secrets.token_hex(8)}"
     host, liar = SocketStore(job, 0, DEADLINE_S), SocketStore(job, 1, DEADLINE_S)
-    liar.set("rank 1", write_identity(Identity.mine()._replace(pid=1)))
+    liar.set("rank 1", write_identity(Identity.mine().but(pid=1)))
     assert not host.check(["rank 1"])
     with pytest.raises(RuntimeError, match="rank 0 has ended the meeting"):
         liar.check(["rank 0"])

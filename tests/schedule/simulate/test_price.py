@@ -15,7 +15,8 @@ import pytest
 from tests.support.exact_simulator import fair_rates, play_exactly
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
-from unisono.base.tuning import LIMITS, HostCosts, Rates, TuningResults, save
+from unisono.base.tuning import save
+from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.simulate import (

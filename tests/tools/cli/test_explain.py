@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 import unisono
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
-from unisono.base.tuning import LIMITS, HostCosts, Rates, TuningResults, save
+from unisono.base.tuning import save
+from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
 from unisono.base.units import format_seconds, parse_bytes
 from unisono.schedule import lower_bounds
 from unisono.schedule.algorithms import CATALOGUE

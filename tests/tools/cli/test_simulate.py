@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from unisono.base.tuning import LIMITS, HostCosts, Rates, TuningResults, save
+from unisono.base.tuning import save
+from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
 from unisono.base.units import format_seconds
 from unisono.tools.cli import app
 

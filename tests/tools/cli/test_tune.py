@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 import unisono
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError
-from unisono.base.tuning import LIMITS, HostCosts, Moment, Rates, TuningResults, measured, save
+from unisono.base.tuning import measured, save
+from unisono.base.tuning_results import LIMITS, HostCosts, Moment, Rates, TuningResults
 from unisono.base.units import format_seconds
 from unisono.schedule.simulate import known_costs
 from unisono.tools.cli import app, tune

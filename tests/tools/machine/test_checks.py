@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from unisono.base.linux import Allowance
-from unisono.base.tuning import HostCosts, Moment, Rates, TuningResults
+from unisono.base.tuning_results import HostCosts, Moment, Rates, TuningResults
 from unisono.tools.machine import checks
 from unisono.tools.machine.checks import Finding, Seen, check_tuned, look, starts, surroundings
 from unisono.tools.machine.probes import Load, huge_gain, look_at_load, shares

@@ -10,6 +10,7 @@ import torch
 from ...base.errors import AlgorithmError, ArgumentError, InternalError
 from ...base.python import LateModule
 from ...base.records import CallRecord
+from ...base.value import Value
 from ...engine.compile.plan import Blocks, CallPlan
 from ...engine.compile.program import Lowering
 from ...engine.reducers import CustomOp
@@ -58,7 +59,7 @@ class PlanKey(NamedTuple):
     """Has this rank an input, an output?"""
 
 
-class SpanPlanner(NamedTuple):
+class SpanPlanner(Value):
     """Makes the plans of a group over hosts, whose tables are chosen here. The group has it from `over_hosts`."""
 
     plan: Callable[[Group, "Span", Request, "HierarchicalTable", int, str], CallPlan]

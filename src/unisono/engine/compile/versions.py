@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.errors import AlgorithmError
+from ...base.value import Value
 from ...schedule.contract import BLOCKED, Contract, Slot, contract
 from ...schedule.table import COPY, ROUND, Schedule, expand
 from .program import IN, OUT
@@ -71,7 +72,7 @@ class ProgramMove:
         self.clock: list[int] = []
 
 
-class Versions(NamedTuple):
+class Versions(Value):
     """The moves in order of rounds, and the versions that are results."""
 
     moves: list[ProgramMove]

@@ -20,7 +20,6 @@ import errno
 import fcntl
 import mmap
 import os
-import resource
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -236,10 +235,12 @@ class Arena(Layout):
         except OSError as error:
             if error.errno != errno.EFBIG:
                 raise
-            raise self._too_large("a file", resource.RLIMIT_FSIZE, "ulimit -f") from error
+            raise self._too_large("a file", "RLIMIT_FSIZE", "ulimit -f") from error
 
-    def _too_large(self, where: str, limit: int, command: str) -> OutOfMemory:
-        least, _ = resource.getrlimit(limit)
+    def _too_large(self, where: str, limit: str, command: str) -> OutOfMemory:
+        import resource  # to load this library takes a process a quarter of a millisecond
+
+        least, _ = resource.getrlimit(getattr(resource, limit))
         most = "" if least == resource.RLIM_INFINITY else f" of {format_bytes(least)} ({command})"
         return OutOfMemory(
             f"{format_bytes(self.bytes)} of shared memory for {self.size} ranks do not fit into {where}{most}: set "
@@ -252,7 +253,7 @@ class Arena(Layout):
         except (OSError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno != errno.ENOMEM:
                 raise
-            raise self._too_large("the address space", resource.RLIMIT_AS, "ulimit -v") from error
+            raise self._too_large("the address space", "RLIMIT_AS", "ulimit -v") from error
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
 

@@ -24,10 +24,10 @@ from ...ranks.group.current import get_default, set_default
 from ...ranks.group.group import Group
 from ...ranks.group.world_group import leave_at_exit, world_group
 from ...ranks.rendezvous.asked_store import AskedStore
+from ...ranks.rendezvous.launchers import job_at_store
 from ...ranks.rendezvous.meetings import enter_meeting, may_come
 from ...ranks.rendezvous.rendezvous import MeetingResult, meet
 from ...ranks.rendezvous.rendezvous_messages import missing
-from ...ranks.rendezvous.which_rank import job_at_store
 from ...schedule import Hosts
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from ...base.units import format_seconds, plural, ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import Waiting, waiting_of
 from ...engine.process.alive import parent, start_ticks
+from ...engine.process.ask_stacks import ask_for_stacks
 from ...engine.process.nested import PACKAGE, TORCH, is_users
-from ...engine.process.stacks import ask_for_stacks
 
 _NAME = "/memfd:unisono (deleted)"
 

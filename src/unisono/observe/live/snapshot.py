@@ -14,7 +14,8 @@ from typing import NamedTuple
 from ...base.records import Wait
 from ...base.units import format_seconds, plural, ranks_text
 from ...engine.memory.arena import Arena
-from ...engine.process.alive import ProcessStatus, process_status, start_ticks
+from ...engine.process.alive import start_ticks
+from ...engine.process.ask_stacks import ProcessStatus, process_status
 from ..traces.tracks import Track, time_inside_ns, tracks
 
 _MOST_SHOWN = 8

@@ -17,7 +17,7 @@ from ...base.errors import ArgumentError
 from ...base.fd_channel import Newcomers, PlainChannel
 from ...engine.process.alive import start_ticks
 from ..group.current import get_job
-from ..rendezvous.which_rank import find_job
+from ..rendezvous.launchers import find_job
 
 ANY = -1
 """Stands for any free place."""

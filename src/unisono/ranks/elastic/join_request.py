@@ -20,7 +20,7 @@ from ...engine.process.alive import start_ticks
 from ..group.current import get_default, set_default
 from ..group.group import Group
 from ..group.survivors import MOST_NAMED
-from ..rendezvous.which_rank import integer
+from ..rendezvous.launchers import integer
 from .join_listener import ANY, job_name, socket_name
 
 _RETRY_S = 0.02

@@ -19,8 +19,8 @@ from ...base.errors import WaitTimeout
 from ...base.records import Sighting, Wait
 from ...base.units import ranks_text
 from ...engine.memory.arena import Arena
-from ...engine.process.alive import process_status, start_ticks
-from ...engine.process.stacks import Answer, ask_for_stacks
+from ...engine.process.alive import start_ticks
+from ...engine.process.ask_stacks import Answer, ask_for_stacks, process_status
 from ...observe.live.jobs import shown
 from ...observe.live.snapshot import WaitChain, wait_chain
 from ..group.group import Group

@@ -21,8 +21,8 @@ from ...base.config import Config
 from ...base.errors import InternalError
 from ...base.fd_channel import Channel, Descriptor
 from ...engine.memory.arena import Arena
+from ...engine.process.ask_stacks import Answer, ask_for_stacks
 from ...engine.process.nested import PACKAGE
-from ...engine.process.stacks import Answer, ask_for_stacks
 from .fork_client import open_world
 from .launch_messages import RankSetup, Report, SeveralHosts, Task
 from .reports import Collector, RankOutput, Substitutes

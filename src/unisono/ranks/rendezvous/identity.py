@@ -10,11 +10,11 @@ import sys
 from collections.abc import Collection, Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
 from ...base.config import Config, environment_name
 from ...base.fd_channel import Channel
 from ...base.release import __version__
+from ...base.value import Value
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback
 from ...schedule import Hosts
@@ -37,7 +37,7 @@ _MOST_ADDRESS = len("255.255.255.255")
 """Characters of an address in a host's name. Longer ones do not appear in messages."""
 
 
-class Identity(NamedTuple):
+class Identity(Value):
     """Decides whether two processes can share memory, and whether they can be ranks of one group at all."""
 
     host: str

@@ -15,11 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import listen
+from ...base.value import Value
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import meeting_page, waits
@@ -31,22 +32,22 @@ from .identity import Identity, host_names, place, remark, way_between, why_refu
 from .meeting_member import MeetingMember, at_socket
 from .meetings import END, may_come
 from .rendezvous_messages import MeetingMessage
-from .which_rank import Launch
 
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
     from .stores import MeetingPlace, Store
+    from .which_rank import Launch
 
 _LOOPBACK = "127.0.0.1"
 
 _RETRY_S = 0.005
 
-_timed_out: set[Launch] = set()
+_timed_out: "set[Launch]" = set()
 """The launches with a time-out in this process's last call."""
 
 
-class MeetingResult(NamedTuple):
+class MeetingResult(Value):
     """The memory of a rank's host, and on several hosts what it takes to speak to the others.
 
     On one host, only arena and hosts are set.
@@ -77,7 +78,7 @@ def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, 
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     own = Identity.mine()
-    identities = {peer: own._replace(pid=pids[peer], ticks=start_ticks(pids[peer])) for peer in hosts.beside(rank)}
+    identities = {peer: own.but(pid=pids[peer], ticks=start_ticks(pids[peer])) for peer in hosts.beside(rank)}
     names = tuple(f"{own.host}/{number}" for number in range(len(hosts.members)))
     return MeetingResult(arena, hosts, FileStore(path), identities, names, _LOOPBACK, secret)
 

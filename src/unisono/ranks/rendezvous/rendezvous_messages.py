@@ -14,10 +14,11 @@ import sys
 from contextlib import suppress
 from ipaddress import ip_address
 from reprlib import Repr
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 from ...base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
 from ...base.records import Departure, DepartureKind
+from ...base.value import Value
 from ...schedule import Hosts
 from .identity import MOST_NAME, Identity
 
@@ -27,7 +28,9 @@ _MOST_TEXT, _MOST_NUMBER, _PORTS = 500, 1 << 63, 1 << 16
 _NAME = r"unisono-[0-9a-f]{32}"
 _MEETING = r"[0-9a-f]{16}"
 _BESIDE_HOSTS = {"names", "neighbours", "secret", "toward"}
-_COMMON = r"([-+.e\d]{1,24} [-+.:e\d]{1,60} [a-z]{1,20} [-+.e\d]{1,24})?"
+_MOST_COMMON = 128
+_COMMON = frozenset("+-.: 0123456789abcdefghijklmnopqrstuvwxyz")
+"""The characters of settings that ranks have in common."""
 
 _brief = Repr()
 _brief.maxstring = _brief.maxother = 80
@@ -36,7 +39,7 @@ _MOST_WORDS = 4_000
 _MOVE = "Set MASTER_ADDR, to an address of rank 0's host that all hosts reach, and MASTER_PORT, for every process"
 
 
-class MeetingMessage(NamedTuple):
+class MeetingMessage(Value):
     """What a rank tells others. One of:
 
     hosts: which ranks share a host.
@@ -68,7 +71,7 @@ class MeetingMessage(NamedTuple):
 
     def text(self) -> str:
         """As it stands at the store."""
-        return json.dumps(self._asdict())
+        return json.dumps(vars(self))
 
     @classmethod
     def read(cls, said: bytes, size: int, teller: int = 0) -> "MeetingMessage":
@@ -99,7 +102,7 @@ class MeetingMessage(NamedTuple):
         raise _refusal(teller, said, "no such message")
 
 
-class MeetingNotice(NamedTuple):
+class MeetingNotice(Value):
     """What rank 0 tells about the meeting that it holds now.
 
     name: no other meeting has it.
@@ -128,7 +131,7 @@ class MeetingNotice(NamedTuple):
 
     def text(self) -> str:
         """As it stands at the store."""
-        return json.dumps(self._asdict())
+        return json.dumps(vars(self))
 
     @classmethod
     def read(cls, said: bytes) -> "MeetingNotice":
@@ -168,20 +171,25 @@ class SentinelNotice(NamedTuple):
 
 def write_identity(identity: Identity) -> str:
     """An identity as text for the store."""
-    return json.dumps(identity._asdict())
+    return json.dumps(vars(identity))
 
 
 def read_identity(rank: int, said: bytes) -> Identity:
     """The identity that a rank has written. Raises ArgumentError if these bytes are no identity."""
     told = _fields(said)
-    if _has_kinds(Identity, told) and _is_address(told["address"]) and re.fullmatch(_COMMON, told["common"]):
+    if (
+        _has_kinds(Identity, told)
+        and _is_address(told["address"])
+        and len(told["common"]) <= _MOST_COMMON
+        and _COMMON.issuperset(told["common"])
+    ):
         return Identity(**told)
     raise _refusal(rank, said, "no identity of a process")
 
 
 def _has_kinds(record: type[Identity | MeetingNotice], told: dict[str, Any]) -> bool:
     """Has each field of this record, and nothing else, a text or a number of a sensible length?"""
-    return {key: type(value) for key, value in told.items()} == get_type_hints(record) and all(
+    return {key: type(value) for key, value in told.items()} == record.__annotations__ and all(
         len(value) <= _MOST_TEXT if type(value) is str else 0 <= value < _MOST_NUMBER for value in told.values()
     )
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from ...base.python import LateModule
 from ..combine import as_collective, fold, pipeline, seq, transpose
 from ..table import ADD, COPY, Rows, Schedule, Transfer, Y, send, trace
-from . import all_gather, broadcast
-from .broadcast import SEGMENTS
-from .declare import algorithm, composed, table
-from .graphs import double_tree
+from .declare import SEGMENTS, algorithm, composed, table
+
+if TYPE_CHECKING:
+    from . import all_gather, broadcast, graphs
+else:  # short calls inside a host need none of these
+    all_gather, broadcast, graphs = (
+        LateModule(f".{name}", __package__) for name in ("all_gather", "broadcast", "graphs")
+    )
 
 
 def there_and_back(schedule: Schedule) -> Schedule:
@@ -62,7 +68,7 @@ def double_binary_tree(p: int, segments: int = SEGMENTS) -> Schedule:
     wins: large tensors and many ranks, where a rank can send two ways at once
     source: Sanders, Speck and Träff 2009
     """
-    both = there_and_back(trace(double_tree, p, 2, "broadcast", root=0))
+    both = there_and_back(trace(graphs.double_tree, p, 2, "broadcast", root=0))
     return pipeline(both, segments // 2, lag=2)
 
 

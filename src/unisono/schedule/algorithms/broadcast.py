@@ -9,14 +9,8 @@ import numpy as np
 from ..combine import as_collective, once, pipeline, seq
 from ..table import Rows, Schedule, Transfer, send, trace
 from . import all_gather, scatter
-from .declare import algorithm, composed, table
+from .declare import RADIX, SEGMENTS, algorithm, composed, table
 from .graphs import block_rounds, double_tree, splits
-
-SEGMENTS = 8
-"""n in the formulas: into how many segments a pipeline cuts the vector, unless told."""
-
-RADIX = 4
-"""k in the formulas: into how many parts a k-nomial tree cuts the ranks."""
 
 
 @algorithm("broadcast", chunks=1)

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...base.errors import ArgumentError
+from ...base.value import Value
 from ..contract import ROOTED
 from ..table import Schedule
-from .declare import Declaration, Symmetric, declaration, table
+from .declare import Symmetric, declaration, table
 
 RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
     "commutative": ("an operation that commutes", lambda ranks: ranks > 0),
@@ -19,7 +20,7 @@ RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
 """Name of a restriction -> what an algorithm with it needs, and whether a number of ranks will do."""
 
 
-class Algorithm(NamedTuple):
+class Algorithm(Value):
     """One way to do a collective.
 
     build: makes the table for (ranks, root).
@@ -162,7 +163,7 @@ _ISLANDS = "hierarchical"
 @cache
 def _declared(file: str) -> Mapping[str, Algorithm]:
     module = import_module(f".{file}", __package__)
-    functions = [f for f in vars(module).values() if isinstance(getattr(f, "declared", None), Declaration)]
+    functions = [f for f in vars(module).values() if callable(f) and hasattr(f, "declared")]
     return {a.full_name: a for a in (_of(f) for f in functions if f.__module__ == module.__name__)}
 
 

@@ -14,11 +14,18 @@ The decorators leave the functions as they are and add the attribute `declared`.
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ...base.errors import ArgumentError
+from ...base.value import Value
 from ..contract import ROOTED
 from ..table import Schedule, X, Y, trace
+
+SEGMENTS = 8
+"""n in the formulas: into how many segments a pipeline cuts the vector, unless told."""
+
+RADIX = 4
+"""k in the formulas: into how many parts a k-nomial tree cuts the ranks."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -30,7 +37,7 @@ class Symmetric(int):
     """
 
 
-class Declaration(NamedTuple):
+class Declaration(Value):
     """The properties of an algorithm.
 
     requires: names of restrictions, such as "power_of_two".

@@ -4,7 +4,7 @@ The docstring of every algorithm has its idea in the first line, then `rounds`, 
 is the number of rounds in which messages travel; `bytes` is what the busiest rank sends, and after `; received:` what
 the busiest rank receives, where that is more. Both are for root 0. `at most` marks a bound.
 
-The names in formulas: m bytes of the vector (see `schedule.count`); p ranks; F = (p - 1) / p; lg and floor_lg, the
+The names in formulas: m bytes of the vector (see `schedule.counts`); p ranks; F = (p - 1) / p; lg and floor_lg, the
 logarithm of p to base 2 rounded up and down; pow2, the largest power of two not above p; below, the largest below p;
 folded, 1 if p is no power of two, else 0; ones, the number of one bits in all numbers below p; n segments; k, the radix
 of a k-nomial tree, and lgk, the logarithm of p to base k rounded up; l ranks on an island; and rounds_for(x), the
@@ -20,7 +20,7 @@ from math import ceil
 from typing import Any
 
 from ...base.errors import ArgumentError
-from .broadcast import RADIX, SEGMENTS
+from .declare import RADIX, SEGMENTS
 from .hierarchical import island
 
 LINES = ("idea", "rounds", "bytes", "wins", "source")

@@ -19,7 +19,7 @@ from ...base.link import Link, rate_text
 from ...base.units import format_bytes, format_seconds, plural
 from ..algorithms.catalogue import Algorithm, AlgorithmLike, find
 from ..algorithms.over_hosts import CORES, HierarchicalTable, flat, spanning, spanning_name
-from ..count import host_bounds
+from ..counts import host_bounds
 from ..hosts import Hosts
 
 _MESSAGE_S = 40e-6
@@ -78,7 +78,7 @@ def choose_spanning(
     config: Config | None = None,
     algorithm: AlgorithmLike | None = None,
 ) -> SpanningChoice:
-    """The choice for a collective on vectors of `nbytes`, as `schedule.count` defines a vector.
+    """The choice for a collective on vectors of `nbytes`, as `schedule.counts` defines a vector.
 
     algorithm: what the call names, if anything; see `find`. A name in `CORES`, short or full, runs between hosts, on as
     many rails as a call without a name takes. Any other is a table of all ranks, which is used as it is.

@@ -9,7 +9,7 @@ from textwrap import wrap
 
 from ...base.units import plural
 from ..contract import Slot
-from ..count import count, levels
+from ..counts import count, levels
 from ..hosts import Hosts
 from ..table import ADD, COPY, JOIN, Schedule, X
 from .film import Film, Held, Motion, film

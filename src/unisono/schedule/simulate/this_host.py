@@ -16,7 +16,8 @@ import numpy as np
 
 from ...base.errors import ArgumentError
 from ...base.link import Link
-from ...base.tuning import HostCosts, Rates, measured
+from ...base.tuning import measured
+from ...base.tuning_results import HostCosts, Rates
 from ...base.units import format_bytes, format_seconds
 from ..algorithms import Algorithm
 from ..hosts import Hosts

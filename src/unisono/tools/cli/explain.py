@@ -14,7 +14,8 @@ from rich.text import Text
 
 from ...base.config import Config
 from ...base.errors import AlgorithmError, ArgumentError
-from ...base.tuning import HostCosts, measured
+from ...base.tuning import measured
+from ...base.tuning_results import HostCosts
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import levels
 from ...schedule.algorithms import CATALOGUE

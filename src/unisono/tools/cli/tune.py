@@ -16,7 +16,8 @@ import unisono
 from ...base.config import SETTINGS, Config
 from ...base.errors import ArgumentError
 from ...base.linux import model as processor
-from ...base.tuning import HostCosts, Moment, TuningResults, file, measured, save
+from ...base.tuning import file, measured, save
+from ...base.tuning_results import HostCosts, Moment, TuningResults
 from ...base.units import format_bytes, format_seconds
 from ...schedule.algorithms import CATALOGUE
 from ...schedule.choose import is_oversubscribed, one_shot_limit, one_shot_product

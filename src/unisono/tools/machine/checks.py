@@ -18,7 +18,8 @@ import psutil
 from ...base.config import Config
 from ...base.errors import ArgumentError
 from ...base.linux import Allowance, allowance
-from ...base.tuning import TuningResults, measured
+from ...base.tuning import measured
+from ...base.tuning_results import TuningResults
 from ...base.units import format_bytes, plural
 from ...engine.kernels import unit
 from ...engine.machine_code import writable_folder

@@ -16,7 +16,7 @@ from ...contract import BLOCKED, DUALS, ROOTED
 from ...hosts import Hosts
 from ...moves import check_rows
 from ...table import Schedule, X, Y, spread
-from ..broadcast import SEGMENTS
+from ..declare import SEGMENTS
 from .whole import HierarchicalTable, Part, transposed, width
 
 Block = tuple[int, ...]

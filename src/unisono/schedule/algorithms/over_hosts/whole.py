@@ -14,7 +14,7 @@ import numpy as np
 from ....base.errors import ArgumentError
 from ...combine import seq, transpose
 from ...contract import BLOCKED, DUALS
-from ...count import Levels, levels_of
+from ...counts import Levels, levels_of
 from ...hosts import Hosts
 from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, X, unwrap
 from .. import all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter

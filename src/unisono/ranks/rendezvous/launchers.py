@@ -1,0 +1,181 @@
+"""The job that has started this process, read from the environment variables of its launcher.
+
+Open MPI, MPICH, Slurm and others have variables by which their processes know rank, size and job.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from ...base.errors import ArgumentError
+from ...base.value import Value
+
+
+class Job(Value):
+    """The processes that one launcher has started together, and the rank of this one.
+
+    why: the variables that say so, in words.
+    name: a name that all ranks of the job on this host have, and no other job of this host.
+    refusal: why the ranks cannot meet, or "".
+    address, port: where ranks of several hosts meet.
+    by_mpi: ranks of several hosts ask MPI where to meet.
+    everywhere: a name that all ranks of the job have, on all hosts.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    why: str
+    name: str
+    refusal: str = ""
+    address: str = ""
+    port: int = 0
+    by_mpi: bool = False
+    everywhere: str = ""
+
+
+class _Launcher(Value):
+    """One launcher's variables. If a fact has several, the first that is set counts."""
+
+    name: str
+    rank: str
+    size: tuple[str, ...]
+    job: Callable[[Mapping[str, str]], str] | None = None
+    """The job's name, or "" if no variable gives it; None: this launcher gives none."""
+    local_size: str = ""
+    nodes: tuple[str, ...] = ()
+    first_node: Callable[[Mapping[str, str]], str] | None = None
+    """Where rank 0 runs; None: only MPI knows."""
+    names_hosts: bool = False
+    """Does the job have another name on each host?"""
+    needs: str = ""
+    """Without this variable, the other variables belong to an enclosing allocation, which launches no ranks."""
+
+
+_MPICH_MANAGERS = {"hydra_pmi_proxy", "mpiexec.gforker"}
+"""The processes that start ranks, by their names in /proc."""
+
+_FIRST_PORT, _PORTS = 10_000, 20_000
+
+
+def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((environ[name] for name in names if name in environ), "")
+
+
+def _open_mpi_job(environ: Mapping[str, str]) -> str:
+    return _first(environ, ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"))
+
+
+def _slurm_job(environ: Mapping[str, str]) -> str:
+    return f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}" if "SLURM_JOB_ID" in environ else ""
+
+
+def _mpich_job(_environ: Mapping[str, str]) -> str:
+    """Process id and start time of the nearest ancestor that is MPICH's, because MPICH gives jobs no name."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            command, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            return ""
+        fields = rest.split()  # state, parent, ...; the start is the 22nd field of the file, the 20th here
+        if command in _MPICH_MANAGERS:
+            return f"{pid}.{fields[19]}"
+        pid = int(fields[1])
+    return ""
+
+
+def _first_node(environ: Mapping[str, str]) -> str:
+    """The first host of a list such as `gpu[03-05,9],login1`; "" if rank 0 is known to be on another host."""
+    if environ.get("SLURM_PROCID") == "0" and environ.get("SLURM_NODEID", "0") != "0":
+        return ""
+    nodes = _first(environ, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
+    return re.sub(r"\[(\w+)[^]]*\]", r"\1", re.split(r",(?![^[]*\])", nodes)[0])
+
+
+_LAUNCHERS = (
+    _Launcher(
+        "Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",), _open_mpi_job, "OMPI_COMM_WORLD_LOCAL_SIZE"
+    ),
+    _Launcher("MPICH", "PMI_RANK", ("PMI_SIZE",), _mpich_job, "MPI_LOCALNRANKS", names_hosts=True),
+    _Launcher(
+        "Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), _slurm_job,
+        nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"), first_node=_first_node, needs="SLURM_STEP_ID",
+    ),
+    _Launcher("MVAPICH2", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",)),
+    _Launcher("Flux", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",)),
+    _Launcher("jsrun", "JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",)),
+    _Launcher("a PMIx launcher", "PMIX_RANK", ()),
+)  # fmt: skip
+"""In order of precedence: processes of an inner launcher inherit the outer one's variables, and Slurm is outermost."""
+
+_ADDRESS = "Set MASTER_ADDR, to an address of rank 0's host, and MASTER_PORT for every process."
+_OTHERWISE = "Start the script with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every process."
+
+
+def find_job(environ: Mapping[str, str]) -> Job | None:
+    """The job that has started this process, by its launcher's variables; None: no launcher has started it.
+
+    If several launchers have set variables, the first one counts. If the first one does not know where to meet, another
+    one may, if it has the same rank and size (srun sets MPICH's variables, too).
+    """
+    jobs = [job for launcher in _LAUNCHERS if (job := _job(launcher, environ)) is not None]
+    agreed = [job for job in jobs if (job.rank, job.size) == (jobs[0].rank, jobs[0].size)]
+    return next((job for job in agreed if not job.refusal), jobs[0] if jobs else None)
+
+
+def job_at_store(environ: Mapping[str, str], size: int) -> str:
+    """The name of a job of `size` ranks at a store where other jobs might meet, too; "" if there is none.
+
+    A launcher that has started another number of processes has not started this job, or only a part of it.
+    """
+    if "TORCHELASTIC_RUN_ID" in environ:
+        return f"torchrun {environ['TORCHELASTIC_RUN_ID']}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    with suppress(ArgumentError):  # `detect` raises it for the rank
+        job = find_job(environ)
+        return job.everywhere if job is not None and job.size == size else ""
+    return ""
+
+
+def _job(launcher: _Launcher, environ: Mapping[str, str]) -> Job | None:
+    rank = integer(environ, launcher.rank)
+    if rank is None or (launcher.needs and launcher.needs not in environ):
+        return None
+    variable = next((name for name in launcher.size if name in environ), "")
+    size = integer(environ, variable)
+    why = f"{launcher.name} has set {launcher.rank}={rank}" + (f" and {variable}={size}" if variable else "")
+    if size is None:
+        refusal = f"no variable says how many processes there are. {_OTHERWISE}"
+        return Job(launcher.name, rank, 0, why, "", refusal)
+    if not 0 <= rank < size:
+        raise ArgumentError(f"{why}, but a rank is at least 0 and below the size")
+    name = launcher.job(environ) if launcher.job else ""
+    everywhere = launcher.name if launcher.names_hosts else f"{launcher.name} {name}".rstrip()
+    job = Job(launcher.name, rank, size, why, f"{launcher.name} {name}", everywhere=everywhere)
+    local, nodes = integer(environ, launcher.local_size), _first(environ, launcher.nodes)
+    if local not in (None, size) or nodes not in ("", "1"):
+        if launcher.first_node is None:
+            return job.but(by_mpi=True)
+        if node := launcher.first_node(environ):
+            return job.but(address=node, port=_port(name))
+        return job.but(refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
+    if not name:
+        return job.but(refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")
+    return job
+
+
+def _port(name: str) -> int:
+    """A port for a job, below those that the system gives to outgoing connections."""
+    return _FIRST_PORT + int(sha256(name.encode()).hexdigest(), 16) % _PORTS
+
+
+def integer(environ: Mapping[str, str], name: str) -> int | None:
+    """The whole number in a variable; None if it is not set. Raises ArgumentError."""
+    text = environ.get(name)
+    try:
+        return None if text is None else int(text)
+    except ValueError as error:
+        raise ArgumentError(f"{name}={text!r} is not a whole number") from error
