@@ -53,7 +53,7 @@ def work(name: str, nbytes: int, lanes: int, least_idle: float, seconds: float) 
         if go < 0:
             return times
         for which in (0, 1) if go else ():
-            group.host.config = group.host.config.but(lanes=(1, lanes)[which], lane_bytes=0)
+            group.host.config = group.host.config.replace(lanes=(1, lanes)[which], lane_bytes=0)
             forget_plans(group)
             for call in range(2):  # the first one plans, and starts threads
                 tensor.fill_(float(unisono.get_rank() + call))

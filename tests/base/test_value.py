@@ -27,8 +27,8 @@ class Near(Place, kw_only=True):
 
 
 def test_fields_are_given_in_order_or_by_name_or_have_defaults() -> None:
-    assert Place(1) == Place(1, 0) == Place(seat=0, host=1) == Place(2).but(host=1)
-    assert Near(host=1, hops=3).but(seat=2) == Near(hops=3, host=1, seat=2)
+    assert Place(1) == Place(1, 0) == Place(seat=0, host=1) == Place(2).replace(host=1)
+    assert Near(host=1, hops=3).replace(seat=2) == Near(hops=3, host=1, seat=2)
     assert repr(Near(host=1, hops=3)) == "Near(host=1, seat=0, hops=3)"
 
 
@@ -38,7 +38,7 @@ def test_it_compares_by_class_and_fields_alone() -> None:
     assert place == Place(1, 2)
     assert hash(place) == hash(Place(1, 2))
     assert place not in {Place(1, 3), (1, 2), Near(host=1, seat=2, hops=0)}
-    assert place.but(seat=4).text == "1.4"
+    assert place.replace(seat=4).text == "1.4"
 
 
 def test_a_copy_by_pickle_is_equal() -> None:

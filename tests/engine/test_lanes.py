@@ -307,7 +307,7 @@ def test_calls_with_lanes_after_an_abort_and_a_shrink() -> None:
         with suppress(unisono.PeerFailed):
             unisono.all_reduce(tensor)
         smaller = group.shrink()
-        smaller.host.config = smaller.host.config.but(lanes=3)
+        smaller.host.config = smaller.host.config.replace(lanes=3)
         tensor.fill_(1.0)
         unisono.all_reduce(tensor, group=smaller)
         helpers = sum(thread.name == HELPER for thread in threading.enumerate())

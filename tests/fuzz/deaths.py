@@ -52,7 +52,7 @@ def watch(scene: Scene) -> list[str]:
     _begin()
     descriptors = _descriptors()
     timeout_s = TIMEOUT_S if scene.frozen else 1000.0
-    config = Config.from_env().but(timeout_s=timeout_s, keep_inputs=int(scene.keep_inputs), stall_warning_s=0)
+    config = Config.from_env().replace(timeout_s=timeout_s, keep_inputs=int(scene.keep_inputs), stall_warning_s=0)
     hosts = None if scene.hosts.isdigit() else scene.hosts
     with tempfile.TemporaryDirectory() as folder:
         warden = _Warden(scene, Path(folder))

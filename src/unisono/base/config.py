@@ -78,7 +78,7 @@ class Config(Value):
     """The settings of a group. `Config.from_env()` reads them from the environment and from what `unisono tune` found.
 
     All ranks must have the same settings, except those in SHAPING, where each host's first rank decides, and lanes.
-    `config.but(timeout_s=60)` is the same with another timeout. SETTINGS has the unit and the meaning of each.
+    `config.replace(timeout_s=60)` is the same with another timeout. SETTINGS has the unit and the meaning of each.
     """
 
     timeout_s: float = _setting(

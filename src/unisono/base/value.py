@@ -16,7 +16,7 @@ class Value:
             host: int
             seat: int = 0
 
-        Place(1).but(seat=2)  # Place(host=1, seat=2)
+        Place(1).replace(seat=2)  # Place(host=1, seat=2)
     """
 
     field_names: ClassVar[tuple[str, ...]] = ()
@@ -41,7 +41,7 @@ class Value:
             raise TypeError(f"{cls.__name__} has no {', '.join(sorted(unknown))}")
         self.__dict__.update(given)
 
-    def but(self, **changes: Any) -> Self:
+    def replace(self, **changes: Any) -> Self:
         """The same value with other values of these fields."""
         return type(self)(**dict(zip(self.field_names, self._values(), strict=True)) | changes)
 
@@ -59,7 +59,7 @@ class Value:
         return f"{type(self).__name__}({fields})"
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{name} of a {type(self).__name__} is fixed; `but({name}=...)` makes another value")
+        raise AttributeError(f"{name} of a {type(self).__name__} is fixed; `replace({name}=...)` makes another value")
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{name} of a {type(self).__name__} is fixed")

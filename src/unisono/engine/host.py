@@ -85,7 +85,7 @@ class Host:
     """One rank of a group whose ranks share an arena."""
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
-        self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.but(**arena.shape)
+        self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.replace(**arena.shape)
         self.run, self._wait, self._publish = interpreter(), kernel("waiting.wait"), kernel("waiting.publish")
         self._cycles = kernel("waiting.read_cycles")
         self._mapping = arena.map  # keeps the addresses below valid
@@ -209,7 +209,7 @@ class Host:
         program = self.program(schedule, lowering)
         plan = bind(program, record, blocks, kernels, self.arena.half, self.config)
         plan.words[PlanWord.NOTE] = note = self.note_plan(plan)
-        return plan.but(note=note)
+        return plan.replace(note=note)
 
     def note_plan(self, plan: CallPlan) -> int:
         """Write a note on a plan, for readers of the log; return its number."""

@@ -142,7 +142,7 @@ def spread(schedule: Schedule) -> Schedule:
     turn = np.tile(np.arange(p), len(schedule.rows))
     for column, size in ((SRC, p), (DST, p), (SCHUNK, schedule.chunks), (DCHUNK, schedule.chunks)):
         rows[:, column] = (rows[:, column] + turn) % size
-    return schedule.but(rows=rows, symmetric=False)
+    return schedule.replace(rows=rows, symmetric=False)
 
 
 def unwrap(schedule: Schedule) -> Rows:

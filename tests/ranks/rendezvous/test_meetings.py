@@ -35,7 +35,7 @@ SOON_S, LONG_S = 30.0, 60.0
 @pytest.fixture(autouse=True)
 def threads_pass_for_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = Identity.mine
-    monkeypatch.setattr(Identity, "mine", lambda: mine().but(pid=threading.get_ident(), ticks=0))
+    monkeypatch.setattr(Identity, "mine", lambda: mine().replace(pid=threading.get_ident(), ticks=0))
     monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
 
 
@@ -230,7 +230,7 @@ def test_second_calls_after_random_time_outs(port: int, at: str, seed: int, monk
     choose, here = random.Random(seed), threading.local()
     monkeypatch.setattr(meetings, "_heard", _OfThread())
     mine = Identity.mine
-    monkeypatch.setattr(Identity, "mine", lambda: mine().but(host_id=f"{here.host}"))
+    monkeypatch.setattr(Identity, "mine", lambda: mine().replace(host_id=f"{here.host}"))
 
     def waits() -> float:
         return choose.choice([0.05, 0.3, 0.6]) * choose.uniform(1.0, 2.0)

@@ -30,7 +30,7 @@ HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711, 99)
 @pytest.fixture(autouse=True)
 def threads_pass_for_processes(monkeypatch):
     mine = Identity.mine
-    own = classmethod(lambda cls: mine().but(pid=threading.get_ident(), ticks=0))
+    own = classmethod(lambda cls: mine().replace(pid=threading.get_ident(), ticks=0))
     monkeypatch.setattr(Identity, "mine", own)
     monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
 
@@ -137,7 +137,7 @@ def test_a_rank_that_dies_before_it_has_the_arena_is_named(monkeypatch):
 def test_a_rank_that_dies_while_others_wait_for_more_is_named_at_once(victim, absent):
     """A rank never comes; the victim's process seems to have ended as soon as it has said who it is."""
     store, (rank,) = HashStore(), {0, 1, 2} - {victim, absent}
-    ended = Identity.mine().but(pid=1 << 30, ticks=1)
+    ended = Identity.mine().replace(pid=1 << 30, ticks=1)
     store.set(f"rank {victim}", json.dumps(vars(ended)))
     with pytest.raises(PeerGone) as caught:
         meet(rank, 3, store, 60)
@@ -146,7 +146,7 @@ def test_a_rank_that_dies_while_others_wait_for_more_is_named_at_once(victim, ab
 
 def test_rank_0_tells_its_user_first_and_its_process_stays_for_ranks_that_come_late():
     store = HashStore()
-    other = Identity.mine().but(version="0")
+    other = Identity.mine().replace(version="0")
     store.set("rank 1", json.dumps(vars(other)))
     store.set("told 1", "")
     before = threading.enumerate()
@@ -206,7 +206,7 @@ def test_who_gives_up_first_tells_the_others_who_was_missing():
 def test_rank_0_stays_until_the_others_have_heard_why_there_is_no_group():
     """Its process may run the store: the others would see its end, and name rank 0."""
     store = HashStore()
-    other = Identity.mine().but(version="0", namespaces="net:[2] pid:[2]")
+    other = Identity.mine().replace(version="0", namespaces="net:[2] pid:[2]")
     store.set("rank 1", json.dumps(vars(other)))
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(meet, 0, 2, store, 60)

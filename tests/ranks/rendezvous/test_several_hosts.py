@@ -41,7 +41,7 @@ def rank(monkeypatch):
     changes = {}
 
     def identity(_cls):
-        return mine().but(pid=threading.get_ident(), ticks=0, host_id=f"{changes.get(own.number, 0)}")
+        return mine().replace(pid=threading.get_ident(), ticks=0, host_id=f"{changes.get(own.number, 0)}")
 
     monkeypatch.setattr(Identity, "mine", classmethod(identity))
     monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
@@ -200,7 +200,7 @@ def test_more_ranks_than_a_group_may_have():
     ],
 )
 def test_candidates_for_one_host(change, expected):
-    ranks = {0: HOME, 1: HOME.but(pid=2), 2: HOME.but(pid=3, **change)}
+    ranks = {0: HOME, 1: HOME.replace(pid=2), 2: HOME.replace(pid=3, **change)}
     assert place(ranks) == Hosts.of(expected)
     assert place(ranks, apart={1}) == Hosts.of([expected[0], "apart", expected[2]])
     assert why_refused(ranks) == ""
@@ -219,7 +219,7 @@ def test_hosts_of_one_name_are_told_apart(names, addresses, expected):
     """By addresses; by numbers where two have one, as containers may, or where one is known to its own host only."""
     own = {"0": LOOP, **{digit: f"10.0.0.{digit}" for digit in "123"}}
     ranks = {
-        2 * k + seat: HOME.but(host=name, boot=f"boot-{k}", pid=seat, address=own[digit])
+        2 * k + seat: HOME.replace(host=name, boot=f"boot-{k}", pid=seat, address=own[digit])
         for k, (name, digit) in enumerate(zip(names, addresses, strict=True)) for seat in range(2)
     }  # fmt: skip
     assert list(host_names(ranks, place(ranks))) == expected
@@ -227,14 +227,14 @@ def test_hosts_of_one_name_are_told_apart(names, addresses, expected):
 
 def test_long_names_of_hosts_are_cut_where_they_are_alike():
     for address, expected in (("fd00::1234:5678:9abc:%d", "#%d"), ("10.100.200.%d", " at 10.100.200.%d")):
-        ranks = {k: HOME.but(host="n" * 60, boot=f"boot-{k}", address=address % k) for k in range(2)}
+        ranks = {k: HOME.replace(host="n" * 60, boot=f"boot-{k}", address=address % k) for k in range(2)}
         found = host_names(ranks, place(ranks))
         assert [name.lstrip("n") for name in found] == [expected % k for k in range(2)]
         assert {*map(len, found)} == {MOST_NAME}
 
 
 def test_a_refusal_tells_hosts_of_one_name_apart():
-    ranks = {0: HOME, 1: AWAY.but(host="node-a", version="0.0.7")}
+    ranks = {0: HOME, 1: AWAY.replace(host="node-a", version="0.0.7")}
     assert "rank 1 (host node-a at 10.0.0.2) has" in why_refused(ranks)
     assert "rank 0 (host node-a at 10.0.0.1) has" in why_refused(ranks)
 
@@ -263,18 +263,18 @@ COMMON = common_settings(Config())
     ],
 )
 def test_ranks_that_cannot_form_a_group(change, words):
-    ranks = {0: HOME.but(pid=7), 1: HOME, 2: AWAY.but(**change)}
-    ranks = {number: one.but(common=one.common or COMMON) for number, one in ranks.items()}
+    ranks = {0: HOME.replace(pid=7), 1: HOME, 2: AWAY.replace(**change)}
+    ranks = {number: one.replace(common=one.common or COMMON) for number, one in ranks.items()}
     with pytest.raises(ArgumentError, match=words):
         raise ArgumentError(why_refused(ranks))
 
 
 def test_only_several_hosts_need_common_settings_and_then_all_ranks_do():
     other = common_settings(Config(link=Link.parse("1Gbit,100us")))
-    ranks = {0: HOME.but(common=COMMON), 1: HOME.but(pid=2, common=other)}
+    ranks = {0: HOME.replace(common=COMMON), 1: HOME.replace(pid=2, common=other)}
     assert why_refused(ranks) == ""
     assert "set UNISONO_LINK to the same" in why_refused(ranks, apart={1})
-    assert "rank 1 (host node-a) has link=" in why_refused(ranks | {2: AWAY.but(common=COMMON)})
+    assert "rank 1 (host node-a) has link=" in why_refused(ranks | {2: AWAY.replace(common=COMMON)})
 
 
 @pytest.mark.parametrize("host_of", ["000", "001", "012"])
@@ -307,11 +307,11 @@ def test_each_host_has_the_settings_of_its_first_rank(rank):
 
 
 def test_an_address_on_the_way_between_hosts():
-    lost = [one.but(address=LOOP) for one in (HOME, AWAY)]
+    lost = [one.replace(address=LOOP) for one in (HOME, AWAY)]
     assert way_between({0: HOME, 1: AWAY}) == ("10.0.0.1", "")
     assert way_between({0: lost[0], 1: AWAY}) == ("10.0.0.2", "")
-    assert way_between({0: lost[0], 1: lost[0].but(pid=2, host_id="1")}) == ("", "")  # one machine
-    toward, reason = way_between({0: lost[0], 1: lost[0].but(pid=2), 2: lost[1]})
+    assert way_between({0: lost[0], 1: lost[0].replace(pid=2, host_id="1")}) == ("", "")  # one machine
+    toward, reason = way_between({0: lost[0], 1: lost[0].replace(pid=2), 2: lost[1]})
     assert toward == ""
     assert "rank 0 (host node-a) and rank 2 (host node-b)" in reason
     assert "127.0.0.1" in reason
@@ -321,7 +321,7 @@ def test_an_address_on_the_way_between_hosts():
 def each_on_a_machine(rank, monkeypatch, own_address):
     """Let each rank be on a machine of its own, which says that this is its address."""
     mine, own = Identity.mine, rank[0]
-    monkeypatch.setattr(Identity, "mine", classmethod(lambda _cls: mine().but(boot=f"boot-{own.number}")))
+    monkeypatch.setattr(Identity, "mine", classmethod(lambda _cls: mine().replace(boot=f"boot-{own.number}")))
     for module in (meeting_member, rendezvous):
         monkeypatch.setattr(module, "own_address", own_address)
 
@@ -358,7 +358,7 @@ def test_a_master_address_that_means_itself_on_its_own_host(rank, monkeypatch):
     ],
 )
 def test_what_is_said_of_hosts_that_are_one_machine(change, words):
-    ranks = {0: HOME, 1: HOME.but(pid=2), 2: HOME.but(pid=3, **change)}
+    ranks = {0: HOME, 1: HOME.replace(pid=2), 2: HOME.replace(pid=3, **change)}
     said = remark(ranks, place(ranks))
     assert words in said
     assert said.count("\n") == bool(words)

@@ -75,7 +75,7 @@ def test_a_program_that_is_no_store_is_told_in_time(capfd: pytest.CaptureFixture
 def job(monkeypatch):
     """A job's name; threads pass for processes."""
     mine = Identity.mine
-    own = classmethod(lambda cls: mine().but(pid=threading.get_ident(), ticks=0))
+    own = classmethod(lambda cls: mine().replace(pid=threading.get_ident(), ticks=0))
     monkeypatch.setattr(Identity, "mine", own)
     monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
     return f"test {secrets.token_hex(8)}"
@@ -138,7 +138,7 @@ def test_two_processes_that_claim_one_rank_are_told(job):
         assert "is rank 0 of the job" in str(meet(job, 0, 2))
         first, second = SocketStore(job, 1, 60), SocketStore(job, 1, 60)
         for store in (first, second):
-            other = Identity.mine().but(pid=4711 if store is second else 4710)
+            other = Identity.mine().replace(pid=4711 if store is second else 4710)
             store.set("rank 1", write_identity(other))
             assert host.check(["rank 1"])
         until(lambda: second.check(["end"]))
@@ -182,7 +182,7 @@ def test_another_user_s_socket_is_not_spoken_to(job, monkeypatch):
 def test_ranks_on_several_hosts_need_another_place_to_meet(job, monkeypatch):
     """As where UNISONO_HOST_ID, or a container that shares the network only, tells them apart."""
     mine, here = Identity.mine, threading.local()
-    own = classmethod(lambda _cls: mine().but(host_id=f"{here.number}"))
+    own = classmethod(lambda _cls: mine().replace(host_id=f"{here.number}"))
     monkeypatch.setattr(Identity, "mine", own)
 
     def act(rank):

@@ -168,7 +168,7 @@ def test_an_earlier_process_of_the_same_number_is_another_one() -> None:
     with theirs:
         own = Identity.mine()
         assert own.is_at(mine)
-        for other in (own.but(ticks=own.ticks + 1), own.but(pid=1), own.but(user=own.user + 1)):
+        for other in (own.replace(ticks=own.ticks + 1), own.replace(pid=1), own.replace(user=own.user + 1)):
             assert not other.is_at(mine)
     mine.close()
 
@@ -235,7 +235,7 @@ def test_where_rank_0_has_no_memory_all_hear_it(monkeypatch: pytest.MonkeyPatch)
         raise OutOfMemory("rank 0 has none")
 
     mine = Identity.mine
-    monkeypatch.setattr(Identity, "mine", lambda: mine().but(pid=threading.get_ident(), ticks=0))
+    monkeypatch.setattr(Identity, "mine", lambda: mine().replace(pid=threading.get_ident(), ticks=0))
     monkeypatch.setattr(Arena, "create", refuse)
     store = HashStore()
     with ThreadPoolExecutor(3) as pool:
@@ -337,7 +337,7 @@ def test_a_job_s_store_keeps_few_silent_connections() -> None:
 def test_a_job_s_store_refuses_a_rank_that_is_another_process() -> None:
     job = f"test {secrets.token_hex(8)}"
     host, liar = SocketStore(job, 0, DEADLINE_S), SocketStore(job, 1, DEADLINE_S)
-    liar.set("rank 1", write_identity(Identity.mine().but(pid=1)))
+    liar.set("rank 1", write_identity(Identity.mine().replace(pid=1)))
     assert not host.check(["rank 1"])
     with pytest.raises(RuntimeError, match="rank 0 has ended the meeting"):
         liar.check(["rank 0"])

@@ -20,7 +20,7 @@ ROW = re.compile(r"([\d.,]+) (──→|─\+→|─∪→|══→|═\+→|�
 
 def tables(hosts: Hosts) -> list[Schedule]:
     names = ["all_reduce.ring", "all_to_all.pairwise", "barrier.dissemination", "broadcast.linear"]
-    flat = [CATALOGUE[name].schedule(hosts.ranks).but(hosts=hosts) for name in names]
+    flat = [CATALOGUE[name].schedule(hosts.ranks).replace(hosts=hosts) for name in names]
     return [*flat, *(spanning(name, hosts).schedule() for name in ("all_reduce", "all_gather", "scatter"))]
 
 
@@ -101,7 +101,7 @@ def test_arrows_between_hosts_look_different(text_of_hosts: str) -> None:
 
 def test_one_host_looks_as_if_no_hosts_were_known() -> None:
     ring = CATALOGUE["all_reduce.ring"].schedule(4)
-    one = ring.but(hosts=Hosts.one(4))
+    one = ring.replace(hosts=Hosts.one(4))
     assert text(one) == text(ring)
     assert svg(one) == svg(ring)
     assert html(one) == html(ring)

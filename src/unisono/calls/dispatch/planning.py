@@ -128,7 +128,7 @@ def _on_one_host(
         group.host.lender.helpers.share(plan, group.rank, group.words, lanes)
         why += f"; {lanes.why}" if lanes.why else ""
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
-    return plan.but(writes=writes, patience_ns=patience, why=why)
+    return plan.replace(writes=writes, patience_ns=patience, why=why)
 
 
 def patience_ns(group: Group, nbytes: int) -> int:

@@ -76,7 +76,7 @@ def join(
         from ...ranks.group.sub_groups import make_sub_group  # many programs have no sub-group
 
         return make_sub_group(whole, rank, members, name, timeout_s)
-    config = (config or Config.from_env()).but(timeout_s=timeout_s)
+    config = (config or Config.from_env()).replace(timeout_s=timeout_s)
     with meeting_page(rank, size):
         meeting = ""
         if global_ranks:

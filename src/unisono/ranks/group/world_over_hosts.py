@@ -58,7 +58,7 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
         if not config.link.known:
             from ..rendezvous.measured_link import agreed_link
 
-            config = config.but(link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
+            config = config.replace(link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
     except BaseException as error:
         if carrier is not None:
             carrier.abort()

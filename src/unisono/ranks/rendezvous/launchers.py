@@ -158,12 +158,12 @@ def _job(launcher: _Launcher, environ: Mapping[str, str]) -> Job | None:
     local, nodes = integer(environ, launcher.local_size), _first(environ, launcher.nodes)
     if local not in (None, size) or nodes not in ("", "1"):
         if launcher.first_node is None:
-            return job.but(by_mpi=True)
+            return job.replace(by_mpi=True)
         if node := launcher.first_node(environ):
-            return job.but(address=node, port=_port(name))
-        return job.but(refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
+            return job.replace(address=node, port=_port(name))
+        return job.replace(refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
     if not name:
-        return job.but(refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")
+        return job.replace(refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")
     return job
 
 

@@ -105,7 +105,7 @@ class MeetingMember:
         self._check_at = 0.0
         self._leads = rank == 0
         address = "" if at_socket(store) else own_address(store_host(store))
-        own = Identity.mine().but(common=common_settings(config), address=address)
+        own = Identity.mine().replace(common=common_settings(config), address=address)
         self._identities = {rank: own}
         self._store = store if at_socket(store) else AskedStore(store, self._deadline, self._look_at_peers)
         self._where = self._store.where

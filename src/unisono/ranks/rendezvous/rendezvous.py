@@ -78,7 +78,7 @@ def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, 
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     own = Identity.mine()
-    identities = {peer: own.but(pid=pids[peer], ticks=start_ticks(pids[peer])) for peer in hosts.beside(rank)}
+    identities = {peer: own.replace(pid=pids[peer], ticks=start_ticks(pids[peer])) for peer in hosts.beside(rank)}
     names = tuple(f"{own.host}/{number}" for number in range(len(hosts.members)))
     return MeetingResult(arena, hosts, FileStore(path), identities, names, _LOOPBACK, secret)
 

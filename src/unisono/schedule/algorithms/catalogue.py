@@ -135,7 +135,7 @@ def _built(build: Callable[[int, int], Schedule], ranks: int, root: int) -> Sche
     schedule = build(ranks, root)
     rows = schedule.rows.view()
     rows.flags.writeable = False  # all callers share this table
-    return schedule.but(rows=rows)
+    return schedule.replace(rows=rows)
 
 
 @lru_cache(maxsize=128)

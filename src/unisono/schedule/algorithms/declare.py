@@ -110,7 +110,7 @@ def table(function: Callable[..., Any], ranks: int, root: int = 0, collective: s
     else:
         schedule = function(ranks, root) if rooted else function(ranks)
     name = f"{note.collective}.{note.name}"
-    return schedule.but(collective=note.collective, name=name, root=root if rooted else 0)
+    return schedule.replace(collective=note.collective, name=name, root=root if rooted else 0)
 
 
 def _rounds(

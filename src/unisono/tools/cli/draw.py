@@ -95,4 +95,4 @@ def _table(
     if rails:
         raise ArgumentError("--rails is for collectives over several hosts: add --hosts, such as 2x2")
     found = find_target(name, ranks, algorithm=core, collective=collective, **named)
-    return found.schedule.but(hosts=hosts)
+    return found.schedule.replace(hosts=hosts)

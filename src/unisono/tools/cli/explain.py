@@ -225,7 +225,7 @@ def explain(
         _say_priced_only(only)
     grid = Text()
     if rounds and ranks <= MOST_EXACT:
-        table = target.schedule.but(hosts=places)
+        table = target.schedule.replace(hosts=places)
         grid = paint(text(table, width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES))
     try:
         with progress(f"proving {title} for {plural(ranks, 'rank')}"):
@@ -236,7 +236,7 @@ def explain(
     if found.costs:
         out.print(_costs(target, found.costs, nbytes))
     if places and places.spans and ranks <= MOST_EXACT:
-        moved = levels(target.schedule.but(hosts=places))
+        moved = levels(target.schedule.replace(hosts=places))
         out.print()
         out.print(level_costs(kind, places, root, moved, nbytes))
     out.print(f"\n{reason(kind, ranks, length, nbytes)}\n")

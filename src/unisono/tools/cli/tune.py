@@ -203,7 +203,7 @@ def tune(
         table.add_column(column)
     for name, setting in SETTINGS.items():
         if name in found:
-            figures = (format_bytes(getattr(config, name)) for config in (default, default.but(**found)))
+            figures = (format_bytes(getattr(config, name)) for config in (default, default.replace(**found)))
             table.add_row(name, *figures, setting.why)
     out.print(table)
     out.print()

@@ -81,7 +81,7 @@ def stop_at_row(plan: Plan, rank: int, row: int) -> Plan:
     rows[row] = 0
     rows[row, [RowWord.OP, RowWord.RANK, RowWord.STEP]] = Op.WAIT, rank, _NEVER
     words[PlanWord.ROWS] = rows.ctypes.data
-    return plan.but(address=words.ctypes.data, words=words, kept=(rows, *rest))
+    return plan.replace(address=words.ctypes.data, words=words, kept=(rows, *rest))
 
 
 _ELEMENTS = 16

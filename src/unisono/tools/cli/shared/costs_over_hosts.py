@@ -88,7 +88,7 @@ def find_call(
         return None
     config = Config.from_env()
     if link:
-        config = config.but(link=Link.parse(link))
+        config = config.replace(link=Link.parse(link))
     chosen = choose_spanning(collective, nbytes, hosts, config, named or None)
     why, usual = "you named it" if named or rails else chosen.why, chosen.rails or 1
     form = chosen._replace(rails=rails or chosen.rails)
