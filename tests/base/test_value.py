@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_refused(values: tuple[int, ...], named: dict[str, 
 
 def test_a_field_is_fixed() -> None:
     place: Any = Place(1)
-    with pytest.raises(AttributeError, match=r"seat of a Place is fixed; `but\(seat=...\)`"):
+    with pytest.raises(AttributeError, match=r"seat of a Place is fixed; `replace\(seat=...\)`"):
         place.seat = 3
     with pytest.raises(AttributeError, match="is fixed"):
         del place.seat
