@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -153,7 +154,7 @@ def test_a_long_wait_is_told_with_the_stack(job: Job) -> None:
     job.start(2, body, UNISONO_STALL_WARNING_S="1")
     said = job.output(0)
     assert "unisono: rank 0 has waited 1" in said
-    assert "for rank 1: rank 1 (pid" in said
+    assert "for rank 1 (last call: #1): rank 1 (pid" in said
     assert "in spins" in said
 
 
@@ -244,3 +245,77 @@ def test_it_comes_before_the_group(job: Job) -> None:
         "try:\n    unisono.watch()\nexcept unisono.ArgumentError as error:\n    print(error)",
     )
     assert "watch: there is a process group already" in job.output(0)
+
+
+DDP = """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+def step():
+    model(ones.unsqueeze(0)).sum().backward()
+for _ in range(5): step()
+time.sleep(0.3)
+"""
+
+
+def test_a_call_from_cpp_that_waits_is_told_and_shown(job: Job) -> None:
+    """The reducer of DDP waits for a rank that is in an endless loop: which call it is, and how far the rank is."""
+    body = f"""{DDP}
+def spins():
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        pass
+if rank == 2:
+    spins()
+step()
+"""
+    job.start(3, body, UNISONO_STALL_WARNING_S="2")
+    first = job.ranks[0]
+    assert first.stdout is not None
+    line = ""
+    while "has waited" not in line:
+        line = first.stdout.readline()
+        assert line, "it has ended without a warning"
+    found = re.search(r"in all_reduce\(float32\[20\], from C\+\+\) #(\d+) of group '0' \((.*)program.py:(\d+)\) "
+                      r"for rank 2 \(last call: #(\d+)\): rank 2 \(pid \d+\) is running", line)  # fmt: skip
+    assert found, line
+    assert int(found[4]) == int(found[1]) - 1
+    assert "in spins" in first.stdout.readline() + first.stdout.readline()
+    command = [sys.executable, "-m", "unisono", "doctor", str(first.pid)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert f"#{found[1]} all_reduce(float32[20], from C++)" in shown
+    assert "not entered by rank 2" in " ".join(shown.split())
+
+
+def test_calls_from_cpp_are_compared(job: Job) -> None:
+    """A rank makes a barrier where the others make a step of DDP."""
+    job.start(3, f"{DDP}\ntry:\n    dist.barrier() if rank == 1 else step()\n{REPORT}")
+    for rank in range(3):
+        said = job.output(rank)
+        assert "the ranks disagree (rank 1 differs from the rest)" in said
+        assert "rank 1  barrier()" in said
+        assert re.search(r"rank 0  all_reduce\(float32\[20\], from C\+\+\)", said)
+        assert f"{'MismatchError' if rank == 1 else 'RuntimeError'} " in said
+
+
+def test_messages_do_not_shift_the_numbers_of_calls(job: Job) -> None:
+    """torch counts messages as calls, and ranks have different numbers of messages."""
+    body = """
+    for at in range(1, size):
+        if rank == 0: dist.send(ones, at); dist.send(ones, at)
+        elif rank == at: dist.recv(ones, 0); dist.recv(ones)
+    dist.monitored_barrier()
+    def messages():
+        for _ in range(99): dist.send(ones, 1) if rank == 0 else dist.recv(ones, 0)
+    thread = threading.Thread(target=messages)
+    if rank < 2: thread.start()
+    for _ in range(50):
+        dist.broadcast(ones, 1)
+    if rank < 2: thread.join()
+    dist.barrier()
+    time.sleep(1.2)
+    from unisono.integrations.torch.watched_calls import groups
+    print(groups[dist.group.WORLD].log.newest)
+    dist.barrier()
+    dist.destroy_process_group()
+    """
+    job.start(3, body)
+    assert [job.output(rank) for rank in range(3)] == ["52\n"] * 3

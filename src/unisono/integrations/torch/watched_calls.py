@@ -2,8 +2,8 @@
 
 For each such group there is a group of ours, of the same ranks, in which no call runs. Its log gets a call when the
 program makes it by a method of torch's `ProcessGroup`, as all functions of `torch.distributed` do, and its end when
-`Work.wait` returns. C++ code, such as the reducer of DistributedDataParallel, calls no method in Python, so its calls
-are not logged.
+`Work.wait` returns. C++ code, such as the reducer of DistributedDataParallel, calls no method in Python: the thread
+that watches logs its calls later (`cpp_calls`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import os
 import socket
 import sys
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from threading import get_ident
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from threading import RLock, get_ident
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -117,16 +117,46 @@ class WatchedGroup:
 
     sockets: the file descriptors of Gloo's connections, each with the name that /proc has for it.
     failed: makes the error for a call, given as text; None as long as the group can be used.
+    counts: does torch's group count its calls, also those from C++? Then its numbers are those of the log.
     """
 
     def __init__(self, of: Any, group: Group, sockets: Sequence[tuple[int, str]]) -> None:
-        self.of, self.group, self._sockets = weakref.ref(of), group, sockets
+        self.of, self.name, self.group, self._sockets = weakref.ref(of), of.group_name, group, sockets
         self.failed: Callable[[str], UnisonoError] | None = None
+        self.log = group.host.log
         self._notes: dict[Any, tuple[int, CallRecord, Form, Any]] = {}
-        self._log, self._cycles = group.host.log, kernel("waiting.read_cycles")
+        self._cycles = kernel("waiting.read_cycles")
+        backends = {of._get_backend(device).name() for device in of._device_types}  # noqa: SLF001
+        self.counts, self._messages, self._messaging = backends == {"gloo"}, 0, RLock()
         self._number = 0
 
-    def enter(self, form: Form, args: Sequence[Any], opts: Any) -> WatchedCall:
+    def _made(self, of: Any) -> int:
+        """The collectives of this rank in torch's group, which counts messages, too."""
+        sequence: int = of._get_sequence_number_for_group()  # noqa: SLF001
+        return sequence - self._messages
+
+    def made_in_cpp(self) -> int:
+        """The number of the last call if C++ code has made it, else 0."""
+        of = self.of()
+        if of is None or not self.counts or not self._messaging.acquire(blocking=False):
+            return 0
+        try:
+            made = self._made(of)
+            return made if made > self._number else 0  # Python code raises this number before torch raises its own
+        finally:
+            self._messaging.release()
+
+    @contextmanager
+    def message(self, of: Any) -> Iterator[None]:
+        """Within it, all that torch counts are messages."""
+        with self._messaging:
+            before = self._made(of) if self.counts else 0
+            try:
+                yield
+            finally:
+                self._messages += self._made(of) - before if self.counts else 0
+
+    def enter(self, of: Any, form: Form, args: Sequence[Any], opts: Any) -> WatchedCall:
         """Log that this rank begins a collective."""
         _, at, has_op, has_root, _ = form
         frame = sys._getframe(2)  # noqa: SLF001  the documented way to look at one's callers
@@ -145,18 +175,22 @@ class WatchedGroup:
         known = self._notes.get(key)
         if known is None or known[2] is not form:
             known = self._note(key, form, tensor, opts, frame.f_code)
-        self._number = number = self._number + 1
-        self._log.enter(number, known[0], self._cycles())
+        if self.counts:
+            with self._messaging:
+                self._number = number = self._made(of) + 1
+        else:
+            self._number = number = self._number + 1
+        self.log.enter(number, known[0], self._cycles())
         return _new(WatchedCall, (self, number, known[1], -1))
 
     def leave(self, number: int) -> None:
         """Log that the call has ended."""
-        self._log.leave(number, self._cycles())
+        self.log.leave(number, self._cycles())
 
     def leave_behind(self, number: int) -> None:
         """Log that the call goes on in the background."""
-        self._log.leave(number, self._cycles())
-        self._log.mark_background(number)
+        self.log.leave(number, self._cycles())
+        self.log.mark_background(number)
 
     def take_back(self, number: int) -> None:
         """torch has refused the call, which the other ranks will not see."""
@@ -213,6 +247,7 @@ def patch_calls(cause: Cause) -> None:
             change(_logging(name, form, cause), name, c10d.ProcessGroup)
     for name, words in _MESSAGES.items():
         change(_noting(name, words), name, c10d.ProcessGroup)
+    change(_exchanging, "monitored_barrier", c10d.ProcessGroup)
     change(_waiting(cause), "wait", c10d.Work)
 
 
@@ -223,7 +258,7 @@ def _logging(name: str, form: Form, cause: Cause) -> Callable[[Any], Any]:
             opts: Any = options.get("opts") if options else args[-1] if args else None
             if watched is None or opts.__class__ not in _OPTIONS:
                 return original(group, *args, **options)
-            call = watched.enter(form, args, opts)
+            call = watched.enter(group, form, args, opts)
             try:
                 work = original(group, *args, **options)
             except RuntimeError as error:
@@ -251,8 +286,12 @@ def _logging(name: str, form: Form, cause: Cause) -> Callable[[Any], Any]:
 def _noting(name: str, words: str) -> Callable[[Any], Any]:
     def made_of(original: Any) -> Any:
         def method(group: Any, tensors: Any, *args: Any) -> Any:
-            work, watched = original(group, tensors, *args), groups.get(group)
-            if watched is not None and work is not None:
+            watched = groups.get(group)
+            if watched is None:
+                return original(group, tensors, *args)
+            with watched.message(group):
+                work = original(group, tensors, *args)
+            if work is not None:
                 peer = -1 if name == "recv_anysource" else args[0]
                 _works[work] = WatchedCall(watched, 0, CallRecord(words.format(peer)), peer)
             return work
@@ -260,6 +299,15 @@ def _noting(name: str, words: str) -> Callable[[Any], Any]:
         return _named(method, name)
 
     return made_of
+
+
+def _exchanging(original: Any) -> Any:
+    def monitored_barrier(group: Any, *args: Any, **options: Any) -> None:
+        watched = groups.get(group)
+        with watched.message(group) if watched else nullcontext():
+            original(group, *args, **options)
+
+    return monitored_barrier
 
 
 def _waiting(cause: Cause) -> Callable[[Any], Any]:

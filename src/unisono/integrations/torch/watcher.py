@@ -22,6 +22,8 @@ from ...engine.process.nested import user_line
 from ...ranks.failures.attend import odd_ones
 from ...ranks.failures.stall import Stall, tell
 from ...ranks.group.group import Group
+from .cpp_calls import CppCalls
+from .flight_recorder import IN_CPP
 from .watched_calls import FORMS, WatchedCall, WatchedGroup, groups, waits
 
 _LOOK_S = 0.1
@@ -31,6 +33,7 @@ _LAST_S = 1.0
 """How long a wait may go on after a rank has gone that has made its part, as far as its log tells."""
 _MISMATCH_S = 0.5
 """How often ranks compare calls, and how long one waits in a call before it takes a difference for the reason."""
+_MOST_NAMED = 4
 _WELL = Departure(DepartureKind.DIED, ending_in_words(0))
 """How processes of multiprocessing end, which run no functions of `atexit`."""
 _UNEVEN = {form.collective for form in FORMS.values() if not form.alike}
@@ -45,8 +48,9 @@ class Watcher:
     def __init__(self, world: Group) -> None:
         self.world = world
         self._lock = threading.Lock()
-        self._stalls: dict[int, tuple[WatchedCall, float, Stall]] = {}
-        """Thread -> the call in which it waits, and since when."""
+        self._stalls: dict[object, tuple[WatchedCall, float, Stall]] = {}
+        """Thread, or group for a call from C++ -> the call in which it waits, and since when."""
+        self._cpp: WeakKeyDictionary[WatchedGroup, CppCalls] = WeakKeyDictionary()
         self._gone: WeakKeyDictionary[WatchedGroup, dict[int, float]] = WeakKeyDictionary()
         """When a member of a group was first seen gone."""
         self._compared: WeakKeyDictionary[WatchedGroup, int] = WeakKeyDictionary()
@@ -65,6 +69,7 @@ class Watcher:
     def cause(self, watched: WatchedGroup) -> Any:
         """Why a call of this group has just failed: see `WatchedGroup.failed`."""
         until = time.monotonic() + _CAUSE_S
+        self._compare_at = 0.0
         while watched.failed is None and not watched.group.closed and time.monotonic() < until:
             with self._lock:
                 gone = next(self._departures(watched), None)
@@ -77,33 +82,43 @@ class Watcher:
         """Look once at all groups."""
         now = time.monotonic()
         with self._lock:
-            self._see_waits(now)
-            compares = now >= self._compare_at
+            ended = self._see_waits(now)
+            compares = bool(ended) or now >= self._compare_at
             for watched in list(groups.values()):
                 if watched.failed is not None or watched.group.closed or watched.group.world is not self.world:
                     continue
                 mine = [(one, since, stall) for one, since, stall in self._stalls.values() if one.watched is watched]
                 if self._ended_by_gone(watched, mine, now):
                     continue
-                if compares and self._mismatch(watched, mine, now):
+                stuck = watched in ended or any(now - since > _MISMATCH_S for _, since, _ in mine)
+                if compares and self._mismatch(watched, stuck=stuck):
                     continue
                 for call, since, stall in mine:
                     if now - since >= _LOOK_S:
-                        stall.look(self._missing(call), now - since)
+                        missing = self._missing(call)
+                        stall.look(missing, now - since, self._last(call, missing))
             if compares:
                 self._compare_at = now + _MISMATCH_S
 
-    def _see_waits(self, now: float) -> None:
-        seen = dict(waits)
-        for thread, (call, _, stall) in list(self._stalls.items()):
-            if seen.get(thread) is not call:
-                stall.end()
-                del self._stalls[thread]
+    def _see_waits(self, now: float) -> set[object]:
+        """Returns the groups in which a call from C++ has ended: it may have failed."""
+        seen: dict[Any, WatchedCall] = {**waits}
+        for watched in list(groups.values()):
+            if not watched.group.closed:
+                call = self._cpp.setdefault(watched, CppCalls(watched)).look(watched)
+                seen |= {watched: call} if call else {}
+        over = {thread: stall for thread, (call, _, stall) in self._stalls.items() if seen.get(thread) is not call}
+        for thread, stall in over.items():
+            stall.end()
+            del self._stalls[thread]
         frames = sys._current_frames() if seen.keys() - self._stalls.keys() else {}  # noqa: SLF001  a documented function
         for thread, call in seen.items():
             if thread not in self._stalls and not call.watched.group.closed:
-                where = user_line(frames[thread]) if thread in frames else "?"
-                self._stalls[thread] = call, now, Stall(call.watched.group, call.text(where))
+                frame = frames.get(thread)
+                where = user_line(frame) if frame else call.record.where or "?"
+                since = self._cpp[thread].since if isinstance(thread, WatchedGroup) else now
+                self._stalls[thread] = call, since, Stall(call.watched.group, call.text(where))
+        return {key for key in over if isinstance(key, WatchedGroup)}
 
     def _departures(self, watched: WatchedGroup) -> Iterator[tuple[int, Departure]]:
         for rank in range(watched.group.size):
@@ -174,9 +189,15 @@ class Watcher:
         inside = [rank for rank in others if not self._has_left(self._log(call.watched, rank), rank, call)]
         return tuple(inside or others)
 
-    def _mismatch(self, watched: WatchedGroup, mine: list[tuple[WatchedCall, float, Stall]], now: float) -> bool:
-        """Compare the calls since the last look: with all ranks if this one waits, otherwise with the next one."""
-        group, stuck = watched.group, any(now - since > _MISMATCH_S for _, since, _ in mine)
+    @staticmethod
+    def _last(call: WatchedCall, missing: Sequence[int]) -> str:
+        """How far the ranks are that have not made this call."""
+        log = call.watched.group.host.arena.log
+        return ", ".join(f"#{log(rank).newest}" for rank in missing[:_MOST_NAMED] if log(rank).newest < call.number)
+
+    def _mismatch(self, watched: WatchedGroup, *, stuck: bool) -> bool:
+        """Compare the calls since the last look: with all ranks if this one is stuck, otherwise with the next one."""
+        group = watched.group
         error = self._difference(watched, range(group.size) if stuck else (group.rank, (group.rank + 1) % group.size))
         if error is None:
             return False
@@ -192,9 +213,10 @@ class Watcher:
         numbers = sorted(number for number in logs[watched.group.rank] if number > self._compared.get(watched, 0))
         for number in numbers:
             calls = [self._record(watched, rank, log[number]) for rank, log in logs.items() if number in log]
-            if None not in calls and len({_compared(call) for call in calls if call}) > 1:
+            known = [call for call in calls if call]
+            if len(known) == len(calls) and _differ(known):
                 return self._error(watched, number)
-            if len(calls) == watched.group.size:
+            if len(known) == watched.group.size:
                 self._compared[watched] = number
         return None
 
@@ -210,6 +232,14 @@ class Watcher:
             calls[rank] = (self._record(watched, rank, one) if one else None) or CallRecord("")
         named = group.world_ranks if group.parent else ()
         return MismatchError(number, calls, odd_ones(calls), named, foreign=True)
+
+
+def _differ(calls: Sequence[CallRecord]) -> bool:
+    """Do calls differ in what ranks must agree on, as far as it is known?"""
+    in_cpp = sum(call.words == IN_CPP for call in calls)
+    if 0 < in_cpp < len(calls):
+        return len({call.collective for call in calls}) > 1
+    return len({_compared(call) for call in calls}) > 1
 
 
 def _compared(call: CallRecord) -> CallRecord:

@@ -1,0 +1,63 @@
+"""torch's flight recorder: the last 2000 calls of all groups, as C++ code has made them.
+
+It is on, unless TORCH_FR_BUFFER_SIZE is 0. A look at the status of the groups takes 30 µs, one at all calls 20 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from typing import Any, NamedTuple
+
+from torch._C import _distributed_c10d as c10d
+
+from ...base.records import CallRecord
+from ...engine.process.nested import is_users
+
+IN_CPP = "from C++"
+"""A word in the record of a call that C++ code has made. Its op and its root are not known."""
+_DTYPES = {
+    "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64",
+    "Half": "float16", "Float": "float32", "Double": "float64",
+}  # fmt: skip
+_dump: Any = getattr(c10d, "_dump_fr_trace", None)
+_dump_json: Any = getattr(c10d, "_dump_fr_trace_json", None)
+
+
+class Flight(NamedTuple):
+    """The last call of a group.
+
+    key: of the group, for `is_idle`.
+    record: with the user's line.
+    """
+
+    key: str
+    record: CallRecord
+
+
+def last_call(group: str) -> Flight | None:
+    """The last call of the group of this name that C++ code has seen; None: the recorder is off, or has lost it."""
+    if _dump is None:
+        return None
+    told = pickle.loads(_dump(True, True, False))  # noqa: S301  torch in this process has made it
+    entries: list[dict[str, Any]] = told.get("entries", [])
+    entry = next((one for one in reversed(entries) if one["process_group"][0] == group), None)
+    if entry is None:
+        return None
+    sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
+    where = next((f"{at['filename']}:{at['line']}" for at in entry.get("frames", ()) if is_users(at["filename"])), "")
+    record = CallRecord(
+        entry["profiling_name"].rpartition(":")[2],
+        _DTYPES.get(dtypes[0], dtypes[0].lower()) if dtypes else "",
+        (math.prod(sizes[0]),) if sizes else (),
+        words=IN_CPP,
+        where=where,
+    )
+    return Flight(f"{entry['pg_id']}", record)
+
+
+def is_idle(key: str) -> bool:
+    """Have all calls of this group ended, as far as this rank knows?"""
+    status = json.loads(_dump_json(False)).get("pg_status", {}).get(key)
+    return status is None or status["last_completed_collective"] == status["last_enqueued_collective"]
