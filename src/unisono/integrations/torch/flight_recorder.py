@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
+import sys
 from typing import Any, NamedTuple
 
 from torch._C import _distributed_c10d as c10d
 
 from ...base.records import CallRecord
-from ...engine.process.nested import is_users
+from ...engine.process.nested import user_line
 
 IN_CPP = "from C++"
 """A word in the record of a call that C++ code has made. Its op and its root are not known."""
@@ -21,15 +21,14 @@ _DTYPES = {
     "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64",
     "Half": "float16", "Float": "float32", "Double": "float64",
 }  # fmt: skip
-_dump: Any = getattr(c10d, "_dump_fr_trace", None)
-_dump_json: Any = getattr(c10d, "_dump_fr_trace_json", None)
+_dump: Any = getattr(c10d, "_dump_fr_trace_json", None)
 
 
 class Flight(NamedTuple):
     """The last call of a group.
 
     key: of the group, for `is_idle`.
-    record: with the user's line.
+    record: where: the line at which the thread that has made the call is now.
     """
 
     key: str
@@ -37,27 +36,25 @@ class Flight(NamedTuple):
 
 
 def last_call(group: str) -> Flight | None:
-    """The last call of the group of this name that C++ code has seen; None: the recorder is off, or has lost it."""
-    if _dump is None:
-        return None
-    told = pickle.loads(_dump(True, True, False))  # noqa: S301  torch in this process has made it
-    entries: list[dict[str, Any]] = told.get("entries", [])
+    """The last call of the group of this name, as C++ code has made it; None: the recorder is off, or has lost it."""
+    # Without stacks: for them torch imports torch._inductor, in this thread, while another thread may import it, too.
+    entries = json.loads(_dump(True, False)).get("entries", ()) if _dump else ()
     entry = next((one for one in reversed(entries) if one["process_group"][0] == group), None)
     if entry is None:
         return None
     sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
-    where = next((f"{at['filename']}:{at['line']}" for at in entry.get("frames", ()) if is_users(at["filename"])), "")
+    frame = sys._current_frames().get(int(entry["thread_id"]))  # noqa: SLF001  a documented function
     record = CallRecord(
         entry["profiling_name"].rpartition(":")[2],
         _DTYPES.get(dtypes[0], dtypes[0].lower()) if dtypes else "",
         (math.prod(sizes[0]),) if sizes else (),
         words=IN_CPP,
-        where=where,
+        where=user_line(frame) if frame else "",
     )
     return Flight(f"{entry['pg_id']}", record)
 
 
 def is_idle(key: str) -> bool:
     """Have all calls of this group ended, as far as this rank knows?"""
-    status = json.loads(_dump_json(False)).get("pg_status", {}).get(key)
+    status = json.loads(_dump(False)).get("pg_status", {}).get(key)
     return status is None or status["last_completed_collective"] == status["last_enqueued_collective"]
