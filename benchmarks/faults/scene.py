@@ -55,10 +55,11 @@ FAULTS: dict[str, Callable[[], None]] = {
     "is killed": _killed,
     "raises an exception": _raises,
     "is stopped": _stopped,
+    "is stopped before a step of DDP": _stopped,
     "is in an endless loop": _loops,
     "makes another call": _calls_another,
 }
-"""What happens to the victim instead of its second all_reduce."""
+"""What happens to the victim instead of its second call: an all_reduce, or a backward pass, where C++ code calls."""
 
 
 class Said(NamedTuple):
@@ -80,19 +81,25 @@ class Seen(NamedTuple):
 
 
 def live(fault: str, rank: int, file: str) -> None:
-    """One rank: an all_reduce, another one with the fault, a barrier."""
+    """One rank: a call, another one with the fault, a barrier."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", f"file://{file}", rank=rank, world_size=RANKS, timeout=timedelta(seconds=LIMIT_S))
-    dist.all_reduce(torch.ones(_COUNT))
     ones = torch.ones(_COUNT)
+    call = _backward_pass(ones) if fault.endswith("DDP") else lambda: dist.all_reduce(ones)
+    call()
     if rank == VICTIM:
         print(_FAULT, flush=True)
         FAULTS[fault]()
     else:
-        dist.all_reduce(ones)
+        call()
     dist.barrier()
-    right = rank == VICTIM or bool((ones == RANKS).all())
+    right = rank == VICTIM or bool((ones == RANKS**2).all())
     print("goes on" if right else "goes on with wrong values", flush=True)
+
+
+def _backward_pass(ones: torch.Tensor) -> Callable[[], None]:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(_COUNT, 1))
+    return lambda: model(ones).backward()
 
 
 def play(fault: str, *, watched: bool) -> dict[int, Seen]:

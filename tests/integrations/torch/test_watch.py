@@ -319,3 +319,47 @@ def test_messages_do_not_shift_the_numbers_of_calls(job: Job) -> None:
     """
     job.start(3, body)
     assert [job.output(rank) for rank in range(3)] == ["52\n"] * 3
+
+
+@pytest.mark.parametrize("way", ["functional", "compiled"])
+def test_calls_of_graphs_are_seen(job: Job, way: str) -> None:
+    """A functional collective, and one in a compiled graph: C++ code makes both."""
+    body = f"""
+import torch.distributed._functional_collectives as functional
+def call(x):
+    if {way == "functional"}:
+        return functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
+    dist.all_reduce(x)
+    return x
+if {way == "compiled"}:
+    call = torch.compile(call, backend="aot_eager")
+assert torch.equal(call(torch.ones(7)), torch.full((7,), 2.0))
+if rank:
+    time.sleep(4)
+call(torch.ones(7))
+print("done")
+"""
+    job.start(2, body, UNISONO_STALL_WARNING_S="2")
+    said = job.output(0)
+    assert re.search(r"unisono: rank 0 has waited .* in all_reduce\(float32\[7\], from C\+\+\) #3 .* for rank 1 ", said)
+    assert said.endswith("done\n")
+    assert job.output(1) == "done\n"
+
+
+def test_calls_of_fully_shard_are_seen(job: Job) -> None:
+    """Python code makes them."""
+    body = """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    model = torch.nn.Linear(4, 4)
+    fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+    model(ones.unsqueeze(0)).sum().backward()
+    if rank == 0:
+        os._exit(3)
+    try:
+        model(ones.unsqueeze(0))
+    """
+    job.start(2, textwrap.dedent(body) + REPORT)
+    said = job.output(1)
+    assert "PeerGone True rank 0" in said
+    assert "while rank 1 waited for it in all_gather(float32[10]) #4 of group '0'" in said
