@@ -18,9 +18,9 @@ from .scene import FAULTS, LIMIT_S, RANKS, VICTIM, Said, Seen, play
 _HOW = f"""\
 {RANKS} ranks of Gloo on one host, each a program of its own: an `all_reduce` of 100 KB, then another one, instead of
 which something happens to rank {VICTIM}, then a `barrier`. "step of DDP": two backward passes of
-DistributedDataParallel take the place of both. The time-out of the group is {LIMIT_S:.0f} s. torch's default is 30 minutes, and what comes
-after {LIMIT_S:.0f} s below would come after these. The programs are the same; some have `UNISONO_WATCH=1` in their
-environment. Times run from the fault to the line on standard error."""
+DistributedDataParallel take the place of both. The time-out of the group is {LIMIT_S:.0f} s. torch's default is 30
+minutes, and what comes after {LIMIT_S:.0f} s below would come after these. The programs are the same; some have
+`UNISONO_WATCH=1` in their environment. Times run from the fault to the line on standard error."""
 
 _LONGEST = 330
 

@@ -15,7 +15,7 @@ from .flight_recorder import is_idle, last_call
 from .watched_calls import WatchedCall, WatchedGroup
 
 _LONG_S = 1.0
-"""How long a call goes on before the recorder is asked, which takes 20 ms."""
+"""How long a call goes on before the recorder is asked, which takes 20 ms, and how often it is asked again."""
 
 
 class CppCalls:
@@ -25,46 +25,51 @@ class CppCalls:
     """
 
     def __init__(self, watched: WatchedGroup) -> None:
-        self._log, self._registry = watched.log, watched.group.host.plan_registry
-        self._cycles = kernel("waiting.read_cycles")
-        self._number, self.since, self._left, self._looked = 0, 0.0, 0, self._cycles()
+        self._watched, self._cycles = watched, kernel("waiting.read_cycles")
+        self._number, self.since, self._ask_at = 0, 0.0, 0.0
+        self._looked = self._left = self._cycles()
         self._key = ""
         self._goes_on = False
         self._call: WatchedCall | None = None
         self._noted: tuple[CallRecord, int] | None = None
 
-    def look(self, watched: WatchedGroup) -> WatchedCall | None:
+    def look(self) -> WatchedCall | None:
         """The call from C++ that goes on in this group, for a second already."""
         before, self._looked = self._looked, self._cycles()
-        number = watched.made_in_cpp()
+        number, now = self._watched.made_in_cpp(), time.monotonic()
         if number != self._number:
-            self._begin(number, watched, before)
-        elif self._goes_on and (not self._key or is_idle(self._key)):
+            self._begin(number, now, before)
+        elif self._goes_on and self._key and is_idle(self._key):
             self._end()
-        elif self._goes_on and self._call is None and time.monotonic() - self.since > _LONG_S:
-            found = last_call(watched.name)
-            record = found.record if found else CallRecord("a call")
-            if self._noted is None or self._noted[0] != record:
-                self._noted = record, self._registry.add_plan(PlanNote(record, 0))
-            self._log.enter(number, self._noted[1], self._left)
-            self._call = WatchedCall(watched, number, record)
+        elif self._goes_on and now >= self._ask_at:
+            self._ask_at = now + _LONG_S
+            self._ask()
         return self._call
 
-    def _begin(self, number: int, watched: WatchedGroup, before: int) -> None:
+    def _begin(self, number: int, now: float, before: int) -> None:
         """There is a new last call of this number; 0: Python code has made the last one.
 
         before: when this thread has last looked, in cycles. The log says that the call has ended, until it goes on.
         """
         self._end()
-        self._number, self.since, self._goes_on = number, time.monotonic(), bool(number)
+        self._number, self.since, self._ask_at, self._left = number, now, now + _LONG_S, self._looked
+        self._goes_on = bool(number)
         if number:
-            self._left = self._looked
-            self._log.enter(number, 0, before)
-            self._log.leave(number, self._left)
-            if not self._key and (found := last_call(watched.name)) is not None:
-                self._key = found.key
+            self._watched.log.enter(number, 0, before)
+            self._watched.log.leave(number, self._left)
+
+    def _ask(self) -> None:
+        found = last_call(self._watched.name)
+        self._key = found.key if found else ""
+        if found is None or not found.goes_on:
+            self._end()
+        elif self._call is None:
+            if self._noted is None or self._noted[0] != found.record:
+                self._noted = found.record, self._watched.group.host.plan_registry.add_plan(PlanNote(found.record, 0))
+            self._watched.log.enter(found.number, self._noted[1], self._left)
+            self._call = WatchedCall(self._watched, found.number, found.record)
 
     def _end(self) -> None:
         if self._call is not None:
-            self._log.leave(self._number, self._cycles())
+            self._watched.log.leave(self._call.number, self._cycles())
         self._goes_on, self._call = False, None

@@ -25,23 +25,28 @@ _dump: Any = getattr(c10d, "_dump_fr_trace_json", None)
 
 
 class Flight(NamedTuple):
-    """The last call of a group.
+    """A call of a group.
 
     key: of the group, for `is_idle`.
+    number: counts the collectives of the group.
+    goes_on: it has not ended.
     record: where: the line at which the thread that has made the call is now.
     """
 
     key: str
+    number: int
+    goes_on: bool
     record: CallRecord
 
 
 def last_call(group: str) -> Flight | None:
-    """The last call of the group of this name, as C++ code has made it; None: the recorder is off, or has lost it."""
+    """The last call that goes on in the group of this name, or else the last one. None: the recorder has none."""
     # Without stacks: for them torch imports torch._inductor, in this thread, while another thread may import it, too.
     entries = json.loads(_dump(True, False)).get("entries", ()) if _dump else ()
-    entry = next((one for one in reversed(entries) if one["process_group"][0] == group), None)
-    if entry is None:
+    mine = [entry for entry in entries if entry["process_group"][0] == group]
+    if not mine:
         return None
+    entry = max(mine, key=lambda one: (not one["retired"], one["collective_seq_id"]))
     sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
     frame = sys._current_frames().get(int(entry["thread_id"]))  # noqa: SLF001  a documented function
     record = CallRecord(
@@ -51,10 +56,10 @@ def last_call(group: str) -> Flight | None:
         words=IN_CPP,
         where=user_line(frame) if frame else "",
     )
-    return Flight(f"{entry['pg_id']}", record)
+    return Flight(f"{entry['pg_id']}", entry["collective_seq_id"], not entry["retired"], record)
 
 
 def is_idle(key: str) -> bool:
-    """Have all calls of this group ended, as far as this rank knows?"""
+    """Has the last call of this group ended as the last one? False: it goes on, or an earlier one has ended later."""
     status = json.loads(_dump(False)).get("pg_status", {}).get(key)
     return status is None or status["last_completed_collective"] == status["last_enqueued_collective"]

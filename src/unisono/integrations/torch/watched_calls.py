@@ -117,12 +117,16 @@ class WatchedGroup:
 
     sockets: the file descriptors of Gloo's connections, each with the name that /proc has for it.
     failed: makes the error for a call, given as text; None as long as the group can be used.
+    gone: when a member was first seen gone.
+    compared: the number of the last call that all ranks have made alike.
+    told: has a reason been told why it cannot be used?
     counts: does torch's group count its calls, also those from C++? Then its numbers are those of the log.
     """
 
     def __init__(self, of: Any, group: Group, sockets: Sequence[tuple[int, str]]) -> None:
         self.of, self.name, self.group, self._sockets = weakref.ref(of), of.group_name, group, sockets
         self.failed: Callable[[str], UnisonoError] | None = None
+        self.gone, self.compared, self.told = dict[int, float](), 0, False
         self.log = group.host.log
         self._notes: dict[Any, tuple[int, CallRecord, Form, Any]] = {}
         self._cycles = kernel("waiting.read_cycles")

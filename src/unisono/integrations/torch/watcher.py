@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 from ...base.errors import MismatchError, PeerGone, UnisonoError
 from ...base.records import CallRecord, Departure, DepartureKind
@@ -50,12 +49,7 @@ class Watcher:
         self._lock = threading.Lock()
         self._stalls: dict[object, tuple[WatchedCall, float, Stall]] = {}
         """Thread, or group for a call from C++ -> the call in which it waits, and since when."""
-        self._cpp: WeakKeyDictionary[WatchedGroup, CppCalls] = WeakKeyDictionary()
-        self._gone: WeakKeyDictionary[WatchedGroup, dict[int, float]] = WeakKeyDictionary()
-        """When a member of a group was first seen gone."""
-        self._compared: WeakKeyDictionary[WatchedGroup, int] = WeakKeyDictionary()
-        """The number of the last call that all ranks have made alike."""
-        self._told: WeakSet[WatchedGroup] = WeakSet()
+        self._cpp: dict[WatchedGroup, CppCalls] = {}
         self._compare_at = 0.0
         self._thread = threading.Thread(target=self._run, name="unisono watches", daemon=True)
         self._thread.start()
@@ -103,10 +97,9 @@ class Watcher:
     def _see_waits(self, now: float) -> set[object]:
         """Returns the groups in which a call from C++ has ended: it may have failed."""
         seen: dict[Any, WatchedCall] = {**waits}
-        for watched in list(groups.values()):
-            if not watched.group.closed:
-                call = self._cpp.setdefault(watched, CppCalls(watched)).look(watched)
-                seen |= {watched: call} if call else {}
+        watching = [watched for watched in list(groups.values()) if not watched.group.closed]
+        self._cpp = {watched: self._cpp.get(watched) or CppCalls(watched) for watched in watching}
+        seen |= {watched: call for watched, calls in self._cpp.items() if (call := calls.look()) is not None}
         over = {thread: stall for thread, (call, _, stall) in self._stalls.items() if seen.get(thread) is not call}
         for thread, stall in over.items():
             stall.end()
@@ -128,7 +121,7 @@ class Watcher:
 
     def _ended_by_gone(self, watched: WatchedGroup, mine: list[tuple[WatchedCall, float, Stall]], now: float) -> bool:
         for rank, how in self._departures(watched):
-            since = self._gone.setdefault(watched, {}).setdefault(rank, now)
+            since = watched.gone.setdefault(rank, now)
             log = self._log(watched, rank)
             proofs = [self._has_left(log, rank, call) for call, _, _ in mine]
             late = now - since > _LAST_S and not any(proofs)
@@ -172,8 +165,8 @@ class Watcher:
             watched.abort()
 
     def _tell(self, watched: WatchedGroup, error: UnisonoError) -> None:
-        if watched not in self._told:
-            self._told.add(watched)
+        if not watched.told:
+            watched.told = True
             tell(f"unisono: {error}\n")
 
     def _missing(self, call: WatchedCall) -> tuple[int, ...]:
@@ -210,14 +203,14 @@ class Watcher:
     def _difference(self, watched: WatchedGroup, ranks: Sequence[int]) -> MismatchError | None:
         """The error of the first call, since the last look, that differs between these ranks."""
         logs = {rank: self._log(watched, rank) for rank in ranks}
-        numbers = sorted(number for number in logs[watched.group.rank] if number > self._compared.get(watched, 0))
+        numbers = sorted(number for number in logs[watched.group.rank] if number > watched.compared)
         for number in numbers:
             calls = [self._record(watched, rank, log[number]) for rank, log in logs.items() if number in log]
             known = [call for call in calls if call]
             if len(known) == len(calls) and _differ(known):
                 return self._error(watched, number)
             if len(known) == watched.group.size:
-                self._compared[watched] = number
+                watched.compared = number
         return None
 
     def _record(self, watched: WatchedGroup, rank: int, one: LoggedCall) -> CallRecord | None:
