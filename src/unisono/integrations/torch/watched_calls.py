@@ -131,34 +131,29 @@ class WatchedGroup:
         self._notes: dict[Any, tuple[int, CallRecord, Form, Any]] = {}
         self._cycles = kernel("waiting.read_cycles")
         backends = {of._get_backend(device).name() for device in of._device_types}  # noqa: SLF001
-        self.counts, self._messages, self._messaging = backends == {"gloo"}, 0, RLock()
+        self.counts = backends == {"gloo"}
+        self._messages, self._exchanging, self._lock = 0, False, RLock()
         self._number = 0
-
-    def _made(self, of: Any) -> int:
-        """The collectives of this rank in torch's group, which counts messages, too."""
-        sequence: int = of._get_sequence_number_for_group()  # noqa: SLF001
-        return sequence - self._messages
 
     def made_in_cpp(self) -> int:
         """The number of the last call if C++ code has made it, else 0."""
-        of = self.of()
-        if of is None or not self.counts or not self._messaging.acquire(blocking=False):
+        of, messages = self.of(), self._messages
+        if of is None or not self.counts:
             return 0
-        try:
-            made = self._made(of)
-            return made if made > self._number else 0  # Python code raises this number before torch raises its own
-        finally:
-            self._messaging.release()
+        made: int = of._get_sequence_number_for_group() - messages  # noqa: SLF001
+        sure = not self._exchanging and messages == self._messages
+        return made if sure and made > self._number else 0  # `enter` raises this number before torch raises its own
 
     @contextmanager
-    def message(self, of: Any) -> Iterator[None]:
-        """Within it, all that torch counts are messages."""
-        with self._messaging:
-            before = self._made(of) if self.counts else 0
+    def messages(self, count: int) -> Iterator[None]:
+        """Within it, torch counts so many messages."""
+        with self._lock:
+            self._exchanging = True
             try:
                 yield
+                self._messages += count
             finally:
-                self._messages += self._made(of) - before if self.counts else 0
+                self._exchanging = False
 
     def enter(self, of: Any, form: Form, args: Sequence[Any], opts: Any) -> WatchedCall:
         """Log that this rank begins a collective."""
@@ -170,18 +165,22 @@ class WatchedGroup:
         root = opts.rootRank if has_root else 0
         key: Any
         if at < 0:
-            tensor, key = None, (code, frame.f_lineno)
+            tensor, key = None, (code, frame.f_lasti)
         else:
             tensor = args[at]
             while tensor.__class__ is list:
                 tensor = tensor[0] if tensor else None
-            key = code, frame.f_lineno, op, root, tensor is not None and (tensor.numel(), tensor.dtype)
+            key = code, frame.f_lasti, op, root, tensor is not None and (tensor.numel(), tensor.dtype)
         known = self._notes.get(key)
         if known is None or known[2] is not form:
             known = self._note(key, form, tensor, opts, frame.f_code)
         if self.counts:
-            with self._messaging:
-                self._number = number = self._made(of) + 1
+            messages = self._messages
+            number = of._get_sequence_number_for_group() - messages + 1  # noqa: SLF001
+            if self._exchanging or messages != self._messages:
+                with self._lock:  # another thread has counted its messages now
+                    number = of._get_sequence_number_for_group() - self._messages + 1  # noqa: SLF001
+            self._number = number
         else:
             self._number = number = self._number + 1
         self.log.enter(number, known[0], self._cycles())
@@ -246,16 +245,19 @@ def patch_calls(cause: Cause) -> None:
 
     cause: asks why a call of a group has failed. It returns `WatchedGroup.failed`.
     """
-    for name, form in FORMS.items():
+    for name in FORMS:
         if hasattr(c10d.ProcessGroup, name):
-            change(_logging(name, form, cause), name, c10d.ProcessGroup)
+            change(logging(name, cause), name, c10d.ProcessGroup)
     for name, words in _MESSAGES.items():
         change(_noting(name, words), name, c10d.ProcessGroup)
     change(_exchanging, "monitored_barrier", c10d.ProcessGroup)
-    change(_waiting(cause), "wait", c10d.Work)
+    change(waiting(cause), "wait", c10d.Work)
 
 
-def _logging(name: str, form: Form, cause: Cause) -> Callable[[Any], Any]:
+def logging(name: str, cause: Cause) -> Callable[[Any], Any]:
+    """Decorates the method of torch's class of this name."""
+    form = FORMS[name]
+
     def made_of(original: Any) -> Any:
         def method(group: Any, *args: Any, **options: Any) -> Any:
             watched = groups.get(group)
@@ -293,7 +295,7 @@ def _noting(name: str, words: str) -> Callable[[Any], Any]:
             watched = groups.get(group)
             if watched is None:
                 return original(group, tensors, *args)
-            with watched.message(group):
+            with watched.messages(1):
                 work = original(group, tensors, *args)
             if work is not None:
                 peer = -1 if name == "recv_anysource" else args[0]
@@ -308,13 +310,17 @@ def _noting(name: str, words: str) -> Callable[[Any], Any]:
 def _exchanging(original: Any) -> Any:
     def monitored_barrier(group: Any, *args: Any, **options: Any) -> None:
         watched = groups.get(group)
-        with watched.message(group) if watched else nullcontext():
+        # Rank 0 exchanges two messages with each other rank.
+        count = 2 * (group.size() - 1) if group.rank() == 0 else 2
+        with watched.messages(count) if watched else nullcontext():
             original(group, *args, **options)
 
     return monitored_barrier
 
 
-def _waiting(cause: Cause) -> Callable[[Any], Any]:
+def waiting(cause: Cause) -> Callable[[Any], Any]:
+    """Decorates `Work.wait`."""
+
     def made_of(original: Any) -> Any:
         def wait(work: Any, *args: Any, **options: Any) -> Any:
             thread = get_ident()
