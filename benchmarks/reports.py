@@ -21,7 +21,7 @@ from unisono.base.linux import model as processor
 from unisono.base.units import format_seconds
 from unisono.tools.cli.shared.printing import date, processors
 
-OURS, GLOO, OPEN_MPI, MPICH = "unisono", "Gloo", "Open MPI", "MPICH"
+OURS, GLOO, OPEN_MPI, MPICH, INTEL_MPI = "unisono", "Gloo", "Open MPI", "MPICH", "Intel MPI"
 
 SHARED = "unisono shared"
 """unisono on tensors in shared memory, made by `unisono.empty`."""

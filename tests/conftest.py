@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import shutil
 import signal
 import subprocess
 from collections.abc import Generator, Iterator, Sequence
@@ -109,7 +110,9 @@ def sample(
 
 @cache
 def commit() -> str:
-    """The commit that is tested: each one has samples of its own. Empty where git does not know it."""
+    """The commit that is tested: each one has samples of its own. Empty where git does not know it, or is not there."""
+    if shutil.which("git") is None:
+        return ""
     done = subprocess.run(
         ["git", "rev-parse", "HEAD"],
         cwd=Path(__file__).parent,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unisono.base.units import format_bytes, format_seconds
 
-from ..reports import GLOO, MPICH, OPEN_MPI, OURS, SHARED
+from ..reports import GLOO, INTEL_MPI, MPICH, OPEN_MPI, OURS, SHARED
 from .extras import Extras
 from .report import Key, Known, ratio
 
@@ -82,6 +82,8 @@ def table(known: Known, extras: Extras) -> list[Row]:
     better = {point.key: point for point in sorted(mpi, key=lambda point: -point.margin)}
     both = "the better of Open MPI and MPICH, 2 ranks, 64 KiB ... 64 MiB"
     rows.append(_row(f"all_reduce against {both}", ">= 1.5x", better.values()))
+    intel = [point for point in points(0, inf, 1.0, INTEL_MPI) if point.key.ranks == 2]
+    rows.append(_row("all_reduce against Intel MPI, 2 ranks", ">= 1x", intel))
     yardsticks = ("floor", 0.8, "one read-modify-write pass"), ("memcpy", 1.0, "a memcpy of the tensor")
     for yardstick, factor, words in yardsticks:
         needed = {size: factor for size in sizes if MI <= size <= 64 * MI}

@@ -42,7 +42,7 @@ _HALF_SIZES = (8, 64 * _KI, _MI, 16 * _MI, 64 * _MI)
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. sizes: bytes, for all ops; without them each op has its own. mpi: Open MPI and MPICH too."""
+    """What to measure. sizes: bytes, for all ops; without them each op has its own. mpi: the MPIs too."""
 
     ops: Collection[str] = OPS
     sizes: Collection[int] = ()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
-from unisono.base.config import SHAPING, Config, environment_name
+from unisono.base.config import SETTINGS, SHAPING, environment_name
 from unisono.base.linux import KINDS
 from unisono.base.tuning import LIMITS
 from unisono.base.units import format_bytes
@@ -40,12 +38,12 @@ A file there is used if it belongs to the user of the process, to root or to the
 def page() -> str:
     """The page in MyST's Markdown."""
     rows = []
-    for knob in fields(Config):
-        env, unit, meaning = environment_name(knob.name), knob.metadata["unit"], knob.metadata["why"]
-        default = _said(knob.metadata["usually"], unit)
-        for kind, other in knob.metadata["of_kind"].items():
+    for name, setting in SETTINGS.items():
+        env, unit = environment_name(name), setting.unit
+        default = _said(setting.usually, unit)
+        for kind, other in setting.of_kind.items():
             default += f"; on {KINDS[kind].name} {_said(other, unit)}"
-        rows.append(f"| `{knob.name}` | `{env}` | {default} | {unit} | {meaning} |")
+        rows.append(f"| `{name}` | `{env}` | {default} | {unit} | {setting.why} |")
     shaping, tuned = (", ".join(f"`{name}`" for name in names) for names in (SHAPING, LIMITS))
     return _PAGE.format(rows="\n".join(rows), shaping=shaping, measured=tuned)
 

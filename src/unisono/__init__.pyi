@@ -47,11 +47,10 @@ from .integrations import ray as ray
 from .integrations.torch.answer_to import answer_to
 from .integrations.torch.watch import watch
 from .ranks.elastic.join_request import join
-from .ranks.group.current import is_initialized
+from .ranks.group.current import NonMember, is_initialized
 from .ranks.group.group import Group
 from .ranks.group.initialize import get_rank, get_world_size, init, shutdown
 from .ranks.group.shared_tensors import empty, share_
-from .ranks.group.sub_groups import NonMember
 from .ranks.launch import World, world
 from .schedule import Hosts, Schedule, algorithms, draw, prove, simulate, trace
 from .schedule.algorithms import CATALOGUE, Algorithm, algorithm

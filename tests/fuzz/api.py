@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
 
 import unisono
 from tests.support.matrix import Case
-from unisono.base.config import Config, environment_name
+from unisono.base.config import SETTINGS, environment_name
 
 _ROOT_AT = {"reduce": 1, "broadcast": 1, "scatter": 2, "gather": 2}
 """Where a root is among the arguments."""
@@ -69,9 +68,9 @@ class Torch:
         self._dist = distributed
         if not distributed.is_initialized():
             register()
-            for knob in fields(Config):
-                if knob.name in dict(settings):
-                    os.environ[environment_name(knob.name)] = f"{dict(settings)[knob.name]}"
+            for name, value in settings:
+                if name in SETTINGS:
+                    os.environ[environment_name(name)] = f"{value}"
             place = {"rank": unisono.get_rank(), "world_size": unisono.get_world_size()}
             distributed.init_process_group(backend, f"file://{meeting}", timeout=timedelta(seconds=300), **place)
         self.world: Any = distributed.group.WORLD

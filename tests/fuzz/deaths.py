@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,7 +52,7 @@ def watch(scene: Scene) -> list[str]:
     _begin()
     descriptors = _descriptors()
     timeout_s = TIMEOUT_S if scene.frozen else 1000.0
-    config = replace(Config.from_env(), timeout_s=timeout_s, keep_inputs=int(scene.keep_inputs), stall_warning_s=0)
+    config = Config.from_env().but(timeout_s=timeout_s, keep_inputs=int(scene.keep_inputs), stall_warning_s=0)
     hosts = None if scene.hosts.isdigit() else scene.hosts
     with tempfile.TemporaryDirectory() as folder:
         warden = _Warden(scene, Path(folder))

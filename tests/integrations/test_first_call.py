@@ -15,7 +15,7 @@ from unisono.engine.host import warm_up
 
 pytestmark = pytest.mark.cold
 
-MOST_MODULES = 122
+MOST_MODULES = 104
 """Each costs a process a tenth of a millisecond to a millisecond."""
 
 NOT_NEEDED = (

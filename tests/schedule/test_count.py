@@ -5,7 +5,6 @@ Costs by level: by hand, against the bounds, and from parts as from the whole ta
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil, log2
 
 import pytest
@@ -84,9 +83,9 @@ def busiest(call: HierarchicalTable) -> tuple[float, float]:
 
 def test_a_ring_crosses_where_neighbours_are_on_several_hosts() -> None:
     ring = CATALOGUE["all_reduce.ring"].schedule(4)
-    assert levels(replace(ring, hosts=Hosts.parse("2x2"))) == Levels(6, 6, (1.5, 1.5), (1.5, 1.5), 3)
-    assert levels(replace(ring, hosts=Hosts.parse("2x2:round_robin"))) == Levels(0, 6, (3.0, 3.0), (3.0, 3.0), 6)
-    assert levels(replace(ring, hosts=Hosts.one(4))) == Levels(6, 0, (0.0,), (0.0,), 0)
+    assert levels(ring.but(hosts=Hosts.parse("2x2"))) == Levels(6, 6, (1.5, 1.5), (1.5, 1.5), 3)
+    assert levels(ring.but(hosts=Hosts.parse("2x2:round_robin"))) == Levels(0, 6, (3.0, 3.0), (3.0, 3.0), 6)
+    assert levels(ring.but(hosts=Hosts.one(4))) == Levels(6, 0, (0.0,), (0.0,), 0)
 
 
 def test_which_hosts_must_be_known() -> None:
@@ -126,7 +125,7 @@ def test_nor_is_any_other(names: list[int], name: str) -> None:
     if not algorithm.allows(hosts.ranks):
         return
     root = hosts.ranks - 1
-    found = levels(replace(algorithm.schedule(hosts.ranks, root), hosts=hosts))
+    found = levels(algorithm.schedule(hosts.ranks, root).but(hosts=hosts))
     bounds = host_bounds(algorithm.collective, hosts, root)
     assert max(found.leaves) >= bounds.leaves - 1e-9
     assert max(found.enters) >= bounds.enters - 1e-9

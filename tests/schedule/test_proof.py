@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def made(collective: str, p: int, chunks: int, *rounds, **more) -> Schedule:
     def these(r, p):
         return rounds
 
-    return replace(trace(these, p, chunks, collective, name="mine"), **more)
+    return trace(these, p, chunks, collective, name="mine").but(**more)
 
 
 def row(round_=0, src=0, dst=1, sbuf=X, schunk=0, dbuf=X, dchunk=0, n=1, op=COPY) -> list[int]:
@@ -222,7 +221,7 @@ def mutants(schedule: Schedule, rng: np.random.Generator, count: int):
             rows[i, ROUND] = rng.integers(schedule.rounds)
             rows = rows[np.argsort(rows[:, ROUND], kind="stable")]
         if not np.array_equal(rows, schedule.rows):
-            yield replace(schedule, rows=rows)
+            yield schedule.but(rows=rows)
 
 
 def refuses(schedule: Schedule) -> bool:
@@ -310,7 +309,7 @@ def test_a_result_that_nobody_writes_blames_no_line() -> None:
 def test_the_line_is_known_in_tables_made_of_tables() -> None:
     part = trace(half, 3, 1, "broadcast", root=0)
     good = trace(lambda r, p: [send(0, [1, 2], 0)], 3, 1, "broadcast")
-    found = find_fault(seq(replace(good, rows=good.rows[:1]), part))
+    found = find_fault(seq(good.but(rows=good.rows[:1]), part))
     assert found is not None
     assert found.round == 1
     assert found.line.endswith(line_of("half"))

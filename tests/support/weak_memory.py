@@ -41,7 +41,11 @@ class Memory:
         return values[number][0]
 
     def write(self, at: int, value: int) -> None:
+        """A word that is written again as it is carries no more than before: so a reader may see more, not less."""
         me, values = self.running, self._words.setdefault(at, [(0, {})])
+        if value == values[-1][0]:
+            me.view[at] = len(values) - 1
+            return
         me.view[at] = len(values)
         values.append((value, dict(me.ordered)))
 

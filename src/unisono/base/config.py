@@ -1,9 +1,8 @@
-"""The settings of a group, in one frozen dataclass. Each field has its unit and meaning."""
+"""The settings of a group, in one frozen value. Each field has its unit and meaning."""
 
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from .errors import ArgumentError
@@ -11,6 +10,7 @@ from .link import Link
 from .linux import KINDS
 from .tuning import measured
 from .units import parse_bytes
+from .value import Value
 
 SHAPING = (
     "segment_bytes", "one_way_segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "tag_bytes", "zero_copy_bytes",
@@ -43,24 +43,41 @@ def environment_name(setting: str) -> str:
     return f"UNISONO_{setting.upper()}"
 
 
-def _setting(default: Any, unit: str, why: str, **of_kind: Any) -> Any:
-    """of_kind: other defaults, for kinds of processors."""
-    kind = next((kind for kind in of_kind if KINDS[kind].here()), "")
-    about = {"unit": unit, "why": why, "usually": default, "of_kind": of_kind, "kind": kind}
-    return field(default=of_kind.get(kind, default), metadata=about)
+class Setting:
+    """A setting. Its value in the class is its default.
 
-
-@dataclass(frozen=True)
-class Config:
-    """The settings of a group. `Config.from_env()` reads them from the environment and from what `unisono tune` found.
-
-    All ranks must have the same settings, except those in SHAPING: there, each host's first rank decides.
-
-    The metadata of each field:
     unit, why: its unit and its meaning.
     usually: its default.
     of_kind: its defaults on some kinds of processors.
     kind: this machine's kind of processor, if it has a default of its own.
+    """
+
+    def __init__(self, usually: Any, unit: str, why: str, of_kind: dict[str, Any]) -> None:
+        self.usually, self.unit, self.why, self.of_kind = usually, unit, why, of_kind
+        self.kind = next((kind for kind in of_kind if KINDS[kind].here()), "")
+        self.default = of_kind.get(self.kind, usually)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        SETTINGS[name] = self
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        return self.default
+
+
+SETTINGS: dict[str, Setting] = {}
+"""The settings by name, in order."""
+
+
+def _setting(default: Any, unit: str, why: str, **of_kind: Any) -> Any:
+    """of_kind: other defaults, for kinds of processors."""
+    return Setting(default, unit, why, of_kind)
+
+
+class Config(Value):
+    """The settings of a group. `Config.from_env()` reads them from the environment and from what `unisono tune` found.
+
+    All ranks must have the same settings, except those in SHAPING: there, each host's first rank decides.
+    `config.but(timeout_s=60)` is the same with another timeout. SETTINGS has the unit and the meaning of each.
     """
 
     timeout_s: float = _setting(
@@ -81,7 +98,7 @@ class Config:
         "readers begin early, but are written where others have just read",
         amd=512 << 10,  # to write where another processor has just read is dear there
     )
-    one_shot_bytes: int = _setting(8 << 10, "bytes", "the longest vector for which two ranks use a one_shot algorithm")
+    one_shot_bytes: int = _setting(16 << 10, "bytes", "the longest vector for which two ranks use a one_shot algorithm")
     crowd_one_shot_bytes: int = _setting(
         64 << 10,
         "bytes",
@@ -121,7 +138,7 @@ class Config:
         2000, "count", "pauses before a waiting rank first yields, where every rank has its own processor"
     )
 
-    link: Link = _setting(  # noqa: RUF009  a field as all others
+    link: Link = _setting(
         Link(),
         "link",
         "the network between hosts, such as 1Gbit,100us: what passes each way and what a small message takes; from it "
@@ -161,7 +178,9 @@ class Config:
     )
     debug: int = _setting(0, "count", "1: each call, its algorithm and why, its bytes and time, on standard error")
 
-    def __post_init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
+        """Raises ArgumentError for a silence that is too short."""
+        super().__init__(**settings)
         if not 0.5 <= self.host_silence_s < math.inf:
             raise ArgumentError(
                 f"host_silence_s={self.host_silence_s:g} (UNISONO_HOST_SILENCE_S): give seconds, from 0.5 up"
@@ -175,30 +194,25 @@ class Config:
         """
         found = measured()
         values: dict[str, Any] = dict(found.figures) if found else {}
-        for knob in fields(cls):
-            env = environment_name(knob.name)
+        for name, setting in SETTINGS.items():
+            env = environment_name(name)
             if env not in os.environ:
                 continue
             try:
-                values[knob.name] = _READ[knob.metadata["unit"]](os.environ[env])
+                values[name] = _READ[setting.unit](os.environ[env])
             except ValueError as error:
-                unit, why = knob.metadata["unit"], knob.metadata["why"]
-                what = _WHAT.get(unit, f"no number of {unit}")
-                raise ArgumentError(f"{env}={os.environ[env]!r} is {what} ({why}): unset or correct it") from error
+                what = _WHAT.get(setting.unit, f"no number of {setting.unit}")
+                raise ArgumentError(
+                    f"{env}={os.environ[env]!r} is {what} ({setting.why}): unset or correct it"
+                ) from error
         return cls(**values)
-
-    def having(self, figures: Mapping[str, int]) -> "Config":
-        """The same with these figures."""
-        values: dict[str, Any] = dict(figures)
-        return replace(self, **values)
 
     def origin(self, name: str) -> str:
         """Where the figure of a setting comes from, in words."""
         value, found = getattr(self, name), measured()
         if found and found.figures.get(name) == value:
             return f"measured on this machine on {found.on}"
-        knob = next(knob for knob in fields(self) if knob.name == name)
-        if value != knob.default:
+        setting = SETTINGS[name]
+        if value != setting.default:
             return "as set"
-        kind = knob.metadata["kind"]
-        return f"the default for {KINDS[kind].name}" if kind else "the default"
+        return f"the default for {KINDS[setting.kind].name}" if setting.kind else "the default"

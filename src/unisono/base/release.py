@@ -16,10 +16,14 @@ RUNS = sys.platform == "linux"
 
 def unsupported() -> str | None:
     """What is missing on this system, as a sentence; None: nothing."""
-    if RUNS and os.uname().machine == "x86_64":
+    machine = os.uname().machine if RUNS else ""
+    if machine == "x86_64":
         return None
     import platform
 
-    missing = "its kernels have not been tried there" if RUNS else "memfd, futexes and process descriptors are missing"
+    missing = {
+        "": "memfd, futexes and process descriptors are missing",
+        "aarch64": "its kernels have been tried there in an emulator only",
+    }.get(machine, "its kernels have not been tried there")
     here = f"{platform.system()} on {platform.machine()}"
     return f"unisono is made for Linux on x86-64, and this is {here}: {missing}. torch's Gloo runs here."

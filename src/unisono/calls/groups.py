@@ -25,11 +25,11 @@ from ..base.units import hints_timeout_s, ranks_text, seconds
 from ..engine.memory.sub_arena import SubArena
 from ..engine.process.nested import caller
 from ..ranks.failures.attend import odd_ones
-from ..ranks.group.current import get_default
+from ..ranks.group.current import NonMember, get_default
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default, shutdown
-from ..ranks.group.sub_groups import NonMember, make_sub_group
-from .collectives import all_gather_single
+from ..ranks.group.sub_groups import make_sub_group
+from .collectives.all_gather import all_gather_single
 
 _RECORD_BYTES, _MOST_WORDS, _MOST_PATH = 1008, 560, 240
 _SAID = struct.Struct(f"<qq{_RECORD_BYTES}s")

@@ -25,7 +25,7 @@ from ..ranks.group.abort import give_up
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from ..ranks.group.survivors import go_on
-from .collectives import barrier
+from .collectives.barrier import barrier
 from .objects import broadcast_object_list
 
 _ASK_S = 0.0002

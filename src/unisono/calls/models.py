@@ -19,7 +19,8 @@ from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from .arguments import check_tensor, shape_name
 from .coalesced import all_reduce_coalesced, broadcast_coalesced
-from .collectives import all_gather, all_reduce
+from .collectives.all_gather import all_gather
+from .collectives.all_reduce import all_reduce
 from .dispatch import checking
 
 _NO_GRADIENT, _GRADIENT, _SPARSE = 0, 1, 2

@@ -25,7 +25,10 @@ from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from .arguments import check_list, check_root
 from .codec import Buffer, decode, encode, to_tensor
-from .collectives import all_gather, all_gather_single, broadcast, gather, scatter
+from .collectives.all_gather import all_gather, all_gather_single
+from .collectives.broadcast import broadcast
+from .collectives.gather import gather
+from .collectives.scatter import scatter
 from .dispatch import checking
 
 Payload = list[Buffer]

@@ -13,7 +13,7 @@ from ..engine.tensors import as_bits, copy_of
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from ..ranks.group.survivors import SHRINK
-from .collectives import barrier
+from .collectives.barrier import barrier
 
 Result = TypeVar("Result")
 

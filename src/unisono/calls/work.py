@@ -17,13 +17,14 @@ from ..base.errors import WaitTimeout
 from ..base.python import LateModule
 from ..base.units import seconds
 from ..engine.process.nested import check_nested
-from ..ranks.group.abort import give_up
 from ..ranks.group.group import Group
 
 if TYPE_CHECKING:
     from ..ranks.failures import stall
-else:  # a call that is not held up does not need it
+    from ..ranks.group import abort
+else:  # a call that is not held up does not need them
     stall = LateModule("..ranks.failures.stall", __package__)
+    abort = LateModule("..ranks.group.abort", __package__)
 
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -168,7 +169,7 @@ class Work(Generic[Result_co]):
         """An exception, such as Ctrl-C, has ended a wait for this call."""
         group = None if self._group is None else self._group()
         if group is not None:
-            give_up(group, f"interrupted by {type(error).__name__}", str(self._call))
+            abort.give_up(group, f"interrupted by {type(error).__name__}", str(self._call))
 
 
 class FinishedWork(Work[Result_co]):

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -53,7 +52,7 @@ _JOIN_S, _ASK_S = 0.05, 0.0002
 
 
 _KERNELS = (
-    "interpret.run", "waiting.time_yield", "waiting.read_cycles", "waiting.wait", "waiting.publish", "waiting.register",
+    "interpret.run", "waiting.time_wake", "waiting.read_cycles", "waiting.wait", "waiting.publish", "waiting.register",
 )  # fmt: skip
 
 
@@ -86,7 +85,7 @@ class Host:
     """One rank of a group whose ranks share an arena."""
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
-        self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.having(arena.shape)
+        self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.but(**arena.shape)
         self.run, self._wait, self._publish = interpreter(), kernel("waiting.wait"), kernel("waiting.publish")
         self._cycles = kernel("waiting.read_cycles")
         self._mapping = arena.map  # keeps the addresses below valid
@@ -210,7 +209,7 @@ class Host:
         program = self.program(schedule, lowering)
         plan = bind(program, record, blocks, kernels, self.arena.half, self.config)
         plan.words[PlanWord.NOTE] = note = self.note_plan(plan)
-        return replace(plan, note=note)
+        return plan.but(note=note)
 
     def note_plan(self, plan: CallPlan) -> int:
         """Write a note on a plan, for readers of the log; return its number."""

@@ -23,8 +23,9 @@ def fence() -> None:
 
     It wakes the sleepers at a word at which no thread sleeps. A thread that wakes others has written the word before,
     with a plain write, and Linux must look for sleepers behind that write: else a sleeper that has read the word too
-    early sleeps on. So the system call has a full barrier of the processor (`futex_hb_waiters_pending` in
-    kernel/futex, since Linux 3.14).
+    early sleeps on. So FUTEX_WAKE has a full barrier of the processor: barrier (B) in the proof that begins
+    kernel/futex/waitwake.c. Private words, such as this one, have it since Linux 3.18 (commit 76835b0ebf8a), which is
+    older than the process descriptors that ranks need.
     """
     call, *arguments = _fence
     call(*arguments)

@@ -7,3 +7,8 @@ ranks of other hosts only by copies that it has asked for after its wait began.
 
 The kernel does not know hosts, and groups on one host do not use this room.
 """
+
+from collections.abc import Callable
+
+AT_END: list[Callable[[], None]] = []
+"""What a process does at its end, when its groups are closed. A module of this room adds what it needs."""

@@ -29,7 +29,12 @@ from ray.util.collective.collective_group.base_collective_group import BaseGroup
 from ..base.config import Config
 from ..base.errors import DTypeError, WaitTimeout
 from ..base.records import DepartureKind
-from ..calls.collectives import all_gather, all_reduce, barrier, broadcast, reduce, reduce_scatter
+from ..calls.collectives.all_gather import all_gather
+from ..calls.collectives.all_reduce import all_reduce
+from ..calls.collectives.barrier import barrier
+from ..calls.collectives.broadcast import broadcast
+from ..calls.collectives.reduce import reduce
+from ..calls.collectives.reduce_scatter import reduce_scatter
 from ..calls.p2p import recv, send
 from ..engine.memory.arena import Arena
 from ..hosts.addresses import reachable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedule:
     """The same table with another contract."""
-    return replace(schedule, collective=collective, name=name or schedule.name)
+    return schedule.but(collective=collective, name=name or schedule.name)
 
 
 def seq(*parts: Schedule) -> Schedule:
@@ -52,14 +51,14 @@ def seq(*parts: Schedule) -> Schedule:
     starts = np.cumsum([0, *(part.rounds for part in parts)])
     rows = np.concatenate([_later(part.rows, int(start)) for part, start in zip(parts, starts, strict=False)])
     name, yields = " ; ".join(part.name for part in parts), tuple(chain.from_iterable(map(_yields, parts)))
-    return replace(parts[0], rows=rows, name=name, result=parts[-1].result, yields=yields)
+    return parts[0].but(rows=rows, name=name, result=parts[-1].result, yields=yields)
 
 
 def par(*parts: Schedule) -> Schedule:
     """Run the parts at the same time: round k of the whole is round k of every part. Parts write different slots."""
     _same_shape("par", parts)
     name = " | ".join(part.name for part in parts)
-    return replace(parts[0], rows=_by_round([part.rows for part in parts]), name=name, yields=())
+    return parts[0].but(rows=_by_round([part.rows for part in parts]), name=name, yields=())
 
 
 def transpose(schedule: Schedule) -> Schedule:
@@ -78,7 +77,7 @@ def transpose(schedule: Schedule) -> Schedule:
     if schedule.result == Y:
         rows[:, [SBUF, DBUF]] = np.array([Y, X, T])[rows[:, [SBUF, DBUF]]]
     name, yields = f"{schedule.name} transposed", _yields(schedule)[::-1]
-    return replace(schedule, rows=rows, collective=collective, name=name, yields=yields)
+    return schedule.but(rows=rows, collective=collective, name=name, yields=yields)
 
 
 def on(
@@ -111,7 +110,7 @@ def on(
     rows[:, N] *= width
     total = schedule.chunks * width if chunks is None else chunks
     root = int(rank_of[schedule.root])
-    return replace(schedule, ranks=ranks, chunks=total, rows=rows, root=root, symmetric=False, hosts=None)
+    return schedule.but(ranks=ranks, chunks=total, rows=rows, root=root, symmetric=False, hosts=None)
 
 
 def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
@@ -127,7 +126,7 @@ def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
         parts.append(_later(part.rows, j * lag))
     name = f"{schedule.name} in {segments} segments"
     chunks = segments * schedule.chunks
-    return replace(schedule, chunks=chunks, rows=_by_round(parts), name=name, yields=(), symmetric=False)
+    return schedule.but(chunks=chunks, rows=_by_round(parts), name=name, yields=(), symmetric=False)
 
 
 def fold(core: Schedule, ranks: int) -> Schedule:
@@ -151,7 +150,7 @@ def fold(core: Schedule, ranks: int) -> Schedule:
         yield send(out + 1, out, 0, n=C, sbuf=core.result)
 
     before, after = (trace(part, ranks, C, "all_reduce", result=core.result) for part in (hand_in, hand_back))
-    return replace(seq(before, on(core, ranks, members), after), name=f"{core.name} folded")
+    return seq(before, on(core, ranks, members), after).but(name=f"{core.name} folded")
 
 
 def once(schedule: Schedule) -> Schedule:
@@ -164,7 +163,7 @@ def once(schedule: Schedule) -> Schedule:
     held[tuple(np.array(list(contract(schedule).before)).T)] = True
     first = np.zeros(len(rows), bool)
     first[np.unique((rows[:, DST] * 3 + rows[:, DBUF]) * C + rows[:, DCHUNK], return_index=True)[1]] = True
-    return replace(schedule, rows=rows[first & ~held[rows[:, DST], rows[:, DBUF], rows[:, DCHUNK]]])
+    return schedule.but(rows=rows[first & ~held[rows[:, DST], rows[:, DBUF], rows[:, DCHUNK]]])
 
 
 def _same_shape(what: str, parts: tuple[Schedule, ...]) -> None:

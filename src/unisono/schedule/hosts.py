@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from ..base.errors import ArgumentError
+from ..base.value import Value
 
 _FORM = r"(?:(?P<hosts>\d+)x(?P<each>\d+)|(?P<sizes>\d+(?:\+\d+)*))(?P<turns>:round_robin)?"
 
 
-@dataclass(frozen=True)
-class Hosts:
+class Hosts(Value):
     """The ranks 0 .. p-1 by host. members: per host its ranks, ascending; hosts in the order of their lowest ranks.
 
     Raises ArgumentError for other `members`.
@@ -21,7 +20,8 @@ class Hosts:
 
     members: tuple[tuple[int, ...], ...]
 
-    def __post_init__(self) -> None:
+    def __init__(self, members: tuple[tuple[int, ...], ...]) -> None:
+        super().__init__(members)
         ranks = sorted(rank for host in self.members for rank in host)
         lowest = [host[0] for host in self.members if host]
         tidy = all(list(host) == sorted(host) for host in self.members) and lowest == sorted(lowest)

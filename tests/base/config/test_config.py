@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import unisono
 from unisono import ArgumentError
-from unisono.base.config import SHAPING, Config, environment_name
+from unisono.base.config import SETTINGS, SHAPING, Config, environment_name
 from unisono.base.tuning import LIMITS, HostCosts, Moment, Rates, TuningResults, _read, file, measured, save
 from unisono.engine.memory.arena import Arena
 from unisono.schedule.choose import choose
@@ -21,8 +20,8 @@ pytestmark = pytest.mark.quick
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for knob in fields(Config):
-        monkeypatch.delenv(environment_name(knob.name), raising=False)
+    for name in SETTINGS:
+        monkeypatch.delenv(environment_name(name), raising=False)
 
 
 def test_without_an_environment_it_is_the_default() -> None:
@@ -34,8 +33,7 @@ def test_without_an_environment_it_is_the_default() -> None:
     [("timeout_s", "1.5", 1.5), ("segment_bytes", "1MiB", 1 << 20), ("tag_bytes", "4096", 4096), ("spins", "7", 7)],
 )
 def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: float) -> None:
-    knob = next(knob for knob in fields(Config) if knob.name == name)
-    monkeypatch.setenv(environment_name(knob.name), text)
+    monkeypatch.setenv(environment_name(name), text)
     assert Config.from_env() == Config(**{name: value})
 
 

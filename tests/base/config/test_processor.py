@@ -5,12 +5,11 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from unisono.base.config import Config
+from unisono.base.config import SETTINGS, Config
 from unisono.base.linux import KINDS, Allowance, allowance, cpuinfo, free_bytes, shares_cache, vendor
 
 
@@ -39,9 +38,8 @@ def test_do_all_share_one_cache(tmp_path: Path, online: str, shared: str, one: b
 
 
 def test_a_default_may_be_of_a_kind() -> None:
-    (knob,) = (knob for knob in fields(Config) if knob.name == "cross_memory_bytes")
     here = KINDS["amd_one_cache"].here()
-    assert knob.default == (0 if here else 1 << 20)
+    assert SETTINGS["cross_memory_bytes"].default == (0 if here else 1 << 20)
     said = "the default for AMD processors that share one cache" if here else "the default"
     assert Config().origin("cross_memory_bytes") == said
     assert Config(cross_memory_bytes=5).origin("cross_memory_bytes") == "as set"

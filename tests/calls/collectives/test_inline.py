@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import unisono
-from unisono.calls.dispatch.background import patience_ns
+from unisono.calls.dispatch.planning import patience_ns
 
 
 @pytest.mark.ranks(1)

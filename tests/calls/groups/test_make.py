@@ -32,7 +32,7 @@ from unisono.calls.groups import (
     split,
 )
 from unisono.hosts.sentinel import board_replicas
-from unisono.ranks.group.sub_groups import NonMember
+from unisono.ranks.group.current import NonMember
 from unisono.schedule.algorithms import all_gather
 
 

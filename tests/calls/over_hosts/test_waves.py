@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ N = 300_007
 @pytest.fixture(scope="module", params=["2x1", "3+1"])
 def slow(request: pytest.FixtureRequest) -> Iterator[unisono.World]:
     shape: str = request.param
-    config = replace(Config.from_env(), link=Link.parse(SLOW))
+    config = Config.from_env().but(link=Link.parse(SLOW))
     with unisono.world(Hosts.parse(shape).ranks, hosts=shape, timeout_s=90, config=config) as world:
         yield world
 
@@ -41,7 +40,7 @@ def given(rank: int, n: int = N) -> torch.Tensor:
 
 
 def test_they_go_in_pieces() -> None:
-    config = replace(Config.from_env(), link=Link.parse(SLOW))
+    config = Config.from_env().but(link=Link.parse(SLOW))
     for name in ("all_reduce", "broadcast", "all_gather", "all_to_all"):
         assert choose_spanning(name, 8 * N, Hosts.parse("2x2"), config).pieces == 4
         assert choose_spanning(name, 8 * N, Hosts.parse("2x2"), Config.from_env()).pieces == 1
@@ -131,7 +130,7 @@ def test_tensors_in_shared_memory_on_one_rank_of_a_host(settings: dict[str, int]
         assert group.span is not None
         return right, len(group.span.local.kept[StagedCalls]) if group.span.local else 0
 
-    config = replace(Config.from_env(), **settings)  # type: ignore[arg-type]
+    config = Config.from_env().but(**settings)  # type: ignore[arg-type]
     with unisono.world(4, hosts="3+1", timeout_s=60, config=config) as world:
         found = world.run(work)
     assert [right for right, _ in found] == [True] * 4

@@ -28,7 +28,7 @@ from unisono import ArgumentError
 from unisono.engine.carrier import Lost
 from unisono.hosts.carriers import ucx_library as library
 from unisono.hosts.carriers.ucx import UcxCarrier, network_interface
-from unisono.ranks.group import world_group
+from unisono.ranks.group import world_over_hosts
 
 Worlds = Callable[[int], unisono.World]
 
@@ -141,11 +141,11 @@ def test_where_the_library_is_missing_or_too_old(
     def connect(make: Callable[[], object], *_: object) -> object:
         return make()
 
-    monkeypatch.setattr(world_group, "connect", connect)
+    monkeypatch.setattr(world_over_hosts, "connect", connect)
     met: Any = SimpleNamespace(hosts=SimpleNamespace(ranks=2), address=HERE)
     far: Any = None
     with pytest.raises(ArgumentError, match=rf"UNISONO_CARRIER=ucx, .*{words}.*: pip install 'unisono\[ucx\]', or"):
-        world_group._connected(met, 0, HashStore(), far, time.monotonic() + 9.0, ucx=True)
+        world_over_hosts._connected(met, 0, HashStore(), far, time.monotonic() + 9.0, ucx=True)
     library.ucx_library.cache_clear()
 
 

@@ -201,11 +201,10 @@ def test_what_follows_in_the_background_goes_on() -> None:
 
 def test_knobs_that_change_programs_are_part_of_the_agreement() -> None:
     def different() -> str:
-        from dataclasses import replace
 
         group = unisono.init()
         if group.rank == 1:
-            group.host.config = replace(group.host.config, segment_bytes=1 << 16)
+            group.host.config = group.host.config.but(segment_bytes=1 << 16)
         with pytest.raises(MismatchError, match="table and configuration") as caught:
             unisono.all_reduce(torch.ones(400_000))
         return str(caught.value.odd)

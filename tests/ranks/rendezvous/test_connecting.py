@@ -29,7 +29,7 @@ from unisono.schedule import Hosts
 SCRIPT = """
 import os, sys, time, unisono
 from unisono.hosts.carriers.gloo import GlooCarrier
-from unisono.ranks.group.world_group import _Joining
+from unisono.ranks.group.world_over_hosts import _Joining
 rank, event, here, *late = int(os.environ["RANK"]), *sys.argv[1:]
 
 def before_connecting(*_):
@@ -111,7 +111,7 @@ import builtins, sys, time
 from datetime import timedelta
 from types import SimpleNamespace
 from torch.distributed import HashStore
-from unisono.ranks.group.world_group import connect
+from unisono.ranks.group.world_over_hosts import connect
 from unisono.ranks.rendezvous.asked_store import Limited
 store = HashStore()
 

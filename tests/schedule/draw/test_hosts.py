@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -21,7 +20,7 @@ ROW = re.compile(r"([\d.,]+) (──→|─\+→|─∪→|══→|═\+→|�
 
 def tables(hosts: Hosts) -> list[Schedule]:
     names = ["all_reduce.ring", "all_to_all.pairwise", "barrier.dissemination", "broadcast.linear"]
-    flat = [replace(CATALOGUE[name].schedule(hosts.ranks), hosts=hosts) for name in names]
+    flat = [CATALOGUE[name].schedule(hosts.ranks).but(hosts=hosts) for name in names]
     return [*flat, *(spanning(name, hosts).schedule() for name in ("all_reduce", "all_gather", "scatter"))]
 
 
@@ -102,7 +101,7 @@ def test_arrows_between_hosts_look_different(text_of_hosts: str) -> None:
 
 def test_one_host_looks_as_if_no_hosts_were_known() -> None:
     ring = CATALOGUE["all_reduce.ring"].schedule(4)
-    one = replace(ring, hosts=Hosts.one(4))
+    one = ring.but(hosts=Hosts.one(4))
     assert text(one) == text(ring)
     assert svg(one) == svg(ring)
     assert html(one) == html(ring)

@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -154,7 +153,7 @@ def test_a_large_table_says_what_is_left_out() -> None:
     hidden = [move for played in wide["rounds"] for move in played["moves"] if -1 in move[:2]]
     assert hidden
     assert all(min(move[2:4]) < 64 <= max(move[2:4]) for move in hidden)
-    long = table(replace(CATALOGUE["all_reduce.ring"].schedule(128), name="long"))
+    long = table(CATALOGUE["all_reduce.ring"].schedule(128).but(name="long"))
     assert (
         long["left_out"] == "Not all of it is shown: only ranks 0..63 of 128, chunks 0..63 of 128, rounds 0..34 of 254."
     )

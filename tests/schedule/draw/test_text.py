@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -185,7 +184,7 @@ def test_tables_that_mean_nothing_are_refused() -> None:
     with pytest.raises(AlgorithmError, match="there are only the ranks 0 to 1"):
         film(trace(outside, 2, 1, "all_reduce"))
     with pytest.raises(ArgumentError, match="'all_sorts' is no collective"):
-        film(replace(CATALOGUE["all_reduce.ring"].schedule(2), collective="all_sorts"))
+        film(CATALOGUE["all_reduce.ring"].schedule(2).but(collective="all_sorts"))
 
 
 def test_words() -> None:

@@ -9,7 +9,7 @@ from tests.tools.pytest_plugin.conftest import RanksSession
 pytest_plugins = ["pytester"]
 
 TESTS = """
-import asyncio, ctypes, dataclasses, os, pickle, sys, threading, types, unittest
+import asyncio, ctypes, dataclasses, os, pickle, sys, threading, time, types, unittest
 
 import pytest
 import torch
@@ -250,9 +250,13 @@ def test_gloo_hangs():
 
 
 @pytest.mark.ranks(2, backend="gloo")
-def test_gloo_exits():
-    if dist.get_rank() == 1:
-        os._exit(3)
+def test_gloo_exits(tmp_path):
+    if dist.get_rank() == 0:
+        (tmp_path / "rank 0 has connected").touch()
+        return
+    while not [*tmp_path.iterdir()]:
+        time.sleep(0.001)
+    os._exit(3)
 
 
 @pytest.mark.ranks(hosts="2x1", backend="unisono")

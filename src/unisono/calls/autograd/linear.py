@@ -17,7 +17,7 @@ from ...base.records import CallRecord
 from ...engine.process.nested import caller
 from ...ranks.group.group import Group
 from ...schedule import DUALS
-from .. import collectives
+from ..collectives import all_gather, all_reduce, all_to_all, broadcast, gather, reduce, reduce_scatter, scatter
 from ..dispatch import Call, Request
 
 
@@ -131,61 +131,61 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 def _all_reduce(call: LinearCall, tensors: Tensors) -> Tensors:
     result = _copy(tensors[0])
-    collectives.all_reduce(result, call.op, call.group)
+    all_reduce.all_reduce(result, call.op, call.group)
     return [result]
 
 
 def _broadcast(call: LinearCall, tensors: Tensors) -> Tensors:
     result = _copy(tensors[0])
-    collectives.broadcast(result, call.root, call.group)
+    broadcast.broadcast(result, call.root, call.group)
     return [result]
 
 
 def _reduce(call: LinearCall, tensors: Tensors) -> Tensors:
     result = _copy(tensors[0])
-    collectives.reduce(result, call.root, call.op, call.group)
+    reduce.reduce(result, call.root, call.op, call.group)
     return [result if call.group.rank == call.root else result.zero_()]
 
 
 def _scatter(call: LinearCall, tensors: Tensors) -> Tensors:
     # As the backward of gather it gets empty tensors on the other ranks, which keep autograd's graph connected.
     blocks = tensors if call.group.rank == call.root else None
-    return [collectives.scatter(None, blocks, call.root, call.group)]
+    return [scatter.scatter(None, blocks, call.root, call.group)]
 
 
 def _gather(call: LinearCall, tensors: Tensors) -> Tensors:
-    results: Tensors | None = collectives.gather(tensors[0], None, call.root, call.group)
+    results: Tensors | None = gather.gather(tensors[0], None, call.root, call.group)
     return results or [tensors[0].new_empty(0) for _ in range(call.group.size)]
 
 
 def _all_gather(call: LinearCall, tensors: Tensors) -> Tensors:
-    results: Tensors = collectives.all_gather(None, tensors[0], call.group)
+    results: Tensors = all_gather.all_gather(None, tensors[0], call.group)
     return results
 
 
 def _all_gather_single(call: LinearCall, tensors: Tensors) -> Tensors:
     rows, *columns = tensors[0].shape or (1,)
     result = torch.empty((call.group.size * rows, *columns), dtype=tensors[0].dtype, device="cpu")
-    collectives.all_gather_single(result, tensors[0], call.group)
+    all_gather.all_gather_single(result, tensors[0], call.group)
     return [result]
 
 
 def _reduce_scatter(call: LinearCall, tensors: Tensors) -> Tensors:
     mine = tensors[call.group.rank]
     result = torch.empty(mine.shape, dtype=mine.dtype, device="cpu")
-    collectives.reduce_scatter(result, tensors, call.op, call.group)
+    reduce_scatter.reduce_scatter(result, tensors, call.op, call.group)
     return [result]
 
 
 def _reduce_scatter_single(call: LinearCall, tensors: Tensors) -> Tensors:
     rows, *columns = tensors[0].shape
     result = torch.empty((rows // call.group.size, *columns), dtype=tensors[0].dtype, device="cpu")
-    collectives.reduce_scatter_single(result, tensors[0], call.op, call.group)
+    reduce_scatter.reduce_scatter_single(result, tensors[0], call.op, call.group)
     return [result]
 
 
 def _all_to_all(call: LinearCall, tensors: Tensors) -> Tensors:
-    results: Tensors = collectives.all_to_all(None, tensors, call.group)
+    results: Tensors = all_to_all.all_to_all(None, tensors, call.group)
     return results
 
 
@@ -193,7 +193,7 @@ def _all_to_all_single(call: LinearCall, tensors: Tensors) -> Tensors:
     outputs, inputs = call.splits
     rows, *columns = tensors[0].shape
     result = torch.empty((sum(outputs) if outputs else rows, *columns), dtype=tensors[0].dtype, device="cpu")
-    collectives.all_to_all_single(result, tensors[0], outputs, inputs, call.group)
+    all_to_all.all_to_all_single(result, tensors[0], outputs, inputs, call.group)
     return [result]
 
 

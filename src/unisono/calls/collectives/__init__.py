@@ -19,49 +19,34 @@ algorithm: a name of the catalogue (`unisono list`) or a function of your own; N
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from torch import Tensor
 
 from ...ranks.group.group import Group
 from ..dispatch import CallKey, makes_again
-from .all_gather import all_gather, all_gather_single
-from .all_reduce import all_reduce
-from .all_to_all import all_to_all, all_to_all_single
-from .barrier import barrier
-from .broadcast import broadcast
-from .gather import gather
-from .reduce import reduce
-from .reduce_scatter import reduce_scatter, reduce_scatter_single
-from .scan import exscan, scan
-from .scatter import scatter
 
-all_gather_into_tensor = all_gather_single
-reduce_scatter_tensor = reduce_scatter_single
-
-__all__ = [
-    "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single",
-    "barrier", "broadcast", "exscan", "gather", "reduce", "reduce_scatter", "reduce_scatter_single",
-    "reduce_scatter_tensor", "scan", "scatter",
-]  # fmt: skip
+_SINGLE = "all_to_all", "reduce_scatter"
+"""Collectives with another function for one tensor, which is cut into blocks."""
 
 
 @makes_again
 def _again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
     """Make a call in full after it has begun on a fast path in the background."""
     kind, op, root, algorithm = what
-    single = isinstance(inp, Tensor)
-    calls: dict[str, tuple[Any, ...]] = {
-        "all_gather": (all_gather, out, inp),
-        "all_reduce": (all_reduce, out, op),
-        "all_to_all": (all_to_all_single if single else all_to_all, out, inp),
-        "broadcast": (broadcast, out, root),
-        "exscan": (exscan, out, op),
-        "gather": (gather, inp, out, root),
-        "reduce": (reduce, out, root, op),
-        "reduce_scatter": (reduce_scatter_single if single else reduce_scatter, out, inp, op),
-        "scan": (scan, out, op),
-        "scatter": (scatter, out, inp, root),
+    arguments: dict[str, tuple[Any, ...]] = {
+        "all_gather": (out, inp),
+        "all_reduce": (out, op),
+        "all_to_all": (out, inp),
+        "broadcast": (out, root),
+        "exscan": (out, op),
+        "gather": (inp, out, root),
+        "reduce": (out, root, op),
+        "reduce_scatter": (out, inp, op),
+        "scan": (out, op),
+        "scatter": (out, inp, root),
     }
-    call, *arguments = calls[kind]
-    call(*arguments, group=group, algorithm=algorithm, timeout_s=timeout_s)
+    module = import_module(f".{kind.removeprefix('ex')}", __name__)
+    call = getattr(module, f"{kind}_single" if kind in _SINGLE and isinstance(inp, Tensor) else kind)
+    call(*arguments[kind], group=group, algorithm=algorithm, timeout_s=timeout_s)

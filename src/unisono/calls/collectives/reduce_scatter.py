@@ -94,3 +94,6 @@ def reduce_scatter_single(
         check_apart([input], output, 0, call.group.rank * output.numel() * output.element_size())
         call.plan(Request("reduce_scatter", output, input, output, check_op(op, output)))
     return call.run()
+
+
+reduce_scatter_tensor = reduce_scatter_single

@@ -15,7 +15,10 @@ from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_tensor
-from ..collectives import all_gather, all_gather_single, all_reduce, all_to_all_single, reduce_scatter
+from ..collectives.all_gather import all_gather, all_gather_single
+from ..collectives.all_reduce import all_reduce
+from ..collectives.all_to_all import all_to_all_single
+from ..collectives.reduce_scatter import reduce_scatter
 from ..dispatch import Call
 from .division import ROUNDINGS, Cells, Division, Kept
 

@@ -33,21 +33,7 @@ if TYPE_CHECKING:
 else:  # a call that is not held up does not need it
     attend = LateModule("...ranks.failures.attend", __package__)
 
-_BRIEF_NS = 30_000
-"""About the cost of a change to the worker's thread and back."""
-_BYTES_PER_NS = 4
-"""About the bytes that a call moves per nanosecond."""
-_INLINE_BYTES = 1 << 20
-"""If ranks have spare processors, longer calls run on the worker while the caller computes."""
-
 _LOOK_UP = int(StateWord.LOOK_UP_NS)
-
-
-def patience_ns(group: Group, nbytes: int) -> int:
-    """How long a call in the background may wait for a peer on the caller's thread; 0: it starts on the worker."""
-    if not group.host.processors_to_spare:
-        return max(_BRIEF_NS, nbytes // _BYTES_PER_NS)
-    return _BRIEF_NS if nbytes <= _INLINE_BYTES else 0
 
 
 @holds("group")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ...base.errors import DTypeError, MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout
+from ...base.python import LateModule
 from ...base.records import CallRecord
 from ...engine.process.nested import caller, check_nested, holds
-from ...ranks.group.abort import aborted
+from ...ranks.group.current import NonMember
 from ...ranks.group.group import Group
-from ...ranks.group.initialize import group_or_default
-from ...ranks.group.sub_groups import NonMember
 from ..work import worker_of
+
+if TYPE_CHECKING:
+    from ...ranks.group import initialize
+else:  # a call that names its group does not need it
+    initialize = LateModule("...ranks.group.initialize", __package__)
 
 _PATIENCE_S = 1.0
 _NO_REFUSALS = (MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout)
@@ -27,7 +31,8 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
     """
 
     def __init__(self, group: Group | None, collective: str) -> None:
-        self.group, self.collective = group_or_default(group), collective
+        self.group: Group = initialize.group_or_default(None) if group is None else group
+        self.collective = collective
 
     def __enter__(self) -> Self:
         if not isinstance(self.group, Group | NonMember):
@@ -71,6 +76,8 @@ def _all_have_followed(group: Group) -> bool:
     """
     until = time.monotonic() + _PATIENCE_S
     while not group.host.all_have_ended():
+        from ...ranks.group.abort import aborted  # a call that is not refused does not need it
+
         if time.monotonic() > until or group.broken is not None or aborted(group):
             return False
         if group.span is not None:

@@ -1,7 +1,6 @@
 """Make the plan of a checked call: choose the algorithm, compile its table, bind the program."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +19,6 @@ from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK
 from ...schedule.algorithms.catalogue import find
 from ...schedule.choose import choose, crosses_memory, is_oversubscribed, zero_copy_limit
 from ..arguments import scale_name
-from .background import patience_ns
 from .plan_cache import drop_shortcuts, in_heap
 from .request import Request, Tensors, is_one
 
@@ -33,6 +31,12 @@ else:  # groups on one host do not need it
 
 _MOST_PLANS = 4096
 """The most plans of a group, so that a program with ever new sizes does not use ever more memory."""
+_BRIEF_NS = 30_000
+"""About the cost of a change to the worker's thread and back, see `background`."""
+_BYTES_PER_NS = 4
+"""About the bytes that a call moves per nanosecond."""
+_INLINE_BYTES = 1 << 20
+"""If ranks have spare processors, longer calls run on the worker while the caller computes."""
 
 
 class PlanKey(NamedTuple):
@@ -112,7 +116,14 @@ def _on_one_host(
     op = request.op if isinstance(request.op, str | CustomOp) else None
     plan = group.host.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
-    return replace(plan, writes=writes, patience_ns=patience, why=why)
+    return plan.but(writes=writes, patience_ns=patience, why=why)
+
+
+def patience_ns(group: Group, nbytes: int) -> int:
+    """How long a call in the background may wait for a peer on the caller's thread; 0: it starts on the worker."""
+    if not group.host.processors_to_spare:
+        return max(_BRIEF_NS, nbytes // _BYTES_PER_NS)
+    return _BRIEF_NS if nbytes <= _INLINE_BYTES else 0
 
 
 def _over_hosts(group: Group, span: "Span", request: Request, algorithm: Any, nbytes: int) -> CallPlan:

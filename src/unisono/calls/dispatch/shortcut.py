@@ -21,15 +21,16 @@ from ...engine.process.nested import caller, check_nested, holds
 from ...engine.tensors import have_strides, mark_written, needed_by_autograd, use_count
 from ...ranks.group import current
 from ...ranks.group.group import Group
-from .background import begin
 from .plan_cache import UNKNOWN, CallKey, ListShortcuts, as_list
 from .request import is_one
 from .retry_rules import can_make_again, stage_private
 
 if TYPE_CHECKING:
     from ...ranks.failures import attend
-else:  # a call that is not held up does not need it
+    from . import background
+else:  # a call that is neither held up nor asynchronous does not need them
     attend = LateModule("...ranks.failures.attend", __package__)
+    background = LateModule(".background", __package__)
 
 _OWN_BLOCK = "all_gather", "reduce_scatter"
 """The collectives in which the smaller tensor may be this rank's block of the larger one."""
@@ -80,7 +81,7 @@ def shortcut(
     if async_op:
         held = plan.writes and (out.requires_grad or use_count(out) > 1)
         marked = needed_by_autograd((out,)) if held else ()
-        return begin(group, what, plan, (first, second, None), inp, out, timeout_s, marked)
+        return background.begin(group, what, plan, (first, second, None), inp, out, timeout_s, marked)
     if group.worker is not None and group.worker.busy:  # calls in the background come first
         return UNKNOWN
     lock = group.lock
@@ -162,7 +163,7 @@ def list_shortcut(
         marked = needed_by_autograd(outputs)
     if async_op:  # the user's lists may change while the call waits
         inp, out = (given if given is None or is_one(given) else list(given) for given in (inp, out))
-        return begin(group, what, plan, places, inp, out, timeout_s, marked)
+        return background.begin(group, what, plan, places, inp, out, timeout_s, marked)
     if group.worker is not None and group.worker.busy:  # calls in the background come first
         return UNKNOWN
     try:

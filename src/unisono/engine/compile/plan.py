@@ -6,7 +6,6 @@ tag).
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from ...base.config import Config
 from ...base.errors import AlgorithmError
 from ...base.records import CallRecord, digest
+from ...base.value import Value
 from ..logs.plan_registry import ProgramRow
 from .program import CROSSED, MAPPED, Op, PlanWord, Program, RefWord, RowWord, TagWord, Words
 
@@ -40,8 +40,7 @@ class Blocks(NamedTuple):
     out_list: bool = False
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class CallPlan(ABC):
+class CallPlan(Value, ABC, kw_only=True):
     """A plan for equal calls, run by the kernel or, over several hosts, by a relay.
 
     address: for `Group.run`.
@@ -69,14 +68,15 @@ class CallPlan(ABC):
     why: str = ""
     note: int = 0
 
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
     @property
     @abstractmethod
     def rows(self) -> tuple[ProgramRow, ...]:
         """What this rank does, for traces."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Plan(CallPlan):
+class Plan(CallPlan, kw_only=True):
     """What `interpret.run` needs.
 
     address: the address of `words`, which point into the arrays of `kept`.

@@ -2,8 +2,9 @@
 
 A yield gives the processor to another thread. A rank that waits gives it back within microseconds. A process that
 computes gives it back after its time slice, some milliseconds. A rank that wakes from sleep runs ahead of a process
-that computes. So where yields have been slow, a rank naps: it sleeps for some microseconds, and looks in between. Once
-it has waited long, it sleeps until a writer wakes it; where no writer would wake it, it naps on.
+that computes. So where yields have been slow, a rank naps: it sleeps for some microseconds, and looks in between. If
+ranks outnumber the processors, it yields on: a yield runs a rank that others wait for, and naps take ten times as long.
+Once it has waited long, it sleeps until a writer wakes it; where no writer would wake it, it naps on.
 
 The sleeper pays for the fence, the writer for one load. A word says that ranks sleep until a certain rank writes
 (`LineWord.ASLEEP`). It has two halves, a flag and a counter. A rank that goes to sleep reads the counter, sets the
@@ -100,7 +101,9 @@ _FEWEST_SPINS = 100
 _SLICE = 400
 """A yield that is _SLICE times longer than a slow one has let a process run that computes."""
 _NAPPING = 50
-"""After two such yields in a row, naps replace yields, for _NAPPING times as long as the last one took."""
+"""After two such yields in a row, naps replace yields, for _NAPPING times as long as the last one took; not if ranks
+outnumber the processors.
+"""
 _SET_TIMER_SLACK, _GET_TIMER_SLACK = 29, 30
 
 
@@ -137,7 +140,7 @@ def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_n
         sched_yield()
         took = cycles() - start
         changed = has_changed(address, goal, pairs, count)
-        slices = load(learned + 8) + 1 if took > _SLICE * slow_yield else 0
+        slices = load(learned + 8) + 1 if most_spins > 0 and took > _SLICE * slow_yield else 0
         store(learned + 8, slices)
         if slices > 1:
             store(learned + 16, start + (1 + _NAPPING) * took)
@@ -230,12 +233,12 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
 
 
 @compiled
-def time_yield():  # type: ignore[no-untyped-def]
-    """Cycles of the fastest of 50 calls of sched_yield: one in which no other process ran."""
+def time_wake(word):  # type: ignore[no-untyped-def]
+    """Cycles of the fastest of 50 system calls that wake threads that sleep at a word, at which none does."""
     best = 1 << 60
     for _ in range(50):
         start = cycles()
-        sched_yield()
+        syscall(FUTEX, word, _FUTEX_WAKE, _EVERYBODY, 0, 0, 0)
         best = min(best, cycles() - start)
     return best
 

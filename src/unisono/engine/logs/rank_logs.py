@@ -198,7 +198,8 @@ class MessageLog:
         """Log a message, given as the words of `MessageWord`; return its number."""
         number = next(self._numbers)
         at = number % self._size * _MESSAGE.size
-        _FIELDS.pack_into(self._memory, at, group, tag, entered_ns, peer, nbytes, place, left_ns)
+        fields = _FIELDS.pack(group, tag, entered_ns, peer, nbytes, place, left_ns)
+        self._memory[at : at + _FIELDS.size] = fields
         order()
         self._words[at + _NUMBER_AT >> 3] = number
         return number
@@ -207,7 +208,7 @@ class MessageLog:
         """The message of this number is done, if it is still in the log."""
         at = number % self._size * _MESSAGE.size
         if self._words[at + _NUMBER_AT >> 3] == number:
-            _END.pack_into(self._memory, at + _END_AT, peer, nbytes, place, left_ns)
+            self._memory[at + _END_AT : at + _NUMBER_AT] = _END.pack(peer, nbytes, place, left_ns)
 
     def read(self) -> list[LoggedMessage]:
         """The messages, oldest first. One that is being written just now is left out."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from ...engine.carrier import Carrier, Handle, Lost
+from .. import AT_END
 
 _END_S = 1.0
 """How long the process waits for threads at its end."""
@@ -97,6 +98,8 @@ def end_threads() -> None:
     while _OPEN and time.monotonic() < until:
         time.sleep(0.001)
 
+
+AT_END.append(end_threads)
 
 _IDLE: list[CarrierWaiter] = []
 """The waiters without a wait."""

@@ -10,7 +10,7 @@ import torch
 
 from ...base.errors import ArgumentError, PeerFailed, PeerGone, WaitTimeout
 from ...base.records import Sighting
-from ...calls.collectives import all_gather
+from ...calls.collectives.all_gather import all_gather
 from ...calls.ops import resolve
 from ...calls.p2p import recv, send
 from ...ranks.group.group import Group

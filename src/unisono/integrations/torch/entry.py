@@ -11,15 +11,20 @@ from contextlib import AbstractContextManager
 from functools import cached_property, wraps
 from inspect import Parameter, Signature
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch._C._distributed_c10d as c10d
 from torch._C._profiler import _RecordFunctionFast
 
 from ...base.errors import ArgumentError, WaitTimeout
-from .other_ways import MESSAGES, other_way, tensors_in
-from .to_torch import for_torch, late_phrase, waiting_phrase
+from ...base.python import LateModule
+from .to_torch import MESSAGES, for_torch, late_phrase, tensors_in, waiting_phrase
+
+if TYPE_CHECKING:
+    from . import other_ways
+else:  # only a group under Gloo's name needs it
+    other_ways = LateModule(".other_ways", __package__)
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -181,7 +186,7 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
             try:
                 if forms is not None and (keywords or not args or args[-1].__class__ is not options):
                     args, keywords = forms.complete(args, keywords), {}
-                if self.lenient and on_tensors and (work := other_way(self, method, args)) is not None:
+                if self.lenient and on_tensors and (work := other_ways.other_way(self, method, args)) is not None:
                     return work
                 if _profiling():
                     with record(self.asked_as, args):

@@ -17,32 +17,23 @@ from ...base.errors import ArgumentError
 from ...base.python import LateModule
 from ...base.release import NAME
 from ...calls.arguments import check_tensor, check_whole
-from ...calls.collectives import (
-    all_gather,
-    all_gather_single,
-    all_reduce,
-    all_to_all,
-    all_to_all_single,
-    barrier,
-    broadcast,
-    gather,
-    reduce,
-    reduce_scatter,
-    reduce_scatter_single,
-    scatter,
-)  # fmt: skip
+from ...calls.collectives.all_reduce import all_reduce
 from ...calls.dispatch import Call, checking
 from ...calls.work import FinishedWork, Work
 from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from .entry import detail, entry, one, real, reals
-from .other_ways import tensors_in
-from .to_torch import DONE, Finished, Together, TorchWork
+from .to_torch import DONE, Finished, Together, TorchWork, tensors_in
 
 if TYPE_CHECKING:
     from ...calls import coalesced, p2p
+    from ...calls.collectives import all_gather, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter
 else:  # many programs need none of these modules
     coalesced, p2p = LateModule("...calls.coalesced", __package__), LateModule("...calls.p2p", __package__)
+    _LATE = "all_gather", "all_to_all", "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"
+    all_gather, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter = (
+        LateModule(f"...calls.collectives.{name}", __package__) for name in _LATE
+    )
 
 _Tensor = torch.Tensor
 _UNSET = timedelta(milliseconds=-1)
@@ -121,27 +112,27 @@ class Calls:
     @entry(c10d.BroadcastOptions, "root", "timeout")
     def broadcast(self, tensors: Any, opts: Any) -> c10d.Work:
         """broadcast of the tensor in the list from `opts.rootRank`."""
-        work = broadcast(one(tensors), opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
+        work = broadcast.broadcast(one(tensors), opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, tensors)
 
     @entry(c10d.ReduceOptions, "root", "op", "timeout")
     def reduce(self, tensors: Any, opts: Any) -> c10d.Work:
         """reduce of the tensor in the list to `opts.rootRank`."""
         limit_s = _limit(opts)
-        work = reduce(one(tensors), opts.rootRank, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
+        work = reduce.reduce(one(tensors), opts.rootRank, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, tensors)
 
     @entry(c10d.AllgatherOptions, "timeout")
     def allgather(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """all_gather of the tensor in list `inputs` into the list of tensors in `outputs`; sizes may differ."""
         blocks = reals(one(outputs))
-        work = all_gather(blocks, one(inputs), self.group, opts.asyncOp, timeout_s=_limit(opts))
+        work = all_gather.all_gather(blocks, one(inputs), self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, blocks)
 
     @entry(c10d.AllgatherOptions)
     def all_gather_single(self, output: Any, input: Any, opts: Any) -> c10d.Work:  # noqa: A002  torch's name
         """all_gather into one tensor."""
-        work = all_gather_single(real(output), real(input), self.group, opts.asyncOp, timeout_s=_limit(opts))
+        work = all_gather.all_gather_single(real(output), real(input), self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, [output])
 
     @entry(c10d.AllgatherOptions)
@@ -166,7 +157,7 @@ class Calls:
 
         def action(_: str | None) -> None:
             for blocks, source in zip(columns, sources, strict=True):
-                all_gather(blocks, source, group, timeout_s=limit_s)
+                all_gather.all_gather(blocks, source, group, timeout_s=limit_s)
 
         return self._started(action, "all_gather_coalesced", opts, rows)
 
@@ -174,7 +165,7 @@ class Calls:
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """gather of the tensor in list `inputs` to `opts.rootRank`, where `outputs` has a list of tensors."""
         blocks = reals(one(outputs)) if outputs else None
-        work = gather(one(inputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
+        work = gather.gather(one(inputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, blocks or [])
 
     @entry(c10d.GatherOptions)
@@ -182,28 +173,28 @@ class Calls:
         """gather into one tensor, on `opts.rootRank`; from torch 2.14 on."""
         source, whole = real(input), real(output)
         blocks = _cut(whole, source, self.group) if opts.rootRank == self.group.rank else None
-        work = gather(source, blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
+        work = gather.gather(source, blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, [] if blocks is None else [output])
 
     @entry(c10d.ScatterOptions, "root", "timeout")
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """scatter into the tensor in list `outputs` from `opts.rootRank`, where `inputs` has a list of tensors."""
         blocks = reals(one(inputs)) if inputs else None
-        work = scatter(one(outputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
+        work = scatter.scatter(one(outputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, outputs)
 
     @entry(c10d.ReduceScatterOptions, "op", "timeout")
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """reduce_scatter of the list of tensors in `inputs` into the tensor in list `outputs`."""
-        limit_s, blocks = _limit(opts), reals(one(inputs))
-        work = reduce_scatter(one(outputs), blocks, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
+        limit_s, given = _limit(opts), (one(outputs), reals(one(inputs)))
+        work = reduce_scatter.reduce_scatter(*given, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, outputs)
 
     @entry(c10d.ReduceScatterOptions)
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any) -> c10d.Work:  # noqa: A002  torch's name
         """reduce_scatter of one tensor."""
         limit_s, pair = _limit(opts), (real(output), real(input))
-        work = reduce_scatter_single(*pair, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
+        work = reduce_scatter.reduce_scatter_single(*pair, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, [output])
 
     @entry(c10d.ReduceScatterOptions)
@@ -217,7 +208,7 @@ class Calls:
     def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """all_to_all of lists with one tensor per rank, of any sizes."""
         blocks = reals(outputs)
-        work = all_to_all(blocks, reals(inputs), self.group, opts.asyncOp, timeout_s=_limit(opts))
+        work = all_to_all.all_to_all(blocks, reals(inputs), self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, blocks)
 
     @entry(c10d.AllToAllOptions, "timeout")
@@ -232,13 +223,13 @@ class Calls:
         """all_to_all of one tensor, cut into equal blocks or by the sizes."""
         cut = output_split_sizes or None, input_split_sizes or None
         limit_s, pair = _limit(opts), (real(output), real(input))
-        work = all_to_all_single(*pair, *cut, self.group, opts.asyncOp, timeout_s=limit_s)
+        work = all_to_all.all_to_all_single(*pair, *cut, self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, [output])
 
     @entry(c10d.BarrierOptions, "timeout")
     def barrier(self, opts: Any) -> c10d.Work:
         """barrier."""
-        return self._work(barrier(self.group, opts.asyncOp, timeout_s=_limit(opts)), [])
+        return self._work(barrier.barrier(self.group, opts.asyncOp, timeout_s=_limit(opts)), [])
 
     @entry()
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

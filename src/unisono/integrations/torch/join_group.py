@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +19,10 @@ from ...base.python import members
 from ...base.records import Departure, DepartureKind
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import meeting_page
-from ...hosts.carriers.waiter import end_threads
+from ...hosts import AT_END
 from ...ranks.group.current import get_default, set_default
 from ...ranks.group.group import Group
-from ...ranks.group.initialize import leave_at_exit
-from ...ranks.group.sub_groups import make_sub_group
-from ...ranks.group.world_group import world_group
+from ...ranks.group.world_group import leave_at_exit, world_group
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.meetings import enter_meeting, may_come
 from ...ranks.rendezvous.rendezvous import MeetingResult, meet
@@ -76,8 +73,10 @@ def join(
             with _naming(name):
                 _all_want_ours(store, rank, size, timeout_s, why_absent)
         members = [whole.world_ranks[member] for member in global_ranks]  # the world may have shrunk
+        from ...ranks.group.sub_groups import make_sub_group  # many programs have no sub-group
+
         return make_sub_group(whole, rank, members, name, timeout_s)
-    config = replace(config or Config.from_env(), timeout_s=timeout_s)
+    config = (config or Config.from_env()).but(timeout_s=timeout_s)
     with meeting_page(rank, size):
         meeting = ""
         if global_ranks:
@@ -215,4 +214,5 @@ def _leave_all() -> None:
     for group in members(_alive):
         if not group.closed:
             leave_at_exit(group)
-    end_threads()
+    for end in AT_END:
+        end()

@@ -20,7 +20,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch
 from ...base.records import CallRecord
 from ...base.release import NAME
 from ...calls.arguments import count_name
-from ...calls.collectives import broadcast
+from ...calls.collectives.broadcast import broadcast
 from ...calls.dispatch import Call, Request
 from ...calls.ops import resolve
 from ...ranks.group.group import Group

@@ -21,14 +21,13 @@ from ...base.release import NAME
 from ...calls.dispatch import Call
 from ...calls.work import FinishedWork
 from ...engine.tensors import mark_written, needed_by_autograd, share_memory
-from .to_torch import Finished
+from .to_torch import MESSAGES, Finished, tensors_in
 
 Method = Callable[..., Any]
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 _LOG = logging.getLogger(NAME)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-MESSAGES = "send", "recv", "recv_anysource"
 _SUMS = "allreduce", "reduce", "reduce_scatter", "reduce_scatter_single"
 _GIVEN = {"broadcast": 0, "allreduce": 0, "allgather": 1}
 """Calls for which Gloo takes several tensors from a rank -> the index of the argument with their list."""
@@ -156,16 +155,6 @@ def results(method: Method, args: tuple[Any, ...], *names: str) -> list[torch.Te
     return [
         tensor for name, place in pairs if name.startswith(names or _WRITTEN) for tensor in tensors_in((place,), [])
     ]
-
-
-def tensors_in(args: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Add the tensors among the arguments, and in their lists, to `found`."""
-    for arg in args:
-        if isinstance(arg, torch.Tensor):
-            found.append(arg)
-        elif isinstance(arg, list | tuple):
-            tensors_in(arg, found)
-    return found
 
 
 def _share(tensors: list[torch.Tensor]) -> bool:

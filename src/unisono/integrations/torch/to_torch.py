@@ -19,6 +19,9 @@ from torch.futures import Future
 from ...base.errors import PeerGone, UnisonoError, WaitTimeout
 from ...calls.work import FinishedWork, Work
 
+MESSAGES = "send", "recv", "recv_anysource"
+"""The methods of messages between two ranks."""
+
 
 def for_torch(error: BaseException, phrase: str = "") -> BaseException:
     """Make an error of unisono a torch.distributed.DistBackendError, and so a RuntimeError, too. Returns the error.
@@ -71,6 +74,16 @@ def _both(kind: type[UnisonoError]) -> type[UnisonoError]:
 
 def _again(kind: type[UnisonoError], args: tuple[Any, ...], phrase: str) -> BaseException:
     return for_torch(kind(*args), phrase)
+
+
+def tensors_in(args: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Add the tensors among the arguments, and in their lists, to `found`."""
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            found.append(arg)
+        elif isinstance(arg, list | tuple):
+            tensors_in(arg, found)
+    return found
 
 
 _NO_TIMEOUT = timedelta(0)

@@ -1,4 +1,5 @@
-"""Groups. `world_group` makes the group of all ranks of a job, and `sub_groups` makes smaller ones in its memory.
+"""Groups. `world_group` makes the group of all ranks of a job, with `world_over_hosts` on several hosts. `sub_groups`
+makes smaller ones in its memory.
 
 `rank_liveness` tells whether a member is still there. `abort` tells whether a rank has aborted the group. After a
 failure, the surviving ranks agree on the failed ranks (`agreement`). `survivors` makes their smaller group, in memory

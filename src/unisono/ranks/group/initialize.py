@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from ...base.config import Config
-from ...base.errors import ArgumentError, NotInitialized, PeerFailed, WaitTimeout
+from ...base.errors import ArgumentError, NotInitialized
 from ...base.records import DepartureKind
 from ...base.units import hints_timeout_s
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import meeting_page
-from ...hosts.carriers.waiter import end_threads
+from ...hosts import AT_END
 from ...schedule import Hosts
 from ..rendezvous.rendezvous import MeetingResult, meet_in_rounds
 from ..rendezvous.which_rank import detect
-from .current import get_default, is_rank_of_run, set_default
+from .current import NonMember, get_default, is_rank_of_run, set_default
 from .group import Group
-from .sub_groups import NonMember
-from .world_group import world_group
+from .world_group import leave_at_exit, world_group
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
-
-_AT_EXIT_S = 10.0
-"""How long the end of a program waits for its asynchronous calls: peers may be late, or never come."""
 
 _store: Store | None = None
 """Kept because this process may be its server, as rank 0, and torch's own process groups may meet there, too."""
@@ -115,28 +110,11 @@ def shutdown() -> None:
     _store = None
 
 
-def leave_at_exit(world: Group) -> None:
-    """When the program ends: finish asynchronous calls, unless an exception ends it; tell the peers; close."""
-    how, words = DepartureKind.ENDED, "ended"
-    error = getattr(sys, "last_value", None)  # the exception whose traceback Python has just printed
-    if error is not None:
-        how, words = DepartureKind.RAISED, f"raised {type(error).__qualname__}: {' '.join(str(error).split())}"
-    else:
-        try:
-            world.finish(_AT_EXIT_S)  # peers still need them
-        except WaitTimeout:
-            words = "ended while its call waited in the background"
-    for group in world.all_of_it:
-        if not group.closed:
-            group.tell_departure(how, words)
-            group.give_up(PeerFailed(group.rank, words, group.rank, "a call"))
-    world.close()
-
-
 @atexit.register
 def _at_exit() -> None:
     group = get_default()
     if group is not None and not group.world.closed:
         leave_at_exit(group.world)
     shutdown()
-    end_threads()
+    for end in AT_END:
+        end()

@@ -1,49 +1,20 @@
 """Make a sub-group in the memory of the world. Only its members take part, and no store, which may have gone.
 
-On the other ranks a `NonMember` stands for the group.
+On the other ranks a `NonMember` stands for the group, see `current`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from typing import Any, Literal
 
-from ...base.errors import ArgumentError, InternalError, OutOfMemory, PeerGone, WaitTimeout
+from ...base.errors import InternalError, OutOfMemory, PeerGone, WaitTimeout
 from ...engine.memory.arena import NO_ROOM
 from ...engine.memory.sub_arena import SubArena
 from .abort import check_abort
 from .group import Group
 
 _ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
-
-
-class NonMember:
-    """What `new_group` and `split` return on ranks that the new group leaves out.
-
-    It is false, so that `if group:` guards calls. Any call on it raises ArgumentError.
-
-    world_ranks: the members, as ranks of the world.
-    """
-
-    def __init__(self, name: str, world_rank: int, world_ranks: tuple[int, ...]) -> None:
-        self.name, self.world_rank, self.world_ranks = name, world_rank, world_ranks
-
-    def __bool__(self) -> Literal[False]:
-        return False
-
-    def close(self) -> None:
-        """Does nothing."""
-
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)  # Python's own protocols must find no method
-        raise ArgumentError(
-            f"rank {self.world_rank} is no member of group {self.name!r}: make its calls under `if group:`"
-        )
-
-    def __repr__(self) -> str:
-        return f"NonMember({self.name!r}, rank {self.world_rank} of the world)"
 
 
 def make_sub_group(parent: Group, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float) -> Group:

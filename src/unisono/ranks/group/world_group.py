@@ -1,45 +1,18 @@
-"""From a meeting to the group of all ranks; on several hosts with sentinels and a carrier.
-
-If a rank of another host ends while the carrier connects, or on Ctrl-C, the caller stops. Engines notice neither. So
-one thread connects, and the caller's thread looks.
-"""
+"""The group of all ranks that have met, and how a program that ends leaves it."""
 
 from __future__ import annotations
 
-import os
-import threading
-import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, wait
-from contextlib import closing, suppress
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterable
 
 from ...base.config import Config
-from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, WaitTimeout
-from ...base.fd_channel import LONGEST_S
-from ...base.python import leave_behind
-from ...base.records import DepartureKind, digest
-from ...engine.carrier import Carrier, Lost
-from ...engine.memory.meeting_page import waits
-from ...engine.process.alive import start_ticks
-from ..rendezvous.asked_store import AskedStore, at_store, complete, pause
-from ..rendezvous.meeting_member import stay_for
+from ...base.errors import PeerFailed, WaitTimeout
+from ...base.records import DepartureKind
 from ..rendezvous.rendezvous import MeetingResult
-from ..rendezvous.rendezvous_messages import SentinelNotice, died, missing
 from .group import Group, shrinks
 
-if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
-
-    from ...hosts.far import Far
-
-_LOOK_S = 0.02
-_CAUSE_S = 1.0
-"""How long to look for the reason of a failed connection, after the time for which hosts may be silent: sentinels need
-this long at most. It is also the longest time by which connecting may exceed its limit.
-"""
+_AT_EXIT_S = 10.0
+"""How long the end of a program waits for its asynchronous calls: peers may be late, or never come."""
 
 
 def world_group(
@@ -53,36 +26,10 @@ def world_group(
     config = config or Config.from_env()
     if not met.hosts.spans:
         return Group(met.arena, rank, name=name, config=config)
-    if met.store is None:
-        raise InternalError("ranks of several hosts have met without a store")
-    deadline = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
-    from ...hosts.span import Span  # not on one host
+    from .world_over_hosts import group_over_hosts  # not on one host
 
-    far: Far | None = None
-    carrier: Carrier | None = None
-    try:
-        far = _Joining(met, rank, met.store, config.host_silence_s, deadline).far()
-        if config.carrier == "mpi":
-            carrier = _mpi(met, rank)
-        else:
-            carrier = _connected(met, rank, met.store, far, deadline, ucx=config.carrier == "ucx")
-        if not config.link.known:
-            from ..rendezvous.measured_link import agreed_link
-
-            config = replace(config, link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
-    except BaseException as error:
-        if carrier is not None:
-            carrier.abort()
-        if far is not None:
-            if not isinstance(error, PeerGone):  # else the other ranks hear of the gone rank, too
-                said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
-                met.arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
-            far.close()
-        _leave_store(met.store, rank, met.hosts.ranks, error)
-        raise
-    here = met.names[met.hosts.host_of(rank)] if met.names else ""
-    span = Span(met.hosts, rank, digest("world", met.secret), carrier, far, here)
-    return Group(met.arena, rank, name=name, config=config, span=span)
+    limit_s = config.timeout_s if timeout_s is None else timeout_s
+    return group_over_hosts(met, rank, name=name, config=config, timeout_s=limit_s)
 
 
 @shrinks
@@ -92,168 +39,19 @@ def _shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gr
     return shrink(group, without, timeout_s)
 
 
-def _leave_store(store: Store, rank: int, size: int, error: BaseException) -> None:
-    """This rank asks the store no more. Rank 0's process, which may run the store, stays until all others say so."""
-    if rank == 0:
-        gone = error.failed if isinstance(error, PeerGone) else ()
-        stay_for(store, [peer for peer in range(1, size) if peer not in gone])
-        return
-    with suppress(RuntimeError, TimeoutError), closing(AskedStore(store, time.monotonic())) as asked:
-        asked.set(f"told {rank}", "")
-
-
-def _connected(met: MeetingResult, rank: int, store: Store, far: Far, deadline: float, *, ucx: bool) -> Carrier:
-    """Gloo or UCX, connected to all other ranks: tables that know no hosts send messages within a host, too."""
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
-
-    from ...hosts.carriers.gloo import GlooCarrier
-    from ...hosts.carriers.ucx import UcxCarrier
-
-    kind = UcxCarrier if ucx else GlooCarrier
-    left_s = min(LONGEST_S, max(0.0, deadline - time.monotonic()))
-
-    waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
-
-    def make() -> Carrier:
-        return kind(PrefixStore("messages", store), rank, met.hosts.ranks, met.address, left_s)
-
-    try:
-        return connect(make, far, met, rank, deadline)
-    except ImportError as error:
-        raise ArgumentError(
-            f"UNISONO_CARRIER=ucx, but UCX cannot be used ({error}): pip install 'unisono[ucx]', or leave the variable "
-            "out"
-        ) from error
-
-
-def _mpi(met: MeetingResult, rank: int) -> Carrier:
-    """The MPI that has started the ranks. Raises ArgumentError if no MPI has."""
-    try:
-        from ...hosts.carriers.mpi_messages import MpiCarrier
-
-        carrier = MpiCarrier()
-    except (ImportError, RuntimeError) as error:
-        raise ArgumentError(
-            f"UNISONO_CARRIER=mpi, but mpi4py cannot be used ({error}): install it for the MPI of this job, or leave "
-            "the variable out"
-        ) from error
-    if (carrier.rank, carrier.size) != (rank, met.hosts.ranks):
-        raise ArgumentError(
-            f"UNISONO_CARRIER=mpi, but to MPI this process is rank {carrier.rank} of {carrier.size}, not {rank} of "
-            f"{met.hosts.ranks}: start the ranks with mpirun, or leave the variable out"
-        )
-    return carrier
-
-
-class _Joining:
-    """Connects the sentinels of all hosts to each other, and this rank to its own."""
-
-    def __init__(self, met: MeetingResult, rank: int, store: Store, silent_s: float, deadline: float) -> None:
-        self._met, self._rank, self._store = met, rank, store
-        self._silent_s, self._deadline = silent_s, deadline
-        self._began = time.monotonic()
-        self._host = met.hosts.host_of(rank)
-
-    def far(self) -> Far:
-        """This rank's connection to the sentinel of its host, which the first rank of the host has started."""
-        from ...hosts.far import Far
-
-        if self._rank == self._met.hosts.members[self._host][0]:
-            name = self._start()
-        else:
-            name = self._said(self._host).name
-        return Far(self._met.arena, self._met.hosts, self._rank, name, self._silent_s, self._deadline)
-
-    def _start(self) -> str:
-        from ...hosts.sentinel.start import Sentinel
-
-        met, identities = self._met, self._met.identities or {}
-        name = f"unisono-{os.urandom(16).hex()}"
-        ranks = {rank: (identities[rank].pid, identities[rank].ticks) for rank in met.hosts.members[self._host]}
-        sentinel = Sentinel.start(
-            met.arena.fd, met.hosts, self._host, ranks, met.address, met.secret, name, self._silent_s, self._deadline
-        )
+def leave_at_exit(world: Group) -> None:
+    """When the program ends: finish asynchronous calls, unless an exception ends it; tell the peers; close."""
+    how, words = DepartureKind.ENDED, "ended"
+    error = getattr(sys, "last_value", None)  # the exception whose traceback Python has just printed
+    if error is not None:
+        how, words = DepartureKind.RAISED, f"raised {type(error).__qualname__}: {' '.join(str(error).split())}"
+    else:
         try:
-            self._store.set(f"sentinel {self._host}", SentinelNotice(name, *sentinel.address).text())
-            addresses = [self._said(host)[1:] for host in range(len(met.hosts.members))]
-            sentinel.introduce(addresses, met.names)
-        except BaseException:
-            sentinel.stop()
-            raise
-        return name
-
-    def _said(self, host: int) -> SentinelNotice:
-        """The notice of a host's first rank about its sentinel."""
-        key, first = f"sentinel {host}", self._met.hosts.members[host][0]
-        look = partial(self._check, first)
-        store = AskedStore(self._store, self._deadline, look)
-        waits([first], "to start the sentinel of its host", store.where)
-        with closing(store), at_store(store.where, self._rank, self._began, look):
-            while not store.check([key]):
-                if time.monotonic() > self._deadline:
-                    waited_s = time.monotonic() - self._began
-                    raise missing((first,), self._rank, waited_s, " Its host's sentinel has not come.")
-                look()
-                pause(self._began)
-            return SentinelNotice.read(store.get(key), first)
-
-    def _check(self, first: int) -> None:
-        """Raise PeerGone if rank `first` is on this host, and has ended."""
-        there = (self._met.identities or {}).get(first)
-        if there is not None and start_ticks(there.pid) != there.ticks:
-            raise died(first, there.pid, self._rank)
-
-
-def connect(make: Callable[[], Carrier], far: Far, met: MeetingResult, rank: int, deadline: float) -> Carrier:
-    """The carrier that `make` connects to all other ranks by the deadline.
-
-    Raises PeerGone if a rank has ended meanwhile, or given up; WaitTimeout if a rank does not come; PeerFailed if a
-    connection cannot be made.
-    """
-    attempt, began = Future[Carrier](), time.monotonic()
-    name = "unisono connects to other hosts"
-    thread = threading.Thread(target=complete, args=(make, attempt), name=name, daemon=True)
-    thread.start()
-    try:
-        while not wait([attempt], _LOOK_S).done:
-            _check_peers(far, met, rank)
-            if time.monotonic() > deadline + _CAUSE_S:
-                details = (
-                    " It can neither connect to the other hosts nor stop: a rank, or the store's process, is stopped."
-                )
-                raise WaitTimeout("init()", time.monotonic() - began, (), rank, details)  # noqa: TRY301
-        now = time.monotonic()
-        until = min(now + far.silent_s, max(now, deadline)) + _CAUSE_S
-        while attempt.exception() and time.monotonic() < until:  # the connection breaks before a sentinel says why
-            _check_peers(far, met, rank)
-            time.sleep(_LOOK_S)
-    except BaseException:
-        attempt.add_done_callback(_abort)
-        leave_behind(thread)
-        raise
-    try:
-        return attempt.result()
-    except Lost as lost:
-        if time.monotonic() > deadline:
-            details, waited_s = f" It cannot be reached: {lost.reason}.", time.monotonic() - began
-            raise WaitTimeout("init()", waited_s, (lost.peer,), rank, details) from lost
-        raise PeerFailed(lost.peer, f"cannot be reached: {lost.reason}", rank, "init()") from lost
-    except RuntimeError as error:  # the engine's error
-        raise PeerFailed(rank, f"cannot connect to other hosts: {error}", rank, "init()") from error
-
-
-def _check_peers(far: Far, met: MeetingResult, rank: int) -> None:
-    """Raise PeerGone for a rank that has failed. A rank that has ended well had connected before."""
-    for peer in range(met.hosts.ranks):
-        how = far.left(peer) if peer != rank else None
-        if how is not None and how.how in (DepartureKind.RAISED, DepartureKind.DIED):
-            identity = (met.identities or {}).get(peer)
-            raise PeerGone(
-                peer, identity.pid if identity else met.arena.board(peer).pid, how, rank, "init()", met=False
-            )
-
-
-def _abort(attempt: Future[Carrier]) -> None:
-    """End a carrier that no thread waits for any more."""
-    if attempt.exception() is None:
-        attempt.result().abort()
+            world.finish(_AT_EXIT_S)  # peers still need them
+        except WaitTimeout:
+            words = "ended while its call waited in the background"
+    for group in world.all_of_it:
+        if not group.closed:
+            group.tell_departure(how, words)
+            group.give_up(PeerFailed(group.rank, words, group.rank, "a call"))
+    world.close()

@@ -26,16 +26,22 @@ from .rendezvous_messages import (
     why_ended,
     write_identity,
 )
-from .socket_store import SocketStore
 
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
+    from typing_extensions import TypeIs
 
+    from .socket_store import SocketStore
     from .stores import Store
 
 _LATE_S = 3.0
 """How long after the end of the meeting ranks may still come."""
 _LOOK_LATE_S = 0.005
+
+
+def at_socket(store: Store | AskedStore) -> TypeIs[SocketStore]:
+    """Do the ranks meet at a `SocketStore`? Its file is imported only where they do."""
+    return hasattr(store, "is_socket")
 
 
 def stay_for(store: TorchStore, ranks: Sequence[int]) -> None:
@@ -98,12 +104,10 @@ class MeetingMember:
         self._deadline = self._start + timeout_s
         self._check_at = 0.0
         self._leads = rank == 0
-        address = "" if isinstance(store, SocketStore) else own_address(store_host(store))
+        address = "" if at_socket(store) else own_address(store_host(store))
         own = Identity.mine()._replace(common=common_settings(config), address=address)
         self._identities = {rank: own}
-        self._store = (
-            store if isinstance(store, SocketStore) else AskedStore(store, self._deadline, self._look_at_peers)
-        )
+        self._store = store if at_socket(store) else AskedStore(store, self._deadline, self._look_at_peers)
         self._where = self._store.where
 
     def close(self) -> None:
@@ -135,7 +139,7 @@ class MeetingMember:
         the reason.
         """
         self._tell_why(error)
-        if isinstance(self._met_at, SocketStore):
+        if at_socket(self._met_at):
             return  # the message arrives, also when the store has gone
         with suppress(UnisonoError, RuntimeError, TimeoutError):
             if self._rank and self._store.check([END]):
@@ -253,7 +257,7 @@ class MeetingMember:
 
     def _look_why(self) -> None:
         """Raise why the store has gone, if a last message, which still arrives at sockets, or a death tells it."""
-        if isinstance(self._store, SocketStore):
+        if at_socket(self._store):
             with suppress(RuntimeError):  # there is no last message
                 self._heed_the_end()
         self._look_at_peers()

@@ -28,10 +28,9 @@ from ...hosts.addresses import is_loopback, own_address
 from ...schedule import Hosts
 from .handover import Handover, fetch
 from .identity import Identity, host_names, place, remark, way_between, why_refused
-from .meeting_member import MeetingMember
+from .meeting_member import MeetingMember, at_socket
 from .meetings import END, may_come
 from .rendezvous_messages import MeetingMessage
-from .socket_store import SocketStore
 from .which_rank import Launch
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ class _Meeting(MeetingMember):
         self._leads = self._rank == first
         arena, message = self._follow(first) if self._rank > first else self._lead(others, hosts)
         hosts = Hosts(message.hosts)
-        if not hosts.spans or isinstance(self._met_at, SocketStore):
+        if not hosts.spans or at_socket(self._met_at):
             return MeetingResult(arena, hosts)
         beside = {rank: one for rank, one in self._identities.items() if rank in hosts.beside(self._rank)}
         arena.neighbours = message.neighbours[hosts.host_of(self._rank)]
@@ -255,7 +254,7 @@ class _Meeting(MeetingMember):
         """An address on the way between hosts. Raises ArgumentError if there are several hosts, and no address."""
         if not hosts.spans:
             return ""
-        if isinstance(self._met_at, SocketStore):
+        if at_socket(self._met_at):
             rank = hosts.members[1][0]
             raise ArgumentError(
                 f"rank {rank} ({self._identities[rank].where}) does not share memory with rank 0, and nothing tells "

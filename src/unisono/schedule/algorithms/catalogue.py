@@ -1,7 +1,6 @@
 """The catalogue: all algorithms by name, with their restrictions as data."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from importlib import import_module
@@ -135,7 +134,7 @@ def _built(build: Callable[[int, int], Schedule], ranks: int, root: int) -> Sche
     schedule = build(ranks, root)
     rows = schedule.rows.view()
     rows.flags.writeable = False  # all callers share this table
-    return replace(schedule, rows=rows)
+    return schedule.but(rows=rows)
 
 
 @lru_cache(maxsize=128)

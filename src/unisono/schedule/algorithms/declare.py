@@ -14,7 +14,6 @@ The decorators leave the functions as they are and add the attribute `declared`.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from ...base.errors import ArgumentError
@@ -104,7 +103,7 @@ def table(function: Callable[..., Any], ranks: int, root: int = 0, collective: s
     else:
         schedule = function(ranks, root) if rooted else function(ranks)
     name = f"{note.collective}.{note.name}"
-    return replace(schedule, collective=note.collective, name=name, root=root if rooted else 0)
+    return schedule.but(collective=note.collective, name=name, root=root if rooted else 0)
 
 
 def _rounds(
@@ -118,10 +117,13 @@ def _rounds(
 ) -> Declaration:
     title = name or getattr(function, "__name__", "algorithm")
     wanted = ("r", "p", "root") if collective in ROOTED else ("r", "p")
-    try:
-        inspect.signature(function).bind(*wanted)
-    except TypeError as error:
-        raise ArgumentError(f"{collective}.{title} must be a generator {title}({', '.join(wanted)}): {error}") from None
+    code = getattr(function, "__code__", None)  # to look at a signature takes 50 times as long
+    if code is None or code.co_kwonlyargcount or code.co_varnames[: code.co_argcount] != wanted:
+        try:
+            inspect.signature(function).bind(*wanted)
+        except TypeError as error:
+            said = f"{collective}.{title} must be a generator {title}({', '.join(wanted)}): {error}"
+            raise ArgumentError(said) from None
     if result is None:
         result = Y if collective == "all_to_all" else X
     buffers = {X: X, Y: Y, "X": X, "Y": Y}

@@ -6,7 +6,6 @@ Ranks are numbered island by island. The ranks with the same number within their
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import isqrt
 
 from ..hosts import Hosts
@@ -32,7 +31,7 @@ def all_reduce(p: int, local: int = 0) -> Schedule:
 
     local = local or island(p)
     islands = Hosts(tuple(tuple(range(first, first + local)) for first in range(0, p, local)))
-    return replace(spanning("all_reduce", islands).schedule(), hosts=None)
+    return spanning("all_reduce", islands).schedule().but(hosts=None)
 
 
 @algorithm("all_to_all", name="hierarchical")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -96,4 +95,4 @@ def _table(
     if rails:
         raise ArgumentError("--rails is for collectives over several hosts: add --hosts, such as 2x2")
     found = find_target(name, ranks, algorithm=core, collective=collective, **named)
-    return replace(found.schedule, hosts=hosts)
+    return found.schedule.but(hosts=hosts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -224,7 +223,7 @@ def explain(
         _say_priced_only(only)
     grid = Text()
     if rounds and ranks <= MOST_EXACT:
-        table = replace(target.schedule, hosts=places)
+        table = target.schedule.but(hosts=places)
         grid = paint(text(table, width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES))
     try:
         with progress(f"proving {title} for {plural(ranks, 'rank')}"):
@@ -235,7 +234,7 @@ def explain(
     if found.costs:
         out.print(_costs(target, found.costs, nbytes))
     if places and places.spans and ranks <= MOST_EXACT:
-        moved = levels(replace(target.schedule, hosts=places))
+        moved = levels(target.schedule.but(hosts=places))
         out.print()
         out.print(level_costs(kind, places, root, moved, nbytes))
     out.print(f"\n{reason(kind, ranks, length, nbytes)}\n")

@@ -83,7 +83,7 @@ def simulate(
     make = partial(_network, on, places, hardware, tuple(slow_link or ()))
     where = make()
     late = dict(_late(text, places.ranks) for text in late_rank or ())
-    config = replace(config, link=hardware.between)
+    config = config.but(link=hardware.between)
     every = list(candidates(collective, places, length, root, config))
     wanted = [some for some in every if not short or short == some.algorithm or name == some.name]
     if not wanted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import median
 from typing import Annotated
 
@@ -13,7 +13,7 @@ import typer
 
 import unisono
 
-from ...base.config import Config
+from ...base.config import SETTINGS, Config
 from ...base.errors import ArgumentError
 from ...base.linux import model as processor
 from ...base.tuning import HostCosts, Moment, TuningResults, file, measured, save
@@ -200,10 +200,10 @@ def tune(
     table = plain_table()
     for column in ("setting", "default", "measured", "what it is"):
         table.add_column(column)
-    for knob in fields(Config):
-        if knob.name in found:
-            figures = (format_bytes(getattr(config, knob.name)) for config in (default, default.having(found)))
-            table.add_row(knob.name, *figures, knob.metadata["why"])
+    for name, setting in SETTINGS.items():
+        if name in found:
+            figures = (format_bytes(getattr(config, name)) for config in (default, default.but(**found)))
+            table.add_row(name, *figures, setting.why)
     out.print(table)
     out.print()
     if kept:

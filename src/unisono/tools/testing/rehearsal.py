@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,7 +81,7 @@ def stop_at_row(plan: Plan, rank: int, row: int) -> Plan:
     rows[row] = 0
     rows[row, [RowWord.OP, RowWord.RANK, RowWord.STEP]] = Op.WAIT, rank, _NEVER
     words[PlanWord.ROWS] = rows.ctypes.data
-    return replace(plan, address=words.ctypes.data, words=words, kept=(rows, *rest))
+    return plan.but(address=words.ctypes.data, words=words, kept=(rows, *rest))
 
 
 _ELEMENTS = 16

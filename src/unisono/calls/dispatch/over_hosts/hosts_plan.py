@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from itertools import count, zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -133,8 +132,7 @@ PLANS: WeakValueDictionary[int, SpanPlan] = WeakValueDictionary()
 _numbers = count(1)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SpanPlan(CallPlan):
+class SpanPlan(CallPlan, kw_only=True):
     """A call over several hosts, as one rank makes it: `Relay` finds it by its address, which is only a number.
 
     request: the call, without tensors.
@@ -152,8 +150,9 @@ class SpanPlan(CallPlan):
     beside: tuple[int, ...]
     waits_for: tuple[int, ...]
 
-    def __post_init__(self) -> None:
+    def __init__(self, **fields: Any) -> None:
         """Register the plan in `PLANS`."""
+        super().__init__(**fields)
         PLANS[self.address] = self
 
     @property
@@ -199,7 +198,7 @@ def plan_span(
         has_insides=any(any(part.sizes) for wave in waves for part in (*wave.before, *wave.after)), beside=beside,
         waits_for=tuple(rank for rank in beside if rank in on_rails),
     )  # fmt: skip
-    return replace(plan, note=group.host.note_plan(plan))
+    return plan.but(note=group.host.note_plan(plan))
 
 
 @lru_cache(maxsize=256)

@@ -79,7 +79,7 @@ class Part:
         host = np.array([self.apart.host_of(rank) for rank in range(self.apart.ranks)])
         src, dst = whole.rows[:, SRC], whole.rows[:, DST]
         alone = np.bincount(host)[host[src]] == 1
-        return replace(whole, rows=whole.rows[(host[src] != host[dst]) | (alone & (src == dst))])
+        return whole.but(rows=whole.rows[(host[src] != host[dst]) | (alone & (src == dst))])
 
     @property
     def cells(self) -> tuple[tuple[int, ...], ...]:
@@ -139,11 +139,11 @@ def symmetric_table(part: Part) -> Schedule | None:
 def _table(collective: str, name: str, ranks: int, root: int, cuts: int) -> Schedule:
     """The table of an algorithm. cuts: into how many chunks its vector is cut, if the algorithm leaves this open."""
     if collective == "reduce":  # all of them are broadcasts transposed
-        return replace(transpose(_table("broadcast", name, ranks, root, cuts)), name=f"reduce.{name}")
+        return transpose(_table("broadcast", name, ranks, root, cuts)).but(name=f"reduce.{name}")
     function = getattr(_HOMES[collective], name)
     if "segments" in inspect.signature(function).parameters and collective == "broadcast":
         schedule: Schedule = function(ranks, root, cuts)
-        return replace(schedule, name=f"{collective}.{name}")
+        return schedule.but(name=f"{collective}.{name}")
     made = table(function, ranks, root)
     if collective not in BLOCKED and cuts % made.chunks:
         raise ArgumentError(f"{made.name} cuts its vector into {made.chunks} chunks, which {cuts} do not fill")
@@ -207,7 +207,7 @@ class HierarchicalTable:
 
     @cached_property
     def _whole(self) -> Schedule:
-        return replace(seq(*self.phases), name=self.name)
+        return seq(*self.phases).but(name=self.name)
 
     def schedule(self) -> Schedule:
         """The phases one after the other: the one table of all ranks, which keeps the contract of the collective."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rich.table import Table
 
@@ -88,7 +88,7 @@ def find_call(
         return None
     config = Config.from_env()
     if link:
-        config = replace(config, link=Link.parse(link))
+        config = config.but(link=Link.parse(link))
     chosen = choose_spanning(collective, nbytes, hosts, config, named or None)
     why, usual = "you named it" if named or rails else chosen.why, chosen.rails or 1
     form = chosen._replace(rails=rails or chosen.rails)

@@ -171,7 +171,7 @@ def _take_turns(
         if not count:
             break
         for call, of_call in zip(calls, found, strict=True):
-            group.host.config = group.host.config.having(call.trial.figures)
+            group.host.config = group.host.config.but(**call.trial.figures)
             forget_plans(group)
             begin = time.perf_counter()
             for _ in range(_WARM_UP):
