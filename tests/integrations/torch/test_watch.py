@@ -36,8 +36,8 @@ class Job:
     def __init__(self, directory: Path) -> None:
         self._directory, self.ranks = directory, list[subprocess.Popen[str]]()
 
-    def start(self, size: int, body: str, *, unwatched: int = -1, **environment: str) -> None:
-        """Start the program, which is HEAD and this. unwatched: this rank is not watched."""
+    def start(self, size: int, body: str, *, unwatched: int = -1, elsewhere: int = -1, **environment: str) -> None:
+        """Start the program, which is HEAD and this. unwatched, elsewhere: a rank not watched, on another host."""
         program = self._directory / "program.py"
         program.write_text(HEAD + textwrap.dedent(body))
         for rank in range(size):
@@ -45,6 +45,7 @@ class Job:
                 **os.environ,
                 "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
                 "UNISONO_WATCH": "0" if rank == unwatched else "1",
+                **({"UNISONO_HOST_ID": "another host"} if rank == elsewhere else {}),
                 **environment,
             }
             command = [sys.executable, str(program), str(rank), str(size), f"file://{self._directory}/meeting"]
@@ -186,6 +187,14 @@ def test_a_rank_that_is_not_watched(job: Job) -> None:
     assert said.endswith("done\n")
     assert job.output(1) == "done\n"
     assert time.monotonic() - began < 60
+
+
+def test_ranks_on_several_hosts_are_not_watched(job: Job) -> None:
+    job.start(2, "dist.all_reduce(ones)\nprint('done')\ndist.destroy_process_group()", elsewhere=1)
+    for rank in range(2):
+        assert job.output(rank) == (
+            "unisono: ranks on several hosts are not watched: this version can watch the ranks of one host only\ndone\n"
+        )
 
 
 def test_forks_and_threads(job: Job) -> None:

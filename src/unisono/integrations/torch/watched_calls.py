@@ -130,8 +130,7 @@ class WatchedGroup:
         self.log = group.host.log
         self._notes: dict[Any, tuple[int, CallRecord, Form, Any]] = {}
         self._cycles = kernel("waiting.read_cycles")
-        backends = {of._get_backend(device).name() for device in of._device_types}  # noqa: SLF001
-        self.counts = backends == {"gloo"}
+        self.counts = _is_gloos(of)
         self._messages, self._exchanging, self._lock = 0, False, RLock()
         self._number = 0
 
@@ -227,6 +226,13 @@ class WatchedGroup:
         if of is not None:
             with suppress(RuntimeError, NotImplementedError):
                 of.abort()
+
+
+def _is_gloos(of: Any) -> bool:
+    """Are all backends of torch's group Gloo's?"""
+    with suppress(RuntimeError):  # a backend need not have a name
+        return {of._get_backend(device).name() for device in of._device_types} == {"gloo"}  # noqa: SLF001
+    return False
 
 
 def _learn(frame: FrameType) -> None:
