@@ -1,7 +1,8 @@
 """The thread that watches groups of Gloo or NCCL: it looks at the other ranks' processes and logs, and aborts groups.
 
-It looks ten times a second. A rank that has gone ends the groups in which a call needs it. Calls that differ are told
-on standard error, and end their group once a rank waits there. A call that waits for long is told as in our own groups.
+It looks ten times a second, in a large job less often. A rank that has gone ends the groups in which a call needs it.
+Calls that differ are told on standard error, and end their group once a rank waits there. A call that waits for long is
+told as in our own groups.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from .flight_recorder import IN_CPP
 from .watched_calls import FORMS, WatchedCall, WatchedGroup, groups, waits
 
 _LOOK_S = 0.1
+_FEW = 16
+"""Ranks of a larger job look less often, since each looks at all others."""
 _CAUSE_S = 0.5
 """How long a call that has failed looks for the cause: a process may end a little later than its connections."""
 _LAST_S = 1.0
 """How long a wait may go on after a rank has gone that has made its part, as far as its log tells."""
 _MISMATCH_S = 0.5
-"""How often ranks compare calls, and how long one waits in a call before it takes a difference for the reason."""
+"""How often ranks compare calls and tell what they wait for, and how long one waits in a call until it does so: then a
+difference may be the reason."""
 _MOST_NAMED = 4
 _WELL = Departure(DepartureKind.DIED, ending_in_words(0))
 """How processes of multiprocessing end, which run no functions of `atexit`."""
@@ -58,7 +62,7 @@ class Watcher:
         while not self.world.closed:
             with suppress(UnisonoError):  # a group has been closed meanwhile
                 self.look()
-            time.sleep(_LOOK_S)
+            time.sleep(_LOOK_S * min(max(1.0, self.world.size / _FEW), 4.0))
 
     def cause(self, watched: WatchedGroup) -> Any:
         """Why a call of this group has just failed: see `WatchedGroup.failed`."""
@@ -87,8 +91,8 @@ class Watcher:
                 stuck = watched in ended or any(now - since > _MISMATCH_S for _, since, _ in mine)
                 if compares and self._mismatch(watched, stuck=stuck):
                     continue
-                for call, since, stall in mine:
-                    if now - since >= _LOOK_S:
+                for call, since, stall in mine if compares else ():
+                    if now - since >= _MISMATCH_S:
                         missing = self._missing(call)
                         stall.look(missing, now - since, self._last(call, missing))
             if compares:
