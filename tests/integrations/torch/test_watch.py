@@ -181,7 +181,7 @@ def test_a_stopped_rank_is_told_and_shown(job: Job) -> None:
 
 def test_a_rank_that_is_not_watched(job: Job) -> None:
     began = time.monotonic()
-    job.start(2, "dist.all_reduce(ones)\nprint('done')", unwatched=1)
+    job.start(2, "dist.all_reduce(ones)\ndist.destroy_process_group()\nprint('done')", unwatched=1)
     said = job.output(0)
     assert said.count("unisono: rank 1 is not watched, so no rank is") == 1
     assert said.endswith("done\n")
