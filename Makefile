@@ -152,6 +152,7 @@ chaos: $(VENV)/ready
 
 faults: $(VENV)/ready
 	$(BIN)/python -m benchmarks.faults --output benchmarks/results/{vendor}_faults.md
+	$(BIN)/python -m benchmarks.faults.watched --output benchmarks/results/{vendor}_watched.md
 
 kills: $(VENV)/ready
 	$(BIN)/python -m benchmarks.kills --output benchmarks/results/{vendor}_kills.md

@@ -1,1 +1,1 @@
-"""The same faults over our backend, Gloo, and Gloo as torchft wraps it, side by side."""
+"""The same faults over our backend, Gloo, and Gloo as torchft wraps it; and over Gloo, watched and not."""

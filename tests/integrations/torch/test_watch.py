@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -35,8 +36,8 @@ class Job:
     def __init__(self, directory: Path) -> None:
         self._directory, self.ranks = directory, list[subprocess.Popen[str]]()
 
-    def start(self, size: int, body: str, *, unwatched: int = -1, **environment: str) -> None:
-        """Start the program, which is HEAD and this. unwatched: this rank is not watched."""
+    def start(self, size: int, body: str, *, unwatched: int = -1, elsewhere: int = -1, **environment: str) -> None:
+        """Start the program, which is HEAD and this. unwatched, elsewhere: a rank not watched, on another host."""
         program = self._directory / "program.py"
         program.write_text(HEAD + textwrap.dedent(body))
         for rank in range(size):
@@ -44,6 +45,7 @@ class Job:
                 **os.environ,
                 "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
                 "UNISONO_WATCH": "0" if rank == unwatched else "1",
+                **({"UNISONO_HOST_ID": "another host"} if rank == elsewhere else {}),
                 **environment,
             }
             command = [sys.executable, str(program), str(rank), str(size), f"file://{self._directory}/meeting"]
@@ -153,7 +155,7 @@ def test_a_long_wait_is_told_with_the_stack(job: Job) -> None:
     job.start(2, body, UNISONO_STALL_WARNING_S="1")
     said = job.output(0)
     assert "unisono: rank 0 has waited 1" in said
-    assert "for rank 1: rank 1 (pid" in said
+    assert "for rank 1 (last call: #1): rank 1 (pid" in said
     assert "in spins" in said
 
 
@@ -179,12 +181,20 @@ def test_a_stopped_rank_is_told_and_shown(job: Job) -> None:
 
 def test_a_rank_that_is_not_watched(job: Job) -> None:
     began = time.monotonic()
-    job.start(2, "dist.all_reduce(ones)\nprint('done')", unwatched=1)
+    job.start(2, "dist.all_reduce(ones)\ndist.destroy_process_group()\nprint('done')", unwatched=1)
     said = job.output(0)
     assert said.count("unisono: rank 1 is not watched, so no rank is") == 1
     assert said.endswith("done\n")
     assert job.output(1) == "done\n"
     assert time.monotonic() - began < 60
+
+
+def test_ranks_on_several_hosts_are_not_watched(job: Job) -> None:
+    job.start(2, "dist.all_reduce(ones)\nprint('done')\ndist.destroy_process_group()", elsewhere=1)
+    for rank in range(2):
+        assert job.output(rank) == (
+            "unisono: ranks on several hosts are not watched: this version can watch the ranks of one host only\ndone\n"
+        )
 
 
 def test_forks_and_threads(job: Job) -> None:
@@ -244,3 +254,121 @@ def test_it_comes_before_the_group(job: Job) -> None:
         "try:\n    unisono.watch()\nexcept unisono.ArgumentError as error:\n    print(error)",
     )
     assert "watch: there is a process group already" in job.output(0)
+
+
+DDP = """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+def step():
+    model(ones.unsqueeze(0)).sum().backward()
+for _ in range(5): step()
+time.sleep(0.3)
+"""
+
+
+def test_a_call_from_cpp_that_waits_is_told_and_shown(job: Job) -> None:
+    """The reducer of DDP waits for a rank that is in an endless loop: which call it is, and how far the rank is."""
+    body = f"""{DDP}
+def spins():
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        pass
+if rank == 2:
+    spins()
+step()
+"""
+    job.start(3, body, UNISONO_STALL_WARNING_S="2")
+    first = job.ranks[0]
+    assert first.stdout is not None
+    line = ""
+    while "has waited" not in line:
+        line = first.stdout.readline()
+        assert line, "it has ended without a warning"
+    found = re.search(r"in all_reduce\(float32\[20\], from C\+\+\) #(\d+) of group '0' \((.*)program.py:(\d+)\) "
+                      r"for rank 2 \(last call: #(\d+)\): rank 2 \(pid \d+\) is running", line)  # fmt: skip
+    assert found, line
+    assert int(found[4]) == int(found[1]) - 1
+    assert "in spins" in first.stdout.readline() + first.stdout.readline()
+    command = [sys.executable, "-m", "unisono", "doctor", str(first.pid)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert f"#{found[1]} all_reduce(float32[20], from C++)" in shown
+    assert "not entered by rank 2" in " ".join(shown.split())
+
+
+def test_calls_from_cpp_are_compared(job: Job) -> None:
+    """A rank makes a barrier where the others make a step of DDP."""
+    job.start(3, f"{DDP}\ntry:\n    dist.barrier() if rank == 1 else step()\n{REPORT}")
+    for rank in range(3):
+        said = job.output(rank)
+        assert "the ranks disagree (rank 1 differs from the rest)" in said
+        assert "rank 1  barrier()" in said
+        assert re.search(r"rank 0  all_reduce\(float32\[20\], from C\+\+\)", said)
+        assert f"{'MismatchError' if rank == 1 else 'RuntimeError'} " in said
+
+
+def test_messages_do_not_shift_the_numbers_of_calls(job: Job) -> None:
+    """torch counts messages as calls, and ranks have different numbers of messages."""
+    body = """
+    for at in range(1, size):
+        if rank == 0: dist.send(ones, at); dist.send(ones, at)
+        elif rank == at: dist.recv(ones, 0); dist.recv(ones)
+    dist.monitored_barrier()
+    def messages():
+        for _ in range(99): dist.send(ones, 1) if rank == 0 else dist.recv(ones, 0)
+    thread = threading.Thread(target=messages)
+    if rank < 2: thread.start()
+    for _ in range(50):
+        dist.broadcast(ones, 1)
+    if rank < 2: thread.join()
+    dist.barrier()
+    time.sleep(1.2)
+    from unisono.integrations.torch.watched_calls import groups
+    print(groups[dist.group.WORLD].log.newest)
+    dist.barrier()
+    dist.destroy_process_group()
+    """
+    job.start(3, body)
+    assert [job.output(rank) for rank in range(3)] == ["52\n"] * 3
+
+
+@pytest.mark.parametrize("way", ["functional", "compiled"])
+def test_calls_of_graphs_are_seen(job: Job, way: str) -> None:
+    """A functional collective, and one in a compiled graph: C++ code makes both."""
+    body = f"""
+import torch.distributed._functional_collectives as functional
+def call(x):
+    if {way == "functional"}:
+        return functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
+    dist.all_reduce(x)
+    return x
+if {way == "compiled"}:
+    call = torch.compile(call, backend="aot_eager")
+assert torch.equal(call(torch.ones(7)), torch.full((7,), 2.0))
+if rank:
+    time.sleep(4)
+call(torch.ones(7))
+print("done")
+"""
+    job.start(2, body, UNISONO_STALL_WARNING_S="2")
+    said = job.output(0)
+    assert re.search(r"unisono: rank 0 has waited .* in all_reduce\(float32\[7\], from C\+\+\) #3 .* for rank 1 ", said)
+    assert said.endswith("done\n")
+    assert job.output(1) == "done\n"
+
+
+def test_calls_of_fully_shard_are_seen(job: Job) -> None:
+    """Python code makes them."""
+    body = """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    model = torch.nn.Linear(4, 4)
+    fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+    model(ones.unsqueeze(0)).sum().backward()
+    if rank == 0:
+        os._exit(3)
+    try:
+        model(ones.unsqueeze(0))
+    """
+    job.start(2, textwrap.dedent(body) + REPORT)
+    said = job.output(1)
+    assert "PeerGone True rank 0" in said
+    assert "while rank 1 waited for it in all_gather(float32[10]) #4 of group '0'" in said

@@ -9,8 +9,9 @@ calls, events for profilers, and torch's classes and phrases of errors. `to_torc
 asynchronous calls return. `patch` changes torch itself; `shared_buffers` is one reason for it.
 
 `answer_to` changes more: programs that ask for Gloo get our groups (`create_named`, `named_gloo`), also within groups
-that they put together. `watch` watches groups that stay Gloo's or NCCL's (`watched_calls`, `watcher`). `private_names`
-lists the names of torch that this library needs; torch may move these names.
+that they put together. `watch` watches groups that stay Gloo's or NCCL's: `watched_calls` logs calls of Python code,
+`cpp_calls` those of C++ code, and `watcher` looks at all. `private_names` lists the names of torch that this library
+needs; torch may move these names.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 For each such group there is a group of ours, of the same ranks, in which no call runs. Its log gets a call when the
 program makes it by a method of torch's `ProcessGroup`, as all functions of `torch.distributed` do, and its end when
-`Work.wait` returns. C++ code, such as the reducer of DistributedDataParallel, calls no method in Python, so its calls
-are not logged.
+`Work.wait` returns. C++ code, such as the reducer of DistributedDataParallel, calls no method in Python: the thread
+that watches logs its calls later (`cpp_calls`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import os
 import socket
 import sys
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from threading import get_ident
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from threading import RLock, get_ident
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -117,16 +117,44 @@ class WatchedGroup:
 
     sockets: the file descriptors of Gloo's connections, each with the name that /proc has for it.
     failed: makes the error for a call, given as text; None as long as the group can be used.
+    gone: when a member was first seen gone.
+    compared: the number of the last call that all ranks have made alike.
+    told: has a reason been told why it cannot be used?
+    counts: does torch's group count its calls, also those from C++? Then its numbers are those of the log.
     """
 
     def __init__(self, of: Any, group: Group, sockets: Sequence[tuple[int, str]]) -> None:
-        self.of, self.group, self._sockets = weakref.ref(of), group, sockets
+        self.of, self.name, self.group, self._sockets = weakref.ref(of), of.group_name, group, sockets
         self.failed: Callable[[str], UnisonoError] | None = None
+        self.gone, self.compared, self.told = dict[int, float](), 0, False
+        self.log = group.host.log
         self._notes: dict[Any, tuple[int, CallRecord, Form, Any]] = {}
-        self._log, self._cycles = group.host.log, kernel("waiting.read_cycles")
+        self._cycles = kernel("waiting.read_cycles")
+        self.counts = _is_gloos(of)
+        self._messages, self._exchanging, self._lock = 0, False, RLock()
         self._number = 0
 
-    def enter(self, form: Form, args: Sequence[Any], opts: Any) -> WatchedCall:
+    def made_in_cpp(self) -> int:
+        """The number of the last call if C++ code has made it, else 0."""
+        of, messages = self.of(), self._messages
+        if of is None or not self.counts:
+            return 0
+        made: int = of._get_sequence_number_for_group() - messages  # noqa: SLF001
+        sure = not self._exchanging and messages == self._messages
+        return made if sure and made > self._number else 0  # `enter` raises this number before torch raises its own
+
+    @contextmanager
+    def messages(self, count: int) -> Iterator[None]:
+        """Within it, torch counts so many messages."""
+        with self._lock:
+            self._exchanging = True
+            try:
+                yield
+                self._messages += count
+            finally:
+                self._exchanging = False
+
+    def enter(self, of: Any, form: Form, args: Sequence[Any], opts: Any) -> WatchedCall:
         """Log that this rank begins a collective."""
         _, at, has_op, has_root, _ = form
         frame = sys._getframe(2)  # noqa: SLF001  the documented way to look at one's callers
@@ -136,27 +164,35 @@ class WatchedGroup:
         root = opts.rootRank if has_root else 0
         key: Any
         if at < 0:
-            tensor, key = None, (code, frame.f_lineno)
+            tensor, key = None, (code, frame.f_lasti)
         else:
             tensor = args[at]
             while tensor.__class__ is list:
                 tensor = tensor[0] if tensor else None
-            key = code, frame.f_lineno, op, root, tensor is not None and (tensor.numel(), tensor.dtype)
+            key = code, frame.f_lasti, op, root, tensor is not None and (tensor.numel(), tensor.dtype)
         known = self._notes.get(key)
         if known is None or known[2] is not form:
             known = self._note(key, form, tensor, opts, frame.f_code)
-        self._number = number = self._number + 1
-        self._log.enter(number, known[0], self._cycles())
+        if self.counts:
+            messages = self._messages
+            number = of._get_sequence_number_for_group() - messages + 1  # noqa: SLF001
+            if self._exchanging or messages != self._messages:
+                with self._lock:  # another thread has counted its messages now
+                    number = of._get_sequence_number_for_group() - self._messages + 1  # noqa: SLF001
+            self._number = number
+        else:
+            self._number = number = self._number + 1
+        self.log.enter(number, known[0], self._cycles())
         return _new(WatchedCall, (self, number, known[1], -1))
 
     def leave(self, number: int) -> None:
         """Log that the call has ended."""
-        self._log.leave(number, self._cycles())
+        self.log.leave(number, self._cycles())
 
     def leave_behind(self, number: int) -> None:
         """Log that the call goes on in the background."""
-        self._log.leave(number, self._cycles())
-        self._log.mark_background(number)
+        self.log.leave(number, self._cycles())
+        self.log.mark_background(number)
 
     def take_back(self, number: int) -> None:
         """torch has refused the call, which the other ranks will not see."""
@@ -192,6 +228,13 @@ class WatchedGroup:
                 of.abort()
 
 
+def _is_gloos(of: Any) -> bool:
+    """Are all backends of torch's group Gloo's?"""
+    with suppress(RuntimeError):  # a backend need not have a name
+        return {of._get_backend(device).name() for device in of._device_types} == {"gloo"}  # noqa: SLF001
+    return False
+
+
 def _learn(frame: FrameType) -> None:
     """Note the functions of torch among the callers, up to the user's line."""
     at: FrameType | None = frame
@@ -208,22 +251,26 @@ def patch_calls(cause: Cause) -> None:
 
     cause: asks why a call of a group has failed. It returns `WatchedGroup.failed`.
     """
-    for name, form in FORMS.items():
+    for name in FORMS:
         if hasattr(c10d.ProcessGroup, name):
-            change(_logging(name, form, cause), name, c10d.ProcessGroup)
+            change(logging(name, cause), name, c10d.ProcessGroup)
     for name, words in _MESSAGES.items():
         change(_noting(name, words), name, c10d.ProcessGroup)
-    change(_waiting(cause), "wait", c10d.Work)
+    change(_exchanging, "monitored_barrier", c10d.ProcessGroup)
+    change(waiting(cause), "wait", c10d.Work)
 
 
-def _logging(name: str, form: Form, cause: Cause) -> Callable[[Any], Any]:
+def logging(name: str, cause: Cause) -> Callable[[Any], Any]:
+    """Decorates the method of torch's class of this name."""
+    form = FORMS[name]
+
     def made_of(original: Any) -> Any:
         def method(group: Any, *args: Any, **options: Any) -> Any:
             watched = groups.get(group)
             opts: Any = options.get("opts") if options else args[-1] if args else None
             if watched is None or opts.__class__ not in _OPTIONS:
                 return original(group, *args, **options)
-            call = watched.enter(form, args, opts)
+            call = watched.enter(group, form, args, opts)
             try:
                 work = original(group, *args, **options)
             except RuntimeError as error:
@@ -251,8 +298,12 @@ def _logging(name: str, form: Form, cause: Cause) -> Callable[[Any], Any]:
 def _noting(name: str, words: str) -> Callable[[Any], Any]:
     def made_of(original: Any) -> Any:
         def method(group: Any, tensors: Any, *args: Any) -> Any:
-            work, watched = original(group, tensors, *args), groups.get(group)
-            if watched is not None and work is not None:
+            watched = groups.get(group)
+            if watched is None:
+                return original(group, tensors, *args)
+            with watched.messages(1):
+                work = original(group, tensors, *args)
+            if work is not None:
                 peer = -1 if name == "recv_anysource" else args[0]
                 _works[work] = WatchedCall(watched, 0, CallRecord(words.format(peer)), peer)
             return work
@@ -262,7 +313,20 @@ def _noting(name: str, words: str) -> Callable[[Any], Any]:
     return made_of
 
 
-def _waiting(cause: Cause) -> Callable[[Any], Any]:
+def _exchanging(original: Any) -> Any:
+    def monitored_barrier(group: Any, *args: Any, **options: Any) -> None:
+        watched = groups.get(group)
+        # Rank 0 exchanges two messages with each other rank.
+        count = 2 * (group.size() - 1) if group.rank() == 0 else 2
+        with watched.messages(count) if watched else nullcontext():
+            original(group, *args, **options)
+
+    return monitored_barrier
+
+
+def waiting(cause: Cause) -> Callable[[Any], Any]:
+    """Decorates `Work.wait`."""
+
     def made_of(original: Any) -> Any:
         def wait(work: Any, *args: Any, **options: Any) -> Any:
             thread = get_ident()

@@ -1,7 +1,8 @@
 """The thread that watches groups of Gloo or NCCL: it looks at the other ranks' processes and logs, and aborts groups.
 
-It looks ten times a second. A rank that has gone ends the groups in which a call needs it. Calls that differ are told
-on standard error, and end their group once a rank waits there. A call that waits for long is told as in our own groups.
+It looks ten times a second, in a large job less often. A rank that has gone ends the groups in which a call needs it.
+Calls that differ are told on standard error, and end their group once a rank waits there. A call that waits for long is
+told as in our own groups.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 from ...base.errors import MismatchError, PeerGone, UnisonoError
 from ...base.records import CallRecord, Departure, DepartureKind
@@ -22,15 +22,21 @@ from ...engine.process.nested import user_line
 from ...ranks.failures.attend import odd_ones
 from ...ranks.failures.stall import Stall, tell
 from ...ranks.group.group import Group
+from .cpp_calls import CppCalls
+from .flight_recorder import IN_CPP
 from .watched_calls import FORMS, WatchedCall, WatchedGroup, groups, waits
 
 _LOOK_S = 0.1
+_FEW = 16
+"""Ranks of a larger job look less often, since each looks at all others."""
 _CAUSE_S = 0.5
 """How long a call that has failed looks for the cause: a process may end a little later than its connections."""
 _LAST_S = 1.0
 """How long a wait may go on after a rank has gone that has made its part, as far as its log tells."""
 _MISMATCH_S = 0.5
-"""How often ranks compare calls, and how long one waits in a call before it takes a difference for the reason."""
+"""How often ranks compare calls and tell what they wait for, and how long one waits in a call until it does so: then a
+difference may be the reason."""
+_MOST_NAMED = 4
 _WELL = Departure(DepartureKind.DIED, ending_in_words(0))
 """How processes of multiprocessing end, which run no functions of `atexit`."""
 _UNEVEN = {form.collective for form in FORMS.values() if not form.alike}
@@ -45,13 +51,9 @@ class Watcher:
     def __init__(self, world: Group) -> None:
         self.world = world
         self._lock = threading.Lock()
-        self._stalls: dict[int, tuple[WatchedCall, float, Stall]] = {}
-        """Thread -> the call in which it waits, and since when."""
-        self._gone: WeakKeyDictionary[WatchedGroup, dict[int, float]] = WeakKeyDictionary()
-        """When a member of a group was first seen gone."""
-        self._compared: WeakKeyDictionary[WatchedGroup, int] = WeakKeyDictionary()
-        """The number of the last call that all ranks have made alike."""
-        self._told: WeakSet[WatchedGroup] = WeakSet()
+        self._stalls: dict[object, tuple[WatchedCall, float, Stall]] = {}
+        """Thread, or group for a call from C++ -> the call in which it waits, and since when."""
+        self._cpp: dict[WatchedGroup, CppCalls] = {}
         self._compare_at = 0.0
         self._thread = threading.Thread(target=self._run, name="unisono watches", daemon=True)
         self._thread.start()
@@ -60,11 +62,12 @@ class Watcher:
         while not self.world.closed:
             with suppress(UnisonoError):  # a group has been closed meanwhile
                 self.look()
-            time.sleep(_LOOK_S)
+            time.sleep(_LOOK_S * min(max(1.0, self.world.size / _FEW), 4.0))
 
     def cause(self, watched: WatchedGroup) -> Any:
         """Why a call of this group has just failed: see `WatchedGroup.failed`."""
         until = time.monotonic() + _CAUSE_S
+        self._compare_at = 0.0
         while watched.failed is None and not watched.group.closed and time.monotonic() < until:
             with self._lock:
                 gone = next(self._departures(watched), None)
@@ -77,33 +80,42 @@ class Watcher:
         """Look once at all groups."""
         now = time.monotonic()
         with self._lock:
-            self._see_waits(now)
-            compares = now >= self._compare_at
+            ended = self._see_waits(now)
+            compares = bool(ended) or now >= self._compare_at
             for watched in list(groups.values()):
                 if watched.failed is not None or watched.group.closed or watched.group.world is not self.world:
                     continue
                 mine = [(one, since, stall) for one, since, stall in self._stalls.values() if one.watched is watched]
                 if self._ended_by_gone(watched, mine, now):
                     continue
-                if compares and self._mismatch(watched, mine, now):
+                stuck = watched in ended or any(now - since > _MISMATCH_S for _, since, _ in mine)
+                if compares and self._mismatch(watched, stuck=stuck):
                     continue
-                for call, since, stall in mine:
-                    if now - since >= _LOOK_S:
-                        stall.look(self._missing(call), now - since)
+                for call, since, stall in mine if compares else ():
+                    if now - since >= _MISMATCH_S:
+                        missing = self._missing(call)
+                        stall.look(missing, now - since, self._last(call, missing))
             if compares:
                 self._compare_at = now + _MISMATCH_S
 
-    def _see_waits(self, now: float) -> None:
-        seen = dict(waits)
-        for thread, (call, _, stall) in list(self._stalls.items()):
-            if seen.get(thread) is not call:
-                stall.end()
-                del self._stalls[thread]
+    def _see_waits(self, now: float) -> set[object]:
+        """Returns the groups in which a call from C++ has ended: it may have failed."""
+        seen: dict[Any, WatchedCall] = {**waits}
+        watching = [watched for watched in list(groups.values()) if not watched.group.closed]
+        self._cpp = {watched: self._cpp.get(watched) or CppCalls(watched) for watched in watching}
+        seen |= {watched: call for watched, calls in self._cpp.items() if (call := calls.look()) is not None}
+        over = {thread: stall for thread, (call, _, stall) in self._stalls.items() if seen.get(thread) is not call}
+        for thread, stall in over.items():
+            stall.end()
+            del self._stalls[thread]
         frames = sys._current_frames() if seen.keys() - self._stalls.keys() else {}  # noqa: SLF001  a documented function
         for thread, call in seen.items():
             if thread not in self._stalls and not call.watched.group.closed:
-                where = user_line(frames[thread]) if thread in frames else "?"
-                self._stalls[thread] = call, now, Stall(call.watched.group, call.text(where))
+                frame = frames.get(thread)
+                where = user_line(frame) if frame else call.record.where or "?"
+                since = self._cpp[thread].since if isinstance(thread, WatchedGroup) else now
+                self._stalls[thread] = call, since, Stall(call.watched.group, call.text(where))
+        return {key for key in over if isinstance(key, WatchedGroup)}
 
     def _departures(self, watched: WatchedGroup) -> Iterator[tuple[int, Departure]]:
         for rank in range(watched.group.size):
@@ -113,7 +125,7 @@ class Watcher:
 
     def _ended_by_gone(self, watched: WatchedGroup, mine: list[tuple[WatchedCall, float, Stall]], now: float) -> bool:
         for rank, how in self._departures(watched):
-            since = self._gone.setdefault(watched, {}).setdefault(rank, now)
+            since = watched.gone.setdefault(rank, now)
             log = self._log(watched, rank)
             proofs = [self._has_left(log, rank, call) for call, _, _ in mine]
             late = now - since > _LAST_S and not any(proofs)
@@ -157,8 +169,8 @@ class Watcher:
             watched.abort()
 
     def _tell(self, watched: WatchedGroup, error: UnisonoError) -> None:
-        if watched not in self._told:
-            self._told.add(watched)
+        if not watched.told:
+            watched.told = True
             tell(f"unisono: {error}\n")
 
     def _missing(self, call: WatchedCall) -> tuple[int, ...]:
@@ -174,9 +186,15 @@ class Watcher:
         inside = [rank for rank in others if not self._has_left(self._log(call.watched, rank), rank, call)]
         return tuple(inside or others)
 
-    def _mismatch(self, watched: WatchedGroup, mine: list[tuple[WatchedCall, float, Stall]], now: float) -> bool:
-        """Compare the calls since the last look: with all ranks if this one waits, otherwise with the next one."""
-        group, stuck = watched.group, any(now - since > _MISMATCH_S for _, since, _ in mine)
+    @staticmethod
+    def _last(call: WatchedCall, missing: Sequence[int]) -> str:
+        """How far the ranks are that have not made this call."""
+        log = call.watched.group.host.arena.log
+        return ", ".join(f"#{log(rank).newest}" for rank in missing[:_MOST_NAMED] if log(rank).newest < call.number)
+
+    def _mismatch(self, watched: WatchedGroup, *, stuck: bool) -> bool:
+        """Compare the calls since the last look: with all ranks if this one is stuck, otherwise with the next one."""
+        group = watched.group
         error = self._difference(watched, range(group.size) if stuck else (group.rank, (group.rank + 1) % group.size))
         if error is None:
             return False
@@ -189,13 +207,14 @@ class Watcher:
     def _difference(self, watched: WatchedGroup, ranks: Sequence[int]) -> MismatchError | None:
         """The error of the first call, since the last look, that differs between these ranks."""
         logs = {rank: self._log(watched, rank) for rank in ranks}
-        numbers = sorted(number for number in logs[watched.group.rank] if number > self._compared.get(watched, 0))
+        numbers = sorted(number for number in logs[watched.group.rank] if number > watched.compared)
         for number in numbers:
             calls = [self._record(watched, rank, log[number]) for rank, log in logs.items() if number in log]
-            if None not in calls and len({_compared(call) for call in calls if call}) > 1:
+            known = [call for call in calls if call]
+            if len(known) == len(calls) and _differ(known):
                 return self._error(watched, number)
-            if len(calls) == watched.group.size:
-                self._compared[watched] = number
+            if len(known) == watched.group.size:
+                watched.compared = number
         return None
 
     def _record(self, watched: WatchedGroup, rank: int, one: LoggedCall) -> CallRecord | None:
@@ -210,6 +229,14 @@ class Watcher:
             calls[rank] = (self._record(watched, rank, one) if one else None) or CallRecord("")
         named = group.world_ranks if group.parent else ()
         return MismatchError(number, calls, odd_ones(calls), named, foreign=True)
+
+
+def _differ(calls: Sequence[CallRecord]) -> bool:
+    """Do calls differ in what ranks must agree on, as far as it is known?"""
+    in_cpp = sum(call.words == IN_CPP for call in calls)
+    if 0 < in_cpp < len(calls):
+        return len({call.collective for call in calls}) > 1
+    return len({_compared(call) for call in calls}) > 1
 
 
 def _compared(call: CallRecord) -> CallRecord:

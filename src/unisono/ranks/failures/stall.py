@@ -131,10 +131,11 @@ class Stall:
         self._told = False
         self._next_s = self._limit_s
 
-    def look(self, missing: Sequence[int], waited_s: float) -> None:
+    def look(self, missing: Sequence[int], waited_s: float, last: str = "") -> None:
         """Tell the other ranks for which ranks of the group this one waits; warn if it is time.
 
         missing: empty if only this rank itself can end its wait, by a message to itself.
+        last: the last calls of these ranks, for the warning.
         """
         present = self.background_of is None or bool(AWAITED)
         self._publish(missing if present else ())
@@ -150,7 +151,7 @@ class Stall:
         if waited_s >= 2 * self._limit_s or not others or min(others) > way[0]:
             self._told = True
             self._publish(missing)
-            tell(self._warning(missing, waited_s, way, waits))
+            tell(self._warning(missing, waited_s, way, waits, last))
 
     def late(self, missing: Sequence[int], waited_s: float, details: str = "") -> WaitTimeout:
         """The error of a call that has run out of time."""
@@ -199,7 +200,9 @@ class Stall:
         if self._world.span is not None:
             self._world.host.arena.board(self._world.rank).set_wait(self._oldest())
 
-    def _warning(self, missing: Sequence[int], waited_s: float, way: WaitChain, waits: dict[int, Wait]) -> str:
+    def _warning(
+        self, missing: Sequence[int], waited_s: float, way: WaitChain, waits: dict[int, Wait], last: str
+    ) -> str:
         """The line of the warning, and below it the stack of the rank that causes the wait."""
         line = f"unisono: rank {self._world.rank} has waited {waited_s:.3g} s in {self.call} for"
         if not missing:
@@ -208,5 +211,6 @@ class Stall:
         subject = ranks[0] if len(way) == 1 else way[1] if way.is_circle else way[-1]
         seen = sight(self._world, [subject])[0]
         chain = f"{way.text(waits)}; " if len(way) > 2 else ""
-        line += f" {ranks_text(ranks, _MOST_NAMED)}: {chain}rank {subject} (pid {seen.pid}) {seen}"
+        far = last and f" (last call: {last})"
+        line += f" {ranks_text(ranks, _MOST_NAMED)}{far}: {chain}rank {subject} (pid {seen.pid}) {seen}"
         return f"{line}\n{indent(seen.stack or f'  (no stack: {seen.silent})', '  ')}\n"

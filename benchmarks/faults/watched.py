@@ -1,0 +1,91 @@
+"""Faults in groups of Gloo, with `UNISONO_WATCH=1` and without: `python -m benchmarks.faults.watched`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unisono.base.units import format_seconds
+
+from ..reports import Output, describe, hand_in, head, table
+from .scene import FAULTS, LIMIT_S, RANKS, VICTIM, Said, Seen, play
+
+_HOW = f"""\
+{RANKS} ranks of Gloo on one host, each a program of its own: an `all_reduce` of 100 KB, then another one, instead of
+which something happens to rank {VICTIM}, then a `barrier`. "step of DDP": two backward passes of
+DistributedDataParallel take the place of both. The time-out of the group is {LIMIT_S:.0f} s. torch's default is 30
+minutes, and what comes after {LIMIT_S:.0f} s below would come after these. The programs are the same; some have
+`UNISONO_WATCH=1` in their environment. Times run from the fault to the line on standard error."""
+
+_LONGEST = 330
+
+Scenes = Mapping[str, tuple[Mapping[int, Seen], Mapping[int, Seen]]]
+"""Fault -> what the ranks have said without watching, and with it."""
+
+
+def watched_markdown(machine: Mapping[str, str], scenes: Scenes) -> list[str]:
+    titles = [f"what happens to rank {VICTIM}", *(f"{how}: {what}" for how in ("without", "with") for what in _WHAT)]
+    lines = head("Groups of Gloo, watched and not", machine, _HOW)
+    lines += ["", "## In short", "", f"Of ranks 0 to {VICTIM - 1}."]
+    lines += table(
+        titles, ([fault, *_short(without), *_short(watched)] for fault, (without, watched) in scenes.items())
+    )
+    lines += ["", "## What each rank says", "", "The first line of unisono, and the error that ends the rank."]
+    return lines + table([f"rank {VICTIM}", "rank", "without", "with"], _rows(scenes))
+
+
+_WHAT = ("first line", "first that names the rank", "last error")
+
+
+def _short(ranks: Mapping[int, Seen]) -> Iterator[str]:
+    others = [seen for rank, seen in ranks.items() if rank != VICTIM]
+    words = [said for seen in others for said in seen if said]
+    names = [said for said in words if re.search(rf"\brank {VICTIM}\b", said.line)]
+    for said in (words, names):
+        yield _after(min(said)) if said else "never"
+    yield _after(max(seen.end for seen in others if seen.end)) if all(seen.end for seen in others) else "never"
+
+
+def _after(said: Said) -> str:
+    return format_seconds(said.seconds)
+
+
+def _rows(scenes: Scenes) -> Iterator[list[str]]:
+    for fault, both in scenes.items():
+        for rank in range(RANKS):
+            yield [fault if rank == 0 else "", f"{rank}", *(_cell(ranks[rank]) for ranks in both)]
+
+
+def _cell(seen: Seen) -> str:
+    ended = [seen.end] if seen.end else []
+    told = [seen.told] if seen.told else []
+    lines = [f"{_after(said)}: {_quoted(said.line)}" if said.seconds else said.line for said in (*told, *ended)]
+    return "<br>".join([*lines, *([] if seen.end else ["has not ended"])])
+
+
+def _quoted(line: str) -> str:
+    """As a cell of a table, without the folder of this repository."""
+    text = " ".join(line.replace(f"{Path.cwd()}/", "").split()).replace("|", "\\|")
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
+
+
+def bench_watched(
+    *,
+    faults: Annotated[str, typer.Option(help="Which faults.")] = ",".join(FAULTS),
+    output: Output = None,
+) -> None:
+    """Let each thing happen to a rank of Gloo, and see what each rank says, watched and not."""
+    machine, scenes = describe(), {}
+    for fault in faults.split(","):
+        scenes[fault] = play(fault, watched=False), play(fault, watched=True)
+        print(fault, file=sys.stderr)
+    hand_in(watched_markdown(machine, scenes), output)
+
+
+if __name__ == "__main__":
+    typer.run(bench_watched)
