@@ -2,9 +2,8 @@
 
 A yield gives the processor to another thread. A rank that waits gives it back within microseconds. A process that
 computes gives it back after its time slice, some milliseconds. A rank that wakes from sleep runs ahead of a process
-that computes. So where yields have been slow, a rank naps: it sleeps for some microseconds, and looks in between. If
-ranks outnumber the processors, it yields on: a yield runs a rank that others wait for, and naps take ten times as long.
-Once it has waited long, it sleeps until a writer wakes it; where no writer would wake it, it naps on.
+that computes. So where slow yields follow each other soon, a rank naps: it sleeps for some microseconds, and looks in
+between. Once it has waited long, it sleeps until a writer wakes it; where no writer would wake it, it naps on.
 
 The sleeper pays for the fence, the writer for one load. A word says that ranks sleep until a certain rank writes
 (`LineWord.ASLEEP`). It has two halves, a flag and a counter. A rank that goes to sleep reads the counter, sets the
@@ -100,9 +99,9 @@ _FEWEST_SPINS = 100
 """The fewest spins before a nap; they cost about as much as the nap."""
 _SLICE = 400
 """A yield that is _SLICE times longer than a slow one has let a process run that computes."""
-_NAPPING = 50
-"""After two such yields in a row, naps replace yields, for _NAPPING times as long as the last one took; not if ranks
-outnumber the processors.
+_SOON, _NAPPING = 4, 50
+"""If such a yield begins soon after another, before a quarter of the time that it takes, ranks that yield get less than
+their share. Then naps replace yields, for _NAPPING times as long as it took.
 """
 _SET_TIMER_SLACK, _GET_TIMER_SLACK = 29, 30
 
@@ -140,23 +139,25 @@ def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_n
         sched_yield()
         took = cycles() - start
         changed = has_changed(address, goal, pairs, count)
-        slices = load(learned + 8) + 1 if most_spins > 0 and took > _SLICE * slow_yield else 0
-        store(learned + 8, slices)
-        if slices > 1:
+        a_slice, naps = took > _SLICE * slow_yield, False
+        if a_slice:
+            naps = start - load(learned + 8) < took // _SOON
+            store(learned + 8, start + took)
+        if naps:
             store(learned + 16, start + (1 + _NAPPING) * took)
         if turns == 0 and most_spins > 0:
-            if changed and slices == 0 and took > slow_yield:
+            if changed and not a_slice and took > slow_yield:
                 store(learned, max(8, spins >> 1))
             elif spins < most_spins:
                 store(learned, min(most_spins, max(1, spins) * 2))
         if changed:
             return -1
         turns += 1
-        if slices > 1 or turns & 63 == 0:
+        if naps or turns & 63 == 0:
             now = now_ns()
             if begin == 0:
                 begin = now
-            if slices > 1 or now - begin > min(limit_ns, PATIENCE_NS):
+            if naps or now - begin > min(limit_ns, PATIENCE_NS):
                 return now - begin
 
 
