@@ -42,7 +42,7 @@ ROOM = 512 << 10
 """Bytes for inputs that system calls bring from peers: a part of the second-level cache."""
 
 LEARNED_WORDS = 3
-"""The memory of a waiting loop: the present number of spins, the cycle at which a yield of a time slice last ended, and the
+"""The memory of a waiting loop: the present number of spins, the cycle when a yield of a time slice last ended, and the
 cycle until which to nap.
 """
 
