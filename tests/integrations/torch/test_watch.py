@@ -159,15 +159,20 @@ def test_a_long_wait_is_told_with_the_stack(job: Job) -> None:
     assert "in spins" in said
 
 
+def warning_of(rank: subprocess.Popen[str]) -> str:
+    """The line in which this rank says for which rank it waits."""
+    assert rank.stdout is not None
+    for line in rank.stdout:
+        if "has waited" in line:
+            return line
+    pytest.fail("it has ended without a warning")
+
+
 def test_a_stopped_rank_is_told_and_shown(job: Job) -> None:
     job.start(2, "print('on', flush=True)\nif rank:\n    os.kill(os.getpid(), signal.SIGSTOP)\ndist.all_reduce(ones)",
               UNISONO_STALL_WARNING_S="1")  # fmt: skip
     first = job.ranks[0]
-    assert first.stdout is not None
-    line = ""
-    while "has waited" not in line:
-        line = first.stdout.readline()
-        assert line, "it has ended without a warning"
+    line = warning_of(first)
     assert "is stopped by a signal, until it gets SIGCONT" in line
     command = [sys.executable, "-m", "unisono", "doctor", str(first.pid)]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -278,15 +283,12 @@ step()
 """
     job.start(3, body, UNISONO_STALL_WARNING_S="2")
     first = job.ranks[0]
-    assert first.stdout is not None
-    line = ""
-    while "has waited" not in line:
-        line = first.stdout.readline()
-        assert line, "it has ended without a warning"
+    line = warning_of(first)
     found = re.search(r"in all_reduce\(float32\[20\], from C\+\+\) #(\d+) of group '0' \((.*)program.py:(\d+)\) "
                       r"for rank 2 \(last call: #(\d+)\): rank 2 \(pid \d+\) is running", line)  # fmt: skip
     assert found, line
     assert int(found[4]) == int(found[1]) - 1
+    assert first.stdout is not None
     assert "in spins" in first.stdout.readline() + first.stdout.readline()
     command = [sys.executable, "-m", "unisono", "doctor", str(first.pid)]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
