@@ -53,7 +53,7 @@ def test_a_command_prints_what_is_shown(block: Block) -> None:
     program, *words = shlex.split(block.text.removeprefix("$ "))
     done = subprocess.run(
         [sys.executable, "-m", program, *words],
-        env=dict(os.environ, COLUMNS="100"),
+        env=dict(os.environ, COLUMNS="100", UNISONO_LANES="1"),  # which depend on the processors
         capture_output=True,
         text=True,
         timeout=60,

@@ -19,6 +19,7 @@ import unisono
 from tests.support.lanes import with_lanes
 from tests.support.matrix import sample
 from tests.support.matrix_driver import run_cases
+from unisono.calls.dispatch import planning
 from unisono.engine.compile.program import (
     DONE,
     FAILED,
@@ -33,6 +34,7 @@ from unisono.engine.compile.program import (
 )
 from unisono.engine.helpers import Helpers
 from unisono.engine.kernels import kernel
+from unisono.schedule.choose.lane_limits import Processors
 
 MOST_S = 60.0
 COMBINE = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
@@ -311,6 +313,23 @@ def test_calls_with_lanes_after_an_abort_and_a_shrink() -> None:
 
     with unisono.world(3, timeout_s=60) as world:
         assert world.run(shrunk) == [(300_000.0, 2)] * 3
+
+
+def test_by_default_long_calls_have_lanes_where_there_are_processors() -> None:
+    def calls(own: int) -> list[tuple[int, int, float]]:
+        planning.lane_limits.Processors.here = lambda *_: Processors(own, 2, None, 3)  # type: ignore[method-assign]
+        found = []
+        for nbytes in (8 << 20, (8 << 20) + 4):
+            tensor = torch.ones(nbytes // 4)
+            unisono.all_reduce(tensor)
+            plan = list(unisono.init().plans.values())[-1]
+            helpers = sum(thread.name == HELPER for thread in threading.enumerate())
+            found.append((int(plan.words[PlanWord.LANES]), helpers, float(tensor.sum())))  # type: ignore[attr-defined]
+        return found
+
+    for own, lanes in ((2, 1), (4, 2), (64, 3)):
+        with unisono.world(2, timeout_s=60) as world:
+            assert world.run(calls, own) == [[(1, 0, 4194304.0), (lanes, lanes - 1, 4194306.0)]] * 2
 
 
 def test_a_rank_that_only_waits_has_no_helper() -> None:

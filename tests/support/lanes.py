@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import unisono
 from unisono.calls.dispatch import planning
 from unisono.calls.dispatch.plan_cache import forget_plans
@@ -21,10 +23,12 @@ def _share_much(helpers: Helpers, plan: Plan, rank: int, state: memoryview, lane
 
 
 def without_limits() -> None:
-    """In this process, all calls have as many lanes as the settings say; pieces may have one cache line."""
-    planning._may_share = lambda config, _: config.lanes != 1
-    planning.lane_limits.choose_lanes = lambda *args: Lanes(args[-1].lanes, leave=args[-1].lanes % 2 == 0)
-    Helpers.share = _share_much  # type: ignore[method-assign]
+    """In this process, all calls have as many lanes as a setting says, if it does; pieces may have one cache line."""
+    at: Any = planning
+    at._may_share = lambda config, _: config.lanes > 1
+    at.lane_limits.choose_lanes = lambda *args: Lanes(args[-1].lanes, leave=args[-1].lanes % 2 == 0)
+    helpers: Any = Helpers
+    helpers.share = _share_much
 
 
 def with_lanes(lanes: int) -> None:

@@ -161,13 +161,13 @@ class Config(Value):
         "network that is out for longer at times needs more",
     )
     lanes: int = _setting(
-        1,
+        0,
         "count",
         "the most threads of a rank that share a long copy or sum, never more than there are processors for; 0: as "
-        "many as PyTorch has, up to 8; ranks may differ in it",
+        "many as PyTorch has there, up to 8; ranks may differ in it",
     )
     lane_bytes: int = _setting(
-        32 << 20,
+        8 << 20,
         "bytes",
         "the longest vector whose copies and sums one thread of a rank makes alone, as to wake another one takes some "
         "50 µs; ranks may differ in it",
