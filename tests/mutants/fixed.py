@@ -81,6 +81,13 @@ MUTANTS = [
         ("schedule/choose/test_lane_limits.py",),
     ),
     Mutant(
+        "by default, lanes take the processors of ranks that only wait",
+        "schedule/choose/lane_limits.py",
+        "        busy = neighbours\n",
+        "        busy = movers\n",
+        ("schedule/choose/test_lane_limits.py",),
+    ),
+    Mutant(
         "a rank decides by what only its own host knows, which may be lost",
         "hosts/sentinel/board_replicas.py",
         " or any(of == gid for _, of, _ in self._unread)",
