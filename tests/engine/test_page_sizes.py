@@ -13,7 +13,8 @@ import torch
 from unisono.base.config import Config
 from unisono.engine.kernels.ring_buffer import DATA, READ, WRITTEN
 from unisono.engine.memory import arena, board
-from unisono.engine.memory.arena import LINE, PAGE, Arena
+from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.board import LINE, PAGE
 from unisono.engine.memory.heap import Heap
 
 pytestmark = pytest.mark.quick

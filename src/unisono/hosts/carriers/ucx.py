@@ -24,7 +24,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -34,6 +33,7 @@ from ...base.errors import ArgumentError, InternalError
 from ...engine.carrier import Handle, Lost
 from ...engine.kernels import kernel
 from ...engine.tape import EngineWord
+from . import await_key
 from .ucx_library import (
     FIRST_ERROR,
     IN_PROGRESS,
@@ -324,10 +324,11 @@ class UcxCarrier:
         for peer in peers:
             key = f"ucx {peer}"
             try:
-                store.wait([key], timedelta(seconds=max(0.001, until - time.monotonic())))
-                told = bytes.fromhex(store.get(key).decode())
+                told = bytes.fromhex(store.get(key).decode()) if await_key(store, key, until) else b""
             except (RuntimeError, ValueError):
-                raise Lost(peer, "it has told no address") from None
+                told = b""
+            if not told:
+                raise Lost(peer, "it has told no address")
             proof, self._marks[peer] = told[:_PROOF_BYTES], _mark(told)
             self._make_endpoint(peer, told[_PROOF_BYTES:])
             heard = torch.zeros(_PROOF_BYTES, dtype=torch.uint8, device="cpu")
