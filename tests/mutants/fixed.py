@@ -92,7 +92,7 @@ MUTANTS = [
         "schedule/choose/lane_limits.py",
         "busy = movers + neighbours - ranks",
         "busy = movers",
-        ("engine/test_lanes.py",),
+        ("schedule/choose/test_lane_limits.py",),
     ),
     Mutant(
         "a rank decides by what only its own host knows, which may be lost",
