@@ -164,7 +164,7 @@ class Config(Value):
         0,
         "count",
         "the most threads of a rank that share a long copy or sum, never more than there are processors for; 0: as "
-        "many as PyTorch has there, up to 8; ranks may differ in it",
+        "many as PyTorch has there, up to 4; ranks may differ in it",
     )
     lane_bytes: int = _setting(
         8 << 20,

@@ -32,7 +32,7 @@ FREE = Processors(16, 4, None, 16)
         (8, 2, 2, 2, Processors(16, 2, 4.5, 16), 2, "control groups leave 4.5 processors"),
         (8, 2, 2, 2, Processors(16, 2, 0.5, 16), 1, "control groups leave 0.5 processors"),
         (8, 9, 9, 9, Processors(2, 9, None, 1), 1, "2 processors"),
-        (0, 2, 2, 2, Processors(64, 2, None, 32), 8, "the most by default"),
+        (0, 2, 2, 2, Processors(64, 2, None, 32), 4, "the most by default"),
         (0, 2, 2, 2, Processors(64, 2, None, 3), 3, "3 threads of PyTorch"),
         (0, 4, 4, 4, FREE, 4, "16 processors, 4 of 4 ranks busy"),
         (0, 1, 4, 4, FREE, 4, "16 processors, 4 of 4 ranks busy"),  # ranks that only wait keep theirs

@@ -16,8 +16,8 @@ from ...base.linux import allowance
 from ...base.python import once
 from ...base.units import format_bytes, plural
 
-MOST = 8
-"""The most lanes if no setting gives a number."""
+MOST = 4
+"""The most lanes if no setting gives a number: more gain less than they take from programs that compute meanwhile."""
 
 
 class Processors(NamedTuple):
