@@ -34,8 +34,8 @@ FREE = Processors(16, 4, None, 16)
         (8, 9, 9, 9, Processors(2, 9, None, 1), 1, "2 processors"),
         (0, 2, 2, 2, Processors(64, 2, None, 32), 4, "the most by default"),
         (0, 2, 2, 2, Processors(64, 2, None, 3), 3, "3 threads of PyTorch"),
-        (0, 4, 4, 4, FREE, 4, "16 processors, 4 of 4 ranks busy"),
-        (0, 1, 4, 4, FREE, 4, "16 processors, 4 of 4 ranks busy"),  # ranks that only wait keep theirs
+        (0, 4, 4, 4, Processors(12, 4, None, 16), 3, "12 processors, 4 of 4 ranks busy"),
+        (0, 1, 4, 4, Processors(12, 4, None, 16), 3, "12 processors, 4 of 4 ranks busy"),  # who waits keeps its own
         (0, 1, 2, 2, Processors(2, 2, None, 2), 1, "2 processors"),
         (0, 2, 2, 2, Processors(3, 2, None, 3), 1, "3 processors"),
         (0, 2, 2, 2, Processors(16, 2, 4.5, 16), 2, "control groups leave 4.5 processors"),
