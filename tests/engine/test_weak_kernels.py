@@ -1,26 +1,27 @@
 """What kernels publish and look at, on a processor that keeps no order: their source, run as Python.
 
-See test_weak_memory.py.
+See test_weak_memory.py. Threads that share a move are in test_weak_lanes.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.support.weak_memory import Memory, Process, Scene, Weak, allowed, as_python, explore, host, nothing
 from unisono.base.linux import FUTEX
-from unisono.engine.compile.program import DONE, STEP_BITS, LaneWord, LineWord, PlanWord, RowWord, StateWord
+from unisono.engine.compile.program import DONE, STEP_BITS, LineWord, PlanWord, StateWord
 from unisono.engine.host import Host
-from unisono.engine.kernels import interpret, lanes, ring, waiting
+from unisono.engine.kernels import interpret, ring, waiting
 from unisono.engine.kernels.ring_buffer import CAPACITY, CURSOR_WORDS, CursorWord, HeaderWord
 
 DATA = 1 << 30
 """A word of memory that other words are about."""
-STATES, PLAN, CONTROL, CURSORS, RING, TARGET, PAIRS, STAGE, FLAGS, LANES, ROW, OUT = (n << 40 for n in range(1, 13))
+STATES, PLAN, CONTROL, CURSORS, RING, TARGET, PAIRS, STAGE, FLAGS, LANES, ROW, OUT, OWN = (
+    n << 40 for n in range(1, 14)
+)
 NUMBER = CONTROL + 8 * LineWord.NUMBER + 8
 
 
@@ -79,7 +80,7 @@ def sees_change(memory: Memory, others: dict[str, Any]) -> bool:
 def offer(memory: Memory, others: dict[str, Any]) -> None:
     """Make a ring, then say where it is."""
     memory.write(RING + CAPACITY, 4096)
-    as_python(waiting.publish_and_wake, memory, others)(PAIRS + 16, RING, 0)
+    as_python(waiting.publish, memory, others)(PAIRS + 16, RING, 0)
 
 
 def accepts(memory: Memory, others: dict[str, Any]) -> bool:
@@ -228,118 +229,6 @@ def test_what_may_be_overwritten_has_been_copied(name: str) -> None:
     assert len(results) > 1
     assert not any(results)
     assert any(copies_what_comes_later(name, {"store_release": "write"}))
-
-
-# The threads of a rank
-
-
-class Blocked(Exception):
-    """A thread waits, or has done what a scene is about."""
-
-
-def block(*_: int) -> None:
-    raise Blocked
-
-
-def set_lanes(memory: Memory) -> int:
-    """The state of a rank that shares moves of 16 elements with a helper, in two pieces; before, one of 24."""
-    state = set_state(memory, 0)
-    for at, word, value in (
-        (state, StateWord.LANES, LANES), (PLAN, PlanWord.ITEM, 8), (PLAN, PlanWord.LANES, 2),
-        (PLAN, PlanWord.LANE_BYTES, 64), (ROW, RowWord.NIN, 1), (ROW, RowWord.NOUT, 1), (LANES, LaneWord.COUNT, 24),
-    ):  # fmt: skip
-        memory.write(at + 8 * word, value)
-    return state
-
-
-def share(memory: Memory, state: int, others: dict[str, Any]) -> None:
-    quiet = {"pause": block, "sched_yield": block, **others}
-    assert as_python(lanes.share, memory, quiet)(PLAN, ROW, 0, 16, TARGET, TARGET + 64, 0, state) == DONE
-
-
-def goes_wrong(caller: dict[str, Any], helper: dict[str, Any]) -> Iterator[bool]:
-    """A helper makes both pieces of a move: is it another move, or does the caller not see what it has written?"""
-
-    def run(choose: Callable[[int], int]) -> bool:
-        memory = Memory(choose)
-        thread, other = memory.running, Process()
-        state, counts = set_lanes(memory), list[int]()
-        memory.running = other
-        memory.know_all()
-        memory.running = thread
-
-        def piece(_: int, k: int, *__: int) -> None:
-            counts.append(memory.read(LANES + 8 * LaneWord.COUNT))
-            memory.write(OUT + 8 * k, 1)
-
-        def take(*_: int) -> None:
-            memory.running = other
-            as_python(lanes._take, memory, {"_piece": piece, **helper})(LANES, 0, 0)
-            memory.running = thread
-
-        try:
-            share(memory, state, {"_take": take, **caller})
-        except Blocked:
-            return any(count != 16 for count in counts)
-        return counts != [16, 16] or not all(memory.read(OUT + 8 * k) for k in range(2))
-
-    return explore(run)
-
-
-def test_helpers_see_the_move_and_the_caller_what_they_have_written() -> None:
-    results = list(goes_wrong({}, {}))
-    assert len(results) > 1
-    assert not any(results)
-    assert any(goes_wrong({"swap": "unordered_swap"}, {}))
-    assert any(goes_wrong({"load_acquire": "read"}, {}))
-    assert any(goes_wrong({}, {"add": "unordered_add"}))
-
-
-def helper_sleeps_on(moment: int, caller: dict[str, Any], helper: dict[str, Any]) -> Iterator[bool]:
-    """A helper goes to sleep while its caller shares a move: does it sleep on? moment: as in `sleeps_on`."""
-
-    def run(choose: Callable[[int], int]) -> bool:
-        memory = Memory(choose)
-        thread, other = memory.running, Process()
-        state, asleep, woken = set_lanes(memory), False, False
-
-        def doze(_: int, at: int, seen: int, __: int) -> None:
-            nonlocal asleep
-            memory.fence()  # the system's, before it compares
-            asleep = memory.read(at - 4) >> 32 == seen
-            raise Blocked
-
-        def sleep(now: int) -> None:
-            if now == moment:
-                memory.running = other
-                quiet = {"_HELPER_SPINS": 1, "pause": lambda: None, "futex_wait": doze, "_take": block, **helper}
-                with suppress(Blocked):
-                    as_python(lanes.help_lanes, memory, quiet)(LANES, 0, 0)
-                memory.running = thread
-
-        def swap(at: int, value: int) -> int:
-            before: int = getattr(memory, caller.get("swap", "swap"))(at, value)
-            if at == LANES + 8 * LaneWord.JOB:
-                sleep(1)
-            return before
-
-        def wake(*_: int) -> None:
-            nonlocal woken
-            woken = True
-
-        sleep(0)
-        with suppress(Blocked):
-            share(memory, state, {**caller, "swap": swap, "syscall": wake, "_take": block})
-        sleep(2)
-        return asleep and not woken
-
-    return explore(run)
-
-
-def test_a_helper_sees_the_move_or_the_caller_sees_it_sleep() -> None:
-    assert not any(result for moment in range(3) for result in helper_sleeps_on(moment, {}, {}))
-    assert any(result for moment in range(3) for result in helper_sleeps_on(moment, {"swap": "unordered_swap"}, {}))
-    assert any(result for moment in range(3) for result in helper_sleeps_on(moment, {}, {"add": lambda *_: 0}))
 
 
 # Sleepers

@@ -6,6 +6,7 @@ See test_weak_memory.py.
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from tests.support.weak_memory import Memory, Page, Scene, Weak, allowed, as_python
 from unisono.engine.compile.program import PlanWord, StateWord
 from unisono.engine.kernels import interpret
-from unisono.engine.logs.plan_registry import PlanRegistry
+from unisono.engine.logs.plan_registry import GroupNote, PlanRegistry
 from unisono.engine.logs.rank_logs import (
     CallLog,
     LoggedRow,
@@ -128,6 +129,23 @@ def is_a_note(memory: Memory) -> bool:
     return (number, nbytes, data) in [(7, 70, b"old"), (8, 80, b"new")] or not number
 
 
+GROUPS = [GroupNote(name, 4096, 0, 2, "", 0, number) for number, name in enumerate("ab", 1)]
+
+
+def note_group(memory: Memory, number: int) -> None:
+    """Remove the first note, and write another one in its place."""
+    made = registry(memory)
+    made._changes = itertools.count(number)
+    if number > 1:
+        made.remove_group(1)
+    made.set_group(1, GROUPS[number - 1])
+
+
+def is_a_group(memory: Memory) -> bool:
+    number, _, data = registry(memory)._read(1)
+    return not number or data in [json.dumps(note).encode() for note in GROUPS]
+
+
 SCENES = {
     "calls": Scene(lambda m: call(m, 1, 2, 3, 4), lambda m: call(m, 5, 6, 7, ended=7), are_calls),
     "a call that an error ends": Scene(lambda m: call(m, 1, 2, 3, 4), leave_in_python, are_calls),
@@ -148,6 +166,11 @@ SCENES = {
         lambda m: registry(m)._write(1, 8, b"new", 80),
         is_a_note,
     ),
+    "note on a group": Scene(
+        lambda m: note_group(m, 1),
+        lambda m: note_group(m, 2),
+        is_a_group,
+    ),
 }
 
 
@@ -164,19 +187,23 @@ def test_without_an_order_it_does_not(weak: Weak, name: str, mutant: str) -> Non
     assert not all(allowed(weak, SCENES[name], mutant))
 
 
+KERNELS = ("calls", "rows")
+"""What kernels log."""
+
+
 def by_kernel(name: str, others: dict[str, Any]) -> Scene:
     if name == "calls":
         return Scene(lambda m: call(m, 1, 2, 3, 4), lambda m: call_by_kernel(m, others), are_calls)
     return Scene(lambda m: write_rows(m, 1, 2, 3, 4), lambda m: write_rows_by_kernel(m, others), are_rows)
 
 
-@pytest.mark.parametrize("name", ["calls", "rows"])
+@pytest.mark.parametrize("name", KERNELS)
 def test_a_reader_sees_what_a_kernel_has_logged(weak: Weak, name: str) -> None:
     results = list(allowed(weak, by_kernel(name, {})))
     assert len(results) > 1
     assert all(results)
 
 
-@pytest.mark.parametrize("name", ["calls", "rows"])
+@pytest.mark.parametrize("name", KERNELS)
 def test_without_release_stores_it_does_not(weak: Weak, name: str) -> None:
     assert not all(allowed(weak, by_kernel(name, {"store_release": "write"})))

@@ -176,6 +176,11 @@ SCENES = {
         lambda m: wait_status(m).set_wait(WAITS[1]),
         lambda m: wait_status(m).wait in [*WAITS, None],
     ),
+    "wait on another host": Scene(
+        lambda m: on(m).set_wait(WAITS[0]),
+        lambda m: on(m).set_wait(WAITS[1]),
+        lambda m: on(m).wait in [*WAITS, None],
+    ),
     "signature": Scene(
         nothing,
         lambda m: Host.enter_call(host(m, LINES), SimpleNamespace(note=1, signature=77)),  # type: ignore[arg-type]

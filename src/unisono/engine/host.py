@@ -50,7 +50,6 @@ _MOST_PROGRAMS = 256
 
 _JOIN_S, _ASK_S = 0.05, 0.0002
 
-
 _KERNELS = (
     "interpret.run", "waiting.time_wakes", "waiting.read_cycles", "waiting.wait", "waiting.publish", "waiting.register",
 )  # fmt: skip
@@ -281,10 +280,8 @@ class Host:
 
     def all_have_ended(self) -> bool:
         """Have all other ranks finished the last call?"""
-        segment = int(self._state[StateWord.SEGMENT])
-        return all(
-            _seen(line, _PROGRESS) >= segment << STEP_BITS for q, line in enumerate(self._lines) if q != self.rank
-        )
+        goal = int(self._state[StateWord.SEGMENT]) << STEP_BITS
+        return all(_seen(line, _PROGRESS) >= goal for q, line in enumerate(self._lines) if q != self.rank)
 
     def has_ended(self, rank: int) -> bool:
         """Has a rank finished this rank's current call?"""
