@@ -19,8 +19,8 @@ from tests.conftest import examples
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, InternalError, OutOfMemory
 from unisono.base.records import CallRecord
-from unisono.engine.memory.arena import _HEADER, _SEALS, ENTRIES, KEY_BYTES, PAGE, Arena, RegionTable
-from unisono.engine.memory.board import BOARD_BYTES, Board
+from unisono.engine.memory.arena import _HEADER, _SEALS, ENTRIES, KEY_BYTES, Arena, RegionTable
+from unisono.engine.memory.board import BOARD_BYTES, PAGE, Board
 from unisono.engine.memory.heap import Heap
 from unisono.engine.memory.sub_arena import Lender
 from unisono.engine.process.alive import watch_process

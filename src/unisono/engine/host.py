@@ -26,7 +26,8 @@ from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
 from .logs.plan_registry import GroupNote, PlanNote
 from .logs.rank_logs import CALLS, CallLog, RowWriter, row_log_bytes
-from .memory.arena import LINE, Arena
+from .memory.arena import Arena
+from .memory.board import LINE
 from .memory.heap import Heap
 from .memory.sub_arena import Lender, SubArena
 from .memory_order import order
