@@ -141,8 +141,7 @@ class Host:
     def _join(self, witness: int, content: int) -> None:
         """Let peers try whether system calls reach a word of this process."""
         line = self._lines[self.rank]
-        line[LineWord.WITNESS], line[LineWord.CONTENT] = witness, content
-        line[LineWord.STAGES] = 0
+        line[LineWord.WITNESS], line[LineWord.CONTENT], line[LineWord.STAGES] = witness, content, 0
         order()
         line[LineWord.PID] = os.getpid()
 
