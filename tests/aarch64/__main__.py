@@ -8,7 +8,7 @@ The emulator translates the instructions of each process, so Numba compiles, ker
 AArch64, with its numbers of system calls. What it does not show:
 
 - The order of memory is that of the processor below. So an order that is missing is not found: for that there are
-  tests/engine/test_weak_memory.py and test_aarch64_code.py.
+  tests/engine/test_weak_memory.py, test_weak_kernels.py, test_weak_logs.py and test_aarch64_code.py.
 - Pages have 4 KiB, as below. For pages of 16 and 64 KiB there is tests/engine/test_page_sizes.py.
 - QEMU has no `process_vm_readv`, so ranks stage private tensors; no robust lists, so a sentinel's end is not seen; and
   it does not tell how a process has ended that is no child (PIDFD_GET_INFO).

@@ -3,17 +3,17 @@
 So two processes would see different times at which the process has started. They see the same by the main thread.
 """
 
+import builtins
+import io
 import os
-from pathlib import Path
+from typing import Any
 
-_read_text = Path.read_text
+_open = builtins.open
 
 
-def _true_text(path: Path, encoding: str | None = None, errors: str | None = None) -> str:
+def _true_file(file: Any, *how: Any, **named: Any) -> Any:
     own = os.getpid()
-    return _read_text(
-        Path(f"/proc/self/task/{own}/stat") if str(path) == f"/proc/{own}/stat" else path, encoding, errors
-    )
+    return _open(f"/proc/self/task/{own}/stat" if str(file) == f"/proc/{own}/stat" else file, *how, **named)
 
 
-Path.read_text = _true_text  # type: ignore[method-assign]
+builtins.open = io.open = _true_file

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from tests.support.worlds import Worlds
 from unisono import MismatchError
 from unisono.base.records import CallRecord
 from unisono.engine.clock import Clock, read_cycles
+from unisono.engine.compile.program import StateWord
 from unisono.engine.kernels import interpret, kernel, unit
 from unisono.engine.kernels.compiled import compiled, object_file
 from unisono.engine.logs.plan_registry import PLAN_REGISTRY_BYTES, GroupNote, PlanNote, PlanRegistry
@@ -189,15 +191,16 @@ def test_calls_over_several_hosts_are_logged_with_their_parts() -> None:
         assert all(" over 2x2" in algorithm for _, algorithm in said)
 
 
-def log(rows: list[tuple[int, int, int, int, int]], room: int) -> RowLog:
-    memory = bytearray(row_log_bytes(room))
-    for k, row in enumerate(rows):
-        struct.pack_into("<5q", memory, row_log_bytes(k), *row)
+def log(rows: list[tuple[int, int, int, int, int]], first: int = 1) -> RowLog:
+    """A log of 8 rows, which count from `first`."""
+    memory = bytearray(row_log_bytes(8))
+    for count, row in enumerate(rows, first):
+        struct.pack_into("<6q", memory, row_log_bytes((count - 1) % 8), count, *row)
     return RowLog(memoryview(memory))
 
 
 def test_segments_are_counted_in_each_call_and_a_row_without_an_end_goes_on() -> None:
-    found = log([(1, 7, REUSE, 10, 11), (1, 7, 0, 12, 15), (1, 8, 0, 16, 19), (2, 9, 3, 30, 19)], 8).read()
+    found = log([(1, 7, REUSE, 10, 11), (1, 7, 0, 12, 15), (1, 8, 0, 16, 19), (2, 9, 3, 30, 19)]).read()
     assert found == [
         LoggedRow(1, 0, REUSE, 10, 11), LoggedRow(1, 0, 0, 12, 15), LoggedRow(1, 1, 0, 16, 19),
         LoggedRow(2, 0, 3, 30, 0),
@@ -205,8 +208,30 @@ def test_segments_are_counted_in_each_call_and_a_row_without_an_end_goes_on() ->
 
 
 def test_a_log_that_has_gone_round_leaves_out_the_call_that_it_has_in_part() -> None:
-    found = log([(3, 9, 1, 40, 41), (1, 7, 1, 20, 21), (2, 8, 0, 30, 31), (3, 9, 0, 38, 39)], 4).read()
-    assert [(row.number, row.row) for row in found] == [(2, 0), (3, 0), (3, 1)]
+    rows = [(call, call, row, 10 * call + row, 10 * call + row) for call in range(1, 6) for row in range(2)]
+    found = log(rows[-8:], 3).read()  # it leaves out two, since the next row may overwrite them
+    assert [(row.number, row.row) for row in found] == [(4, 0), (4, 1), (5, 0), (5, 1)]
+
+
+def test_rows_behind_one_that_is_being_written_are_left_out() -> None:
+    memory = bytearray(row_log_bytes(8))
+    for count in (1, 2, 4):
+        struct.pack_into("<6q", memory, row_log_bytes(count - 1), count, 1, 1, count, 10 * count, 10 * count + 5)
+    assert [row.row for row in RowLog(memoryview(memory)).read()] == [1, 2]
+
+
+def test_a_row_that_an_error_has_ended_stays() -> None:
+    """The kernel logs the rows of the next call behind it."""
+    memory = np.zeros(row_log_bytes(8) // 8, np.int64)
+    state = np.zeros(StateWord.WORDS, np.int64)
+    state[StateWord.ROW_LOG], state[StateWord.ROW_LOG_MASK] = memory.ctypes.data, 7
+    for call in (1, 1, 2):  # the rank comes back to the row of call 1
+        state[StateWord.CALL] = call
+        interpret._begin_row(state.ctypes.data, 5, 0)
+    interpret._end_row(state.ctypes.data)
+    one, two = RowLog(memoryview(memory)).read()
+    assert (one.number, one.ended, two.number) == (1, 0, 2)
+    assert one.began < two.began < two.ended
 
 
 class WithoutLogging(ast.NodeTransformer):

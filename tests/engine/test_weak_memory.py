@@ -2,65 +2,38 @@
 
 The functions of the code run here themselves, on memory that shows readers every value that they may see
 (`tests.support.weak_memory`). Mutants leave out the order of the writer, or that of the reader: each must show a result
-that is forbidden. The model does not move writes in front of earlier reads.
+that is forbidden. Logs are in test_weak_logs.py, kernels in test_weak_kernels.py.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
-from types import FunctionType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.weak_memory import Memory, Page, Process, Scene, Weak, allowed, explore
-from unisono.base.linux import FUTEX
+from tests.support.weak_memory import Memory, Page, Process, Scene, Weak, allowed, explore, host, nothing
 from unisono.base.records import DepartureKind, Proposal, Wait
+from unisono.engine import host as host_module
 from unisono.engine import memory_order
-from unisono.engine.compile.program import DONE, LineWord, PlanWord, StateWord
+from unisono.engine.compile.program import LineWord
 from unisono.engine.host import Host
-from unisono.engine.kernels import interpret, ring, waiting
-from unisono.engine.kernels.ring_buffer import CAPACITY, CURSOR_WORDS, CursorWord, HeaderWord
-from unisono.engine.logs.plan_registry import PlanRegistry
-from unisono.engine.logs.rank_logs import CallLog, MessageLog, log_bytes, message_log_bytes
-from unisono.engine.memory import board
-from unisono.engine.memory.arena import RegionTable
+from unisono.engine.memory import sub_arena
+from unisono.engine.memory.arena import LINE, RegionTable
 from unisono.engine.memory.board import BOARD_BYTES, WHEREABOUTS_BYTES, Board, Topic, WaitStatus
-from unisono.hosts.sentinel.regions import Regions
+from unisono.engine.memory.sub_arena import SubArena
+from unisono.hosts.sentinel.regions import Regions, _Pages
 from unisono.hosts.span import Span
 
-BEGIN, DATA, GONE = 1 << 20, 1 << 30, 64
-"""Where the pages of a scene begin, a word of memory that a page is about, and where a board has its departure."""
-
-
-@pytest.fixture
-def weak(monkeypatch: pytest.MonkeyPatch) -> Weak:
-    """Code that runs on a processor that keeps no order. Sets of ranks are short: fewer words, fewer choices."""
-    made = Weak()
-    monkeypatch.setattr(memory_order, "KEEPS_ORDER", False)
-    monkeypatch.setattr(memory_order, "fence", made.order)
-    monkeypatch.setattr(board, "fence", made.fence)
-    monkeypatch.setattr(board, "_SET_WORDS", 1)
-    monkeypatch.setattr(board, "_PLACE_WORDS", 5)
-    return made
+BEGIN, LINES, DATA, TARGET = 1 << 20, 1 << 25, 1 << 30, 1 << 35
+"""Where the page of a scene is, and a control line; a word of memory that a page is about; and where it is copied."""
+GONE, CALL = 64, 2112
+"""Where a board has its departure, and its call of number 1."""
 
 
 def on(memory: Memory) -> Board:
     return Board(Page(memory, BEGIN, BOARD_BYTES))  # type: ignore[arg-type]
-
-
-def log(memory: Memory) -> CallLog:
-    return CallLog(Page(memory, BEGIN, log_bytes(4)))  # type: ignore[arg-type]
-
-
-def messages(memory: Memory, *numbers: int) -> MessageLog:
-    """A log of 4 messages, after it has logged those of these numbers."""
-    made = MessageLog(Page(memory, BEGIN, message_log_bytes(4)))  # type: ignore[arg-type]
-    made._numbers = itertools.count(numbers[0] if numbers else 1)
-    for number in numbers:
-        assert made.write(0, 100 + number, 0, 0, 200 + number, 0, 0) == number
-    return made
 
 
 def wait_status(memory: Memory) -> WaitStatus:
@@ -69,28 +42,6 @@ def wait_status(memory: Memory) -> WaitStatus:
 
 def table(memory: Memory) -> RegionTable:
     return RegionTable(Page(memory, BEGIN, 64))  # type: ignore[arg-type]
-
-
-def registry(memory: Memory) -> PlanRegistry:
-    return PlanRegistry(Page(memory, BEGIN, 1024))  # type: ignore[arg-type]
-
-
-def nothing(memory: Memory) -> None:
-    pass
-
-
-def enter(memory: Memory, *numbers: int) -> None:
-    for number in numbers:
-        log(memory).enter(number, 100 + number, 10 * number)
-
-
-def is_a_call(call: Any) -> bool:
-    return bool((call.note, call.entered) == (100 + call.number, 10 * call.number))
-
-
-def is_a_note(memory: Memory) -> bool:
-    number, nbytes, data = registry(memory)._read(1)
-    return (number, nbytes, data) in [(7, 70, b"old"), (8, 80, b"new")] or not number
 
 
 WAITS = [Wait(f"g{k}", f"c{k}", (k,)) for k in range(2)]
@@ -104,26 +55,62 @@ def image_is_whole(memory: Memory) -> bool:
     return record in [(7, b"old"), (8, b"new")] or not record[0]
 
 
-def host(memory: Memory) -> Any:
-    """The words of a host over which calls begin; the number of the call is 1."""
-    line = Page(memory, BEGIN, 128).cast("Q")
-
-    def publish(address: int, word: int, _: int) -> None:
-        memory_order.order()
-        memory.write(address, word)
-
-    made = SimpleNamespace(
-        words={int(StateWord.CALL): 1}, log=SimpleNamespace(enter=lambda *_: None), _cycles=lambda: 0, rank=0,
-        _lines=[line], _line=BEGIN, _tags=[[]], _publish=publish, _asleep=0, _state={StateWord.SEGMENT: 0},
-        call_number=1,
-    )  # fmt: skip
-    made._entries = lambda rank: Host._entries(made, rank)
-    return made
-
-
 def sees_signature(memory: Memory) -> bool:
-    seen = host(memory)
+    seen = host(memory, LINES)
     return Host.entered(seen, 0) < 1 or Host.signature(seen, 0, 1) == 77
+
+
+def crosses(memory: Memory) -> bool:
+    """Does a rank that has seen its peer join reach the word of the peer?"""
+    line = host(memory, LINES)._lines[0]
+    made = SimpleNamespace(
+        rank=1, size=2, _lines=[line, {LineWord.PID: 1, LineWord.STAGES: 0}], _crosses=None,
+        _reaches=lambda _: (line[LineWord.WITNESS], line[LineWord.CONTENT]) == (5, 6),
+    )  # fmt: skip
+    made.cross_no_more = lambda: setattr(made, "_crosses", False)
+    joined: Any = Host.crosses_memory.fget(made)  # type: ignore[attr-defined]
+    return (joined is False and made._crosses is None) or made._crosses
+
+
+def across(memory: Memory) -> None:
+    memory.write(DATA, 1)
+    Host.set_across(host(memory, LINES))
+
+
+def pages(memory: Memory) -> _Pages:
+    """A control line and a board, as a sentinel has them."""
+    return _Pages(Page(memory, LINES, LINE), on(memory))  # type: ignore[arg-type]
+
+
+def image(*, gone: bool = False) -> bytes:
+    """A rank that is in call 1, and may have gone."""
+    line, page = bytearray(LINE), bytearray(BOARD_BYTES)
+    Board(memoryview(page))._write(CALL, 1, b"call")
+    if gone:
+        Board(memoryview(page))._write(GONE, 1, b"gone")
+    words = memoryview(line).cast("Q")
+    words[LineWord.NUMBER + 1], words[LineWord.SIGNATURE + 1] = 1, 77
+    return bytes(line + page)
+
+
+def is_a_rank(line: Any, board: Board) -> bool:
+    """What a board says of a call is there when the call is, and the last call when the rank has gone."""
+    gone = bool(board._read(GONE, 1))
+    entered = line[LineWord.NUMBER + 1] == 1
+    if not entered:
+        return not gone
+    memory_order.order()
+    return line[LineWord.SIGNATURE + 1] == 77 and board._read(CALL, 1) == b"call"
+
+
+def enter_call(memory: Memory) -> None:
+    on(memory)._write(CALL, 1, b"call")
+    Host.enter_call(host(memory, LINES), SimpleNamespace(note=1, signature=77))  # type: ignore[arg-type]
+
+
+def reads_a_rank(memory: Memory) -> bool:
+    seen = pages(memory).read()
+    return is_a_rank(memoryview(seen[:LINE]).cast("Q"), Board(memoryview(seen[LINE:])))
 
 
 def news(memory: Memory) -> Any:
@@ -190,33 +177,37 @@ SCENES = {
         lambda m: wait_status(m).set_wait(WAITS[1]),
         lambda m: wait_status(m).wait in [*WAITS, None],
     ),
-    "note": Scene(
-        lambda m: registry(m)._write(1, 7, b"old", 70),
-        lambda m: registry(m)._write(1, 8, b"new", 80),
-        is_a_note,
-    ),
-    "log of calls": Scene(
-        lambda m: enter(m, 1, 2, 3, 4),
-        lambda m: enter(m, 5, 6, 7),
-        lambda m: all(map(is_a_call, log(m).read())),
-    ),
-    "log of messages": Scene(
-        lambda m: messages(m, 1, 2, 3, 4),
-        lambda m: messages(m, 5, 6),
-        lambda m: all((one.tag, one.nbytes) == (100 + one.number, 200 + one.number) for one in messages(m).read()),
-    ),
-    "latest call": Scene(
-        lambda m: enter(m, 1, 2, 3, 4),
-        lambda m: enter(m, 5),
-        lambda m: is_a_call(log(m).latest()),
+    "wait on another host": Scene(
+        lambda m: on(m).set_wait(WAITS[0]),
+        lambda m: on(m).set_wait(WAITS[1]),
+        lambda m: on(m).wait in [*WAITS, None],
     ),
     "signature": Scene(
         nothing,
-        lambda m: Host.enter_call(host(m), SimpleNamespace(note=1, signature=77)),  # type: ignore[arg-type]
+        lambda m: Host.enter_call(host(m, LINES), SimpleNamespace(note=1, signature=77)),  # type: ignore[arg-type]
         sees_signature,
     ),
+    "joining": Scene(nothing, lambda m: Host._join(host(m, LINES), 5, 6), crosses),
+    "messages are done": Scene(nothing, across, lambda m: Host.across(host(m, LINES), 0) < 1 or m.read(DATA) == 1),
+    "taking a place": Scene(
+        lambda m: [on(m).set_process(5, 9), on(m)._write(GONE, 1, b"gone")],
+        lambda m: on(m).hand_over(6, 10),
+        lambda m: on(m).pid != 6 or (on(m).ticks == 10 and not on(m)._read(GONE, 1)),
+    ),
+    "copy of a rank": Scene(
+        nothing,
+        lambda m: pages(m).write(image(gone=True), keep_gone=False),
+        lambda m: is_a_rank(host(m, LINES)._lines[0], on(m)),
+    ),
+    "image of a rank": Scene(nothing, enter_call, reads_a_rank),
     "news": Scene(nothing, depart, sees_departure),
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank does not wait for ranks that join just now."""
+    monkeypatch.setattr(host_module, "_JOIN_S", -1.0)
 
 
 @pytest.mark.parametrize("name", SCENES)
@@ -261,216 +252,57 @@ def test_without_a_full_fence_both_may_be_blind(weak: Weak) -> None:
     assert any(both_are_blind(weak))
 
 
-# The kernels' source, as Python
+class Copied(NamedTuple):
+    """say: the reader of memory says that it needs it no more. hears: does the owner see that?"""
+
+    say: Callable[[Memory], object]
+    hears: Callable[[Memory], object]
 
 
-def as_python(function: Any, memory: Memory, others: dict[str, Any]) -> Any:
-    """A function of a kernel that works on this memory.
-
-    others: other values of names, there and where it calls: functions, or names of what the memory does.
-    """
-    names = {
-        "load": memory.read, "store": memory.write, "load_acquire": memory.acquire, "store_release": memory.release,
-        "acquire_fence": memory.acquire_fence, "signal_fence": lambda: None, "load_half": lambda _: 0,
-        "cycles": lambda: 1, "now_ns": lambda: 1, "_wait": lambda *_: 0,
-        "memcpy": lambda to, source, count: [memory.write(to + k, memory.read(source + k)) for k in range(0, count, 8)],
-    }  # fmt: skip
-    names |= {name: getattr(memory, other) if isinstance(other, str) else other for name, other in others.items()}
-    code = function.py_func
-    called = {
-        name: as_python(code.__globals__[name], memory, others)
-        for name in code.__code__.co_names
-        if name not in names and hasattr(code.__globals__.get(name), "py_func")
-    }
-    return FunctionType(code.__code__, {**code.__globals__, **called, **names})
+def uses_it(memory: Memory) -> bool:
+    """Does a member use the memory of its group, so that it looks for it no more?"""
+    words = SimpleNamespace(from_address=lambda at: SimpleNamespace(value=memory.read(at)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sub_arena, "ctypes", SimpleNamespace(c_int64=words))
+        return SubArena.used_by(SimpleNamespace(control=lambda _: LINES), 0)  # type: ignore[arg-type]
 
 
-STATES, PLAN, CONTROL, CURSORS, RING, TARGET = (n << 40 for n in range(1, 7))
-NUMBER = CONTROL + 8 * LineWord.NUMBER + 8
+def finds_and_joins(memory: Memory) -> None:
+    assert table(memory).find(KEY) == 4096
+    Host._join(host(memory, LINES), 5, 6)
 
 
-def set_state(memory: Memory, me: int) -> int:
-    """The state of rank `me` of 2, in call 1."""
-    state = STATES + (me << 30)
-    words = {
-        StateWord.RANKS: 2, StateWord.ME: me, StateWord.CALL: 1, StateWord.CONTROL: CONTROL,
-        StateWord.ADDRESSES: state + (1 << 20), StateWord.LOG: state + (2 << 20),
-    }  # fmt: skip
-    for word, value in words.items():
-        memory.write(state + 8 * word, value)
-    for word, value in ((PlanWord.SIGNATURE, 77), (PlanWord.SHARED, 99)):
-        memory.write(PLAN + 8 * word, value)
-    return state
-
-
-def set_cursor(memory: Memory, side: int) -> int:
-    cursor = CURSORS + (side << 20)
-    assert CURSOR_WORDS < 1 << 17
-    for word, value in ((CursorWord.RING, RING), (CursorWord.DONE, -1)):
-        memory.write(cursor + 8 * word, value)
-    memory.write(RING + CAPACITY, 4096)
-    return cursor
-
-
-def pass_gate(memory: Memory, me: int, others: dict[str, Any]) -> int:
-    state = set_state(memory, me)
-    status: int = as_python(interpret._gate, memory, others)(PLAN, 0, 1000 + me, 2000 + me, state)
-    return status
-
-
-def sees_gate(memory: Memory, others: dict[str, Any]) -> bool:
-    state = STATES + (1 << 30)
-    if pass_gate(memory, 1, others) != DONE:
-        return True
-    addresses = state + (1 << 20) + 16
-    return (memory.read(addresses), memory.read(addresses + 8)) == (1000, 2000)
-
-
-def post(memory: Memory, others: dict[str, Any]) -> None:
-    memory.write(DATA, 1)
-    as_python(interpret.publish_and_wake, memory, others)(CONTROL + 8 * LineWord.PROGRESS, 5, 0)
-
-
-def sees_post(memory: Memory, others: dict[str, Any]) -> bool:
-    state = set_state(memory, 1)
-    return not as_python(interpret._progress, memory, others)(CONTROL, 0, 5, state) or memory.read(DATA) == 1
-
-
-def send(memory: Memory, others: dict[str, Any]) -> None:
-    cursor = set_cursor(memory, 0)
-    memory.write(cursor + 8 * (CursorWord.HEADER + HeaderWord.NBYTES), 8)
-    memory.write(DATA, 7)
-    assert as_python(ring.write, memory, others)(cursor, DATA) == 1
-
-
-def receives(memory: Memory, others: dict[str, Any]) -> bool:
-    cursor = set_cursor(memory, 1)
-    if not as_python(ring.read_header, memory, others)(cursor):
-        return True
-    done = as_python(ring.read_payload, memory, others)(cursor, TARGET)
-    return done == 1 and memory.read(TARGET) == 7
-
-
-def log_calls(memory: Memory, others: dict[str, Any]) -> None:
-    state = set_state(memory, 0)
-    memory.write(state + 8 * StateWord.LOG, BEGIN)
-    memory.write(state + 8 * StateWord.LOG_MASK, 3)
-    for number in (5, 6, 7):
-        memory.write(state + 8 * StateWord.CALL, number)
-        memory.write(PLAN + 8 * PlanWord.NOTE, 100 + number)
-        as_python(interpret._log, memory, others)(PLAN, state)
-
-
-def sees_log(memory: Memory, others: dict[str, Any]) -> bool:
-    return all(call.note == 100 + call.number for call in log(memory).read())
-
-
-def leave(memory: Memory, others: dict[str, Any]) -> None:
-    """Give the call up, then overwrite the tensor that peers may still read."""
-    memory.release(NUMBER, 1)
-    gives_up = host(memory)
-    gives_up._lines, gives_up._line = [Page(memory, CONTROL, 128).cast("Q")], CONTROL
-    Host._sign_off(gives_up, tag=False, line=True)
-    memory.write(DATA, 9)
-
-
-def sees_leaver(memory: Memory, others: dict[str, Any]) -> bool:
-    value = memory.read(DATA)
-    signature = 77
-    return as_python(interpret._no_rank_has_left, memory, others)(CONTROL, 1, signature, 1) != DONE or value == 0
-
-
-def sign(memory: Memory) -> None:
-    memory.write(NUMBER + 8 * (LineWord.SIGNATURE - LineWord.NUMBER), 77)
-    memory.write(NUMBER, 1)
-
-
-KERNEL_SCENES: dict[str, tuple[Callable[[Memory], object], Callable[..., object], Callable[..., bool]]] = {
-    "gate": (nothing, lambda m, others: pass_gate(m, 0, others), sees_gate),
-    "progress": (nothing, post, sees_post),
-    "ring": (nothing, send, receives),
-    "log of calls": (lambda m: enter(m, 1, 2, 3, 4), log_calls, sees_log),
-    "a rank that leaves": (sign, leave, sees_leaver),
+COPIED = {
+    "memory that was let go": Copied(lambda m: on(m).set_let_go(), lambda m: on(m).let_go),
+    "an entry that was found": Copied(finds_and_joins, uses_it),
 }
-KERNEL_MUTANTS = [
-    ("gate", {"store_release": "write"}, {}), ("gate", {}, {"load_acquire": "read"}),
-    ("progress", {"store_release": "write"}, {}), ("progress", {}, {"load_acquire": "read"}),
-    ("ring", {"store_release": "write"}, {}), ("ring", {}, {"load_acquire": "read"}),
-    ("log of calls", {"store_release": "write"}, {}), ("a rank that leaves", {}, {"acquire_fence": "order_nothing"}),
-]  # fmt: skip
 
 
-def kernel_scene(name: str, writer: dict[str, Any], reader: dict[str, Any]) -> Scene:
-    known, write, read = KERNEL_SCENES[name]
-    return Scene(known, lambda m: write(m, writer), lambda m: read(m, reader))
-
-
-@pytest.mark.parametrize("name", KERNEL_SCENES)
-def test_a_kernel_sees_what_was_published(weak: Weak, name: str) -> None:
-    results = list(allowed(weak, kernel_scene(name, {}, {})))
-    assert len(results) > 1
-    assert all(results)
-
-
-@pytest.mark.parametrize(("name", "writer", "reader"), KERNEL_MUTANTS)
-def test_a_kernel_without_an_order_does_not(
-    weak: Weak, name: str, writer: dict[str, Any], reader: dict[str, Any]
-) -> None:
-    assert not all(allowed(weak, kernel_scene(name, writer, reader)))
-
-
-def test_a_rank_that_leaves_orders_its_sign_off(weak: Weak) -> None:
-    assert not all(allowed(weak, kernel_scene("a rank that leaves", {}, {}), "writer"))
-
-
-FLAG = CONTROL + 8 * LineWord.ASLEEP
-
-
-def sleeps_on(weak: Weak, moment: int, fenced: str) -> Iterator[bool]:
-    """A rank goes to sleep while another writes: does it sleep on, because neither sees what the other has written?
-
-    moment: when it does so. 0: before the writer stores its word; 1: between that and its look at the flag; 2: then.
-    fenced: the processes in which the sleeper's `membarrier` puts a fence.
-    """
+def copies_what_comes_later(weak: Weak, scene: Copied, mutant: str) -> Iterator[bool]:
+    """A process copies a word, then says so; when its owner sees that, the owner writes it: is the new value copied?"""
 
     def run(choose: Callable[[int], int]) -> bool:
         weak.memory = memory = Memory(choose)
-        writer, sleeper = Process(), Process()
-        goal, asleep, woken = CONTROL + 8 * LineWord.PROGRESS, False, False
-
-        def syscall(number: int, *_: int) -> None:
-            nonlocal woken
-            if number == FUTEX:
-                woken = True
-                return
-            for process in {"all": [sleeper, writer, sleeper], "own": [sleeper], "none": []}[fenced]:
-                memory.running = process
-                memory.fence()
-            memory.running = sleeper
-
-        others = {"syscall": syscall, "load_half": memory.acquire, "store_half": memory.release}
-        others["add_half"] = lambda at, count: memory.release(at, memory.acquire(at) + count)
-
-        def sleep(now: int) -> None:
-            nonlocal asleep
-            if now == moment:
-                memory.running = sleeper
-                as_python(waiting.announce, memory, others)(FLAG)
-                asleep = not as_python(waiting.has_changed, memory, others)(goal, 1, 0, 0)
-            memory.running = writer
-
-        sleep(0)
-        as_python(waiting.publish_and_wake, memory, {**others, "signal_fence": lambda: sleep(1)})(goal, 1, FLAG)
-        sleep(2)
-        return asleep and not woken
+        owner, reader = memory.running, Process()
+        table(memory).write(1, KEY, 4096)
+        memory.running = reader
+        memory.know_all()
+        weak.unordered = reader if mutant else None
+        memory.copy_late(TARGET, DATA, 8)
+        scene.say(memory)
+        memory.running = owner
+        if scene.hears(memory):
+            memory.write(DATA, 9)
+        memory.running = reader
+        memory.catch_up()
+        return memory.read(TARGET) == 9
 
     return explore(run)
 
 
-def test_a_sleeper_sees_the_word_or_the_writer_sees_the_sleeper(weak: Weak) -> None:
-    assert not any(result for moment in range(3) for result in sleeps_on(weak, moment, "all"))
-
-
-@pytest.mark.parametrize("fenced", ["own", "none"])
-def test_a_fence_of_fewer_processes_lets_it_sleep_on(weak: Weak, fenced: str) -> None:
-    assert any(result for moment in range(3) for result in sleeps_on(weak, moment, fenced))
+@pytest.mark.parametrize("name", COPIED)
+def test_memory_that_is_needed_no_more_has_been_copied(weak: Weak, name: str) -> None:
+    results = list(copies_what_comes_later(weak, COPIED[name], ""))
+    assert len(results) > 1
+    assert not any(results)
+    assert any(copies_what_comes_later(weak, COPIED[name], "reader"))

@@ -4,15 +4,21 @@ A word keeps all values that were written there. Each process has a view: for ea
 still read. A read takes any value from there on; `explore` tries them all. A fence or an order (`memory_order`) lets
 views travel with words: what a process had seen before its order, a reader of its later words sees after its own order.
 (The model of views of J. Kang and others, A Promising Semantics for Relaxed-Memory Concurrency, 2017, without promises:
-no read sees a value that is written later in the run.)
+no read sees a value that is written later in the run. A copy may: `copy_late`.)
 
-The code under test runs on a `Page` in place of a memoryview.
+The code under test runs on a `Page` in place of a memoryview; functions of kernels run `as_python`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
+
+from unisono.engine import memory_order
+from unisono.engine.compile.program import StateWord
+from unisono.engine.host import Host
+from unisono.engine.memory.arena import LINE
 
 View = dict[int, int]
 """Byte of a word -> the number of the oldest value that may be read there."""
@@ -57,6 +63,7 @@ class Memory:
 
     def release(self, at: int, value: int) -> None:
         """A store of a kernel: the word carries what has been seen."""
+        self.catch_up()
         me = self.running
         carried, me.ordered = me.ordered, dict(me.view)
         self.write(at, value)
@@ -71,6 +78,7 @@ class Memory:
 
     def order(self) -> None:
         """Words that are written from now on carry what has been seen; what words that were read carry, is seen."""
+        self.catch_up()
         me = self.running
         _join(me.view, me.read)
         me.ordered = dict(me.view)
@@ -83,6 +91,46 @@ class Memory:
         _join(self._fenced, me.view)
         me.ordered = dict(me.view)
 
+    def change(self, at: int, value_of: Callable[[int], int]) -> int:
+        """Change the last value of a word as one step, which is a full fence; return what was there before."""
+        self.fence()
+        values = self._words.get(at, [(0, {})])
+        self.running.view[at] = len(values) - 1
+        before = self.acquire(at)
+        self.release(at, value_of(before))
+        self.fence()
+        return before
+
+    def add(self, at: int, count: int) -> int:
+        return self.change(at, lambda value: value + count)
+
+    def swap(self, at: int, value: int) -> int:
+        return self.change(at, lambda _: value)
+
+    def unordered_add(self, at: int, count: int) -> int:
+        return self.unordered_swap(at, self._words.get(at, [(0, {})])[-1][0] + count)
+
+    def unordered_swap(self, at: int, value: int) -> int:
+        before = self._words.get(at, [(0, {})])[-1][0]
+        self.write(at, value)
+        return before
+
+    def copy(self, to: int, source: int, count: int) -> None:
+        for k in range(0, count, 8):
+            self.write(to + k, self.read(source + k))
+
+    def copy_late(self, to: int, source: int, count: int) -> None:
+        """A copy, which the processor may make later: not behind an order, a fence or a release store."""
+        if self._choose(2):
+            self.running.late.append((to, source, count))
+        else:
+            self.copy(to, source, count)
+
+    def catch_up(self) -> None:
+        """Make the copies now that have not been made yet."""
+        while self.running.late:
+            self.copy(*self.running.late.pop(0))
+
     def know_all(self) -> None:
         """The running process sees all that has been written."""
         _join(self.running.view, {at: len(values) - 1 for at, values in self._words.items()})
@@ -94,12 +142,14 @@ class Process:
     view: what it may still read.
     read: what the words carry that it has read.
     ordered: what the words carry that it writes.
+    late: copies that it has not made yet.
     """
 
     def __init__(self) -> None:
         self.view: View = {}
         self.read: View = {}
         self.ordered: View = {}
+        self.late: list[tuple[int, int, int]] = []
 
 
 class Page:
@@ -205,3 +255,44 @@ def allowed(weak: Weak, scene: Scene, mutant: str = "") -> Iterator[bool]:
         return scene.read(memory)
 
     return explore(run)
+
+
+def as_python(function: Any, memory: Memory, others: dict[str, Any]) -> Any:
+    """A function of a kernel, from its source, that works on this memory.
+
+    others: other values of names, there and where it calls: functions, or names of what the memory does.
+    """
+    names = {
+        "load": memory.read, "store": memory.write, "load_acquire": memory.acquire, "store_release": memory.release,
+        "acquire_fence": memory.acquire_fence, "signal_fence": lambda: None, "load_half": lambda _: 0,
+        "add": memory.add, "swap": memory.swap, "memcpy": memory.copy,
+        "cycles": lambda: 1, "now_ns": lambda: 1, "_wait": lambda *_: 0,
+    }  # fmt: skip
+    names |= {name: getattr(memory, other) if isinstance(other, str) else other for name, other in others.items()}
+    code = function.py_func
+    called = {
+        name: as_python(code.__globals__[name], memory, others)
+        for name in code.__code__.co_names
+        if name not in names and hasattr(code.__globals__.get(name), "py_func")
+    }
+    return FunctionType(code.__code__, {**code.__globals__, **called, **names})
+
+
+def host(memory: Memory, at: int) -> Any:
+    """A rank of which only the control line is there; the number of its call is 1."""
+
+    def publish(address: int, word: int, _: int) -> None:
+        memory_order.order()
+        memory.write(address, word)
+
+    made = SimpleNamespace(
+        words={int(StateWord.CALL): 1}, log=SimpleNamespace(enter=lambda *_: None), _cycles=lambda: 0, rank=0,
+        _lines=[Page(memory, at, LINE).cast("Q")], _line=at, _tags=[[]], _publish=publish, _asleep=0,
+        _state={StateWord.SEGMENT: 0}, call_number=1,
+    )  # fmt: skip
+    made._entries = lambda rank: Host._entries(made, rank)
+    return made
+
+
+def nothing(memory: Memory) -> None:
+    """What the writer of a scene does before, if nothing."""

@@ -51,7 +51,6 @@ _MOST_PROGRAMS = 256
 
 _JOIN_S, _ASK_S = 0.05, 0.0002
 
-
 _KERNELS = (
     "interpret.run", "waiting.time_wakes", "waiting.read_cycles", "waiting.wait", "waiting.publish", "waiting.register",
 )  # fmt: skip
@@ -136,12 +135,15 @@ class Host:
         self._programs = _programs.setdefault((self.size, rank), {})
         self._witness = np.array([int.from_bytes(os.urandom(7)) | 1], np.int64)
         self._crosses: bool | None = None
-        line = self._lines[rank]
-        line[LineWord.WITNESS], line[LineWord.CONTENT] = self._witness.ctypes.data, self._witness[0]
-        line[LineWord.STAGES] = 0
+        self._join(self._witness.ctypes.data, int(self._witness[0]))
+        arena.board(rank).set_process(os.getpid(), start_ticks(os.getpid()))
+
+    def _join(self, witness: int, content: int) -> None:
+        """Let peers try whether system calls reach a word of this process."""
+        line = self._lines[self.rank]
+        line[LineWord.WITNESS], line[LineWord.CONTENT], line[LineWord.STAGES] = witness, content, 0
         order()
         line[LineWord.PID] = os.getpid()
-        arena.board(rank).set_process(os.getpid(), start_ticks(os.getpid()))
 
     @property
     def crosses_memory(self) -> bool:
@@ -246,7 +248,7 @@ class Host:
         """
         self.run = interpreter(logs_rows=memory is not None)
         self._row_log = memory  # keeps the address valid
-        self.row_writer = RowWriter(memory) if memory is not None else None
+        self.row_writer = RowWriter(memoryview(memory)) if memory is not None else None
         address, rows = 0, 1
         if memory is not None:
             address, rows = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory) // row_log_bytes(1)
@@ -278,10 +280,8 @@ class Host:
 
     def all_have_ended(self) -> bool:
         """Have all other ranks finished the last call?"""
-        segment = int(self._state[StateWord.SEGMENT])
-        return all(
-            _seen(line, _PROGRESS) >= segment << STEP_BITS for q, line in enumerate(self._lines) if q != self.rank
-        )
+        goal = int(self._state[StateWord.SEGMENT]) << STEP_BITS
+        return all(_seen(line, _PROGRESS) >= goal for q, line in enumerate(self._lines) if q != self.rank)
 
     def has_ended(self, rank: int) -> bool:
         """Has a rank finished this rank's current call?"""

@@ -195,7 +195,7 @@ class StateWord(IntEnum):
     LOG_MASK = 22  # its number of calls, a power of two, less one
     ROW_LOG = 23  # address of the log of rows; 0: there is none
     ROW_LOG_MASK = 24  # its number of entries, a power of two, less one
-    ROW_LOG_NEXT = 25  # the rows that have been logged
+    ROW_LOG_NEXT = 25  # the rows that have been logged, without the present one
     SLEEPS = 26  # 1: a rank that waits long sleeps until a writer wakes it; 0: it naps
     WAITED_NS = 27  # how long the present wait has taken before the kernel last returned
     LANES = 28  # address of the words that the lanes of this rank share

@@ -89,6 +89,12 @@ def _log(plan, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _log_end(state):  # type: ignore[no-untyped-def]
+    """Note in the log that this rank leaves the call."""
+    store_release(_entry(state) + 8 * LogWord.LEFT, cycles())  # after the number
+
+
+@compiled
 def _row_entry(state):  # type: ignore[no-untyped-def]
     """The address of the present row's entry in the log of rows."""
     at = get(state, StateWord.ROW_LOG_NEXT) & get(state, StateWord.ROW_LOG_MASK)
@@ -99,21 +105,26 @@ def _row_entry(state):  # type: ignore[no-untyped-def]
 def _begin_row(state, segment, pc):  # type: ignore[no-untyped-def]
     """Log that a row begins, unless this rank comes back to it. A pc below 0 means REUSE."""
     entry, number = _row_entry(state), get(state, StateWord.CALL)
-    if (
-        get(entry, RowLogWord.NUMBER) != number
-        or get(entry, RowLogWord.SEGMENT) != segment
-        or get(entry, RowLogWord.ROW) != pc
-    ):
-        put(entry, RowLogWord.NUMBER, number)
-        put(entry, RowLogWord.SEGMENT, segment)
-        put(entry, RowLogWord.ROW, pc)
-        put(entry, RowLogWord.BEGAN, cycles())
+    if get(entry, RowLogWord.COUNT) == get(state, StateWord.ROW_LOG_NEXT) + 1:
+        if (
+            get(entry, RowLogWord.NUMBER) == number
+            and get(entry, RowLogWord.SEGMENT) == segment
+            and get(entry, RowLogWord.ROW) == pc
+        ):
+            return
+        put(state, StateWord.ROW_LOG_NEXT, get(state, StateWord.ROW_LOG_NEXT) + 1)  # an error has ended that row
+        entry = _row_entry(state)
+    store_release(entry + 8 * RowLogWord.NUMBER, number)  # after the counts of all earlier rows
+    store_release(entry + 8 * RowLogWord.SEGMENT, segment)
+    store_release(entry + 8 * RowLogWord.ROW, pc)
+    store_release(entry + 8 * RowLogWord.BEGAN, cycles())
+    store_release(entry + 8 * RowLogWord.COUNT, get(state, StateWord.ROW_LOG_NEXT) + 1)
 
 
 @compiled
 def _end_row(state):  # type: ignore[no-untyped-def]
     """Log that the row that began last has ended."""
-    put(_row_entry(state), RowLogWord.ENDED, cycles())
+    store_release(_row_entry(state) + 8 * RowLogWord.ENDED, cycles())
     put(state, StateWord.ROW_LOG_NEXT, get(state, StateWord.ROW_LOG_NEXT) + 1)
 
 
@@ -289,7 +300,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
         publish_and_wake(posted, segment << STEP_BITS, asleep)
         if offset >= total:
             offset = 0
-            put(_entry(state), LogWord.LEFT, cycles())
+            _log_end(state)
             put(state, StateWord.CALL, get(state, StateWord.CALL) + 1)
             break
     put(state, StateWord.SEGMENT, segment)

@@ -92,6 +92,8 @@ class PlanRegistry:
         self._pages = pages
         self._numbers = itertools.count(1)
         self._free = deque(range(_GROUPS))
+        self._changes = itertools.count(1)
+        """The number of a note on a group: each note in its place has another one, so a reader knows them apart."""
         self._plans = [0] * _PLANS
         """Place -> the number of the note on a plan there."""
         self._logs: weakref.WeakSet[CallLog] = weakref.WeakSet()
@@ -141,7 +143,7 @@ class PlanRegistry:
             data = json.dumps(note._replace(name=note.name[:width])).encode()
             if len(data) <= _ROOM:
                 break
-        self._write(place, 1, data[:_ROOM])
+        self._write(place, next(self._changes), data[:_ROOM])
 
     def remove_group(self, place: int) -> None:
         """Remove the note on a group that the rank uses no more."""
@@ -154,7 +156,7 @@ class PlanRegistry:
             if written:
                 try:
                     yield GroupNote(*json.loads(data))
-                except (TypeError, ValueError):  # it is being written
+                except (TypeError, ValueError):  # another program has written there
                     continue
 
     def clear(self) -> None:

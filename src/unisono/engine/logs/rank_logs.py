@@ -1,8 +1,9 @@
 """What one rank logs for others to read: its last calls, its last messages, and the rows of its programs.
 
-Each log is a ring of entries in memory that any process may read. A writer writes the number of an entry last. A reader
-leaves out the entry that the writer may overwrite meanwhile, and the next one: where a processor does not keep the
-order of writes (`engine.memory_order`), a writer may be seen to overwrite it before it has published the last number.
+Each log is a ring of entries in memory that any process may read. A writer writes the number of an entry last; when
+what is logged has ended, it writes the end. A reader leaves out the entry that the writer may overwrite meanwhile, and
+the next one: where a processor does not keep the order of writes (`engine.memory_order`), a writer may be seen to
+overwrite it before it has published the last number.
 
 Calls: one log for each group. The kernel writes it. The call of number n has entry n modulo the length, so the entries
 of all ranks are aligned by number. An entry says when the rank has entered the call and when it has left it, by the
@@ -19,13 +20,34 @@ began and ended. The usual kernel knows nothing of it.
 import itertools
 import struct
 from enum import IntEnum
-from mmap import mmap
+from operator import itemgetter
 from typing import NamedTuple
 
 from ..memory_order import order
 
 CALLS = 256
 """The length of a log in shared memory, a power of two."""
+
+
+def _whole(memory: memoryview, entry: struct.Struct, number: int, end: int) -> list[tuple[int, ...]]:
+    """The entries of a log, oldest first, without those that are being written just now.
+
+    number, end: the words of an entry that are written last, and when it has ended. Ends are read before the words that
+    are written before them.
+    """
+    words, step = memory.cast("B").cast("q"), entry.size // 8
+    before, ends = words[number::step].tolist(), words[end::step].tolist()
+    order()
+    seen = bytes(memory)
+    order()
+    after = words[number::step].tolist()
+    oldest = max(0, max(after) - len(after) + 2)
+    found = [
+        (*said[:end], ended, *said[end + 1 :])
+        for one, ended, other, said in zip(before, ends, after, entry.iter_unpack(seen), strict=True)
+        if said[number] > oldest and one == said[number] == other
+    ]
+    return sorted(found, key=itemgetter(number))
 
 
 class LogWord(IntEnum):
@@ -81,19 +103,12 @@ class CallLog:
 
     def read(self) -> list[LoggedCall]:
         """The calls, oldest first. An entry that is being written just now is left out."""
-        numbers = self._numbers(self._memory)
-        order()
-        seen = bytes(self._memory)
-        order()
-        again = self._numbers(self._memory)
-        oldest = max(0, max(again) - self.calls + 2)
-        whole = [at for at, number in enumerate(numbers) if number > oldest and number == again[at]]
-        return sorted(LoggedCall.of(*_CALL.unpack_from(seen, at * _CALL.size)) for at in whole)
+        return [LoggedCall.of(*said) for said in _whole(self._memory, _CALL, LogWord.NUMBER, LogWord.LEFT)]
 
     @property
     def newest(self) -> int:
         """The number of the call that the rank has entered last; 0 before its first."""
-        return max(self._numbers(self._memory))
+        return max(self._words[LogWord.NUMBER :: LogWord.WORDS].tolist())
 
     def latest_notes(self) -> set[int]:
         """The notes of the last calls, as many as a log in shared memory has."""
@@ -104,10 +119,6 @@ class CallLog:
             words[number % self.calls * LogWord.WORDS + LogWord.NOTE] & ~_BACKGROUND
             for number in range(first, newest + 1)
         }
-
-    @staticmethod
-    def _numbers(memory: memoryview) -> list[int]:
-        return memory.cast("B").cast("q")[LogWord.NUMBER :: LogWord.WORDS].tolist()
 
     def latest(self) -> LoggedCall | None:
         """The call that the rank has entered last; None before its first."""
@@ -129,12 +140,14 @@ class CallLog:
         """Note that a background thread has made this call, which has ended."""
         words, at = self._words, number % self.calls * _WORDS
         if words[at] == number:
+            order()
             words[at + _NOTE] |= _BACKGROUND
 
     def leave(self, number: int, cycles: int) -> None:
         """Note that the rank leaves a call, if it has entered it."""
         words, at = self._words, number % self.calls * _WORDS
         if words[at] == number:
+            order()
             words[at + _LEFT] = cycles
 
 
@@ -156,8 +169,8 @@ class MessageWord(IntEnum):
 
 
 _MESSAGE = struct.Struct(f"<{len(MessageWord)}q")
-_FIELDS, _END = struct.Struct("<7q"), struct.Struct("<4q")
-_END_AT, _NUMBER_AT = 8 * MessageWord.PEER, 8 * MessageWord.NUMBER
+_FIELDS, _END = struct.Struct("<7q"), struct.Struct("<3q")
+_END_AT, _LEFT_AT, _NUMBER_AT = 8 * MessageWord.PEER, 8 * MessageWord.LEFT, 8 * MessageWord.NUMBER
 
 
 def message_log_bytes(messages: int) -> int:
@@ -208,23 +221,18 @@ class MessageLog:
         """The message of this number is done, if it is still in the log."""
         at = number % self._size * _MESSAGE.size
         if self._words[at + _NUMBER_AT >> 3] == number:
-            self._memory[at + _END_AT : at + _NUMBER_AT] = _END.pack(peer, nbytes, place, left_ns)
+            self._memory[at + _END_AT : at + _LEFT_AT] = _END.pack(peer, nbytes, place)
+            order()
+            self._words[at + _LEFT_AT >> 3] = left_ns
 
     def read(self) -> list[LoggedMessage]:
         """The messages, oldest first. One that is being written just now is left out."""
-        numbers = self._words[MessageWord.NUMBER :: len(MessageWord)].tolist()
-        order()
-        seen = bytes(self._memory)
-        order()
-        again = self._words[MessageWord.NUMBER :: len(MessageWord)].tolist()
-        oldest = max(0, max(again) - self._size + 2)
-        return sorted(
+        return [
             LoggedMessage(number, group, bool(peer & 1), peer >> 1, tag, nbytes, place, entered_ns, left_ns)
-            for at, (group, tag, entered_ns, peer, nbytes, place, left_ns, number) in enumerate(
-                _MESSAGE.iter_unpack(seen)
+            for group, tag, entered_ns, peer, nbytes, place, left_ns, number in _whole(
+                self._memory, _MESSAGE, MessageWord.NUMBER, MessageWord.LEFT
             )
-            if number > oldest and numbers[at] == number == again[at]
-        )
+        ]
 
 
 REUSE = -1
@@ -234,16 +242,20 @@ REUSE = -1
 class RowLogWord(IntEnum):
     """The words of an entry. Times are in cycles of the processor's counter."""
 
-    NUMBER = 0  # of the call
-    SEGMENT = 1  # counted over all calls
-    ROW = 2  # its index in the program, or REUSE
-    BEGAN = 3
-    ENDED = 4  # not later than BEGAN: left over from an earlier row, and the rank is at this one
-    WORDS = 5
+    COUNT = 0  # counts the rows; written last, when the row begins
+    NUMBER = 1  # of the call
+    SEGMENT = 2  # counted over all calls
+    ROW = 3  # its index in the program, or REUSE
+    BEGAN = 4
+    ENDED = 5  # not later than BEGAN: left over from an earlier row, and the rank is at this one
+    WORDS = 6
+
+
+_ROW = struct.Struct(f"<{RowLogWord.WORDS}q")
 
 
 def row_log_bytes(rows: int) -> int:
-    return 8 * RowLogWord.WORDS * rows
+    return rows * _ROW.size
 
 
 class LoggedRow(NamedTuple):
@@ -259,39 +271,45 @@ class LoggedRow(NamedTuple):
 class RowWriter:
     """Logs the rows that no kernel runs, of a group over several hosts. For one thread at a time."""
 
-    def __init__(self, memory: mmap) -> None:
-        self._words = memoryview(memory).cast("q")
-        self._count, self._at = len(memory) // row_log_bytes(1), -1
+    def __init__(self, memory: memoryview) -> None:
+        self._words = memory.cast("B").cast("q")
+        self._rows, self._count = len(memory) // _ROW.size, 0
         self._last: tuple[int, ...] = ()
 
     def write(self, row: LoggedRow) -> None:
         """Log a row. If it is the same row as in the last call, the rank is still at it."""
-        if row[: RowLogWord.BEGAN] != self._last:
-            self._at = (self._at + 1) % self._count
-            first, self._last = RowLogWord.WORDS * self._at, row[: RowLogWord.BEGAN]
-            for word, value in enumerate(row):
-                self._words[first + word] = value
-        self._words[RowLogWord.WORDS * self._at + RowLogWord.ENDED] = row.ended
+        goes_on = row[:3] == self._last
+        self._count, self._last = self._count + (not goes_on), row[:3]
+        words, at = self._words, RowLogWord.WORDS * ((self._count - 1) % self._rows)
+        if not goes_on:
+            for word, value in enumerate(row[:4], at + RowLogWord.NUMBER):
+                words[word] = value
+            order()
+            words[at] = self._count
+        words[at + RowLogWord.ENDED] = row.ended
 
 
 class RowLog:
-    def __init__(self, memory: memoryview) -> None:
-        import numpy as np  # here: sentinels import this file, and run without numpy
+    """The log in this memory, which a rank may be writing."""
 
-        self._words = np.frombuffer(memory, np.int64).reshape(-1, RowLogWord.WORDS)
-        self.rows = len(self._words)
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+
+    def entries(self) -> list[tuple[int, ...]]:
+        """The words of each entry, oldest first, without those that are being written just now."""
+        return _whole(self._memory, _ROW, RowLogWord.COUNT, RowLogWord.ENDED)
 
     def read(self) -> list[LoggedRow]:
         """The rows of complete calls, in order of time. Segments are counted from 0 in each call."""
-        words = self._words[self._words[:, RowLogWord.NUMBER] > 0]
-        words = words[words[:, RowLogWord.BEGAN].argsort()]
-        found = [LoggedRow(*row) for row in words.tolist()]
-        if len(found) == self.rows:  # the ring may have gone round, and have lost rows of the first call
+        said = self.entries()
+        first = said[0][RowLogWord.COUNT] if said else 1
+        found = [LoggedRow(*row[1:]) for count, row in enumerate(said, first) if row[RowLogWord.COUNT] == count]
+        if first > 1:  # earlier rows of this call may have been there
             found = [row for row in found if row.number != found[0].number]
-        first: dict[int, int] = {}
+        begun: dict[int, int] = {}
         for row in found:
-            first[row.number] = min(row.segment, first.get(row.number, row.segment))
+            begun[row.number] = min(row.segment, begun.get(row.number, row.segment))
         return [
-            row._replace(segment=row.segment - first[row.number], ended=row.ended if row.ended >= row.began else 0)
+            row._replace(segment=row.segment - begun[row.number], ended=row.ended if row.ended >= row.began else 0)
             for row in found
         ]

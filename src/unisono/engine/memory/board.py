@@ -354,10 +354,12 @@ class Board:
         return data if number and seen == number else b""
 
     def _latest(self, at: int) -> tuple[int, bytes]:
-        """The number and the bytes of a record at one moment: the owner may write the next record meanwhile."""
+        """The number and the bytes of a record at one moment: the owner may write the next record meanwhile. While it
+        does, the number is 0, and there are no bytes.
+        """
         number, data = read_record(self._page, at, 8 + _ROOM)
         length = int.from_bytes(data[:8], "little")
-        return number, data[8 : 8 + length] if length <= _ROOM else b""
+        return number, data[8 : 8 + length] if number and length <= _ROOM else b""
 
 
 def _words_of(ranks: Iterable[int]) -> list[int]:

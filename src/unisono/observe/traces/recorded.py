@@ -143,7 +143,7 @@ def _note(note: dict[str, Any]) -> PlanNote:
 
 def _rows(path: Path, first: Clock, last: Clock, calls: Sequence[RankCall]) -> dict[int, list[RankRow]]:
     with suppress(OSError, ValueError):
-        return rows_of(RowLog(memoryview(path.read_bytes())), first, last, calls)
+        return rows_of(RowLog(_mapped(path)), first, last, calls)
     return {}
 
 

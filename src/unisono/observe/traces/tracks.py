@@ -156,12 +156,9 @@ def rows_of(log: RowLog, then: Clock, now: Clock, calls: Sequence[RankCall]) -> 
         call = known.get(row.number)
         if call is None or call.what is None or row.row >= len(call.what.rows):
             continue
-        began_ns = then.ns_at(row.began, now)
         ended_ns = then.ns_at(row.ended, now) if row.ended else call.left_ns  # an error has ended it
-        if began_ns < call.entered_ns or (call.left_ns and not began_ns <= ended_ns <= call.left_ns):
-            continue  # it was being written
         what = call.what.rows[row.row] if row.row >= 0 else None
-        found.setdefault(call.number, []).append(RankRow(row.segment, began_ns, ended_ns, what))
+        found.setdefault(call.number, []).append(RankRow(row.segment, then.ns_at(row.began, now), ended_ns, what))
     return found
 
 

@@ -58,7 +58,7 @@ def _used() -> dict[str, float]:
 
 
 _NBYTES, _COPIES = 16 << 20, 16
-_HUGE, _COLLAPSE = 2 << 20, 25  # bytes of a huge page; MADV_COLLAPSE of linux/mman.h
+_HUGE, _COLLAPSE = 2 << 20, 25  # bytes of a huge page, where pages have 4 KiB; MADV_COLLAPSE of linux/mman.h
 
 
 def huge_gain() -> float:

@@ -1,0 +1,209 @@
+"""The logs of a rank, on a processor that keeps no order: what another process may read while the rank writes.
+
+See test_weak_memory.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.weak_memory import Memory, Page, Scene, Weak, allowed, as_python
+from unisono.engine.compile.program import PlanWord, StateWord
+from unisono.engine.kernels import interpret
+from unisono.engine.logs.plan_registry import GroupNote, PlanRegistry
+from unisono.engine.logs.rank_logs import (
+    CallLog,
+    LoggedRow,
+    MessageLog,
+    RowLog,
+    RowWriter,
+    log_bytes,
+    message_log_bytes,
+    row_log_bytes,
+)
+
+BEGIN, STATE, PLAN = 1 << 20, 1 << 40, 2 << 40
+"""Where the log of a scene is, and the words of the kernel that writes it."""
+
+
+def calls(memory: Memory) -> CallLog:
+    return CallLog(Page(memory, BEGIN, log_bytes(4)))  # type: ignore[arg-type]
+
+
+def call(memory: Memory, *numbers: int, ended: int = 0) -> None:
+    """Enter calls of these numbers, and leave one of them."""
+    for number in numbers:
+        calls(memory).enter(number, 100 + number, 10 * number)
+    calls(memory).leave(ended, 10 * ended + 5)
+
+
+def is_a_call(logged: Any) -> bool:
+    number = logged.number
+    known = (logged.note, logged.entered) == (100 + number, 10 * number)
+    return known and logged.left in (0, 75 * (number == 7)) and logged.background <= (number == 7)
+
+
+def are_calls(memory: Memory) -> bool:
+    return all(map(is_a_call, calls(memory).read()))
+
+
+def call_by_kernel(memory: Memory, others: dict[str, Any]) -> None:
+    begin_by_kernel(memory, others)
+    as_python(interpret._log_end, memory, {"cycles": lambda: 75, **others})(STATE)
+
+
+def leave_in_python(memory: Memory) -> None:
+    begin_by_kernel(memory, {})
+    calls(memory).leave(7, 75)
+
+
+def mark_in_python(memory: Memory) -> None:
+    begin_by_kernel(memory, {})
+    calls(memory).mark_background(7)
+
+
+def begin_by_kernel(memory: Memory, others: dict[str, Any]) -> None:
+    for word, value in ((StateWord.LOG, BEGIN), (StateWord.LOG_MASK, 3)):
+        memory.write(STATE + 8 * word, value)
+    for number in (5, 6, 7):
+        memory.write(STATE + 8 * StateWord.CALL, number)
+        memory.write(PLAN + 8 * PlanWord.NOTE, 100 + number)
+        as_python(interpret._log, memory, {"cycles": lambda number=number: 10 * number, **others})(PLAN, STATE)
+
+
+def messages(memory: Memory, *numbers: int, ended: int = 0) -> MessageLog:
+    """A log of 4 messages, after it has logged those of these numbers, of which one has ended."""
+    made = MessageLog(Page(memory, BEGIN, message_log_bytes(4)))  # type: ignore[arg-type]
+    made._numbers = itertools.count(numbers[0] if numbers else 1)
+    for number in numbers:
+        assert made.write(0, 100 + number, 0, 0, 200, 0, 0) == number
+    made.end(ended, 0, 300, 0, 75)
+    return made
+
+
+def is_a_message(logged: Any) -> bool:
+    number, nbytes, left_ns = logged.number, logged.nbytes, logged.left_ns
+    end = nbytes == 300 if left_ns else nbytes in (200, 300)
+    return logged.tag == 100 + number and (end and left_ns in (0, 75) if number == 7 else (nbytes, left_ns) == (200, 0))
+
+
+def row_log(memory: Memory) -> Page:
+    return Page(memory, BEGIN, row_log_bytes(4))
+
+
+def write_rows(memory: Memory, *counts: int, ended: int = 0) -> None:
+    """Each row is that of a call of this number. One has ended."""
+    writer = RowWriter(row_log(memory))  # type: ignore[arg-type]
+    writer._count = counts[0] - 1
+    for count in counts:
+        writer.write(LoggedRow(count, 0, 0, 1, 75 if count == ended else 0))
+
+
+def write_rows_by_kernel(memory: Memory, others: dict[str, Any]) -> None:
+    state = {StateWord.ROW_LOG: BEGIN, StateWord.ROW_LOG_MASK: 3, StateWord.ROW_LOG_NEXT: 4}
+    for word, value in state.items():
+        memory.write(STATE + 8 * word, value)
+    for count in (5, 6, 7):
+        memory.write(STATE + 8 * StateWord.CALL, count)
+        as_python(interpret._begin_row, memory, others)(STATE, 0, 0)
+        as_python(interpret._end_row, memory, {"cycles": lambda count=count: 75 * (count == 7), **others})(STATE)
+
+
+def are_rows(memory: Memory) -> bool:
+    return all(
+        number == count and ended in (0, 75 * (count == 7))
+        for count, number, _, _, _, ended in RowLog(row_log(memory)).entries()  # type: ignore[arg-type]
+    )
+
+
+def registry(memory: Memory) -> PlanRegistry:
+    return PlanRegistry(Page(memory, BEGIN, 1024))  # type: ignore[arg-type]
+
+
+def is_a_note(memory: Memory) -> bool:
+    number, nbytes, data = registry(memory)._read(1)
+    return (number, nbytes, data) in [(7, 70, b"old"), (8, 80, b"new")] or not number
+
+
+GROUPS = [GroupNote(name, 4096, 0, 2, "", 0, number) for number, name in enumerate("ab", 1)]
+
+
+def note_group(memory: Memory, number: int) -> None:
+    """Remove the first note, and write another one in its place."""
+    made = registry(memory)
+    made._changes = itertools.count(number)
+    if number > 1:
+        made.remove_group(1)
+    made.set_group(1, GROUPS[number - 1])
+
+
+def is_a_group(memory: Memory) -> bool:
+    number, _, data = registry(memory)._read(1)
+    return not number or data in [json.dumps(note).encode() for note in GROUPS]
+
+
+SCENES = {
+    "calls": Scene(lambda m: call(m, 1, 2, 3, 4), lambda m: call(m, 5, 6, 7, ended=7), are_calls),
+    "a call that an error ends": Scene(lambda m: call(m, 1, 2, 3, 4), leave_in_python, are_calls),
+    "a call of a background thread": Scene(lambda m: call(m, 1, 2, 3, 4), mark_in_python, are_calls),
+    "latest call": Scene(
+        lambda m: call(m, 1, 2, 3, 4),
+        lambda m: call(m, 5),
+        lambda m: is_a_call(calls(m).latest()),
+    ),
+    "messages": Scene(
+        lambda m: messages(m, 1, 2, 3, 4),
+        lambda m: messages(m, 5, 6, 7, ended=7),
+        lambda m: all(map(is_a_message, messages(m).read())),
+    ),
+    "rows": Scene(lambda m: write_rows(m, 1, 2, 3, 4), lambda m: write_rows(m, 5, 6, 7, ended=7), are_rows),
+    "note": Scene(
+        lambda m: registry(m)._write(1, 7, b"old", 70),
+        lambda m: registry(m)._write(1, 8, b"new", 80),
+        is_a_note,
+    ),
+    "note on a group": Scene(
+        lambda m: note_group(m, 1),
+        lambda m: note_group(m, 2),
+        is_a_group,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_reader_sees_what_was_logged(weak: Weak, name: str) -> None:
+    results = list(allowed(weak, SCENES[name]))
+    assert len(results) > 1
+    assert all(results)
+
+
+@pytest.mark.parametrize("mutant", ["writer", "reader"])
+@pytest.mark.parametrize("name", SCENES)
+def test_without_an_order_it_does_not(weak: Weak, name: str, mutant: str) -> None:
+    assert not all(allowed(weak, SCENES[name], mutant))
+
+
+KERNELS = ("calls", "rows")
+"""What kernels log."""
+
+
+def by_kernel(name: str, others: dict[str, Any]) -> Scene:
+    if name == "calls":
+        return Scene(lambda m: call(m, 1, 2, 3, 4), lambda m: call_by_kernel(m, others), are_calls)
+    return Scene(lambda m: write_rows(m, 1, 2, 3, 4), lambda m: write_rows_by_kernel(m, others), are_rows)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_reader_sees_what_a_kernel_has_logged(weak: Weak, name: str) -> None:
+    results = list(allowed(weak, by_kernel(name, {})))
+    assert len(results) > 1
+    assert all(results)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_without_release_stores_it_does_not(weak: Weak, name: str) -> None:
+    assert not all(allowed(weak, by_kernel(name, {"store_release": "write"})))
