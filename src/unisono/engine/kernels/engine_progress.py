@@ -2,7 +2,7 @@
 
 A call in which nothing moves is cheap. So a waiting rank first calls again and again, and sometimes yields. Then it
 sleeps until a descriptor says that the engine has something to move: a rank that wakes runs ahead of processes that
-compute. It sleeps for a millisecond at most, because other threads, and ranks of this host, write to memory, too.
+compute. It sleeps for milliseconds at most, because other threads, and ranks of this host, write to memory, too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ _CALLS = 32
 """The rank yields its processor after _CALLS calls in which nothing moves."""
 _PATIENCE_NS, _SHORTEST_NS, _LONGEST_NS = 50_000, 50_000, 1_000_000
 """A rank sleeps after _PATIENCE_NS in which nothing has moved; the shortest and the longest sleep."""
+_REST_NS, _REST_SHARE = 10_000_000, 200
+"""A rank that has waited for seconds sleeps longer: a part of its wait, at most _REST_NS. The engine still wakes it."""
 
 
 @compiled
@@ -83,4 +85,5 @@ def _may_sleep(words):  # type: ignore[no-untyped-def]
 
 @compiled
 def _sleep(words, quiet_ns, limit_ns):  # type: ignore[no-untyped-def]
-    sleep_on(get(words, EngineWord.DESCRIPTOR), min(limit_ns, _LONGEST_NS, max(_SHORTEST_NS, quiet_ns // 16)))
+    longest = max(_LONGEST_NS, min(_REST_NS, quiet_ns // _REST_SHARE))
+    sleep_on(get(words, EngineWord.DESCRIPTOR), min(limit_ns, longest, max(_SHORTEST_NS, quiet_ns // 16)))
