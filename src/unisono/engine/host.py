@@ -53,7 +53,7 @@ _JOIN_S, _ASK_S = 0.05, 0.0002
 
 
 _KERNELS = (
-    "interpret.run", "waiting.time_wake", "waiting.read_cycles", "waiting.wait", "waiting.publish", "waiting.register",
+    "interpret.run", "waiting.time_wakes", "waiting.read_cycles", "waiting.wait", "waiting.publish", "waiting.register",
 )  # fmt: skip
 
 

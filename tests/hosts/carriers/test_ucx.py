@@ -115,7 +115,7 @@ def test_it_listens_at_its_own_address_only() -> None:
         new = listening() - before
         assert len(new) == 2
         assert {address.ip for address in new} == {HERE}
-    assert not new & listening()
+    assert not listening() & new
 
 
 def test_an_address_of_no_interface() -> None:

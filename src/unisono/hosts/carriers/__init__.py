@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Carrier", "Handle", "Lost", "await_key"]
 
-_ASK_S = 0.001
+_FIRST_S, _LONGEST_S = 0.001, 0.02
+"""The first and the longest pause between two questions to the store."""
 
 
 def await_key(store: Store, key: str, until: float) -> bool:
@@ -20,8 +21,10 @@ def await_key(store: Store, key: str, until: float) -> bool:
 
     until: by `time.monotonic`. The store's own `wait` would keep this process's other threads from the store meanwhile.
     """
+    began = time.monotonic()
     while not store.check([key]):
-        if time.monotonic() > until:
+        now = time.monotonic()
+        if now > until:
             return False
-        time.sleep(_ASK_S)
+        time.sleep(min(max(_FIRST_S, (now - began) / 20), _LONGEST_S))
     return True

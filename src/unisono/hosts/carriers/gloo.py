@@ -64,7 +64,7 @@ class GlooCarrier:
     name = "gloo"
     tags = 1 << 30
     own_thread = True
-    wait = None
+    wait = compiled = None
 
     def __init__(
         self,
