@@ -16,7 +16,7 @@ from unisono.ranks.rendezvous.identity import HOST_ID
 
 pytestmark = pytest.mark.cold
 
-MOST_MODULES, MOST_OVER_HOSTS = 99, 130
+MOST_MODULES, MOST_OVER_HOSTS = 99, 133
 """Each costs a process a tenth of a millisecond to a millisecond."""
 
 NOT_NEEDED = (
@@ -45,7 +45,8 @@ ours = [module for name, module in sorted(sys.modules.items()) if name.startswit
 kinds = [kind for module in ours for kind in vars(module).values() if isinstance(kind, type)]
 tuples = [kind for kind in kinds if hasattr(kind, "_fields")]
 texts = [kind.__name__ for kind in tuples if all(type(a) is typing.ForwardRef for a in kind.__annotations__.values())]
-print(json.dumps([t.tolist(), sorted(sys.modules), texts]))
+print(json.dumps([t.tolist(), sorted(sys.modules), texts]), flush=True)
+sys.stdin.readline()  # a rank that waits looks at a peer that has ended, and imports what that takes
 """
 
 CALLS = {
@@ -76,13 +77,16 @@ def test_a_first_call_imports_only_what_it_needs(way: str, hosts: int) -> None:
         subprocess.Popen(
             [sys.executable, "-c", code],
             env={**os.environ, **there, "RANK": str(rank), HOST_ID: str(rank % hosts)},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
     try:
-        printed = [rank.communicate(timeout=100)[0] for rank in ranks]
+        printed = [rank.stdout.readline() for rank in ranks if rank.stdout]
+        for rank in ranks:
+            rank.communicate("\n", timeout=100)
     finally:
         for rank in ranks:
             rank.kill()
