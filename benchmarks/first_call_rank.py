@@ -1,18 +1,22 @@
 """One rank of `benchmarks.first_call`: it prints what its first group and its first call cost, by part.
 
-    python first_call_rank.py BACKEND
+    python first_call_rank.py BACKEND HOSTS
 
-It runs as a script, so that it imports nothing but torch before the clock starts.
+HOSTS: 1, or more: then the ranks are at torch's store before the clock starts, as ranks of torchrun are. The rank says
+that it is ready, and begins when it is told, as all others. It runs as a script, so that it imports nothing but torch
+before the clock starts.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +33,14 @@ PARTS = {
     "plan": ("calls.dispatch.step:make_plan",),
 }  # fmt: skip
 """Part -> the functions that do it. A part within another part counts for itself only."""
+
+OVER_HOSTS = {
+    "sentinel, carrier": (
+        "ranks.group.world_over_hosts:_Joining.far",
+        "ranks.group.world_over_hosts:Connecting.carrier",
+    )
+}
+"""The same, on several hosts."""
 
 
 class Clock:
@@ -55,7 +67,9 @@ class Clock:
         owner: Any = import_module(f"unisono.{module}")
         *classes, name = name.split(".")
         for each in classes:
-            owner = getattr(owner, each)
+            owner = getattr(owner, each, None)
+        if owner is None:
+            return  # another version
         bound = isinstance(vars(owner)[name], classmethod)
         function = getattr(owner, name)
 
@@ -65,34 +79,56 @@ class Clock:
         setattr(owner, name, staticmethod(counted) if bound else counted)
 
 
-def imports() -> None:
-    """Import what makes process groups, as the first group does."""
+def imports(modules: Iterable[str]) -> None:
+    """Import modules of unisono, as the first group does."""
     from unisono.base.python import no_collections
 
     with no_collections():
-        import_module("unisono.integrations.torch.create")
+        for module in modules:
+            import_module(f"unisono.{module}")
 
 
-def main(backend: str) -> None:
-    """Make a group of two ranks and call all_reduce."""
-    clock, rank = Clock(), int(os.environ["RANK"])
+def sentinel_ms() -> float:
+    """The processor time of this host's sentinel, if this rank has started it."""
+    from unisono.ranks.group.current import get_default
+
+    group: Any = get_default()
+    _, *others = group.span.here
+    if group.rank in others:
+        return 0.0
+    started = resource.getrusage(resource.RUSAGE_CHILDREN)  # the process that has loaded it, and whose child it is
+    nanoseconds = int(Path(f"/proc/{group.span.far.sentinel_pid}/schedstat").read_text().split()[0])
+    return 1e3 * (started.ru_utime + started.ru_stime) + nanoseconds / 1e6
+
+
+def main(backend: str, hosts: int) -> None:
+    """Make a group of all ranks and call all_reduce."""
+    clock, rank, size = Clock(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, store = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), None
+    if hosts > 1:
+        store = TCPStore(*address, size, rank == 0)
+    print("ready", flush=True)
+    sys.stdin.readline()
     began = time.perf_counter()
     if backend == "unisono":
-        clock.run("imports", imports)
-        for part, places in PARTS.items():
-            for place in places:
-                clock.watch(part, place)
-    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = clock.run("torch's store", TCPStore, *address, 2, rank == 0)
-    clock.run("the rest of the group", distributed.init_process_group, backend, store=store, rank=rank, world_size=2)
+        more = OVER_HOSTS if hosts > 1 else {}
+        places = [(part, place) for part, of_part in (PARTS | more).items() for place in of_part]
+        later = [place.partition(":")[0] for of_part in more.values() for place in of_part]
+        clock.run("imports", imports, ["integrations.torch.create", *later])
+        for part, place in places:
+            clock.watch(part, place)
+    if store is None:
+        store = clock.run("torch's store", TCPStore, *address, size, rank == 0)
+    clock.run("the rest of the group", distributed.init_process_group, backend, store=store, rank=rank, world_size=size)
     vector = torch.full((2,), 1.0 + rank)
     clock.run("the rest of the call", distributed.all_reduce, vector)
     wall_ms = 1e3 * (time.perf_counter() - began)
-    if vector.tolist() != [3.0, 3.0]:
-        raise RuntimeError(f"the sum of 1 and 2 is {vector.tolist()}")
-    print(json.dumps({**clock.spent, "wall": wall_ms}), flush=True)
+    if vector.tolist() != [size * (size + 1) / 2] * 2:
+        raise RuntimeError(f"the sum of 1 to {size} is {vector.tolist()}")
+    more_ms = {"the sentinel itself": sentinel_ms()} if hosts > 1 and backend == "unisono" else {}
+    print(json.dumps({**clock.spent, **more_ms, "wall": wall_ms}), flush=True)
     distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, cast
@@ -236,7 +235,7 @@ def test_a_death_that_a_peer_saw_first_is_told_as_a_death() -> None:
                     until(lambda: group.host.arena.board(2).gave_up.number > 0)
                 peer = plain(watch, rank)
                 if rank == 1 and not seen:
-                    peer = replace(peer, gone=None)
+                    peer = peer.replace(gone=None)
                 if rank == 2:
                     seen.add(rank)
                 return cast(PeerView, peer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -147,11 +146,11 @@ def broken(call: HierarchicalTable, draw: st.DataObject) -> HierarchicalTable:
     changes = [
         [],
         [part, part],
-        [replace(part, blocks=turned)],
-        [replace(part, root=other)],
-        [replace(part, members=part.members[::-1])],
+        [part.replace(blocks=turned)],
+        [part.replace(root=other)],
+        [part.replace(members=part.members[::-1])],
     ]
-    return replace(call, **{phase: tuple(parts[:k] + draw.draw(st.sampled_from(changes)) + parts[k:])})
+    return call.replace(**{phase: tuple(parts[:k] + draw.draw(st.sampled_from(changes)) + parts[k:])})
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -175,7 +174,7 @@ def test_no_part_that_moves_something_can_be_left_out(collective: str, phase: st
         if part.chunks:
             rest = tuple(other for other in getattr(call, phase) if other is not part)
             with pytest.raises(AlgorithmError, match=r"of chunk \d+: |a pair of ranks is in no part"):
-                prove_by_parts(replace(call, **{phase: rest}))
+                prove_by_parts(call.replace(**{phase: rest}))
 
 
 def test_many_hosts_are_proved_by_their_parts() -> None:

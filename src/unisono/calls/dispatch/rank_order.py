@@ -8,6 +8,8 @@ be wrong: for scan and exscan, for ops that are not commutative or not associati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +18,7 @@ from ...base.errors import ArgumentError, DTypeError, InternalError
 from ...base.python import LateModule
 from ...engine.reducers import CustomOp, combiner
 from ...engine.tensors import as_bits, dtype_name, make_plain, mark_written, needed_by_autograd
+from ...hosts import MEANWHILE
 from ..arguments import shape_name
 from ..ops import PremulSum
 from .plan_cache import CallKey
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from .over_hosts import hosts_run
 else:  # groups on one host do not need it
     hosts_run = LateModule(".over_hosts.hosts_run", __package__)
+MEANWHILE.extend(
+    partial(import_module, name, __package__) for name in (".over_hosts.hosts_run", "...schedule.choose.over_hosts")
+)
 
 _SCANS = {"scan", "exscan"}
 

@@ -1,7 +1,5 @@
 """Run a rank's program of messages over a carrier, and log its steps for traces."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

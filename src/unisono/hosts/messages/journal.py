@@ -1,7 +1,5 @@
 """Where an exchange logs its steps, and what they are, for traces."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 

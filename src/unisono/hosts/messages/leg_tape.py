@@ -1,7 +1,5 @@
 """The rows of an exchange as a tape, which compiled code runs together with the carrier's engine; see `engine.tape`."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -14,10 +14,9 @@ taken the round's messages. A message carries its sender's clock from before the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...base.errors import ProgramError
 from ...schedule import DST, ROUND, SRC, Move, Schedule, T, X, moves, spread
@@ -39,7 +38,7 @@ from .message_program import (
     memory_of,
 )
 
-Clock = npt.NDArray[np.int32]
+Clock = np.ndarray[Any, np.dtype[np.int32]]
 
 
 def at_start(ranks: int) -> Clock:
@@ -71,7 +70,6 @@ def _rounds(schedule: Schedule) -> Iterator[set[tuple[int, int]]]:
         yield {(src, dst) for src, dst in rows[rows[:, ROUND] == number][:, [SRC, DST]].tolist() if src != dst}
 
 
-@dataclass(eq=False)
 class _Letter:
     """A message in the making.
 
@@ -84,16 +82,12 @@ class _Letter:
     post: the first round in which its receive may be posted.
     """
 
-    round: int
-    src: int
-    dst: int
-    slots: list[tuple[Slot, Slot]] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    made: dict[Slot, int] = field(default_factory=dict)
-    sole: bool = True
-    straight_out: bool = True
-    straight_in: bool = True
-    post: int = 0
+    def __init__(self, round_: int, src: int, dst: int) -> None:
+        self.round, self.src, self.dst, self.post = round_, src, dst, 0
+        self.slots: list[tuple[Slot, Slot]] = []
+        self.versions: list[int] = []
+        self.made: dict[Slot, int] = {}
+        self.sole = self.straight_out = self.straight_in = True
 
     def runs(self) -> tuple[int, ...]:
         """Where each part begins, and the end of the last. The chunks of a part are neighbours at both ends."""
@@ -105,7 +99,6 @@ class _Letter:
         return (0, *starts, len(self.slots))
 
 
-@dataclass(eq=False)
 class _Write:
     """A write in the making.
 
@@ -113,16 +106,14 @@ class _Write:
     sources: a letter and a place in it, or a slot and its version.
     """
 
-    slot: Slot
-    version: int
-    sources: list[tuple[_Letter | Slot, int]]
+    def __init__(self, slot: Slot, version: int, sources: list[tuple[_Letter | Slot, int]]) -> None:
+        self.slot, self.version, self.sources = slot, version, sources
 
     def slots(self) -> list[Slot]:
         """The slots of its own rank that it reads."""
         return [source for source, _ in self.sources if not isinstance(source, _Letter)]
 
 
-@dataclass(eq=False)
 class _Table:
     """Facts about a table's slots, while `lower` goes through its rounds.
 
@@ -137,13 +128,14 @@ class _Table:
     read: the last round that reads the input there.
     """
 
-    schedule: Schedule
-    version: dict[Slot, int] = field(default_factory=dict)
-    used: dict[Slot, int] = field(default_factory=dict)
-    flying: dict[Slot, list[tuple[_Letter, Slot]]] = field(default_factory=dict)
-    heard: dict[Slot, bool] = field(default_factory=dict)
-    read: dict[Slot, int] = field(default_factory=dict)
-    written: dict[Slot, int] = field(default_factory=dict)
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.version: dict[Slot, int] = {}
+        self.used: dict[Slot, int] = {}
+        self.flying: dict[Slot, list[tuple[_Letter, Slot]]] = {}
+        self.heard: dict[Slot, bool] = {}
+        self.read: dict[Slot, int] = {}
+        self.written: dict[Slot, int] = {}
 
     def memory(self, slot: Slot) -> Slot:
         """The slot that stands for this slot's memory."""

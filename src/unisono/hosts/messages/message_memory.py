@@ -1,10 +1,8 @@
 """From a program's places to memory: the bytes of messages, their addresses, and the copies and combinations."""
 
-from __future__ import annotations
-
+import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, chain, groupby, pairwise
-from secrets import randbits
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +20,7 @@ LARGE_BYTES = 256 << 10
 
 _WORD = 8
 
-_UNLIKELY = randbits(63)
+_UNLIKELY = int.from_bytes(os.urandom(8), "little") >> 1
 """A random word. Data end with it with a probability of 2^-63, even if an attacker chooses them."""
 
 _MISSING = torch.tensor([0, _UNLIKELY], dtype=torch.int64, device="cpu")

@@ -10,8 +10,6 @@ Its rows are of four kinds, in the order in which they are done:
 Only TAKE waits, and it waits for the same message at any timing: so a program always ends with the same values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple

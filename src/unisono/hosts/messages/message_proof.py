@@ -8,7 +8,6 @@ happen at any time. The proof uses rows and messages, and nothing of the code th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from ...base.errors import ProgramError
 from ...schedule import Schedule, moves
@@ -20,25 +19,20 @@ _Key = tuple[int, int, int]
 """A message among all: round, source, destination."""
 
 
-@dataclass
 class _Flight:
     """A message on its way. taken: its receiver's tick at TAKE, unknown (0) until then."""
 
-    values: list[int]
-    clock: _Clock
-    taken: int = 0
+    def __init__(self, values: list[int], clock: _Clock) -> None:
+        self.values, self.clock, self.taken = values, clock, 0
 
 
-@dataclass
 class _Open:
     """A posted receive. slots: the carrier may write them from now on. flying: messages that were leaving the slots."""
 
-    clock: _Clock
-    slots: list[Slot]
-    flying: list[_Key]
+    def __init__(self, clock: _Clock, slots: list[Slot], flying: list[_Key]) -> None:
+        self.clock, self.slots, self.flying = clock, slots, flying
 
 
-@dataclass
 class _Side:
     """The state of one rank.
 
@@ -46,12 +40,11 @@ class _Side:
     landed: the messages that are in their places, and what the carrier knew.
     """
 
-    program: MessageProgram
-    clock: _Clock
-    at: int = 0
-    open: dict[int, _Open] = field(default_factory=dict)
-    taken: dict[int, list[int]] = field(default_factory=dict)
-    landed: dict[Slot, _Clock] = field(default_factory=dict)
+    def __init__(self, program: MessageProgram, clock: _Clock) -> None:
+        self.program, self.clock, self.at = program, clock, 0
+        self.open: dict[int, _Open] = {}
+        self.taken: dict[int, list[int]] = {}
+        self.landed: dict[Slot, _Clock] = {}
 
 
 def prove_messages(schedule: Schedule, programs: Sequence[MessageProgram]) -> None:

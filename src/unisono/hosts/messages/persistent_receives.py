@@ -5,8 +5,6 @@ use again and again is posted as soon as its message has been used, for the next
 in all these calls; the word behind its bytes is the number of the call. A message of a failed call is dropped.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -84,7 +82,7 @@ class ReceiveBuffers:
         self._room = _STANDING_BYTES
 
     @classmethod
-    def of(cls, carrier: Carrier) -> ReceiveBuffers:
+    def of(cls, carrier: Carrier) -> "ReceiveBuffers":
         return _OF.setdefault(carrier, cls())
 
     def at(self, peer: int, tag: int, nbytes: int) -> ReceiveBuffer:

@@ -12,7 +12,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NoReturn
 
 from ...base.errors import (
@@ -33,7 +32,6 @@ from ...engine.carrier import Lost
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, FAILED, LOST
 from ...engine.memory.arena import Arena
-from ...observe.traces.last_calls import last_calls
 from ...schedule import BLOCKED
 from ..group.abort import check_abort
 from ..group.group import Group
@@ -263,8 +261,8 @@ class Watch:
             if time.monotonic() < left_at + _ARRIVES_S:
                 gone = None  # its messages of this call are under way
         if seen.number < self.number or self.under_way is None or self.under_way.compares:
-            return replace(seen, gone=gone)
-        return replace(seen, gone=gone, signature=self.plan.signature, owes=False)
+            return seen.replace(gone=gone)
+        return seen.replace(gone=gone, signature=self.plan.signature, owes=False)
 
     def may_see_why(self) -> bool:
         """A peer gave up because a rank has gone. May this rank see that soon? The peer looked later than this rank."""
@@ -345,6 +343,8 @@ class Watch:
 
     def add_last_calls(self, error: UnisonoError) -> None:
         """Note in the error the last calls of all ranks; they are printed below the message."""
+        from ...observe.traces.last_calls import last_calls  # a call that goes on does not need it
+
         arena = self.group.world.host.arena
         if isinstance(arena, Arena) and arena.map is not None:
             error.add_note(last_calls(arena, self.group.host.arena.start))

@@ -1,16 +1,13 @@
 """`judge`, a pure function: what a waiting rank does, given what it sees of its peers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...base.records import Departure, GivenUp
+from ...base.value import Value
 
 
-@dataclass(frozen=True)
-class PeerView:
+class PeerView(Value):
     """A peer as a waiting rank sees it.
 
     number: the number of the latest call that it entered.
@@ -25,7 +22,7 @@ class PeerView:
     number: int
     signature: int
     gone: Departure | None = None
-    gave_up: GivenUp = GivenUp()  # noqa: RUF009  it is immutable
+    gave_up: GivenUp = GivenUp()
     owes: bool = False
 
 
@@ -43,18 +40,15 @@ class Situation(NamedTuple):
     overdue: bool
 
 
-@dataclass(frozen=True)
-class Patience:
+class Patience(Value):
     """Nothing is wrong: keep waiting."""
 
 
-@dataclass(frozen=True)
-class Disagree:
+class Disagree(Value):
     """The ranks made different calls."""
 
 
-@dataclass(frozen=True)
-class Gone:
+class Gone(Value):
     """This peer has gone, and the call needs it. sure: words and messages of the peer under way cannot change this."""
 
     rank: int
@@ -62,8 +56,7 @@ class Gone:
     sure: bool = False
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(Value):
     """This peer gave the call up. unseen: it blames a rank that, as far as this rank sees, has not gone or given up."""
 
     rank: int
@@ -71,8 +64,7 @@ class Failed:
     unseen: bool = False
 
 
-@dataclass(frozen=True)
-class Late:
+class Late(Value):
     """Time is up, and these ranks are missing."""
 
     missing: tuple[int, ...]

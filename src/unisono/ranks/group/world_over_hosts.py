@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 from ...base.config import Config
 from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, WaitTimeout
 from ...base.fd_channel import LONGEST_S
-from ...base.python import leave_behind
+from ...base.python import leave_behind, no_collections
 from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
+from ...hosts import MEANWHILE
 from ...hosts.span import Span
 from ..rendezvous.asked_store import AskedStore, at_store, complete, pause
 from ..rendezvous.meeting_member import stay_for
@@ -54,7 +55,11 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
     try:
         if config.carrier != "mpi":
             connecting = Connecting(_maker(met, rank, met.store, deadline, ucx=config.carrier == "ucx"))
-        far = _Joining(met, rank, met.store, config.host_silence_s, deadline).far()
+        joining = _Joining(met, rank, met.store, config.host_silence_s, deadline)
+        with no_collections():
+            for get_ready in MEANWHILE:
+                get_ready()
+        far = joining.far()
         carrier = _mpi(met, rank) if connecting is None else connecting.carrier(far, met, rank, deadline)
         if not config.link.known:
             from ..rendezvous.measured_link import agreed_link
@@ -138,24 +143,27 @@ class _Joining:
         self._silent_s, self._deadline = silent_s, deadline
         self._began = time.monotonic()
         self._host = met.hosts.host_of(rank)
+        self._is_first = rank == met.hosts.members[self._host][0]
+        if self._is_first:
+            from ...hosts.sentinel.start import Sentinel
+
+            self._sentinel = met.sentinel or Sentinel(met.arena)
 
     def far(self) -> Far:
         """This rank's connection to the sentinel of its host, which the first rank of the host has started."""
         from ...hosts.far import Far
 
-        if self._rank == self._met.hosts.members[self._host][0]:
+        if self._is_first:
             name = self._start()
         else:
             name = self._said(self._host).name
         return Far(self._met.arena, self._met.hosts, self._rank, name, self._silent_s, self._deadline)
 
     def _start(self) -> str:
-        from ...hosts.sentinel.start import Sentinel
-
         met, identities = self._met, self._met.identities or {}
         name = f"unisono-{os.urandom(16).hex()}"
         ranks = {rank: (identities[rank].pid, identities[rank].ticks) for rank in met.hosts.members[self._host]}
-        sentinel = met.sentinel or Sentinel(met.arena)
+        sentinel = self._sentinel
         try:
             sentinel.serve(met.hosts, self._host, ranks, met.address, met.secret, name, self._silent_s, self._deadline)
             self._store.set(f"sentinel {self._host}", SentinelNotice(name, *sentinel.address).text())

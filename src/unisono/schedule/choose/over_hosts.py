@@ -7,8 +7,6 @@ of a processor. So calls of few bytes take one rail and the fewest messages. Cal
 share the work, and put the fewest bytes on the link; between few hosts they take the fewest rounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import isqrt
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Tables know chunks by number. Here, chunk c of C chunks of a vector of n element
 collective has blocks, each block is cut in this way.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -33,7 +31,7 @@ class Cut(NamedTuple):
     pieces: int = 1
 
     @classmethod
-    def of(cls, request: Request, chunks: int, ranks: int, row: Iterable[int] | None = None) -> Cut:
+    def of(cls, request: Request, chunks: int, ranks: int, row: Iterable[int] | None = None) -> "Cut":
         """The cut of a request. row: the indices of `extents` to use; None: all."""
         if request.collective not in BLOCKED:
             return cls((request.like.numel(),), chunks)
@@ -70,7 +68,7 @@ class Side(NamedTuple):
     in_list: bool = False
 
     @classmethod
-    def of(cls, cut: Cut, item: int, own: int | None, tensors: Tensors) -> Side:
+    def of(cls, cut: Cut, item: int, own: int | None, tensors: Tensors) -> "Side":
         """own: the number of the block, if the side is one block."""
         lengths = () if tensors is None else cut.lengths if own is None else (cut.lengths[own],)
         return cls(lengths, item, own or 0, tensors is not None and not is_one(tensors))
@@ -101,7 +99,7 @@ class Vector:
         self._first, self._blocks = first, blocks
 
     @classmethod
-    def at(cls, side: Side, addresses: Iterable[int], dtype: torch.dtype) -> Vector:
+    def at(cls, side: Side, addresses: Iterable[int], dtype: torch.dtype) -> "Vector":
         """The vector at these addresses. It does not keep the memory alive."""
         places = zip(addresses, side.lengths, strict=False)
         return cls(side.first, [tensor_at(address, length, dtype) for address, length in places])

@@ -6,8 +6,6 @@ A chunk is in the user's input (GIVEN) until a part of the call has written it: 
 hosts are known to make this call, to the user's output (RESULT). All this is known before any call is made.
 """
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -127,7 +125,7 @@ class Wave(NamedTuple):
     copies: tuple[At, ...]
 
 
-PLANS: WeakValueDictionary[int, SpanPlan] = WeakValueDictionary()
+PLANS: "WeakValueDictionary[int, SpanPlan]" = WeakValueDictionary()
 """`address` -> plan."""
 _numbers = count(1)
 

@@ -10,13 +10,11 @@ of a host have entered the same call by then. So their programs differ only if s
 others; then they all run the staged program.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,6 +25,7 @@ from ....engine.compile.program import DISAGREE, FAILED, WAITING
 from ....engine.reducers import CustomOp, combine_address, combiner
 from ....engine.tensors import dtype_name
 from ....hosts.messages import Exchange, Journal, PersistentReceive, ReceiveBuffers
+from ....hosts.span import Span
 from ....ranks.group.group import Group
 from ....schedule import BLOCKED, ONE_IN, ONE_OUT, REDUCING, X, Y
 from ...arguments import blank
@@ -36,10 +35,6 @@ from ..retry_rules import StagedCalls, stage_for_a_while, stage_private, takes_t
 from ..step import kernel_address
 from .chunks import Vector
 from .hosts_plan import At, Home, Inside, Leg, SpanPlan, Wave
-
-if TYPE_CHECKING:
-    from ....hosts.span import Span
-
 
 View = Callable[[At], torch.Tensor]
 """Finds chunks in memory."""
@@ -163,7 +158,7 @@ class _Memory(NamedTuple):
     result: torch.Tensor
 
 
-def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, out: int) -> Steps:
+def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, out: int) -> "Steps":
     """The steps of this rank's current call; all its neighbours have entered it. inp, out: as for the kernel.
 
     Calls with even and with odd numbers take turns: messages of the last call may still leave while this one begins.
@@ -186,7 +181,7 @@ def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, ou
 
 def _new_steps(
     group: Group, span: Span, plan: SpanPlan, number: int, sides: tuple[Sequence[int], Sequence[int]] | None
-) -> Steps:
+) -> "Steps":
     turn, dtype, end, in_place = number & 1, plan.request.like.dtype, plan.waves[-1], plan.request.in_place
     copied = [0, 0] if sides else [sum(plan.inp.lengths), 0 if in_place else sum(plan.out.lengths)]
     memory = _Memory(*_scratch(span, [end.made.end, end.fetched.end, *copied], dtype, turn))

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from importlib import import_module
 from itertools import chain
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....base.errors import ArgumentError
+from ....base.value import Value
 from ...combine import seq, transpose
 from ...contract import BLOCKED, DUALS
-from ...counts import Levels, levels_of
 from ...hosts import Hosts
 from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, X, unwrap
-from .. import all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter
 from ..declare import Symmetric, table
 
-_HOMES: dict[str, ModuleType] = {
-    module.__name__.rpartition(".")[2]: module
-    for module in (all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter)
-}
+if TYPE_CHECKING:
+    from ...counts import Levels
 
 _INSIDE = {"broadcast": "linear", "reduce": "linear", "scatter": "linear", "gather": "linear"}
 """Collective -> the algorithm inside a host if a part names none; for the other collectives it is `direct`."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Value):
     """One collective among some ranks.
 
     members: the ranks; member i takes the part of rank i.
@@ -123,13 +119,18 @@ class Part:
 
 def width(collective: str, name: str, ranks: int) -> int:
     """Into how many chunks an algorithm cuts its vector."""
-    return table(getattr(_HOMES[collective], name), ranks).chunks
+    return table(_generator(collective, name), ranks).chunks
+
+
+def _generator(collective: str, name: str) -> Any:
+    """The function that makes an algorithm's table. A process imports the collectives that it needs."""
+    return getattr(import_module(f"...{collective}", __name__), name)
 
 
 def symmetric_table(part: Part) -> Schedule | None:
     """The table of a part as the rows of its first rank, if all ranks do the same; None otherwise."""
     try:
-        found = table(getattr(_HOMES[part.collective], part.name), Symmetric(len(part.members)))
+        found = table(_generator(part.collective, part.name), Symmetric(len(part.members)))
     except (ArgumentError, TypeError):
         return None
     return found if found.symmetric else None
@@ -140,7 +141,7 @@ def _table(collective: str, name: str, ranks: int, root: int, cuts: int) -> Sche
     """The table of an algorithm. cuts: into how many chunks its vector is cut, if the algorithm leaves this open."""
     if collective == "reduce":  # all of them are broadcasts transposed
         return transpose(_table("broadcast", name, ranks, root, cuts)).replace(name=f"reduce.{name}")
-    function = getattr(_HOMES[collective], name)
+    function = _generator(collective, name)
     if "segments" in inspect.signature(function).parameters and collective == "broadcast":
         schedule: Schedule = function(ranks, root, cuts)
         return schedule.replace(name=f"{collective}.{name}")
@@ -174,8 +175,7 @@ def _runs(rows: Rows) -> Rows:
 _NONE = np.zeros((0, 9), np.int64)
 
 
-@dataclass(frozen=True)
-class HierarchicalTable:
+class HierarchicalTable(Value):
     """A call of ranks on several hosts: parts inside each host, parts between hosts, parts inside each host again.
 
     chunks: the number of chunks of the vector; for collectives with blocks, one for each rank.
@@ -220,6 +220,8 @@ class HierarchicalTable:
 
     def levels(self) -> Levels:
         """Its costs by level; words count as messages. It makes no whole table, so there may be many ranks."""
+        from ...counts import levels_of  # no call needs it
+
         if self.collective == "all_to_all":
             return self._pairs()
         rows, start = [_NONE], 0
@@ -232,6 +234,8 @@ class HierarchicalTable:
 
     def _pairs(self) -> Levels:
         """The costs of an all_to_all: every block for another host goes straight there."""
+        from ...counts import Levels
+
         p, sizes = self.hosts.ranks, [len(host) for host in self.hosts.members]
         away = tuple(size * (p - size) / p for size in sizes)
         inside, between = (max((part.rounds for part in parts), default=0) for parts in (self.after, self.across))
@@ -268,10 +272,10 @@ def transposed(call: HierarchicalTable) -> HierarchicalTable:
     """The call with all arrows reversed, for the dual collective: the last parts come first."""
 
     def parts(some: Iterable[Part]) -> tuple[Part, ...]:
-        return tuple(replace(p, collective=DUALS.get(p.collective, p.collective)) for p in some)
+        return tuple(p.replace(collective=DUALS.get(p.collective, p.collective)) for p in some)
 
     before, across, after = parts(call.after), parts(call.across), parts(call.before)
-    return replace(call, collective=DUALS[call.collective], result=X, before=before, across=across, after=after)
+    return call.replace(collective=DUALS[call.collective], result=X, before=before, across=across, after=after)
 
 
 def _together(parts: Iterable[Rows]) -> Rows:
