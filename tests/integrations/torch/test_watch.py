@@ -270,6 +270,40 @@ time.sleep(0.3)
 """
 
 
+@pytest.mark.parametrize(
+    ("end", "survivors", "told"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "step()", "was killed by signal 9 (SIGKILL)"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "leave()", "was killed by signal 9 (SIGKILL)"),
+        ("raise RuntimeError('shape')", "step()", "raised RuntimeError: shape"),
+    ],
+)
+def test_a_program_that_ends_by_the_error_says_the_cause(job: Job, end: str, survivors: str, told: str) -> None:
+    """torch raises in C++ when the connections of a rank close. The thread that watches may be late."""
+    body = f"""{DDP}
+sys.excepthook = lambda *_: print("a hook", flush=True)
+def leave():
+    try: step()
+    except RuntimeError: sys.exit(1)
+if rank == 2:
+    {end}
+{survivors}
+"""
+    job.start(3, body)
+    for rank in (0, 1):
+        said = job.output(rank)
+        assert said.count(f"unisono: rank 2 (pid {job.ranks[2].pid}) {told} while rank {rank} waited for it in") == 1
+        assert ("a hook" in said) == (survivors == "step()")
+    assert "unisono:" not in job.output(2)
+
+
+def test_a_program_that_ends_by_itself_blames_no_rank(job: Job) -> None:
+    """Both ranks raise the same error; none of them is the reason of the other's."""
+    job.start(2, "dist.barrier()\nraise RuntimeError('shape')")
+    for rank in range(2):
+        assert "unisono:" not in job.output(rank)
+
+
 def test_a_call_from_cpp_that_waits_is_told_and_shown(job: Job) -> None:
     """The reducer of DDP waits for a rank that is in an endless loop: which call it is, and how far the rank is."""
     body = f"""{DDP}

@@ -6,7 +6,9 @@ groups are changed: beside each group there is one of ours (`watched_calls`), an
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 import time
 from contextlib import closing, suppress
 from typing import Any
@@ -153,3 +155,9 @@ def _destroying(original: Any) -> Any:
         original(group)
 
     return destroy_process_group
+
+
+@atexit.register  # after `join_group` has registered the function that leaves, which therefore runs later
+def _last_look() -> None:
+    if _watcher is not None:
+        _watcher.last_look(getattr(sys, "last_value", None))

@@ -27,6 +27,7 @@ from ...engine.kernels import kernel
 from ...engine.logs.plan_registry import PlanNote
 from ...engine.process.nested import caller, is_users
 from ...ranks.group.group import Group
+from .flight_recorder import GLOO, NCCL
 from .patch import change
 from .to_torch import for_torch
 
@@ -119,8 +120,10 @@ class WatchedGroup:
     failed: makes the error for a call, given as text; None as long as the group can be used.
     gone: when a member was first seen gone.
     compared: the number of the last call that all ranks have made alike.
+    exchanged: have there been messages?
     told: has a reason been told why it cannot be used?
-    counts: does torch's group count its calls, also those from C++? Then its numbers are those of the log.
+    backend: GLOO or NCCL if it is that of all devices. Then torch counts the calls, also those from C++, and its
+        numbers are those of the log.
     """
 
     def __init__(self, of: Any, group: Group, sockets: Sequence[tuple[int, str]]) -> None:
@@ -130,27 +133,33 @@ class WatchedGroup:
         self.log = group.host.log
         self._notes: dict[Any, tuple[int, CallRecord, Form, Any]] = {}
         self._cycles = kernel("waiting.read_cycles")
-        self.counts = _is_gloos(of)
+        self.backend = _backend(of)
         self._messages, self._exchanging, self._lock = 0, False, RLock()
+        self.exchanged = False
         self._number = 0
 
     def made_in_cpp(self) -> int:
         """The number of the last call if C++ code has made it, else 0."""
-        of, messages = self.of(), self._messages
-        if of is None or not self.counts:
-            return 0
-        made: int = of._get_sequence_number_for_group() - messages  # noqa: SLF001
+        messages = self._messages
+        made = self.made() - messages
         sure = not self._exchanging and messages == self._messages
         return made if sure and made > self._number else 0  # `enter` raises this number before torch raises its own
 
+    def made(self) -> int:
+        """How many calls, and messages of Gloo, torch has counted."""
+        of = self.of()
+        made: int = of._get_sequence_number_for_group() if of is not None and self.backend else 0  # noqa: SLF001
+        return made
+
     @contextmanager
     def messages(self, count: int) -> Iterator[None]:
-        """Within it, torch counts so many messages."""
-        with self._lock:
+        """Within it, torch counts so many messages. Those of NCCL have numbers of their own."""
+        self.exchanged = True
+        with self._lock if self.backend != NCCL else nullcontext():
             self._exchanging = True
             try:
                 yield
-                self._messages += count
+                self._messages += count if self.backend != NCCL else 0
             finally:
                 self._exchanging = False
 
@@ -173,7 +182,7 @@ class WatchedGroup:
         known = self._notes.get(key)
         if known is None or known[2] is not form:
             known = self._note(key, form, tensor, opts, frame.f_code)
-        if self.counts:
+        if self.backend:
             messages = self._messages
             number = of._get_sequence_number_for_group() - messages + 1  # noqa: SLF001
             if self._exchanging or messages != self._messages:
@@ -188,6 +197,11 @@ class WatchedGroup:
     def leave(self, number: int) -> None:
         """Log that the call has ended."""
         self.log.leave(number, self._cycles())
+
+    def record(self, note: int) -> CallRecord | None:
+        """What this rank has called, by its note."""
+        known = self.group.host.plan_registry.plan(note)
+        return known.record if known else None
 
     def leave_behind(self, number: int) -> None:
         """Log that the call goes on in the background."""
@@ -204,11 +218,11 @@ class WatchedGroup:
         dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
         op = str(resolve(opts.reduceOp)) if form.op else ""
         counts = () if tensor is None else (tensor.numel(),)
-        record = CallRecord(form.collective, dtype, counts, op=op, root=opts.rootRank if form.root else 0)
+        root = opts.rootRank if form.root else 0
+        record = CallRecord(form.collective, dtype, counts, op=op, root=root, where=caller())
         nbytes = 0 if tensor is None else tensor.numel() * tensor.element_size()
-        where = caller()
         _learn(sys._getframe(1))  # noqa: SLF001  see enter
-        number = self.group.host.plan_registry.add_plan(PlanNote(record._replace(where=where), nbytes))
+        number = self.group.host.plan_registry.add_plan(PlanNote(record, nbytes))
         if len(self._notes) >= _MOST_NOTES:  # the registry forgets old notes, too
             self._notes.clear()
         self._notes[key] = known = number, record, form, code  # the code lives, so its id is its own
@@ -228,11 +242,12 @@ class WatchedGroup:
                 of.abort()
 
 
-def _is_gloos(of: Any) -> bool:
-    """Are all backends of torch's group Gloo's?"""
-    with suppress(RuntimeError):  # a backend need not have a name
-        return {of._get_backend(device).name() for device in of._device_types} == {"gloo"}  # noqa: SLF001
-    return False
+def _backend(of: Any) -> str:
+    """The backend of torch's group; empty: it has several, or another one."""
+    with suppress(RuntimeError, AttributeError):  # a backend need not have a name
+        names = {of._get_backend(device).name() for device in of._device_types}  # noqa: SLF001
+        return names.pop() if names in ({GLOO}, {NCCL}) else ""
+    return ""
 
 
 def _learn(frame: FrameType) -> None:
@@ -271,6 +286,11 @@ def logging(name: str, cause: Cause) -> Callable[[Any], Any]:
             if watched is None or opts.__class__ not in _OPTIONS:
                 return original(group, *args, **options)
             call = watched.enter(group, form, args, opts)
+            on_gpu = (
+                watched.backend == NCCL
+            )  # a call of NCCL waits here for ranks that have not come yet, or in barrier
+            if on_gpu:
+                waits[get_ident()] = call
             try:
                 work = original(group, *args, **options)
             except RuntimeError as error:
@@ -280,8 +300,12 @@ def logging(name: str, cause: Cause) -> Callable[[Any], Any]:
             except BaseException:
                 watched.take_back(call.number)
                 raise
-            if opts.asyncOp:
+            finally:
+                if on_gpu:
+                    waits.pop(get_ident(), None)
+            if opts.asyncOp or on_gpu:
                 watched.leave_behind(call[1])
+                _raise_aborted(call)
                 if work is not None:
                     _works[work] = call
             elif work is None:
@@ -336,10 +360,13 @@ def waiting(cause: Cause) -> Callable[[Any], Any]:
                 return original(work, *args, **options)
             waits[thread] = call
             try:
-                return original(work, *args, **options)
+                ended = original(work, *args, **options)
             except RuntimeError as error:
                 _explain(error, call, cause)
                 raise
+            else:
+                _raise_aborted(call)
+                return ended
             finally:
                 waits.pop(thread, None)
                 if begun is not None:
@@ -348,6 +375,13 @@ def waiting(cause: Cause) -> Callable[[Any], Any]:
         return wait
 
     return made_of
+
+
+def _raise_aborted(call: WatchedCall) -> None:
+    """Raise the cause, if a call of NCCL has ended since its group has been aborted: torch raises nothing."""
+    watched = call.watched
+    if watched.failed is not None and watched.backend == NCCL:
+        raise for_torch(watched.failed(call.text(caller())))
 
 
 def _explain(error: RuntimeError, call: WatchedCall, cause: Cause) -> None:
