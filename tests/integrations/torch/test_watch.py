@@ -252,6 +252,17 @@ try:
         assert float(said.split("after")[1].split()[0]) < 3, said
 
 
+def test_a_group_without_a_real_store_is_not_watched(job: Job) -> None:
+    body = """
+    import torch.testing._internal.distributed.fake_pg
+    dist.destroy_process_group()
+    dist.init_process_group("fake", rank=0, world_size=2)
+    dist.all_reduce(ones)
+    print("done")
+    """
+    ends_without_a_word(job, body)
+
+
 def test_it_comes_before_the_group(job: Job) -> None:
     job.start(
         1,

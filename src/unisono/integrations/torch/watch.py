@@ -80,8 +80,11 @@ def _making(original: Any) -> Any:
         size: int, rank: int, members: Any, backend: Any, store: Any, *args: Any, **options: Any
     ) -> Any:
         mine = None if members or size == 1 else PrefixStore("unisono watches", store)
-        if mine is not None:
-            mine.set(f"{rank}", "")
+        try:
+            if mine is not None:
+                mine.set(f"{rank}", "")
+        except RuntimeError:  # a store that keeps nothing, as torch's "fake" backend has
+            mine = None
         before = set(_sockets())
         made = original(size, rank, members, backend, store, *args, **options)
         group: Any = made[0]

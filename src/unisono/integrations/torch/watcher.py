@@ -26,7 +26,8 @@ from ...ranks.failures.stall import Stall, tell
 from ...ranks.group.group import Group
 from .cpp_calls import CppCalls
 from .flight_recorder import IN_CPP
-from .watched_calls import FORMS, WatchedCall, WatchedGroup, groups, waits
+from .watched_calls import WatchedCall, WatchedGroup, groups, waits
+from .watched_forms import FORMS
 
 _LOOK_S = 0.1
 _FEW = 16
