@@ -58,33 +58,33 @@ def _work(folder: str, blocks: int, backend: str) -> dict[str, list[float]]:
     on_gpu = backend == "nccl"
     ones = torch.ones(4, device="cuda" if on_gpu else "cpu")
 
-    def switch(watched: bool) -> None:
-        for name, method in (ours if watched else plain).items():
-            setattr(_PLACES[name], name, method)
-
     def call() -> None:
         dist.all_reduce(ones)
         if on_gpu:
             torch.cuda.synchronize()
 
-    seen = {f"in step, with {backend}'s call": _blocks(call, switch, blocks)}
+    seen = {f"in step, with {backend}'s call": _blocks(call, _switch(plain, ours), blocks)}
     if on_gpu:
-        seen["in step, the GPU not awaited"] = _blocks(lambda: dist.all_reduce(ones), switch, blocks)
+        seen["in step, the GPU not awaited"] = _blocks(lambda: dist.all_reduce(ones), _switch(plain, ours), blocks)
     dist.barrier()
-    done, options, group = c10d.Work(), c10d.AllreduceOptions(), dist.group.WORLD
-    stand_ins = {"allreduce": lambda *_: done, "wait": lambda _: None}
+    done = c10d.Work()
+    stand_ins: dict[str, Any] = {"allreduce": lambda *_: done, "wait": lambda _: None}
     around = {
-        "allreduce": watched_calls.logging("allreduce", _no_cause)(stand_ins["allreduce"]),
+        "allreduce": watched_calls.logging("allreduce", _no_cause, stand_ins["wait"])(stand_ins["allreduce"]),
         "wait": watched_calls.waiting(_no_cause)(stand_ins["wait"]),
     }
-    now: dict[str, Any] = {}
-    seen["alone, with a stand-in"] = _blocks(
-        lambda: now["wait"](now["allreduce"](group, [ones], options)),
-        lambda watched: now.update(around if watched else stand_ins),
-        blocks,
-    )
+    seen["alone, with a stand-in"] = _blocks(lambda: dist.all_reduce(ones), _switch(stand_ins, around), blocks)
+    _switch(plain, ours)(True)
     dist.destroy_process_group()
     return seen
+
+
+def _switch(plain: dict[str, Any], ours: dict[str, Any]) -> Callable[[bool], None]:
+    def switch(watched: bool) -> None:
+        for name, method in (ours if watched else plain).items():
+            setattr(_PLACES[name], name, method)
+
+    return switch
 
 
 def _no_cause(_: Any) -> None:

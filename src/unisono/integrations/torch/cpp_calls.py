@@ -21,6 +21,9 @@ from .watched_calls import WatchedCall, WatchedGroup
 _LONG_S = 1.0
 """How long a call goes on before the recorder is asked, which takes 20 ms, and how often it is asked again."""
 
+_FRESH_S = 0.15
+"""torch looks every 0.1 s which calls of NCCL have ended."""
+
 
 class CppCalls:
     """Logs the last call of a group, if C++ code has made it. For the thread that watches.
@@ -63,6 +66,8 @@ class CppCalls:
 
     def ask(self) -> WatchedCall | None:
         """The call that goes on now, by our log if it tells, else by torch's recorder."""
+        if self._on_gpu and time.monotonic() < self.since + _FRESH_S:
+            return None
         found = (self._first() or waited_call(self._watched.backend, self._watched.name)) if self._goes_on else None
         if found is None or not found.goes_on:
             self._end()

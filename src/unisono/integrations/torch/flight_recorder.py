@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import threading
 from typing import Any, NamedTuple
 
 from torch._C import _distributed_c10d as c10d
@@ -32,7 +33,7 @@ class Flight(NamedTuple):
     key: of the group, for `pending`.
     number: counts the collectives of the group; 0 for a message.
     goes_on: it has not ended.
-    record: where: the line at which the thread that has made the call is now.
+    record: where: the line at which the thread that has made the call is now, or the main thread, if it is C++ code's.
     """
 
     key: str
@@ -51,7 +52,8 @@ def waited_call(backend: str, group: str) -> Flight | None:
     ended = {_numbers(entry) for entry in mine if entry["retired"]}
     entry = next((entry for entry in mine if _numbers(entry) not in ended), mine[-1])
     sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
-    frame = sys._current_frames().get(int(entry.get("thread_id", 0)))  # noqa: SLF001  a documented function
+    frames = sys._current_frames()  # noqa: SLF001  a documented function
+    frame = frames.get(int(entry.get("thread_id", 0))) or frames.get(threading.main_thread().ident or 0)
     record = CallRecord(
         entry["profiling_name"].rpartition(":")[2],
         _DTYPES.get(dtypes[0], dtypes[0].lower()) if dtypes else "",
@@ -72,7 +74,7 @@ def pending(backend: str, key: str) -> tuple[int, int] | None:
     status = _dump(backend, False).get("pg_status", {}).get(key)
     if status is None:
         return None
-    last, ended = int(status["last_enqueued_collective"]), int(status["last_completed_collective"])
+    last, ended = (max(0, int(status[f"last_{what}_collective"])) for what in ("enqueued", "completed"))
     return (last, ended) if last != ended else None
 
 

@@ -7,6 +7,7 @@ told as in our own groups.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import time
@@ -25,8 +26,9 @@ from ...ranks.failures.attend import odd_ones
 from ...ranks.failures.stall import Stall, tell
 from ...ranks.group.group import Group
 from .cpp_calls import CppCalls
-from .flight_recorder import IN_CPP
-from .watched_calls import WatchedCall, WatchedGroup, groups, waits
+from .flight_recorder import IN_CPP, NCCL
+from .to_torch import for_torch
+from .watched_calls import Waiting, WatchedCall, WatchedGroup, groups, waits
 from .watched_forms import FORMS
 
 _LOOK_S = 0.1
@@ -58,6 +60,7 @@ class Watcher:
         self._lock = threading.Lock()
         self._stalls: dict[object, tuple[WatchedCall, float, Stall]] = {}
         """Thread, or group for a call from C++ -> the call in which it waits, and since when."""
+        self._seen: dict[Any, Waiting] = {}
         self._cpp: dict[WatchedGroup, CppCalls] = {}
         self._compare_at = 0.0
         self._thread = threading.Thread(target=self._run, name="unisono watches", daemon=True)
@@ -122,17 +125,17 @@ class Watcher:
 
     def _see_waits(self, now: float) -> set[object]:
         """Returns the groups in which a call from C++ has ended: it may have failed."""
-        seen: dict[Any, WatchedCall] = {**waits}
+        seen: dict[Any, Waiting] = {**waits}
         watching = [watched for watched in list(groups.values()) if not watched.group.closed]
         self._cpp = {watched: self._cpp.get(watched) or CppCalls(watched) for watched in watching}
         seen |= {watched: call for watched, calls in self._cpp.items() if (call := calls.look()) is not None}
-        over = {thread: stall for thread, (call, _, stall) in self._stalls.items() if seen.get(thread) is not call}
-        for thread, stall in over.items():
-            stall.end()
-            del self._stalls[thread]
+        over = {thread for thread in self._stalls if seen.get(thread) is not self._seen[thread]}
+        for thread in over:
+            self._stalls.pop(thread)[2].end()
+        self._seen = seen
         frames = sys._current_frames() if seen.keys() - self._stalls.keys() else {}  # noqa: SLF001  a documented function
-        for thread, call in seen.items():
-            if thread not in self._stalls and not call.watched.group.closed:
+        for thread, call in ((thread, WatchedCall(*seen[thread])) for thread in seen.keys() - self._stalls.keys()):
+            if not call.watched.group.closed:
                 frame = frames.get(thread)
                 where = user_line(frame) if frame else call.record.where or "?"
                 since = self._cpp[thread].since if isinstance(thread, WatchedGroup) else now
@@ -190,14 +193,16 @@ class Watcher:
             self._end(watched, lambda _: error.again(), error)
             return
         calls = [stall.call for call, _, stall in self._stalls.values() if call.watched is watched]
-        here = (*waits.values(), self._asked(watched))
-        calls += [call.text(call.record.where or "?") for call in here if call and call.watched is watched]
+        here = [WatchedCall(*call) for call in (*waits.values(), self._asked(watched)) if call and call[0] is watched]
+        calls += [call.text(call.record.where or "?") for call in here]
         self._end(watched, gone, gone(calls[0] if calls else f"group {group.name!r}"))
 
     def _end(self, watched: WatchedGroup, why: Callable[[str], UnisonoError], error: UnisonoError) -> None:
         if watched.failed is None:
             watched.failed = why
             self._tell(watched, error)
+            if watched.backend == NCCL and self._asked(watched):
+                _interrupt(error)
             watched.abort()
 
     def _tell(self, watched: WatchedGroup, error: UnisonoError) -> None:
@@ -261,6 +266,16 @@ class Watcher:
             calls[rank] = (self._record(watched, rank, one) if one else None) or CallRecord("")
         named = group.world_ranks if group.parent else ()
         return MismatchError(number, calls, odd_ones(calls), named, foreign=True)
+
+
+def _interrupt(error: UnisonoError) -> None:
+    """Let the main thread raise this error when its wait for a GPU ends, by which torch says nothing."""
+    thread = threading.main_thread().ident
+    if thread not in waits:
+        kind = type(for_torch(error))
+        here = {"__init__": lambda one: one.__dict__.update(vars(error)), "__str__": lambda _: f"{error}"}
+        raised = type(kind.__name__, (kind,), {**here, "__module__": kind.__module__})
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread or 0), ctypes.py_object(raised))
 
 
 def _blame(gone: tuple[int, Departure]) -> int:
