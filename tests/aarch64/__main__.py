@@ -32,10 +32,11 @@ TESTS = (
 )
 """Calls, with the backend of torch.distributed, too; ranks that die, and the agreement of the others; and what the
 engine's parts do. Tables are proved by the same Python everywhere."""
-LIMIT_S = 600
-"""Of a test."""
+LIMIT_S, RUN_S = 600, 3600
+"""Of a test, and of the run: QEMU may itself be at fault, and then the test's own limit does nothing."""
 OPTIONS = (
     *("-p", "no:cacheprovider", "-o", f"timeout={LIMIT_S}", "--ranks-timeout", f"{LIMIT_S}", "-m", "not long"),
+    "-vv",  # names the tests: the last one has not ended, if the run takes too long
     *("-W", "ignore:unisono is made for Linux on x86-64"),
     *("--deselect", "tests/engine/test_arena.py::test_a_limit_is_named_with_the_setting[ulimit -v-the address space]"),
 )
@@ -51,7 +52,11 @@ def main(arguments: list[str]) -> int:
         return 0
     print(f"Tests on AArch64, emulated by {system.emulator_version()}", flush=True)
     command = system.command(ROOT, f"python{PYTHON}", "-m", "pytest", *OPTIONS, *(arguments or TESTS))
-    return subprocess.run(command, env=system.environment(), check=False).returncode
+    try:
+        return subprocess.run(command, env=system.environment(), timeout=RUN_S, check=False).returncode
+    except subprocess.TimeoutExpired:
+        print(f"The tests took more than {RUN_S} s. All processes of the emulator have been killed.")
+        return 1
 
 
 sys.exit(main(sys.argv[1:]))

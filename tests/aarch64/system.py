@@ -36,6 +36,9 @@ CPU revision\t: 1
 
 """
 """What Linux says of a Neoverse N1. QEMU shows programs what it says of this machine's processor, and torch dies."""
+HEAP_BYTES = "512MiB"
+"""Of a rank. QEMU keeps 24 bytes for each page of addresses that a program has ever mapped. By default each rank has
+half of the machine's memory there: that is 300 MB for each world of four ranks, until QEMU gets no more, and hangs."""
 LIMIT_S = 1800
 
 
@@ -80,7 +83,8 @@ class System:
     def environment() -> dict[str, str]:
         """For such commands. NIGHTLY: processes start as users start them, and are not forked from a warm process."""
         kept = {name: value for name, value in os.environ.items() if name in ("PATH", "TERM", "CI")}
-        return {**kept, "HOME": "/tmp", "LANG": "C.UTF-8", "NIGHTLY": "1", "QEMU_CPU": PROCESSOR}  # noqa: S108
+        own = {"NIGHTLY": "1", "QEMU_CPU": PROCESSOR, "UNISONO_HEAP_BYTES": HEAP_BYTES}
+        return {**kept, "HOME": "/tmp", "LANG": "C.UTF-8", **own}  # noqa: S108
 
     def emulator_version(self) -> str:
         said = subprocess.run(

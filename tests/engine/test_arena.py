@@ -19,8 +19,8 @@ from tests.conftest import examples
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, InternalError, OutOfMemory
 from unisono.base.records import CallRecord
-from unisono.engine.memory.arena import _HEADER, _SEALS, ENTRIES, KEY_BYTES, PAGE, Arena, RegionTable
-from unisono.engine.memory.board import BOARD_BYTES, Board
+from unisono.engine.memory.arena import _HEADER, _SEALS, ENTRIES, KEY_BYTES, Arena, RegionTable
+from unisono.engine.memory.board import BOARD_BYTES, PAGE, Board
 from unisono.engine.memory.heap import Heap
 from unisono.engine.memory.sub_arena import Lender
 from unisono.engine.process.alive import watch_process
@@ -99,7 +99,7 @@ from pathlib import Path
 from unisono import Config
 from unisono.engine.memory.arena import Arena
 from unisono import OutOfMemory
-used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 limits = {"ulimit -v": (resource.RLIMIT_AS, used + (1 << 30)), "ulimit -f": (resource.RLIMIT_FSIZE, 1 << 30)}
 limit, most = limits[sys.argv[1]]
 resource.setrlimit(limit, (most, most))

@@ -18,8 +18,8 @@ from tests.conftest import examples
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, OutOfMemory
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp
-from unisono.engine.memory.arena import PAGE, Arena
-from unisono.engine.memory.board import MAX_RANKS, Board
+from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.board import MAX_RANKS, PAGE, Board
 from unisono.engine.memory.heap import Heap
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)

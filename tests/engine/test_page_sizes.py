@@ -13,7 +13,8 @@ import torch
 from unisono.base.config import Config
 from unisono.engine.kernels.ring_buffer import DATA, READ, WRITTEN
 from unisono.engine.memory import arena, board
-from unisono.engine.memory.arena import LINE, PAGE, Arena
+from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.board import LINE, PAGE
 from unisono.engine.memory.heap import Heap
 
 pytestmark = pytest.mark.quick
@@ -82,6 +83,6 @@ def test_words_with_different_writers_are_in_different_cache_lines() -> None:
     assert LINE % 128 == 0
     assert [line % LINE for line in lines] == [0, 0, 0]
     assert len({word // 128 for word in (WRITTEN, READ, DATA)}) == 3
-    assert arena._HEADER.size // 128 < arena._NEWS // 128
+    assert arena._HEADER.size // 128 < board.NEWS // 128
     assert board._GROWTH // 128 != board._REGION // 128
     made.close()

@@ -134,8 +134,9 @@ def news(memory: Memory) -> Any:
 
 
 def depart(memory: Memory) -> None:
-    arena: Any = SimpleNamespace(news=news(memory), board=lambda _: on(memory))
-    Regions(arena).depart(0, DepartureKind.DIED, "died")
+    regions: Any = SimpleNamespace(_news=news(memory), _world=[SimpleNamespace(board=on(memory))])
+    regions.count_news = lambda: Regions.count_news(regions)
+    Regions.depart(regions, 0, DepartureKind.DIED, "died")
 
 
 def sees_departure(memory: Memory) -> bool:

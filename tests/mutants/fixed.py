@@ -18,6 +18,20 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant(
+        "compiled code takes a message of a refused call for one of this call",
+        "engine/kernels/replay.py",
+        "load(get(row, TapeMessageWord.MARK)) == number",
+        "load(get(row, TapeMessageWord.MARK)) != 0",
+        ("hosts/messages/test_leg_tape.py",),
+    ),
+    Mutant(
+        "compiled code forgets messages that the engine still reads",
+        "engine/kernels/replay.py",
+        "            count += 1\n",
+        "            count += 0\n",
+        ("hosts/messages/test_leg_tape.py",),
+    ),
+    Mutant(
         "a lane copies the first piece in place of its own",
         "engine/kernels/lanes.py",
         " + k * piece * get(plan, PlanWord.ITEM)",
@@ -78,7 +92,7 @@ MUTANTS = [
         "schedule/choose/lane_limits.py",
         "busy = movers + neighbours - ranks",
         "busy = movers",
-        ("engine/test_lanes.py",),
+        ("schedule/choose/test_lane_limits.py",),
     ),
     Mutant(
         "a rank decides by what only its own host knows, which may be lost",

@@ -20,6 +20,7 @@ class _Transfer:
     wires: Wires
     peer: int
     data: torch.Tensor
+    sent: bool
     moved: int = 0
     over: bool = False
 
@@ -56,6 +57,13 @@ class Wires:
             mine.setdefault(key, []).append(transfer)
             self.unmet += 1
 
+    def take_back(self, receive: _Transfer) -> None:
+        """Let no message meet this receive any more, unless one has."""
+        for posted in self._posted.values():
+            if receive in posted:
+                posted.remove(receive)
+                self.unmet -= 1
+
     @property
     def untaken(self) -> int:
         """How many messages have been sent that nobody has posted a receive for."""
@@ -91,7 +99,7 @@ class InProcessCarrier:
     name = "in process"
     tags = 1 << 30
     own_thread = True
-    wait = None
+    wait = compiled = None
 
     def __init__(self, wires: Wires, rank: int) -> None:
         self._wires, self._rank = wires, rank
@@ -112,7 +120,7 @@ class InProcessCarrier:
         assert 0 <= key[2] < self.tags
         if self._wires.aborted:
             raise Lost(peer, "aborted")
-        transfer = _Transfer(self._wires, peer, data)
+        transfer = _Transfer(self._wires, peer, data, sent)
         self._wires.put(key, transfer, sent)
         return transfer
 

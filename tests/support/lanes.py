@@ -22,6 +22,7 @@ def _share_much(helpers: Helpers, plan: Plan, rank: int, state: memoryview, lane
 
 def without_limits() -> None:
     """In this process, all calls have as many lanes as the settings say; pieces may have one cache line."""
+    planning._may_share = lambda config, _: config.lanes != 1
     planning.lane_limits.choose_lanes = lambda *args: Lanes(args[-1].lanes, leave=args[-1].lanes % 2 == 0)
     Helpers.share = _share_much  # type: ignore[method-assign]
 

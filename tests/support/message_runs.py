@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from itertools import pairwise
 from random import Random
 
 import numpy as np
 import torch
 
+from tests.support.engine_in_process import EngineInProcess, combine_kernel
 from tests.support.execute import even_bounds, execute
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from unisono.hosts.messages import Exchange, MessageProgram, PersistentReceive, ReceiveBuffers
+from unisono.engine.logs.rank_logs import LoggedRow, RowWriter
+from unisono.hosts.messages import Exchange, Journal, MessageProgram, PersistentReceive, ReceiveBuffers
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule import BLOCKED, Schedule, X, Y
 
@@ -72,6 +75,16 @@ class _Place:
         return self.final if where == FINAL else self.y if buffer == Y else self.kept
 
 
+class _Log(RowWriter):
+    """A log of rows that keeps none."""
+
+    def __init__(self) -> None:
+        pass
+
+    def write(self, _: LoggedRow) -> None:
+        pass
+
+
 def run_messages(
     schedule: Schedule,
     programs: Sequence[MessageProgram],
@@ -81,23 +94,28 @@ def run_messages(
     layout: Layout = Layout.ONE,
     calls: int = 1,
     persistent: bool = False,
+    compiled: bool = False,
     dtype: torch.dtype = torch.int64,
 ) -> None:
     """Run programs `calls` times, timed by a seed; assert that what they write holds what the table leaves there.
 
     persistent: short messages arrive in receives that are always posted.
+    compiled: compiled code runs the program on some ranks, and Python code on those that log their steps.
     """
     random, p, chunks = Random(seed), schedule.ranks, schedule.chunks
     wires, n = Wires(random), elements(schedule, wanted)
-    carriers = [InProcessCarrier(wires, rank + _SALT) for rank in range(p)]
+    make = partial(EngineInProcess, random=random) if compiled else InProcessCarrier
+    carriers = [make(wires, rank + _SALT) for rank in range(p)]
     values = [np.array([random.randrange(65_521) for _ in range(n)], dtype=np.int64) for _ in range(p)]
     places = [_Place(schedule, values[rank], layout, dtype) for rank in range(p)]
 
     def combine(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
         out.copy_(torch.from_numpy(combined(first.long().numpy(), second.long().numpy())))
 
+    _kept, kernel = combine_kernel(combine)
+
     def exchange(rank: int) -> Exchange:
-        place = places[rank]
+        place, buffers = places[rank], None if compiled else ReceiveBuffers.of(carriers[rank])
         return Exchange(
             carriers[rank],
             programs[rank],
@@ -106,9 +124,9 @@ def run_messages(
             combine,
             1,
             tag,
-            persistent=PersistentReceive(ReceiveBuffers.of(carriers[rank]), lambda round_: round_)
-            if persistent
-            else None,
+            kernel=kernel,
+            persistent=PersistentReceive(buffers, lambda round_: round_) if persistent or compiled else None,
+            journal=Journal(lambda: random.choice([None, _Log()]), 0, 0) if compiled else None,
             y=cut(place.y, chunks),
             given=None if layout is Layout.ONE else cut(place.given, chunks),
             final=None if layout is Layout.ONE else cut(place.final, chunks),

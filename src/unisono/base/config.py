@@ -163,14 +163,14 @@ class Config(Value):
     lanes: int = _setting(
         1,
         "count",
-        "the most threads of a rank that share a long copy or sum, never more than there are processors for; ranks may "
-        "differ in it",
+        "the most threads of a rank that share a long copy or sum, never more than there are processors for; 0: as "
+        "many as PyTorch has, up to 8; ranks may differ in it",
     )
     lane_bytes: int = _setting(
         32 << 20,
         "bytes",
-        "the shortest vector whose copies and sums several threads share, as to wake a thread takes some 50 µs; ranks "
-        "may differ in it",
+        "the longest vector whose copies and sums one thread of a rank makes alone, as to wake another one takes some "
+        "50 µs; ranks may differ in it",
     )
     keep_inputs: int = _setting(
         0,
@@ -201,8 +201,8 @@ class Config(Value):
             raise ArgumentError(
                 f"host_silence_s={self.host_silence_s:g} (UNISONO_HOST_SILENCE_S): give seconds, from 0.5 up"
             )
-        if not 1 <= self.lanes <= _MOST_LANES:
-            raise ArgumentError(f"lanes={self.lanes} (UNISONO_LANES): give a number of threads, 1 to {_MOST_LANES}")
+        if not 0 <= self.lanes <= _MOST_LANES:
+            raise ArgumentError(f"lanes={self.lanes} (UNISONO_LANES): give a number of threads, 0 to {_MOST_LANES}")
 
     @classmethod
     def from_env(cls) -> "Config":

@@ -13,7 +13,6 @@ names are public. So each end first asks the kernel which process is at the othe
 import errno
 import json
 import os
-import pickle
 import select
 import socket
 import struct
@@ -21,8 +20,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
-
-from .errors import ArgumentError
 
 _HEADER = struct.Struct("<IQB")
 _CREDENTIALS = struct.Struct("3i")
@@ -169,9 +166,13 @@ class Channel:
         return message
 
     def _pack(self, value: object) -> bytes:
+        import pickle  # a sentinel does without
+
         return pickle.dumps(value)
 
     def _unpack(self, packed: memoryview) -> Any:
+        import pickle
+
         return pickle.loads(packed)  # noqa: S301  the module's docstring says why
 
     def hang_up(self) -> None:
@@ -304,6 +305,8 @@ def connect(name: str, deadline: float) -> PlainChannel:
             raise TimeoutError(f"too many processes connect to {name}")
         time.sleep(_RETRY_S)
     if channel.peer.user != os.getuid():
+        from .errors import ArgumentError  # a sentinel does without
+
         raise ArgumentError(
             f"the socket where rank 0 should wait belongs to user {channel.peer.user}, process {channel.peer.pid}: "
             "another process has taken its name, or changed what the ranks read at the store where they meet"

@@ -1,32 +1,41 @@
-"""What Linux says of this machine and of this process: its processors, and what control groups leave to it."""
+"""What Linux says of this machine and of this process: its processors, and what control groups leave to it.
 
-import platform
+Sentinels import this file, so paths are texts here: `pathlib` takes a process some milliseconds to import.
+"""
+
+from __future__ import annotations
+
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
+from typing import TypeAlias
 
 from .value import Value
 
-_VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
-_SYSTEM = Path("/sys/devices/system/cpu")
+_MACHINE = os.uname().machine if hasattr(os, "uname") else ""
 
-FUTEX, MEMBARRIER, SET_ROBUST_LIST = (98, 283, 99) if platform.machine() == "aarch64" else (202, 324, 273)
+_Folder: TypeAlias = "str | os.PathLike[str]"
+
+_VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
+_SYSTEM = "/sys/devices/system/cpu"
+
+FUTEX, MEMBARRIER, SET_ROBUST_LIST = (98, 283, 99) if _MACHINE == "aarch64" else (202, 324, 273)
 """The numbers of system calls: on AArch64, else on x86-64."""
 
-KEEPS_ORDER = platform.machine() == "x86_64"
+KEEPS_ORDER = _MACHINE == "x86_64"
 """Does this processor write in order, and read in order? See `engine.memory_order`."""
 
 
 def model() -> str:
     """The model of the processor, or at least its architecture."""
-    return cpuinfo("model name") or platform.machine()
+    return cpuinfo("model name") or _MACHINE
 
 
 @cache
 def vendor() -> str:
     """The maker of the processor, in one word: `amd`, `intel`; or else its architecture."""
-    return _VENDORS.get(cpuinfo("vendor_id"), platform.machine())
+    return _VENDORS.get(cpuinfo("vendor_id"), _MACHINE)
 
 
 def cpuinfo(name: str) -> str:
@@ -38,7 +47,7 @@ def cpuinfo(name: str) -> str:
 def first_processor() -> dict[str, str]:
     """All that the system says of the first processor, by name."""
     said: dict[str, str] = {}
-    with suppress(OSError), Path("/proc/cpuinfo").open() as lines:
+    with suppress(OSError), open("/proc/cpuinfo") as lines:
         for line in lines:  # no further than needed: there may be hundreds of processors
             if not line.strip():
                 break
@@ -48,12 +57,10 @@ def first_processor() -> dict[str, str]:
 
 
 @cache
-def shares_cache(system: Path = _SYSTEM) -> bool:
+def shares_cache(system: _Folder = _SYSTEM) -> bool:
     """Do all processors share one third-level cache? A virtual machine may say so where it is not true."""
-    try:
-        return (system / "cpu0/cache/index3/shared_cpu_list").read_text() == (system / "online").read_text()
-    except OSError:
-        return False
+    sharers = _text(f"{system}/cpu0/cache/index3/shared_cpu_list")
+    return bool(sharers) and sharers == _text(f"{system}/online")
 
 
 class Kind(Value):
@@ -86,77 +93,78 @@ class Allowance(Value):
     free_bytes: int | None
 
 
-def allowance(root: Path = Path("/")) -> Allowance:
+def allowance(root: _Folder = "") -> Allowance:
     """The least that control groups leave to this process: its own groups, and all groups above."""
     processors = [share for folder in _folders(root, "cpu") if (share := _processors(folder)) is not None]
     limits = [limit for folder in _folders(root, "memory") if (limit := _limit(folder)) is not None]
     return Allowance(min(processors, default=None), min(limits, default=None), free_bytes(root))
 
 
-def free_bytes(root: Path = Path("/")) -> int | None:
+def free_bytes(root: _Folder = "") -> int | None:
     """The memory that these groups have left; None: no limit. A process looks up once which groups have a limit."""
-    free = [left for folder in _limited(root) if (left := _left(folder)) is not None]
+    free = [left for folder in _limited(f"{root}") if (left := _left(folder)) is not None]
     return min(free, default=None)
 
 
 @cache
-def _limited(root: Path) -> tuple[Path, ...]:
+def _limited(root: str) -> tuple[str, ...]:
     return tuple(folder for folder in _folders(root, "memory") if _limit(folder) is not None)
 
 
-def _folders(root: Path, controller: str) -> tuple[Path, ...]:
+def _folders(root: _Folder, controller: str) -> tuple[str, ...]:
     """The folders of the groups that this process is in, with this controller: its own, and all above."""
-    found: list[Path] = []
+    found: list[str] = []
     places = dict(_own_places(root))
     for kind, options, mount in _mounts(root):
         where = places.get("" if kind == "cgroup2" else controller)
         if where is None or (kind == "cgroup" and controller not in options):
             continue
-        mounted = root / mount.lstrip("/")
-        own = mounted / where.lstrip("/")  # in a container, this may be a path outside: then only the mount counts
-        found += [own, *own.parents[: len(own.parts) - len(mounted.parts)]]
-    return tuple(folder for folder in found if folder.is_dir())
+        folders = [f"{root}{mount}"]
+        for part in filter(None, where.split("/")):  # in a container, this may lead outside: then only the mount counts
+            folders.append(f"{folders[-1]}/{part}")
+        found += reversed(folders)
+    return tuple(filter(os.path.isdir, found))
 
 
-def _own_places(root: Path) -> Iterator[tuple[str, str]]:
+def _own_places(root: _Folder) -> Iterator[tuple[str, str]]:
     """Controller, or "" for all of version 2 -> the group of this process, as a path below the mount."""
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in _text(f"{root}/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             yield controller, path
 
 
-def _mounts(root: Path) -> Iterator[tuple[str, list[str], str]]:
+def _mounts(root: _Folder) -> Iterator[tuple[str, list[str], str]]:
     """The kind of each mount of control groups, its options, and where it is."""
-    for line in _text(root / "proc/self/mounts").splitlines():
+    for line in _text(f"{root}/proc/self/mounts").splitlines():
         _, path, kind, options, *_ = line.split(" ")
         if kind in ("cgroup", "cgroup2"):
             yield kind, options.split(","), path
 
 
-def _processors(folder: Path) -> float | None:
-    quota, _, period = _text(folder / "cpu.max").partition(" ")
+def _processors(folder: str) -> float | None:
+    quota, _, period = _text(f"{folder}/cpu.max").partition(" ")
     if not quota:
-        quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+        quota, period = _text(f"{folder}/cpu.cfs_quota_us"), _text(f"{folder}/cpu.cfs_period_us")
     with suppress(ValueError, ZeroDivisionError):  # "max": no limit
         share = int(quota) / int(period)
         return share if share > 0 else None
     return None
 
 
-def _limit(folder: Path) -> int | None:
+def _limit(folder: str) -> int | None:
     with suppress(ValueError):  # "max": no limit
-        limit = int(_text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes"))
+        limit = int(_text(f"{folder}/memory.max") or _text(f"{folder}/memory.limit_in_bytes"))
         return limit if limit < _NO_LIMIT else None
     return None
 
 
-def _left(folder: Path) -> int | None:
+def _left(folder: str) -> int | None:
     """How much memory a group with a limit has left."""
     limit = _limit(folder)
     with suppress(ValueError):
-        used = int(_text(folder / "memory.current") or _text(folder / "memory.usage_in_bytes"))
-        said = _numbers(_text(folder / "memory.stat"))
+        used = int(_text(f"{folder}/memory.current") or _text(f"{folder}/memory.usage_in_bytes"))
+        said = _numbers(_text(f"{folder}/memory.stat"))
         again = said.get("total_inactive_file", said.get("inactive_file", 0))
         return None if limit is None else max(0, limit - used + again)
     return None
@@ -166,7 +174,7 @@ def _numbers(text: str) -> Mapping[str, int]:
     return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
 
 
-def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text().strip()
+def _text(path: str) -> str:
+    with suppress(OSError), open(path) as file:
+        return file.read().strip()
     return ""

@@ -12,6 +12,7 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "zero_copy_bytes": (0, 1 << 20),
     "cross_memory_bytes": (0, 1 << 30),
     "fetch_bytes": (0, 64 << 20),
+    "lane_bytes": (0, 1 << 30),
 }
 """The settings that are measured -> the least and the greatest figure that makes sense."""
 
@@ -45,6 +46,7 @@ class HostCosts(NamedTuple):
 
     residual: the difference between timed calls and prices, as a share of the times, by the quadratic mean.
     residual, moment: None in a file without them.
+    lanes, gain: so many threads of a rank that share the work are `gain` times as fast as one. The rates are of one.
     """
 
     call_s: float
@@ -52,6 +54,15 @@ class HostCosts(NamedTuple):
     rates: tuple[Rates, ...]
     residual: float | None = None
     moment: Moment | None = None
+    lanes: int = 1
+    gain: float = 1.0
+
+    def shared_by(self, lanes: int) -> "HostCosts":
+        """The costs of calls in which so many threads of each rank share copies and sums."""
+        if lanes <= 1 or self.lanes <= 1:
+            return self
+        faster = 1 + (self.gain - 1) * min(1.0, (lanes - 1) / (self.lanes - 1))
+        return self._replace(rates=tuple(Rates(some[0], *(cost / faster for cost in some[1:])) for some in self.rates))
 
     def rates_of(self, nbytes: float) -> Rates:
         """The rates for a size: between two measured sizes, they are interpolated by the size's logarithm."""
@@ -104,10 +115,13 @@ def _moment(found: Sequence[Any] | None) -> Moment | None:
 
 
 def _costs(
-    call_s: float, step_s: float, rates: Sequence[Any], residual: float | None = None, moment: Any = None
-) -> HostCosts:
+    call_s: float, step_s: float, rates: Sequence[Any], residual: float | None = None, moment: Any = None,
+    lanes: int = 1, gain: float = 1.0,
+) -> HostCosts:  # fmt: skip
     """Raises ValueError or TypeError for what `save` has not written."""
-    costs = HostCosts(call_s, step_s, tuple(Rates(*some) for some in rates), residual, _moment(moment))
+    costs = HostCosts(call_s, step_s, tuple(Rates(*some) for some in rates), residual, _moment(moment), lanes, gain)
+    if type(lanes) is not int or lanes < 1 or not (isinstance(gain, float) and 1 <= gain <= lanes):
+        raise ValueError(f"{lanes!r} lanes cannot be {gain!r} times as fast as one")
     if residual is not None and not (isinstance(residual, float) and 0 <= residual < math.inf):
         raise ValueError(f"{residual!r} is no residual")
     seconds = [call_s, step_s, *(figure for some in costs.rates for figure in some[1:])]

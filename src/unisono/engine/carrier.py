@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,6 +44,29 @@ class Handle(Protocol):
         """
 
 
+class CompiledCarrier(Protocol):
+    """Lets compiled code call a carrier's engine, for the messages of a tape; see `engine.tape`.
+
+    engine: the address of the words of an `EngineWord` each.
+    tapes: what has the memory of tapes with messages; the engine may read and write there.
+    """
+
+    engine: int
+    tapes: set[Any]
+
+    def route(self, peer: int, tag: int, *, sends: bool) -> tuple[int, int]:
+        """The engine's tag for a message to or from a peer, and the endpoint that sends it. Raises Lost."""
+
+    def replay(self, tape: int, peer: int) -> int:
+        """Run the tape at an address, see `kernels.replay`. Raises Lost, for this peer, if the carrier has ended."""
+
+    def adopt(self, request: int, peer: int, data: torch.Tensor, *, sends: bool) -> Handle:
+        """A handle for a message that a tape has begun. Raises Lost."""
+
+    def lost(self, peer: int, status: int) -> Lost:
+        """The error for a message with this status."""
+
+
 class Carrier(Protocol):
     """Messages between ranks of the world. Two threads may call at the same time.
 
@@ -53,6 +76,7 @@ class Carrier(Protocol):
 
     tags: the number of tags; a tag is below it.
     own_thread: messages go on while no thread calls the carrier.
+    compiled: None: only Python code calls the engine.
     wait: see `Wait`. None: the caller looks at memory itself, and calls `progress` meanwhile if there is no own thread.
     """
 
@@ -62,6 +86,9 @@ class Carrier(Protocol):
 
     @property
     def wait(self) -> Wait | None: ...
+
+    @property
+    def compiled(self) -> CompiledCarrier | None: ...
 
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> Handle:
         """Begin to send a tensor; does not wait for the receiver. Raises Lost."""

@@ -47,4 +47,5 @@ def slow_yield_cycles() -> int:
     process runs on the same processor meanwhile, each of them lets it run.
     """
     word = np.zeros(1, np.int64)
-    return 5 * kernel("waiting.time_wake")(word.ctypes.data)
+    cycles: int = kernel("waiting.time_wakes")(word.ctypes.data)
+    return cycles

@@ -26,7 +26,8 @@ from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
 from .logs.plan_registry import GroupNote, PlanNote
 from .logs.rank_logs import CALLS, CallLog, RowWriter, row_log_bytes
-from .memory.arena import LINE, Arena
+from .memory.arena import Arena
+from .memory.board import LINE
 from .memory.heap import Heap
 from .memory.sub_arena import Lender, SubArena
 from .memory_order import order
@@ -52,7 +53,7 @@ _JOIN_S, _ASK_S = 0.05, 0.0002
 
 
 _KERNELS = (
-    "interpret.run", "waiting.time_wake", "waiting.read_cycles", "waiting.wait", "waiting.publish", "waiting.register",
+    "interpret.run", "waiting.time_wakes", "waiting.read_cycles", "waiting.wait", "waiting.publish", "waiting.register",
 )  # fmt: skip
 
 

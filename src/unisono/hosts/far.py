@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from ..base.errors import ArgumentError
 from ..base.fd_channel import peer_of, remaining
 from ..base.records import Departure, DepartureKind
-from ..engine.memory.arena import PAGE, SENTINEL_ENDED
+from ..engine.memory.board import PAGE, SENTINEL_ENDED
 from ..engine.memory_order import order
-from .sentinel.host_liveness import BEAT_S
-from .sentinel.local_ranks import MOST_BYTES_LOCAL
+from .sentinel import BEAT_S, MOST_BYTES_LOCAL
 
 if TYPE_CHECKING:
     from ..engine.memory.arena import Arena

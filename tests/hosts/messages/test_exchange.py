@@ -27,16 +27,17 @@ SEEDS = 7 if NIGHTLY else 2
 SIZES = (0, 1, 13, 64)
 
 
-@pytest.mark.parametrize("large", [16, 256 << 10], ids=["straight", "packed"])
+@pytest.mark.parametrize("how", ["straight", "packed", "compiled"])
 @each("name", sorted(CATALOGUE))
-def test_all_tables_at_random_timings(name: str, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_memory, "LARGE_BYTES", large)
+def test_all_tables_at_random_timings(name: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_memory, "LARGE_BYTES", 16 if how == "straight" else 256 << 10)
     for p in (2, 3, 5) if CATALOGUE[name].allows(3) else (2, 4):
         if CATALOGUE[name].allows(p):
             schedule = CATALOGUE[name].schedule(p, p // 2)
             programs = lower(schedule)
             for seed in range(SEEDS):
-                run_messages(schedule, programs, SIZES[seed % 4], seed, layout=Layout.of(schedule, seed))
+                layout, compiled = Layout.of(schedule, seed), how == "compiled"
+                run_messages(schedule, programs, SIZES[seed % 4], seed, layout=layout, compiled=compiled)
 
 
 def test_messages_whose_last_part_is_shorter_than_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +56,7 @@ def test_the_same_exchange_in_many_calls(name: str, monkeypatch: pytest.MonkeyPa
     for seed in range(4):
         run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6)
         run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6, persistent=True)
+        run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6, compiled=True)
 
 
 def pair(

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.support.fake_network import START, FakeNetwork
-from unisono.engine.memory.arena import LINE
+from unisono.engine.memory.board import LINE
 from unisono.hosts.sentinel import board_replicas, state_machine, wire
 from unisono.hosts.sentinel.board_replicas import Copies
 from unisono.hosts.sentinel.state_machine import Asked, Closed, Ended, Event, Forgot, Registered, Woke

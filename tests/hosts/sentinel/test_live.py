@@ -16,8 +16,8 @@ from tests.support.fake_hosts import WORLD, FakeHosts
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
-from unisono.engine.memory.arena import SENTINEL_ENDED, Arena
-from unisono.engine.memory.board import Topic
+from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.board import SENTINEL_ENDED, Topic
 from unisono.hosts.far import Far
 from unisono.hosts.sentinel import start
 from unisono.hosts.sentinel.main import Watching
@@ -251,14 +251,16 @@ def test_a_group_is_forgotten_by_its_last_rank_here() -> None:
 LEADER = """
 import os, sys, secrets, signal
 from unisono import Config
-from unisono.engine.memory.arena import SENTINEL_ENDED, Arena
+from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.board import SENTINEL_ENDED
 from unisono.engine.process.alive import start_ticks
 from unisono.schedule import Hosts
 from unisono.hosts.sentinel.start import Sentinel
 state, name, other = sys.argv[1], sys.argv[2], int(sys.argv[3])
 hosts, arena = Hosts.parse("2+1"), Arena.create(3, Config(heap_bytes=1 << 20))
 ranks = {rank: (pid, start_ticks(pid)) for rank, pid in enumerate((os.getpid(), other))}
-sentinel = Sentinel.start(arena.fd, hosts, 0, ranks, "127.0.0.1", bytes(32), name, 1.5)
+sentinel = Sentinel(arena)
+sentinel.serve(hosts, 0, ranks, "127.0.0.1", bytes(32), name, 1.5)
 if state == "introduced":
     sentinel.introduce([sentinel.address, ("127.0.0.1", 9)])
 print(sentinel.pid, arena.fd, flush=True)
@@ -321,10 +323,12 @@ def test_words_of_who_has_started_a_rank_are_waited_for_where_the_system_has_non
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arena = Arena.create(3, Config(heap_bytes=1 << 20))
+    assert arena.map is not None
+    regions = Regions(arena.map, arena.start, arena.size)
     monkeypatch.setattr("unisono.hosts.sentinel.main.exit_status", lambda *_: None)
     for rank in (0, 1):
         arena.board(rank).set_parent_tells_end()
-    watching = Watching(dict.fromkeys(range(3), (os.getpid(), 1)), Regions(arena))  # it has started at another time
+    watching = Watching(dict.fromkeys(range(3), (os.getpid(), 1)), regions)  # it has started at another time
     assert watching.ended(5.0) == [Ended(2, "died")]
     assert watching.impatient
     arena.board(1).set_gone(DepartureKind.DIED, "was shot")
@@ -335,10 +339,25 @@ def test_words_of_who_has_started_a_rank_are_waited_for_where_the_system_has_non
     arena.close()
 
 
+MOST_MODULES = 23
+"""Ours; each costs the start of a job over hosts a third of a millisecond to a millisecond."""
+NOT_NEEDED = {
+    "_pickle", "ast", "dataclasses", "datetime", "inspect", "ipaddress", "numba", "numpy", "pathlib", "pickle",
+    "platform", "subprocess", "threading", "torch", "traceback", "urllib",
+}  # fmt: skip
+"""Modules that would take a sentinel a millisecond to fourteen to import."""
+
+
 @pytest.mark.cold
-def test_it_loads_neither_torch_nor_numpy() -> None:
-    code = (
-        "import sys, unisono.hosts.sentinel.main; print([m for m in ('torch', 'numpy', 'numba') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
+def test_it_imports_only_what_it_needs() -> None:
+    code = f"import sys; sys.path[:] = {sys.path}; import unisono.hosts.sentinel.main; print(*sys.modules)"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    names = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    assert not NOT_NEEDED & {*names}
+    ours = [name for name in names if name.startswith("unisono")]
+    assert len(ours) <= MOST_MODULES, ours
+    others = {name.removeprefix("unisono.hosts.sentinel.") for name in ours if name.startswith("unisono.hosts.")}
+    assert others == {
+        "unisono.hosts.sentinel", "board_replicas", "host_liveness", "local_ranks", "main", "regions", "shared_facts",
+        "state_machine", "wire",
+    }  # fmt: skip

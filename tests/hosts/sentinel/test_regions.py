@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from unisono.base.records import DepartureKind
-from unisono.engine.memory.arena import LINE
-from unisono.engine.memory.board import BOARD_BYTES, Board
+from unisono.engine.memory.board import BOARD_BYTES, LINE, Board
 from unisono.hosts.sentinel.regions import _Pages
 
 

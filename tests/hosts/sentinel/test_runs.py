@@ -14,8 +14,7 @@ import pytest
 
 from tests.support.fake_network import WORLD, FakeMemory, FakeNetwork
 from unisono.base.records import Departure, DepartureKind
-from unisono.engine.memory.arena import LINE
-from unisono.engine.memory.board import _GONE, _RUN, BOARD_BYTES, Board
+from unisono.engine.memory.board import _GONE, _RUN, BOARD_BYTES, LINE, Board
 from unisono.hosts.sentinel.regions import _Pages
 from unisono.hosts.sentinel.state_machine import Asked, Ended, Woke
 

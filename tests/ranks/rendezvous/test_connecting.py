@@ -27,12 +27,20 @@ from unisono.ranks.rendezvous.measured_link import agreed_link
 from unisono.schedule import Hosts
 
 SCRIPT = """
-import os, sys, time, unisono
+import os, sys, threading, time, unisono
 from unisono.hosts.carriers.gloo import GlooCarrier
 from unisono.ranks.group.world_over_hosts import _Joining
 rank, event, here, *late = int(os.environ["RANK"]), *sys.argv[1:]
 
+joined = threading.Event()
+
+def join(self, far=_Joining.far):
+    made = far(self)
+    joined.set()
+    return made
+
 def before_connecting(*_):
+    joined.wait()
     sys.stdout.write("met\\n")
     sys.stdout.flush()
     if event == "interrupted":
@@ -46,6 +54,7 @@ def late_at_the_store(*args, said=_Joining._said):
 if f"{rank}" in late:
     _Joining._said = late_at_the_store
 if rank == int(here):
+    _Joining.far = join
     GlooCarrier.__init__ = before_connecting
 try:
     unisono.init(timeout_s=60)
@@ -111,7 +120,7 @@ import builtins, sys, time
 from datetime import timedelta
 from types import SimpleNamespace
 from torch.distributed import HashStore
-from unisono.ranks.group.world_over_hosts import connect
+from unisono.ranks.group.world_over_hosts import Connecting
 from unisono.ranks.rendezvous.asked_store import Limited
 store = HashStore()
 
@@ -125,10 +134,14 @@ class EndsLate:
 
 builtins.ends_late = EndsLate()
 far = SimpleNamespace(silent_s=0.0, left=lambda peer: None)
-met = SimpleNamespace(hosts=SimpleNamespace(ranks=2))
+met = SimpleNamespace(hosts=SimpleNamespace(ranks=2), address="")
 try:
     if sys.argv[1] == "connects":
-        connect(in_torch, far, met, 0, deadline=0.0)
+        connecting = Connecting(in_torch)
+        try:
+            connecting.carrier(far, met, 0, deadline=0.0)
+        finally:
+            connecting.abandon()
     else:
         Limited().call(in_torch, deadline=0.0)
 except TimeoutError as error:

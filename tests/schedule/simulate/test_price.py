@@ -246,6 +246,16 @@ def test_a_price_is_its_formula() -> None:
         assert got.seconds == pytest.approx(got.latency + got.transfer + got.combine)
 
 
+def test_lanes_make_bytes_cheaper_but_not_rounds() -> None:
+    costs = COSTS._replace(lanes=5, gain=3.0)
+    assert costs.shared_by(1) == costs
+    assert COSTS.shared_by(4) == COSTS  # it has not been measured what they are worth
+    for lanes, faster in ((2, 1.5), (3, 2.0), (5, 3.0), (8, 3.0)):
+        some, one = costs.shared_by(lanes).rates[0], COSTS.rates[0]
+        assert some[1:] == pytest.approx([cost / faster for cost in one[1:]])
+    assert costs.shared_by(5)[:2] == COSTS[:2]
+
+
 def test_costs_are_found_again_from_the_times_that_they_make() -> None:
     found = calibrate(timed(COSTS, (8, 64 << 10, 1 << 20)), 2, SEGMENT)
     assert found.call_s == pytest.approx(COSTS.call_s, rel=0.01)

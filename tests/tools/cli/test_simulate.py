@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from unisono.base.tuning import save
 from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
 from unisono.base.units import format_seconds
+from unisono.schedule.choose.lane_limits import Processors
 from unisono.tools.cli import app
 
 
@@ -78,6 +79,16 @@ def test_hosts_like_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert here["seconds"] == pytest.approx(2e-6 + 5e-7 + (1 << 18) * (1e-10 + 2 * 2e-10 + 2 * 5e-11), rel=1e-3)
     two = prices("reduce.linear", "--hosts", "2x1", "--network", "measured", "--bytes", "256KiB", "--link", "1GB,50us")
     assert two["reduce.spanning linear ×1"]["seconds"] == pytest.approx(50e-6 + (1 << 18) * (1e-9 + 5e-11), rel=0.01)
+    monkeypatch.setattr(Processors, "here", lambda *_: Processors(16, 3, None, 16))
+    monkeypatch.setenv("UNISONO_LANES", "5")
+    monkeypatch.setenv("UNISONO_LANE_BYTES", "64KiB")
+    save(
+        TuningResults(
+            "2026-11-22", {name: most for name, (_, most) in LIMITS.items()}, costs._replace(lanes=5, gain=4.0)
+        )
+    )
+    here = prices("reduce.linear", "--hosts", "1x3", "--network", "measured", "--bytes", "256KiB")["reduce.linear"]
+    assert here["seconds"] == pytest.approx(2e-6 + 5e-7 + (1 << 18) * (1e-10 + 2 * 2e-10 + 2 * 5e-11) / 4, rel=1e-3)
     assert "leave out --inside" in say("reduce", "--network", "measured", "--inside", "5GB", fails=2)
 
 

@@ -42,12 +42,18 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """run(load, costs, arguments ...): `unisono tune`, as if other programs used that, and calls cost that.
 
-    ranks: they make the calls; otherwise each takes a second.
+    ranks: they make the calls; otherwise calls take what `took` says, or a second.
     """
-    world = SimpleNamespace(run=lambda _, trials, *__: [[[1.0]] * len(trials)] * 2)
-    package = SimpleNamespace(world=lambda *_, **__: nullcontext(world), __version__="1")
 
-    def run(load: Load, costs: HostCosts, *arguments: str, ranks: bool = False) -> Any:
+    def run(
+        load: Load,
+        costs: HostCosts,
+        *arguments: str,
+        ranks: bool = False,
+        took: Callable[[list[Trial]], list[list[float]]] = lambda trials: [[1.0]] * len(trials),
+    ) -> Any:
+        world = SimpleNamespace(run=lambda _, trials, *__: [took(trials)] * 2)
+        package = SimpleNamespace(world=lambda *_, **__: nullcontext(world), __version__="1")
         monkeypatch.setattr(tune, "look_at_load", lambda: load)
         monkeypatch.setattr(tune, "host_costs", lambda *_: costs)
         monkeypatch.setattr(tune, "unisono", unisono if ranks else package)
@@ -88,6 +94,25 @@ def test_it_keeps_what_it_finds(path: Path, run: Callable[..., Any]) -> None:
     assert "Calls take 7% more or less than that" in done.stdout
     assert "Measured while" not in done.stdout
     assert check_tuned(found).level == "ok"
+
+
+def test_it_finds_from_which_size_on_lanes_are_faster(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = set[int]()
+
+    def took(trials: list[Trial]) -> list[list[float]]:
+        asked.update(trial.figures["lanes"] for trial in trials)
+        shared_s = [0.4 if trial.nbytes > 8 << 20 else 1.3 for trial in trials]
+        return [
+            [1.0 if trial.figures["lanes"] == 1 else took_s] for trial, took_s in zip(trials, shared_s, strict=True)
+        ]
+
+    monkeypatch.setattr(tune, "processors", lambda: 12)
+    done = run(QUIET, COSTS, took=took)
+    assert done.exit_code == 0, done.output
+    assert asked == {1, 6}
+    assert Config.from_env().lane_bytes == 8 << 20
+    assert known_costs()[-2:] == (6, 2.5)
+    assert "6 lanes of a rank are 2.5 times as fast as one." in done.stdout
 
 
 def test_beside_other_programs_nothing_is_measured(path: Path, run: Callable[..., Any]) -> None:

@@ -24,6 +24,7 @@ from .plan_cache import drop_shortcuts, in_heap
 from .request import Request, Tensors, is_one
 
 if TYPE_CHECKING:
+    from ...base.config import Config
     from ...hosts.span import Span
     from ...schedule.algorithms.over_hosts import HierarchicalTable
     from ...schedule.choose import lane_limits
@@ -118,7 +119,7 @@ def _on_one_host(
     check_order(request, schedule)
     op = request.op if isinstance(request.op, str | CustomOp) else None
     plan = group.host.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
-    if group.host.config.lanes > 1:
+    if _may_share(group.host.config, nbytes):
         arena, neighbours = group.world.host.arena, group.host.arena.neighbours
         pids = [arena.board(rank).pid for rank in range(arena.size)]
         here = lane_limits.Processors.here(pids, neighbours - arena.size, torch.get_num_threads())
@@ -129,6 +130,11 @@ def _on_one_host(
         why += f"; {lanes.why}" if lanes.why else ""
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
     return plan.replace(writes=writes, patience_ns=patience, why=why)
+
+
+def _may_share(config: "Config", nbytes: int) -> bool:
+    """May a call have several lanes? This is quick, and most calls may not."""
+    return config.lanes != 1 and nbytes > config.lane_bytes
 
 
 def patience_ns(group: Group, nbytes: int) -> int:

@@ -259,6 +259,30 @@ def call_engine(typing: Any, function: Any, argument: Any) -> Any:
     return types.int64(types.intp, types.intp), generate
 
 
+def _call_words(count: int) -> Any:
+    """The type and code of a call of the function at an address, of another library, from so many words to a word."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_I64, [_I64] * count)
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return types.int64(*[types.intp] * (count + 1)), generate
+
+
+@intrinsic
+def call_send(typing: Any, function: Any, endpoint: Any, place: Any, nbytes: Any, tag: Any, how: Any) -> Any:
+    """Begin to send a message, by the function of another library at an address."""
+    return _call_words(5)
+
+
+@intrinsic
+def call_receive(
+    typing: Any, function: Any, engine: Any, place: Any, nbytes: Any, tag: Any, tag_bits: Any, how: Any
+) -> Any:
+    """Begin to receive a message, by the function of another library at an address."""
+    return _call_words(6)
+
+
 @intrinsic
 def sleep_on(typing: Any, descriptor: Any, limit_ns: Any) -> Any:
     """Sleep until a descriptor has something to read, but no longer than limit_ns, which is below a second."""

@@ -7,16 +7,16 @@ compute. It sleeps for a millisecond at most, because other threads, and ranks o
 
 from __future__ import annotations
 
-from .atomics import call_engine, load, now_ns, sched_yield, sleep_on
+from ..tape import EngineWord
+from .atomics import call_engine, now_ns, sched_yield, sleep_on
 from .compiled import compiled
+from .move import get
 from .waiting import has_changed
 
 _CALLS = 32
 """The rank yields its processor after _CALLS calls in which nothing moves."""
 _PATIENCE_NS, _SHORTEST_NS, _LONGEST_NS = 50_000, 50_000, 1_000_000
 """A rank sleeps after _PATIENCE_NS in which nothing has moved; the shortest and the longest sleep."""
-_PROGRESS, _ENGINE, _ARM, _DESCRIPTOR, _STATUS, _UNDER_WAY = range(0, 48, 8)
-"""See `EngineWord` in `hosts/carriers/ucx`."""
 
 
 @compiled
@@ -25,12 +25,12 @@ def wait(address, goal, pairs, count, waited_ns, limit_ns, words):  # type: igno
 
     pairs: see `waiting.wait`.
     waited_ns: how long nothing has moved before.
-    words: the address of the engine's words.
+    words: the address of the engine's words, see `EngineWord`.
     """
     begin = now_ns()
     quiet_since, turns = begin - waited_ns, 0
     while True:
-        moved = call_engine(load(words + _PROGRESS), load(words + _ENGINE))
+        moved = call_engine(get(words, EngineWord.PROGRESS), get(words, EngineWord.ENGINE))
         if has_changed(address, goal, pairs, count):
             return 1
         turns += 1
@@ -53,9 +53,9 @@ def settle(request, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
     begin = now_ns()
     quiet_since, turns = begin - waited_ns, 0
     while True:
-        moved = call_engine(load(words + _PROGRESS), load(words + _ENGINE))
-        status = call_engine(load(words + _STATUS), request)
-        if status != load(words + _UNDER_WAY):
+        moved = call_engine(get(words, EngineWord.PROGRESS), get(words, EngineWord.ENGINE))
+        status = call_engine(get(words, EngineWord.STATUS), request)
+        if status != get(words, EngineWord.UNDER_WAY):
             return status
         turns += 1
         if moved == 0 and turns % _CALLS and limit_ns > 0:
@@ -67,7 +67,9 @@ def settle(request, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
             quiet_since = now
         elif now - quiet_since < _PATIENCE_NS:
             sched_yield()
-        elif _may_sleep(words) and call_engine(load(words + _STATUS), request) == load(words + _UNDER_WAY):
+        elif _may_sleep(words) and call_engine(get(words, EngineWord.STATUS), request) == get(
+            words, EngineWord.UNDER_WAY
+        ):
             _sleep(words, now - quiet_since, limit_ns)
 
 
@@ -76,9 +78,9 @@ def _may_sleep(words):  # type: ignore[no-untyped-def]
     """Whether the engine has nothing to move, and its descriptor tells when it has. When this returns, memory has what
     other threads have moved.
     """
-    return call_engine(load(words + _ARM), load(words + _ENGINE)) == 0
+    return call_engine(get(words, EngineWord.ARM), get(words, EngineWord.ENGINE)) == 0
 
 
 @compiled
 def _sleep(words, quiet_ns, limit_ns):  # type: ignore[no-untyped-def]
-    sleep_on(load(words + _DESCRIPTOR), min(limit_ns, _LONGEST_NS, max(_SHORTEST_NS, quiet_ns // 16)))
+    sleep_on(get(words, EngineWord.DESCRIPTOR), min(limit_ns, _LONGEST_NS, max(_SHORTEST_NS, quiet_ns // 16)))

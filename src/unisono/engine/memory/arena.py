@@ -33,11 +33,18 @@ from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
 from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, MESSAGE_LOG_BYTES, MESSAGES, CallLog, MessageLog
 from ..memory_order import order
 from ..process.alive import start_ticks
-from .board import BOARD_BYTES, MAX_RANKS, WHEREABOUTS_BYTES, Board, WaitStatus
-
-PAGE = 4096
-LINE = 128
-"""Bytes of a control line: two cache lines, because processors fetch pairs."""
+from .board import (
+    BOARD_BYTES,
+    LINE,
+    MAX_RANKS,
+    NEWS,
+    PAGE,
+    WHEREABOUTS_BYTES,
+    Board,
+    WaitStatus,
+    first_board,
+    whole_pages,
+)
 
 KEY_BYTES = 16
 _ENTRY = struct.Struct(f"<{KEY_BYTES}sQQ")
@@ -51,10 +58,6 @@ _MAGIC = 0x6F6E6F73696E75
 _VERSION = digest(6, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
-_NEWS = PAGE // 2
-"""Where the header has the count of urgent news, in a cache line of its own."""
-SENTINEL_ENDED = 0x40000000 << 32
-"""FUTEX_OWNER_DIED, of linux/futex.h, in the upper half of the count of urgent news."""
 _MOST = 1 << 62
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -87,7 +90,7 @@ class Layout:
         self.map: mmap.mmap | None = None
         self.base = 0
         self.heaps: Sequence[int] = ()
-        self._boards = start + whole_pages(size * LINE)
+        self._boards = first_board(start, size)
         self._mail = self._boards + size * BOARD_BYTES
         self._logs = self._mail + whole_pages(8 * size * size)
         self._staging = self._logs + whole_pages(size * CALL_LOG_BYTES)
@@ -101,7 +104,7 @@ class Layout:
 
     def awaits_mail(self, rank: int) -> int:
         """The address of the word that says that a rank sleeps until a message comes, or is taken."""
-        from ..compile.program import LineWord  # which imports numpy: a sentinel does without
+        from ..compile.program import LineWord  # which imports numpy
 
         return self.control(rank) + 8 * LineWord.AWAITS_MAIL
 
@@ -129,11 +132,6 @@ class Layout:
         if self.map is None:
             raise ArgumentError("this arena has been closed")
         return memoryview(self.map)[start : start + nbytes]
-
-
-def whole_pages(nbytes: int) -> int:
-    """Round up to whole pages."""
-    return -(-nbytes // PAGE) * PAGE
 
 
 class RegionTable:
@@ -267,7 +265,7 @@ class Arena(Layout):
         """
         if self.map is None:
             raise ArgumentError("this arena has been closed")
-        return ctypes.c_uint64.from_buffer(self.map, _NEWS)
+        return ctypes.c_uint64.from_buffer(self.map, NEWS)
 
     def wait_status(self, rank: int) -> WaitStatus:
         """Where a rank waits, if it has said so."""

@@ -73,25 +73,41 @@ class WaitStatus:
 MAX_RANKS = 1024
 """The most ranks on one host. Their control lines, boards, logs and notes take 85 MiB."""
 
-_PAGE = 4096
-BOARD_BYTES = 2 * _PAGE
+PAGE = 4096
+LINE = 128
+"""Bytes of a control line: two cache lines, because processors fetch pairs."""
+BOARD_BYTES = 2 * PAGE
+NEWS = PAGE // 2
+"""Where the header of an arena has the count of urgent news, in a cache line of its own."""
+SENTINEL_ENDED = 0x40000000 << 32
+"""FUTEX_OWNER_DIED, of linux/futex.h, in the upper half of the count of urgent news."""
 _PID, _LET_GO, _TICKS, _RUN, _PARENT_TELLS, _GONE, _CALLS, _GAVE_UP = 0, 8, 16, 24, 32, 64, (1088, 2112), 3136
 _HEAD = 16
 """Bytes of a record's number and length."""
-_ROOM = _PAGE - _GAVE_UP - _HEAD
+_ROOM = PAGE - _GAVE_UP - _HEAD
 _RANKS = MAX_RANKS // 8
 _MOST_PID = (1 << 31) - 1
 _TOPIC_BYTES = 576
-_PROPOSALS, _REGION = (_PAGE, _PAGE + _TOPIC_BYTES), _PAGE + 2 * _TOPIC_BYTES
+_PROPOSALS, _REGION = (PAGE, PAGE + _TOPIC_BYTES), PAGE + 2 * _TOPIC_BYTES
 _GROWTH, _GROWN = _REGION + 128, _REGION + 136
 """The number of a growth, and how it has ended: in another cache line than the region."""
-_INTERRUPTED = _PAGE + 3 * _TOPIC_BYTES
+_INTERRUPTED = PAGE + 3 * _TOPIC_BYTES
 _SAID, _WAIT = _INTERRUPTED + 1024, _INTERRUPTED + 1024 + 64
 _COPIED = (_WAIT, _INTERRUPTED, _GAVE_UP, *_CALLS)
 _SET_WORDS = MAX_RANKS // 64
 _PLACE_WORDS = 3 + 2 * _SET_WORDS
 _DECIDED, _READY = 1, 2
 _WORD = (1 << 64) - 1
+
+
+def whole_pages(nbytes: int) -> int:
+    """Round up to whole pages."""
+    return -(-nbytes // PAGE) * PAGE
+
+
+def first_board(start: int, size: int) -> int:
+    """Where the boards of a group of `size` ranks begin, whose memory begins at `start`: behind its control lines."""
+    return start + whole_pages(size * LINE)
 
 
 class Topic(IntEnum):
@@ -225,7 +241,7 @@ class Board:
         0: the rank cannot lend any. None: it has not said so yet, or speaks of a smaller group by now.
         """
         word = look(self._page, _REGION)
-        return word - without - 1 if word % _PAGE == without + 1 else None
+        return word - without - 1 if word % PAGE == without + 1 else None
 
     def set_region(self, without: int, start: int) -> None:
         """Say where the memory begins that this rank lends to the group that is `without` ranks fewer; 0: nowhere."""

@@ -24,7 +24,8 @@ import torch
 from ...base.errors import ArgumentError, DTypeError, OutOfMemory
 from ...base.units import format_bytes
 from ..process.nested import check_nested, holds
-from .arena import PAGE, Arena
+from .arena import Arena
+from .board import PAGE
 
 _ALIGN = 128
 _KEPT_FROM, _MOST_KEPT = 16 << 10, 256

@@ -22,8 +22,8 @@ from ...base.errors import InternalError
 from ...base.records import DepartureKind
 from ..compile.program import LineWord
 from ..memory_order import order
-from .arena import ENTRIES, KEY_BYTES, NO_ROOM, PAGE, Arena, Layout
-from .board import Board
+from .arena import ENTRIES, KEY_BYTES, NO_ROOM, Arena, Layout
+from .board import PAGE, Board
 from .heap import Heap
 
 if TYPE_CHECKING:

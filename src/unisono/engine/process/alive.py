@@ -9,10 +9,8 @@ import errno
 import fcntl
 import os
 import select
-import signal
 import struct
 from contextlib import suppress
-from pathlib import Path
 
 # Of linux/sched.h and linux/pidfd.h. The structure begins with a mask, and ends with the wait status.
 _EXITING = 0x4
@@ -84,15 +82,17 @@ def ending_in_words(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"exited with code {code}"
+    import signal  # which few processes need, and which makes several enumerations
+
     names = {int(known): known.name for known in signal.Signals}
     return f"was killed by signal {-code} ({names.get(-code, 'real-time')})"
 
 
 def _fields(pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on, which is the third; none if there is no such process."""
-    with suppress(OSError):
+    with suppress(OSError), open(f"/proc/{pid}/stat") as stat:
         # The name, in parentheses, may contain spaces.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return stat.read().rpartition(")")[2].split()
     return []
 
 

@@ -37,6 +37,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own
 from ...base.errors import InternalError
 from ...base.python import members
 from ...engine.carrier import Handle, Lost
+from . import await_key
 
 _record: Callable[[bool], None] = torch._C._autograd._enable_record_function  # noqa: SLF001  # of this thread
 _LIMIT = timedelta(hours=1)
@@ -63,7 +64,7 @@ class GlooCarrier:
     name = "gloo"
     tags = 1 << 30
     own_thread = True
-    wait = None
+    wait = compiled = None
 
     def __init__(
         self,
@@ -102,7 +103,8 @@ class GlooCarrier:
             words = torch.zeros(2, dtype=torch.uint8, device="cpu")
             try:
                 store.set(f"{rank} connects to {peer}", "")
-                store.wait([f"{peer} connects to {rank}"], left())
+                if not await_key(store, f"{peer} connects to {rank}", deadline):
+                    raise Lost(peer, "it does not connect")
                 receive = _unrecorded(self._group.recv, words[:1], peer, _CONNECT_TAG)
                 send = _unrecorded(self._group.send, words[1:], peer, _CONNECT_TAG)
                 receive.wait(left())

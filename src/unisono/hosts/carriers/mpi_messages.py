@@ -28,7 +28,7 @@ class MpiCarrier:
 
     name = "mpi"
     own_thread = False
-    wait = None
+    wait = compiled = None
 
     def __init__(self) -> None:
         from mpi4py import MPI

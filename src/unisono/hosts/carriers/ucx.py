@@ -24,8 +24,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from enum import IntEnum
 from typing import Any
 
 import torch
@@ -34,6 +32,8 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own
 from ...base.errors import ArgumentError, InternalError
 from ...engine.carrier import Handle, Lost
 from ...engine.kernels import kernel
+from ...engine.tape import EngineWord
+from . import await_key
 from .ucx_library import (
     FIRST_ERROR,
     IN_PROGRESS,
@@ -59,17 +59,6 @@ _SLICE_NS = 5_000_000
 _LAST_CALLS = 64
 """Calls at the end, for messages that have come: if a connection closes before all is read, sent messages are lost."""
 _SIOCGIFADDR = 0x8915
-
-
-class EngineWord(IntEnum):
-    """Words about UCX for compiled code: functions, their argument, and the status of a request that is not over."""
-
-    PROGRESS = 0
-    ENGINE = 1
-    ARM = 2
-    DESCRIPTOR = 3
-    STATUS = 4
-    UNDER_WAY = 5
 
 
 class UcxCarrier:
@@ -114,8 +103,9 @@ class UcxCarrier:
         self._how = c.addressof(self._params)
         self._send, self._receive = self._library.ucp_tag_send_nbx, self._library.ucp_tag_recv_nbx
         self._settle, self._wait = kernel("engine_progress.settle"), kernel("engine_progress.wait")
+        self._replay = kernel("replay.run")
         self._words = (c.c_int64 * len(EngineWord))()
-        self._engine = c.addressof(self._words)
+        self.engine, self.tapes = c.addressof(self._words), set[Any]()
         others = sorted({*(range(size) if peers is None else peers)} - {rank})
         try:
             self._make_worker(network_interface(address))
@@ -126,31 +116,40 @@ class UcxCarrier:
 
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> _UcxHandle:
         with self._use(peer):
-            request = self._send(
-                self._endpoints[peer],
-                data.data_ptr(),
-                data.nbytes,
-                self._marks[peer] | self._rank << _TAG_BITS | tag,
-                self._how,
-            )
+            full, endpoint = self.route(peer, tag, sends=True)
+            request = self._send(endpoint, data.data_ptr(), data.nbytes, full, self._how)
             return self._begun(request, peer, data, sends=True)
 
     def irecv(self, peer: int, tag: int, data: torch.Tensor) -> _UcxHandle:
         """See `Carrier`. Messages of a rank that has gone are still received."""
         with self._use(peer):
-            request = self._receive(
-                self._worker,
-                data.data_ptr(),
-                data.nbytes,
-                self._marks[self._rank] | peer << _TAG_BITS | tag,
-                _ALL_BITS,
-                self._how,
-            )
+            full, _ = self.route(peer, tag, sends=False)
+            request = self._receive(self._worker, data.data_ptr(), data.nbytes, full, _ALL_BITS, self._how)
             return self._begun(request, peer, data, sends=False)
+
+    @property
+    def compiled(self) -> UcxCarrier:
+        """See `CompiledCarrier`."""
+        return self
+
+    def route(self, peer: int, tag: int, *, sends: bool) -> tuple[int, int]:
+        sender, reader = (self._rank, peer) if sends else (peer, self._rank)
+        return self._marks[reader] | sender << _TAG_BITS | tag, self._endpoints.get(peer, 0)
+
+    def replay(self, tape: int, peer: int) -> int:
+        with self._use(peer):
+            return self._replay(tape)
+
+    def adopt(self, request: int, peer: int, data: torch.Tensor, *, sends: bool) -> _UcxHandle:
+        with self._use(peer):
+            return self._begun(request, peer, data, sends=sends)
+
+    def lost(self, peer: int, status: int) -> Lost:
+        return Lost(peer, said(self._lost.get(peer, status)))
 
     def _begun(self, request: int, peer: int, data: torch.Tensor, *, sends: bool) -> _UcxHandle:
         if request >= FIRST_ERROR:
-            raise Lost(peer, self._why(peer, request - (1 << 64)))
+            raise self.lost(peer, request - (1 << 64))
         handle = _UcxHandle(self, request, peer, data, sends)
         if request:
             self._under_way.add(handle)
@@ -173,7 +172,7 @@ class UcxCarrier:
             with self._use(handle.peer), handle.lock:  # to give a request back twice would give back another request
                 lost = self._lost.get(handle.peer)
                 if handle.request:
-                    handle.status = self._settle(handle.request, waited_ns, limit_ns, self._engine)
+                    handle.status = self._settle(handle.request, waited_ns, limit_ns, self.engine)
                 if handle.status == IN_PROGRESS:
                     if lost is not None:
                         raise Lost(handle.peer, said(lost))
@@ -183,7 +182,7 @@ class UcxCarrier:
                     handle.request = 0
                     self._under_way.discard(handle)
         if handle.status:
-            raise Lost(handle.peer, self._why(handle.peer, handle.status))
+            raise self.lost(handle.peer, handle.status)
         return True
 
     def progress(self) -> None:
@@ -193,7 +192,7 @@ class UcxCarrier:
     def wait(self, address: int, goal: int, pairs: int, count: int, waited_ns: int, limit_ns: int) -> int:
         try:
             with self._use(self._rank):
-                return self._wait(address, goal, pairs, count, waited_ns, limit_ns, self._engine)
+                return self._wait(address, goal, pairs, count, waited_ns, limit_ns, self.engine)
         except Lost:
             time.sleep(min(limit_ns, _SLICE_NS) / 1e9)
             return 0
@@ -229,7 +228,7 @@ class UcxCarrier:
         self._end("this rank has closed its carrier")
 
     def __del__(self) -> None:
-        if hasattr(self, "_engine"):
+        if hasattr(self, "engine"):
             self._end("the carrier is no longer in use")
 
     @contextmanager
@@ -271,9 +270,7 @@ class UcxCarrier:
         if context:
             self._library.ucp_cleanup(context)
         self._under_way.clear()
-
-    def _why(self, peer: int, status: int) -> str:
-        return said(self._lost.get(peer, status))
+        self.tapes.clear()
 
     def _make_worker(self, interface: str) -> None:
         library, config, context, worker = self._library, c.c_void_p(), c.c_void_p(), c.c_void_p()
@@ -295,9 +292,25 @@ class UcxCarrier:
             raise RuntimeError("this UCX has been built for programs of one thread")
         descriptor = c.c_int()
         check(library.ucp_worker_get_efd(worker, c.byref(descriptor)), "tell when it has something to move")
-        functions = library.ucp_worker_progress, library.ucp_worker_arm, library.ucp_request_check_status
-        progress, arm, status = (c.cast(function, c.c_void_p).value or 0 for function in functions)
-        self._words[:] = [progress, self._worker, arm, descriptor.value, status, IN_PROGRESS]
+        functions = {
+            EngineWord.PROGRESS: library.ucp_worker_progress,
+            EngineWord.ARM: library.ucp_worker_arm,
+            EngineWord.STATUS: library.ucp_request_check_status,
+            EngineWord.SEND: library.ucp_tag_send_nbx,
+            EngineWord.RECEIVE: library.ucp_tag_recv_nbx,
+            EngineWord.FREE: library.ucp_request_free,
+        }
+        facts = {
+            EngineWord.ENGINE: self._worker,
+            EngineWord.DESCRIPTOR: descriptor.value,
+            EngineWord.UNDER_WAY: IN_PROGRESS,
+            EngineWord.HOW: self._how,
+            EngineWord.FIRST_ERROR: FIRST_ERROR - (1 << 64),
+        }
+        for place, function in functions.items():
+            facts[place] = c.cast(function, c.c_void_p).value or 0
+        for place, fact in facts.items():
+            self._words[place] = fact
 
     def _connect(self, store: Store, peers: Sequence[int], until: float) -> None:
         """Send each peer the word from its entry in the store, and receive this rank's own word from it."""
@@ -311,10 +324,11 @@ class UcxCarrier:
         for peer in peers:
             key = f"ucx {peer}"
             try:
-                store.wait([key], timedelta(seconds=max(0.001, until - time.monotonic())))
-                told = bytes.fromhex(store.get(key).decode())
+                told = bytes.fromhex(store.get(key).decode()) if await_key(store, key, until) else b""
             except (RuntimeError, ValueError):
-                raise Lost(peer, "it has told no address") from None
+                told = b""
+            if not told:
+                raise Lost(peer, "it has told no address")
             proof, self._marks[peer] = told[:_PROOF_BYTES], _mark(told)
             self._make_endpoint(peer, told[_PROOF_BYTES:])
             heard = torch.zeros(_PROOF_BYTES, dtype=torch.uint8, device="cpu")

@@ -1,6 +1,7 @@
 """Across hosts: a table's transfers as messages that a carrier moves, proved and run."""
 
-from .exchange import Exchange, Journal, journal_rows
+from .exchange import Exchange
+from .journal import Journal, journal_rows
 from .lowering import hears_all, lower
 from .message_program import MessageProgram
 from .message_proof import prove_messages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -13,12 +13,12 @@ import torch
 from ...base.errors import InternalError
 from ...engine.carrier import Carrier, Handle
 from ...engine.clock import read_cycles
-from ...engine.compile.program import Op
-from ...engine.logs.plan_registry import ProgramRow
-from ...engine.logs.rank_logs import LoggedRow, RowWriter
+from ...engine.logs.rank_logs import LoggedRow
 from ..carriers.waiter import CarrierWaiter, Settling, settle_apart
-from .message_memory import NO_WIRE, Action, Buffers, Memory, Wire
-from .message_program import MOVE, POST, SEND, TAKE, MessageProgram, Piece
+from .journal import Journal
+from .leg_tape import BoundRow, LegTape
+from .message_memory import Action, Buffers, Memory, Wire
+from .message_program import MOVE, POST, SEND, TAKE, MessageProgram
 from .persistent_receives import PersistentReceive, ReceiveBuffer
 
 Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
@@ -30,50 +30,11 @@ _SETTLER = CarrierWaiter()
 _SPREAD = 0x9E3779B1
 
 
-class Journal(NamedTuple):
-    """Where an exchange logs its steps.
+class _Bound(NamedTuple):
+    """The rows of a program with their memory. tape: the same for compiled code."""
 
-    writer: returns the log, or None. Each run asks it anew.
-    segment: the piece of the vector.
-    first: the number of the first step in the call.
-    """
-
-    writer: Callable[[], RowWriter | None]
-    segment: int
-    first: int
-
-
-def journal_rows(program: MessageProgram, members: Sequence[int]) -> Iterator[ProgramRow]:
-    """The steps of a program in the form of a note. members: of the table, as ranks of the group."""
-    me = members[program.rank]
-    for kind, round_, numbers in program.steps():
-        if kind == MOVE:
-            read = {source for number in numbers for source in program.writings[number].sources}
-            ranks = {members[program.messages[s.message].peer] if isinstance(s, Piece) else me for s in read}
-            yield ProgramRow(round_, Op.MOVE, tuple(sorted(ranks)), (me,))
-            continue
-        peer = members[program.messages[numbers[0]].peer]
-        yield {
-            POST: ProgramRow(round_, Op.MOVE),
-            SEND: ProgramRow(round_, Op.MOVE, (me,), (peer,)),
-            TAKE: ProgramRow(round_, Op.WAIT, (peer,)),
-        }[kind]
-
-
-class _Row(NamedTuple):
-    """A row of a program with its memory.
-
-    actions: its copies and combinations.
-    tags: the tags of the message, if they are the same in all calls.
-    """
-
-    kind: int
-    actions: list[Callable[[], object]]
-    number: int = 0
-    peer: int = 0
-    round: int = 0
-    wire: Wire = NO_WIRE
-    tags: tuple[int, ...] = ()
+    rows: list[BoundRow]
+    tape: LegTape | None
 
 
 class Exchange:
@@ -84,12 +45,13 @@ class Exchange:
     peers: for each rank of the table its rank in the world.
     chunks: a flat tensor for each chunk of buffer X; none for a table without data, such as a barrier.
     combine: see `Combine`; None for tables that only copy.
+    kernel: the address of compiled code that combines as `combine` does; 0: there is none.
     number: the number of the call, from 1.
     tag: (number, round, index) -> the tag of a message. The index counts the messages from one rank to another in a
     round. No other call may have the tag.
     y: the chunks of buffer Y, for tables that use it.
     t: the elements of each chunk of buffer T; by default as in X.
-    persistent: how short messages arrive, if not in receives of this call.
+    persistent: how short messages arrive, if not in receives of this call with tags of its own.
     journal: where its steps are logged.
     given: where the input is, if not in `chunks`. It is only read.
     final: where final values of the table's result buffer go, if all ranks are known to have begun, because the value
@@ -109,6 +71,7 @@ class Exchange:
         number: int,
         tag: Callable[[int, int, int], int],
         *,
+        kernel: int = 0,
         persistent: PersistentReceive | None = None,
         journal: Journal | None = None,
         y: Sequence[torch.Tensor] = (),
@@ -118,7 +81,8 @@ class Exchange:
     ) -> None:
         self._carrier, self._program, self._number, self._tag = carrier, program, number, tag
         self._persistent, self._journal = persistent, journal
-        self._combine = combine or _no_combine
+        self._buffers = persistent.buffers if persistent is not None else None
+        self._combine, self._kernel = combine or _no_combine, kernel
         self._peers = [peers[message.peer] for message in program.messages]
         self._memory = Memory(_BUFFERS, chunks, y, t, given, final)
         self._wires: dict[int, Wire] = {}
@@ -126,8 +90,7 @@ class Exchange:
         self._lends = False
         self._settling: Settling | None = None
         self._awaited: tuple[int, Settling] | None = None
-        self._rows = self._bound()
-        self._other_rows: list[_Row] = []
+        self._bound, self._other_bound = self._bind(), _Bound([], None)
         self._receives: dict[int, list[Handle]] = {}
         self._sends: list[Handle] = []
         self._earlier_sends: list[Handle] = []
@@ -143,7 +106,7 @@ class Exchange:
         for handle in self._earlier_sends:
             handle.settle()
         self._sends, self._earlier_sends = [], [] if self._settling else self._sends
-        self._rows, self._other_rows = self._other_rows or self._bound(), self._rows
+        self._bound, self._other_bound = self._other_bound if self._other_bound.rows else self._bind(), self._bound
         self._number = number
         self._start()
 
@@ -153,18 +116,23 @@ class Exchange:
         While it is not done, `waiting_for` is the rank of the world whose message is missing.
         """
         rows, carrier = self._rows, self._carrier
+        if self._tape is not None:
+            return self._replay(self._tape)
         while self._at < len(rows):
-            kind, actions, number, peer, round_, wire, tags = rows[self._at]
+            kind, _, deeds, number, peer, round_, wire, tags = rows[self._at]
             if kind == TAKE:
                 if wire.word[0] == wire.missing:
                     self.waiting_for = peer
-                    if self._persistent is not None:
-                        self._persistent.buffers.post_used(carrier)
+                    if self._buffers is not None:
+                        self._buffers.post_used(carrier)
                     carrier.progress()
                     return False
                 if wire.receive_buffer is None:
                     for handle in self._receives.pop(number):
                         handle.settle()
+                    if tags and wire.word[0] != self._number:  # the message was for a call that has failed
+                        self._post(number, peer, wire, tags)
+                        continue
                 elif not wire.receive_buffer.take(self._number):  # the message was for a call that has failed
                     wire.receive_buffer.post(carrier)
                     self._awaited = None
@@ -172,29 +140,44 @@ class Exchange:
             elif kind == POST and wire.receive_buffer is not None:
                 wire.receive_buffer.post(carrier)
             elif kind == POST:
-                wire.word[0] = wire.missing
-                mails = zip(self._tags(round_, wire), wire.payloads, strict=True)
-                self._receives[number] = [carrier.irecv(peer, *mail) for mail in mails]
+                self._post(number, peer, wire, tags or self._tags(round_, wire))
             else:
                 began = read_cycles() if self._writer else 0
-                for action in actions:
-                    action()
+                for deed in deeds:
+                    deed()
                 if kind == SEND:
                     if wire.marked:
                         wire.word[0] = self._number
                     mails = zip(tags or self._tags(round_, wire), wire.payloads, strict=True)
                     self._sends += [carrier.isend(peer, *mail) for mail in mails]
-                if began and (actions or kind == SEND):
+                if began and (deeds or kind == SEND):
                     self.write_down(began)
             self._at += 1
-        self.done, self.waiting_for = True, -1
-        if self._persistent is not None:
+        if self._buffers is not None:
             for buffer in self._receive_buffers:
-                self._persistent.buffers.has_used(buffer)
-        self._sends = carrier.pending(self._sends)
-        if self._sends and not carrier.own_thread and self._settling is None:
-            self._settling = _SETTLER.settle(self._sends)  # a thread that waits for messages lets them go on
+                self._buffers.has_used(buffer)
+        self._finish(carrier.pending(self._sends))
         return True
+
+    def _post(self, number: int, peer: int, wire: Wire, tags: Sequence[int]) -> None:
+        wire.word[0] = wire.missing
+        mails = zip(tags, wire.payloads, strict=True)
+        self._receives[number] = [self._carrier.irecv(peer, *mail) for mail in mails]
+
+    def _replay(self, tape: LegTape) -> bool:
+        """Let compiled code do the same."""
+        if tape.run():
+            self._finish(tape.take_back() if tape.is_sending else [])
+            return True
+        self._at = tape.at
+        self.waiting_for = self._rows[self._at].peer
+        return False
+
+    def _finish(self, sends: list[Handle]) -> None:
+        """All rows are done. sends: the messages that the carrier may still read."""
+        self.done, self.waiting_for, self._sends = True, -1, sends
+        if sends and not self._carrier.own_thread and self._settling is None:
+            self._settling = _SETTLER.settle(sends)  # a thread that waits for messages lets them go on
 
     def write_down(self, began: int) -> None:
         """If this is traced, log that this rank has been at its current step since `began`, in cycles, until now."""
@@ -264,9 +247,10 @@ class Exchange:
         if not self.done:
             self.give_up()
             return
-        if self._persistent is not None:
+        if self._buffers is not None:
             for buffer in self._receive_buffers:
-                self._persistent.buffers.give_back(buffer)
+                self._buffers.give_back(buffer)
+        self._close_tapes()
         handles = [*self._earlier_sends, *(self._sends if self._settling is None else ())]
         if handles or self._settling:
             _SETTLER.settle(handles, self._give_back)
@@ -284,34 +268,56 @@ class Exchange:
         """Leave the exchange as it is, for good. Messages may still arrive in its memory and leave it: the carrier
         keeps the memory.
         """
-        self._carrier.give_up([*self._earlier_sends, *self._sends, *chain(*self._receives.values())])
+        left = self._tape.take_back() if self._tape is not None else []
+        self._carrier.give_up([*left, *self._earlier_sends, *self._sends, *chain(*self._receives.values())])
+        self._close_tapes()
         if self._settling is not None and not self._settling.over:
             _SETTLER.replace()
+
+    def _close_tapes(self) -> None:
+        for _, tape in (self._bound, self._other_bound):
+            if tape is not None:
+                tape.close()
 
     def _start(self) -> None:
         self._at = 0
         self._writer = self._journal.writer() if self._journal else None
+        self._rows, self._tape = self._bound
+        if self._writer is not None:
+            self._tape = None  # which logs no steps
+        elif self._tape is not None:
+            self._tape.begin(self._number)
         self._settling = self._awaited = None
         self.done = False
         self.waiting_for = -1
 
-    def _bound(self) -> list[_Row]:
+    def _bind(self) -> _Bound:
         """The rows in memory. Each run has its own memory for messages that leave: the last run's may still be read."""
         program, memory, wires = self._program, self._memory, self._wires
-        rows: list[_Row] = []
+        rows: list[BoundRow] = []
         for kind, round_, numbers in program.steps():
             if kind == MOVE:
-                rows.append(_Row(MOVE, self._ready(memory.actions([program.writings[n] for n in numbers], wires))))
+                actions = memory.actions([program.writings[n] for n in numbers], wires)
+                rows.append(BoundRow(MOVE, actions, self._ready(actions)))
                 continue
             number = numbers[0]
             peer, wire = self._peers[number], wires.get(number)
             if kind == SEND or wire is None:
                 finds = self._receive_buffer(number)
                 wire = wires[number] = memory.wire(program.messages[number], leaves=kind == SEND, receive_buffer=finds)
-            tags = self._persistent_tags(round_, wire) if kind == SEND else ()
+            tags = self._persistent_tags(round_, wire)
             self._lends |= kind == SEND and wire.straight
-            rows.append(_Row(kind, self._ready(wire.packing), number, peer, round_, wire, tags))
-        return rows
+            rows.append(BoundRow(kind, wire.packing, self._ready(wire.packing), number, peer, round_, wire, tags))
+        return _Bound(rows, self._tape_of(rows))
+
+    def _tape_of(self, rows: Sequence[BoundRow]) -> LegTape | None:
+        """The rows as a tape, if the carrier can run it, and messages have the same tags in all calls."""
+        compiled = self._carrier.compiled
+        if compiled is None or not all(row.kind == MOVE or row.tags for row in rows):
+            return None
+        if not self._kernel and any(action.second is not None for row in rows for action in row.actions):
+            return None
+        return LegTape(compiled, rows, self._kernel)
 
     def _ready(self, actions: Iterable[Action]) -> list[Callable[[], object]]:
         """Functions that make these actions, in memory of this exchange."""
@@ -335,11 +341,12 @@ class Exchange:
     def _receive_buffer(self, number: int) -> Callable[[int], ReceiveBuffer] | None:
         """Where this message arrives, for any size."""
         persistent, peer, round_ = self._persistent, self._peers[number], self._program.messages[number].round
-        if persistent is None:
+        if persistent is None or persistent.buffers is None:
             return None
+        buffers = persistent.buffers
 
         def find(nbytes: int) -> ReceiveBuffer:
-            found = persistent.buffers.at(peer, self._sized(persistent.tag(round_), nbytes), nbytes)
+            found = buffers.at(peer, self._sized(persistent.tag(round_), nbytes), nbytes)
             self._receive_buffers.append(found)
             return found
 

@@ -130,11 +130,12 @@ _OF: WeakKeyDictionary[Any, ReceiveBuffers] = WeakKeyDictionary()
 
 
 class PersistentReceive(NamedTuple):
-    """How short messages arrive in receives that may be persistent.
+    """How short messages have the same tags in all calls of a kind.
 
+    buffers: where they arrive; None: in memory of their exchange.
     tag: round -> the tag of the message from one rank to another. It is the same in all calls of a kind; only one such
     call is made at a time.
     """
 
-    buffers: ReceiveBuffers
+    buffers: ReceiveBuffers | None
     tag: Callable[[int], int]

@@ -4,3 +4,12 @@ Nothing here imports torch or numpy: the process starts in a moment, and takes l
 `hosts.sentinel.state_machine.SentinelState`, which decides without I/O; `main` is the loop around it, `start` starts
 the process.
 """
+
+from __future__ import annotations
+
+__all__ = []
+
+BEAT_S = 0.25
+"""The longest time between two beats, by which hosts tell each other that they live."""
+MOST_BYTES_LOCAL = 1 << 17
+"""The most bytes of a message between a rank and its sentinel."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .wire import Ack, Body, MemberPage, Pages, Query, batches
@@ -31,40 +30,31 @@ _MOST_FORGOTTEN = 1024
 """The most forgotten groups with last pages that a host keeps."""
 
 
-@dataclass
 class _Group:
     """A group that ranks of this host use. hosts: other host -> its members."""
 
-    start: int
-    members: tuple[int, ...]
-    hosts: dict[int, tuple[int, ...]]
-    users: set[int] = field(default_factory=set)
-    stamps: dict[int, int] = field(default_factory=dict)
-    """Member -> the newest page that has been copied."""
-    pushed: dict[int, bytes] = field(default_factory=dict)
-    """Member here -> the line and the board that were pushed last."""
-    forgotten: set[int] = field(default_factory=set)
-    """The ranks here that use the group no more."""
+    def __init__(self, start: int, members: tuple[int, ...], hosts: dict[int, tuple[int, ...]]) -> None:
+        self.start, self.members, self.hosts = start, members, hosts
+        self.users, self.forgotten = set[int](), set[int]()
+        """The ranks here that use the group, and those that use it no more."""
+        self.stamps: dict[int, int] = {}
+        """Member -> the newest page that has been copied."""
+        self.pushed: dict[int, bytes] = {}
+        """Member here -> the line and the board that were pushed last."""
 
 
-@dataclass
 class _Pull:
     """A question that is under way. missing: host -> the members without a page yet."""
 
-    request: int
-    missing: dict[int, set[int]]
-    askers: list[tuple[int, int]]
-    due: float
-    wait_s: float = _AGAIN_S
+    def __init__(self, request: int, missing: dict[int, set[int]], askers: list[tuple[int, int]], due: float) -> None:
+        self.request, self.missing, self.askers, self.due, self.wait_s = request, missing, askers, due, _AGAIN_S
 
 
-@dataclass
 class _Unread:
     """A page that was pushed to a host, and is not acknowledged yet."""
 
-    page: MemberPage
-    due: float
-    wait_s: float = _AGAIN_S
+    def __init__(self, page: MemberPage, due: float) -> None:
+        self.page, self.due, self.wait_s = page, due, _AGAIN_S
 
 
 class Copies:

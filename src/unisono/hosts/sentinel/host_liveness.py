@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-BEAT_S = 0.25
-"""The longest time between two beats."""
+from . import BEAT_S
+
 _BEATS = 6
 """A host that has been silent for too long has missed at least this number of beats."""
 _FIRST_S = 5.0

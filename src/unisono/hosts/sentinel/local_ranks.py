@@ -15,9 +15,9 @@ from contextlib import suppress
 
 from ...base.fd_channel import peer_of
 from ...engine.process.alive import start_ticks
+from . import MOST_BYTES_LOCAL
 from .state_machine import Asked, Closed, Event, Forgot, Pinged, Registered, Woke
 
-MOST_BYTES_LOCAL = 1 << 17
 _AT_ONCE = 64
 _MOST_NUMBER = 1 << 64
 

@@ -10,13 +10,11 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from mmap import mmap
 
 from ...base.fd_channel import listen
-from ...engine.memory.arena import Arena
 from ...engine.process.alive import ending_in_words, exit_status, watch_process
 from .local_ranks import Ranks
 from .regions import Regions
@@ -83,9 +81,12 @@ def main(channel_fd: int, arena_fd: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two descriptors a rank
     with socket.socket(fileno=channel_fd) as channel, channel.makefile("rwb") as lines:
-        setup = json.loads(lines.readline())
+        line = lines.readline()
+        if not line:
+            return  # the ranks have not met
+        setup = json.loads(line)
         ranks = {rank: (pid, ticks) for rank, pid, ticks in setup["ranks"]}
-        regions = Regions(Arena.attach(arena_fd))
+        regions = Regions(mmap(arena_fd, 0), setup["start"], sum(map(len, setup["hosts"])))
         regions.count_own_end()
         watching = Watching(ranks, regions)
         udp = _udp_socket(setup["address"])
@@ -115,8 +116,12 @@ def main(channel_fd: int, arena_fd: int) -> None:
 
 def _last_words(error: BaseException) -> str:
     """An exception, and the last of the calls that have led to it."""
+    import traceback  # imports some twenty modules
+
     said = "".join(traceback.format_exception_only(error)).strip()
-    places = [f"{Path(at.filename).name}:{at.lineno} in {at.name}" for at in traceback.extract_tb(error.__traceback__)]
+    places = [
+        f"{os.path.basename(at.filename)}:{at.lineno} in {at.name}" for at in traceback.extract_tb(error.__traceback__)
+    ]
     return f"{said[:_MOST_WORDS]} ({', '.join(reversed(places[-_MOST_PLACES:]))})"
 
 

@@ -1,15 +1,13 @@
 """The shared memory of a host, as its sentinel sees it: only control lines and boards of its groups."""
 
-from __future__ import annotations
-
 import ctypes
-import threading
-from dataclasses import dataclass
+import os
+from mmap import mmap
+from typing import NamedTuple
 
 from ...base.linux import SET_ROBUST_LIST
 from ...base.records import Departure, DepartureKind
-from ...engine.memory.arena import LINE, PAGE, Arena, Layout
-from ...engine.memory.board import Board
+from ...engine.memory.board import BOARD_BYTES, LINE, NEWS, PAGE, Board, first_board
 from ...engine.memory_order import order
 
 _NUMBERS = slice(1, 3)
@@ -18,8 +16,7 @@ _NUMBERS = slice(1, 3)
 _LIBC = ctypes.CDLL(None)
 
 
-@dataclass(frozen=True)
-class _Pages:
+class _Pages(NamedTuple):
     """The control line and the board of one member."""
 
     line: memoryview
@@ -48,20 +45,26 @@ class _Pages:
 
 
 class Regions:
-    """The regions of groups in an arena, by the number of the group."""
+    """The regions of groups in an arena, by the number of the group.
 
-    def __init__(self, arena: Arena) -> None:
-        self._arena, self._news = arena, arena.news
+    memory: the arena, as `engine.memory.arena` describes it; this file imports only what it needs of it.
+    start, size: where the region of the world begins, and its number of ranks.
+    """
+
+    def __init__(self, memory: mmap, start: int, size: int) -> None:
+        self._bytes, self._start, self._news = len(memory), start, ctypes.c_uint64.from_buffer(memory, NEWS)
+        self._memory = memoryview(memory)
         self._regions: dict[int, tuple[int, list[_Pages]]] = {}
+        self._world = self._members(start, size)
 
     def count_own_end(self) -> None:
-        """Let the system count the end of this thread as news, also if it is killed.
+        """Let the system count the end of this process as news, also if it is killed. For its main thread.
 
         A robust futex has the number of its owner's thread. When the owner ends, Linux writes FUTEX_OWNER_DIED there,
         which is larger than any such number. If the system refuses, ranks learn of the end when they ask.
         """
         upper = ctypes.addressof(self._news) + 4
-        ctypes.c_uint32.from_address(upper).value = threading.get_native_id()
+        ctypes.c_uint32.from_address(upper).value = os.getpid()  # the main thread has the same number
         self._robust_list = head = (ctypes.c_int64 * 4)()  # Linux reads it: the entry, the word's place from there, 0
         at = ctypes.addressof(head)
         head[:] = [at + 24, upper - (at + 24), 0, at]  # and the entry, which leads back to the head
@@ -69,12 +72,14 @@ class Regions:
 
     def add(self, gid: int, start: int, size: int) -> None:
         """A group of `size` ranks has a region at `start`. Raises ValueError if that is impossible."""
-        layout = Layout(size, self._arena.half, start)
-        if start % PAGE or not self._arena.start <= start <= self._arena.bytes - layout.head:
+        self._regions[gid] = start, self._members(start, size)
+
+    def _members(self, start: int, size: int) -> list[_Pages]:
+        boards = first_board(start, size)
+        if start % PAGE or not self._start <= start <= boards <= self._bytes - size * BOARD_BYTES:
             raise ValueError(f"no region of {size} ranks begins at byte {start}")
-        layout.map = self._arena.map
-        lines = memoryview(layout.map)[start:]  # type: ignore[arg-type]  # it is open
-        self._regions[gid] = start, [_Pages(lines[k * LINE :][:LINE], layout.board(k)) for k in range(size)]
+        lines, pages = self._memory[start:boards], self._memory[boards:]
+        return [_Pages(lines[k * LINE :][:LINE], Board(pages[k * BOARD_BYTES :][:BOARD_BYTES])) for k in range(size)]
 
     def remove(self, gid: int) -> None:
         """Touch the region no more."""
@@ -87,14 +92,14 @@ class Regions:
     def write(self, gid: int, member: int, image: bytes, *, keep_gone: bool) -> None:
         """Make a member's control line and board equal to the image. keep_gone: keep how it has left the world."""
         start, members = self._regions[gid]
-        members[member].write(image, keep_gone=keep_gone and start == self._arena.start)
+        members[member].write(image, keep_gone=keep_gone and start == self._start)
 
     def depart(self, rank: int, how: int, words: str) -> None:
         """Write on a rank's board of the world how it has gone, if the board does not say so yet. Then count it, if it
         has not gone in order: a rank that sees the count finds the departure on the board.
         """
         gone = Departure(DepartureKind(how), words)
-        self._arena.board(rank).set_gone(*gone)
+        self._world[rank].board.set_gone(*gone)
         if not gone.in_order:
             self.count_news()
 
@@ -105,8 +110,8 @@ class Regions:
 
     def departure(self, rank: int) -> Departure | None:
         """How a rank has left the world, by its board."""
-        return self._arena.board(rank).gone
+        return self._world[rank].board.gone
 
     def parent_tells_end(self, rank: int) -> bool:
         """Will the rank's parent write how the rank has gone, if the rank cannot?"""
-        return self._arena.board(rank).parent_tells_end
+        return self._world[rank].board.parent_tells_end

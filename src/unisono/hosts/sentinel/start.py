@@ -1,4 +1,4 @@
-"""Start a host's sentinel, and tell it the addresses of the others."""
+"""Start a host's sentinel, tell it what it serves, and the addresses of the others."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ...base.errors import InternalError
 from ...base.fd_channel import remaining
 
 if TYPE_CHECKING:
+    from ...engine.memory.arena import Arena
     from ...schedule import Hosts
 
 _BOOT = (
@@ -26,17 +27,29 @@ _MOST_BYTES = 1000
 class Sentinel:
     """The sentinel of a host, for the process that has started it. It goes on without this process.
 
-    pid: the sentinel's process.
-    address: host and port at which other sentinels reach it.
+    To make one starts its process, which takes some 30 ms until it serves: time for something else. The process ends
+    when the last rank's process has ended or closed its `Far`, and if this process ends before it has called
+    `introduce`.
+
+    arena: the memory of the host.
+
+    pid: the sentinel's process, once it serves.
+    address: host and port at which other sentinels reach it, once it serves.
     """
 
-    def __init__(self, channel: socket.socket, pid: int, address: tuple[str, int]) -> None:
-        self._channel, self.pid, self.address = channel, pid, address
+    def __init__(self, arena: Arena) -> None:
+        self._channel, theirs = socket.socketpair()
+        self._start, self.pid, self.address = arena.start, 0, ("", 0)
+        with theirs:
+            fds = (theirs.fileno(), arena.fd)
+            command = [sys.executable, "-I", "-S", "-c", _BOOT, *map(str, fds), str(Path(__file__).parents[3])]
+            # A session of its own: neither Ctrl-C nor the end of a rank that leads a process group ends it.
+            self._process = subprocess.Popen(
+                command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+            )
 
-    @classmethod
-    def start(
-        cls,
-        arena_fd: int,
+    def serve(
+        self,
         hosts: Hosts,
         me: int,
         ranks: Mapping[int, tuple[int, int]],
@@ -45,11 +58,10 @@ class Sentinel:
         name: str,
         silent_s: float,
         deadline: float | None = None,
-    ) -> Sentinel:
-        """Start the sentinel of host number `me`; it waits to be introduced.
+    ) -> None:
+        """Wait until it serves as the sentinel of host number `me`; then it waits to be introduced.
 
-        The sentinel ends when the last rank's process has ended or closed its `Far`, and if this process ends before it
-        has called `introduce`. Raises InternalError if the sentinel does not start.
+        Raises InternalError if the sentinel does not start.
 
         ranks: rank of this host -> its process and start time (`engine.process.alive.start_ticks`).
         address: the address of this host for other hosts; the sentinel listens there only.
@@ -57,36 +69,26 @@ class Sentinel:
         name: the socket at which it serves the ranks of this host (see `hosts.far`).
         silent_s: how long a host may be silent.
         """
-        mine, theirs = socket.socketpair()
-        with theirs:
-            fds = (theirs.fileno(), arena_fd)
-            command = [sys.executable, "-I", "-S", "-c", _BOOT, *map(str, fds), str(Path(__file__).parents[3])]
-            # A session of its own: neither Ctrl-C nor the end of a rank that leads a process group ends it.
-            done = subprocess.Popen(
-                command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
-            )
         setup = {
             "hosts": hosts.members, "me": me, "ranks": [[rank, *process] for rank, process in ranks.items()],
-            "address": address, "secret": secret.hex(), "name": name, "silent_s": silent_s,
+            "start": self._start, "address": address, "secret": secret.hex(), "name": name, "silent_s": silent_s,
         }  # fmt: skip
         said = b""
         try:
-            mine.settimeout(remaining(deadline))
-            mine.sendall(json.dumps(setup).encode() + b"\n")
-            while not said.endswith(b"\n") and (more := mine.recv(_MOST_BYTES)):
+            self._channel.settimeout(remaining(deadline))
+            self._channel.sendall(json.dumps(setup).encode() + b"\n")
+            while not said.endswith(b"\n") and (more := self._channel.recv(_MOST_BYTES)):
                 said += more
             pid, host, port = json.loads(said)
         except (OSError, ValueError) as error:
-            mine.close()
-            done.kill()
+            self.stop()
             raise InternalError(
                 f"the sentinel of host {me} ({sys.executable}), at address {address}, could not start: standard error "
                 "shows what it said"
             ) from error
-        finally:
-            done.wait()
-        mine.settimeout(None)
-        return cls(mine, pid, (host, port))
+        self._process.wait()  # the sentinel is its child
+        self.pid, self.address = pid, (host, port)
+        self._channel.settimeout(None)
 
     def introduce(self, addresses: Sequence[tuple[str, int]], names: Sequence[str] = ()) -> None:
         """Tell it the addresses of the sentinels of all hosts, in order, its own, too; then it begins.
@@ -102,3 +104,10 @@ class Sentinel:
     def stop(self) -> None:
         """End it before it has been introduced: the ranks have not met."""
         self._channel.close()
+        if not self.pid:
+            self._process.kill()
+        self._process.wait()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_process"):
+            self.stop()  # unless it has been introduced

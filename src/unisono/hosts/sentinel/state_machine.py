@@ -1,13 +1,12 @@
 """What a sentinel does, as a state machine without I/O: an event and the time in, messages to hosts and ranks out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ...base.records import DepartureKind
+from . import BEAT_S
 from .board_replicas import Copies
-from .host_liveness import BEAT_S, Liveness
+from .host_liveness import Liveness
 from .shared_facts import Gossip
 from .wire import Ack, Body, Datagram, Fact, FactKind, Heartbeat, News, Pages, Query, batches
 
@@ -102,7 +101,7 @@ class SentinelState:
         hosts: Sequence[Sequence[int]],
         me: int,
         names: Sequence[str],
-        memory: Regions,
+        memory: "Regions",
         now: float,
         silent_s: float,
     ) -> None:

@@ -7,8 +7,6 @@ else. Each datagram to a host has a number of its own, so a copy that an attacke
 bounded. A datagram in a wrong form is dropped as a whole.
 """
 
-from __future__ import annotations
-
 import hmac
 import struct
 import zlib
@@ -16,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from ...engine.memory.arena import LINE
-from ...engine.memory.board import BOARD_BYTES
+from ...engine.memory.board import BOARD_BYTES, LINE
 
 _VERSION = 3
 _TAG = 16
@@ -51,7 +48,7 @@ class Fact(NamedTuple):
     words: str = ""
 
     @classmethod
-    def gone(cls, rank: int, how: int, words: str) -> Fact:
+    def gone(cls, rank: int, how: int, words: str) -> "Fact":
         """A rank has gone. Long words are cut, so that they are the same everywhere."""
         short = words.encode(errors="replace")[:_MOST_WORDS].decode(errors="ignore")
         return cls(FactKind.GONE, rank, int(how), short)
@@ -65,7 +62,7 @@ class MemberPage(NamedTuple):
     packed: bytes
 
     @classmethod
-    def of(cls, member: int, stamp: int, image: bytes) -> MemberPage:
+    def of(cls, member: int, stamp: int, image: bytes) -> "MemberPage":
         return cls(member, stamp, zlib.compress(image, 1))
 
     @property

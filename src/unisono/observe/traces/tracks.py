@@ -14,7 +14,8 @@ from ...engine.clock import Clock
 from ...engine.compile.program import ENTER, Op
 from ...engine.logs.plan_registry import GroupNote, PlanNote, ProgramRow
 from ...engine.logs.rank_logs import CallLog, LoggedMessage, RowLog
-from ...engine.memory.arena import PAGE, Arena, Layout
+from ...engine.memory.arena import Arena, Layout
+from ...engine.memory.board import PAGE
 from ...schedule import BLOCKED
 
 

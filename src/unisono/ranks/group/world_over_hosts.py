@@ -1,7 +1,8 @@
 """From a meeting to the group of all ranks of several hosts: sentinels and a carrier connect them.
 
-If a rank of another host ends while the carrier connects, or on Ctrl-C, the caller stops. Engines notice neither. So
-one thread connects, and the caller's thread looks.
+The sentinel takes a moment to start, and the carrier to connect: both go on at the same time. If a rank of another host
+ends while the carrier connects, or on Ctrl-C, the caller stops. Engines notice neither. So one thread connects, and the
+caller's thread waits for the sentinel, then looks.
 """
 
 from __future__ import annotations
@@ -47,25 +48,27 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
     if met.store is None:
         raise InternalError("ranks of several hosts have met without a store")
     deadline = time.monotonic() + timeout_s
+    connecting: Connecting | None = None
     far: Far | None = None
     carrier: Carrier | None = None
     try:
+        if config.carrier != "mpi":
+            connecting = Connecting(_maker(met, rank, met.store, deadline, ucx=config.carrier == "ucx"))
         far = _Joining(met, rank, met.store, config.host_silence_s, deadline).far()
-        if config.carrier == "mpi":
-            carrier = _mpi(met, rank)
-        else:
-            carrier = _connected(met, rank, met.store, far, deadline, ucx=config.carrier == "ucx")
+        carrier = _mpi(met, rank) if connecting is None else connecting.carrier(far, met, rank, deadline)
         if not config.link.known:
             from ..rendezvous.measured_link import agreed_link
 
             config = config.replace(link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
     except BaseException as error:
-        if carrier is not None:
+        if connecting is not None:
+            connecting.abandon()
+        elif carrier is not None:
             carrier.abort()
+        if not isinstance(error, PeerGone):  # else the other ranks hear of the gone rank, too
+            said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
+            met.arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
         if far is not None:
-            if not isinstance(error, PeerGone):  # else the other ranks hear of the gone rank, too
-                said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
-                met.arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
             far.close()
         _leave_store(met.store, rank, met.hosts.ranks, error)
         raise
@@ -84,28 +87,28 @@ def _leave_store(store: Store, rank: int, size: int, error: BaseException) -> No
         asked.set(f"told {rank}", "")
 
 
-def _connected(met: MeetingResult, rank: int, store: Store, far: Far, deadline: float, *, ucx: bool) -> Carrier:
-    """Gloo or UCX, connected to all other ranks: tables that know no hosts send messages within a host, too."""
+def _maker(met: MeetingResult, rank: int, store: Store, deadline: float, *, ucx: bool) -> Callable[[], Carrier]:
+    """Makes Gloo or UCX, connected to all other ranks: tables that know no hosts send messages within a host, too."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
 
-    from ...hosts.carriers.gloo import GlooCarrier
+    left_s = min(LONGEST_S, max(0.0, deadline - time.monotonic()))
+    where = PrefixStore("messages", store), rank, met.hosts.ranks, met.address, left_s
+    if not ucx:
+        from ...hosts.carriers.gloo import GlooCarrier
+
+        return partial(GlooCarrier, *where)
     from ...hosts.carriers.ucx import UcxCarrier
 
-    kind = UcxCarrier if ucx else GlooCarrier
-    left_s = min(LONGEST_S, max(0.0, deadline - time.monotonic()))
-
-    waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
-
     def make() -> Carrier:
-        return kind(PrefixStore("messages", store), rank, met.hosts.ranks, met.address, left_s)
+        try:
+            return UcxCarrier(*where)
+        except ImportError as error:
+            raise ArgumentError(
+                f"UNISONO_CARRIER=ucx, but UCX cannot be used ({error}): pip install 'unisono[ucx]', or leave the "
+                "variable out"
+            ) from error
 
-    try:
-        return connect(make, far, met, rank, deadline)
-    except ImportError as error:
-        raise ArgumentError(
-            f"UNISONO_CARRIER=ucx, but UCX cannot be used ({error}): pip install 'unisono[ucx]', or leave the variable "
-            "out"
-        ) from error
+    return make
 
 
 def _mpi(met: MeetingResult, rank: int) -> Carrier:
@@ -152,10 +155,9 @@ class _Joining:
         met, identities = self._met, self._met.identities or {}
         name = f"unisono-{os.urandom(16).hex()}"
         ranks = {rank: (identities[rank].pid, identities[rank].ticks) for rank in met.hosts.members[self._host]}
-        sentinel = Sentinel.start(
-            met.arena.fd, met.hosts, self._host, ranks, met.address, met.secret, name, self._silent_s, self._deadline
-        )
+        sentinel = met.sentinel or Sentinel(met.arena)
         try:
+            sentinel.serve(met.hosts, self._host, ranks, met.address, met.secret, name, self._silent_s, self._deadline)
             self._store.set(f"sentinel {self._host}", SentinelNotice(name, *sentinel.address).text())
             addresses = [self._said(host)[1:] for host in range(len(met.hosts.members))]
             sentinel.introduce(addresses, met.names)
@@ -186,42 +188,48 @@ class _Joining:
             raise died(first, there.pid, self._rank)
 
 
-def connect(make: Callable[[], Carrier], far: Far, met: MeetingResult, rank: int, deadline: float) -> Carrier:
-    """The carrier that `make` connects to all other ranks by the deadline.
+class Connecting:
+    """A thread makes a carrier by `make`, which connects this rank to all others."""
 
-    Raises PeerGone if a rank has ended meanwhile, or given up; WaitTimeout if a rank does not come; PeerFailed if a
-    connection cannot be made.
-    """
-    attempt, began = Future[Carrier](), time.monotonic()
-    name = "unisono connects to other hosts"
-    thread = threading.Thread(target=complete, args=(make, attempt), name=name, daemon=True)
-    thread.start()
-    try:
-        while not wait([attempt], _LOOK_S).done:
+    def __init__(self, make: Callable[[], Carrier]) -> None:
+        self._attempt, self._began = Future[Carrier](), time.monotonic()
+        name = "unisono connects to other hosts"
+        self._thread = threading.Thread(target=complete, args=(make, self._attempt), name=name, daemon=True)
+        self._thread.start()
+
+    def carrier(self, far: Far, met: MeetingResult, rank: int, deadline: float) -> Carrier:
+        """The carrier, once it is connected, by the deadline.
+
+        Raises PeerGone if a rank has ended meanwhile, or given up; WaitTimeout if a rank does not come; PeerFailed if a
+        connection cannot be made.
+        """
+        waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
+        while not wait([self._attempt], _LOOK_S).done:
             _check_peers(far, met, rank)
             if time.monotonic() > deadline + _CAUSE_S:
                 details = (
                     " It can neither connect to the other hosts nor stop: a rank, or the store's process, is stopped."
                 )
-                raise WaitTimeout("init()", time.monotonic() - began, (), rank, details)  # noqa: TRY301
+                raise WaitTimeout("init()", time.monotonic() - self._began, (), rank, details)
         now = time.monotonic()
         until = min(now + far.silent_s, max(now, deadline)) + _CAUSE_S
-        while attempt.exception() and time.monotonic() < until:  # the connection breaks before a sentinel says why
-            _check_peers(far, met, rank)
+        while isinstance(self._attempt.exception(), Lost | RuntimeError) and time.monotonic() < until:
+            _check_peers(far, met, rank)  # the connection breaks before a sentinel says why
             time.sleep(_LOOK_S)
-    except BaseException:
-        attempt.add_done_callback(_abort)
-        leave_behind(thread)
-        raise
-    try:
-        return attempt.result()
-    except Lost as lost:
-        if time.monotonic() > deadline:
-            details, waited_s = f" It cannot be reached: {lost.reason}.", time.monotonic() - began
-            raise WaitTimeout("init()", waited_s, (lost.peer,), rank, details) from lost
-        raise PeerFailed(lost.peer, f"cannot be reached: {lost.reason}", rank, "init()") from lost
-    except RuntimeError as error:  # the engine's error
-        raise PeerFailed(rank, f"cannot connect to other hosts: {error}", rank, "init()") from error
+        try:
+            return self._attempt.result()
+        except Lost as lost:
+            if time.monotonic() > deadline:
+                details, waited_s = f" It cannot be reached: {lost.reason}.", time.monotonic() - self._began
+                raise WaitTimeout("init()", waited_s, (lost.peer,), rank, details) from lost
+            raise PeerFailed(lost.peer, f"cannot be reached: {lost.reason}", rank, "init()") from lost
+        except RuntimeError as error:  # the engine's error
+            raise PeerFailed(rank, f"cannot connect to other hosts: {error}", rank, "init()") from error
+
+    def abandon(self) -> None:
+        """End the carrier, now or when the thread has made it: no thread waits for it any more."""
+        self._attempt.add_done_callback(_abort)
+        leave_behind(self._thread)
 
 
 def _check_peers(far: Far, met: MeetingResult, rank: int) -> None:
@@ -236,6 +244,6 @@ def _check_peers(far: Far, met: MeetingResult, rank: int) -> None:
 
 
 def _abort(attempt: Future[Carrier]) -> None:
-    """End a carrier that no thread waits for any more."""
+    """End a carrier."""
     if attempt.exception() is None:
         attempt.result().abort()

@@ -36,6 +36,7 @@ from .rendezvous_messages import MeetingMessage
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
+    from ...hosts.sentinel.start import Sentinel
     from .stores import MeetingPlace, Store
     from .which_rank import Launch
 
@@ -58,6 +59,7 @@ class MeetingResult(Value):
     names: the names of the hosts.
     address: where other hosts reach this process.
     secret: only the ranks know it.
+    sentinel: on the first rank of this host, its sentinel, which starts; None: it has not been started yet.
     """
 
     arena: Arena
@@ -67,6 +69,7 @@ class MeetingResult(Value):
     names: tuple[str, ...] = ()
     address: str = ""
     secret: bytes = b""
+    sentinel: "Sentinel | None" = None
 
 
 def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, pids: Sequence[int]) -> MeetingResult:
@@ -117,6 +120,7 @@ class _Meeting(MeetingMember):
         super().__init__(rank, size, store, timeout_s, config, why_absent)
         self._config = config
         self._apart: set[int] = set()
+        self._sentinel: Sentinel | None = None
 
     def hold(self) -> MeetingResult:
         """Take part until the meeting ends."""
@@ -142,7 +146,7 @@ class _Meeting(MeetingMember):
         if message.toward and is_loopback(address):
             address = own_address(message.toward)
         secret = bytes.fromhex(message.secret)
-        return MeetingResult(arena, hosts, self._met_at, beside, message.names, address, secret)
+        return MeetingResult(arena, hosts, self._met_at, beside, message.names, address, secret, self._sentinel)
 
     def _place(self) -> Hosts:
         """Rank 0's part: gather the identities, judge them, say which ranks may share a host."""
@@ -159,10 +163,16 @@ class _Meeting(MeetingMember):
         arena = Arena.create(self._size, self._config)
         with ExitStack() as until_told:
             try:
+                if hosts.spans and not at_socket(self._met_at):
+                    from ...hosts.sentinel.start import Sentinel  # not on one host
+
+                    self._sentinel = Sentinel(arena)  # so it starts while the ranks meet
                 handover = self._hand_out(arena, others, until_told)
                 message = self._judge(hosts) if self._rank == 0 else self._report(others)
                 handover.tell(message.text())
             except BaseException as error:
+                if self._sentinel is not None:
+                    self._sentinel.stop()
                 arena.close()
                 self._tell_why(error)  # before the others see their connections end
                 raise

@@ -1,8 +1,9 @@
 """How many threads of a rank share the moves of a call, its lanes, and why.
 
-Lanes are for long calls: to wake a helper takes some 50 µs. There are never more than processors for them: ranks that
-move bytes share the processors, and the threads that programs give to PyTorch. In a broadcast of tensors in shared
-memory, the root only waits: it leaves its processor to the other ranks.
+Lanes are for long calls: to wake a helper takes some 50 µs. There are never more than processors for them. By default
+all ranks share the processors, and a rank has as many lanes as PyTorch has threads there, at most. If a setting gives
+their number, only the ranks that move bytes share the processors: in a broadcast of tensors in shared memory, the root
+only waits, and leaves its processor to the other ranks.
 """
 
 import os
@@ -14,6 +15,9 @@ from ...base.config import Config
 from ...base.linux import allowance
 from ...base.python import once
 from ...base.units import format_bytes, plural
+
+MOST = 8
+"""The most lanes if no setting gives a number."""
 
 
 class Processors(NamedTuple):
@@ -73,15 +77,17 @@ def choose_lanes(nbytes: int, movers: int, ranks: int, neighbours: int, here: Pr
     """
     if config.lanes == 1 or not movers:
         return Lanes(1)
-    if nbytes < config.lane_bytes:
-        return Lanes(1, f"1 lane: below {format_bytes(config.lane_bytes)}, to wake a helper takes longer than it saves")
-    busy = movers + neighbours - ranks
+    if nbytes <= config.lane_bytes:
+        up_to = format_bytes(config.lane_bytes)
+        return Lanes(1, f"1 lane: up to {up_to}, to wake a helper takes longer than it saves")
+    if config.lanes:
+        busy = movers + neighbours - ranks
+        limits = [(config.lanes, "as set")]
+    else:
+        busy = neighbours
+        limits = [(MOST, "the most by default"), (here.threads, f"{plural(here.threads, 'thread')} of PyTorch")]
     beside = min(busy, here.sharers)
-    limits = [
-        (config.lanes, "as set"),
-        (here.own // beside, plural(here.own, "processor") + (" of its own" if here.sharers == 1 else "")),
-        (here.threads * neighbours // busy, f"{plural(here.threads, 'thread')} of PyTorch on each rank"),
-    ]
+    limits.append((here.own // beside, plural(here.own, "processor") + (" of its own" if here.sharers == 1 else "")))
     there = here.own
     if here.quota is not None:
         limits.append((int(here.quota) // busy, f"control groups leave {here.quota:g} processors"))

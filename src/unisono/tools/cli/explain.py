@@ -33,7 +33,7 @@ from .shared.costs_over_hosts import (
     prove_call,
     times_of,
 )
-from .shared.lane_rows import lane_rows
+from .shared.lane_rows import lane_rows, lanes_here
 from .shared.printing import console, paint, plain_table, progress
 from .shared.target import MOST_EXACT, Costs, Facts, Target, bound_costs, facts, find_target
 
@@ -254,6 +254,8 @@ def _here(target: Target, nbytes: int, measure: bool) -> None:
     """The time of the call on this machine, if costs are known or `measure` asks for it."""
     found, out = measured(), console()
     costs = found.costs if found else None
+    if costs:
+        costs = costs.shared_by(lanes_here(target.ranks, nbytes, Config.from_env()).number)
     if costs or measure:
         times = time_candidates(target, nbytes) if measure else {}
         out.print(on_this_host(target, nbytes, costs, times))

@@ -31,6 +31,7 @@ from ...schedule.simulate import (
     whole_call,
     without_own,
 )
+from .shared.lane_rows import lanes_here
 from .shared.printing import console, plain_table, progress
 from .shared.target import check_collective
 
@@ -76,6 +77,7 @@ def simulate(
     hardware = Hardware(between=Link.parse(link) if link else config.link)
     costs = known_costs() if on == _MEASURED else None
     if costs:
+        costs = costs.shared_by(lanes_here(max(map(len, places.members)), length, config).number)
         if inside:
             raise ArgumentError(f"--network {_MEASURED} says what is inside a host: leave out --inside")
         on, hardware = "two-levels", like_this_host(costs, length, hardware)

@@ -21,6 +21,7 @@ from ...base.tuning_results import HostCosts, Moment, TuningResults
 from ...base.units import format_bytes, format_seconds
 from ...schedule.algorithms import CATALOGUE
 from ...schedule.choose import is_oversubscribed, one_shot_limit, one_shot_product
+from ...schedule.choose.lane_limits import MOST
 from ...schedule.simulate import Timed, calibrate, trusted
 from ..machine.checks import check_load
 from ..machine.probes import look_at_load
@@ -134,6 +135,15 @@ def _questions() -> Iterator[Question]:
     yield Question("one_way_segment_bytes", rooted, one_way, limit=False)
 
 
+_ONE_LANE = {"lanes": 1}
+
+
+def _of_lanes(lanes: int) -> Question:
+    """From which size on so many lanes of two ranks are faster than one."""
+    both = (_ONE_LANE, None), ({"lanes": lanes, "lane_bytes": 0}, None)
+    return Question("lane_bytes", [("all_reduce", _MI << k, False) for k in range(7)], both, limit=True)
+
+
 def tune(
     *,
     seconds: Annotated[float, typer.Option(min=0.0, help="Time to measure for; start-up comes on top.")] = 10.0,
@@ -159,7 +169,8 @@ def tune(
             "they have ended, or add --anyway"
         )
     default, found = Config(), dict[str, int]()
-    questions, oversubscribed = list(_questions()), 2 * (os.cpu_count() or 1)
+    lanes, oversubscribed = min(MOST, processors() // _RANKS), 2 * (os.cpu_count() or 1)
+    questions = [*([_of_lanes(lanes)] if lanes > 1 else []), *_questions()]
     asked = [*questions, *([_OVERSUBSCRIBED] if oversubscribed <= _MOST_OVERSUBSCRIBED else [])]
     many = sum(len(question.calls) for question in asked)
     share_s = seconds * (1 - _FOR_COSTS) / many
@@ -174,7 +185,7 @@ def tune(
             for kind, nbytes, shared in question.calls:
                 show(done, question.setting)
                 trials = [
-                    Trial(kind, nbytes, shared, {**_shape(default), **found, **figures}, algorithm)
+                    Trial(kind, nbytes, shared, {**_shape(default), **_ONE_LANE, **found, **figures}, algorithm)
                     for figures, algorithm in question.alternatives
                 ]
                 times.append(quietest(world.run(measure, trials, _TURNS, share_s)))
@@ -182,10 +193,15 @@ def tune(
             return times
 
         with unisono.world(_RANKS, timeout_s=120, config=Config(segment_bytes=_MI)) as world:
+            gain = 1.0
             for question in questions:
-                found[question.setting] = _answer(question, ask(world, question), getattr(default, question.setting))
+                times = ask(world, question)
+                found[question.setting] = _answer(question, times, getattr(default, question.setting))
+                if question.setting == "lane_bytes":
+                    gain = min(max(1.0, times[-1][0] / times[-1][1]), float(lanes))
             costs = host_costs(world, seconds * _FOR_COSTS, lambda sizes: show(done + sizes, "what calls cost"))
         done += len(SIZES)
+        found.setdefault("lane_bytes", default.lane_bytes)
         found[_OVERSUBSCRIBED.setting] = default.crowd_one_shot_bytes
         if _OVERSUBSCRIBED in asked:
             with unisono.world(oversubscribed, timeout_s=120, config=Config()) as world:
@@ -193,7 +209,7 @@ def tune(
         show(done, "")
     today = date()
     moment = Moment(today.split()[0], round(load.busy, 2), processors())
-    kept, wrong = trusted(costs._replace(moment=moment))
+    kept, wrong = trusted(costs._replace(moment=moment, lanes=lanes, gain=gain))
     out = console()
     out.print(f"{processor()}, {processors()} processors · unisono {unisono.__version__} · {today}\n")
     if busy.level != "ok":
@@ -233,6 +249,8 @@ def _costs_text(costs: HostCosts) -> str:
         own, copied, combined = (format_seconds(cost * _MI) for cost in rates[1:])
         said = f"a rank's own vector takes {own} per MiB, what it copies from others {copied}, what it adds {combined}"
         lines.append(f"In calls on {format_bytes(rates.nbytes)} {said}.")
+    if costs.lanes > 1:
+        lines.append(f"{costs.lanes} lanes of a rank are {costs.gain:.1f} times as fast as one.")
     if costs.residual is not None:
         lines.append(f"Calls take {costs.residual:.0%} more or less than that, on the quadratic mean.")
     return "\n".join(lines)

@@ -24,7 +24,7 @@ from ....base.errors import InternalError
 from ....base.records import digest
 from ....engine.compile.plan import CallPlan
 from ....engine.compile.program import DISAGREE, FAILED, WAITING
-from ....engine.reducers import CustomOp, combiner
+from ....engine.reducers import CustomOp, combine_address, combiner
 from ....engine.tensors import dtype_name
 from ....hosts.messages import Exchange, Journal, PersistentReceive, ReceiveBuffers
 from ....ranks.group.group import Group
@@ -316,12 +316,13 @@ class _Maker:
                 yield InsideProgram(local, request, part.algorithm)
 
     def _exchange(self, wave: int, leg: Leg, view: View) -> Exchange:
-        op, combine = self._request.op, None
+        op, combine, kernel = self._request.op, None, 0
         if isinstance(op, str | CustomOp):
-            kernel = combiner(dtype_name(self._request.like.dtype), "sum" if op == "avg" else op)
+            how = dtype_name(self._request.like.dtype), "sum" if op == "avg" else op
+            combine_list, kernel = combiner(*how), combine_address(*how, last=False)
 
             def combine(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
-                kernel(out, [first, second])
+                combine_list(out, [first, second])
 
         def side(places: Sequence[At | None]) -> list[torch.Tensor]:
             return [self._empty if at is None else view(at) for at in places]
@@ -330,10 +331,11 @@ class _Maker:
         kept, fetched = (side(places) if any(leg.kept[X]) or any(leg.kept[Y]) else [] for places in leg.kept)
         given, final = (side(places) if places else None for places in (leg.given, leg.final))
         number, carrier, receives = self._number, self._span.carrier, None
-        if carrier.own_thread:
-            receives = PersistentReceive(ReceiveBuffers.of(carrier), partial(self._tags.persistent, leg, number & 1))
+        if carrier.own_thread or carrier.compiled:
+            buffers = ReceiveBuffers.of(carrier) if carrier.own_thread else None
+            receives = PersistentReceive(buffers, partial(self._tags.persistent, leg, number & 1))
         return Exchange(
-            carrier, leg.program, peers, kept, combine, number, partial(self._tags.of, leg),
+            carrier, leg.program, peers, kept, combine, number, partial(self._tags.of, leg), kernel=kernel,
             persistent=receives, journal=self._journal(wave, leg), y=fetched, t=leg.temporary, given=given, final=final,
         )  # fmt: skip
 
