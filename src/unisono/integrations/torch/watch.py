@@ -171,5 +171,7 @@ def _last_look() -> None:
         if error is not None and any(one.failed and one.backend == NCCL for one in groups.values()):
             leave_at_exit(_watcher.world)
             logging.shutdown()
-            sys.stdout.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError, AttributeError):  # it may be closed, or None
+                    stream.flush()
             os._exit(1)  # torch's threads of a group of NCCL that has failed end the process by a signal

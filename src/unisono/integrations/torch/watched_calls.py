@@ -273,7 +273,7 @@ def logging(name: str, cause: Cause, wait: Callable[[Any], Any] = _plain_wait) -
                 raise
             finally:
                 if waits_here or on_gpu:
-                    del waits[thread]
+                    waits.pop(thread, None)
             if in_background or on_gpu:
                 watched.leave_behind(number)
                 _raise_aborted(call)
@@ -340,7 +340,7 @@ def waiting(cause: Cause) -> Callable[[Any], Any]:
                     _raise_aborted(call)
                 return ended
             finally:
-                del waits[thread]
+                waits.pop(thread, None)
                 if begun is not None:
                     begun[1][0].leave(begun[1][1])
 
