@@ -1,9 +1,10 @@
-"""Faults in groups of Gloo, with `UNISONO_WATCH=1` and without: `python -m benchmarks.faults.watched`."""
+"""Faults in groups of Gloo or NCCL, with `UNISONO_WATCH=1` and without: `python -m benchmarks.faults.watched`."""
 
 from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -13,14 +14,19 @@ import typer
 from unisono.base.units import format_seconds
 
 from ..reports import Output, describe, hand_in, head, table
-from .scene import FAULTS, LIMIT_S, RANKS, VICTIM, Said, Seen, play
+from .scene import FAULTS, LIMIT_S, ONE_GPU, RANKS, VICTIM, Said, Seen, play
 
 _HOW = f"""\
-{RANKS} ranks of Gloo on one host, each a program of its own: an `all_reduce` of 100 KB, then another one, instead of
+{RANKS} ranks on one host, each a program of its own: an `all_reduce` of 100 KB, then another one, instead of
 which something happens to rank {VICTIM}, then a `barrier`. "step of DDP": two backward passes of
 DistributedDataParallel take the place of both. The time-out of the group is {LIMIT_S:.0f} s. torch's default is 30
 minutes, and what comes after {LIMIT_S:.0f} s below would come after these. The programs are the same; some have
 `UNISONO_WATCH=1` in their environment. Times run from the fault to the line on standard error."""
+_HOW_NCCL = f"""\
+The ranks share one GPU, each as a host of its own to NCCL: `NCCL_HOSTID` is the rank, {
+    ", ".join(f"`{name}={value}`" for name, value in ONE_GPU.items())
+}. After each call, the program waits for the GPU. `TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC`: by default, what
+torch says of an error or a time-out would come a minute later."""
 
 _LONGEST = 330
 
@@ -28,9 +34,10 @@ Scenes = Mapping[str, tuple[Mapping[int, Seen], Mapping[int, Seen]]]
 """Fault -> what the ranks have said without watching, and with it."""
 
 
-def watched_markdown(machine: Mapping[str, str], scenes: Scenes) -> list[str]:
+def watched_markdown(machine: Mapping[str, str], scenes: Scenes, backend: str = "gloo") -> list[str]:
     titles = [f"what happens to rank {VICTIM}", *(f"{how}: {what}" for how in ("without", "with") for what in _WHAT)]
-    lines = head("Groups of Gloo, watched and not", machine, _HOW)
+    how = [_HOW, _HOW_NCCL] if backend == "nccl" else [_HOW]
+    lines = head(f"Groups of {backend.upper() if backend == 'nccl' else 'Gloo'}, watched and not", machine, *how)
     lines += ["", "## In short", "", f"Of ranks 0 to {VICTIM - 1}."]
     lines += table(
         titles, ([fault, *_short(without), *_short(watched)] for fault, (without, watched) in scenes.items())
@@ -77,14 +84,25 @@ def _quoted(line: str) -> str:
 def bench_watched(
     *,
     faults: Annotated[str, typer.Option(help="Which faults.")] = ",".join(FAULTS),
+    backend: Annotated[str, typer.Option(help="gloo, or nccl: all ranks on one GPU.")] = "gloo",
+    scene_s: Annotated[float, typer.Option(help="How long a scene may take.")] = 90.0,
+    within_s: Annotated[float, typer.Option(help="No scene begins later than this.")] = 3600.0,
     output: Output = None,
 ) -> None:
-    """Let each thing happen to a rank of Gloo, and see what each rank says, watched and not."""
-    machine, scenes = describe(), {}
+    """Let each thing happen to a rank, and see what each rank says, watched and not."""
+    machine, scenes, began = describe(), {}, time.monotonic()
     for fault in faults.split(","):
-        scenes[fault] = play(fault, watched=False), play(fault, watched=True)
-        print(fault, file=sys.stderr)
-    hand_in(watched_markdown(machine, scenes), output)
+        if time.monotonic() - began > within_s:
+            print(f"no time is left for: {fault}", file=sys.stderr)
+            continue
+        try:
+            without, with_it = (play(fault, watched=way, backend=backend, most_s=scene_s) for way in (False, True))
+        except RuntimeError as error:
+            print(f"{fault}: it has not begun:\n{error}", file=sys.stderr)
+            continue
+        scenes[fault] = without, with_it
+        print(f"{fault}: after {time.monotonic() - began:.0f} s", file=sys.stderr)
+    hand_in(watched_markdown(machine, scenes, backend), output)
 
 
 if __name__ == "__main__":

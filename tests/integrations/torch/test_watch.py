@@ -2,79 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-HEAD = """
-import os, signal, sys, threading, time
-import torch, torch.distributed as dist
-rank, size = int(sys.argv[1]), int(sys.argv[2])
-dist.init_process_group("gloo", sys.argv[3], rank=rank, world_size=size)
-ones = torch.ones(4)
-dist.all_reduce(ones)
-began = time.monotonic()
-"""
-REPORT = """
-except RuntimeError as error:
-    print(type(error).__name__, isinstance(error, dist.DistBackendError), error, flush=True)
-    print("after", time.monotonic() - began, flush=True)
-    time.sleep(1)
-"""
-
-
-class Job:
-    """Ranks that run one program, each a process."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory, self.ranks = directory, list[subprocess.Popen[str]]()
-
-    def start(self, size: int, body: str, *, unwatched: int = -1, elsewhere: int = -1, **environment: str) -> None:
-        """Start the program, which is HEAD and this. unwatched, elsewhere: a rank not watched, on another host."""
-        program = self._directory / "program.py"
-        program.write_text(HEAD + textwrap.dedent(body))
-        for rank in range(size):
-            given = {
-                **os.environ,
-                "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
-                "UNISONO_WATCH": "0" if rank == unwatched else "1",
-                **({"UNISONO_HOST_ID": "another host"} if rank == elsewhere else {}),
-                **environment,
-            }
-            command = [sys.executable, str(program), str(rank), str(size), f"file://{self._directory}/meeting"]
-            self.ranks.append(
-                subprocess.Popen(command, env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            )
-
-    def output(self, rank: int) -> str:
-        """All that a rank prints, once it has ended."""
-        return self.ranks[rank].communicate(timeout=100)[0]
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    made = Job(tmp_path)
-    yield made
-    for rank in made.ranks:
-        rank.kill()
-        rank.communicate()
-
-
-def ends_without_a_word(job: Job, body: str) -> None:
-    """Two ranks run this program to its end, and nothing is told of them."""
-    job.start(2, body)
-    for rank in range(2):
-        said = job.output(rank)
-        assert said.endswith("done\n")
-        assert "unisono" not in said
-
+from tests.support.watched_job import REPORT, Job, ends_without_a_word, warning_of
 
 DIES = f"""
 try:
@@ -159,15 +92,6 @@ def test_a_long_wait_is_told_with_the_stack(job: Job) -> None:
     assert "in spins" in said
 
 
-def warning_of(rank: subprocess.Popen[str]) -> str:
-    """The line in which this rank says for which rank it waits."""
-    assert rank.stdout is not None
-    for line in rank.stdout:
-        if "has waited" in line:
-            return line
-    pytest.fail("it has ended without a warning")
-
-
 def test_a_stopped_rank_is_told_and_shown(job: Job) -> None:
     job.start(2, "print('on', flush=True)\nif rank:\n    os.kill(os.getpid(), signal.SIGSTOP)\ndist.all_reduce(ones)",
               UNISONO_STALL_WARNING_S="1")  # fmt: skip
@@ -230,26 +154,15 @@ def test_a_process_that_ends_well_without_a_word(job: Job) -> None:
     assert job.output(0) == "done\n"
 
 
-def test_a_wait_in_cpp_ends_too(job: Job) -> None:
-    """The reducer of DistributedDataParallel waits in C++: it raises torch's error, and the cause is on stderr."""
-    body = f"""
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-dist.barrier()
-began = time.monotonic()
-try:
-    if rank == 3:
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGKILL)
-    model(ones.unsqueeze(0)).sum().backward()
-    dist.barrier()
-{REPORT}    time.sleep(3)
-"""
-    job.start(4, body)
-    for rank in (0, 1, 2):
-        said = job.output(rank)
-        assert f"unisono: rank 3 (pid {job.ranks[3].pid}) was killed by signal 9 (SIGKILL)" in said
-        assert "after" in said
-        assert float(said.split("after")[1].split()[0]) < 3, said
+def test_a_group_without_a_real_store_is_not_watched(job: Job) -> None:
+    body = """
+    import torch.testing._internal.distributed.fake_pg
+    dist.destroy_process_group()
+    dist.init_process_group("fake", rank=0, world_size=2)
+    dist.all_reduce(ones)
+    print("done")
+    """
+    ends_without_a_word(job, body)
 
 
 def test_it_comes_before_the_group(job: Job) -> None:
@@ -259,102 +172,6 @@ def test_it_comes_before_the_group(job: Job) -> None:
         "try:\n    unisono.watch()\nexcept unisono.ArgumentError as error:\n    print(error)",
     )
     assert "watch: there is a process group already" in job.output(0)
-
-
-DDP = """
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-def step():
-    model(ones.unsqueeze(0)).sum().backward()
-for _ in range(5): step()
-time.sleep(0.3)
-"""
-
-
-def test_a_call_from_cpp_that_waits_is_told_and_shown(job: Job) -> None:
-    """The reducer of DDP waits for a rank that is in an endless loop: which call it is, and how far the rank is."""
-    body = f"""{DDP}
-def spins():
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        pass
-if rank == 2:
-    spins()
-step()
-"""
-    job.start(3, body, UNISONO_STALL_WARNING_S="2")
-    first = job.ranks[0]
-    line = warning_of(first)
-    found = re.search(r"in all_reduce\(float32\[20\], from C\+\+\) #(\d+) of group '0' \((.*)program.py:(\d+)\) "
-                      r"for rank 2 \(last call: #(\d+)\): rank 2 \(pid \d+\) is running", line)  # fmt: skip
-    assert found, line
-    assert int(found[4]) == int(found[1]) - 1
-    assert first.stdout is not None
-    assert "in spins" in first.stdout.readline() + first.stdout.readline()
-    command = [sys.executable, "-m", "unisono", "doctor", str(first.pid)]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert f"#{found[1]} all_reduce(float32[20], from C++)" in shown
-    assert "not entered by rank 2" in " ".join(shown.split())
-
-
-def test_calls_from_cpp_are_compared(job: Job) -> None:
-    """A rank makes a barrier where the others make a step of DDP."""
-    job.start(3, f"{DDP}\ntry:\n    dist.barrier() if rank == 1 else step()\n{REPORT}")
-    for rank in range(3):
-        said = job.output(rank)
-        assert "the ranks disagree (rank 1 differs from the rest)" in said
-        assert "rank 1  barrier()" in said
-        assert re.search(r"rank 0  all_reduce\(float32\[20\], from C\+\+\)", said)
-        assert f"{'MismatchError' if rank == 1 else 'RuntimeError'} " in said
-
-
-def test_messages_do_not_shift_the_numbers_of_calls(job: Job) -> None:
-    """torch counts messages as calls, and ranks have different numbers of messages."""
-    body = """
-    for at in range(1, size):
-        if rank == 0: dist.send(ones, at); dist.send(ones, at)
-        elif rank == at: dist.recv(ones, 0); dist.recv(ones)
-    dist.monitored_barrier()
-    def messages():
-        for _ in range(99): dist.send(ones, 1) if rank == 0 else dist.recv(ones, 0)
-    thread = threading.Thread(target=messages)
-    if rank < 2: thread.start()
-    for _ in range(50):
-        dist.broadcast(ones, 1)
-    if rank < 2: thread.join()
-    dist.barrier()
-    time.sleep(1.2)
-    from unisono.integrations.torch.watched_calls import groups
-    print(groups[dist.group.WORLD].log.newest)
-    dist.barrier()
-    dist.destroy_process_group()
-    """
-    job.start(3, body)
-    assert [job.output(rank) for rank in range(3)] == ["52\n"] * 3
-
-
-@pytest.mark.parametrize("way", ["functional", "compiled"])
-def test_calls_of_graphs_are_seen(job: Job, way: str) -> None:
-    """A functional collective, and one in a compiled graph: C++ code makes both."""
-    body = f"""
-import torch.distributed._functional_collectives as functional
-def call(x):
-    if {way == "functional"}:
-        return functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
-    dist.all_reduce(x)
-    return x
-if {way == "compiled"}:
-    call = torch.compile(call, backend="aot_eager")
-assert torch.equal(call(torch.ones(7)), torch.full((7,), 2.0))
-if rank:
-    time.sleep(4)
-call(torch.ones(7))
-print("done")
-"""
-    job.start(2, body, UNISONO_STALL_WARNING_S="2")
-    said = job.output(0)
-    assert re.search(r"unisono: rank 0 has waited .* in all_reduce\(float32\[7\], from C\+\+\) #3 .* for rank 1 ", said)
-    assert said.endswith("done\n")
-    assert job.output(1) == "done\n"
 
 
 def test_calls_of_fully_shard_are_seen(job: Job) -> None:

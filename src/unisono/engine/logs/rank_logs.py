@@ -19,10 +19,12 @@ began and ended. The usual kernel knows nothing of it.
 
 import itertools
 import struct
+from collections.abc import Callable
 from enum import IntEnum
 from operator import itemgetter
 from typing import NamedTuple
 
+from ...base.linux import KEEPS_ORDER
 from ..memory_order import order
 
 CALLS = 256
@@ -135,6 +137,27 @@ class CallLog:
         words[at + _NOTE], words[at + _ENTERED] = note, cycles
         order()
         words[at] = number
+
+    def writers(self, cycles: Callable[[], int]) -> tuple[Callable[[int, int], None], Callable[[int], None]]:
+        """`enter` and `leave` at this moment, faster. They take the call's number, `enter` its note, too.
+
+        cycles: reads the processor's counter.
+        """
+        words, calls = self._words, self.calls
+
+        def enter(number: int, note: int) -> None:
+            at = number % calls * _WORDS
+            words[at + _NOTE], words[at + _ENTERED] = note, cycles()
+            if not KEEPS_ORDER:
+                order()
+            words[at] = number
+
+        def leave(number: int) -> None:
+            at = number % calls * _WORDS
+            if words[at] == number:
+                words[at + _LEFT] = cycles()
+
+        return enter, leave
 
     def mark_background(self, number: int) -> None:
         """Note that a background thread has made this call, which has ended."""

@@ -6,7 +6,10 @@ groups are changed: beside each group there is one of ours (`watched_calls`), an
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
+import sys
 import time
 from contextlib import closing, suppress
 from typing import Any
@@ -19,15 +22,17 @@ from ...base.units import ranks_text
 from ...ranks.failures.stall import tell
 from ...ranks.group.group import Group
 from ...ranks.group.sub_groups import make_sub_group
+from ...ranks.group.world_group import leave_at_exit
 from ...ranks.rendezvous.asked_store import AskedStore
+from .flight_recorder import NCCL
 from .group_methods import Calls
 from .join_group import join, leave
 from .patch import change
 from .watched_calls import WatchedGroup, groups, patch_calls
 from .watcher import Watcher
 
-_COME_S = 10.0
-"""How long ranks wait for each other, when torch has made its group."""
+_COME_S = 30.0
+"""How long ranks wait for each other, when torch has made its group. NCCL makes it without waiting for any."""
 _CONNECTED_S = 1.0
 """The same if torch has connected them: then all have come."""
 _PAUSE_S = 0.005
@@ -78,8 +83,11 @@ def _making(original: Any) -> Any:
         size: int, rank: int, members: Any, backend: Any, store: Any, *args: Any, **options: Any
     ) -> Any:
         mine = None if members or size == 1 else PrefixStore("unisono watches", store)
-        if mine is not None:
-            mine.set(f"{rank}", "")
+        try:
+            if mine is not None:
+                mine.set(f"{rank}", "")
+        except RuntimeError:  # a store that keeps nothing, as torch's "fake" backend has
+            mine = None
         before = set(_sockets())
         made = original(size, rank, members, backend, store, *args, **options)
         group: Any = made[0]
@@ -91,7 +99,7 @@ def _making(original: Any) -> Any:
                 tell(f"unisono: group {group.group_name!r} is not watched: {error}\n")
             else:
                 if ours is not None:
-                    groups[group] = WatchedGroup(group, ours, sockets)
+                    groups[id(group)] = WatchedGroup(group, ours, sockets)
         return made
 
     return new_process_group_helper
@@ -143,9 +151,9 @@ def _absent(store: Any, size: int, most_s: float) -> list[int]:
 
 def _destroying(original: Any) -> Any:
     def destroy_process_group(group: Any = None) -> None:
-        for of, watched in list(groups.items()):
-            if group in (None, of, distributed.group.WORLD):
-                del groups[of]
+        for number, watched in list(groups.items()):
+            if group in (None, watched.of(), distributed.group.WORLD):
+                groups.pop(number, None)
                 if watched.group.parent is not None:
                     watched.group.close()
         if _watcher is not None and group in (None, distributed.group.WORLD):
@@ -153,3 +161,17 @@ def _destroying(original: Any) -> Any:
         original(group)
 
     return destroy_process_group
+
+
+@atexit.register  # after `join_group` has registered the function that leaves, which therefore runs later
+def _last_look() -> None:
+    if _watcher is not None:
+        error = getattr(sys, "last_value", None)
+        _watcher.last_look(error)
+        if error is not None and any(one.failed and one.backend == NCCL for one in groups.values()):
+            leave_at_exit(_watcher.world)
+            logging.shutdown()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError, AttributeError):  # it may be closed, or None
+                    stream.flush()
+            os._exit(1)  # torch's threads of a group of NCCL that has failed end the process by a signal

@@ -8,17 +8,20 @@ that watches logs its calls later (`cpp_calls`).
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from threading import RLock, get_ident
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
 
 from ...base.errors import UnisonoError
 from ...base.records import CallRecord
@@ -27,50 +30,10 @@ from ...engine.kernels import kernel
 from ...engine.logs.plan_registry import PlanNote
 from ...engine.process.nested import caller, is_users
 from ...ranks.group.group import Group
+from .flight_recorder import GLOO, NCCL
 from .patch import change
 from .to_torch import for_torch
-
-
-class Form(NamedTuple):
-    """What a method of torch's class calls.
-
-    collective: its name in this library; empty for a message.
-    at: the index of the argument whose tensor says how long the call is; -1: ranks may have different lengths.
-    op, root: is there an op, or a root, in the options?
-    alike: must this tensor have one length on all ranks?
-    """
-
-    collective: str
-    at: int
-    op: bool = False
-    root: bool = False
-    alike: bool = True
-
-
-FORMS = {
-    "allreduce": Form("all_reduce", 0, op=True),
-    "allreduce_coalesced": Form("all_reduce_coalesced", 0, op=True),
-    "broadcast": Form("broadcast", 0, root=True),
-    "reduce": Form("reduce", 0, op=True, root=True),
-    "allgather": Form("all_gather", 1, alike=False),
-    "allgather_coalesced": Form("all_gather_coalesced", 1, alike=False),
-    "_allgather_base": Form("all_gather", 1),
-    "all_gather_single": Form("all_gather", 1),
-    "allgather_into_tensor_coalesced": Form("all_gather_coalesced", 1),
-    "all_gather_single_coalesced": Form("all_gather_coalesced", 1),
-    "gather": Form("gather", 1, root=True),
-    "scatter": Form("scatter", 0, root=True),
-    "reduce_scatter": Form("reduce_scatter", 0, op=True, alike=False),
-    "_reduce_scatter_base": Form("reduce_scatter", 0, op=True),
-    "reduce_scatter_single": Form("reduce_scatter", 0, op=True),
-    "reduce_scatter_tensor_coalesced": Form("reduce_scatter_coalesced", 0, op=True),
-    "reduce_scatter_single_coalesced": Form("reduce_scatter_coalesced", 0, op=True),
-    "alltoall": Form("all_to_all", 0, alike=False),
-    "alltoall_base": Form("all_to_all", 0, alike=False),
-    "all_to_all_single": Form("all_to_all", 0, alike=False),
-    "barrier": Form("barrier", -1),
-}
-"""Method of `ProcessGroup` -> the collective. A version of torch has some of them."""
+from .watched_forms import FORMS, Form
 
 _MESSAGES = {"send": "send to {}", "recv": "recv from {}", "recv_anysource": "recv from any rank"}
 
@@ -98,18 +61,19 @@ class WatchedCall(NamedTuple):
 _MOST_NOTES = 100
 """The most calls, by line and shape, of which a group knows the notes."""
 
-waits: dict[int, WatchedCall] = {}
+Waiting = tuple["WatchedGroup", int, CallRecord, int]
+"""The fields of a WatchedCall: a plain tuple is made faster."""
+waits: dict[int, Waiting] = {}
 """Thread -> the call for whose end it waits."""
-groups: weakref.WeakKeyDictionary[Any, WatchedGroup] = weakref.WeakKeyDictionary()
-"""torch's group -> what is watched of it."""
+groups: dict[int, WatchedGroup] = {}
+"""The `id` of torch's group -> what is watched of it."""
 _torchs: dict[int, CodeType] = {}
 """Functions of torch between a user's line and a method of a group, by `id`: the hash of code takes long."""
-_works: weakref.WeakKeyDictionary[Any, WatchedCall] = weakref.WeakKeyDictionary()
+_works: weakref.WeakKeyDictionary[Any, Waiting] = weakref.WeakKeyDictionary()
 """torch's work -> its call, for calls in the background and messages."""
-_begun: dict[int, tuple[Any, WatchedCall]] = {}
+_begun: dict[int, tuple[Any, Waiting]] = {}
 """Thread -> the work for which it will wait at once, and its call."""
 _OPTIONS = {kind for name, kind in vars(c10d).items() if name.endswith("Options") and hasattr(kind, "asyncOp")}
-_new = tuple.__new__  # a third of the time of a NamedTuple's own
 
 
 class WatchedGroup:
@@ -119,99 +83,89 @@ class WatchedGroup:
     failed: makes the error for a call, given as text; None as long as the group can be used.
     gone: when a member was first seen gone.
     compared: the number of the last call that all ranks have made alike.
+    notes: what identifies a call -> the number of its note, its record, whether a function of `torch.distributed` has
+        made it, and the code of the user that has called this function.
+    enter, leave: log that the call of a number begins, or has ended.
+    number: of the last call of Python code.
+    counted: the messages that torch has counted, as calls. exchanging: it may count some now. exchanged: it has.
     told: has a reason been told why it cannot be used?
-    counts: does torch's group count its calls, also those from C++? Then its numbers are those of the log.
+    backend: GLOO or NCCL if it is that of all devices. Then torch counts the calls, also those from C++, and its
+        numbers are those of the log.
     """
 
     def __init__(self, of: Any, group: Group, sockets: Sequence[tuple[int, str]]) -> None:
-        self.of, self.name, self.group, self._sockets = weakref.ref(of), of.group_name, group, sockets
+        self.of = weakref.ref(of, partial(lambda pop, number, _: pop(number, None), groups.pop, id(of)))
+        self.name, self.group, self._sockets = of.group_name, group, sockets
         self.failed: Callable[[str], UnisonoError] | None = None
         self.gone, self.compared, self.told = dict[int, float](), 0, False
         self.log = group.host.log
-        self._notes: dict[Any, tuple[int, CallRecord, Form, Any]] = {}
-        self._cycles = kernel("waiting.read_cycles")
-        self.counts = _is_gloos(of)
-        self._messages, self._exchanging, self._lock = 0, False, RLock()
-        self._number = 0
+        self.notes: dict[Any, tuple[int, CallRecord, bool, Any]] = {}
+        self.enter, self.leave = self.log.writers(kernel("waiting.read_cycles"))
+        self.backend = _backend(of)
+        self.number = self.counted = 0
+        self.exchanging, self.exchanged, self._lock = False, False, RLock()
 
     def made_in_cpp(self) -> int:
         """The number of the last call if C++ code has made it, else 0."""
-        of, messages = self.of(), self._messages
-        if of is None or not self.counts:
-            return 0
-        made: int = of._get_sequence_number_for_group() - messages  # noqa: SLF001
-        sure = not self._exchanging and messages == self._messages
-        return made if sure and made > self._number else 0  # `enter` raises this number before torch raises its own
+        messages = self.counted
+        made = self.made() - messages
+        sure = not self.exchanging and messages == self.counted
+        return made if sure and made > self.number else 0  # a call raises this number before torch raises its own
+
+    def made(self) -> int:
+        """How many calls, and messages of Gloo, torch has counted."""
+        of = self.of()
+        made: int = of._get_sequence_number_for_group() if of is not None and self.backend else 0  # noqa: SLF001
+        return made
 
     @contextmanager
     def messages(self, count: int) -> Iterator[None]:
-        """Within it, torch counts so many messages."""
-        with self._lock:
-            self._exchanging = True
+        """Within it, torch counts so many messages. Those of NCCL have numbers of their own."""
+        self.exchanged = True
+        with self._lock if self.backend != NCCL else nullcontext():
+            self.exchanging = True
             try:
                 yield
-                self._messages += count
+                self.counted += count if self.backend != NCCL else 0
             finally:
-                self._exchanging = False
+                self.exchanging = False
 
-    def enter(self, of: Any, form: Form, args: Sequence[Any], opts: Any) -> WatchedCall:
-        """Log that this rank begins a collective."""
-        _, at, has_op, has_root, _ = form
-        frame = sys._getframe(2)  # noqa: SLF001  the documented way to look at one's callers
-        while (code := id(frame.f_code)) in _torchs and frame.f_back is not None:
-            frame = frame.f_back
-        op = hash(opts.reduceOp) if has_op else 0
-        root = opts.rootRank if has_root else 0
-        key: Any
-        if at < 0:
-            tensor, key = None, (code, frame.f_lasti)
-        else:
-            tensor = args[at]
-            while tensor.__class__ is list:
-                tensor = tensor[0] if tensor else None
-            key = code, frame.f_lasti, op, root, tensor is not None and (tensor.numel(), tensor.dtype)
-        known = self._notes.get(key)
-        if known is None or known[2] is not form:
-            known = self._note(key, form, tensor, opts, frame.f_code)
-        if self.counts:
-            messages = self._messages
-            number = of._get_sequence_number_for_group() - messages + 1  # noqa: SLF001
-            if self._exchanging or messages != self._messages:
-                with self._lock:  # another thread has counted its messages now
-                    number = of._get_sequence_number_for_group() - self._messages + 1  # noqa: SLF001
-            self._number = number
-        else:
-            self._number = number = self._number + 1
-        self.log.enter(number, known[0], self._cycles())
-        return _new(WatchedCall, (self, number, known[1], -1))
+    def next_number(self, of: Any) -> int:
+        """The number of the call that this thread makes. Another thread may send a message meanwhile."""
+        with self._lock:
+            made: int = of._get_sequence_number_for_group() - self.counted + 1  # noqa: SLF001
+        return made
 
-    def leave(self, number: int) -> None:
-        """Log that the call has ended."""
-        self.log.leave(number, self._cycles())
+    def record(self, note: int) -> CallRecord | None:
+        """What this rank has called, by its note."""
+        known = self.group.host.plan_registry.plan(note)
+        return known.record if known else None
 
     def leave_behind(self, number: int) -> None:
         """Log that the call goes on in the background."""
-        self.log.leave(number, self._cycles())
+        self.leave(number)
         self.log.mark_background(number)
 
     def take_back(self, number: int) -> None:
         """torch has refused the call, which the other ranks will not see."""
         self.leave(number)
-        if self._number == number:
-            self._number -= 1
+        if self.number == number:
+            self.number -= 1
 
-    def _note(self, key: Any, form: Form, tensor: Any, opts: Any, code: Any) -> tuple[int, CallRecord, Form, Any]:
+    def note(self, key: Any, form: Form, tensor: Any, opts: Any, code: Any) -> tuple[int, CallRecord, bool, Any]:
+        """Write a note on a call of this key."""
         dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
         op = str(resolve(opts.reduceOp)) if form.op else ""
         counts = () if tensor is None else (tensor.numel(),)
-        record = CallRecord(form.collective, dtype, counts, op=op, root=opts.rootRank if form.root else 0)
+        root = opts.rootRank if form.root else 0
+        record = CallRecord(form.collective, dtype, counts, op=op, root=root, where=caller())
         nbytes = 0 if tensor is None else tensor.numel() * tensor.element_size()
-        where = caller()
-        _learn(sys._getframe(1))  # noqa: SLF001  see enter
-        number = self.group.host.plan_registry.add_plan(PlanNote(record._replace(where=where), nbytes))
-        if len(self._notes) >= _MOST_NOTES:  # the registry forgets old notes, too
-            self._notes.clear()
-        self._notes[key] = known = number, record, form, code  # the code lives, so its id is its own
+        _learn(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
+        number = self.group.host.plan_registry.add_plan(PlanNote(record, nbytes))
+        if len(self.notes) >= _MOST_NOTES:  # the registry forgets old notes, too
+            self.notes.clear()
+        in_torch = sys._getframe(2).f_code.co_filename == distributed_c10d.__file__  # noqa: SLF001
+        self.notes[key] = known = number, record, in_torch, code  # the code lives, so its id is its own
         return known
 
     def abort(self) -> None:
@@ -228,11 +182,12 @@ class WatchedGroup:
                 of.abort()
 
 
-def _is_gloos(of: Any) -> bool:
-    """Are all backends of torch's group Gloo's?"""
-    with suppress(RuntimeError):  # a backend need not have a name
-        return {of._get_backend(device).name() for device in of._device_types} == {"gloo"}  # noqa: SLF001
-    return False
+def _backend(of: Any) -> str:
+    """The backend of torch's group; empty: it has several, or another one."""
+    with suppress(RuntimeError, AttributeError):  # a backend need not have a name
+        names = {of._get_backend(device).name() for device in of._device_types}  # noqa: SLF001
+        return next((name for name in (GLOO, NCCL) if names == {name}), "")
+    return ""
 
 
 def _learn(frame: FrameType) -> None:
@@ -243,6 +198,7 @@ def _learn(frame: FrameType) -> None:
         at = at.f_back
 
 
+_plain_wait = inspect.unwrap(c10d.Work.wait)
 Cause = Callable[[WatchedGroup], Any]
 
 
@@ -260,34 +216,73 @@ def patch_calls(cause: Cause) -> None:
     change(waiting(cause), "wait", c10d.Work)
 
 
-def logging(name: str, cause: Cause) -> Callable[[Any], Any]:
-    """Decorates the method of torch's class of this name."""
+def logging(name: str, cause: Cause, wait: Callable[[Any], Any] = _plain_wait) -> Callable[[Any], Any]:
+    """Decorates the method of torch's class of this name. wait: waits for a work of torch's."""
     form = FORMS[name]
+    _, at, has_op, has_root, _ = form
+    kind, getframe = c10d.Work, sys._getframe  # noqa: SLF001  the documented way to look at one's callers
 
     def made_of(original: Any) -> Any:
         def method(group: Any, *args: Any, **options: Any) -> Any:
-            watched = groups.get(group)
+            watched = groups.get(id(group))
             opts: Any = options.get("opts") if options else args[-1] if args else None
             if watched is None or opts.__class__ not in _OPTIONS:
                 return original(group, *args, **options)
-            call = watched.enter(group, form, args, opts)
+            # Which call is it? This runs in every call, so it is one function, and costs 2 µs.
+            frame = getframe(1)
+            while (code := id(frame.f_code)) in _torchs and frame.f_back is not None:
+                frame = frame.f_back
+            key: Any = hash(opts.reduceOp) if has_op else 0
+            if has_root:
+                key = key, opts.rootRank
+            tensor = args[at] if at >= 0 else None
+            while tensor.__class__ is list:
+                tensor = tensor[0] if tensor else None
+            if tensor is None:
+                key = name, code, frame.f_lasti, key
+            else:
+                key = name, code, frame.f_lasti, key, tensor.numel(), tensor.dtype
+            note, record, in_torch, _ = watched.notes.get(key) or watched.note(key, form, tensor, opts, frame.f_code)
+            if watched.backend:
+                counted = watched.counted
+                number = group._get_sequence_number_for_group() - counted + 1  # noqa: SLF001
+                if watched.exchanging or counted != watched.counted:
+                    number = watched.next_number(group)
+            else:
+                number = watched.number + 1
+            watched.number = number
+            watched.enter(number, note)
+            call = watched, number, record, -1
+            # torch's function would wait at once. It need not, if there is no work: NCCL's calls return none here.
+            in_background = opts.asyncOp
+            waits_here = in_torch and not in_background
+            on_gpu = watched.backend is NCCL  # such a call waits for ranks that come late, and in `barrier` for all
+            thread = get_ident()
+            if waits_here or on_gpu:
+                waits[thread] = call
+            work: Any = call
             try:
                 work = original(group, *args, **options)
-            except RuntimeError as error:
-                watched.take_back(call.number)
-                _explain(error, call, cause)
+                if waits_here and work.__class__ is kind:
+                    wait(work)
+                    work = None
+            except BaseException as error:
+                watched.take_back(number) if work is call else watched.leave(number)
+                if isinstance(error, RuntimeError):
+                    _explain(error, call, cause)
                 raise
-            except BaseException:
-                watched.take_back(call.number)
-                raise
-            if opts.asyncOp:
-                watched.leave_behind(call[1])
+            finally:
+                if waits_here or on_gpu:
+                    waits.pop(thread, None)
+            if in_background or on_gpu:
+                watched.leave_behind(number)
+                _raise_aborted(call)
                 if work is not None:
                     _works[work] = call
             elif work is None:
-                watched.leave(call[1])
+                watched.leave(number)
             else:
-                _begun[get_ident()] = work, call
+                _begun[thread] = work, call
             return work
 
         return _named(method, name)
@@ -298,7 +293,7 @@ def logging(name: str, cause: Cause) -> Callable[[Any], Any]:
 def _noting(name: str, words: str) -> Callable[[Any], Any]:
     def made_of(original: Any) -> Any:
         def method(group: Any, tensors: Any, *args: Any) -> Any:
-            watched = groups.get(group)
+            watched = groups.get(id(group))
             if watched is None:
                 return original(group, tensors, *args)
             with watched.messages(1):
@@ -315,7 +310,7 @@ def _noting(name: str, words: str) -> Callable[[Any], Any]:
 
 def _exchanging(original: Any) -> Any:
     def monitored_barrier(group: Any, *args: Any, **options: Any) -> None:
-        watched = groups.get(group)
+        watched = groups.get(id(group))
         # Rank 0 exchanges two messages with each other rank.
         count = 2 * (group.size() - 1) if group.rank() == 0 else 2
         with watched.messages(count) if watched else nullcontext():
@@ -336,25 +331,36 @@ def waiting(cause: Cause) -> Callable[[Any], Any]:
                 return original(work, *args, **options)
             waits[thread] = call
             try:
-                return original(work, *args, **options)
+                ended = original(work, *args, **options)
             except RuntimeError as error:
                 _explain(error, call, cause)
                 raise
+            else:
+                if call[0].failed is not None:
+                    _raise_aborted(call)
+                return ended
             finally:
                 waits.pop(thread, None)
                 if begun is not None:
-                    begun[1].watched.leave(begun[1].number)
+                    begun[1][0].leave(begun[1][1])
 
         return wait
 
     return made_of
 
 
-def _explain(error: RuntimeError, call: WatchedCall, cause: Cause) -> None:
+def _raise_aborted(call: Waiting) -> None:
+    """Raise the cause, if a call of NCCL has ended since its group has been aborted: torch raises nothing."""
+    watched = call[0]
+    if watched.failed is not None and watched.backend == NCCL:
+        raise for_torch(watched.failed(WatchedCall(*call).text(caller())))
+
+
+def _explain(error: RuntimeError, call: Waiting, cause: Cause) -> None:
     """Raise our error from torch's, if this rank knows why the call has failed."""
-    made = cause(call.watched)
+    made = cause(call[0])
     if made is not None:
-        raise for_torch(made(call.text(caller()))) from error
+        raise for_torch(made(WatchedCall(*call).text(caller()))) from error
 
 
 def _named(method: Any, name: str) -> Any:

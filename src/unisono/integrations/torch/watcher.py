@@ -7,12 +7,15 @@ told as in our own groups.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+
+from torch.distributed import DistError
 
 from ...base.errors import MismatchError, PeerGone, UnisonoError
 from ...base.records import CallRecord, Departure, DepartureKind
@@ -23,8 +26,10 @@ from ...ranks.failures.attend import odd_ones
 from ...ranks.failures.stall import Stall, tell
 from ...ranks.group.group import Group
 from .cpp_calls import CppCalls
-from .flight_recorder import IN_CPP
-from .watched_calls import FORMS, WatchedCall, WatchedGroup, groups, waits
+from .flight_recorder import IN_CPP, NCCL
+from .to_torch import for_torch
+from .watched_calls import Waiting, WatchedCall, WatchedGroup, groups, waits
+from .watched_forms import FORMS
 
 _LOOK_S = 0.1
 _FEW = 16
@@ -39,6 +44,8 @@ difference may be the reason."""
 _MOST_NAMED = 4
 _WELL = Departure(DepartureKind.DIED, ending_in_words(0))
 """How processes of multiprocessing end, which run no functions of `atexit`."""
+_FOLLOWS = ("gloo", DistError.__name__, "DistBackendError", PeerGone.__name__, MismatchError.__name__)
+"""Words in the error of a rank whose call has failed because of another rank."""
 _UNEVEN = {form.collective for form in FORMS.values() if not form.alike}
 
 
@@ -53,6 +60,7 @@ class Watcher:
         self._lock = threading.Lock()
         self._stalls: dict[object, tuple[WatchedCall, float, Stall]] = {}
         """Thread, or group for a call from C++ -> the call in which it waits, and since when."""
+        self._seen: dict[Any, Waiting] = {}
         self._cpp: dict[WatchedGroup, CppCalls] = {}
         self._compare_at = 0.0
         self._thread = threading.Thread(target=self._run, name="unisono watches", daemon=True)
@@ -64,17 +72,34 @@ class Watcher:
                 self.look()
             time.sleep(_LOOK_S * min(max(1.0, self.world.size / _FEW), 4.0))
 
-    def cause(self, watched: WatchedGroup) -> Any:
-        """Why a call of this group has just failed: see `WatchedGroup.failed`."""
-        until = time.monotonic() + _CAUSE_S
-        self._compare_at = 0.0
-        while watched.failed is None and not watched.group.closed and time.monotonic() < until:
-            with self._lock:
-                gone = next(self._departures(watched), None)
-                if gone is not None:
-                    self._end_by(watched, *gone)
+    def cause(self, *failed: WatchedGroup, most_s: float = _CAUSE_S, sure: bool = True) -> Any:
+        """Why a call of one of these groups has just failed: see `WatchedGroup.failed`.
+
+        sure: it has failed. Otherwise only a process that has died is a reason.
+        """
+        until, self._compare_at = time.monotonic() + most_s, 0.0
+        while all(watched.failed is None and not watched.group.closed for watched in failed):
+            late = time.monotonic() >= until
+            for watched in failed:
+                if self._lock.acquire(timeout=_CAUSE_S):  # not where the thread that watches waits in NCCL's abort
+                    try:
+                        gone = next(iter(self._departures(watched)), None)
+                        if gone is not None and _blame(gone) <= (0 if not sure else 4 if late else 2):
+                            self._end_by(watched, *gone)
+                    finally:
+                        self._lock.release()
+            if late:
+                break
             time.sleep(_LOOK_S / 10)
-        return watched.failed
+        return next((watched.failed for watched in failed if watched.failed is not None), None)
+
+    def last_look(self, error: BaseException | None) -> None:
+        """The program ends, by this error: tell the cause, unless it is told. The thread had no time to see it."""
+        mine = [watched for watched in list(groups.values()) if not watched.group.closed]
+        while error is not None and not isinstance(error, DistError) and "gloo" not in f"{error}":
+            error = error.__cause__ or error.__context__
+        if mine and not self.world.closed:
+            self.cause(*mine, most_s=_CAUSE_S if error else 0.0, sure=error is not None)
 
     def look(self) -> None:
         """Look once at all groups."""
@@ -86,7 +111,7 @@ class Watcher:
                 if watched.failed is not None or watched.group.closed or watched.group.world is not self.world:
                     continue
                 mine = [(one, since, stall) for one, since, stall in self._stalls.values() if one.watched is watched]
-                if self._ended_by_gone(watched, mine, now):
+                if self._ended_by_gone(watched, [call for call, _, _ in mine], now):
                     continue
                 stuck = watched in ended or any(now - since > _MISMATCH_S for _, since, _ in mine)
                 if compares and self._mismatch(watched, stuck=stuck):
@@ -100,34 +125,36 @@ class Watcher:
 
     def _see_waits(self, now: float) -> set[object]:
         """Returns the groups in which a call from C++ has ended: it may have failed."""
-        seen: dict[Any, WatchedCall] = {**waits}
+        seen: dict[Any, Waiting] = {**waits}
         watching = [watched for watched in list(groups.values()) if not watched.group.closed]
         self._cpp = {watched: self._cpp.get(watched) or CppCalls(watched) for watched in watching}
         seen |= {watched: call for watched, calls in self._cpp.items() if (call := calls.look()) is not None}
-        over = {thread: stall for thread, (call, _, stall) in self._stalls.items() if seen.get(thread) is not call}
-        for thread, stall in over.items():
-            stall.end()
-            del self._stalls[thread]
+        over = {thread for thread in self._stalls if seen.get(thread) is not self._seen[thread]}
+        for thread in over:
+            self._stalls.pop(thread)[2].end()
+        self._seen = seen
         frames = sys._current_frames() if seen.keys() - self._stalls.keys() else {}  # noqa: SLF001  a documented function
-        for thread, call in seen.items():
-            if thread not in self._stalls and not call.watched.group.closed:
+        for thread, call in ((thread, WatchedCall(*seen[thread])) for thread in seen.keys() - self._stalls.keys()):
+            if not call.watched.group.closed:
                 frame = frames.get(thread)
                 where = user_line(frame) if frame else call.record.where or "?"
                 since = self._cpp[thread].since if isinstance(thread, WatchedGroup) else now
                 self._stalls[thread] = call, since, Stall(call.watched.group, call.text(where))
         return {key for key in over if isinstance(key, WatchedGroup)}
 
-    def _departures(self, watched: WatchedGroup) -> Iterator[tuple[int, Departure]]:
-        for rank in range(watched.group.size):
-            how = None if rank == watched.group.rank else watched.group.liveness.gone(rank)
-            if how is not None:
-                yield rank, how
+    @staticmethod
+    def _departures(watched: WatchedGroup) -> list[tuple[int, Departure]]:
+        """The ranks that have gone, and how; first those that have not gone because of another."""
+        others = [rank for rank in range(watched.group.size) if rank != watched.group.rank]
+        return sorted([(rank, how) for rank in others if (how := watched.group.liveness.gone(rank))], key=_blame)
 
-    def _ended_by_gone(self, watched: WatchedGroup, mine: list[tuple[WatchedCall, float, Stall]], now: float) -> bool:
+    def _ended_by_gone(self, watched: WatchedGroup, mine: Sequence[WatchedCall], now: float) -> bool:
         for rank, how in self._departures(watched):
             since = watched.gone.setdefault(rank, now)
+            if not mine and (call := self._asked(watched)):
+                mine = [call]
             log = self._log(watched, rank)
-            proofs = [self._has_left(log, rank, call) for call, _, _ in mine]
+            proofs = [self._has_left(log, rank, call) for call in mine]
             late = now - since > _LAST_S and not any(proofs)
             if not all(proofs) and (not how.in_order or late):
                 self._end_by(watched, rank, how)
@@ -136,6 +163,12 @@ class Watcher:
                 self._end_by(watched, rank, how)
                 return True
         return False
+
+    def _asked(self, watched: WatchedGroup) -> WatchedCall | None:
+        """The call of C++ code, or of NCCL, that goes on now."""
+        calls = self._cpp.setdefault(watched, CppCalls(watched))
+        calls.look()
+        return calls.ask()
 
     @staticmethod
     def _log(watched: WatchedGroup, rank: int) -> Mapping[int, LoggedCall]:
@@ -160,12 +193,16 @@ class Watcher:
             self._end(watched, lambda _: error.again(), error)
             return
         calls = [stall.call for call, _, stall in self._stalls.values() if call.watched is watched]
+        here = [WatchedCall(*call) for call in (*waits.values(), self._asked(watched)) if call and call[0] is watched]
+        calls += [call.text(call.record.where or "?") for call in here]
         self._end(watched, gone, gone(calls[0] if calls else f"group {group.name!r}"))
 
     def _end(self, watched: WatchedGroup, why: Callable[[str], UnisonoError], error: UnisonoError) -> None:
         if watched.failed is None:
             watched.failed = why
             self._tell(watched, error)
+            if watched.backend == NCCL and self._asked(watched):
+                _interrupt(error)
             watched.abort()
 
     def _tell(self, watched: WatchedGroup, error: UnisonoError) -> None:
@@ -229,6 +266,24 @@ class Watcher:
             calls[rank] = (self._record(watched, rank, one) if one else None) or CallRecord("")
         named = group.world_ranks if group.parent else ()
         return MismatchError(number, calls, odd_ones(calls), named, foreign=True)
+
+
+def _interrupt(error: UnisonoError) -> None:
+    """Let the main thread raise this error when its wait for a GPU ends, by which torch says nothing."""
+    thread = threading.main_thread().ident
+    if thread not in waits:
+        kind = type(for_torch(error))
+        here = {"__init__": lambda one: one.__dict__.update(vars(error)), "__str__": lambda _: f"{error}"}
+        raised = type(kind.__name__, (kind,), {**here, "__module__": kind.__module__})
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread or 0), ctypes.py_object(raised))
+
+
+def _blame(gone: tuple[int, Departure]) -> int:
+    """The less, the likelier has this rank gone for a reason of its own, and without its part of the others' calls."""
+    how = gone[1]
+    if how.how is DepartureKind.RAISED:
+        return 4 if any(word in how.words for word in _FOLLOWS) else 1
+    return {DepartureKind.DIED: 0, DepartureKind.ENDED: 2}.get(how.how, 3) if how != _WELL else 3
 
 
 def _differ(calls: Sequence[CallRecord]) -> bool:

@@ -1,0 +1,84 @@
+"""Ranks of a program whose groups are watched, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+HEAD = """
+import os, signal, sys, threading, time
+import torch, torch.distributed as dist
+rank, size = int(sys.argv[1]), int(sys.argv[2])
+dist.init_process_group("gloo", sys.argv[3], rank=rank, world_size=size)
+ones = torch.ones(4)
+dist.all_reduce(ones)
+began = time.monotonic()
+"""
+REPORT = """
+except RuntimeError as error:
+    print(type(error).__name__, isinstance(error, dist.DistBackendError), error, flush=True)
+    print("after", time.monotonic() - began, flush=True)
+    time.sleep(1)
+"""
+
+
+class Job:
+    """Ranks that run one program, each a process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self.ranks = directory, list[subprocess.Popen[str]]()
+
+    def start(
+        self, size: int, body: str, *, before: str = "", unwatched: int = -1, elsewhere: int = -1, **environment: str
+    ) -> None:
+        """Start the program: `before`, HEAD, body. unwatched, elsewhere: a rank not watched, on another host."""
+        program = self._directory / "program.py"
+        program.write_text(before + HEAD + textwrap.dedent(body))
+        for rank in range(size):
+            given = {
+                **os.environ,
+                "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
+                "UNISONO_WATCH": "0" if rank == unwatched else "1",
+                **({"UNISONO_HOST_ID": "another host"} if rank == elsewhere else {}),
+                **environment,
+            }
+            command = [sys.executable, str(program), str(rank), str(size), f"file://{self._directory}/meeting"]
+            self.ranks.append(
+                subprocess.Popen(command, env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            )
+
+    def output(self, rank: int) -> str:
+        """All that a rank prints, once it has ended."""
+        return self.ranks[rank].communicate(timeout=100)[0]
+
+
+def ends_without_a_word(job: Job, body: str) -> None:
+    """Two ranks run this program to its end, and nothing is told of them."""
+    job.start(2, body)
+    for rank in range(2):
+        said = job.output(rank)
+        assert said.endswith("done\n")
+        assert "unisono" not in said
+
+
+def warning_of(rank: subprocess.Popen[str]) -> str:
+    """The line in which this rank says for which rank it waits."""
+    assert rank.stdout is not None
+    for line in rank.stdout:
+        if "has waited" in line:
+            return line
+    pytest.fail("it has ended without a warning")
+
+
+DDP = """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+def step():
+    model(ones.unsqueeze(0)).sum().backward()
+for _ in range(5): step()
+time.sleep(0.3)
+"""
