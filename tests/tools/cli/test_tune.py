@@ -106,13 +106,13 @@ def test_it_finds_from_which_size_on_lanes_are_faster(run: Callable[..., Any], m
             [1.0 if trial.figures["lanes"] == 1 else took_s] for trial, took_s in zip(trials, shared_s, strict=True)
         ]
 
-    monkeypatch.setattr(tune, "processors", lambda: 12)
+    monkeypatch.setattr(tune, "processors", lambda: 6)
     done = run(QUIET, COSTS, took=took)
     assert done.exit_code == 0, done.output
-    assert asked == {1, 6}
+    assert asked == {1, 3}
     assert Config.from_env().lane_bytes == 8 << 20
-    assert known_costs()[-2:] == (6, 2.5)
-    assert "6 lanes of a rank are 2.5 times as fast as one." in done.stdout
+    assert known_costs()[-2:] == (3, 2.5)
+    assert "3 lanes of a rank are 2.5 times as fast as one." in done.stdout
 
 
 def test_beside_other_programs_nothing_is_measured(path: Path, run: Callable[..., Any]) -> None:
