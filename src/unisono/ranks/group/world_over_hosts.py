@@ -103,6 +103,10 @@ def _maker(met: MeetingResult, rank: int, store: Store, deadline: float, *, ucx:
 
         return partial(GlooCarrier, *where)
     from ...hosts.carriers.ucx import UcxCarrier
+    from ...hosts.carriers.ucx_library import ucx_library
+
+    with suppress(ImportError):  # `make` tells of it
+        ucx_library()  # changes the environment for a moment; a process that another thread starts then may fail
 
     def make() -> Carrier:
         try:
