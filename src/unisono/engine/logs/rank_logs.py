@@ -155,6 +155,8 @@ class CallLog:
         def leave(number: int) -> None:
             at = number % calls * _WORDS
             if words[at] == number:
+                if not KEEPS_ORDER:
+                    order()
                 words[at + _LEFT] = cycles()
 
         return enter, leave
