@@ -30,13 +30,27 @@ def carriers(seed: int = 1) -> tuple[Wires, list[EngineInProcess]]:
     return wires, [EngineInProcess(wires, rank, random) for rank in range(2)]
 
 
-def part(carrier: EngineInProcess, rank: int, number: int, *, kernel: int = KERNEL) -> tuple[Exchange, torch.Tensor]:
-    """One rank's part in an all_reduce of two ranks, and its vector."""
-    schedule = CATALOGUE["all_reduce.circulant"].schedule(2)
+def part(
+    carrier: EngineInProcess, rank: int, number: int, *, kernel: int = KERNEL, name: str = "all_reduce.circulant"
+) -> tuple[Exchange, torch.Tensor]:
+    """One rank's part in a table of two ranks, and its vector."""
+    schedule = CATALOGUE[name].schedule(2)
     vector = torch.full((10,), number + rank)
     standing = PersistentReceive(None, lambda round_: round_)
     chunks, program = cut(vector, schedule.chunks), lower(schedule)[rank]
-    return Exchange(carrier, program, [0, 1], chunks, add, number, tag, kernel=kernel, persistent=standing), vector
+    made = Exchange(
+        carrier,
+        program,
+        [0, 1],
+        chunks,
+        add,
+        number,
+        tag,
+        kernel=kernel,
+        persistent=standing,
+        y=cut(vector.clone(), schedule.chunks),
+    )
+    return made, vector
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -73,6 +87,16 @@ def test_a_message_that_fails_names_the_peer(way: str) -> None:
     exchange, _ = part(both[1], 1, 1)
     both[1].fails = way
     with pytest.raises(Lost, match="rank 0 of the world is lost: status -7"):
+        exchange.advance()
+    exchange.give_up()
+
+
+@pytest.mark.parametrize("name", ["all_reduce.circulant", "all_to_all.hierarchical"])  # the second begins with a copy
+def test_a_carrier_that_has_ended_names_the_peer(name: str) -> None:
+    wires, both = carriers()
+    exchange, _ = part(both[1], 1, 1, name=name)
+    wires.aborted = True
+    with pytest.raises(Lost, match="rank 0 of the world is lost: aborted"):
         exchange.advance()
     exchange.give_up()
 

@@ -310,8 +310,8 @@ class Exchange:
 
     def _tape_of(self, rows: Sequence[BoundRow]) -> LegTape | None:
         """The rows as a tape, if the carrier can run it, and messages have the same tags in all calls."""
-        compiled = self._carrier.compiled
-        if compiled is None or not all(row.kind == MOVE or row.tags for row in rows):
+        compiled, messages = self._carrier.compiled, [row for row in rows if row.kind != MOVE]
+        if compiled is None or not messages or not all(row.tags for row in messages):
             return None
         if not self._kernel and any(action.second is not None for row in rows for action in row.actions):
             return None

@@ -10,7 +10,7 @@ from ...engine.carrier import CompiledCarrier, Handle, Lost
 from ...engine.compile.program import DONE, LOST
 from ...engine.tape import ROW_BYTES, TapeMessageWord, TapeWord
 from .message_memory import NO_WIRE, Action, Wire
-from .message_program import POST, SEND, TAKE
+from .message_program import MOVE, POST, SEND, TAKE
 
 _WORDS = ROW_BYTES // 8
 _AT, _FIRST, _NUMBER = int(TapeWord.AT), int(TapeWord.FIRST), int(TapeWord.NUMBER)
@@ -86,7 +86,8 @@ class LegTape:
 
     def run(self) -> bool:
         """Go on as far as it goes without a wait; True when all is done. Raises Lost."""
-        status = self._carrier.replay(self._address, self._bound[self.at].peer)
+        peer = next(row.peer for row in self._bound[self.at :] if row.kind != MOVE)  # a tape waits at messages only
+        status = self._carrier.replay(self._address, peer)
         if status == DONE:
             return True
         self.at = self._numbers[(self._words[_AT] - self._words[_FIRST]) // ROW_BYTES]
