@@ -14,6 +14,9 @@ HEAD = """
 import os, signal, sys, threading, time
 import torch, torch.distributed as dist
 rank, size = int(sys.argv[1]), int(sys.argv[2])
+if sys.argv[4] == "by a call":
+    import unisono
+    unisono.watch()
 dist.init_process_group("gloo", sys.argv[3], rank=rank, world_size=size)
 ones = torch.ones(4)
 dist.all_reduce(ones)
@@ -36,18 +39,18 @@ class Job:
     def start(
         self, size: int, body: str, *, before: str = "", unwatched: int = -1, elsewhere: int = -1, **environment: str
     ) -> None:
-        """Start the program: `before`, HEAD, body. unwatched, elsewhere: a rank not watched, on another host."""
+        """Start the program: `before`, HEAD, body. unwatched, elsewhere: a rank not watched, on another host.
+
+        The program calls `unisono.watch`, unless UNISONO_WATCH is in the environment, which takes a new Python.
+        """
         program = self._directory / "program.py"
         program.write_text(before + HEAD + textwrap.dedent(body))
         for rank in range(size):
-            given = {
-                **os.environ,
-                "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
-                "UNISONO_WATCH": "0" if rank == unwatched else "1",
-                **({"UNISONO_HOST_ID": "another host"} if rank == elsewhere else {}),
-                **environment,
-            }
-            command = [sys.executable, str(program), str(rank), str(size), f"file://{self._directory}/meeting"]
+            given = os.environ | ({"UNISONO_HOST_ID": "another host"} if rank == elsewhere else {}) | environment
+            watched = "by the variable" if "UNISONO_WATCH" in environment else "by a call"
+            meeting = f"file://{self._directory}/meeting"
+            words = [str(rank), str(size), meeting, "not" if rank == unwatched else watched]
+            command = [sys.executable, str(program), *words]
             self.ranks.append(
                 subprocess.Popen(command, env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             )

@@ -21,14 +21,14 @@ try:
 
 def test_survivors_raise_when_a_rank_dies(job: Job) -> None:
     """Also rank 1, which waits for other survivors only: these keep their connections for a second."""
-    job.start(4, DIES)
+    job.start(4, DIES, UNISONO_WATCH="1")
     for rank in (0, 1, 2):
         said = job.output(rank)
         assert (
             f"PeerGone True rank 3 (pid {job.ranks[3].pid}) was killed by signal 9 (SIGKILL) while rank {rank} waited "
             "for it in all_reduce(float32[4], sum) #2 of group '0' (" in said
         )
-        assert "program.py:14)" in said
+        assert "program.py:17)" in said
         assert "Connection closed by peer" in said
         assert float(said.split("after")[1].split()[0]) < 1.3, said
 
