@@ -125,16 +125,16 @@ bench-torch: $(VENV)/ready
 	$(BIN)/python -m benchmarks.torch_backend --output benchmarks/results/{vendor}_torch.md
 
 bench-busy: $(VENV)/ready
-	$(BIN)/python -m benchmarks.busy --output benchmarks/results/{vendor}_busy.md
+	$(BIN)/python -m benchmarks.busy calls --output benchmarks/results/{vendor}_busy.md
 
 bench-late: $(VENV)/ready
-	$(BIN)/python -m benchmarks.late --output benchmarks/results/{vendor}_late.md
+	$(BIN)/python -m benchmarks.busy late --output benchmarks/results/{vendor}_late.md
 
 bench-first-call: $(VENV)/ready
 	$(BIN)/python -m benchmarks.first_call --output benchmarks/results/{vendor}_first_call.md
 
 bench-serving: $(VENV)/ready
-	$(BIN)/python -m benchmarks.serving --output benchmarks/results/{vendor}_serving.md
+	$(BIN)/python -m benchmarks.busy serving --output benchmarks/results/{vendor}_serving.md
 
 leaks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.leaks

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
+from itertools import product
 from typing import Annotated
 
 import typer
@@ -15,12 +13,9 @@ from tests.support.cluster import Cluster, why_not
 
 from unisono.schedule import Hosts
 
-from ..reports import GLOO, OURS, Output, counted, describe, grouped, hand_in, head, median_and_most, table
+from ..reports import Output, counted, describe, grouped, hand_in, head, median_and_most, table
 from .rank import LATE_PLACES, PLACES
 from .trial import FAULTS, Ended, Trial, trial
-
-_GLOO_FAULTS, _GLOO_PLACES, _GLOO_LIMIT_S = ("kill", "stop", "cut link"), ("gate", "receive", "long call"), 20.0
-"""With stops and cuts, Gloo waits for its time-out."""
 
 _HOW = """\
 Hosts are network namespaces of this machine, joined by a switch; links have 200 Mbit/s where long messages are under
@@ -45,11 +40,7 @@ def host_faults_markdown(machine: Mapping[str, str], shape: str, trials: Sequenc
     lines = [*head("Faults over several hosts", machine, how), ""]
     lines += [f"- `{name}`: {text}" for name, text in FAULTS.items()]
     titles = ["fault", "place", "trials", "errors", "names", "after", "goes on", "left out", "same", "left"]
-    lines += table(titles, _rows([one for one in trials if one.engine == OURS], hosts))
-    if flat := [one for one in trials if one.engine == GLOO]:
-        lines += ["", "## Flat Gloo", "", "The same over one group of torch's Gloo, with a time-out of 20 s."]
-        lines += table(["fault", "place", "trials", "ranks that end", "after", "what they say"], _gloo(flat))
-    return lines
+    return lines + table(titles, _rows(trials, hosts))
 
 
 def _survivors(one: Trial) -> dict[int, Ended]:
@@ -88,54 +79,25 @@ def _rows(trials: Sequence[Trial], hosts: Hosts) -> Iterator[list[str]]:
         ]  # fmt: skip
 
 
-def _gloo(trials: Sequence[Trial]) -> Iterator[list[str]]:
-    for (fault, place), found in grouped(trials, "fault", "place").items():
-        ends = [end for one in found for end in _survivors(one).values()]
-        told = [end for end in ends if end.after_s is not None]
-        said = Counter(end.text.partition("] ")[2].partition(". This")[0].partition(" [")[0][:60] for end in told)
-        words = "; ".join(f"{text or 'nothing'} ×{count}" for text, count in said.most_common(2))
-        times = median_and_most([end.after_s for end in told if end.after_s is not None])
-        yield [fault, place, str(len(found)), f"{len(told)} of {len(ends)}", times, words.replace("|", "/")]
-
-
 def bench_host_faults(
     *,
     shape: Annotated[str, typer.Option(help="Hosts.")] = "3x2",
     trials: Annotated[int, typer.Option(min=1, help="Trials of each fault in each place.")] = 3,
     faults: Annotated[str, typer.Option(help="Which faults.")] = ",".join(FAULTS),
     places: Annotated[str, typer.Option(help="Where ranks wait.")] = ",".join(PLACES),
-    engines: Annotated[str, typer.Option(help="Which engines.")] = f"{OURS},{GLOO}",
-    record: Annotated[Path | None, typer.Option(help="Append the trials here, and report all that are there.")] = None,
     output: Output = None,
 ) -> None:
     """Let something happen while ranks wait, and see what each of them says, when, and what is left behind."""
     if reason := why_not():
         sys.exit(reason)
-    machine, done = describe(), _recorded(record)
+    machine, done = describe(), list[Trial]()
     with closing(Cluster(Hosts.parse(shape))) as cluster:
-        for engine in engines.split(","):
-            for fault in faults.split(","):
-                for place in places.split(","):
-                    if engine == GLOO and (fault not in _GLOO_FAULTS or place not in _GLOO_PLACES):
-                        continue
-                    if fault == "late" and place not in LATE_PLACES:
-                        continue
-                    for number in range(trials if engine == OURS else 1):
-                        limit = _GLOO_LIMIT_S if engine == GLOO else None
-                        one = trial(cluster, engine, fault, place, number, limit)
-                        done.append(one)
-                        if record is not None:
-                            with record.open("a") as file:
-                                file.write(json.dumps(one) + "\n")
-                    print(f"{engine}: {fault}, {place}", file=sys.stderr, flush=True)
+        for fault, place in product(faults.split(","), places.split(",")):
+            if fault == "late" and place not in LATE_PLACES:
+                continue
+            done += [trial(cluster, fault, place, number) for number in range(trials)]
+            print(f"{fault}, {place}", file=sys.stderr, flush=True)
     hand_in(host_faults_markdown(machine, shape, done), output)
-
-
-def _recorded(record: Path | None) -> list[Trial]:
-    """The trials of earlier runs."""
-    lines = record.read_text().splitlines() if record is not None and record.exists() else []
-    found = [Trial(*json.loads(line)) for line in lines]
-    return [one._replace(said={int(rank): Ended(*end) for rank, end in one.said.items()}) for one in found]
 
 
 if __name__ == "__main__":

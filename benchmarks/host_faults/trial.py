@@ -57,7 +57,6 @@ class Trial(NamedTuple):
     on the hosts, after the end.
     """
 
-    engine: str
     fault: str
     place: str
     victims: Sequence[int]
@@ -66,23 +65,21 @@ class Trial(NamedTuple):
     left_behind: Sequence[str]
 
 
-def trial(cluster: Cluster, engine: str, fault: str, place: str, number: int, limit_s: float | None = None) -> Trial:
+def trial(cluster: Cluster, fault: str, place: str, number: int) -> Trial:
     """Run it. number: of the trial; victims take turns."""
     with tempfile.TemporaryDirectory() as folder:
-        one = _Running(cluster, engine, fault, place, number, folder, limit_s)
+        one = _Running(cluster, fault, place, number, folder)
         watching = threading.Thread(target=one.watch)
         watching.start()
         unisono.run(play, cluster.hosts.ranks, (folder, one.role), timeout_s=2 * _MOST_S, return_exceptions=True)
         watching.join()
-    return Trial(engine, fault, place, one.victims, tuple(sorted(one.role.late)), one.said, _left_behind(cluster))
+    return Trial(fault, place, one.victims, tuple(sorted(one.role.late)), one.said, _left_behind(cluster))
 
 
 class _Running:
     """One trial, by who watches it. said: by rank, what each has said at the end."""
 
-    def __init__(
-        self, cluster: Cluster, engine: str, fault: str, place: str, number: int, folder: str, limit_s: float | None
-    ) -> None:
+    def __init__(self, cluster: Cluster, fault: str, place: str, number: int, folder: str) -> None:
         self._cluster, self._fault, self._meeting = cluster, fault, Meeting(folder)
         hosts = cluster.hosts
         self._host = number % len(hosts.members)
@@ -97,8 +94,8 @@ class _Running:
             self.victims = here
             if fault == "cut pair":  # the later one of the two has to go
                 self.victims = hosts.members[max(self._host, self._next)]
-        limit = limit_s or (_SHORT_LIMIT_S if fault in ("stop", "late") else _LIMIT_S)
-        self.role = Role(engine, hosts, tuple(cluster.names), next(_ports), place, absent, others, limit)
+        limit = _SHORT_LIMIT_S if fault in ("stop", "late") else _LIMIT_S
+        self.role = Role(hosts, tuple(cluster.names), next(_ports), place, absent, others, limit)
         self._ranks, self._pids = set(range(hosts.ranks)), dict[int, int]()
         self.said = dict.fromkeys(self._ranks, Ended(None))
 

@@ -15,8 +15,8 @@ from unisono.schedule import Hosts
 def test_a_report() -> None:
     gone, same = Ended(0.1, "PeerGone", "", (2,), "right", (0, 1), 0.01), Ended(0.2, "", "", (), "same group")
     trials = [
-        Trial("unisono", "kill", "gate", (2,), (2,), {0: gone, 1: gone._replace(after_s=0.3), 2: Ended(None)}, ()),
-        Trial("unisono", "gone 1 s", "gate", (2,), (2,), {0: same, 1: same, 2: same}, ("sentinel",)),
+        Trial("kill", "gate", (2,), (2,), {0: gone, 1: gone._replace(after_s=0.3), 2: Ended(None)}, ()),
+        Trial("gone 1 s", "gate", (2,), (2,), {0: same, 1: same, 2: same}, ("sentinel",)),
     ]
     lines = host_faults_markdown({"machine": "none"}, "2+1", trials)
     assert "| kill | gate | 1 | PeerGone | 2 of 2 | 200 ms, 300 ms | 2 of 2, 10 ms, 10 ms | 0 | 1 of 1 | 0 |" in lines
@@ -30,7 +30,7 @@ def test_a_trial(fault: str) -> None:
     if reason := why_not():
         pytest.skip(reason)
     with closing(Cluster(Hosts.parse("2+1"))) as cluster:
-        one = trial(cluster, "unisono", fault, "receive", 0)
+        one = trial(cluster, fault, "receive", 0)
     assert not one.left_behind
     for rank, end in one.said.items():
         if rank in one.victims and fault == "kill rank 0":

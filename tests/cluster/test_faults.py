@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.host_faults.trial import trial
-from benchmarks.reports import OURS
 
 import unisono
 from tests.support.cluster import Cluster
@@ -33,7 +32,7 @@ SOON_S = 10.0
     ],
 )
 def test_all_name_the_culprit_and_go_on(cluster: Clusters, carrier: str, fault: str, place: str) -> None:
-    one = trial(cluster("3x1"), OURS, fault, place, 0)
+    one = trial(cluster("3x1"), fault, place, 0)
     assert not one.left_behind
     left = [rank for rank in one.said if rank not in one.victims]
     for rank, end in one.said.items():
@@ -49,7 +48,7 @@ def test_all_name_the_culprit_and_go_on(cluster: Clusters, carrier: str, fault: 
 
 @pytest.mark.parametrize("place", ["long call", "messages"])
 def test_a_link_that_is_gone_for_a_second_delays_calls_only(cluster: Clusters, carrier: str, place: str) -> None:
-    one = trial(cluster("3x1"), OURS, "gone 1 s", place, 0)
+    one = trial(cluster("3x1"), "gone 1 s", place, 0)
     assert not one.left_behind
     assert [(end.error, end.after) for end in one.said.values()] == [("", "same group")] * 3
 
