@@ -6,28 +6,10 @@ import re
 import sys
 from pathlib import Path
 
-from benchmarks.first_call import FIRST, OTHER, ROWS, bench_first_call, first_call_markdown
+from benchmarks.first_call import FIRST, OTHER, ROWS, bench_first_call
 from benchmarks.reports import GLOO, OURS
 
 from tests.support.namespaces import why_no_namespaces
-
-
-def test_each_part_has_its_row_and_all_of_them_a_sum() -> None:
-    turns = [{"imports": 3.0, "meeting": 1.5, "wall": 20.0}, {"imports": 5.0, "meeting": 1.5, "wall": 30.0}]
-    gloo = {"torch's store": 2.0, "wall": 4.0}
-    over = {GLOO: [gloo], OURS: [{"meeting": 2.5, "the sentinel itself": 7.0, "wall": 9.0}]}
-    lines = first_call_markdown({"machine": "x"}, {GLOO: [gloo], OURS: turns}, {"1+1": over})
-    cut = lines.index("### 1+1")
-    assert [line for line in lines[cut:] if line.startswith(("| all", "| the sentinel"))] == [
-        "| all | 2.0 (2.0) | 2.5 (2.5) |",
-        "| the sentinel itself |  | 7.0 (7.0) |",
-    ]
-    lines = lines[:cut]
-    rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines if line.startswith("| ")}
-    assert rows["imports"] == "| imports |  | 4.0 (3.0) |"
-    assert rows["torch's store"] == "| torch's store | 2.0 (2.0) |  |"
-    assert rows["all"] == "| all | 2.0 (2.0) | 5.5 (4.5) |"
-    assert rows["wall"] == "| wall | 4.0 (4.0) | 25.0 (20.0) |"
 
 
 def test_a_run(tmp_path: Path) -> None:
