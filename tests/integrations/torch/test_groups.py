@@ -23,14 +23,6 @@ from tests.support.worlds import Worlds
 from unisono.engine.memory.arena import ENTRIES
 
 
-def test_names(ranks: TorchRanks) -> None:
-    def work() -> tuple[Any, ...]:
-        return dist.get_backend(), dist.get_rank(), dist.get_world_size(), dist.group.WORLD.name()
-
-    assert ranks(2)(work) == [("unisono", 0, 2, "unisono"), ("unisono", 1, 2, "unisono")]
-    assert ranks(2, "UNISONO")(work)[1][0] == "unisono"
-
-
 @pytest.mark.ranks(4, backend="unisono")
 def test_sub_groups() -> None:
     me = dist.get_rank()
@@ -101,15 +93,6 @@ def test_many_sub_groups_leave_nothing_behind() -> None:
     assert more["threads"] <= 2, more  # that come and go
     assert more["keys"] <= 2, more  # of the last group: who has read it deletes them
     assert more["groups"] == 0, more
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_gloo_beside_it() -> None:
-    group = dist.new_group(backend="gloo")
-    for where in (None, group):
-        tensor = torch.tensor([1.0 + dist.get_rank()])
-        dist.all_reduce(tensor, group=where)
-        assert tensor.item() == 3.0
 
 
 def test_ours_beside_gloo(ranks: TorchRanks) -> None:

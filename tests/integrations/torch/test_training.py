@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,33 +62,6 @@ def test_an_error_within_backward_reaches_the_user() -> None:
 
 
 @pytest.mark.ranks(2, backend="unisono")
-def test_sharded_training(tmp_path: Path) -> None:
-    from torch.distributed import checkpoint
-    from torch.distributed.fsdp import fully_shard
-
-    bare = model()
-    alone = copy.deepcopy(bare)
-    for layer in bare:
-        if isinstance(layer, nn.Linear):
-            fully_shard(layer)
-    fully_shard(bare)
-    data = torch.randn(4, 16, generator=torch.Generator().manual_seed(5))
-    for one in (bare, alone):
-        one(data).square().mean().backward()
-    gradient = bare[0].weight.grad.full_tensor()
-    assert torch.allclose(gradient, alone[0].weight.grad, atol=1e-6)
-    checkpoint.save(bare.state_dict(), checkpoint_id=str(tmp_path / "saved"))
-    with torch.no_grad():
-        for parameter in bare.parameters():
-            parameter.zero_()
-    state = bare.state_dict()
-    checkpoint.load(state, checkpoint_id=str(tmp_path / "saved"))
-    bare.load_state_dict(state)
-    assert torch.equal(bare[0].weight.full_tensor(), alone[0].weight)
-    checkpoint.async_save(bare.state_dict(), checkpoint_id=str(tmp_path / "later")).result()
-
-
-@pytest.mark.ranks(2, backend="unisono")
 def test_functional_collectives() -> None:
     from torch.distributed import _functional_collectives as functional
 
@@ -107,15 +78,3 @@ def test_functional_collectives() -> None:
         assert one.tolist() == [1.0, 1.0, 2.0, 2.0]
     for one in functional.reduce_scatter_tensor_coalesced([ones, ones], "sum", [0, 0], world):
         assert one.tolist() == [3.0]
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_compiled_code() -> None:
-    def step(tensor: torch.Tensor) -> torch.Tensor:
-        doubled = tensor * 2
-        dist.all_reduce(doubled)
-        return doubled + 1
-
-    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
-    for k in range(3):
-        assert compiled(torch.full((4,), k + dist.get_rank() + 1.0)).tolist() == [4.0 * k + 7.0] * 4
