@@ -8,9 +8,8 @@ python -m benchmarks.busy             ranks beside processes that compute, late 
 python -m benchmarks.first_call       the first call of a fresh process by part, beside Gloo (`make bench-first-call`)
 python -m benchmarks.leaks            what a thousand worlds leave (`make leaks`)
 python -m benchmarks.chaos            every fault at every row, then faults in live ranks (`make chaos`)
-python -m benchmarks.faults           the same faults over our backend, Gloo and torchft (`make faults`)
+python -m benchmarks.faults           the same faults over our backend and Gloo (`make faults`)
 python -m benchmarks.faults.watched   faults in groups of Gloo, watched and not (`make faults`)
-python -m benchmarks.watched_calls    what a call of Gloo costs more where it is watched
 python -m benchmarks.kills            a training with random kills, and its replay (`make kills`)
 python -m benchmarks.hosts            collectives over hosts, beside flat Gloo and Open MPI (`make bench-hosts`)
 python -m benchmarks.host_steps       training steps over hosts, beside Gloo (`make bench-host-steps`)

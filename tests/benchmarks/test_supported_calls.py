@@ -9,9 +9,8 @@ import pytest
 import torch
 from benchmarks.reports import OURS
 from benchmarks.supported_calls import attempts
-from benchmarks.supported_calls.__main__ import dtype_table, markdown
+from benchmarks.supported_calls.__main__ import dtype_table, markdown, try_torch_like
 from benchmarks.supported_calls.attempts import ALL_DTYPES, COMBINING, MOVING, OPS, SITUATIONS, TRIES, Try
-from benchmarks.supported_calls.libraries import try_torch_like
 
 import unisono
 from unisono.calls.ops import check_op_dtype, premul_sum, resolve
