@@ -318,20 +318,3 @@ def test_a_message_that_was_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(unisono.RankFailed):
         unisono.run(work, 2)
     assert "rank 0: recv 12 B from 1, tag 5, in group 'world'" in text_in(tmp_path)
-
-
-def test_an_error_has_the_last_calls_of_a_traced_rank_that_has_died(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def work() -> None:
-        rank = unisono.get_rank()
-        unisono.all_reduce(torch.full((2,), rank + 1.0), "max")
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        unisono.barrier()
-
-    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
-    with pytest.raises(unisono.RankFailed) as raised:
-        unisono.run(work, 2)
-    assert "#1 all_reduce(float32[2], max) (first at " in str(raised.value)
-    assert "ranks 0, 1 left it" in str(raised.value)

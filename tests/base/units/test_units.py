@@ -13,7 +13,7 @@ import unisono
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
-from unisono.base.units import format_bytes, parse_bytes, ranks_text
+from unisono.base.units import format_bytes, parse_bytes
 
 pytestmark = pytest.mark.quick
 
@@ -44,13 +44,6 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 )  # fmt: skip
 def test_a_size_is_shown_as_its_user_gave_it(given: str, text: str) -> None:
     assert format_bytes(parse_bytes(given), like=given) == text
-
-
-def test_ranks() -> None:
-    assert ranks_text([1]) == "rank 1"
-    assert ranks_text(range(1, 3)) == "ranks 1, 2"
-    assert ranks_text(range(9), 2) == "ranks 0, 1 and 7 more"
-    assert ranks_text([4], 2) == "rank 4"
 
 
 @pytest.mark.parametrize(

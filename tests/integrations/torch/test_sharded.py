@@ -59,18 +59,3 @@ def test_sharded_within_and_replicated_between(ranks: TorchRanks) -> None:
         return losses(whole, 1 + dist.get_rank())
 
     assert ranks(4)(work) == ranks(4, "gloo")(work)
-
-
-def test_an_optimizer_in_pieces(ranks: TorchRanks) -> None:
-    def work() -> tuple[list[float], int]:
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-
-        wrapped = nn.parallel.DistributedDataParallel(model())
-        optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.Adam, lr=0.01)
-        seen = losses(wrapped, 1 + dist.get_rank(), optimizer)
-        optimizer.consolidate_state_dict(1)
-        return seen, len(optimizer.state_dict()["state"]) if dist.get_rank() == 1 else 0
-
-    ours = ranks(2)(work)
-    assert ours == ranks(2, "gloo")(work)
-    assert ours[1][1] == len(list(model().parameters()))

@@ -21,7 +21,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import unisono
 from unisono import init, run, world
@@ -172,12 +171,3 @@ def test_importable_functions_travel_by_name():
 def test_a_module_on_no_path_travels_by_value_even_behind_other_objects(stray):
     assert elsewhere(pack(functools.partial(stray.helper, 2))) == "42"
     assert elsewhere(pack(lambda: stray.Thing().worth)) == "7"
-
-
-def test_tensors_travel_by_value():
-    source = torch.arange(7.0)
-    copy = unpack(pack({"t": source, "half": source.to(torch.bfloat16)}))
-    source.zero_()
-    assert copy["t"].tolist() == list(range(7))
-    assert copy["half"].dtype is torch.bfloat16
-    assert not copy["t"].is_shared()

@@ -111,11 +111,6 @@ def test_names_are_escaped() -> None:
     assert (title.text or "").startswith("<a & b>")
 
 
-def test_what_nobody_could_read_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="draw fewer ranks"):
-        svg(CATALOGUE["all_reduce.ring"].schedule(32))
-
-
 MOVING = ["all_reduce.ring", "all_to_all.bruck", "broadcast.binomial", "barrier.dissemination", "scan.direct"]
 DOCS = Path(__file__).parents[3] / "docs"
 

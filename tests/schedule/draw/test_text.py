@@ -112,15 +112,6 @@ def test_the_last_block_holds_what_the_contract_promises(algorithm: Algorithm) -
                 assert numbers(shown, "+") == who
 
 
-def test_what_is_left_out_is_counted() -> None:
-    schedule = CATALOGUE["all_reduce.ring"].schedule(16)
-    grid = text(schedule, width=100, rounds=3, lines=6)
-    assert grid.endswith("… 27 more rounds\n")
-    assert "… 11 more lines" in grid
-    shown = int(re.findall(r"rank (\d+) +…", grid)[0]) + 1
-    assert f"… {16 - shown} more ranks" in grid
-
-
 def test_the_ring_shows_partial_sums_travelling_round() -> None:
     schedule = CATALOGUE["all_reduce.ring"].schedule(4)
     sums = [re.findall(r"▸(\S+)", "\n".join(block)) for block in blocks(text(schedule))[1:]]
