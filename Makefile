@@ -32,7 +32,7 @@ help:
 	@echo "make bench-serving   steps of a server that decodes, our backend beside Gloo, on one host and several: some minutes"
 	@echo "make leaks   a thousand worlds, failures and groups, and what their processes have: five minutes"
 	@echo "make chaos   every fault at every row, and faults in live ranks: some minutes"
-	@echo "make faults  the same faults over our backend, Gloo and, if it is installed, torchft: half an hour"
+	@echo "make faults  the same faults over our backend and over Gloo: half an hour"
 	@echo "make kills   ten minutes of training with random kills, then the same without: are the losses equal?"
 	@echo "make host-faults   faults of ranks, hosts and links, in network namespaces: half an hour; needs root and iproute2"
 	@echo "make bench-hosts   collectives over hosts in network namespaces beside Gloo; needs root and iproute2"
@@ -125,16 +125,16 @@ bench-torch: $(VENV)/ready
 	$(BIN)/python -m benchmarks.torch_backend --output benchmarks/results/{vendor}_torch.md
 
 bench-busy: $(VENV)/ready
-	$(BIN)/python -m benchmarks.busy --output benchmarks/results/{vendor}_busy.md
+	$(BIN)/python -m benchmarks.busy calls --output benchmarks/results/{vendor}_busy.md
 
 bench-late: $(VENV)/ready
-	$(BIN)/python -m benchmarks.late --output benchmarks/results/{vendor}_late.md
+	$(BIN)/python -m benchmarks.busy late --output benchmarks/results/{vendor}_late.md
 
 bench-first-call: $(VENV)/ready
 	$(BIN)/python -m benchmarks.first_call --output benchmarks/results/{vendor}_first_call.md
 
 bench-serving: $(VENV)/ready
-	$(BIN)/python -m benchmarks.serving --output benchmarks/results/{vendor}_serving.md
+	$(BIN)/python -m benchmarks.busy serving --output benchmarks/results/{vendor}_serving.md
 
 leaks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.leaks

@@ -17,7 +17,6 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 import typer
-from tests.support.lanes import with_lanes
 
 import unisono
 from unisono.schedule.algorithms import CATALOGUE
@@ -65,13 +64,8 @@ def rehearsals(most: int, part: int = 0, parts: int = 1) -> list[Rehearsed]:
     return done
 
 
-def live(call: str, fault: str, victim: int, row: int | None, folder: str, lanes: int = 0) -> None:
-    """One trial on this rank: five calls, the third with the fault. It tells what it sees.
-
-    lanes: so many threads share all copies and sums; 0: as the settings say.
-    """
-    if lanes:
-        with_lanes(lanes)
+def live(call: str, fault: str, victim: int, row: int | None, folder: str) -> None:
+    """One trial on this rank: five calls, the third with the fault. It tells what it sees."""
     group, (collective, make), meeting = unisono.init(), CALLS[call], Meeting(folder)
     me = group.rank
     for _ in range(2):
@@ -126,12 +120,12 @@ class Trial(NamedTuple):
         return bool(seen["end"] == ("refused" if self.fault == "refuse" and rank == self.victim else "mismatch"))
 
 
-def trial(rng: random.Random, fault: str, lanes: int = 0) -> Trial:
+def trial(rng: random.Random, fault: str) -> Trial:
     ranks = rng.choice([2, 3, 4])
     call, victim = rng.choice(list(CALLS)), rng.randrange(ranks)
     row = None if fault in ("refuse", "mismatch") else rng.choice([None, 0, 1])
     with tempfile.TemporaryDirectory() as folder:
-        unisono.run(live, ranks, args=(call, fault, victim, row, folder, lanes), timeout_s=60, return_exceptions=True)
+        unisono.run(live, ranks, args=(call, fault, victim, row, folder), timeout_s=60, return_exceptions=True)
         meeting = Meeting(folder)
         return Trial(fault, victim, ranks, meeting.told("fault", [victim])[victim], meeting.told("seen", range(ranks)))
 
@@ -182,7 +176,6 @@ def bench_chaos(
     most: Annotated[int, typer.Option(min=2, help="Ranks of the largest rehearsal.")] = 8,
     trials: Annotated[int, typer.Option(min=0, help="Live trials of each fault.")] = 80,
     seconds: Annotated[float, typer.Option(help="For how long to look for false alarms.")] = 10.0,
-    lanes: Annotated[int, typer.Option(help="Lanes of each rank in live trials, whatever the size of a call.")] = 0,
     output: Output = None,
 ) -> None:
     """Try every fault at every row in one process, and faults at random places in live ranks."""
@@ -191,7 +184,7 @@ def bench_chaos(
     parts = len(os.sched_getaffinity(0))
     shares = unisono.run(lambda: rehearsals(most, unisono.get_rank(), parts), parts, timeout_s=None)
     rehearsed = list(itertools.chain(*shares))
-    tried = [trial(rng, fault, lanes) for fault in FAULTS for _ in range(trials)]
+    tried = [trial(rng, fault) for fault in FAULTS for _ in range(trials)]
     alarms = {}
     for share in (4, 8):
         with hogs(1):

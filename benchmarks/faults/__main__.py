@@ -1,20 +1,209 @@
-"""The same faults over our backend, Gloo and torchft: `python -m benchmarks.faults`."""
+"""The same faults over our backend and Gloo: `python -m benchmarks.faults`."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
+import torch
+import torch.distributed as dist
 import typer
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # not in torch's __all__
 
+import unisono
 from unisono.base.units import format_seconds
+from unisono.integrations.torch import register
 
-from ..reports import Output, counted, describe, grouped, hand_in, head, table
-from .trial import CALLS, CONTENDERS, DEADLY, DETAIL, FAULTS, LIMIT_S, RANKS, TORCHFT, Trial, possible, trial
+from ..meeting import Meeting, until
+from ..reports import GLOO, OURS, Output, counted, describe, grouped, hand_in, head, table
+
+DETAIL = "Gloo, DETAIL"
+"""Gloo, where torch compares each call of all ranks before it is made."""
+
+CONTENDERS = (OURS, GLOO, DETAIL)
+
+RANKS = 3
+LIMIT_S = 5.0
+"""The time-out that each contender is given. Gloo's default is 30 minutes, ours 5."""
+
+CALLS = ("all_reduce", "broadcast", "send/recv", "barrier")
+"""In a broadcast, and where messages are sent, it is the victim who has the data, and the others who wait."""
+
+FAULTS = ("exit", "SIGKILL", "SIGSTOP", "longer", "shorter", "refused", "late")
+"""What happens to the victim instead of its call, or in it: `longer` and `shorter` are tensors of twice and half the
+size, `refused` a call whose argument raises an error, after which it goes on with the next one, `late` is 1 s."""
+
+DEADLY = ("exit", "SIGKILL", "SIGSTOP")
+"""After these the victim is not there any more."""
+
+_COUNT, _LATE_S, _MOST_S = 25_000, 1.0, 60.0
+
+
+class Trial(NamedTuple):
+    """seen: what each rank has told, by number; a rank that did not come to its end is missing.
+
+    ended: by rank, in words, how its function has failed.
+    """
+
+    contender: str
+    fault: str
+    call: str
+    victim: int
+    seen: dict[int, dict[str, Any]]
+    ended: dict[int, str]
+
+
+def possible(fault: str, call: str) -> bool:
+    """A barrier has no size, and no argument that could be wrong."""
+    return call != "barrier" or fault not in ("longer", "shorter", "refused")
+
+
+def trial(contender: str, fault: str, call: str, victim: int) -> Trial:
+    """Run it on new processes. They meet at a store that none of them holds, so that none takes it along."""
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = folder, contender, fault, call, victim, store.port
+        ends = unisono.run(_live, RANKS, args=arguments, timeout_s=60, return_exceptions=True)
+        seen = Meeting(folder).told("end", range(RANKS))
+        ended = {rank: str(end.__cause__) for rank, end in enumerate(ends) if isinstance(end, unisono.RankFailed)}
+    return Trial(contender, fault, call, victim, seen, ended)
+
+
+def _start(name: str, port: int, prefix: str, members: Sequence[int]) -> None:
+    """Make a group of these ranks, which meet under this prefix of the store."""
+    limit, rank = timedelta(seconds=LIMIT_S), members.index(unisono.get_rank())
+    if name == OURS:
+        register()  # torch does it by itself where the package is installed
+    elif name == DETAIL:
+        c10d.set_debug_level(c10d.DebugLevel.DETAIL)
+    store = PrefixStore(prefix, TCPStore("127.0.0.1", port, None, False, limit))
+    backend = "unisono" if name == OURS else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=len(members), timeout=limit)
+
+
+def _go_on(name: str, port: int, left: Sequence[int]) -> None:
+    """Make a group of these ranks; each of them calls this."""
+    if name == OURS and len(left) < RANKS:
+        dist.shrink_group([rank for rank in range(RANKS) if rank not in left])
+    else:
+        dist.destroy_process_group()
+        _start(name, port, "again", left)
+
+
+def _live(folder: str, name: str, fault: str, call: str, victim: int, port: int) -> None:
+    """One rank of a trial: three rounds of the call, the second one with the fault."""
+    me = unisono.get_rank()
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    meeting = Meeting(folder)
+    pids = _hear(meeting, "pid", os.getpid(), dict.fromkeys(range(RANKS), 0))
+    _start(name, port, "first", range(RANKS))
+    player = _Player(call, me, victim, meeting)
+    player.play(1)
+    _hear(meeting, "ready", None, pids)
+    if me == victim and fault == "late":
+        time.sleep(_LATE_S)
+    rounds = [player.play(2, fault if me == victim else "")]
+    if fault not in DEADLY:
+        rounds.append(player.play(3))
+    alive = {rank: pid for rank, pid in pids.items() if rank != victim or fault not in DEADLY}
+    heard = _hear(meeting, "called", rounds, alive)
+    same = len(heard) == RANKS and all(theirs[-1]["data"] == "right" for theirs in heard.values())
+    end: dict[str, Any] = {"rounds": rounds, "same group": same}
+    if not same:
+        began = time.monotonic()
+        try:
+            _go_on(name, port, sorted(heard))
+            tensor = torch.full((_COUNT,), 2.0**me)
+            dist.all_reduce(tensor)
+            right = bool((tensor == sum(2.0**rank for rank in heard)).all())
+            end |= {"new group": time.monotonic() - began} if right else {"refusal": "wrong data"}
+        except Exception as error:  # noqa: BLE001  this one, too, has its own classes
+            end["refusal"] = f"{type(error).__name__}: {error}"
+    _hear(meeting, "end", end, {rank: pids[rank] for rank in heard})
+    if fault == "SIGSTOP" and me == min(heard):
+        os.kill(pids[victim], signal.SIGKILL)
+
+
+def _hear(meeting: Meeting, stage: str, value: Any, pids: Mapping[int, int]) -> dict[int, Any]:
+    """Tell, then wait until each of these ranks has told, or has ended; what they told."""
+    meeting.tell(f"{stage} {unisono.get_rank()}", value)
+    until(lambda: all(meeting.has(f"{stage} {rank}") or _has_ended(pid) for rank, pid in pids.items()), _MOST_S)
+    return meeting.told(stage, pids)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return bool(pid) and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+class _Player:
+    """Makes the calls of one rank, each with data of its own, and looks at what came."""
+
+    def __init__(self, call: str, me: int, victim: int, meeting: Meeting) -> None:
+        self._call, self._me, self._victim, self._meeting = call, me, victim, meeting
+
+    def play(self, number: int, fault: str = "") -> dict[str, Any]:
+        if fault == "exit":
+            os._exit(3)
+        if fault in DEADLY:
+            os.kill(os.getpid(), getattr(signal, fault))
+        count = {"longer": 2 * _COUNT, "shorter": _COUNT // 2}.get(fault, _COUNT)
+        tensor = torch.full((count,), 10.0 * number + self._me)
+        if self._me == self._victim and fault != "refused":
+            self._meeting.tell(f"entered {number}")
+        began = time.monotonic()
+        try:
+            self._make(tensor, refused=fault == "refused")
+        except Exception as error:  # noqa: BLE001  each contender has its own classes
+            text = str(error)
+            return {
+                "data": "error", "seconds": time.monotonic() - began, "error": type(error).__name__,
+                "names": bool(re.search(rf"\brank {self._victim}\b", text, re.IGNORECASE)), "text": text,
+            }  # fmt: skip
+        return {"data": "right" if self._right(tensor, number) else "wrong", "seconds": time.monotonic() - began}
+
+    def _make(self, tensor: torch.Tensor, *, refused: bool) -> None:
+        """The call. refused: with an argument that raises an error, such as an operation that floats do not have."""
+        victim = self._victim
+        if refused and self._call != "all_reduce":
+            tensor = tensor.to_sparse()
+        if self._call == "all_reduce":
+            dist.all_reduce(tensor, dist.ReduceOp.BAND if refused else dist.ReduceOp.SUM)
+        elif self._call == "broadcast":
+            dist.broadcast(tensor, victim)
+        elif self._call == "barrier":
+            dist.barrier()
+        elif self._me != victim:
+            dist.recv(tensor, victim)
+        else:
+            for rank in range(RANKS):
+                if rank != victim:
+                    dist.send(tensor, rank)
+
+    def _right(self, tensor: torch.Tensor, number: int) -> bool:
+        """Is it what this call should give? A barrier must not end before the victim has come."""
+        if not self._meeting.has(f"entered {number}"):
+            return False
+        if self._call == "barrier":
+            return True
+        one = 10.0 * number
+        expected = sum(one + rank for rank in range(RANKS)) if self._call == "all_reduce" else one + self._victim
+        return tensor.numel() == _COUNT and bool((tensor == expected).all())
+
 
 _HOW = f"""\
 {RANKS} ranks, float32, 100 KB, the same program for all; a time-out of {LIMIT_S:.0f} s for each (Gloo's default is 30
@@ -27,28 +216,22 @@ The time is that of a call of the others, from its start to its error. An error 
 words "rank" and that number. When all that are left have heard, and have been told by the benchmark who is left, they
 try to go on: with a third call in the same group, or else in a new group, whose time runs until its first `all_reduce`
 has the right result. Ours is made by `dist.shrink_group`; Gloo's by `destroy_process_group` and `init_process_group`,
-torchft's by `reconfigure_with_store`, at a store that no rank holds: if rank 0 held it, as it does with `env://`, it
-would die with rank 0. `{DETAIL}`: with `TORCH_DISTRIBUTED_DEBUG=DETAIL`, with which torch compares the calls first."""
-
-_LONGEST = 300
+at a store that no rank holds: if rank 0 held it, as it does with `env://`, it would die with rank 0. `{DETAIL}`: with
+`TORCH_DISTRIBUTED_DEBUG=DETAIL`, with which torch compares the calls first."""
 
 
 def faults_markdown(machine: Mapping[str, str], trials: Sequence[Trial]) -> list[str]:
     names = list(dict.fromkeys(one.contender for one in trials))
     lines = head("The same faults, side by side", machine, _HOW)
-    if TORCHFT not in names:
-        lines += ["", "torchft is not installed here."]
     lines += ["", "## In short", *table(["", *names], _summary(trials, names))]
     lines += ["", "## Each fault in each call"]
     lines += ["", "Above, what the others saw; below, how the ranks that are left went on."]
     lines += table(["fault", "call", *names], _rows(trials, names))
-    lines += [
-        "",
+    return [
+        *lines, "",
         "A send that is refused sends nothing; so, over all of them, the receiver takes the next message for it, and "
         "waits for that one.",
-        "", "## What the errors say", "", "The first of each kind, as rank 0, or 1, saw it in an `all_reduce`.",
     ]  # fmt: skip
-    return lines + table(["fault", *names], _quotes(trials, names))
 
 
 def _first(one: Trial, rank: int) -> dict[str, Any] | None:
@@ -147,25 +330,6 @@ def _way(one: Trial) -> str:
     if not one.seen or not all("new group" in end for end in one.seen.values()):
         return "does not go on"
     return "new group of the rest" if _aborted([one]) else "new group"
-
-
-def _quotes(trials: Sequence[Trial], names: Sequence[str]) -> Iterator[list[str]]:
-    for (fault,), of_fault in grouped((one for one in trials if one.call == "all_reduce"), "fault").items():
-        cells = []
-        for name in names:
-            mine = [one for one in of_fault if one.contender == name]
-            said = [f"{error['error']}: {error['text']}" for error in _saw(mine)]
-            aborted = [one for one in mine if _aborted([one])]
-            said += [one.printed[rank] for one in aborted for rank in one.ended if rank not in one.seen]
-            cells.append(_short(said[0]) if said else "")
-        if any(cells):
-            yield [fault, *cells]
-
-
-def _short(text: str) -> str:
-    """One line of it, without the folder of this repository, and without what a table would take for its own."""
-    line = " ".join(text.replace(f"{Path.cwd()}/", "").split()).replace("|", "\\|")
-    return line if len(line) <= _LONGEST else line[:_LONGEST] + " …"
 
 
 def bench_faults(

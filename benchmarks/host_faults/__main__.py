@@ -2,25 +2,222 @@
 
 from __future__ import annotations
 
-import json
+import os
+import signal
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from pathlib import Path
-from typing import Annotated
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from itertools import product
+from typing import Annotated, NamedTuple
 
 import typer
 from tests.support.cluster import Cluster, why_not
 
+import unisono
 from unisono.schedule import Hosts
 
-from ..reports import GLOO, OURS, Output, counted, describe, grouped, hand_in, head, median_and_most, table
-from .rank import LATE_PLACES, PLACES
-from .trial import FAULTS, Ended, Trial, trial
+from ..meeting import Meeting, until
+from ..reports import Output, counted, describe, grouped, hand_in, head, median_and_most, table
+from .rank import LATE_PLACES, PLACES, Role, play
 
-_GLOO_FAULTS, _GLOO_PLACES, _GLOO_LIMIT_S = ("kill", "stop", "cut link"), ("gate", "receive", "long call"), 20.0
-"""With stops and cuts, Gloo waits for its time-out."""
+FAULTS = {
+    "kill": "SIGKILL to a rank", "kill rank 0": "the same, to the rank that holds the store",
+    "stop": "SIGSTOP to a rank, SIGCONT when all others have ended", "Ctrl-C": "SIGINT to a rank that waits",
+    "late": "nothing happens, but time is up", "cut link": "a host's cable is pulled, and stays so",
+    "cut switch": "all cables", "cut pair": "the link between two hosts, of three",
+    "kill host": "SIGKILL to all ranks of a host and its sentinel",
+    "kill sentinel": "SIGKILL to a host's sentinel alone",
+    "stop host": "SIGSTOP to all ranks of a host and its sentinel, SIGCONT when all others have ended",
+    "gone 1 s": "a cable is pulled, and plugged in again after one second", "gone 10 s": "after ten seconds",
+}  # fmt: skip
+"""What happens."""
+
+_OF_HOSTS = {"cut link", "cut switch", "cut pair", "kill host", "kill sentinel", "stop host", "gone 1 s", "gone 10 s"}
+_SHORT_LIMIT_S, _LIMIT_S = 4.0, 15.0
+_UNDER_WAY = 3 << 20
+"""Bytes that have left a host when a long call or long messages are under way."""
+_SETTLE_S, _MISSED_S = 0.3, 2.5
+_RATE = "200mbit"
+_MOST_S, _LEFT_S = 60.0, 5.0
+_ports = iter(range(29700, 32700))
+
+
+class Ended(NamedTuple):
+    """What a rank has said. after_s: since the fault; None: it has said nothing."""
+
+    after_s: float | None
+    error: str = ""
+    text: str = ""
+    named: Sequence[int] = ()
+    after: str = ""
+    left: Sequence[int] = ()
+    seconds: float = 0.0
+
+
+class Trial(NamedTuple):
+    """victims: the ranks that the fault is about. absent: those who begin late. left_behind: the commands of processes
+    on the hosts, after the end.
+    """
+
+    fault: str
+    place: str
+    victims: Sequence[int]
+    absent: Sequence[int]
+    said: dict[int, Ended]
+    left_behind: Sequence[str]
+
+
+def trial(cluster: Cluster, fault: str, place: str, number: int) -> Trial:
+    """Run it. number: of the trial; victims take turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        one = _Running(cluster, fault, place, number, folder)
+        watching = threading.Thread(target=one.watch)
+        watching.start()
+        unisono.run(play, cluster.hosts.ranks, (folder, one.role), timeout_s=2 * _MOST_S, return_exceptions=True)
+        watching.join()
+    return Trial(fault, place, one.victims, tuple(sorted(one.role.late)), one.said, _left_behind(cluster))
+
+
+class _Running:
+    """One trial, by who watches it. said: by rank, what each has said at the end."""
+
+    def __init__(self, cluster: Cluster, fault: str, place: str, number: int, folder: str) -> None:
+        self._cluster, self._fault, self._meeting = cluster, fault, Meeting(folder)
+        hosts = cluster.hosts
+        self._host = number % len(hosts.members)
+        if fault in ("kill rank 0", "kill"):
+            self._host = 0 if fault == "kill rank 0" else 1 + number % (len(hosts.members) - 1)
+        self._next = (self._host + 1) % len(hosts.members)
+        here, there = hosts.members[self._host], hosts.members[self._next]
+        absent = others = here[0]
+        self.victims: tuple[int, ...] = (there[0] if fault == "Ctrl-C" else absent,)
+        if fault in _OF_HOSTS:
+            others = there[0] if len(here) > 1 else absent
+            self.victims = here
+            if fault == "cut pair":  # the later one of the two has to go
+                self.victims = hosts.members[max(self._host, self._next)]
+        limit = _SHORT_LIMIT_S if fault in ("stop", "late") else _LIMIT_S
+        self.role = Role(hosts, tuple(cluster.names), next(_ports), place, absent, others, limit)
+        self._ranks, self._pids = set(range(hosts.ranks)), dict[int, int]()
+        self.said = dict.fromkeys(self._ranks, Ended(None))
+
+    def watch(self) -> None:
+        """Wait until the ranks wait, let it happen, and take down what they say."""
+        ranks, under_way, began = self._ranks, self.role.place in ("long call", "messages"), 0.0
+        try:
+            if under_way:
+                self._cluster.rate(_RATE)
+            if not until(lambda: self._meeting.told("waits", ranks).keys() == ranks, _MOST_S):
+                return
+            before = self._cluster.sent(self._host)
+            self._pids = self._meeting.told("waits", ranks)
+            if under_way:
+                until(lambda: self._cluster.sent(self._host) - before > _UNDER_WAY, _MOST_S)
+            else:
+                time.sleep(_SETTLE_S)
+            began = time.monotonic()
+            dead, stopped = self._happen()
+            if self._fault == "kill sentinel":
+                time.sleep(_MISSED_S)  # without it calls go on well until it is missed
+            if self._fault != "late":
+                self._meeting.tell("go")
+            self._until_told(ranks - dead - stopped - (self.role.late if self._fault == "late" else set()))
+            for pid in self._all_pids(stopped):
+                os.kill(pid, signal.SIGCONT)
+            self._meeting.tell("go")
+            self._until_told(ranks - dead)
+        finally:
+            self._mend()
+            self._meeting.tell("over")
+            told = self._meeting.told("told", ranks)
+            self.said |= {rank: Ended(end.pop("at") - began, **end) for rank, end in told.items()}
+            self._signal(self._pids.keys() - told.keys(), signal.SIGKILL)  # so that the trial ends
+
+    def _happen(self) -> tuple[set[int], set[int]]:
+        """The fault. Returns the ranks that are dead, and those that are stopped."""
+        cluster, host, victims = self._cluster, self._host, set(self.victims)
+        match self._fault:
+            case "kill" | "kill rank 0":
+                self._signal(victims, signal.SIGKILL)
+                return victims, set()
+            case "kill host":
+                _kill(self._all_pids(victims), signal.SIGKILL)
+                return victims, set()
+            case "kill sentinel":
+                _kill(self._sentinels(), signal.SIGKILL)
+            case "stop":
+                self._signal(victims, signal.SIGSTOP)
+                return set(), victims
+            case "stop host":
+                _kill(self._all_pids(victims), signal.SIGSTOP)
+                return set(), victims
+            case "Ctrl-C":
+                self._signal(victims, signal.SIGINT)
+            case "cut link":
+                cluster.cut(host)
+            case "cut switch":
+                for each in range(len(cluster.names)):
+                    cluster.cut(each)
+            case "cut pair":
+                cluster.cut_pair(host, self._next)
+            case "gone 1 s" | "gone 10 s":
+                cluster.cut(host)
+                self._meeting.tell("go")
+                time.sleep(float(self._fault.split()[1]))
+                cluster.mend(host)
+        return set(), set()
+
+    def _mend(self) -> None:
+        cluster, hosts = self._cluster, range(len(self._cluster.names))
+        cluster.rate("none")
+        if self._fault in ("cut link", "cut switch"):
+            for host in hosts if self._fault == "cut switch" else [self._host]:
+                cluster.mend(host)
+        elif self._fault == "cut pair":
+            cluster.mend_pair(self._host, self._next)
+
+    def _signal(self, ranks: Iterable[int], number: int) -> None:
+        _kill([self._pids[rank] for rank in ranks], number)
+
+    def _all_pids(self, ranks: set[int]) -> list[int]:
+        """The processes of these ranks; if they are all of a host, its sentinel's, too."""
+        pids = [self._pids[rank] for rank in ranks]
+        return pids + (self._sentinels() if self._fault in _OF_HOSTS and ranks else [])
+
+    def _sentinels(self) -> list[int]:
+        return [pid for pid in self._cluster.processes(self._host) if pid not in self._pids.values()]
+
+    def _until_told(self, ranks: set[int]) -> None:
+        until(lambda: self._meeting.told("told", ranks).keys() == ranks, _MOST_S)
+
+
+def _kill(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _left_behind(cluster: Cluster) -> tuple[str, ...]:
+    """Processes that do not end within some seconds. They are killed, so that the next trial is its own."""
+
+    def found() -> list[int]:
+        return [pid for host in range(len(cluster.names)) for pid in cluster.processes(host)]
+
+    until(lambda: not found(), _LEFT_S)
+    pids = found()
+    left = tuple(map(_command, pids))
+    _kill(pids, signal.SIGKILL)
+    return left
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().replace(b"\0", b" ").decode(errors="replace")[:80]
+    return "that has just ended"
+
 
 _HOW = """\
 Hosts are network namespaces of this machine, joined by a switch; links have 200 Mbit/s where long messages are under
@@ -45,11 +242,7 @@ def host_faults_markdown(machine: Mapping[str, str], shape: str, trials: Sequenc
     lines = [*head("Faults over several hosts", machine, how), ""]
     lines += [f"- `{name}`: {text}" for name, text in FAULTS.items()]
     titles = ["fault", "place", "trials", "errors", "names", "after", "goes on", "left out", "same", "left"]
-    lines += table(titles, _rows([one for one in trials if one.engine == OURS], hosts))
-    if flat := [one for one in trials if one.engine == GLOO]:
-        lines += ["", "## Flat Gloo", "", "The same over one group of torch's Gloo, with a time-out of 20 s."]
-        lines += table(["fault", "place", "trials", "ranks that end", "after", "what they say"], _gloo(flat))
-    return lines
+    return lines + table(titles, _rows(trials, hosts))
 
 
 def _survivors(one: Trial) -> dict[int, Ended]:
@@ -88,54 +281,25 @@ def _rows(trials: Sequence[Trial], hosts: Hosts) -> Iterator[list[str]]:
         ]  # fmt: skip
 
 
-def _gloo(trials: Sequence[Trial]) -> Iterator[list[str]]:
-    for (fault, place), found in grouped(trials, "fault", "place").items():
-        ends = [end for one in found for end in _survivors(one).values()]
-        told = [end for end in ends if end.after_s is not None]
-        said = Counter(end.text.partition("] ")[2].partition(". This")[0].partition(" [")[0][:60] for end in told)
-        words = "; ".join(f"{text or 'nothing'} ×{count}" for text, count in said.most_common(2))
-        times = median_and_most([end.after_s for end in told if end.after_s is not None])
-        yield [fault, place, str(len(found)), f"{len(told)} of {len(ends)}", times, words.replace("|", "/")]
-
-
 def bench_host_faults(
     *,
     shape: Annotated[str, typer.Option(help="Hosts.")] = "3x2",
     trials: Annotated[int, typer.Option(min=1, help="Trials of each fault in each place.")] = 3,
     faults: Annotated[str, typer.Option(help="Which faults.")] = ",".join(FAULTS),
     places: Annotated[str, typer.Option(help="Where ranks wait.")] = ",".join(PLACES),
-    engines: Annotated[str, typer.Option(help="Which engines.")] = f"{OURS},{GLOO}",
-    record: Annotated[Path | None, typer.Option(help="Append the trials here, and report all that are there.")] = None,
     output: Output = None,
 ) -> None:
     """Let something happen while ranks wait, and see what each of them says, when, and what is left behind."""
     if reason := why_not():
         sys.exit(reason)
-    machine, done = describe(), _recorded(record)
+    machine, done = describe(), list[Trial]()
     with closing(Cluster(Hosts.parse(shape))) as cluster:
-        for engine in engines.split(","):
-            for fault in faults.split(","):
-                for place in places.split(","):
-                    if engine == GLOO and (fault not in _GLOO_FAULTS or place not in _GLOO_PLACES):
-                        continue
-                    if fault == "late" and place not in LATE_PLACES:
-                        continue
-                    for number in range(trials if engine == OURS else 1):
-                        limit = _GLOO_LIMIT_S if engine == GLOO else None
-                        one = trial(cluster, engine, fault, place, number, limit)
-                        done.append(one)
-                        if record is not None:
-                            with record.open("a") as file:
-                                file.write(json.dumps(one) + "\n")
-                    print(f"{engine}: {fault}, {place}", file=sys.stderr, flush=True)
+        for fault, place in product(faults.split(","), places.split(",")):
+            if fault == "late" and place not in LATE_PLACES:
+                continue
+            done += [trial(cluster, fault, place, number) for number in range(trials)]
+            print(f"{fault}, {place}", file=sys.stderr, flush=True)
     hand_in(host_faults_markdown(machine, shape, done), output)
-
-
-def _recorded(record: Path | None) -> list[Trial]:
-    """The trials of earlier runs."""
-    lines = record.read_text().splitlines() if record is not None and record.exists() else []
-    found = [Trial(*json.loads(line)) for line in lines]
-    return [one._replace(said={int(rank): Ended(*end) for rank, end in one.said.items()}) for one in found]
 
 
 if __name__ == "__main__":

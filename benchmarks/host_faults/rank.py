@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as torch_dist
-from tests.support.cluster import Cluster
 from tests.support.namespaces import enter, join
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # not in torch's __all__
 
 import unisono
 from unisono.calls.p2p import irecv, isend, recv, send
 from unisono.schedule import Hosts
 
 from ..meeting import Meeting, until
-from ..reports import GLOO, OURS
 
 PLACES = ("gate", "send", "receive", "long call", "messages")
 """Where ranks wait when it happens. `gate`: in an all_reduce, which one rank has not begun. `send`, `receive`: for that
@@ -31,8 +26,6 @@ LATE_PLACES = PLACES[:3]
 _SHORT, _LONG, _MESSAGE = 1000, 8 << 20, 1 << 20
 _TIMES = 3
 _END_S = 40.0
-dist: Any = torch_dist
-"""What torch exports of Gloo is not in its stubs."""
 
 
 class Role(NamedTuple):
@@ -40,7 +33,6 @@ class Role(NamedTuple):
     it is to be another one. limit_s: the time-out of calls.
     """
 
-    engine: str
     hosts: Hosts
     names: tuple[str, ...]
     port: int
@@ -60,8 +52,8 @@ def play(folder: str, role: Role) -> None:
     """One rank of a trial. It tells `waits R` before it waits, and `told R` when it has been told."""
     me, meeting = unisono.get_rank(), Meeting(folder)
     enter(role.names[role.hosts.host_of(me)])
-    group, store = join(me, role.hosts, role.port)
-    calls = _gloo(role, group, store) if role.engine == GLOO else _ours(role, group)
+    group, _ = join(me, role.hosts, role.port)
+    calls = _calls(role, group)
     calls["warm up"]()
     unisono.barrier()
     meeting.tell(f"waits {me}", os.getpid())
@@ -69,19 +61,17 @@ def play(folder: str, role: Role) -> None:
         until(lambda: meeting.has("go"), _END_S)
     error = _what_ends(calls[role.place], calls["gate"])
     said = {"at": time.monotonic(), "error": "" if error is None else type(error).__name__, "text": str(error or "")}
-    said |= {"named": _named(error)} | (_go_on(group, error) if role.engine == OURS else {})
-    meeting.tell(f"told {me}", said)
+    meeting.tell(f"told {me}", said | {"named": _named(error), **_go_on(group, error)})
     until(lambda: meeting.has("over"), _END_S)
-    if role.engine == OURS:
-        group.close()
-    os._exit(0)  # Gloo's threads may be in its calls
+    group.close()
+    os._exit(0)  # the carrier's threads may be in its calls
 
 
 def _what_ends(*calls: Callable[[], None]) -> BaseException | None:
     try:
         for call in calls:
             call()
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  each engine has its own classes
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  it is told
         return error
     return None
 
@@ -114,21 +104,17 @@ def _go_on(group: unisono.Group, error: BaseException | None) -> dict[str, Any]:
     return {"after": "right" if right else "wrong data", "left": left, "seconds": time.monotonic() - began}
 
 
-Calls = dict[str, Callable[[], None]]
-"""What a rank does in each place; and `warm up`."""
-
-
-def _calls(
-    role: Role, me: int, all_reduce: Callable[[torch.Tensor], Any], send: Callable[..., Any], recv: Callable[..., Any]
-) -> Calls:
-    """By three calls of an engine, the latter two with a tensor and a rank."""
+def _calls(role: Role, group: unisono.Group) -> dict[str, Callable[[], None]]:
+    """What a rank does in each place; and `warm up`."""
+    me, hosts = group.rank, role.hosts
+    group.timeout_s = role.limit_s
     peer, callers = _partners(role, me)
-    short, long, message = torch.empty(_SHORT), torch.empty(_LONG), torch.full((_MESSAGE,), float(me))
-    taken = torch.empty(_MESSAGE)
+    far = [rank for rank in range(hosts.ranks) if hosts.host_of(rank) != hosts.host_of(me)]
+    long, message, taken = torch.empty(_LONG), torch.full((_MESSAGE,), float(me)), torch.empty(_MESSAGE)
 
     def sums(tensor: torch.Tensor) -> None:
-        all_reduce(tensor.fill_(2.0**me))
-        _check(tensor, 2.0**role.hosts.ranks - 1)
+        unisono.all_reduce(tensor.fill_(2.0**me))
+        _check(tensor, 2.0**hosts.ranks - 1)
 
     def receive(rank: int) -> None:
         recv(taken, rank)
@@ -146,51 +132,30 @@ def _calls(
         if peer >= 0:
             receive(peer)
 
+    def gate() -> None:
+        sums(torch.empty(_SHORT))
+
     def long_calls() -> None:
         for _ in range(_TIMES):
             sums(long)
 
-    def short_call() -> None:
-        sums(short)
-
-    return {"gate": short_call, "send": sends, "receive": receives, "long call": long_calls, "warm up": short_call}
-
-
-def _ours(role: Role, group: unisono.Group) -> Calls:
-    me, hosts = group.rank, role.hosts
-    group.timeout_s = role.limit_s
-    calls = _calls(role, me, unisono.all_reduce, send, recv)
-    far = [rank for rank in range(hosts.ranks) if hosts.host_of(rank) != hosts.host_of(me)]
-
     def exchange(count: int, times: int) -> None:
-        message, taken = torch.full((count,), float(me)), {rank: torch.empty(count) for rank in far}
+        parts = {rank: torch.empty(count) for rank in far}
         for _ in range(times):
-            works = [isend(message, rank) for rank in far] + [irecv(taken[rank], rank) for rank in far]
+            works = [isend(message[:count], rank) for rank in far] + [irecv(parts[rank], rank) for rank in far]
             for work in works:
                 work.wait()
             for rank in far:
-                _check(taken[rank], rank)
+                _check(parts[rank], rank)
 
     def warm_up() -> None:
-        calls["gate"]()
+        gate()
         exchange(3, 1)
 
-    return {**calls, "warm up": warm_up, "messages": lambda: exchange(_MESSAGE, 2 * _TIMES)}
-
-
-def _gloo(role: Role, group: unisono.Group, store: Any) -> Calls:
-    """The same over flat Gloo, as far as it is compared."""
-    options = dist.ProcessGroupGloo._Options()  # noqa: SLF001  torch has no public way
-    own = Cluster.address(role.hosts.host_of(group.rank))
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=own)]  # noqa: SLF001
-    options._timeout = timedelta(seconds=role.limit_s)  # noqa: SLF001
-    gloo = dist.ProcessGroupGloo(PrefixStore("flat", store), group.rank, group.size, options)
-    return _calls(
-        role, group.rank,
-        lambda tensor: gloo.allreduce([tensor], dist.AllreduceOptions()).wait(),
-        lambda tensor, rank: gloo.send([tensor], rank, 0).wait(),
-        lambda tensor, rank: gloo.recv([tensor], rank, 0).wait(),
-    )  # fmt: skip
+    return {
+        "gate": gate, "send": sends, "receive": receives, "long call": long_calls, "warm up": warm_up,
+        "messages": lambda: exchange(_MESSAGE, 2 * _TIMES),
+    }  # fmt: skip
 
 
 def _partners(role: Role, me: int) -> tuple[int, list[int]]:

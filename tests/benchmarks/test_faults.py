@@ -1,11 +1,21 @@
-"""The benchmark of faults side by side: trials over our backend and over Gloo, and its report."""
+"""The benchmarks of faults: trials of each kind are right, and reports say what ranks saw. No test looks at a time."""
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import pytest
-from benchmarks.faults.__main__ import faults_markdown
-from benchmarks.faults.trial import CALLS, CONTENDERS, FAULTS, Trial, possible, trial
+import torch
+from benchmarks import chaos
+from benchmarks.faults.__main__ import Trial, faults_markdown, trial
+from benchmarks.faults.scene import Said, Seen, play
+from benchmarks.faults.watched import watched_markdown
+from benchmarks.kills import Step, _read, replay, train_with_kills
 from benchmarks.reports import GLOO, OURS
+
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.tools.testing.chaos import FAULTS
 
 ERROR = {"SIGKILL": "PeerGone", "longer": "MismatchError", "refused": "MismatchError"}
 
@@ -28,41 +38,86 @@ def test_over_gloo_the_others_go_on_in_a_new_group() -> None:
     assert "code 3" in one.ended[0]
 
 
-def test_who_is_late_is_waited_for() -> None:
-    one = trial(OURS, "late", "send/recv", 2)
-    assert all(end["same group"] for end in one.seen.values())
-    assert len(one.seen) == 3
-
-
-def test_a_barrier_has_nothing_to_be_wrong() -> None:
-    assert [fault for fault in FAULTS if not possible(fault, "barrier")] == ["longer", "shorter", "refused"]
-    assert all(possible(fault, call) for fault in FAULTS for call in CALLS if call != "barrier")
-    assert {OURS, GLOO} <= set(CONTENDERS)
-
-
-def test_the_report() -> None:
+def test_the_report_of_faults_side_by_side() -> None:
     told = {"data": "error", "seconds": 0.05, "error": "PeerGone", "names": True, "text": "rank 1 | died"}
     lied = {"data": "wrong", "seconds": 0.001}
     right = {"data": "right", "seconds": 0.001}
     gone = {rank: {"rounds": [told], "same group": False, "new group": 0.004} for rank in (0, 2)}
     same = {rank: {"rounds": [lied, right], "same group": True} for rank in range(3)}
     trials = [
-        Trial(OURS, "SIGKILL", "all_reduce", 1, gone, {1: "rank 1 was killed by signal 9 (SIGKILL)"}, {}),
-        Trial(GLOO, "SIGKILL", "all_reduce", 1, {}, {0: "waits", 1: "by signal 9 (SIGKILL)"}, {}),
-        Trial(OURS, "shorter", "broadcast", 1, same, {}, {}),
+        Trial(OURS, "SIGKILL", "all_reduce", 1, gone, {1: "rank 1 was killed by signal 9 (SIGKILL)"}),
+        Trial(GLOO, "SIGKILL", "all_reduce", 1, {}, {0: "waits", 1: "by signal 9 (SIGKILL)"}),
+        Trial(OURS, "shorter", "broadcast", 1, same, {}),
         Trial(GLOO, "longer", "all_reduce", 1, {1: {"rounds": [lied, right], "same group": False, "new group": 0.2}},
-              {0: "rank 0 was killed by signal 6 (SIGABRT)", 2: "rank 2 was killed by signal 6 (SIGABRT)"},
-              {0: "enforce fail", 2: "enforce fail"}),
+              {0: "rank 0 was killed by signal 6 (SIGABRT)", 2: "rank 2 was killed by signal 6 (SIGABRT)"}),
     ]  # fmt: skip
     text = "\n".join(faults_markdown({"date": "a day", "command": "python"}, trials))
     for words in (
-        "torchft is not installed here.",
         "| SIGKILL | all_reduce | PeerGone, named, 50 ms<br>new group 4 ms | hangs ×1, nothing ×1<br>does not go on |",
         "| shorter | broadcast | **wrong data**<br>same group |",
         "SIGABRT<br>new group of the rest 200 ms |",
         "| processes that ended by SIGABRT or the like | 0 | 2 |",
         "| other ranks whose call returned with wrong data | 2 | 0 |",
-        "PeerGone: rank 1 \\| died",
-        "| longer |  | enforce fail |",
     ):
         assert words in text
+
+
+def test_a_dead_rank_is_named_where_it_is_watched() -> None:
+    without, watched = play("is killed", watched=False), play("is killed", watched=True)
+    for rank in range(3):
+        assert without[rank].told is None
+        silent, end = without[rank].end, watched[rank].end
+        assert silent
+        assert "rank 3" not in silent.line
+        assert end
+        assert end.line.startswith("unisono.PeerGone: rank 3 (pid ")
+        assert f"killed by signal 9 (SIGKILL) while rank {rank} waited for it in all_reduce(float32[25000]" in end.line
+    assert watched[3] == without[3] == Seen(None, Said(0.0, "ended by SIGKILL"))
+
+
+def test_the_report_of_groups_that_are_watched() -> None:
+    late, early = Seen(None, Said(10.0, "Error: no | time left")), Seen(Said(0.02, "unisono: rank 3 died"), None)
+    said = Seen(Said(0.02, "unisono: rank 3 died"), Said(0.03, "unisono.PeerGone: rank 3 died"))
+    mute = Seen(None, None)
+    scenes = {"dies": ({0: late, 1: late, 2: late, 3: mute}, {0: said, 1: said, 2: said, 3: mute}),
+              "hangs": ({0: mute, 1: late, 2: mute, 3: mute}, {0: early, 1: early, 2: early, 3: mute})}  # fmt: skip
+    text = "\n".join(watched_markdown({"date": "a day"}, scenes))
+    assert "| dies | 10 s | never | 10 s | 20 ms | 20 ms | 30 ms |" in text
+    assert "| hangs | 10 s | never | never | 20 ms | 20 ms | never |" in text
+    assert (
+        "|  | 2 | 10 s: Error: no \\| time left | 20 ms: unisono: rank 3 died<br>30 ms: unisono.PeerGone: rank 3 died |"
+        in text
+    )
+    assert "|  | 3 | has not ended | has not ended |" in text
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)  # forty seconds on a machine that does nothing else
+def test_a_rehearsal_of_all_algorithms() -> None:
+    done = [*chaos.rehearsals(2, 0, 2), *chaos.rehearsals(2, 1, 2)]
+    assert sorted(name for name, _, _ in done) == sorted(CATALOGUE)
+    assert all(ends["done"] for _, tried, ends in done if tried)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_trial_in_live_ranks(fault: str) -> None:
+    assert chaos.trial(random.Random(1), fault).as_it_should
+
+
+@pytest.mark.long
+def test_a_training_with_kills_ends_with_the_bits_of_one_without() -> None:
+    done = train_with_kills(0.15, (0.5, 1.5))
+    state, losses = replay(done.worlds)
+    assert done.agree
+    assert [step.loss for world in done.worlds for step in world] == losses
+    assert state is not None
+    assert done.state is not None
+    assert torch.equal(state, done.state)
+    assert not torch.equal(state[1], torch.zeros_like(state[1]))
+
+
+def test_a_line_that_a_rank_could_not_finish_is_no_step(tmp_path: Path) -> None:
+    log = tmp_path / "0"
+    assert _read(log) == []
+    log.write_text('[7, [0, 2], "0x1.8p+1", 2.5, 1]\n[8, [0')
+    assert _read(log) == [Step(7, (0, 2), "0x1.8p+1", 2.5, 1)]

@@ -9,9 +9,8 @@ import pytest
 import torch
 from benchmarks.reports import OURS
 from benchmarks.supported_calls import attempts
-from benchmarks.supported_calls.__main__ import dtype_table, markdown
+from benchmarks.supported_calls.__main__ import dtype_table, markdown, try_torch_like
 from benchmarks.supported_calls.attempts import ALL_DTYPES, COMBINING, MOVING, OPS, SITUATIONS, TRIES, Try
-from benchmarks.supported_calls.libraries import try_torch_like
 
 import unisono
 from unisono.calls.ops import check_op_dtype, premul_sum, resolve
@@ -42,26 +41,6 @@ def test_the_document_starts_with_what_the_code_writes() -> None:
     head = "\n".join(markdown({}, [], {})).partition("\n\n## ")[0].strip()
     assert "Made by `make calls`" in head
     assert DOCUMENT.read_text().startswith(head + "\n")
-
-
-def test_equal_columns_and_equal_rows_are_written_once() -> None:
-    words = dict.fromkeys(TRIES, "right") | {Try("scan", "bool", "sum"): "wrong"}
-    words |= {Try(call, "int8", op): "raises" for call in ("reduce", "scan") for op in OPS}
-    others = ", ".join(dtype for dtype in ALL_DTYPES if dtype not in ("bool", "int8"))
-    ops, rest = ", ".join(OPS), ", ".join(op for op in OPS if op != "sum")
-    assert dtype_table(words) == [
-        "", f"| call | op | bool | int8 | {others} |", "| --- | --- | --- | --- | --- |",
-        f"| all_reduce, reduce_scatter, exscan | {ops} | right | right | right |",
-        f"| {', '.join(MOVING)} |  | right | right | right |",
-        f"| reduce | {ops} | right | raises | right |",
-        f"| scan | {rest} | right | raises | right |", "| scan | sum | wrong | raises | right |",
-    ]  # fmt: skip
-
-
-def test_the_report_says_where_and_what() -> None:
-    lines = markdown({"machine": "none"}, ["a note"], {"a": ["hangs" if one.dtype else "wrong" for one in TRIES]})
-    assert lines[1:5] == ["", "- machine: none", "- a note", ""]
-    assert [f"| {situation} | wrong |" for situation in SITUATIONS] == lines[-len(SITUATIONS) :]
 
 
 def test_a_few_tries_of_ours() -> None:
@@ -117,10 +96,3 @@ def test_only_errors_of_the_library_are_held_against_it() -> None:
     assert attempts.outcome(Try("all_reduce", "float32", "band"), Fake(nothing)) == "undefined"
     with pytest.raises(AttributeError):  # a dtype that torch does not have is a mistake of whoever tries it
         attempts.outcome(Try("all_reduce", "float31", "sum"), Fake(nothing))
-
-
-def test_one_word_for_several_ranks() -> None:
-    assert attempts.worst(["right", "right"]) == "right"
-    assert attempts.worst(["right", "raises", "wrong"]) == "wrong"
-    assert attempts.worst(["wrong", "hangs", "aborts"]) == "aborts"
-    assert attempts.worst(["no op", "no op"]) == "no op"

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.host_faults.trial import trial
-from benchmarks.reports import OURS
+from benchmarks.host_faults.__main__ import trial
 
 import unisono
 from tests.support.cluster import Cluster
@@ -23,17 +22,21 @@ SOON_S = 10.0
 
 
 @pytest.mark.parametrize(
-    ("fault", "place"),
+    ("shape", "fault", "place"),
     [
-        ("stop", "long call"),
-        ("stop host", "messages"),
-        ("cut link", "messages"),
-        ("cut pair", "long call"),
-        ("kill", "long call"),
+        ("3x1", "stop", "long call"),
+        ("3x1", "stop host", "messages"),
+        ("3x1", "cut link", "messages"),
+        ("2x2", "cut link", "gate"),
+        ("2+1", "cut link", "long call"),
+        ("3x1", "cut pair", "long call"),
+        ("3x1", "kill", "long call"),
+        ("3x1", "kill sentinel", "gate"),
     ],
 )
-def test_all_name_the_culprit_and_go_on(cluster: Clusters, carrier: str, fault: str, place: str) -> None:
-    one = trial(cluster("3x1"), OURS, fault, place, 0)
+def test_all_name_the_culprit_and_go_on(cluster: Clusters, carrier: str, shape: str, fault: str, place: str) -> None:
+    """Of two hosts the first one goes on, so it is the second that is cut off."""
+    one = trial(cluster(shape), fault, place, int(shape != "3x1"))
     assert not one.left_behind
     left = [rank for rank in one.said if rank not in one.victims]
     for rank, end in one.said.items():
@@ -49,7 +52,7 @@ def test_all_name_the_culprit_and_go_on(cluster: Clusters, carrier: str, fault: 
 
 @pytest.mark.parametrize("place", ["long call", "messages"])
 def test_a_link_that_is_gone_for_a_second_delays_calls_only(cluster: Clusters, carrier: str, place: str) -> None:
-    one = trial(cluster("3x1"), OURS, "gone 1 s", place, 0)
+    one = trial(cluster("3x1"), "gone 1 s", place, 0)
     assert not one.left_behind
     assert [(end.error, end.after) for end in one.said.values()] == [("", "same group")] * 3
 

@@ -20,10 +20,6 @@ def read(path: Path) -> Any:
     return nbformat.read(path, as_version=4)
 
 
-def test_there_are_notebooks() -> None:
-    assert len(NOTEBOOKS) == 2
-
-
 @each
 def test_outputs_are_not_kept(path: Path) -> None:
     for cell in read(path).cells:

@@ -36,12 +36,6 @@ def test_every_public_name_is_in_the_reference(site: Any) -> None:
     assert shown == set(unisono.__all__) - elsewhere
 
 
-def test_a_public_name_in_no_group_is_found(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unisono, "__all__", [*unisono.__all__, "nowhere"])
-    with pytest.raises(ValueError, match="nowhere"):
-        site("api").pages()
-
-
 @pytest.mark.parametrize("name", errors.__all__)
 def test_every_error_says_what_to_do(site: Any, name: str) -> None:
     assert site("errors").next_move(getattr(errors, name))
@@ -61,34 +55,6 @@ def test_every_algorithm_has_its_drawing(site: Any) -> None:
     for name, algorithm in CATALOGUE.items():
         assert files[f"algorithms/drawings/{name}.svg"].startswith("<svg")
         assert f"## {algorithm.name}\n" in files[f"algorithms/{algorithm.collective}.md"]
-
-
-def test_docstrings_become_valid_markup(site: Any) -> None:
-    restructured = site("docstrings").restructured
-    assert restructured(["flatten_ of *all* `x`s"]) == ["flatten\\_ of \\*all\\* ``x``\\ s"]
-    assert restructured(["so:", "", "    code_", "after"]) == ["so:", "", "::", "", "    code_", "", "after"]
-
-
-def test_parameters_become_a_list(site: Any) -> None:
-    lines = ["Sum it.", "", "tensor: the summands,", "in place. op: how (op: by name). other: no parameter."]
-    assert site("docstrings").with_parameters(lines, {"tensor": None, "op": None}) == [
-        "Sum it.",
-        "",
-        ":param tensor: the summands, in place.",
-        ":param op: how (op: by name). other: no parameter.",
-    ]
-    assert site("docstrings").with_parameters(lines, {}) == lines
-
-
-def test_pages_of_algorithms_say_what_the_names_in_their_formulas_mean(site: Any) -> None:
-    said = site("algorithms").names_in("lg + folded, at most 2 * m * F")
-    assert re.findall(r"(?:^|; )(\w+)", said) == ["m", "F", "lg", "folded"]
-    for file, text in site("algorithms").pages().items():
-        if file.endswith(".md") and "index" not in file:
-            formulas = " ".join(re.findall(r"^\| (?:rounds|bytes) \| `(.*)` \|$", text, re.MULTILINE))
-            names = set(re.findall(r"[A-Za-z_]\w*\b(?!\()", formulas)) - {"at", "most", "received"}
-            meaning = text.split("In the formulas: ")[1].split("\n")[0]
-            assert not {name for name in names if not re.search(rf"\b{name}\b", meaning)}, file
 
 
 def test_the_words_of_the_glossary_are_those_of_the_code() -> None:

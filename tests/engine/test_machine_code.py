@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import fcntl
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -186,45 +185,6 @@ def test_a_literal_is_an_integer_like_any_other() -> None:
     object_file("some", of_some)
     assert list(digits.overloads) == [(int64,)]
     assert of_some(123) == 5
-
-
-def other_pythons() -> dict[int, str]:
-    """Interpreters of other versions that this package supports, on this machine: the second number and the path."""
-    found: dict[int, str] = {}
-    for minor in {11, 12, 13, 14} - {sys.version_info.minor}:
-        kept = Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3")
-        for path in filter(None, [shutil.which(f"python3.{minor}"), *map(str, kept)]):
-            if subprocess.call([path, "-c", "import venv"], stderr=subprocess.DEVNULL) == 0:
-                found[minor] = path
-    return found
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)  # it installs Numba for each
-def test_other_versions_of_python_compile_the_kernels(tmp_path: Path) -> None:
-    if not (commands := other_pythons()):
-        pytest.skip("no other Python is installed")
-    compile_all = f"""
-import sys
-sys.path.insert(0, {str(PACKAGE.parent)!r})
-from unisono.engine.kernels import unit
-for name in {sorted(kernels_in_use())!r}:
-    unit(name)._make()
-"""
-    for minor, command in commands.items():
-        folder = tmp_path / f"{minor}"
-        subprocess.run([command, "-m", "venv", folder], check=True)
-        install = [folder / "bin" / "pip", "install", "-q", "numba", "numpy", "msgpack", "psutil"]
-        if subprocess.call(install):
-            pytest.skip(f"Numba cannot be installed for {command}")
-        subprocess.run([folder / "bin" / "python", "-c", compile_all], check=True)
-
-
-def kernels_in_use() -> set[str]:
-    """Their names as the package's files write them."""
-    files = "|".join(file.stem for file in Path(kernels.__file__).parent.glob("*.py"))
-    written = re.compile(rf'"((?:{files})\.\w+)"')
-    return {name for file in PACKAGE.rglob("*.py") for name in written.findall(file.read_text())}
 
 
 def imports(path: Path) -> set[str]:

@@ -131,6 +131,14 @@ def surface(path: Path, tree: ast.Module) -> Iterator[str]:
         yield "__all__ belongs to packages"
 
 
+def strangers(path: Path, tree: ast.Module) -> Iterator[str]:
+    """The library imports nothing of this repository that is not in the wheel."""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        yield from (name for name in names if name.split(".")[0] in ("benchmarks", "examples", "tests"))
+
+
 LISTED = {
     name.value
     for tree in TREES.values()
@@ -148,7 +156,7 @@ def docstrings(path: Path, tree: ast.Module) -> Iterator[str]:
             yield f"{node.name} has no docstring"
 
 
-@pytest.mark.parametrize("rule", [devices, length, surface, docstrings])
+@pytest.mark.parametrize("rule", [devices, length, surface, strangers, docstrings])
 def test_every_module_keeps_the_rule(rule: Callable[[Path, ast.Module], Iterator[str]]) -> None:
     assert not [
         f"{path.relative_to(ROOT)}: {what}" for name, path in MODULES.items() for what in rule(path, TREES[name])

@@ -31,23 +31,7 @@ def test_links_and_images_work_on_a_package_index() -> None:
             assert image or f"/{'tree' if path.is_dir() else 'blob'}/main/" in target
 
 
-def test_every_file_that_the_doors_name_is_a_link() -> None:
-    doors = README.split("## Doors\n")[1].split("\n[`")[0]
-    named = re.findall(r"\[?`[\w./]+`\]?", doors)
-    assert len(named) >= 4
-    assert all(f"\n{name}: https://" in README for name in named)
-
-
 @pytest.mark.parametrize("block", PROGRAMS, ids=str)
 def test_programs_run(block: Block, tmp_path: Path, scripts: Scripts) -> None:
     printed = run(block, tmp_path, scripts)
     assert 'op="avg"' not in block.text or printed.strip() == str([[15.0] * 4] * 4)
-
-
-def test_the_readme_is_short_and_shows_the_average() -> None:
-    assert len(README.splitlines()) <= 110
-    assert sum('op="avg"' in block.text for block in PROGRAMS) == 1
-
-
-def test_the_first_screen_says_how_a_program_is_run_unedited() -> None:
-    assert any(line.startswith("UNISONO_AS=gloo ") for line in README.splitlines()[:35])

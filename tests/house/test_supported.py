@@ -52,13 +52,6 @@ def test_the_pages_say_the_same() -> None:
         assert said in " ".join((ROOT / page).read_text().split()), page
 
 
-def test_what_is_declared_is_said_nowhere_else() -> None:
-    """A page that says `Python 3.x or later` again would be forgotten."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
-    again = [str(page) for page in pages if re.search(r"(Python|PyTorch|torch) \d\.\d+ or later", page.read_text())]
-    assert not again
-
-
 def test_what_is_cited_is_this_version() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == unisono.__version__

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +25,6 @@ from unisono.observe.live.snapshot import Culprit, Snapshot, diagnose, rates, sn
 from unisono.observe.traces.last_calls import last_calls_text
 from unisono.observe.traces.tracks import RankCall, Track, time_inside_ns
 from unisono.tools.cli import app
-from unisono.tools.cli.top import _command
 
 RANKS = 4
 PACKAGE = Path(unisono.__file__).parent
@@ -200,33 +197,6 @@ def test_of_two_jobs_the_command_that_has_started_each_is_shown(tmp_path: Path) 
         assert f"{pids[0]} {arena.size} " in said
         assert "name one: unisono top PROCESS" in said
         assert mine not in said, done.output
-
-
-LONG = """
-import time, sys  # the first line is longer than forty characters
-print(1, flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.cold
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["-c", LONG], " -c import time, sys  # the first line is lo…"),
-        (["-Ic", "print(1, flush=True)\ninput()", "--fast"], " -Ic print(1, flush=True)… --fast"),
-        (["-c", "print(1, flush=1); input()", "-c", "4"], " -c print(1, flush=1); input() -c 4"),
-    ],
-)
-def test_of_a_program_on_the_command_line_the_beginning_is_shown(words: list[str], said: str) -> None:
-    with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdout.readline()  # now it is another program than this one
-        shown = _command(process.pid)
-        process.stdin.write(b"\n")
-        process.stdin.close()  # ends it
-    assert shown == sys.executable + said
 
 
 def test_what_has_no_job_is_named() -> None:

@@ -31,7 +31,6 @@ from unisono.engine.logs.plan_registry import PlanNote
 from unisono.engine.logs.rank_logs import MESSAGES, CallLog, LoggedMessage, MessageLog, log_bytes, message_log_bytes
 from unisono.observe.traces import recorded as recording
 from unisono.observe.traces.last_calls import last_calls_text
-from unisono.observe.traces.recorded import jobs_in, recorded
 from unisono.observe.traces.tracks import MessageGroup, RankCall, Track, message_flows, pairs_of, rank_messages
 from unisono.tools.cli import app
 
@@ -319,28 +318,3 @@ def test_a_message_that_was_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(unisono.RankFailed):
         unisono.run(work, 2)
     assert "rank 0: recv 12 B from 1, tag 5, in group 'world'" in text_in(tmp_path)
-
-
-def test_an_error_has_the_last_calls_of_a_traced_rank_that_has_died(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def work() -> None:
-        rank = unisono.get_rank()
-        unisono.all_reduce(torch.full((2,), rank + 1.0), "max")
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        unisono.barrier()
-
-    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
-    with pytest.raises(unisono.RankFailed) as raised:
-        unisono.run(work, 2)
-    assert "#1 all_reduce(float32[2], max) (first at " in str(raised.value)
-    assert "ranks 0, 1 left it" in str(raised.value)
-
-
-def test_a_rank_that_ends_well_needs_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
-    unisono.run(unisono.barrier, 2)
-    (job,) = jobs_in(tmp_path)
-    assert all(part.ended for part in recorded([tmp_path], job))
-    assert "without a word" not in text_in(tmp_path)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +106,6 @@ def test_calls_have_their_rounds_and_segments(tmp_path: Path, monkeypatch: pytes
     }  # fmt: skip
 
 
-def test_without_the_setting_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
-    unisono.run(work, RANKS, timeout_s=100)
-    assert not [*tmp_path.glob("calls/*.rows")]
-    assert [len(part.tracks[0].rows) for part in traced(tmp_path)] == [0, 0, 0]
-
-
 def test_a_part_of_a_program_is_traced_with_rounds(tmp_path: Path) -> None:
     def part() -> None:
         world = unisono.init()
@@ -160,22 +151,6 @@ def test_a_call_that_an_error_ends_shows_where_the_rank_was(tmp_path: Path, monk
     last = track.rows[2][-1]
     assert (last.kind, last.ended_ns) == ("gate", track.calls[-1].left_ns)
     nested([*events(parts)])
-
-
-@pytest.mark.long
-@pytest.mark.cold
-def test_the_command_asks_for_rounds(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import torch, unisono\nunisono.init()\nt = torch.full((4,), unisono.get_rank() + 1.0)\n"
-        "for _ in range(5):\n    unisono.all_reduce(t, 'max')\n"
-    )
-    run = [sys.executable, "-m", "unisono"]
-    command = [*run, "trace", "--rounds", "-o", str(tmp_path / "out"), "--", *run, "run", "-n", "2", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "inside the calls" in done.stdout
-    assert all(len(track.rows) == 5 for part in traced(tmp_path / "out") for track in part.tracks)
 
 
 # Of rows made up here

@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import itertools
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +20,6 @@ from unisono.engine.logs.plan_registry import PlanNote
 from unisono.observe.traces import recording
 from unisono.observe.traces.perfetto import events
 from unisono.observe.traces.recorded import Recorded, jobs_in, recorded
-from unisono.observe.traces.recording import export
 from unisono.observe.traces.trace_report import report
 from unisono.observe.traces.tracks import RankCall, Track
 from unisono.tools.cli import app
@@ -131,25 +128,6 @@ def test_a_trace_keeps_the_last_calls(tmp_path: Path, monkeypatch: pytest.Monkey
     tracks = [track for part in recorded([tmp_path], job) for track in part.tracks]
     assert [[call.number for call in track.calls][-62:] for track in tracks] == [list(range(40, 102))] * 2
     assert report(tracks).lost == 39
-
-
-def test_what_a_killed_rank_has_called_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def work() -> None:
-        train(20)
-        if unisono.get_rank() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        unisono.barrier()
-
-    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
-    with pytest.raises(unisono.RankFailed):
-        unisono.run(work, 2)
-    (job,) = jobs_in(tmp_path)
-    parts = recorded([tmp_path], job)
-    assert [part.rank for part in parts] == [0, 1]
-    assert not parts[1].ended
-    assert [len(part.tracks[0].calls) for part in parts] == [22, 21]
-    assert export([tmp_path], job) is not None
-    assert len(read(tmp_path)[1]) == 43
 
 
 @pytest.mark.cold

@@ -10,7 +10,7 @@ import torch
 import typing_extensions
 
 import unisono
-from unisono.base.records import Sighting, Wait
+from unisono.base.records import Wait
 from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import Board
 from unisono.engine.process.ask_stacks import Answer
@@ -165,16 +165,3 @@ def test_without_a_user_s_frame_something_is_shown_all_the_same() -> None:
 )
 def test_a_file_is_the_user_s_by_its_folder(file: str, theirs: bool) -> None:
     assert is_users(file) is theirs
-
-
-def test_what_a_rank_does_in_words() -> None:
-    wait = Wait("b", "barrier() #1 of group 'b' (x.py:3)", (0, 2))
-    said = {
-        "is running at x.py:8": Sighting(1, 5, state="R", line="x.py:8"),
-        "is running at x.py:8, under a debugger (process 9)": Sighting(1, 5, state="R", line="x.py:8", tracer=9),
-        "is stopped by a debugger (process 9)": Sighting(1, 5, state="t", tracer=9, wait=wait),
-        "is stopped by a signal, until it gets SIGCONT": Sighting(1, 5, state="T", wait=wait),
-        "waits itself in barrier() #1 of group 'b' (x.py:3) for ranks 0, 2": Sighting(1, 5, state="S", wait=wait),
-        "cannot be seen": Sighting(1, 5),
-    }
-    assert {str(sighting): sighting for sighting in said.values()} == said

@@ -13,7 +13,7 @@ import unisono
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
-from unisono.base.units import format_bytes, parse_bytes, plural, ranks_text
+from unisono.base.units import format_bytes, parse_bytes
 
 pytestmark = pytest.mark.quick
 
@@ -36,14 +36,6 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (8, "8 B"), (1000, "1000 B"), (1536, "1.5 KiB"), (16 << 20, "16 MiB"), (10**9, "954 MiB")],
-)
-def test_counts_are_written_with_three_digits(count: int, text: str) -> None:
-    assert format_bytes(count) == text
-
-
-@pytest.mark.parametrize(
     ("given", "text"),
     [
         ("1GB", "1 GB"), ("1gb", "1 GB"), ("1000MB", "1000 MB"), ("1024MiB", "1024 MiB"), ("64k", "64 KiB"),
@@ -52,25 +44,6 @@ def test_counts_are_written_with_three_digits(count: int, text: str) -> None:
 )  # fmt: skip
 def test_a_size_is_shown_as_its_user_gave_it(given: str, text: str) -> None:
     assert format_bytes(parse_bytes(given), like=given) == text
-
-
-def test_other_sizes_are_shown_in_the_powers_that_the_user_chose() -> None:
-    assert format_bytes(10**9 / 4, like="1GB") == "250 MB"
-    assert format_bytes(1500, like="1GB") == "1.5 KB"
-    assert format_bytes(999, like="1GB") == "999 B"
-    assert format_bytes(1 << 28, like="1GiB") == "256 MiB"
-    assert format_bytes(1 << 28, like="1073741824") == "256 MiB"
-
-
-def test_plural() -> None:
-    assert [plural(count, "round") for count in (0, 1, 2)] == ["0 rounds", "1 round", "2 rounds"]
-
-
-def test_ranks() -> None:
-    assert ranks_text([1]) == "rank 1"
-    assert ranks_text(range(1, 3)) == "ranks 1, 2"
-    assert ranks_text(range(9), 2) == "ranks 0, 1 and 7 more"
-    assert ranks_text([4], 2) == "rank 4"
 
 
 @pytest.mark.parametrize(

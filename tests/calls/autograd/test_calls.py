@@ -56,14 +56,6 @@ def test_values(grad: bool, ranks: int) -> None:
     assert torch.equal(x, mine(2 * ranks, 3))
 
 
-@pytest.mark.ranks(2)
-def test_of_integers() -> None:
-    x = torch.arange(4) + unisono.get_rank()
-    assert torch.equal(ag.all_reduce(x), 2 * torch.arange(4) + 1)
-    assert torch.equal(ag.all_reduce(x, "max"), torch.arange(4) + 1)
-    assert not ag.all_gather_single(x).requires_grad
-
-
 @pytest.mark.ranks(3)
 def test_results_require_gradients_everywhere_or_nowhere() -> None:
     x = torch.ones(3)

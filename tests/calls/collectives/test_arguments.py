@@ -73,6 +73,12 @@ WRONG: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "no op": (lambda: unisono.all_reduce(f(), "xor"), ArgumentError, "op: there is no 'xor'"),
     "an op of another kind": (lambda: unisono.all_reduce(f(), 3), DTypeError, "op: 3"),
     "no order": (lambda: unisono.all_reduce(torch.ones(3, dtype=torch.cfloat), "max"), DTypeError, "complex64"),
+    "an average of scans": (lambda: unisono.scan(f(), "avg"), ArgumentError, "scan has no avg"),
+    "a factor of integers": (
+        lambda: unisono.all_reduce(torch.ones(3, dtype=torch.int64), unisono.premul_sum(2.0)),
+        DTypeError,
+        "no premul_sum of int64",
+    ),
     "booleans": (lambda: unisono.reduce(torch.ones(3, dtype=torch.bool), 0, "avg"), DTypeError, "bool"),
     "an expanded tensor": (lambda: unisono.all_reduce(expanded()), ArgumentError, "tensor: .*share memory"),
     "an expanded tensor, reduce": (lambda: unisono.reduce(expanded(), 0), ArgumentError, "tensor: .*share memory"),

@@ -182,27 +182,6 @@ def test_shapes_may_differ_where_counts_do_not(worlds: Worlds) -> None:
     assert worlds(3).run(reshaped) == [want] * 3
 
 
-@pytest.mark.ranks(2)
-def test_conjugate_negative_and_expanded_views_are_read_as_what_they_mean() -> None:
-    rank = unisono.init().rank
-    number = torch.tensor([1 + 2j, 3 - 4j]) * (rank + 1)
-    unisono.broadcast(number.clone(), 0)  # a plan to be found again
-    unisono.all_gather_single(torch.zeros(4, dtype=torch.complex64), number)
-    for _ in range(2):
-        tensor = number.conj() if rank == 0 else torch.zeros(2, dtype=torch.complex64)
-        unisono.broadcast(tensor, 0)
-        assert tensor.tolist() == [1 - 2j, 3 + 4j]
-        tensor = number[:1].conj().imag if rank == 0 else torch.zeros(1)
-        unisono.broadcast(tensor, 0)
-        assert tensor.tolist() == [-2.0]
-        tensor = torch.tensor([5.0]).expand(4) if rank == 0 else torch.zeros(4)
-        unisono.broadcast(tensor, 0)
-        assert tensor.tolist() == [5.0] * 4
-        gathered = torch.zeros(2 * unisono.init().size, dtype=torch.complex64)
-        unisono.all_gather_single(gathered, number.conj())
-        assert gathered[2:4].tolist() == [2 - 4j, 6 + 8j]
-
-
 @pytest.mark.ranks(3)
 def test_tensors_moved_to_shared_memory_stay_what_they_are() -> None:
     group = unisono.init()

@@ -106,20 +106,3 @@ def test_what_is_unlike_the_earlier_call_is_checked() -> None:
     unisono.all_gather(own, mine)  # an input may be the block of the output that is its own
     for got in (strided, own):
         assert [tensor.tolist() for tensor in got] == [[1.0 + rank] * 2 for rank in range(size)]
-
-
-@pytest.mark.ranks(2)
-def test_a_list_may_change_while_its_call_waits() -> None:
-    me, flag = unisono.get_rank(), torch.zeros(1)
-    outputs, mine = [torch.zeros(3) for _ in range(2)], torch.full((3,), 1.0 + me)
-    unisono.all_gather(outputs, mine)
-    kept = list(outputs)
-    mine.add_(10)
-    if me:
-        unisono.recv(flag, 0)
-    pending: Any = unisono.all_gather(outputs, mine, async_op=True)
-    outputs.clear()
-    if not me:
-        unisono.send(flag, 1)
-    assert [tensor.tolist() for tensor in pending.result()] == [[11.0] * 3, [12.0] * 3]
-    assert [tensor.tolist() for tensor in kept] == [[11.0] * 3, [12.0] * 3]

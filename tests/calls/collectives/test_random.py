@@ -98,22 +98,6 @@ def test_the_environment_reaches_the_ranks(monkeypatch: pytest.MonkeyPatch) -> N
         world.run(sequence, 500, examples(200))
 
 
-@pytest.mark.ranks(2, 3)
-def test_background_and_foreground_keep_their_order(ranks: int) -> None:
-    tensor = torch.ones(5000)
-    works = []
-    for _ in range(4):
-        works.append(unisono.all_reduce(tensor, "sum", async_op=True))  # times the number of ranks
-        unisono.all_reduce(tensor, "avg")  # as it was
-        works.append(unisono.broadcast(tensor, 0, async_op=True))
-    for work in works:
-        assert work.wait()
-        assert work.is_completed()
-        assert work.is_success()
-        assert work.exception() is None
-    assert tensor[0].item() == float(ranks**4)
-
-
 @pytest.mark.ranks(2)
 def test_callbacks_may_call_and_ask_while_more_is_queued() -> None:
     first, second, third = torch.ones(50_000), torch.ones(50_000), torch.ones(5)

@@ -111,14 +111,6 @@ def test_sparse_gradients_are_refused_everywhere() -> None:
     broadcast_module(model)
 
 
-@pytest.mark.ranks(2)
-def test_nothing_to_do() -> None:
-    for module in (nn.ReLU(), nn.Linear(2, 2)):
-        average_gradients(module)
-        broadcast_module(nn.ReLU())
-        average_parameters(nn.ReLU())
-
-
 def layers(*widths: int, dtype: torch.dtype = torch.float32) -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(3, width, dtype=dtype) for width in widths))
 

@@ -67,34 +67,6 @@ def test_blocks_of_several_sizes_and_of_unknown_ones() -> None:
             check(Case(form, "float32", ops(form, "float32")[0], 7, blocks=blocks, seed=seed, root=seed, exact=True))
 
 
-@pytest.mark.parametrize("name", ["ring", "naive", "two_shot"])
-@pytest.mark.ranks(hosts="3+1")
-def test_an_algorithm_that_the_call_names(name: str) -> None:
-    whole = everybody(1000)
-    tensor = whole[unisono.get_rank()].clone()
-    unisono.all_reduce(tensor, algorithm=name)
-    assert torch.equal(tensor, whole.sum(0))
-    unisono.all_reduce(tensor.copy_(whole[unisono.get_rank()]), "avg", algorithm=name)
-    assert torch.allclose(tensor, whole.mean(0))
-
-
-@pytest.mark.ranks(hosts="2x2")
-def test_in_the_background_in_one_call_and_as_objects() -> None:
-    me, size = unisono.get_rank(), unisono.get_world_size()
-    total = size * (size - 1) / 2
-    tensors = [torch.full((1000,), float(me + k)) for k in range(5)]
-    works = [unisono.all_reduce(tensor, async_op=True) for tensor in tensors]
-    for pending in reversed(works):
-        pending.wait()
-    assert [tensor[7].item() for tensor in tensors] == [total + k * size for k in range(5)]
-    tensors = [torch.full((k + 1,), float(me + k)) for k in range(5)]
-    unisono.all_reduce_coalesced(tensors)
-    assert [tensor[0].item() for tensor in tensors] == [total + k * size for k in range(5)]
-    told: list[object] = [None] * size
-    unisono.all_gather_object(told, {"rank": me, "words": "x" * me})
-    assert told == [{"rank": rank, "words": "x" * rank} for rank in range(size)]
-
-
 @pytest.mark.parametrize("shape", ["2x2", "3+1"])
 def test_groups_inside_a_host_and_over_hosts(on_hosts: OnHosts, shape: str) -> None:
     def work() -> list[tuple[str, float]]:
@@ -150,24 +122,6 @@ def test_a_mismatch_names_ranks_of_all_hosts_and_touches_nothing() -> None:
         unisono.all_reduce(total)
         assert total.tolist() == [4.0] * 3
     assert all("rank 3" in words and "float32[5]" in words and "float32[4]" in words for words in said)
-
-
-@pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors, and of half complex ones
-@pytest.mark.ranks(hosts="3+1")
-def test_dtypes_and_layouts() -> None:
-    me, size = unisono.get_rank(), unisono.get_world_size()
-    for dtype in (torch.bool, torch.uint16, torch.float16, torch.complex64, torch.float8_e4m3fn, torch.int8):
-        tensor = torch.full((7,), float(me % 2)).to(dtype)
-        unisono.broadcast(tensor, 1)
-        assert torch.equal(tensor.to(torch.float32), torch.ones(7))
-    quantized = torch.quantize_per_tensor(torch.arange(6.0) + me, 0.5, 0, torch.quint8)
-    unisono.broadcast(quantized, 1)
-    assert torch.equal(quantized.dequantize(), torch.arange(6.0) + 1)
-    turned = (torch.arange(12.0).view(3, 4) + me).t()
-    unisono.all_reduce(turned)
-    assert torch.equal(turned, torch.arange(12.0).view(3, 4).t() * size + size * (size - 1) / 2)
-    unisono.all_reduce(torch.empty(0))
-    unisono.barrier()
 
 
 def test_results_have_the_same_bits_on_all_ranks_and_in_all_runs(on_hosts: OnHosts) -> None:

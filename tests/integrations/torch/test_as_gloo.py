@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from tests.support.torch_ranks import TorchRanks
 from unisono.base.errors import MismatchError
@@ -202,19 +201,3 @@ def test_the_wrapper_of_detail(ranks: TorchRanks) -> None:
             dist.set_debug_level(dist.DebugLevel.OFF)
 
     ranks(2, "gloo", named=range(2))(work)
-
-
-def train() -> list[Any]:
-    torch.manual_seed(0)
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for step in range(4):
-        optimizer.zero_grad()
-        torch.manual_seed(100 * step + dist.get_rank())
-        model(torch.randn(5, 8)).square().sum().backward()
-        optimizer.step()
-    return [weight.tolist() for weight in model.parameters()]
-
-
-def test_training_is_the_same_as_over_gloo(ranks: TorchRanks) -> None:
-    assert ranks(2, "gloo", named=range(2))(train) == ranks(2, "gloo")(train)

@@ -2,61 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-import unisono
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
-
-
-def test_gradients_flow_through_calls(ranks: TorchRanks) -> None:
-    def work() -> list[Any]:
-        from torch.distributed import nn
-
-        me, size = dist.get_rank(), dist.get_world_size()
-
-        def both(call: Callable[[torch.Tensor], Any]) -> tuple[Any, Any]:
-            tensor = (torch.arange(2.0 * size) + 10 * me + 1).requires_grad_()
-            results = call(tensor)
-            results = [results] if isinstance(results, torch.Tensor) else list(results)
-            whole = torch.stack(results)
-            weights = torch.arange(float(whole.numel())).view_as(whole) + me
-            (whole * weights).sum().backward()
-            assert tensor.grad is not None
-            return whole.tolist(), tensor.grad.tolist()
-
-        def halves(tensor: torch.Tensor) -> list[torch.Tensor]:
-            return [part.contiguous() for part in tensor.chunk(size)]
-
-        def blocks() -> list[torch.Tensor]:
-            return [torch.empty(2) for _ in range(size)]
-
-        world = dist.group.WORLD  # the default is the group that there was when torch.distributed.nn was imported
-        return [
-            both(lambda t: nn.functional.all_reduce(t, group=world)),
-            both(lambda t: nn.functional.broadcast(t, 1, world)),
-            both(lambda t: nn.functional.reduce(t, 1, group=world) * (me == 1)),  # Gloo leaves rests elsewhere
-            both(lambda t: nn.functional.all_gather(t, world)),
-            both(lambda t: nn.functional.gather(t, 1, world)),
-            both(lambda t: nn.functional.scatter(halves(t), 0, world)),
-            both(lambda t: nn.functional.reduce_scatter(torch.empty(2), halves(t), group=world)),
-            both(lambda t: nn.functional.all_to_all(blocks(), halves(t), world)),
-            both(lambda t: nn.functional.all_to_all_single(torch.empty(2 * size), t, group=world)),
-        ]
-
-    ours = ranks(2)(work)
-    assert ours == ranks(2, "gloo")(work)
-    assert ours[0] != ours[1]
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -139,36 +94,3 @@ def test_lists_of_objects(ranks: TorchRanks) -> None:
     assert got[1][:2] == [{"from": 2}, "x" * 200]
     assert got[1][2].tolist() == [2, 3, 4]
     assert got[2] == [None] * 4
-
-
-SCRIPT = """
-import torch
-import torch.distributed as dist
-from unisono.integrations.torch import register
-
-register()
-dist.init_process_group("unisono")
-me, size = dist.get_rank(), dist.get_world_size()
-tensor = torch.tensor([10.0 ** me])
-dist.all_reduce(tensor)
-middle = dist.new_group([0, 2])
-dist.broadcast(tensor.mul_(me), 2, group=middle) if me != 1 else None
-print(f"rank {me} of {size}: {tensor.item()}\\n", end="", flush=True)
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.long
-def test_torchrun_starts_it(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(script)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, "PYTHONPATH": str(Path(unisono.__file__).parent.parent), "OMP_NUM_THREADS": "1"},
-    )
-    said = sorted(done.stdout.splitlines())
-    assert said == ["rank 0 of 3: 222.0", "rank 1 of 3: 111.0", "rank 2 of 3: 222.0"], done.stderr

@@ -1,5 +1,7 @@
 """Groups of torch.distributed: sub-groups, meshes, the end and a new beginning, barriers that name missing ranks.
 
+What torch does not let a backend written in Python do, as docs/torch.md says: a torch that does will fail here.
+
 Sub-groups are in shared memory: many threads make them at once, and more than a table holds.
 """
 
@@ -8,6 +10,8 @@ from __future__ import annotations
 import gc
 import os
 import random
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -21,14 +25,6 @@ import unisono
 from tests.support.torch_ranks import TorchRanks
 from tests.support.worlds import Worlds
 from unisono.engine.memory.arena import ENTRIES
-
-
-def test_names(ranks: TorchRanks) -> None:
-    def work() -> tuple[Any, ...]:
-        return dist.get_backend(), dist.get_rank(), dist.get_world_size(), dist.group.WORLD.name()
-
-    assert ranks(2)(work) == [("unisono", 0, 2, "unisono"), ("unisono", 1, 2, "unisono")]
-    assert ranks(2, "UNISONO")(work)[1][0] == "unisono"
 
 
 @pytest.mark.ranks(4, backend="unisono")
@@ -101,15 +97,6 @@ def test_many_sub_groups_leave_nothing_behind() -> None:
     assert more["threads"] <= 2, more  # that come and go
     assert more["keys"] <= 2, more  # of the last group: who has read it deletes them
     assert more["groups"] == 0, more
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_gloo_beside_it() -> None:
-    group = dist.new_group(backend="gloo")
-    for where in (None, group):
-        tensor = torch.tensor([1.0 + dist.get_rank()])
-        dist.all_reduce(tensor, group=where)
-        assert tensor.item() == 3.0
 
 
 def test_ours_beside_gloo(ranks: TorchRanks) -> None:
@@ -317,3 +304,39 @@ def test_a_first_member_that_does_not_come_is_named(ranks: TorchRanks) -> None:
         dist.barrier()
 
     ranks(3)(work)
+
+
+limits = pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="the limits are those of torch 2.13")
+
+
+@limits
+@pytest.mark.ranks(2, backend="unisono")
+def test_groups_are_made_not_split_or_shrunk() -> None:
+    with pytest.raises(RuntimeError, match="not safe to split"):
+        dist.split_group(None, [[0, 1]])
+    dist.barrier()
+
+
+@limits
+@pytest.mark.ranks(2, backend="unisono")
+def test_a_timeout_is_set_by_the_group_itself() -> None:
+    world = dist.group.WORLD
+    with pytest.warns(UserWarning, match="only supported for either nccl or gloo"):
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=50), world)
+    world.set_timeout(timedelta(seconds=50))
+
+
+def test_ranks_as_threads_are_refused_at_once() -> None:
+    from unisono.integrations.torch.join_group import join
+
+    store, together = dist.HashStore(), threading.Barrier(2)
+
+    def rank(number: int) -> None:
+        together.wait(30)
+        with pytest.raises(unisono.ArgumentError, match=f"ranks 0 and 1 are the same process .pid {os.getpid()}."):
+            join(dist.PrefixStore("group", store), number, 2, "default", 100.0)
+
+    start = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(rank, range(2)))
+    assert time.monotonic() - start < 50

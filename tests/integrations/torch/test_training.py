@@ -1,10 +1,6 @@
-"""What stands on torch.distributed: data parallel and sharded training, compiled code, checkpoints."""
+"""An error within backward, and functional collectives by their values."""
 
 from __future__ import annotations
-
-import copy
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,36 +15,6 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
-def train(wrapped: nn.Module, bare: nn.Module, steps: int = 3) -> torch.Tensor:
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
-    torch.manual_seed(1 + dist.get_rank())
-    for _ in range(steps):
-        optimizer.zero_grad()
-        wrapped(torch.randn(8, 16)).square().mean().backward()
-        optimizer.step()
-    return torch.cat([parameter.detach().flatten() for parameter in bare.parameters()])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"find_unused_parameters": True},
-        {"static_graph": True},
-        {"gradient_as_bucket_view": True},
-        {"bucket_cap_mb": 0.001},
-    ],
-    ids=str,
-)
-@pytest.mark.ranks(2, backend="unisono")
-def test_data_parallel_training_gives_what_gloo_gives(options: dict[str, Any]) -> None:
-    results = []
-    for group in (None, dist.new_group(backend="gloo")):
-        bare = model()
-        results.append(train(nn.parallel.DistributedDataParallel(bare, process_group=group, **options), bare))
-    assert torch.equal(*results)  # of two summands there is one order
-
-
 @pytest.mark.ranks(2, backend="unisono")
 def test_an_error_within_backward_reaches_the_user() -> None:
     wrapped = nn.parallel.DistributedDataParallel(model())
@@ -61,33 +27,6 @@ def test_an_error_within_backward_reaches_the_user() -> None:
         with pytest.raises(RuntimeError, match="disagree"):
             wrapped(torch.randn(2, 16)).sum().backward()
         dist.all_reduce(torch.ones(1))
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_sharded_training(tmp_path: Path) -> None:
-    from torch.distributed import checkpoint
-    from torch.distributed.fsdp import fully_shard
-
-    bare = model()
-    alone = copy.deepcopy(bare)
-    for layer in bare:
-        if isinstance(layer, nn.Linear):
-            fully_shard(layer)
-    fully_shard(bare)
-    data = torch.randn(4, 16, generator=torch.Generator().manual_seed(5))
-    for one in (bare, alone):
-        one(data).square().mean().backward()
-    gradient = bare[0].weight.grad.full_tensor()
-    assert torch.allclose(gradient, alone[0].weight.grad, atol=1e-6)
-    checkpoint.save(bare.state_dict(), checkpoint_id=str(tmp_path / "saved"))
-    with torch.no_grad():
-        for parameter in bare.parameters():
-            parameter.zero_()
-    state = bare.state_dict()
-    checkpoint.load(state, checkpoint_id=str(tmp_path / "saved"))
-    bare.load_state_dict(state)
-    assert torch.equal(bare[0].weight.full_tensor(), alone[0].weight)
-    checkpoint.async_save(bare.state_dict(), checkpoint_id=str(tmp_path / "later")).result()
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -107,15 +46,3 @@ def test_functional_collectives() -> None:
         assert one.tolist() == [1.0, 1.0, 2.0, 2.0]
     for one in functional.reduce_scatter_tensor_coalesced([ones, ones], "sum", [0, 0], world):
         assert one.tolist() == [3.0]
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_compiled_code() -> None:
-    def step(tensor: torch.Tensor) -> torch.Tensor:
-        doubled = tensor * 2
-        dist.all_reduce(doubled)
-        return doubled + 1
-
-    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
-    for k in range(3):
-        assert compiled(torch.full((4,), k + dist.get_rank() + 1.0)).tolist() == [4.0 * k + 7.0] * 4

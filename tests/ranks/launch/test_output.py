@@ -20,16 +20,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cloudpickle
 import pytest
-import torch
 
 import unisono
 from unisono import init, run, world
-from unisono.base.errors import MismatchError, RankFailed
-from unisono.base.records import CallRecord
+from unisono.base.errors import RankFailed
 from unisono.ranks.launch.launch_messages import pack, unpack
-from unisono.ranks.launch.reports import rank_failed
 
 
 def speak():
@@ -124,20 +120,6 @@ def test_what_exit_handlers_print(capsys):
     assert lines(capsys.readouterr().out) == ["[rank 0] bye", "[rank 1] bye"]
 
 
-def test_a_world_says_what_it_is():
-    w = unisono.World(2)
-    assert repr(w) == "World(2 ranks, new)"
-    with w:
-        seen = []
-        w.run(int)
-        assert repr(w) == f"World(2 ranks, idle, pids {w.pids[0]} {w.pids[1]})"
-        assert all(f"<td>{rank}</td><td>{pid}</td>" in w._repr_html_() for rank, pid in enumerate(w.pids))
-        with w._one_run:
-            seen.append(w.state)
-        assert seen == ["running"]
-    assert repr(w) == "World(2 ranks, closed)"
-
-
 def boom():
     raise ValueError("boom")
 
@@ -152,22 +134,6 @@ def test_ipython_shows_the_caller_s_frames_only():
     assert str(Path(unisono.__file__).parent) not in text
     assert re.search(r"^RankFailed: rank [01] failed:", text, re.MULTILINE)
     assert text.count("in boom") == 1
-
-
-def test_a_traceback_has_no_frames_below_the_world():
-    with pytest.raises(RankFailed) as caught:
-        unisono.run(boom, 1)
-    assert [entry.name for entry in caught.traceback][-2:] == ["run", "run"]
-
-
-def test_errors_of_both_kinds_render_too():
-    error = rank_failed(
-        1,
-        "Traceback of rank 1",
-        {},
-        MismatchError(1, {0: CallRecord("a", where="x"), 1: CallRecord("b", where="y")}, [1]),
-    )
-    assert error._render_traceback_() == ["RankFailed: rank 1 failed:\nTraceback of rank 1"]
 
 
 def top_level(x):
@@ -205,20 +171,3 @@ def test_importable_functions_travel_by_name():
 def test_a_module_on_no_path_travels_by_value_even_behind_other_objects(stray):
     assert elsewhere(pack(functools.partial(stray.helper, 2))) == "42"
     assert elsewhere(pack(lambda: stray.Thing().worth)) == "7"
-
-
-def test_packing_leaves_no_trace_in_cloudpickle(stray):
-    before = set(cloudpickle.list_registry_pickle_by_value())
-    pack(stray.helper)
-    with pytest.raises(TypeError):
-        pack((stray.helper, sys._getframe()))
-    assert set(cloudpickle.list_registry_pickle_by_value()) == before
-
-
-def test_tensors_travel_by_value():
-    source = torch.arange(7.0)
-    copy = unpack(pack({"t": source, "half": source.to(torch.bfloat16)}))
-    source.zero_()
-    assert copy["t"].tolist() == list(range(7))
-    assert copy["half"].dtype is torch.bfloat16
-    assert not copy["t"].is_shared()

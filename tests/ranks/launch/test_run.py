@@ -1,7 +1,6 @@
 """Ranks come to life: results, ways to give a function, state, nesting."""
 
 import functools
-import importlib.util
 import os
 import random
 import subprocess
@@ -49,24 +48,6 @@ def test_tensors_both_ways():
     rows = torch.arange(12.0).reshape(3, 4)
     seen = run(lambda t: (t[init().rank] * 10).to(torch.bfloat16), 3, args=(rows,))
     assert [t.tolist() for t in seen] == (rows * 10).tolist()
-
-
-def test_a_large_argument_and_result():
-    data = torch.arange(1_000_003)
-    assert all(torch.equal(seen, data + rank) for rank, seen in enumerate(run(lambda t: t + init().rank, 2, (data,))))
-
-
-def test_functions_of_a_module_on_no_path(tmp_path):
-    (tmp_path / "odd_place.py").write_text("import os\nfrom unisono import init\ndef f():\n    return g()\n"
-                                           "def g():\n    return init().rank, os.sep\n")  # fmt: skip
-    spec = importlib.util.spec_from_file_location("odd_place", tmp_path / "odd_place.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["odd_place"] = module
-    try:
-        spec.loader.exec_module(module)
-        assert run(module.f, 2) == [(0, "/"), (1, "/")]
-    finally:
-        del sys.modules["odd_place"]
 
 
 def test_ranks_see_the_parents_surroundings(monkeypatch, tmp_path):
@@ -138,18 +119,6 @@ def test_a_function_may_shut_its_group_down():
         assert w.run(leave) == [True, True]
         assert w.run(where) == [(0, 2, (), {}), (1, 2, (), {})]
         assert not set(before) & set(w.pids)
-
-
-def test_calls_in_the_background_end_before_their_rank_has_returned():
-    def sum_of_ranks():
-        tensor = torch.full((3,), float(init().rank + 1))
-        work = unisono.all_reduce(tensor, async_op=True)
-        # Rank 1 returns while its peers may still need it.
-        return None if init().rank == 1 else work.wait() and tensor.tolist()
-
-    with world(3) as w:
-        for _ in range(5):
-            assert w.run(sum_of_ranks) == [[6.0] * 3, None, [6.0] * 3]
 
 
 def test_two_worlds_at_once():

@@ -16,34 +16,18 @@ from unisono.schedule.algorithms import CATALOGUE, Algorithm, algorithm, compose
 
 pytestmark = pytest.mark.quick
 
-EXPECTED = {
-    "all_gather": "direct ring two_way_ring recursive_doubling bruck circulant pat swing neighbour_exchange",
-    "all_reduce": "naive tree linear_pipeline double_binary_tree recursive_doubling ring rabenseifner circulant swing "
-    "pat bruck one_shot two_shot hierarchical",
-    "all_to_all": "direct pairwise bruck hierarchical",
-    "barrier": "direct dissemination",
-    "broadcast": "linear binomial knomial bine chain scatter_all_gather double_binary_tree circulant",
-    "gather": "linear binomial",
-    "reduce": "linear binomial knomial bine chain reduce_scatter_gather double_binary_tree circulant",
-    "reduce_scatter": "direct ring two_way_ring recursive_halving bruck circulant pat swing neighbour_exchange",
-    "scan": "linear hillis_steele direct",
-    "exscan": "linear hillis_steele direct",
-    "scatter": "linear binomial",
-}
-
 
 def ring(r, p):
     for s in range(p - 1):
         yield send(r, (r + 1) % p, (r - s) % p)
 
 
-def test_the_catalogue_is_complete() -> None:
-    names: dict[str, list[str]] = {}
+def test_names_are_full_and_the_naive_algorithm_comes_first() -> None:
+    first: dict[str, str] = {}
     for full, a in CATALOGUE.items():
         assert full == a.full_name
-        names.setdefault(a.collective, []).append(a.name)
-    assert {c: sorted(n) for c, n in names.items()} == {c: sorted(n.split()) for c, n in EXPECTED.items()}
-    assert all(n[0] in ("linear", "direct", "naive") for n in names.values()), "naive first"
+        first.setdefault(a.collective, a.name)
+    assert {*first.values()} <= {"linear", "direct", "naive"}
 
 
 def test_find_by_name() -> None:
@@ -191,12 +175,6 @@ def test_a_broken_algorithm_is_found_out_by_its_proof() -> None:
         prove(find("all_gather", deaf).schedule(4))
 
 
-def test_an_algorithm_is_a_value() -> None:
-    a = CATALOGUE["all_reduce.ring"]
-    assert hash(a) == hash(Algorithm(a.collective, a.name, a.build, a.requires, a.doc))
-    assert repr(a) == "Algorithm(collective='all_reduce', name='ring', requires=('commutative',))"
-
-
 ALL = each("algorithm", CATALOGUE.values())
 RANKS = [*range(2, 34), 64, 100, 128]
 
@@ -222,19 +200,6 @@ def test_formulas_hold_for_the_counts(algorithm: Algorithm) -> None:
         check(received, {p: c.most_received for p, c in counts.items()})
     else:
         check("at most " + sent.removeprefix("at most "), {p: c.most_received for p, c in counts.items()})
-
-
-@ALL
-def test_a_docstring_has_five_lines(algorithm: Algorithm) -> None:
-    text = [line for line in algorithm.doc.splitlines() if line.strip()]
-    assert len(text) == 5
-    assert all(lines(algorithm.doc).values())
-    assert text[0].endswith(".")
-
-
-def test_no_two_algorithms_have_the_same_idea() -> None:
-    ideas = [lines(a.doc)["idea"] for a in CATALOGUE.values()]
-    assert len(set(ideas)) == len(ideas)
 
 
 @ALL

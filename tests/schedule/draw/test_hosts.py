@@ -13,7 +13,6 @@ from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import spanning
 from unisono.schedule.draw import html, svg, text
 
-SVG = "{http://www.w3.org/2000/svg}"
 MAPS = ["2x2", "2x2:round_robin", "3+1", "2+1+2:round_robin"]
 ROW = re.compile(r"([\d.,]+) (──→|─\+→|─∪→|══→|═\+→|═∪→) ([\d.,]+)  ")
 
@@ -57,13 +56,6 @@ def test_ranks_of_a_host_stand_together(text_of_hosts: str) -> None:
     assert re.findall(r"host (\d+)", lines[at]) == [str(number) for number in range(len(hosts.members))]
     edges = {tuple(m.start() for m in re.finditer("│", line)) for line in lines if "│" in line}
     assert len(edges) == 1
-
-
-def test_hosts_fit_the_page() -> None:
-    grid = text(spanning("all_reduce", Hosts.parse("8x4")).schedule(), width=100, rounds=2, lines=6)
-    assert max(map(len, grid.splitlines())) <= 100
-    shown = int(re.findall(r"rank (\d+) *…", grid)[0]) + 1
-    assert f"… {32 - shown} more ranks" in grid
 
 
 def groups(picture: str, kind: str) -> list[ElementTree.Element]:

@@ -16,7 +16,6 @@ from unisono.schedule import ADD, COPY, JOIN, Schedule, contract, expand, send, 
 from unisono.schedule.algorithms import CATALOGUE, Algorithm
 from unisono.schedule.draw import text
 from unisono.schedule.draw.film import film
-from unisono.schedule.draw.text import costs, share, spans
 
 RANKS = (1, 2, 3, 5, 7, 8)
 OPS = {"──→": COPY, "─+→": ADD, "─∪→": JOIN}
@@ -113,23 +112,6 @@ def test_the_last_block_holds_what_the_contract_promises(algorithm: Algorithm) -
                 assert numbers(shown, "+") == who
 
 
-@pytest.mark.parametrize("name", ["all_reduce.ring", "all_reduce.two_shot", "all_to_all.direct", "broadcast.binomial"])
-def test_grids_fit_the_page(name: str) -> None:
-    for p in (4, 8, 64):
-        grid = text(CATALOGUE[name].schedule(p), width=100, rounds=2, lines=12)
-        assert max(map(len, grid.splitlines())) <= 100
-        assert ("more ranks" in grid) == ("rank 63" not in grid and p == 64)
-
-
-def test_what_is_left_out_is_counted() -> None:
-    schedule = CATALOGUE["all_reduce.ring"].schedule(16)
-    grid = text(schedule, width=100, rounds=3, lines=6)
-    assert grid.endswith("… 27 more rounds\n")
-    assert "… 11 more lines" in grid
-    shown = int(re.findall(r"rank (\d+) +…", grid)[0]) + 1
-    assert f"… {16 - shown} more ranks" in grid
-
-
 def test_the_ring_shows_partial_sums_travelling_round() -> None:
     schedule = CATALOGUE["all_reduce.ring"].schedule(4)
     sums = [re.findall(r"▸(\S+)", "\n".join(block)) for block in blocks(text(schedule))[1:]]
@@ -185,12 +167,3 @@ def test_tables_that_mean_nothing_are_refused() -> None:
         film(trace(outside, 2, 1, "all_reduce"))
     with pytest.raises(ArgumentError, match="'all_sorts' is no collective"):
         film(CATALOGUE["all_reduce.ring"].schedule(2).replace(collective="all_sorts"))
-
-
-def test_words() -> None:
-    assert spans([0, 1, 2, 5]) == "0..2,5"
-    assert spans([0, 1, 4], "+") == "0+1+4"
-    assert spans([]) == ""
-    assert [share(x, 4) for x in (0.0, 0.75, 1.5, 2.0, 0.1)] == ["0", "3/4 m", "6/4 m", "2 m", "0.1 m"]
-    assert costs(CATALOGUE["all_reduce.ring"].schedule(8)) == "a rank sends ≤ 14/8 m, receives ≤ 14/8 m, adds ≤ 7/8 m"
-    assert costs(CATALOGUE["barrier.dissemination"].schedule(8)) == "no data moves"

@@ -86,21 +86,6 @@ def test_a_late_rank_costs_what_it_is_late() -> None:
     assert late.seconds == pytest.approx(plain.seconds + 0.5, abs=20e-6)
 
 
-@pytest.mark.long
-def test_long_rounds_that_repeat_are_not_all_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = Hosts.parse("64x4")
-    where = network("fat-tree", hosts)
-    one = CATALOGUE["all_reduce.ring"].symmetric(256)
-    assert one is not None
-    ready = Ready("ring", routed(messages(one), where))
-    short = price(ready, where, MANY)
-    for figure in ("_EXACT", "_WINDOW"):
-        monkeypatch.setattr(clocks, figure, 10**6)
-    whole = price(ready, where, MANY)
-    assert short.seconds == pytest.approx(whole.seconds, rel=0.02)
-    assert short.link_s == pytest.approx(whole.link_s, rel=1e-6)
-
-
 def test_segments_of_one_host_overlap() -> None:
     naive = [priced("scan.linear", "1x4", "two-levels", MANY, segment_bytes=s) for s in (0, 1 << 20)]
     assert naive[1].seconds < naive[0].seconds / 2

@@ -12,10 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 import unisono
-from unisono.base.errors import ArgumentError
 from unisono.tools.cli import bench as command
 from unisono.tools.cli.shared.timed_calls import ENGINES, Compared, Trial, compare
-from unisono.tools.machine.probes import Load
 
 ROW = r"^(\w+) +(\d+ \w+) +\S+ [nµm]?s +\S+ [nµm]?s +(?:\S+x (?:faster|slower) than|about as fast as) Gloo"
 
@@ -63,49 +61,6 @@ def test_a_wrong_element_fails_the_bench(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "2.0x faster than Gloo" in done.stdout
     assert "6 elements of the results differ from Gloo's" in done.stdout
     assert "the same as" not in done.stdout
-
-
-@pytest.mark.parametrize("busy", [0.1, 2.0])
-def test_the_load_of_other_programs_stands_beside_the_verdict(busy: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "compare", _lies)
-    monkeypatch.setattr(command, "processors", lambda: 2)
-    monkeypatch.setattr(command, "look_at_load", lambda: Load(busy, 0.0, "python, 17"))
-    done = run("--ranks", "2", "--sizes", "8", "--seconds", "0", columns=200)
-    lines = done.stdout.splitlines()
-    after = lines[next(k for k, line in enumerate(lines) if line.startswith("Best: ")) + 1]
-    load = "But other programs use 2.0 of 2 processors (most: python, 17): that is what was measured."
-    assert (after == load) is (busy > 1), done.stdout
-
-
-@pytest.mark.parametrize(
-    ("ratio", "words"),
-    [
-        (17.2, "17x faster than Gloo"),
-        (9.96, "10x faster than Gloo"),
-        (1.54, "1.5x faster than Gloo"),
-        (1.05, "about as fast as Gloo"),
-        (1 / 1.05, "about as fast as Gloo"),
-        (1 / 2.5, "2.5x slower than Gloo"),
-    ],
-)
-def test_verdicts(ratio: float, words: str) -> None:
-    assert command.ratio_text(ratio) == words
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--ranks", "1"], "1 ranks have nothing to sum"),
-        (["--sizes", "8,many"], "'many' is not a number of bytes"),
-        (["--sizes", "8,10"], "--sizes 10: a float32 has 4 bytes"),
-        (["--sizes", "0"], "--sizes 0: a float32 has 4 bytes"),
-        (["--hosts", "1x4"], "one host: leave it out"),
-        (["--hosts", "2x2", "--ranks", "3"], "leave out --ranks 3"),
-    ],
-)
-def test_wrong_options_are_explained(arguments: list[str], words: str) -> None:
-    with pytest.raises(ArgumentError, match=words):
-        run(*arguments)
 
 
 # ---------------------------------------------------------------- what a rank does

@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-import unisono
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
 from unisono.base.tuning import save
@@ -188,10 +187,6 @@ def test_draw_puts_two_on_one_page(tmp_path: Path) -> None:
     assert file.read_text(encoding="utf-8") == html(*two, nbytes=3000, link=Link.parse("1Gbit"))
 
 
-def test_draw_without_a_file_prints_text() -> None:
-    assert say("draw", "all_gather.ring", "--ranks", "3") == text(CATALOGUE["all_gather.ring"].schedule(3), width=80)
-
-
 def test_a_wrong_table_is_drawn_with_its_wrong_slot_marked(mine: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["draw", f"{mine}:greedy"])
     assert result.exit_code == 1
@@ -202,32 +197,6 @@ def test_a_wrong_table_is_drawn_with_its_wrong_slot_marked(mine: Path, tmp_path:
     picture = tmp_path / "x.svg"
     assert CliRunner().invoke(app, ["draw", f"{mine}:greedy", "-o", str(picture)]).exit_code == 1
     assert "is no all_reduce" in picture.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "explain all_reduce.ring --ranks 16",
-        "explain all_reduce --ranks 4 --bytes 1GB",
-        "explain scan --ranks 5000",
-        "draw all_reduce.hierarchical --ranks 12",
-        "list all_gather",
-    ],
-)
-@pytest.mark.parametrize("columns", [None, 60, 132])
-def test_no_line_is_wider_than_the_page(arguments: str, columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    if columns:
-        monkeypatch.setenv("COLUMNS", str(columns))
-    lines = say(*arguments.split()).splitlines()
-    assert 0.6 * (columns or 80) < max(map(len, lines)) <= (columns or 80)
-
-
-def test_sizes_are_shown_as_they_were_given() -> None:
-    printed = say("explain", "all_reduce.ring", "--bytes", "1GB", "--no-rounds")
-    assert "· 1 GB," in printed
-    assert "6/4 m = 1.5 GB" in printed
-    assert "iB" not in printed
 
 
 @pytest.mark.sampled(most=2)
@@ -284,21 +253,6 @@ def test_all_algorithms_are_timed_on_request(costs: HostCosts, monkeypatch: pyte
     assert "would say nothing" in say("explain", "all_gather", "--ranks", "1000", "--measure", fails=2)
 
 
-def test_every_collective_can_be_timed() -> None:
-    from unisono.tools.cli.tune import least_times
-
-    with unisono.world(2, timeout_s=60) as world:
-        names = [next(a.full_name for a in CATALOGUE.values() if a.collective == kind) for kind in COLLECTIVES]
-        assert all(took_s > 0 for took_s in least_times(world, names, 64, 0.0))
-
-
-def test_the_whole_table_is_made_on_demand() -> None:
-    printed = " ".join(say("explain", "all_reduce", "--ranks", "130", "--whole").split())
-    assert "the same on every rank" in printed
-    assert "stands for all" not in printed
-    assert "stands for all" in " ".join(say("explain", "all_reduce", "--ranks", "130").split())
-
-
 def test_list_has_every_algorithm_with_its_formulas_and_restrictions() -> None:
     printed = " ".join(say("list").split())
     for algorithm in CATALOGUE.values():
@@ -308,13 +262,6 @@ def test_list_has_every_algorithm_with_its_formulas_and_restrictions() -> None:
     only = say("list", "all_to_all")
     assert "bruck" in only
     assert "rabenseifner" not in only
-
-
-def test_version_and_help() -> None:
-    assert say("--version") == f"unisono {unisono.__version__}\n"
-    printed = say("--help")
-    assert all(command in printed for command in ("explain", "draw", "list", "run", "bench"))
-    assert "--ranks" in say("explain", "--help")
 
 
 @pytest.mark.cold

@@ -53,12 +53,6 @@ def test_the_status_of_a_traced_command_is_kept(tmp_path: Path) -> None:
     assert (done.exit_code, "sh has ended with status 3" in done.output) == (3, True), done.output
 
 
-def test_the_help_of_run_shows_the_prefix() -> None:
-    assert "[rank 2] before each" in " ".join(
-        CliRunner().invoke(app, ["run", "--help"]).output.replace("│", " ").split()
-    )
-
-
 def test_ranks_are_ours_in_both_forms_directly_after_the_script(tmp_path: Path) -> None:
     script = tmp_path / "counts.py"
     script.write_text("import sys, unisono\nsys.exit([unisono.get_world_size(), *sys.argv[1:]] != [3, '--ranks=7'])\n")
@@ -148,21 +142,6 @@ def test_keep_going_lets_the_others_end(script, fail_from, code):
     assert done.returncode == code
     assert ("[rank 0] well" in done.stdout) == (code == 0)
     assert [f"rank {rank} failed:" in done.stderr for rank in (0, 1)] == [code == 1, True]
-
-
-def test_an_exit_status_of_a_script_is_a_failure(script):
-    done = unisono("run", script("raise SystemExit(3)"), "-n", 2)
-    assert done.returncode == 1
-    assert "SystemExit: 3" in done.stderr
-
-
-def test_wrong_calls():
-    done = unisono("run", "nowhere.py", "-n", 2)
-    assert done.returncode == 2
-    assert "nowhere.py is not a file" in done.stderr
-    done = unisono("run", "nowhere.py", "-n", "many")
-    assert done.returncode == 2
-    assert "-n needs a number" in done.stderr
 
 
 LOSES_A_RANK = """

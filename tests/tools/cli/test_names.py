@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import unisono
-from unisono.base.errors import ArgumentError
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms import CATALOGUE, find
 from unisono.schedule.algorithms.over_hosts import CORES
 from unisono.schedule.choose.over_hosts import choose_spanning, why_priced_only
 from unisono.schedule.simulate import Candidate, candidates, messages, network, price, ready
-from unisono.tools.cli import app
-from unisono.tools.cli.explain import reason
 from unisono.tools.cli.shared import target as facts_module
 from unisono.tools.cli.shared.costs_over_hosts import find_call
-from unisono.tools.cli.shared.printing import console
-from unisono.tools.cli.shared.target import COLLECTIVES, Costs, bound_costs, facts, find_target
+from unisono.tools.cli.shared.target import COLLECTIVES, Costs, facts, find_target
 
 SHAPES = ["2x2", "8x8", "3+1", "4x1"]
 SIZES = [8, 16 << 20]
@@ -113,22 +106,6 @@ def test_calls_do_use_it(on_hosts: Callable[[str], unisono.World], shape: str) -
     assert on_hosts(shape).run(work) == [wanted] * hosts.ranks
 
 
-def test_what_cannot_be_chosen_is_said_to_be_only_a_price_and_comes_last() -> None:
-    words = ["all_reduce", "--hosts", "4x4"]
-    found = json.loads(CliRunner().invoke(app, ["simulate", *words, "--json"]).stdout)["prices"]
-    only = [bool(one["priced_only"]) for one in found]
-    assert only == sorted(only)
-    assert {one["name"] for one in found if one["priced_only"]} >= {"all_reduce.ring of all ranks"}
-    printed = CliRunner().invoke(app, ["simulate", *words]).stdout
-    able, _, rest = printed.partition("priced only: a call cannot choose these over hosts")
-    assert "of all ranks" not in able
-    assert "ring of all ranks" in rest
-    best = re.search(r'^(\S.*?) \(algorithm="(\w+)"\): ', able, re.MULTILINE)
-    assert best
-    explained = CliRunner().invoke(app, ["explain", *words, "--algorithm", best[2], "--no-rounds"]).stdout
-    assert explained.startswith(f"all_reduce.{best[1]} · 16 ranks")
-
-
 def test_a_price_of_what_a_call_chooses_has_its_segments() -> None:
     hosts, link = Hosts.parse("4x2"), None
     for nbytes in (1 << 10, 64 << 20):
@@ -137,14 +114,6 @@ def test_a_price_of_what_a_call_chooses_has_its_segments() -> None:
         assert not some.priced_only
         where = network("two-levels", hosts)
         assert price(ready(some, where), where, nbytes).name == chosen.name
-
-
-def test_an_unknown_name_is_refused_by_all() -> None:
-    hosts = Hosts.parse("2x2")
-    with pytest.raises(ArgumentError, match="Did you mean 'ring'"):
-        choose_spanning("all_reduce", 8, hosts, algorithm="rnig")
-    with pytest.raises(ArgumentError, match="Did you mean 'ring'"):
-        find_call("all_reduce.rnig", hosts)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -168,21 +137,3 @@ def check(stated: Costs, counted: Costs) -> None:
         says, is_so = getattr(stated, field), getattr(counted, field)
         if says is not None:
             assert says >= is_so if stated.bound else says == pytest.approx(is_so)
-
-
-@pytest.mark.parametrize(("collective", "sent", "received"), [("gather", 1 / 4, 3 / 4), ("scatter", 3 / 4, 1 / 4)])
-def test_only_the_root_has_the_blocks_of_all(collective: str, sent: float, received: float) -> None:
-    bounds = bound_costs(collective, 4)
-    assert (bounds.sent, bounds.received) == (sent, received)
-    assert (bound_costs(collective, 1).sent, bound_costs(collective, 1).received) == (0, 0)
-
-
-@pytest.mark.parametrize(("columns", "width"), [("80", 80), ("133", 133), ("", 80), ("wide", 80)])
-def test_columns_are_honoured_without_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: str, width: int) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    assert console().width == width
-
-
-def test_a_bound_counts_in_the_units_that_the_user_chose() -> None:
-    assert "2 × 3 × 250 MB = 1.5 GB, or 6/4" in reason("all_reduce", 4, 10**9, like="1GB")
-    assert "2 × 3 × 238 MiB = 1.4 GiB, or 6/4" in reason("all_reduce", 4, 10**9)

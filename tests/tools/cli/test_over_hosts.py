@@ -167,12 +167,3 @@ def test_draw_shows_where_an_algorithm_that_knows_no_hosts_crosses() -> None:
     printed = say("draw", "all_reduce.bruck", "--hosts", "2x2")
     assert re.search(r"0 ═\+→ 2", printed)
     assert "host 0         │  host 1" in printed
-
-
-@pytest.mark.parametrize("columns", [None, 60, 132])
-def test_no_line_is_wider_than_the_page(columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    if columns:
-        monkeypatch.setenv("COLUMNS", str(columns))
-    lines = say("explain", "all_reduce", "--hosts", "4+2+3", "--bytes", "1GB").splitlines()
-    assert max(map(len, lines)) <= (columns or 80)

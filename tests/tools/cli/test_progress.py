@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 
 from unisono.engine.kernels import unit
 from unisono.tools.cli.shared import printing
-from unisono.tools.cli.shared.printing import progress
 
 COUNT = (
     "import sys\n"
@@ -62,23 +60,6 @@ def test_a_pipe_has_nothing() -> None:
         [sys.executable, "-c", COUNT], input="\n", capture_output=True, text=True, timeout=60, check=True
     )
     assert (done.stdout, done.stderr) == ("the result\n", "")
-
-
-def test_what_is_over_soon_has_no_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    before = threading.active_count()
-    with progress("counting", 4, after_s=1000) as show:
-        show(4, "the last")
-    assert "counting" not in capsys.readouterr().err
-    assert threading.active_count() == before
-
-
-def test_an_error_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    before = threading.active_count()
-    with pytest.raises(ZeroDivisionError), progress("counting", after_s=1000):
-        raise ZeroDivisionError
-    assert threading.active_count() == before
 
 
 def test_commands_compile_first_where_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 import unisono
 from unisono.base.config import Config
-from unisono.base.errors import ArgumentError
 from unisono.base.tuning import measured, save
 from unisono.base.tuning_results import LIMITS, HostCosts, Moment, Rates, TuningResults
 from unisono.base.units import format_seconds
@@ -154,19 +153,6 @@ def test_where_calls_take_long_there_are_fewer_turns(worlds: Callable[[int], uni
     trials = [Trial("all_reduce", 64, algorithm=name) for name in ("one_shot", "two_shot")]
     for ranks, turns in ((worlds(2).run(measure, trials, 7, 0.0), 1), (worlds(2).run(measure, trials, 2, 60.0), 2)):
         assert [[len(of_trial) for of_trial in rank] for rank in ranks] == [[turns] * 2] * 2
-
-
-def test_one_processor_is_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "processors", lambda: 1)
-    with pytest.raises(ArgumentError, match="two processors"):
-        tune.tune(seconds=0)
-
-
-def test_figures_that_could_not_be_kept_are_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNISONO_MEASURED", "")
-    done = CliRunner().invoke(app, ["tune"])
-    assert done.exit_code == 2
-    assert "UNISONO_MEASURED is empty" in done.stderr
 
 
 def test_figures_that_were_not_kept_are_shown(path: Path, run: Callable[..., Any]) -> None:

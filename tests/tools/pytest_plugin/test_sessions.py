@@ -102,13 +102,6 @@ def test_the_ranks_have_ended_when_other_plugins_collect_their_files(ranks_sessi
     assert done.ret == 0, done.stderr.str()
 
 
-def test_the_debugger_says_what_it_can_do(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_it=TESTS)
-    done = pytester.run(sys.executable, "-m", "pytest", *PLUGIN, "--pdb", "-x", stdin=b"quit\n")
-    assert "--pdb: the debugger opens in pytest's process" in done.stdout.str()
-    assert "(Pdb)" in done.stdout.str()
-
-
 @pytest.mark.cold
 def test_a_session_without_such_tests_loads_nothing(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(): pass")

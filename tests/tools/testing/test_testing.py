@@ -49,16 +49,6 @@ def test_the_oracle_by_hand() -> None:
     assert elsewhere is None
 
 
-def test_the_oracle_rounds_once_and_refuses_what_is_no_op() -> None:
-    small = torch.tensor([2.0**-9], dtype=torch.bfloat16)
-    total = oracle.combine([torch.ones(1, dtype=torch.bfloat16), *[small] * 8])
-    assert total.item() == 1 + 2.0**-6
-    with pytest.raises(ArgumentError, match="'xor'"):
-        oracle.combine([small, small], "xor")
-    with pytest.raises(ArgumentError, match="rank 0 is src"):
-        oracle.scatter([None, small], 0)
-
-
 FAMILIES = sorted({name.partition(".")[0] for name in CATALOGUE})
 
 
