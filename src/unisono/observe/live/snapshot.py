@@ -167,8 +167,8 @@ def snapshot(arena: Arena, patience_ns: int = 0) -> Snapshot:
         )  # fmt: skip
     waits, since = {}, {}
     for seen in ranks:
-        wait = arena.wait_status(seen.rank).wait
-        if seen.gone or seen.status.state in ("T", "t"):
+        wait = arena.board(seen.rank).wait
+        if seen.gone or seen.far or seen.status.state in ("T", "t"):
             continue
         if seen.inside and seen.inside.missing:
             # The rank adds its line to its wait status, once it has waited for a moment.

@@ -195,8 +195,8 @@ class RankProcesses:
         for rank in ranks:
             answer = Answer(silent="there was no time to ask")
             if time.monotonic() < deadline:
-                board, place = self._arenas[rank].board(rank), self._arenas[rank].wait_status(rank).stacks
-                answer = ask_for_stacks(self.pids[rank], board.ticks, place)
+                board = self._arenas[rank].board(rank)
+                answer = ask_for_stacks(self.pids[rank], board.ticks, board.stacks)
             stacks[rank] = _text(answer.threads) or f"(it does not say where it is: {answer.silent})\n"
         return stacks
 
