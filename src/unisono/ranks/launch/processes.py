@@ -53,8 +53,8 @@ class RankProcesses:
         """Closes the arenas at the end."""
         weakref.finalize(self, self._left.close)
         members = hosts.members if hosts else (range(size),)
-        by_rank = {rank: arena for host in members for arena in [self._make_arena(size, config)] for rank in host}
-        self._arenas = [by_rank[rank] for rank in range(size)]
+        arenas = {host: self._left.enter_context(closing(Arena.create(size, config))) for host in members}
+        self._arenas = [next(arenas[host] for host in members if rank in host) for rank in range(size)]
         for rank, arena in enumerate(self._arenas):
             arena.board(rank).set_parent_tells_end()  # `Collector` keeps the promise
         self.pids: list[int] = []
@@ -75,9 +75,6 @@ class RankProcesses:
         except BaseException:
             self.kill()
             raise
-
-    def _make_arena(self, size: int, config: Config | None) -> Arena:
-        return self._left.enter_context(closing(Arena.create(size, config)))
 
     def _set_up(self, rank: int, channel: Channel, *, joins: bool = False) -> None:
         environ = dict(os.environ)
