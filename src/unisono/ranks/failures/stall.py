@@ -160,8 +160,7 @@ class Stall:
             details += f" In the world, {way.text(waits)}."
         if same_call and len(missing) == 1 and way[-1] in group.world_ranks:
             missing = (group.world_ranks.index(way[-1]),)
-        world_ranks = group.world_ranks if group.parent else ()
-        return WaitTimeout(self.call, waited_s, missing, group.rank, details, world_ranks, sight(group, missing))
+        return WaitTimeout(self.call, waited_s, missing, group.rank, details, group.named, sight(group, missing))
 
     def end(self) -> None:
         """The call has ended, or failed."""
