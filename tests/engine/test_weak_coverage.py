@@ -28,8 +28,8 @@ WITHOUT_SCENE = {
     "engine/memory/board.py Board.growths": "the owner reads its own word",
     "engine/memory/board.py Board.parent_tells_end": "the word stands for itself",
     "engine/memory/board.py Board.set_parent_tells_end": "the word stands for itself",
-    "engine/memory/board.py WaitStatus.set_stacks": "the word is the number of a file",
-    "engine/memory/board.py WaitStatus.stacks": "the word is the number of a file",
+    "engine/memory/board.py Board.set_stacks": "the word is the number of a file",
+    "engine/memory/board.py Board.stacks": "the word is the number of a file",
     "hosts/far.py Far._take_in": "Linux writes the word, and what is read behind it",
 }
 

@@ -21,7 +21,7 @@ from unisono.engine.compile.program import LineWord
 from unisono.engine.host import Host
 from unisono.engine.memory import sub_arena
 from unisono.engine.memory.arena import LINE, RegionTable
-from unisono.engine.memory.board import BOARD_BYTES, WHEREABOUTS_BYTES, Board, Topic, WaitStatus
+from unisono.engine.memory.board import BOARD_BYTES, Board, Topic
 from unisono.engine.memory.sub_arena import SubArena
 from unisono.hosts.sentinel.regions import Regions, _Pages
 from unisono.hosts.span import Span
@@ -34,10 +34,6 @@ GONE, CALL = 64, 2112
 
 def on(memory: Memory) -> Board:
     return Board(Page(memory, BEGIN, BOARD_BYTES))  # type: ignore[arg-type]
-
-
-def wait_status(memory: Memory) -> WaitStatus:
-    return WaitStatus(Page(memory, BEGIN, WHEREABOUTS_BYTES))  # type: ignore[arg-type]
 
 
 def table(memory: Memory) -> RegionTable:
@@ -173,11 +169,6 @@ SCENES = {
         lambda m: not on(m).let_go or m.read(DATA) == 1,
     ),
     "wait": Scene(
-        lambda m: wait_status(m).set_wait(WAITS[0]),
-        lambda m: wait_status(m).set_wait(WAITS[1]),
-        lambda m: wait_status(m).wait in [*WAITS, None],
-    ),
-    "wait on another host": Scene(
         lambda m: on(m).set_wait(WAITS[0]),
         lambda m: on(m).set_wait(WAITS[1]),
         lambda m: on(m).wait in [*WAITS, None],

@@ -310,7 +310,7 @@ def test_a_message_that_was_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
         arena = unisono.init().host.arena
         if unisono.get_rank() == 0:
             unisono.recv(torch.full((3,), 0.0), 1, tag=5)
-        until(lambda: arena.wait_status(0).wait is not None)
+        until(lambda: arena.board(0).wait is not None)
         for rank in range(2):
             os.kill(arena.board(rank).pid, signal.SIGKILL)
 

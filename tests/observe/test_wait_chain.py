@@ -58,26 +58,26 @@ def test_who_waits_for_any_of_several_may_be_helped_by_others() -> None:
 
 def test_a_wait_is_read_as_it_was_written_and_cut_to_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena.create(2)
-    page = arena.wait_status(1)
+    page = arena.board(1)
     assert page.wait is None
     wait = Wait("rows", "all_reduce(float32[3], sum) #7 (grüße.py:3)", (0, 5), True, True)
     page.set_wait(wait)
-    assert arena.wait_status(1).wait == wait
-    assert arena.wait_status(0).wait is None
+    assert arena.board(1).wait == wait
+    assert arena.board(0).wait is None
     now = time.monotonic_ns()
     monkeypatch.setattr("time.monotonic_ns", lambda: now + 3_600_000_000_000)
-    assert arena.wait_status(1).wait is None, "it has not said so for an hour"
-    page.say_again()
-    assert arena.wait_status(1).wait == wait
+    assert arena.board(1).wait is None, "it has not said so for an hour"
+    page.set_wait(wait)
+    assert arena.board(1).wait == wait
     page.set_wait(Wait("ü" * 9000, "x" * 9000 + "(end.py:3)", tuple(range(1000))))
-    long = arena.wait_status(1).wait
+    long = arena.board(1).wait
     assert long is not None
     assert long.call.endswith("(end.py:3)")
     assert long.missing == tuple(range(64))
     page.set_wait(None)
-    assert arena.wait_status(1).wait is None
+    assert arena.board(1).wait is None
     page.set_stacks(17)
-    assert (arena.wait_status(1).stacks, arena.wait_status(0).stacks) == (17, 0)
+    assert (arena.board(1).stacks, arena.board(0).stacks) == (17, 0)
     arena.close()
 
 

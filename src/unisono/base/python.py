@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -84,6 +85,14 @@ def members(weak: WeakSet[_Member]) -> list[_Member]:
     while True:
         with suppress(RuntimeError):  # another thread has just added one
             return list(weak)
+
+
+def nap(since: float, least_s: float, most_s: float) -> None:
+    """Sleep for a twentieth of the wait so far: short waits end fast, and long waits use little processor time.
+
+    since: by `time.monotonic`. least_s, most_s: bounds of the nap.
+    """
+    time.sleep(min(max((time.monotonic() - since) / 20, least_s), most_s))
 
 
 Made = TypeVar("Made")

@@ -45,7 +45,7 @@ class HostCosts(NamedTuple):
     Small vectors stay in caches; long vectors do not fit.
 
     residual: the difference between timed calls and prices, as a share of the times, by the quadratic mean.
-    residual, moment: None in a file without them.
+    residual, moment: None if they are not known.
     lanes, gain: so many threads of a rank that share the work are `gain` times as fast as one. The rates are of one.
     """
 
@@ -80,7 +80,7 @@ class TuningResults(NamedTuple):
     """on: the day of the measurement.
     figures: setting -> bytes.
     costs: None if they are not known.
-    moment: the moment of the figures; the costs may be older. None in a file without it.
+    moment: the moment of the figures; the costs may be older. None if it is not known.
     """
 
     on: str
@@ -100,34 +100,15 @@ def checked(found: Mapping[str, Any], key: Mapping[str, Any]) -> TuningResults:
     for name, (least, most) in LIMITS.items():
         if type(figures[name]) is not int or not least <= figures[name] <= most:
             raise ValueError(f"{name} is {figures[name]!r}, not a number from {least} to {most}")
-    costs = _costs(*found["costs"]) if found.get("costs") else None
-    return TuningResults(str(found["on"]), figures, costs, _moment(found.get("moment")))
+    costs = HostCosts(*found["costs"]) if found["costs"] else None
+    if costs:
+        rates = tuple(Rates(*some) for some in costs.rates)
+        costs = costs._replace(rates=rates, moment=_moment(costs.moment))
+        seconds = [costs.call_s, costs.step_s, *(figure for some in rates for figure in some[1:])]
+        if not all(isinstance(figure, float) and 0 < figure < 1 for figure in seconds):
+            raise ValueError(f"a cost is not between 0 and 1 s: {seconds}")
+    return TuningResults(found["on"], figures, costs, _moment(found["moment"]))
 
 
-def _moment(found: Sequence[Any] | None) -> Moment | None:
-    """Raises ValueError or TypeError for what `save` has not written."""
-    if found is None:
-        return None
-    on, busy, processors = found
-    if not isinstance(busy, float) or type(processors) is not int or not 0 <= busy < math.inf:
-        raise ValueError(f"{busy!r} of {processors!r} processors is no load")
-    return Moment(str(on), busy, processors)
-
-
-def _costs(
-    call_s: float, step_s: float, rates: Sequence[Any], residual: float | None = None, moment: Any = None,
-    lanes: int = 1, gain: float = 1.0,
-) -> HostCosts:  # fmt: skip
-    """Raises ValueError or TypeError for what `save` has not written."""
-    costs = HostCosts(call_s, step_s, tuple(Rates(*some) for some in rates), residual, _moment(moment), lanes, gain)
-    if type(lanes) is not int or lanes < 1 or not (isinstance(gain, float) and 1 <= gain <= lanes):
-        raise ValueError(f"{lanes!r} lanes cannot be {gain!r} times as fast as one")
-    if residual is not None and not (isinstance(residual, float) and 0 <= residual < math.inf):
-        raise ValueError(f"{residual!r} is no residual")
-    seconds = [call_s, step_s, *(figure for some in costs.rates for figure in some[1:])]
-    sizes = [some.nbytes for some in costs.rates]
-    if not all(isinstance(figure, float) and 0 < figure < 1 for figure in seconds):
-        raise ValueError(f"a cost is not between 0 and 1 s: {seconds}")
-    if not sizes or sizes != sorted(set(sizes)) or not all(type(size) is int and size > 0 for size in sizes):
-        raise ValueError(f"the sizes of vectors do not ascend: {sizes}")
-    return costs
+def _moment(said: Sequence[Any] | None) -> Moment | None:
+    return Moment(*said) if said else None

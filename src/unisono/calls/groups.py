@@ -182,7 +182,7 @@ def _agree(
         raise refused
     calls = {rank: _record(rank, packed.rstrip(b"\0")) for rank, (_, _, packed) in enumerate(told)}
     if odd := odd_ones(calls):
-        raise MismatchError(number, calls, odd, parent.world_ranks if parent.parent else ())
+        raise MismatchError(number, calls, odd, parent.named)
     return [(color, key) for color, key, _ in told]
 
 

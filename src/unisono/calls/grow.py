@@ -130,8 +130,7 @@ def _outcome(group: Group, decision: Decision) -> int | None:
         if group.liveness.left(0):
             return board.growth(decision.number)  # the first rank may have said it before it went
         if time.monotonic() - began > group.timeout_s:
-            named = group.world_ranks if group.parent else ()
-            error = WaitTimeout("grow()", time.monotonic() - began, (0,), group.rank, "", named)
+            error = WaitTimeout("grow()", time.monotonic() - began, (0,), group.rank, "", group.named)
             group.give_up(error)
             raise error
         time.sleep(_ASK_S)

@@ -115,8 +115,7 @@ class Work(Generic[Result_co]):
         call, details = str(self._call), " It goes on in the background."
         if group is None or not missing:
             return WaitTimeout(call, timeout or 0.0, (), details=details)
-        world_ranks = group.world_ranks if group.parent else ()
-        return WaitTimeout(call, timeout or 0.0, missing, group.rank, details, world_ranks)
+        return WaitTimeout(call, timeout or 0.0, missing, group.rank, details, group.named)
 
     def result(self, timeout: float | None = None) -> Result_co:
         """Wait, then return the call's output: a tensor, a list of tensors, or None if it has none."""

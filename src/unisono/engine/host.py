@@ -93,7 +93,7 @@ class Host:
             self.heap = Heap(arena, rank)
             self.lender = Lender(arena, self.heap)
             arena.reserve_staging(rank)
-            arena.wait_status(rank).set_stacks(answer_with_stacks())
+            arena.board(rank).set_stacks(answer_with_stacks())
         else:
             self.heap, self.lender = arena.lender.heap, arena.lender
         self.plan_registry, self.messages = self.lender.plan_registry, self.lender.messages

@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 _ASK_S = 0.0005
 
 
-class _Steps(Protocol):
-    """See `calls.dispatch.over_hosts.hosts_steps.Steps`."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def close(self) -> None: ...
-
-
 class SpanningCall(Protocol):
     """A call that has begun; see `calls.dispatch.over_hosts.hosts_run`.
 
@@ -75,7 +66,7 @@ class Span:
         """Keeps the tensors that a carrier may still send after a mismatch has refused a call; None: there are none."""
         self.resources: dict[Any, Any] = {}
         """Owner -> what it keeps from one call to the next."""
-        self.kept: dict[Any, _Steps] = {}
+        self.kept: dict[Any, Any] = {}
         """The steps of calls that may be made again."""
         self.news, self.seen = far.news, far.sentinel_pid << 32
 

@@ -58,7 +58,7 @@ def par(*parts: Schedule) -> Schedule:
     """Run the parts at the same time: round k of the whole is round k of every part. Parts write different slots."""
     _same_shape("par", parts)
     name = " | ".join(part.name for part in parts)
-    return parts[0].replace(rows=_by_round([part.rows for part in parts]), name=name, yields=())
+    return parts[0].replace(rows=by_round([part.rows for part in parts]), name=name, yields=())
 
 
 def transpose(schedule: Schedule) -> Schedule:
@@ -126,7 +126,7 @@ def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
         parts.append(_later(part.rows, j * lag))
     name = f"{schedule.name} in {segments} segments"
     chunks = segments * schedule.chunks
-    return schedule.replace(chunks=chunks, rows=_by_round(parts), name=name, yields=(), symmetric=False)
+    return schedule.replace(chunks=chunks, rows=by_round(parts), name=name, yields=(), symmetric=False)
 
 
 def fold(core: Schedule, ranks: int) -> Schedule:
@@ -185,6 +185,7 @@ def _later(rows: Rows, rounds: int) -> Rows:
     return rows
 
 
-def _by_round(parts: list[Rows]) -> Rows:
+def by_round(parts: list[Rows]) -> Rows:
+    """The rows of all parts, round by round."""
     rows = np.concatenate(parts)
     return rows[np.argsort(rows[:, ROUND], kind="stable")]

@@ -168,11 +168,15 @@ def unwrap(schedule: Schedule) -> Rows:
 
 def expand(schedule: Schedule) -> Rows:
     """The rows, split into rows of one chunk."""
-    rows = spread(schedule).rows
+    out = singles(spread(schedule).rows)
+    out[:, [SCHUNK, DCHUNK]] %= schedule.chunks
+    return out
+
+
+def singles(rows: Rows) -> Rows:
+    """Rows of one chunk each. The chunks of a row follow each other; none is the first again."""
     n = rows[:, N]
-    out = np.repeat(rows, n, axis=0)
-    step = np.arange(len(out)) - np.repeat(np.cumsum(n) - n, n)
-    for column in (SCHUNK, DCHUNK):
-        out[:, column] = (out[:, column] + step) % schedule.chunks
+    out: Rows = np.repeat(rows, n, axis=0)
+    out[:, [SCHUNK, DCHUNK]] += (np.arange(len(out)) - np.repeat(np.cumsum(n) - n, n))[:, None]
     out[:, N] = 1
     return out

@@ -11,7 +11,7 @@ import pytest
 import unisono
 from unisono import ArgumentError
 from unisono.base.config import SETTINGS, SHAPING, Config, environment_name
-from unisono.base.tuning import _read, file, measured, save
+from unisono.base.tuning import file, measured, save
 from unisono.base.tuning_results import LIMITS, HostCosts, Moment, Rates, TuningResults
 from unisono.engine.memory.arena import Arena
 from unisono.schedule.choose import choose
@@ -102,16 +102,8 @@ def test_figures_replace_defaults_and_the_environment_replaces_figures(
 def test_costs_are_kept_and_a_file_without_them_counts_all_the_same(path: Path) -> None:
     save(FOUND)
     assert measured() == FOUND
-    content = json.loads(path.read_text())
-    del content["costs"]
-    path.write_text(json.dumps(content))
-    _read.cache_clear()
+    save(FOUND._replace(costs=None))
     assert measured() == FOUND._replace(costs=None)
-    del content["moment"]
-    content["costs"] = COSTS[:3]
-    path.write_text(json.dumps(content))
-    _read.cache_clear()
-    assert measured() == TuningResults(FOUND.on, FIGURES, HostCosts(*COSTS[:3]))
     assert Config.from_env() == Config(**FIGURES)
 
 
@@ -138,9 +130,6 @@ def test_it_is_said_which_figure_decided(path: Path, monkeypatch: pytest.MonkeyP
         (lambda text: text.replace("7e-10", "0.0"), "a cost is not between 0 and 1 s"),
         (lambda text: text.replace("7e-10", "NaN"), "a cost is not between 0 and 1 s"),
         (lambda text: text.replace("7e-10,", ""), "TypeError"),
-        (lambda text: text.replace("1.25", '"much"'), "'much' of 4 processors is no load"),
-        (lambda text: text.replace("0.125", "-1.0"), "-1.0 is no residual"),
-        (lambda text: text.replace("16777216", "8"), "the sizes of vectors do not ascend: [1048576, 8]"),
     ],
 )
 def test_a_damaged_file_is_ignored_with_one_warning(path: Path, damage: object, reason: str) -> None:

@@ -161,7 +161,7 @@ def test_who_has_aborted_the_old_group_is_waited_for_in_the_new_one() -> None:
     def work() -> float:
         group = unisono.init()
         boards = [group.host.arena.board(rank) for rank in range(2)]
-        page = group.host.arena.wait_status(1)  # type: ignore[union-attr]  # of the world
+        page = group.host.arena.board(1)  # type: ignore[union-attr]  # of the world
         if group.rank == 0:
             group.abort("again, please")
         with pytest.raises(unisono.PeerFailed, match="again, please"):

@@ -123,7 +123,7 @@ def still(tab: Page, round_: float) -> None:
 
 VISIBLE = "getComputedStyle(e).opacity === '1'"
 CELLS = f"""
-[...document.querySelectorAll('svg > g')].filter(g => g.firstChild.matches('.box')).map(g => [
+[...document.querySelectorAll('svg > g')].filter(g => g.firstChild.matches('.frame')).map(g => [
   [...g.querySelectorAll('use')].filter(e => {VISIBLE}).map(e => document.querySelector(e.getAttribute('href')))
     .map(symbol => symbol.textContent),
   [...g.querySelectorAll('.whole')].some(e => {VISIBLE})])
@@ -133,7 +133,7 @@ PLACES = f"""
   .map(b => [Math.round(b.x), Math.round(b.y)])
 """
 CORNERS = """
-[...document.querySelectorAll('svg > g > .box:first-child')].map(box => box.getBoundingClientRect())
+[...document.querySelectorAll('svg > g > .frame:first-child')].map(box => box.getBoundingClientRect())
   .map(b => [Math.round(b.x), Math.round(b.y)])
 """
 
@@ -189,7 +189,7 @@ def test_hosts_have_frames() -> None:
     assert re.findall(r">(host \d)<", picture) == ["host 0", "host 1"]
     tops = [float(y) for y in re.findall(r'<circle cx="24" cy="([\d.]+)"', picture)]
     assert tops == sorted(tops)
-    names = re.findall(r'<text class="m" x="24" [^>]*>(\d)<', picture)
+    names = re.findall(r'<text class="middle" x="24" [^>]*>(\d)<', picture)
     assert names == ["0", "2", "1", "3"]
 
 

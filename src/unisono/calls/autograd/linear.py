@@ -1,7 +1,7 @@
 """One autograd function for all linear collectives.
 
 A collective that adds or moves is a linear function of all ranks' tensors. Its backward is the transposed collective,
-see `_transpose`.
+see `schedule.DUALS`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ class _Linear(torch.autograd.Function):
         _check_together(call)
         if call.op == "avg":
             grads = tuple(grad / call.group.size for grad in grads)
-        transpose = replace(call, collective=_transpose(call.collective), op="sum", splits=call.splits[::-1])
+        base = call.collective.removesuffix("_single")
+        dual = DUALS.get(base, base) + call.collective[len(base) :]
+        transpose = replace(call, collective=dual, op="sum", splits=call.splits[::-1])
         found = apply(transpose, grads)
         # A rank that passed no tensors to a scatter gets no gradients.
         return (None, None, *[grad.reshape(shape) for grad, shape in zip(found, ctx.shapes, strict=False)])
@@ -158,11 +160,6 @@ def _gather(call: LinearCall, tensors: Tensors) -> Tensors:
     return results or [tensors[0].new_empty(0) for _ in range(call.group.size)]
 
 
-def _all_gather(call: LinearCall, tensors: Tensors) -> Tensors:
-    results: Tensors = all_gather.all_gather(None, tensors[0], call.group)
-    return results
-
-
 def _all_gather_single(call: LinearCall, tensors: Tensors) -> Tensors:
     rows, *columns = tensors[0].shape or (1,)
     result = torch.empty((call.group.size * rows, *columns), dtype=tensors[0].dtype, device="cpu")
@@ -184,11 +181,6 @@ def _reduce_scatter_single(call: LinearCall, tensors: Tensors) -> Tensors:
     return [result]
 
 
-def _all_to_all(call: LinearCall, tensors: Tensors) -> Tensors:
-    results: Tensors = all_to_all.all_to_all(None, tensors, call.group)
-    return results
-
-
 def _all_to_all_single(call: LinearCall, tensors: Tensors) -> Tensors:
     outputs, inputs = call.splits
     rows, *columns = tensors[0].shape
@@ -198,10 +190,10 @@ def _all_to_all_single(call: LinearCall, tensors: Tensors) -> Tensors:
 
 
 _FORWARD: dict[str, Callable[[LinearCall, Tensors], Tensors]] = {
-    "all_gather": _all_gather,
+    "all_gather": lambda call, tensors: all_gather.all_gather(None, tensors[0], call.group),
     "all_gather_single": _all_gather_single,
     "all_reduce": _all_reduce,
-    "all_to_all": _all_to_all,
+    "all_to_all": lambda call, tensors: all_to_all.all_to_all(None, tensors, call.group),
     "all_to_all_single": _all_to_all_single,
     "broadcast": _broadcast,
     "gather": _gather,
@@ -210,9 +202,3 @@ _FORWARD: dict[str, Callable[[LinearCall, Tensors], Tensors]] = {
     "reduce_scatter_single": _reduce_scatter_single,
     "scatter": _scatter,
 }
-
-
-def _transpose(collective: str) -> str:
-    """The collective that the gradient of this one needs."""
-    base = collective.removesuffix("_single")
-    return DUALS.get(base, base) + collective[len(base) :]

@@ -116,7 +116,7 @@ class _Memory:
 
 def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any]) -> ListLayout | None:
     """The layout of an earlier list of this kind with the same dtypes, shapes and strides; None if there is none."""
-    memory = group.kept.get(_Memory)
+    memory: _Memory | None = group.kept.get(_Memory)
     if memory is None:
         return None
     layouts = memory.layouts.get((*kind, len(tensors)))

@@ -195,7 +195,7 @@ def _settle(how: CallOptions, request: Request, where: str | None) -> Any:
         UnevenCalls.of(group).pop(_kind(request), None)
         calls = {rank: request.question._replace(words=text) for rank, text in wrong.items()}
         calls[group.rank] = calls[group.rank]._replace(where=where or caller())
-        raise MismatchError(group.host.call_number - 1, calls, agreed.odd(), group.world_ranks if group.parent else ())
+        raise MismatchError(group.host.call_number - 1, calls, agreed.odd(), group.named)
     _remember(group, request, agreed.plain())
     with checking(group, request.collective):
         takes = agreed.make_takes(group.rank) if takes is None else takes

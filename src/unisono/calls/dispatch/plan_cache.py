@@ -126,7 +126,8 @@ class UnevenCalls(dict[tuple[str, int], int]):
 
     @classmethod
     def of(cls, group: Group) -> "UnevenCalls":
-        return group.kept.setdefault(cls, cls())
+        kept: UnevenCalls = group.kept.setdefault(cls, cls())
+        return kept
 
 
 def ask_for_sizes(group: Group, collective: str, root: int) -> None:

@@ -151,7 +151,8 @@ def _over_hosts(group: Group, span: "Span", request: Request, algorithm: Any, nb
         check_order(request, made.schedule())
         _check_places(request, made.schedule())
     pieces = chosen.pieces if request.extents is None else 1
-    if (planner := group.kept.get(SpanPlanner)) is None:
+    planner: SpanPlanner | None = group.kept.get(SpanPlanner)
+    if planner is None:
         group.check_usable()
         raise InternalError(f"group {group.name!r} over hosts has no planner")
     return planner.plan(group, span, request, made, pieces, chosen.why)

@@ -39,7 +39,7 @@ class ProgressLoop:
 
     def __init__(self, group: Group) -> None:
         self._group = weakref.ref(group)  # the group holds this: a cycle would leave both to the garbage collector
-        self._world_ranks = group.world_ranks if group.parent is not None else ()
+        self._world_ranks = group.named
         arena, config = group.host.arena, group.host.config
         self._look_up_s = config.look_up_s
         spins = config.spins if arena.neighbours <= len(os.sched_getaffinity(0)) else 0

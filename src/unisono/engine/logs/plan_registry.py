@@ -11,7 +11,7 @@ import struct
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ...base.python import members
 from ...base.records import CallRecord
@@ -72,21 +72,11 @@ class GroupNote(NamedTuple):
     ns: int
 
 
-class Recorder(Protocol):
-    """Keeps all calls of this rank, while the rank traces them."""
-
-    def follow(self, host: Any, name: str, gid: int) -> None:
-        """Keep the calls of a group, too. host: this rank's `Host`. gid: the group's number, if it spans hosts."""
-
-    def keep(self, number: int, note: PlanNote) -> None:
-        """Keep what a number in the logs means."""
-
-    def close(self) -> None:
-        """The rank makes no more calls."""
-
-
 class PlanRegistry:
-    """The notes of one rank. The owner writes, others read. recorder: also keeps all notes, unless it is None."""
+    """The notes of one rank. The owner writes, others read.
+
+    recorder: the `observe.traces.recording.Recording` that also keeps all notes, while the rank traces its calls.
+    """
 
     def __init__(self, pages: memoryview) -> None:
         self._pages = pages
@@ -97,7 +87,7 @@ class PlanRegistry:
         self._plans = [0] * _PLANS
         """Place -> the number of the note on a plan there."""
         self._logs: weakref.WeakSet[CallLog] = weakref.WeakSet()
-        self.recorder: Recorder | None = None
+        self.recorder: Any = None
 
     def used_by(self, log: CallLog) -> None:
         """Notes on what this log has are kept as long as there is room for them."""

@@ -1,9 +1,9 @@
 """The shared memory of a world: one memfd, which every rank maps. It has no name in a file system.
 
-    header | region tables | wait statuses | plan registries | messages | what `Layout` says | heap of rank 0, 1, ...
+    header | region tables | plan registries | messages | what `Layout` says | heap of rank 0, 1, ...
 
-A region table says where a rank has lent memory to sub-groups, a wait status in which call it waits, a plan registry
-what the numbers in its logs mean. The heaps hold the tensors of `unisono.empty` and the memory of sub-groups
+A region table says where a rank has lent memory to sub-groups, a plan registry what the numbers in its logs mean. The
+heaps hold the tensors of `unisono.empty` and the memory of sub-groups
 (`sub_arena`). A page takes memory when it is reserved; reserving raises OutOfMemory if there is too little. The memory
 is free again when the last process has ended. Its size is sealed, and each process that attaches it checks the header:
 so no process can take pages from under another.
@@ -39,9 +39,7 @@ from .board import (
     MAX_RANKS,
     NEWS,
     PAGE,
-    WHEREABOUTS_BYTES,
     Board,
-    WaitStatus,
     first_board,
     whole_pages,
 )
@@ -55,7 +53,7 @@ NO_ROOM = 0
 """In place of an offset: the group cannot be made. No region begins there, because the arena's header does."""
 
 _MAGIC = 0x6F6E6F73696E75
-_VERSION = digest(6, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
+_VERSION = digest(7, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
 _MOST = 1 << 62
@@ -163,7 +161,7 @@ class Arena(Layout):
     """The mapped shared memory of `size` ranks. shape: the settings in SHAPING, which it has for all of them."""
 
     def __init__(self, fd: int, size: int, half: int, heap: int, shape: Sequence[int]) -> None:
-        super().__init__(size, half, PAGE + size * (PAGE + WHEREABOUTS_BYTES + PLAN_REGISTRY_BYTES + MESSAGE_LOG_BYTES))
+        super().__init__(size, half, PAGE + size * (PAGE + PLAN_REGISTRY_BYTES + MESSAGE_LOG_BYTES))
         self.shape: Mapping[str, int] = dict(zip(SHAPING, shape, strict=True))
         self.fd, self.heap_bytes, self.neighbours = fd, heap, size
         self.heap_stride = whole_pages(heap) + 17 * PAGE
@@ -267,17 +265,13 @@ class Arena(Layout):
             raise ArgumentError("this arena has been closed")
         return ctypes.c_uint64.from_buffer(self.map, NEWS)
 
-    def wait_status(self, rank: int) -> WaitStatus:
-        """Where a rank waits, if it has said so."""
-        return WaitStatus(self._memory(PAGE * (1 + self.size) + rank * WHEREABOUTS_BYTES, WHEREABOUTS_BYTES))
-
     def plan_registry(self, rank: int) -> PlanRegistry:
         """What the numbers in a rank's logs mean."""
-        first = PAGE * (1 + self.size) + self.size * WHEREABOUTS_BYTES
-        return PlanRegistry(self._memory(first + rank * PLAN_REGISTRY_BYTES, PLAN_REGISTRY_BYTES))
+        first = PAGE * (1 + self.size) + rank * PLAN_REGISTRY_BYTES
+        return PlanRegistry(self._memory(first, PLAN_REGISTRY_BYTES))
 
     def messages(self, rank: int) -> MessageLog:
-        first = PAGE * (1 + self.size) + self.size * (WHEREABOUTS_BYTES + PLAN_REGISTRY_BYTES)
+        first = PAGE * (1 + self.size) + self.size * PLAN_REGISTRY_BYTES
         return MessageLog(self._memory(first + rank * MESSAGE_LOG_BYTES, MESSAGE_LOG_BYTES))
 
     def reserve_staging(self, rank: int) -> None:
@@ -294,7 +288,6 @@ class Arena(Layout):
         """Forget the words of this rank's former process, which has ended. This process takes its place."""
         self.release_heap(rank, 0, self.heap_bytes)
         self.region_table(rank).clear()
-        self.wait_status(rank).set_wait(None)
         self.plan_registry(rank).clear()
         self.board(rank).hand_over(os.getpid(), start_ticks(os.getpid()))
 

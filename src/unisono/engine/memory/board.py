@@ -7,9 +7,8 @@ turns, and a number that says which one counts. Bytes that are no record count a
 A departure has the number of its run. Processes stay from one run to the next, so another host's copy of a departure
 may come late, when the next run has begun. Each host knows the number of the present run.
 
-A rank of a world has one more page. It says whether the process answers with its stacks, and in which call the rank
-waits. The owner writes, peers read, in slow paths only. The version is odd while the owner writes the wait. A rank that
-waits says so again and again: a rank that was stopped in a call may have nothing to wait for any more.
+The board of a rank of a world also says whether the process answers with its stacks, and in which call the rank waits.
+A rank that waits says so again and again: a rank that was stopped in a call may have nothing to wait for any more.
 """
 
 from __future__ import annotations
@@ -21,54 +20,8 @@ from enum import IntEnum
 from ...base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal, Wait
 from ..memory_order import fence, look, order, publish, read_record, write_record
 
-WHEREABOUTS_BYTES = 4096
-_STACKS, _VERSION, _LENGTH, _SAID_NS, _WAITING = 0, 8, 16, 24, 32
-_PLACES_ROOM = WHEREABOUTS_BYTES - _WAITING
 FRESH_NS = 2_000_000_000
-"""An older word does not count. A waiting rank writes it a hundred times as often, unless the machine is very busy."""
-
-
-class WaitStatus:
-    """The page of one rank."""
-
-    def __init__(self, page: memoryview) -> None:
-        self._page = page
-
-    @property
-    def stacks(self) -> int:
-        """Where the process writes its stacks, see `engine.process.stacks.answer_with_stacks`; 0: nowhere."""
-        return look(self._page, _STACKS)
-
-    def set_stacks(self, number: int) -> None:
-        """Say where this process writes its stacks."""
-        publish(self._page, _STACKS, number)
-
-    @property
-    def wait(self) -> Wait | None:
-        """The call in which the rank waits; None if it has not said so lately, or is writing it."""
-        version, length = look(self._page, _VERSION), look(self._page, _LENGTH)
-        data = bytes(self._page[_WAITING : _WAITING + min(length, _PLACES_ROOM)])
-        order()
-        if not data or version & 1 or version != look(self._page, _VERSION):
-            return None
-        if time.monotonic_ns() - look(self._page, _SAID_NS) > FRESH_NS:
-            return None
-        return Wait.unpack(data)
-
-    def set_wait(self, wait: Wait | None) -> None:
-        """Say in which call this rank waits; None: in none."""
-        data, version = b"" if wait is None else wait.pack(_PLACES_ROOM), look(self._page, _VERSION)
-        publish(self._page, _VERSION, version | 1)
-        order()
-        self._page[_WAITING : _WAITING + len(data)] = data
-        publish(self._page, _LENGTH, len(data))
-        publish(self._page, _VERSION, (version | 1) + 1)
-        self.say_again()
-
-    def say_again(self) -> None:
-        """Say that the rank still waits there."""
-        publish(self._page, _SAID_NS, time.monotonic_ns())
-
+"""An older wait does not count. A waiting rank writes it a hundred times as often, unless the machine is very busy."""
 
 MAX_RANKS = 1024
 """The most ranks on one host. Their control lines, boards, logs and notes take 85 MiB."""
@@ -81,7 +34,8 @@ NEWS = PAGE // 2
 """Where the header of an arena has the count of urgent news, in a cache line of its own."""
 SENTINEL_ENDED = 0x40000000 << 32
 """FUTEX_OWNER_DIED, of linux/futex.h, in the upper half of the count of urgent news."""
-_PID, _LET_GO, _TICKS, _RUN, _PARENT_TELLS, _GONE, _CALLS, _GAVE_UP = 0, 8, 16, 24, 32, 64, (1088, 2112), 3136
+_PID, _LET_GO, _TICKS, _RUN, _PARENT_TELLS, _STACKS = range(0, 48, 8)
+_GONE, _CALLS, _GAVE_UP = 64, (1088, 2112), 3136
 _HEAD = 16
 """Bytes of a record's number and length."""
 _ROOM = PAGE - _GAVE_UP - _HEAD
@@ -147,6 +101,15 @@ class Board:
     def set_parent_tells_end(self) -> None:
         """The parent promises to write here how the rank has gone, if the rank cannot."""
         publish(self._page, _PARENT_TELLS, 1)
+
+    @property
+    def stacks(self) -> int:
+        """Where the process writes its stacks, see `engine.process.stacks.answer_with_stacks`; 0: nowhere."""
+        return look(self._page, _STACKS)
+
+    def set_stacks(self, number: int) -> None:
+        """Say where this process writes its stacks."""
+        publish(self._page, _STACKS, number)
 
     @property
     def let_go(self) -> bool:
@@ -262,7 +225,7 @@ class Board:
         return number, data.decode(errors="replace")
 
     def set_wait(self, wait: Wait | None) -> None:
-        """Let other hosts know in which call this rank of the world waits; None: in none. The rank repeats this."""
+        """Say in which call this rank of the world waits; None: in none. The rank repeats this."""
         data = b"" if wait is None else wait.pack(_ROOM)
         number, before = self._latest(_WAIT)
         if data != before:
@@ -271,9 +234,9 @@ class Board:
 
     @property
     def wait(self) -> Wait | None:
-        """The call in which a rank on another host waited when this copy of its board was made.
+        """The call in which the rank waits. None: in no call, or it has not said so lately.
 
-        None: in no call, or the copy is so old that the rank may have left the call.
+        On another host: where it waited when this copy of its board was made.
         """
         data = self._latest(_WAIT)[1]
         if time.monotonic_ns() - look(self._page, _SAID) > FRESH_NS:

@@ -9,7 +9,6 @@ on its board, too. Then the lender frees the region. Members take these steps wh
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 import weakref
 from collections import Counter, deque
@@ -22,6 +21,7 @@ from ...base.errors import InternalError
 from ...base.records import DepartureKind
 from ..compile.program import LineWord
 from ..memory_order import order
+from ..process.alive import exists
 from .arena import ENTRIES, KEY_BYTES, NO_ROOM, Arena, Layout
 from .board import PAGE, Board
 from .heap import Heap
@@ -75,7 +75,7 @@ class SubArena(Layout):
     @property
     def complete(self) -> bool:
         """Does every living member use this memory, so that no member looks for it any more?"""
-        return all(self.used_by(rank) or not _exists(self.board(rank).pid) for rank in self.here)
+        return all(self.used_by(rank) or not exists(self.board(rank).pid) for rank in self.here)
 
     def used_by(self, rank: int) -> bool:
         """Has this member begun to use this memory?"""
@@ -106,7 +106,7 @@ class SubArena(Layout):
 
     def _all(self, done: Callable[[Board], bool]) -> bool:
         """Is `done` true for the boards of all living members?"""
-        return all(done(board) or not _exists(board.pid) for board in map(self.board, self.here))
+        return all(done(board) or not exists(board.pid) for board in map(self.board, self.here))
 
 
 class Lender:
@@ -219,11 +219,3 @@ def _taken(left: deque[SubArena]) -> Iterator[SubArena]:
     with suppress(IndexError):
         for _ in range(len(left)):
             yield left.popleft()
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, PermissionError):
-        return False  # or its number has gone to another user's process
-    return True

@@ -27,6 +27,15 @@ def start_ticks(pid: int) -> int:
     return int(fields[19]) if fields and fields[0] not in "ZX" else 0
 
 
+def exists(pid: int) -> bool:
+    """Has a process of this user this number?"""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
 def parent(pid: int) -> int:
     """The process that has started this one, or has taken it over; 0 if there is none."""
     fields = _fields(pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ...base.python import nap
 from ...engine.carrier import Carrier, Handle, Lost
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ def await_key(store: Store, key: str, until: float) -> bool:
     """
     began = time.monotonic()
     while not store.check([key]):
-        now = time.monotonic()
-        if now > until:
+        if time.monotonic() > until:
             return False
-        time.sleep(min(max(_FIRST_S, (now - began) / 20), _LONGEST_S))
+        nap(began, _FIRST_S, _LONGEST_S)
     return True

@@ -168,8 +168,8 @@ def go_on(group: Group, without: Sequence[int]) -> Group:
     if left != sorted(without):
         rank = next(rank for rank in left if rank not in without)
         how = group.liveness.gone(rank) or Departure(DepartureKind.DIED, "died")
-        named = group.world_ranks if group.parent else ()
-        raise PeerGone(rank, group.host.arena.board(rank).pid, how, group.rank, "shrink_group()", named, failed=left)
+        pid = group.host.arena.board(rank).pid
+        raise PeerGone(rank, pid, how, group.rank, "shrink_group()", group.named, failed=left)
     return smaller
 
 

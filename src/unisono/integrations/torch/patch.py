@@ -34,8 +34,7 @@ _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 def patch_torch() -> None:
     """Make torch's functions accept our groups and works; for others nothing changes. Idempotent."""
     change(_with_our_barrier, "monitored_barrier", distributed, distributed_c10d)
-    if hasattr(distributed_c10d, "_create_shrunk_process_group"):  # from torch 2.9 on
-        change(_with_ours_as_it_is, "_create_shrunk_process_group", distributed_c10d)
+    change(_with_ours_as_it_is, "_create_shrunk_process_group", distributed_c10d)
     change(_with_works_kept, "_set_forward_pass_work_handle", c10d.Reducer)
     change(_with_fp16_in_python, "_register_builtin_comm_hook", distributed, c10d)
     change(share_buckets, "__init__", c10d.Reducer)

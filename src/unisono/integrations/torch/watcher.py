@@ -184,10 +184,10 @@ class Watcher:
 
     def _end_by(self, watched: WatchedGroup, rank: int, how: Departure) -> None:
         group = watched.group
-        pid, named = group.host.arena.board(rank).pid, group.world_ranks if group.parent else ()
+        pid = group.host.arena.board(rank).pid
 
         def gone(call: str) -> UnisonoError:
-            return PeerGone(rank, pid, how, group.rank, call, named, foreign=True)
+            return PeerGone(rank, pid, how, group.rank, call, group.named, foreign=True)
 
         if (error := self._difference(watched, range(group.size))) is not None:  # it comes first
             self._end(watched, lambda _: error.again(), error)
@@ -264,8 +264,7 @@ class Watcher:
         for rank in range(group.size):
             one = self._log(watched, rank).get(number)
             calls[rank] = (self._record(watched, rank, one) if one else None) or CallRecord("")
-        named = group.world_ranks if group.parent else ()
-        return MismatchError(number, calls, odd_ones(calls), named, foreign=True)
+        return MismatchError(number, calls, odd_ones(calls), group.named, foreign=True)
 
 
 def _interrupt(error: UnisonoError) -> None:

@@ -195,7 +195,7 @@ def stack_of(arena: Arena, rank: int) -> Stack:
         return Stack("", ["  it has not joined yet"])
     if next(arena.plan_registry(rank).groups(), None) is None:
         return Stack("", ["  no stack: it is on another host, or has left"])
-    return stack_of_process(board.pid, board.ticks, arena.wait_status(rank).stacks)
+    return stack_of_process(board.pid, board.ticks, board.stacks)
 
 
 def stack_of_process(pid: int, ticks: int, number: int) -> Stack:

@@ -167,11 +167,11 @@ def snapshot(arena: Arena, patience_ns: int = 0) -> Snapshot:
         )  # fmt: skip
     waits, since = {}, {}
     for seen in ranks:
-        wait = arena.wait_status(seen.rank).wait
-        if seen.gone or seen.status.state in ("T", "t"):
+        wait = arena.board(seen.rank).wait
+        if seen.gone or seen.far or seen.status.state in ("T", "t"):
             continue
         if seen.inside and seen.inside.missing:
-            # The rank adds its line to its wait status, once it has waited for a moment.
+            # The rank adds its line to what its board says, once it has waited for a moment.
             call = wait.call if wait and wait.group == seen.inside.group else seen.inside.text
             waits[seen.rank] = Wait(seen.inside.group, call, seen.inside.missing)
         elif wait and wait.missing:
@@ -227,18 +227,15 @@ def rates(before: Snapshot, after: Snapshot) -> list[Rate]:
     found = []
     for seen in after.ranks:
         mine = [track for track in after.tracks if track.rank == seen.rank]
-        since_ns = max([before.at_ns, *(_known_since(track) for track in mine)])
+        # Of a log that lacks the first calls, nothing is known before its oldest call.
+        cut = [track.calls[0].entered_ns for track in mine if track.calls and track.calls[0].number > 1]
+        since_ns = max([before.at_ns, *cut])
         known_s = max(1, after.at_ns - since_ns) / 1e9
         moved = sum(track.nbytes(call) for track in mine for call in track.calls if call.left_ns >= since_ns)
         share = time_inside_ns(mine, since_ns, after.at_ns) / 1e9 / known_s
         calls = max(0, seen.calls - earlier.get(seen.rank, 0))
         found.append(Rate(calls / passed_s, moved / known_s, min(1.0, share)))
     return found
-
-
-def _known_since(track: Track) -> int:
-    """When the rank entered the oldest call in its log; 0 if the log has all calls."""
-    return track.calls[0].entered_ns if track.calls and track.calls[0].number > 1 else 0
 
 
 class Diagnosis(NamedTuple):

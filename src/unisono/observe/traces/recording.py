@@ -58,10 +58,10 @@ def record(host: Host, folder: Path, at: RecordedAt | None = None, *, rounds: bo
     rounds: record also when the rows of calls began and ended.
     """
     with suppress(OSError):
-        if host.plan_registry.recorder is None:
-            host.plan_registry.recorder = Recording(host, folder, at, rounds=rounds)
-            return host.plan_registry.recorder
-        return None
+        if host.plan_registry.recorder is not None:
+            return None
+        host.plan_registry.recorder = made = Recording(host, folder, at, rounds=rounds)
+        return made
     _say(f"cannot write to {folder}: nothing is traced")
     return None
 

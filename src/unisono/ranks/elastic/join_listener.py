@@ -23,7 +23,6 @@ ANY = -1
 """Stands for any free place."""
 _MOST_REQUESTS = 128
 """The most processes that may wait for a place."""
-_SAY_S = 1.0
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,8 @@ def waits_of(group: Group, *, here: bool = False) -> dict[int, Wait]:
     if arena is None:
         return {}
     if world.span is not None and (here or not world.span.refresh(time.monotonic() + _FRESH_S)):
-        return {rank: wait for rank in world.span.here if (wait := arena.wait_status(rank).wait)}
-    return {rank: wait for rank in range(world.size) if (wait := _wait(world, arena, rank))}
-
-
-def _wait(world: Group, arena: Arena, rank: int) -> Wait | None:
-    here = world.span is None or rank in world.span.here
-    return arena.wait_status(rank).wait if here else arena.board(rank).wait
+        return {rank: wait for rank in world.span.here if (wait := arena.board(rank).wait)}
+    return {rank: wait for rank in range(world.size) if (wait := arena.board(rank).wait)}
 
 
 def _arena(world: Group) -> Arena | None:
@@ -64,13 +59,13 @@ def _see(group: Group, rank: int, *, with_stack: bool) -> Sighting:
     board, last_call = group.host.arena.board(rank), group.host.entered(rank)
     pid, ticks = board.pid, board.ticks
     arena = _arena(group.world)
+    page = None if arena is None else arena.board(group.world_ranks[rank])
     if group.span is not None and rank not in group.span.here:
-        wait = None if arena is None else _wait(group.world, arena, group.world_ranks[rank])
+        wait = None if page is None else page.wait
         return Sighting(rank, pid, last_call, wait=wait, silent="it is on another host")
-    if not pid or arena is None or start_ticks(pid) != ticks:
+    if not pid or page is None or start_ticks(pid) != ticks:
         return Sighting(rank, pid, last_call)
-    status, page = process_status(pid), arena.wait_status(group.world_ranks[rank])
-    wait, answer = page.wait, Answer()
+    status, wait, answer = process_status(pid), page.wait, Answer()
     if with_stack:
         answer = ask_for_stacks(pid, ticks, page.stacks)
     return Sighting(rank, pid, last_call, status.state, status.tracer, wait, *shown(answer.threads), answer.silent)
@@ -165,8 +160,7 @@ class Stall:
             details += f" In the world, {way.text(waits)}."
         if same_call and len(missing) == 1 and way[-1] in group.world_ranks:
             missing = (group.world_ranks.index(way[-1]),)
-        world_ranks = group.world_ranks if group.parent else ()
-        return WaitTimeout(self.call, waited_s, missing, group.rank, details, world_ranks, sight(group, missing))
+        return WaitTimeout(self.call, waited_s, missing, group.rank, details, group.named, sight(group, missing))
 
     def end(self) -> None:
         """The call has ended, or failed."""
@@ -178,29 +172,14 @@ class Stall:
         if arena.map is None:  # it has been closed meanwhile
             _present.pop(self, None)
             return
-        page = arena.wait_status(world.rank)
         with _lock:
             if missing:
                 ranks = tuple(group.world_ranks[rank] for rank in missing)
-                wait = Wait(group.name, self.call, ranks, self._any_of, self._told)
-                if _present.get(self) == (world, wait):
-                    page.say_again()
-                    self._tell_other_hosts()
-                    return
-                _present[self] = world, wait
+                _present[self] = world, Wait(group.name, self.call, ranks, self._any_of, self._told)
             elif _present.pop(self, None) is None:
                 return
-            page.set_wait(self._oldest())
-            self._tell_other_hosts()
-
-    def _oldest(self) -> Wait | None:
-        """The call of this rank of the world that has waited for longest."""
-        return next((wait for where, wait in _present.values() if where is self._world), None)
-
-    def _tell_other_hosts(self) -> None:
-        """Write the wait to the place where this host's sentinel reads it, if another one asks."""
-        if self._world.span is not None:
-            self._world.host.arena.board(self._world.rank).set_wait(self._oldest())
+            oldest = next((wait for where, wait in _present.values() if where is world), None)
+            arena.board(world.rank).set_wait(oldest)
 
     def _warning(
         self, missing: Sequence[int], waited_s: float, way: WaitChain, waits: dict[int, Wait], last: str

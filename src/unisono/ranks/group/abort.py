@@ -41,8 +41,7 @@ def check_abort(group: Group, call: Callable[[], str]) -> None:
     found = aborted(group)
     if found is not None:
         at, rank, words = found
-        world_ranks = at.world_ranks if at.parent else ()
-        error = PeerFailed(rank, words, at.rank, call(), world_ranks, whole=True)
+        error = PeerFailed(rank, words, at.rank, call(), at.named, whole=True)
         at.give_up_all(error)
         raise error
     _check_shrinking(group, call)
@@ -64,9 +63,8 @@ def _check_shrinking(group: Group, call: Callable[[], str]) -> None:
         return
     since = group.peer_shrinks_since = group.peer_shrinks_since or time.monotonic()
     if time.monotonic() - since > _OWN_S:
-        named = group.world_ranks if group.parent else ()
         reason = f"it shrinks group {found[1].name!r}, of which group {group.name!r} was made"
-        raise PeerFailed(found[0], reason, group.rank, call(), named)
+        raise PeerFailed(found[0], reason, group.rank, call(), group.named)
 
 
 def give_up(group: Group, words: str, call: str) -> None:
@@ -76,8 +74,7 @@ def give_up(group: Group, words: str, call: str) -> None:
     call: the call that the exception has ended.
     """
     if group.broken is None and not group.closed:
-        world_ranks = group.world_ranks if group.parent else ()
-        group.give_up(PeerFailed(group.rank, words, group.rank, call, world_ranks))
+        group.give_up(PeerFailed(group.rank, words, group.rank, call, group.named))
         board, number = group.host.arena.board(group.rank), group.host.call_number
         board.set_gave_up(GivenUp(number, reason=words))
         if group.span is not None:

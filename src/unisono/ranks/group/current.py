@@ -8,7 +8,6 @@ from ...base.errors import ArgumentError
 from .group import Group
 
 default: Group | None = None
-_of_run = False
 _job = ""
 
 
@@ -60,14 +59,9 @@ def join_run(group: Group, job: str) -> None:
 
     job: the name of the run, for `grow`.
     """
-    global _of_run, _job
-    _of_run, _job = True, job
+    global _job  # noqa: PLW0603  a process is a rank of one run at most
+    _job = job
     set_default(group)
-
-
-def is_rank_of_run() -> bool:
-    """Is this process a rank of `run` or of a world?"""
-    return _of_run
 
 
 def get_job() -> str:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Set
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -30,19 +30,6 @@ if TYPE_CHECKING:
 
 _CALL_ENDS_S = 10.0
 """How long a call that cannot go on may take to find that out: it looks fifty times a second."""
-
-
-_T = TypeVar("_T")
-
-
-class KeptObjects(Protocol):
-    """A dict: class -> the object of this class that calls keep for a group from one call to the next."""
-
-    def __contains__(self, kind: object, /) -> bool: ...
-    def __getitem__(self, kind: type[_T], /) -> _T: ...
-    def __setitem__(self, kind: type[_T], made: _T, /) -> None: ...
-    def get(self, kind: type[_T], /) -> _T | None: ...
-    def setdefault(self, kind: type[_T], made: _T, /) -> _T: ...
 
 
 class CallThread(Protocol):
@@ -110,8 +97,8 @@ class Group:
         """`calls.dispatch.planning.PlanKey` -> plan; empty once the group is broken or closed."""
         self.shortcuts: dict[Hashable, CallPlan] = {}
         """The same plans by `calls.dispatch.plan_cache.ShortcutKey`, for the fast path; empty when `plans` is."""
-        self.kept: KeptObjects = dict[Any, Any]()
-        """Empty when `plans` is."""
+        self.kept: dict[Any, Any] = {}
+        """Class -> the object of this class that calls keep from one call to the next; empty when `plans` is."""
         self.worker: CallThread | None = None
         """Runs asynchronous calls, once there was one."""
         self.peer_shrinks_since: float | None = None
@@ -161,6 +148,11 @@ class Group:
         return self if self.parent is None else self.parent.world
 
     @property
+    def named(self) -> tuple[int, ...]:
+        """The members as ranks of the world, for messages of a sub-group; empty for the world."""
+        return self.world_ranks if self.parent else ()
+
+    @property
     def hosts(self) -> Hosts:
         """Which of the group's ranks share a host."""
         return Hosts.one(self.size) if self.span is None else self.span.hosts
@@ -204,7 +196,7 @@ class Group:
             return
         words = f"aborted group {self.name!r}" + (f": {reason}" if reason else "")
         self.tell_departure(DepartureKind.ABORTED, words)
-        error = PeerFailed(self.rank, words, self.rank, "", self.world_ranks if self.parent else (), whole=True)
+        error = PeerFailed(self.rank, words, self.rank, "", self.named, whole=True)
         self.give_up_all(error)
 
     def give_up_all(self, error: UnisonoError) -> None:
@@ -251,8 +243,7 @@ class Group:
         for group in world.all_of_it:
             if not places.isdisjoint(group.world_ranks):
                 words = f"has gone on in a group where other processes have the places of {ranks_text(sorted(places))}"
-                named = group.world_ranks if group.parent else ()
-                group._given_up = PeerFailed(group.rank, words, group.rank, "", named, whole=True)  # noqa: SLF001
+                group._given_up = PeerFailed(group.rank, words, group.rank, "", group.named, whole=True)  # noqa: SLF001
                 group.give_up(group._given_up)  # noqa: SLF001  a group, too
                 if not group.lock.acquire(timeout=_CALL_ENDS_S):
                     raise WaitTimeout(f"grow() for a call of group {group.name!r}", _CALL_ENDS_S, (), group.rank)
@@ -275,7 +266,7 @@ class Group:
         self.lock = threading.Lock()
 
     def _stop(self) -> None:
-        self.plans, self.shortcuts, self.kept = {}, {}, dict[Any, Any]()
+        self.plans, self.shortcuts, self.kept = {}, {}, {}
         # By a proxy: a reference cycle would keep a dropped group until the next garbage collection.
         self.run = partial(Group._refuse, weakref.proxy(self))
 

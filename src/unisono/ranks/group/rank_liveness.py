@@ -10,7 +10,7 @@ from contextlib import suppress
 from ...base.records import Departure, DepartureKind
 from ...engine.memory.arena import Layout
 from ...engine.memory.board import Board
-from ...engine.process.alive import ending_in_words, exit_status, has_ended, watch_process
+from ...engine.process.alive import ending_in_words, exists, exit_status, has_ended, watch_process
 
 _WORDS_S = 0.1
 """How long to wait, after a process has died, until its parent writes the cause, such as a signal, on the board. Used
@@ -107,7 +107,7 @@ class RankLiveness:
             try:
                 fd = watch_process(*process)
             except OSError:  # no file descriptor is free
-                return not _exists(board.pid)
+                return not exists(board.pid)
             if fd is None:
                 return True
             if self._pidfds.setdefault(process, fd) != fd:
@@ -115,11 +115,3 @@ class RankLiveness:
         with suppress(KeyError):  # forgotten meanwhile
             return has_ended(self._pidfds[process])
         return True
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

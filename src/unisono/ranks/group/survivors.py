@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from ...base.errors import ArgumentError, LeftOut, OutOfMemory, PeerError, PeerFailed, WaitTimeout
+from ...base.python import nap
 from ...base.records import GivenUp, Proposal, digest
 from ...base.units import ranks_text, seconds
 from ...engine.memory.board import Topic
@@ -23,16 +24,11 @@ MOST_NAMED = 6
 _NONE = 0
 """In place of a region's start: this rank cannot lend memory."""
 
-_SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.005
+_NAPS_S = 0.0002, 0.005
 _PATIENCE_S = 0.02
 """How long a rank lets other ranks decide, at least; twice as long after each ballot of its own."""
 _ANSWER_S = 0.5
 """How long the others have to answer a late proposal, when the time of its rank is nearly up."""
-
-
-def named(group: Group) -> tuple[int, ...]:
-    """The members as ranks of the world, for messages of a sub-group; empty for the world."""
-    return group.world_ranks if group.parent else ()
 
 
 def in_words(error: BaseException) -> str:
@@ -57,7 +53,7 @@ def check_interrupted(group: Group, ranks: Iterable[int]) -> None:
         if words and group.heard_of.get(rank) != number:
             group.heard_of[rank] = number
             move = "call shrink() again: it waits until that rank does so, too, or has ended"
-            raise PeerFailed(rank, f"{words}; {move}", group.rank, SHRINK, named(group))
+            raise PeerFailed(rank, f"{words}; {move}", group.rank, SHRINK, group.named)
 
 
 def of_interrupted(group: Group, ranks: Iterable[int]) -> str:
@@ -138,23 +134,18 @@ def free_others(group: Group, decided: frozenset[int]) -> None:
                 group.host.lender.take_back(memory)
 
 
-def nap(since: float) -> None:
-    """Sleep for a twentieth of the wait so far: short waits end fast, and long waits use little processor time."""
-    time.sleep(min(max((time.monotonic() - since) / 20, _SHORTEST_NAP_S), _LONGEST_NAP_S))
-
-
 def check_left_out(group: Group) -> None:
     """Raise LeftOut if the others have decided to go on without this rank."""
     for decision in _told(group).values():
         if decision is not None and decision.decided and group.rank in decision.failed:
-            raise LeftOut(group.rank, sorted(decision.failed), group.name, named(group))
+            raise LeftOut(group.rank, sorted(decision.failed), group.name, group.named)
 
 
 def check_cut_off(group: Group) -> None:
     """Raise LeftOut if this host is cut off: others may go on, and there must not be two such groups."""
     if group.span is not None and (why := group.span.far.cut_off):
         reason = f"{why}; ranks on other hosts may have gone on, or not"
-        raise LeftOut(group.rank, group.span.here, group.name, named(group), reason)
+        raise LeftOut(group.rank, group.span.here, group.name, group.named, reason)
 
 
 def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubArena:
@@ -192,12 +183,12 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
             check_interrupted(group, waits_for)
         if time.monotonic() > deadline:
             details = why + of_interrupted(group, waits_for)
-            raise WaitTimeout(SHRINK, time.monotonic() - began, waits_for, me, details, named(group))
-        nap(changed_at)
+            raise WaitTimeout(SHRINK, time.monotonic() - began, waits_for, me, details, group.named)
+        nap(changed_at, *_NAPS_S)
     free_others(group, mine.failed)
     if me in mine.failed:
         details = "" if len(mine.failed) < group.size else "all ranks have gone, or are left out by another one"
-        raise LeftOut(me, sorted(mine.failed), group.name, named(group), details)
+        raise LeftOut(me, sorted(mine.failed), group.name, group.named, details)
     return group.smaller[mine.failed]
 
 
@@ -264,7 +255,7 @@ def agree_on_failed(group: Group, timeout_s: float) -> frozenset[int]:
         elif time.monotonic() > deadline:
             break
         else:
-            nap(told_at)
+            nap(told_at, *_NAPS_S)
     return mine.failed
 
 
@@ -325,7 +316,7 @@ def go_on(group: Group, arena: SubArena, members: Sequence[int] | None = None) -
     following = Group(arena, arena.rank, name=name, config=group.host.config, parent=group.world, span=span)
     following.timeout_s, following.made_of = group.timeout_s, None
     if group.broken is None:
-        group.give_up(PeerFailed(group.rank, f"went on in group {name!r}", group.rank, "a call", named(group)))
+        group.give_up(PeerFailed(group.rank, f"went on in group {name!r}", group.rank, "a call", group.named))
     if get_default() is group:
         set_default(following)
     return following

@@ -53,8 +53,8 @@ class RankProcesses:
         """Closes the arenas at the end."""
         weakref.finalize(self, self._left.close)
         members = hosts.members if hosts else (range(size),)
-        by_rank = {rank: arena for host in members for arena in [self._make_arena(size, config)] for rank in host}
-        self._arenas = [by_rank[rank] for rank in range(size)]
+        arenas = {host: self._left.enter_context(closing(Arena.create(size, config))) for host in members}
+        self._arenas = [next(arenas[host] for host in members if rank in host) for rank in range(size)]
         for rank, arena in enumerate(self._arenas):
             arena.board(rank).set_parent_tells_end()  # `Collector` keeps the promise
         self.pids: list[int] = []
@@ -75,9 +75,6 @@ class RankProcesses:
         except BaseException:
             self.kill()
             raise
-
-    def _make_arena(self, size: int, config: Config | None) -> Arena:
-        return self._left.enter_context(closing(Arena.create(size, config)))
 
     def _set_up(self, rank: int, channel: Channel, *, joins: bool = False) -> None:
         environ = dict(os.environ)
@@ -195,8 +192,8 @@ class RankProcesses:
         for rank in ranks:
             answer = Answer(silent="there was no time to ask")
             if time.monotonic() < deadline:
-                board, place = self._arenas[rank].board(rank), self._arenas[rank].wait_status(rank).stacks
-                answer = ask_for_stacks(self.pids[rank], board.ticks, place)
+                board = self._arenas[rank].board(rank)
+                answer = ask_for_stacks(self.pids[rank], board.ticks, board.stacks)
             stacks[rank] = _text(answer.threads) or f"(it does not say where it is: {answer.silent})\n"
         return stacks
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ...base.errors import ArgumentError
 from ...base.value import Value
+from ...engine.process.alive import parent, start_ticks
 
 
 class Job(Value):
@@ -76,15 +77,10 @@ def _slurm_job(environ: Mapping[str, str]) -> str:
 def _mpich_job(_environ: Mapping[str, str]) -> str:
     """Process id and start time of the nearest ancestor that is MPICH's, because MPICH gives jobs no name."""
     pid = os.getppid()
-    while pid > 1:
-        try:
-            command, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-        except OSError:
-            return ""
-        fields = rest.split()  # state, parent, ...; the start is the 22nd field of the file, the 20th here
-        if command in _MPICH_MANAGERS:
-            return f"{pid}.{fields[19]}"
-        pid = int(fields[1])
+    while pid > 1 and (command := Path(f"/proc/{pid}/comm")).exists():
+        if command.read_text().strip() in _MPICH_MANAGERS:
+            return f"{pid}.{start_ticks(pid)}"
+        pid = parent(pid)
     return ""
 
 

@@ -7,14 +7,13 @@ round chunks travel from rank to rank and merge with the chunks there. A reader 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from xml.sax.saxutils import escape
 
 from ...base.errors import ArgumentError
 from ...base.units import plural
 from ..contract import Slot
 from ..table import ADD, COPY, JOIN, Schedule, X
 from .film import Film, Motion, film
-from .svg import HUES, Svg
+from .svg import EDGE, HUES, Svg, sheet
 from .text import size
 
 INKS = ("#000",) * 4 + ("#fff",) * 4
@@ -22,22 +21,21 @@ INKS = ("#000",) * 4 + ("#fff",) * 4
 
 _MOST_STRIPES = 16
 _MOST_PARTS = 20_000
-_LABEL, _EDGE, _TOP, _LANE, _HEIGHT, _GAP, _FRAME = 44, 18, 84, 46, 26, 4, 20
+_LABEL, _TOP, _LANE, _HEIGHT, _GAP, _FRAME = 44, 84, 46, 26, 4, 20
 _NARROWEST = 480
 
 _ROUND_S, _HOLD_S, _END_S = 1.5, 1.2, 3.0
 """Seconds for a round, before the first round, after the last round."""
 
 _STYLE = (
-    "text{font:12px ui-sans-serif,system-ui,'Segoe UI','DejaVu Sans',sans-serif;fill:#17202a}"
-    ".title{font-size:17px;font-weight:600}.quiet{fill:#55616e}.m{text-anchor:middle}"
-    ".w{font-size:10px;font-weight:650;text-anchor:middle}"
-    ".card{fill:#fff}.lane{fill:#eef1f4}.box{fill:#fff;stroke:#8a96a3}.whole{fill:none;stroke:#17202a;stroke-width:2}"
-    ".host{fill:none;stroke:#8a96a3;stroke-width:1.5}"
-    ".p .box{stroke:#17202a;stroke-width:1.5;fill-opacity:.85}.bar{fill:#1f5fbf}.rail{fill:#dfe4e9}"
-    "@media(prefers-color-scheme:dark){text{fill:#e8eef4}.quiet{fill:#a3b0bd}.card{fill:#0f141a}.lane{fill:#1c242d}"
-    ".box{fill:#0f141a;stroke:#7f8d9b}.whole,.p .box{stroke:#e8eef4}.bar{fill:#7db3ff}.rail{fill:#2f3a46}}"
-    "@media(prefers-reduced-motion:reduce){*{animation:none!important}}"
+    # Of what `use` copies, the rules with several classes know nothing.
+    ".who{font:600 10px ui-sans-serif,system-ui,'Segoe UI','DejaVu Sans',sans-serif;text-anchor:middle}"
+    ".unisono .whole{fill:none;stroke:#1f2933;stroke-width:2}"
+    ".unisono .p .frame{stroke:#1f2933;stroke-width:1.5;fill-opacity:.85}"
+    ".unisono .bar{fill:#1f5fbf}.unisono .rail{fill:#dfe4e9}"
+    "@media(prefers-color-scheme:dark){.unisono .whole,.unisono .p .frame{stroke:#e6edf3}"
+    ".unisono .bar{fill:#7db3ff}.unisono .rail{fill:#2f3a46}}"
+    "@media(prefers-reduced-motion:reduce){.unisono *{animation:none!important}}"
 )
 
 
@@ -81,7 +79,7 @@ class _Scene:
     def svg(self) -> Svg:
         """The picture."""
         story, schedule = self.story, self.story.schedule
-        width, bottom = _LABEL + self.inner + _EDGE, self.bottom
+        width, bottom = _LABEL + self.inner + EDGE, self.bottom
         out = [*self._lanes(), *self._cells()]
         for number, frame in enumerate(story.frames):
             out += [self._packet(number, move) for move in frame.moves]
@@ -96,16 +94,9 @@ class _Scene:
         if story.full > 1:
             lines.append("a stripe in a chunk is the contribution of one rank")
         symbols = "".join(self._symbol(pair, name) for pair, name in self.stripes.items())
-        name = f"{escape(schedule.name)}: {size(schedule)}, {plural(schedule.rounds, 'round')}"
-        return Svg(
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{bottom + 34:g}" '
-            f'viewBox="0 0 {width:g} {bottom + 34:g}" role="img"><title>{name}</title>'
-            f"<style>{_STYLE}{''.join(self.rules.values())}</style><defs>{symbols}</defs>"
-            f'<rect class="card" width="{width:g}" height="{bottom + 34:g}" rx="10"/>'
-            f'<text class="title" x="{_EDGE}" y="30">{escape(schedule.name)}</text>'
-            f'<text class="quiet" x="{_EDGE}" y="50">{" · ".join(lines)}</text>'
-            f"{''.join(out)}</svg>\n"
-        )
+        inside = f"<defs>{symbols}</defs>{''.join(out)}"
+        style = f"{_STYLE}{''.join(self.rules.values())}"
+        return sheet(width, bottom + 34, schedule.name, [" · ".join(lines)], inside, style)
 
     def _at(self, round_: float) -> str:
         """When a round begins, as a share of the film."""
@@ -143,12 +134,12 @@ class _Scene:
             band = f'x="{_LABEL - 2}" y="{y - _LANE / 2 + 3:g}" width="{self.inner:g}" height="{_LANE - 6}"'
             yield f'<rect class="lane" {band} rx="8"/>'
             yield f'<circle cx="{_LABEL - 20}" cy="{y:g}" r="11" fill="{HUES[hue]}"/>'
-            yield f'<text class="m" x="{_LABEL - 20}" y="{y + 4:g}" style="fill:{INKS[hue]}">{rank}</text>'
+            yield f'<text class="middle" x="{_LABEL - 20}" y="{y + 4:g}" style="fill:{INKS[hue]}">{rank}</text>'
         plain = story.slots[-1][0] == X
         for (buffer, chunk), column in self.columns.items() if len(self.columns) > 1 else ():
             x = self.left + column * (self.cell + _GAP) + self.cell / 2
             name = f"{chunk}" if plain else f"{'XYT'[buffer]} {chunk}"
-            yield f'<text class="quiet m" x="{x:g}" y="{_TOP - 4}">{name}</text>'
+            yield f'<text class="quiet middle" x="{x:g}" y="{_TOP - 4}">{name}</text>'
 
     def _cells(self) -> Iterable[str]:
         story, states = self.story, self.story.states()
@@ -158,7 +149,7 @@ class _Scene:
                 slot = (rank, *place)
                 contents = [set(state.get(slot, ())) for state in states]
                 x, y = self._place(slot)
-                inside = [f'<rect class="box" {frame}/>']
+                inside = [f'<rect class="frame" {frame}/>']
                 for pair in sorted(set().union(*contents)):
                     inside += [self._stripe(pair, run) for run in _runs([pair in held for held in contents])]
                 if slot in story.must:
@@ -183,7 +174,7 @@ class _Scene:
                 f".{name} .p{{animation:b{number} {self.seconds:g}s infinite}}"
             )
         bend = min(90.0, abs(to_y - y) * 0.16)
-        inside = f'<rect class="box" width="{self.cell:g}" height="{_HEIGHT}" rx="4"/>'
+        inside = f'<rect class="frame" width="{self.cell:g}" height="{_HEIGHT}" rx="4"/>'
         inside += "".join(self._stripe(pair) for pair in sorted(set(move.carries)))
         way = f"--x:{to_x - x:g}px;--y:{to_y - y:g}px;--b:{bend:g}px"
         return (
@@ -205,8 +196,8 @@ class _Scene:
         text = f"{rank}[{chunk}]" if self.story.shifts else f"{rank}"
         shape = f'<rect x="{x:.4g}" y="1" width="{wide - many:.4g}" height="{_HEIGHT - 2}" rx="2" fill="{HUES[hue]}"/>'
         if wide >= 2 + 6.4 * len(text):
-            middle = x + (wide - many) / 2
-            shape += f'<text class="w" x="{middle:.4g}" y="{_HEIGHT / 2 + 3.5}" style="fill:{INKS[hue]}">{text}</text>'
+            at = f'x="{x + (wide - many) / 2:.4g}" y="{_HEIGHT / 2 + 3.5}"'
+            shape += f'<text class="who" {at} style="fill:{INKS[hue]}">{text}</text>'
         return f'<g id="{name}">{shape}</g>'
 
     def _titles(self) -> Iterable[str]:

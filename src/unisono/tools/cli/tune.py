@@ -17,7 +17,7 @@ from ...base.config import SETTINGS, Config
 from ...base.errors import ArgumentError
 from ...base.linux import model as processor
 from ...base.tuning import file, measured, save
-from ...base.tuning_results import HostCosts, Moment, TuningResults
+from ...base.tuning_results import LIMITS, HostCosts, Moment, TuningResults
 from ...base.units import format_bytes, format_seconds
 from ...schedule.algorithms import CATALOGUE
 from ...schedule.choose import is_oversubscribed, one_shot_limit, one_shot_product
@@ -173,7 +173,7 @@ def tune(
     questions = [*([_of_lanes(lanes)] if lanes > 1 else []), *_questions()]
     asked = [*questions, *([_OVERSUBSCRIBED] if oversubscribed <= _MOST_OVERSUBSCRIBED else [])]
     many = sum(len(question.calls) for question in asked)
-    share_s = seconds * (1 - _FOR_COSTS) / many
+    share_s, usual = seconds * (1 - _FOR_COSTS) / many, {name: getattr(default, name) for name in LIMITS}
     compile_first()
     with progress("tune", many + len(SIZES)) as show:
         done = 0
@@ -185,7 +185,7 @@ def tune(
             for kind, nbytes, shared in question.calls:
                 show(done, question.setting)
                 trials = [
-                    Trial(kind, nbytes, shared, {**_shape(default), **_ONE_LANE, **found, **figures}, algorithm)
+                    Trial(kind, nbytes, shared, {**usual, **_ONE_LANE, **found, **figures}, algorithm)
                     for figures, algorithm in question.alternatives
                 ]
                 times.append(quietest(world.run(measure, trials, _TURNS, share_s)))
@@ -254,10 +254,6 @@ def _costs_text(costs: HostCosts) -> str:
     if costs.residual is not None:
         lines.append(f"Calls take {costs.residual:.0%} more or less than that, on the quadratic mean.")
     return "\n".join(lines)
-
-
-def _shape(default: Config) -> dict[str, int]:
-    return {question.setting: getattr(default, question.setting) for question in _questions()}
 
 
 def _answer(question: Question, times: Sequence[Sequence[float]], default: int) -> int:

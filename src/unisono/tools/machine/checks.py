@@ -321,9 +321,7 @@ def _doubt(found: TuningResults | None) -> tuple[str, str]:
     if found is None:
         return "the defaults are used", "from which size on which way is faster depends on the machine"
     says, costs = f"measured on {found.on}", found.costs
-    for moment in [found.moment, *([costs.moment] if costs else [])]:
-        if moment is None:
-            return f"{says} without a note of the load", spoiled
+    for moment in filter(None, [found.moment, costs and costs.moment]):
         load = check_load(Load(moment.busy, 0.0, ""), moment.processors, _RANKS)
         if load.level != "ok":
             return f"measured on {moment.on}, while {load.says}", spoiled

@@ -143,4 +143,4 @@ class _Injector:
         if why:
             raise ArgumentError(why)
         calls = {rank: other if rank == group.rank else record for rank in range(group.size)}
-        raise MismatchError(number, calls, [group.rank], group.world_ranks if group.parent else ())
+        raise MismatchError(number, calls, [group.rank], group.named)

@@ -13,10 +13,10 @@ import numpy as np
 
 from ....base.errors import ArgumentError
 from ....base.value import Value
-from ...combine import seq, transpose
+from ...combine import by_round, seq, transpose
 from ...contract import BLOCKED, DUALS
 from ...hosts import Hosts
-from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, X, unwrap
+from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, X, singles, unwrap
 from ..declare import Symmetric, table
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Part(Value):
         rows = rows[rows[:, N] > 0]
         scattered = bool((np.diff(chunk) != 1).any())
         if scattered:
-            rows = _singles(rows)
+            rows = singles(rows)
         for column in (SCHUNK, DCHUNK):
             rows[:, column] = chunk[rows[:, column]]
         return _runs(rows) if scattered else rows
@@ -149,14 +149,6 @@ def _table(collective: str, name: str, ranks: int, root: int, cuts: int) -> Sche
     if collective not in BLOCKED and cuts % made.chunks:
         raise ArgumentError(f"{made.name} cuts its vector into {made.chunks} chunks, which {cuts} do not fill")
     return made
-
-
-def _singles(rows: Rows) -> Rows:
-    n = rows[:, N]
-    out = np.repeat(rows, n, axis=0)
-    out[:, [SCHUNK, DCHUNK]] += (np.arange(len(out)) - np.repeat(np.cumsum(n) - n, n))[:, None]
-    out[:, N] = 1
-    return out
 
 
 def _runs(rows: Rows) -> Rows:
@@ -201,7 +193,7 @@ class HierarchicalTable(Value):
         name, ranks, hosts = self.name, self.hosts.ranks, self.hosts
         before, across, after = (
             Schedule(ranks, self.chunks, rows, self.collective, name, self.root, self.result, hosts=hosts)
-            for rows in (_together(part.rows for part in parts) for parts in self._parts)
+            for rows in (by_round([_NONE, *(part.rows for part in parts)]) for parts in self._parts)
         )
         return before, across, after
 
@@ -226,7 +218,7 @@ class HierarchicalTable(Value):
             return self._pairs()
         rows, start = [_NONE], 0
         for parts in self._parts:
-            phase = _together(part.moved for part in parts)
+            phase = by_round([_NONE, *(part.moved for part in parts)])
             phase[:, ROUND] += start
             rows.append(phase)
             start += max((part.rounds for part in parts), default=0)
@@ -276,8 +268,3 @@ def transposed(call: HierarchicalTable) -> HierarchicalTable:
 
     before, across, after = parts(call.after), parts(call.across), parts(call.before)
     return call.replace(collective=DUALS[call.collective], result=X, before=before, across=across, after=after)
-
-
-def _together(parts: Iterable[Rows]) -> Rows:
-    rows = np.concatenate([_NONE, *parts])
-    return rows[np.argsort(rows[:, ROUND], kind="stable")]
