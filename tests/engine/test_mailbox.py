@@ -365,13 +365,23 @@ def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes],
     made = boxes(ranks)
     sent: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     got: dict[tuple[int, int, int], list[Receive]] = defaultdict(list)
-    for k in range(300):
+    for k in range(400):
         kind, me, peer, tag = draw.randrange(3), draw.randrange(ranks), draw.randrange(ranks), draw.randrange(2)
+        count, at_once = draw.choice([1, 1, 10, 700, 2000]), draw.random() < 0.5
         if kind == 0:
-            send(made[me], values(draw.choice([1, 10, 700, 2000]), k), peer, tag)
+            tensor = values(count, k)
+            if not (at_once and made[me].send_at_once(tensor, peer, tag)):
+                send(made[me], tensor, peer, tag)
             sent[me, peer, tag].append(k)
         elif kind == 1:
-            got[peer, me, tag].append(receive(made[me], None, peer, tag))
+            target = torch.full((count,), -1)
+            request = Receive(target, peer, tag)
+            if at_once and made[me].receive_at_once(target, peer, tag, 1):
+                request.done = True
+            else:
+                assert (target == -1).all()
+                request = receive(made[me], None, peer, tag)
+            got[peer, me, tag].append(request)
         else:
             made[me].progress()
     for (source, me, tag), seeds in sent.items():
@@ -382,6 +392,36 @@ def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes],
         for k, request in zip(seeds, got[key], strict=False):
             assert request.done
             assert torch.equal(request.tensor, values(len(request.tensor), k))
+
+
+@pytest.mark.parametrize("boxes", ["near"], indirect=True)
+def test_a_short_message_moves_at_once_or_not_at_all(boxes: Callable[[int], Boxes]) -> None:
+    a, b = boxes(2)
+    sent, target = values(50, 1), torch.full((50,), -1)
+    assert not a.send_at_once(sent, 1, 3), "there is no ring"
+    send(a, sent, 1, 3)
+    assert not b.receive_at_once(target, 0, 3, 1), "it does not know of the ring"
+    run(b)
+    assert b.unexpected_tags(0) == [3]
+    assert a.send_at_once(values(50, 2), 1, 3)
+    assert not b.receive_at_once(target, 0, 3, 1), "another one has come before"
+    assert torch.equal(receive(b, None, 0, 3).tensor, sent)
+    for other, tag in ((target, 4), (target[1:], 3), (target.view(torch.float64), 3)):
+        assert not b.receive_at_once(other, 0, tag, 1)
+    early = receive(b, None, ANY_SOURCE, 3)
+    assert not b.receive_at_once(target, 0, 3, 1), "another one waits for it"
+    assert (target == -1).all()
+    run(b)
+    assert torch.equal(early.tensor, values(50, 2))
+    assert not a.send_at_once(values(RING), 1, 3), "there is no room for so much"
+    assert a.send_at_once(sent.view(5, 1, 10), 1, 3)
+    assert b.receive_at_once(target, 0, 3, 1)
+    assert torch.equal(target, sent)
+    send(a, values(RING), 1, 3)
+    assert not a.send_at_once(sent, 1, 3), "another one waits for room"
+    assert not b.receive_at_once(torch.empty(RING, dtype=torch.int64), 0, 3, 1), "a part is there"
+    run(a, b)
+    assert b.unexpected_tags(0) == [3]
 
 
 @pytest.mark.parametrize("boxes", ["near"], indirect=True)

@@ -7,7 +7,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
 
 from ...base.errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, PeerGone
 from ...base.records import Departure, DepartureKind, GivenUp
@@ -61,6 +64,21 @@ class ProgressLoop:
             raise NotInitialized("the group of this call has been dropped; call unisono.new_group() for a new one")
         return group
 
+    def send_at_once(self, tensor: torch.Tensor, dst: int, tag: int) -> bool:
+        """See `Mailbox.send_at_once`."""
+        return self._locked(self._mailbox.send_at_once, tensor, dst, tag)
+
+    def receive_soon(self, tensor: torch.Tensor, src: int, tag: int, entered_ns: int, timeout_s: float | None) -> bool:
+        """`Mailbox.receive_at_once`, now or when something has changed. Waits for timeout_s (None: the group's) at
+        most, and not longer than until it is time to look after the peers.
+        """
+        take, poller = partial(self._locked, self._mailbox.receive_at_once, tensor, src, tag, entered_ns), self._poller
+        wakeups = poller.wakeups
+        if take():
+            return True
+        limit_s = min(self._most_nap_s, self.group.timeout_s if timeout_s is None else timeout_s)
+        return limit_s > 0 and poller.wait(wakeups, 0.0, limit_s) and take()
+
     def start(self, request: MessageRequest) -> bool:
         """Start a request; True if it is done already. Raises OutOfMemory."""
         self._locked(self._mailbox.submit, request)
@@ -76,11 +94,16 @@ class ProgressLoop:
 
     def fail(self, request: MessageRequest, error: PeerError) -> Send | None:
         """End a request with an error, unless it is done; see `Mailbox.cancel` for what is returned."""
-        return self._locked(lambda request: self._mailbox.fail(request, error), request)
+        return self._locked(self._mailbox.fail, request, error)
 
-    def wait(self, request: MessageRequest, call: Callable[[], str], timeout_s: float | None = None) -> None:
-        """Return when a request is done. Raises WaitTimeout after timeout_s (None: the group's) and lets it go on."""
-        began = changed_at = time.monotonic()
+    def wait(
+        self, request: MessageRequest, call: Callable[[], str], timeout_s: float | None = None, began: float = 0.0
+    ) -> None:
+        """Return when a request is done. Raises WaitTimeout after timeout_s (None: the group's) and lets it go on.
+
+        began: when the call has begun to wait, by the monotonic clock; 0: now.
+        """
+        began = changed_at = began or time.monotonic()
         allowed_s = self.group.timeout_s if timeout_s is None else timeout_s
         check_at = began + self._look_up_s
         stall: Stall | None = None
@@ -123,7 +146,7 @@ class ProgressLoop:
         self._locked(self._mailbox.log_waiting, request)
         if group.span is not None:
             group.span.ask()
-            self._locked(lambda _: self._mailbox.listen_to_all(), request)
+            self._locked(self._mailbox.listen_to_all)
         lost = self._lost(request, group, awaited)
         if lost is None or self.advance(request):  # messages that a rank sent before it went can still be received
             return request.done
@@ -131,9 +154,9 @@ class ProgressLoop:
         self.fail(request, self._error(*lost, call()))
         return True
 
-    def _locked(self, action: Callable[[MessageRequest], Result], request: MessageRequest) -> Result:
+    def _locked(self, action: Callable[..., Result], *arguments: Any) -> Result:
         """Use the mailbox, then call `on_done` of the requests that have finished meanwhile."""
-        result, finished = self._use(action, request)
+        result, finished = self._use(action, *arguments)
         for done in finished:
             if done.on_done is not None:
                 on_done, done.on_done = done.on_done, None
@@ -141,9 +164,7 @@ class ProgressLoop:
         return result
 
     @holds("self")
-    def _use(
-        self, action: Callable[[MessageRequest], Result], request: MessageRequest
-    ) -> tuple[Result, list[MessageRequest]]:
+    def _use(self, action: Callable[..., Result], *arguments: Any) -> tuple[Result, Sequence[MessageRequest]]:
         """Use the mailbox. Returns the requests that have finished meanwhile, too."""
         group = self.group
         if self._mailbox_lock.locked():
@@ -151,13 +172,15 @@ class ProgressLoop:
         with self._mailbox_lock:
             group.check_usable()
             try:
-                result = action(request)
+                result = action(*arguments)
             except OutOfMemory:
                 raise  # before anything has moved
             except BaseException as error:
                 # Such as Ctrl-C within a step: the mailbox and its rings may differ about a message.
                 give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
                 raise
+            if not self._mailbox.finished:
+                return result, ()
             finished, self._mailbox.finished = self._mailbox.finished, []
         return result, finished
 
@@ -220,7 +243,7 @@ class ProgressLoop:
             return ""
         alone = "" if ranks else _ALONE
         ranks = ranks or [self.group.rank]
-        tags = self._locked(lambda _: {rank: self._mailbox.unexpected_tags(rank) for rank in ranks}, request)
+        tags = {rank: self._locked(self._mailbox.unexpected_tags, rank) for rank in ranks}
         sent = [f" Rank {rank} has sent tag {', '.join(map(str, tags[rank]))}." for rank in ranks if tags[rank]]
         return "".join([alone, *sent])
 

@@ -50,15 +50,17 @@ class ProgressEngine(ProgressLoop):
         self._stopped = False
         _engines.add(self)
 
-    def complete(self, requests: Sequence[MessageRequest], call: Callable[[], str], timeout_s: float | None) -> None:
+    def complete(
+        self, requests: Sequence[MessageRequest], call: Callable[[], str], timeout_s: float | None, began: float = 0.0
+    ) -> None:
         """Start requests, and return when all are done. If this raises, they have been cancelled.
 
-        Only the first may raise OutOfMemory: the others are receives.
+        Only the first may raise OutOfMemory: the others are receives. began: see `wait`.
         """
         waiting = [request for request in requests if not self.start(request)]
         try:
             for request in waiting:
-                self.wait(request, call, timeout_s)
+                self.wait(request, call, timeout_s, began)
         except BaseException as error:
             self._cancel_all(waiting, call())
             if not (isinstance(error, WaitTimeout) and all(request.done for request in waiting)):  # done just now

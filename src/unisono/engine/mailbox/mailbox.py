@@ -15,7 +15,7 @@ from ..kernels.ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord
 from ..logs.rank_logs import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.arena import Layout
 from ..memory.heap import Heap
-from ..tensors import copy_of, dtype_name
+from ..tensors import DTYPE_CODES, copy_of, dtype_name
 from .channel import ReceiveChannel, SendChannel
 from .far_channel import FarFrame
 from .far_ends import FarReceiveChannel, FarSendChannel
@@ -82,7 +82,7 @@ class Mailbox:
 
     def submit(self, request: MessageRequest) -> None:
         """Start a request, and finish it at once if possible. Raises OutOfMemory before anything has moved."""
-        request.entered_ns = monotonic_ns()
+        request.entered_ns = request.entered_ns or monotonic_ns()
         if self._far_ranks:
             self.listen([request.peer] if request.peer != ANY_SOURCE else self._far_ranks)
         if isinstance(request, Receive):
@@ -97,6 +97,26 @@ class Mailbox:
                 channel.queue.append(request)
                 if len(channel.queue) == 1:
                     self._write(request.peer)
+
+    def send_at_once(self, tensor: torch.Tensor, receiver: int, tag: int) -> bool:
+        """Send a plain tensor, if a message has gone to this rank before, and all of this one fits. Or do nothing."""
+        entered_ns, channel = monotonic_ns(), self._outgoing.get(receiver)
+        if channel.__class__ is not SendChannel or channel.queue or not channel.write_whole(tensor, tag):
+            return False
+        self._written[receiver] = place = self._written[receiver] + 1
+        self._log.write(self._group, tag, entered_ns, 2 * receiver, tensor.nbytes, place, monotonic_ns())
+        return True
+
+    def receive_at_once(self, tensor: torch.Tensor, source: int, tag: int, entered_ns: int) -> bool:
+        """Receive into a plain tensor, if the next message from this rank is there, and is for it. Or do nothing."""
+        channel, nbytes = self._incoming.get(source), tensor.nbytes
+        if channel.__class__ is not ReceiveChannel or channel.message or self._matching.concerns(source, tag):
+            return False
+        if not channel.read_whole(tensor.data_ptr(), tag, DTYPE_CODES[tensor.dtype], nbytes):
+            return False
+        self._arrived[source] = place = self._arrived[source] + 1
+        self._log.write(self._group, tag, entered_ns, 2 * source + 1, nbytes, place, monotonic_ns())
+        return True
 
     def log_waiting(self, request: MessageRequest) -> None:
         """Log a request that takes long. Others are logged when they are done."""
@@ -325,8 +345,10 @@ class Mailbox:
         receive = self._matching.arrive(message)
         if receive is not None:
             self._match(receive, message)
-        elif message.buffer is None:
+            return
+        if message.buffer is None:
             message.buffer = message.new_buffer()
+        self.poller.wake()  # a thread may be about to call `receive_at_once`
 
     def _match(self, receive: Receive, message: Message) -> None:
         """Let a receive take a message, or fail with MessageMismatch if dtype or size differ."""
