@@ -15,6 +15,7 @@ from tests.support.far_mailboxes import FarMailboxes
 from unisono.base.errors import ArgumentError, InternalError, MessageMismatch
 from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, far_channel, requests
 from unisono.engine.mailbox import mailbox as module
+from unisono.engine.tensors import DTYPE_CODES
 from unisono.schedule import Hosts
 
 RING = 4096
@@ -55,6 +56,14 @@ def receive(box: Mailbox, tensor: torch.Tensor | None, source: int, tag: int = 0
     request = Receive(tensor, source, tag)
     box.submit(request)
     return request
+
+
+def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> bool:
+    return box.send_at_once(tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.nbytes, to, tag)
+
+
+def received_at_once(box: Mailbox, tensor: torch.Tensor, source: int, tag: int) -> bool:
+    return box.receive_at_once(tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes, source, tag, 1)
 
 
 def run(*boxes: Mailbox) -> None:
@@ -370,13 +379,13 @@ def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes],
         count, at_once = draw.choice([1, 1, 10, 700, 2000]), draw.random() < 0.5
         if kind == 0:
             tensor = values(count, k)
-            if not (at_once and made[me].send_at_once(tensor, peer, tag)):
+            if not (at_once and sent_at_once(made[me], tensor, peer, tag)):
                 send(made[me], tensor, peer, tag)
             sent[me, peer, tag].append(k)
         elif kind == 1:
             target = torch.full((count,), -1)
             request = Receive(target, peer, tag)
-            if at_once and made[me].receive_at_once(target, peer, tag, 1):
+            if at_once and received_at_once(made[me], target, peer, tag):
                 request.done = True
             else:
                 assert (target == -1).all()
@@ -398,28 +407,28 @@ def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes],
 def test_a_short_message_moves_at_once_or_not_at_all(boxes: Callable[[int], Boxes]) -> None:
     a, b = boxes(2)
     sent, target = values(50, 1), torch.full((50,), -1)
-    assert not a.send_at_once(sent, 1, 3), "there is no ring"
+    assert not sent_at_once(a, sent, 1, 3), "there is no ring"
     send(a, sent, 1, 3)
-    assert not b.receive_at_once(target, 0, 3, 1), "it does not know of the ring"
+    assert not received_at_once(b, target, 0, 3), "it does not know of the ring"
     run(b)
     assert b.unexpected_tags(0) == [3]
-    assert a.send_at_once(values(50, 2), 1, 3)
-    assert not b.receive_at_once(target, 0, 3, 1), "another one has come before"
+    assert sent_at_once(a, values(50, 2), 1, 3)
+    assert not received_at_once(b, target, 0, 3), "another one has come before"
     assert torch.equal(receive(b, None, 0, 3).tensor, sent)
     for other, tag in ((target, 4), (target[1:], 3), (target.view(torch.float64), 3)):
-        assert not b.receive_at_once(other, 0, tag, 1)
+        assert not received_at_once(b, other, 0, tag)
     early = receive(b, None, ANY_SOURCE, 3)
-    assert not b.receive_at_once(target, 0, 3, 1), "another one waits for it"
+    assert not received_at_once(b, target, 0, 3), "another one waits for it"
     assert (target == -1).all()
     run(b)
     assert torch.equal(early.tensor, values(50, 2))
-    assert not a.send_at_once(values(RING), 1, 3), "there is no room for so much"
-    assert a.send_at_once(sent.view(5, 1, 10), 1, 3)
-    assert b.receive_at_once(target, 0, 3, 1)
+    assert not sent_at_once(a, values(RING), 1, 3), "there is no room for so much"
+    assert sent_at_once(a, sent.view(5, 1, 10), 1, 3)
+    assert received_at_once(b, target, 0, 3)
     assert torch.equal(target, sent)
     send(a, values(RING), 1, 3)
-    assert not a.send_at_once(sent, 1, 3), "another one waits for room"
-    assert not b.receive_at_once(torch.empty(RING, dtype=torch.int64), 0, 3, 1), "a part is there"
+    assert not sent_at_once(a, sent, 1, 3), "another one waits for room"
+    assert not received_at_once(b, torch.empty(RING, dtype=torch.int64), 0, 3), "a part is there"
     run(a, b)
     assert b.unexpected_tags(0) == [3]
 

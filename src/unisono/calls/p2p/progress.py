@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
-
-import torch
 
 from ...base.errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, PeerGone
 from ...base.records import Departure, DepartureKind, GivenUp
@@ -47,14 +43,13 @@ class ProgressLoop:
         self._look_up_s = config.look_up_s
         spins = config.spins if arena.neighbours <= len(os.sched_getaffinity(0)) else 0
         host, far = group.host, _far_peers(group)
-        self._mailbox = Mailbox(arena, host.heap, group.rank, spins, self._world_ranks, far, host.messages)
-        self._poller = self._mailbox.poller
+        self.mailbox = Mailbox(arena, host.heap, group.rank, spins, self._world_ranks, far, host.messages)
+        self._poller = self.mailbox.poller
         carrier = group.span.carrier if group.span is not None else None
         calls_carrier = carrier is not None and not carrier.own_thread and carrier.wait is None
         self._most_nap_s = _CARRIER_S if calls_carrier else self._look_up_s
         self._noticed_at: dict[tuple[int, int], float] = {}
         """(run, rank) -> when this rank first found that the rank, on another host, has gone or failed."""
-        self._mailbox_lock = threading.Lock()
 
     @property
     def group(self) -> Group:
@@ -64,24 +59,9 @@ class ProgressLoop:
             raise NotInitialized("the group of this call has been dropped; call unisono.new_group() for a new one")
         return group
 
-    def send_at_once(self, tensor: torch.Tensor, dst: int, tag: int) -> bool:
-        """See `Mailbox.send_at_once`."""
-        return self._locked(self._mailbox.send_at_once, tensor, dst, tag)
-
-    def receive_soon(self, tensor: torch.Tensor, src: int, tag: int, entered_ns: int, timeout_s: float | None) -> bool:
-        """`Mailbox.receive_at_once`, now or when something has changed. Waits for timeout_s (None: the group's) at
-        most, and not longer than until it is time to look after the peers.
-        """
-        take, poller = partial(self._locked, self._mailbox.receive_at_once, tensor, src, tag, entered_ns), self._poller
-        wakeups = poller.wakeups
-        if take():
-            return True
-        limit_s = min(self._most_nap_s, self.group.timeout_s if timeout_s is None else timeout_s)
-        return limit_s > 0 and poller.wait(wakeups, 0.0, limit_s) and take()
-
     def start(self, request: MessageRequest) -> bool:
         """Start a request; True if it is done already. Raises OutOfMemory."""
-        self._locked(self._mailbox.submit, request)
+        self._locked(self.mailbox.submit, request)
         return request.done
 
     def advance(self, request: MessageRequest) -> bool:
@@ -90,11 +70,11 @@ class ProgressLoop:
 
     def cancel(self, request: MessageRequest) -> Send | None:
         """Take a request out, unless it is done; see `Mailbox.cancel` for what is returned."""
-        return self._locked(self._mailbox.cancel, request)
+        return self._locked(self.mailbox.cancel, request)
 
     def fail(self, request: MessageRequest, error: PeerError) -> Send | None:
         """End a request with an error, unless it is done; see `Mailbox.cancel` for what is returned."""
-        return self._locked(self._mailbox.fail, request, error)
+        return self._locked(self.mailbox.fail, request, error)
 
     def wait(
         self, request: MessageRequest, call: Callable[[], str], timeout_s: float | None = None, began: float = 0.0
@@ -143,10 +123,10 @@ class ProgressLoop:
         """
         group = self.group
         check_abort(group, call)
-        self._locked(self._mailbox.log_waiting, request)
+        self._locked(self.mailbox.log_waiting, request)
         if group.span is not None:
             group.span.ask()
-            self._locked(self._mailbox.listen_to_all)
+            self._locked(self.mailbox.listen_to_all)
         lost = self._lost(request, group, awaited)
         if lost is None or self.advance(request):  # messages that a rank sent before it went can still be received
             return request.done
@@ -163,13 +143,13 @@ class ProgressLoop:
                 on_done()
         return result
 
-    @holds("self")
-    def _use(self, action: Callable[..., Result], *arguments: Any) -> tuple[Result, Sequence[MessageRequest]]:
+    @holds("mailbox")
+    def _use(self, action: Callable[..., Result], *arguments: Any) -> tuple[Result, list[MessageRequest]]:
         """Use the mailbox. Returns the requests that have finished meanwhile, too."""
-        group = self.group
-        if self._mailbox_lock.locked():
-            check_nested(self, f"the messages of {group}")
-        with self._mailbox_lock:
+        group, mailbox = self.group, self.mailbox
+        if mailbox.lock.locked():
+            check_nested(mailbox, f"the messages of {group}")
+        with mailbox.lock:
             group.check_usable()
             try:
                 result = action(*arguments)
@@ -179,13 +159,11 @@ class ProgressLoop:
                 # Such as Ctrl-C within a step: the mailbox and its rings may differ about a message.
                 give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
                 raise
-            if not self._mailbox.finished:
-                return result, ()
-            finished, self._mailbox.finished = self._mailbox.finished, []
+            finished, mailbox.finished = mailbox.finished, []
         return result, finished
 
     def _advance(self, request: MessageRequest) -> bool:
-        while not request.done and self._mailbox.progress():
+        while not request.done and self.mailbox.progress():
             pass
         return request.done
 
@@ -218,14 +196,14 @@ class ProgressLoop:
 
     def _cut(self, rank: int) -> Departure | None:
         """The departure of a rank that this rank no longer reaches, though no rank reports it gone."""
-        cut = self._mailbox.cut(rank)
+        cut = self.mailbox.cut(rank)
         if cut is None or time.monotonic() - cut[1] < _CUT_S:
             return None
         return Departure(DepartureKind.DIED, f"cannot be reached any more: {cut[0]}")
 
     def _may_come(self, request: MessageRequest, rank: int, how: Departure | GivenUp) -> bool:
         """May bytes still arrive that a rank on another host sent before it went: a message, or an acknowledgement?"""
-        group, stream = self.group, self._mailbox.stream_from(rank)
+        group, stream = self.group, self.mailbox.stream_from(rank)
         if group.span is None or rank in group.span.here:
             return False
         if isinstance(how, Departure) and how.how in (DepartureKind.DIED, DepartureKind.ABORTED):
@@ -243,7 +221,7 @@ class ProgressLoop:
             return ""
         alone = "" if ranks else _ALONE
         ranks = ranks or [self.group.rank]
-        tags = {rank: self._locked(self._mailbox.unexpected_tags, rank) for rank in ranks}
+        tags = {rank: self._locked(self.mailbox.unexpected_tags, rank) for rank in ranks}
         sent = [f" Rank {rank} has sent tag {', '.join(map(str, tags[rank]))}." for rank in ranks if tags[rank]]
         return "".join([alone, *sent])
 

@@ -145,7 +145,6 @@ class FinishedTransfer(FinishedWork[torch.Tensor], Transfer):
         return source
 
 
-@hints_timeout_s
 def send(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> None:
@@ -199,7 +198,6 @@ def recv(
     """Receive into a new tensor; returns it."""
 
 
-@hints_timeout_s
 def recv(
     tensor: torch.Tensor | None = None,
     src: int | None = None,
@@ -241,7 +239,6 @@ def recv(
     return request.source if tensor is not None or received is None else received
 
 
-@hints_timeout_s
 def isend(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> Transfer:
@@ -253,7 +250,6 @@ def isend(
     return Transfer(group, request, lambda: f"i{send_text(tensor, dst, tag)}", timeout_s)
 
 
-@hints_timeout_s
 def irecv(
     tensor: torch.Tensor | None = None,
     src: int | None = None,

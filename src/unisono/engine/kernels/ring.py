@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from .atomics import load, load_acquire, memcpy, now_ns, store, store_release
 from .compiled import compiled
-from .ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord, HeaderWord
+from .ring_buffer import CAPACITY, DATA, PIECE_BYTES, READ, WRITTEN, CursorWord, HeaderWord
 from .waiting import publish_and_wake
 
 # Numba takes module constants as literals, but not members of an enumeration.
 _RING, _POSITION, _SEEN, _DONE, _PEER, _HEADER = (8 * int(word) for word in CursorWord)
 _NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (8 * int(word) for word in HeaderWord)
 _LINE = 64
-_PIECE_BYTES = 64 << 10
-"""Published at a time: the reader copies one piece while the writer copies the next."""
 _MOST_BYTES = 4 << 20
 """Moved in one call at most, so that Python can handle signals in between."""
 
@@ -36,7 +34,7 @@ def write(cursor, payload):  # type: ignore[no-untyped-def]
         done = 0
     limit = done + _MOST_BYTES
     while True:
-        n = min(nbytes - done, capacity - (position - read), capacity - (position & mask), _PIECE_BYTES)
+        n = min(nbytes - done, capacity - (position - read), capacity - (position & mask), PIECE_BYTES)
         if n > 0:
             memcpy(ring + DATA + (position & mask), payload + done, n)
             position += n
@@ -97,7 +95,7 @@ def read_payload(cursor, target):  # type: ignore[no-untyped-def]
     mask, limit = capacity - 1, done + _MOST_BYTES
     while True:
         arrived = load_acquire(ring + WRITTEN) - position
-        n = min(nbytes - done, arrived, capacity - (position & mask), _PIECE_BYTES)
+        n = min(nbytes - done, arrived, capacity - (position & mask), PIECE_BYTES)
         if n > 0:
             if target != 0:
                 memcpy(target + done, ring + DATA + (position & mask), n)

@@ -68,23 +68,23 @@ class SendChannel(_Channel):
         """Write as much as fits; 1 when the message is complete."""
         tensor, words = send.tensor, self._words
         if words[_DONE] < 0:
-            self._describe(tensor)
+            self._describe(tensor.dtype, tensor.shape, tensor.nbytes)
             words[_TAG] = send.tag
         return self._kernels.write(self._cursor, tensor.data_ptr())
 
-    def write_whole(self, tensor: torch.Tensor, tag: int) -> int:
-        """Write a message of a plain tensor if all of it fits: 1; or 0. For an empty queue."""
-        self._describe(tensor)
-        return self._kernels.write_whole(self._cursor, tensor.data_ptr(), tag)
-
-    def _describe(self, tensor: torch.Tensor) -> None:
-        """Write shape and dtype to the header, unless it is that of such a tensor."""
-        shape, dtype, words = tensor.shape, tensor.dtype, self._words
+    def write_whole(self, address: int, dtype: torch.dtype, shape: torch.Size, nbytes: int, tag: int) -> int:
+        """Write a message of a plain tensor at an address, if all of it fits: 1; or 0. For an empty queue."""
         if shape != self._shape or dtype is not self._dtype:
-            words[_NBYTES], words[_KIND] = tensor.nbytes, DTYPE_CODES[dtype] << 8 | len(shape)
-            for k, extent in enumerate(shape, _SHAPE):
-                words[k] = extent
-            self._shape, self._dtype = shape, dtype
+            self._describe(dtype, shape, nbytes)
+        return self._kernels.write_whole(self._cursor, address, tag)
+
+    def _describe(self, dtype: torch.dtype, shape: torch.Size, nbytes: int) -> None:
+        """Write to the header what it says of a tensor."""
+        words = self._words
+        words[_NBYTES], words[_KIND] = nbytes, DTYPE_CODES[dtype] << 8 | len(shape)
+        for k, extent in enumerate(shape, _SHAPE):
+            words[k] = extent
+        self._shape, self._dtype = shape, dtype
 
 
 class ReceiveChannel(_Channel):
