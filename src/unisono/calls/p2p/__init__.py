@@ -14,8 +14,8 @@ the next receive, and a cancelled send that had begun goes on in the background.
 group.
 
 A message between ranks of a host that have sent messages before takes a short way (`at_once`), if it need not wait for
-long. Otherwise a call passes these files: `send_recv` (checks) → `progress_engine` (waiting; the thread for `isend` and `irecv`) →
-`progress` (the loop) → `engine.mailbox` (the bytes).
+long. Otherwise a call passes these files: `send_recv` (checks) → `progress_engine` (waiting; the thread for `isend` and
+`irecv`) → `progress` (the loop) → `engine.mailbox` (the bytes).
 """
 
 from .send_recv import (

@@ -36,8 +36,8 @@ and the time between two looks.
 
 
 class Mailbox:
-    """All sends and receives of one rank in a group, for the thread that holds `lock`. Bytes move in `submit`,
-    `progress`, `send_at_once` and `receive_at_once`.
+    """All sends and receives of one rank in a group, for the thread that holds `lock`. `progress` moves bytes; so do
+    `submit`, `send_at_once` and `receive_at_once`.
 
     Each rank writes to each peer through a ring in its own heap, made on the first send; the peer finds its address in
     the arena. Slot q of the poller watches for bytes from rank q (before there is a ring: for its address), slot
@@ -107,9 +107,7 @@ class Mailbox:
     def send_at_once(
         self, address: int, dtype: torch.dtype, shape: torch.Size, nbytes: int, receiver: int, tag: int
     ) -> bool:
-        """Send a plain tensor at an address, if a message has gone to this rank before, and all of it fits: True. Or do
-        nothing.
-        """
+        """Send a plain tensor, if a message has gone to this rank before, and all of it fits: True. Or do nothing."""
         entered_ns, channel = monotonic_ns(), self._outgoing.get(receiver)
         if channel.__class__ is not SendChannel or channel.queue:
             return False
@@ -120,9 +118,7 @@ class Mailbox:
         return True
 
     def receive_at_once(self, address: int, dtype: int, nbytes: int, source: int, tag: int, entered_ns: int) -> bool:
-        """Receive into a plain tensor at an address, if the next message from this rank is there, and is for it: True.
-        Or do nothing. dtype: its code.
-        """
+        """Receive into a plain tensor, if all of the next message from this rank is there, and for it. dtype: code."""
         channel = self._incoming.get(source)
         if channel.__class__ is not ReceiveChannel or channel.message or self._matching.concerns(source, tag):
             return False
