@@ -15,6 +15,7 @@ from tests.support.far_mailboxes import FarMailboxes
 from unisono.base.errors import ArgumentError, InternalError, MessageMismatch
 from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, far_channel, requests
 from unisono.engine.mailbox import mailbox as module
+from unisono.engine.tensors import DTYPE_CODES
 from unisono.schedule import Hosts
 
 RING = 4096
@@ -55,6 +56,14 @@ def receive(box: Mailbox, tensor: torch.Tensor | None, source: int, tag: int = 0
     request = Receive(tensor, source, tag)
     box.submit(request)
     return request
+
+
+def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> bool:
+    return box.send_at_once(tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.nbytes, to, tag)
+
+
+def received_at_once(box: Mailbox, tensor: torch.Tensor, source: int, tag: int) -> bool:
+    return box.receive_at_once(tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes, source, tag, 1)
 
 
 def run(*boxes: Mailbox) -> None:
@@ -365,13 +374,23 @@ def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes],
     made = boxes(ranks)
     sent: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     got: dict[tuple[int, int, int], list[Receive]] = defaultdict(list)
-    for k in range(300):
+    for k in range(400):
         kind, me, peer, tag = draw.randrange(3), draw.randrange(ranks), draw.randrange(ranks), draw.randrange(2)
+        count, at_once = draw.choice([1, 1, 10, 700, 2000]), draw.random() < 0.5
         if kind == 0:
-            send(made[me], values(draw.choice([1, 10, 700, 2000]), k), peer, tag)
+            tensor = values(count, k)
+            if not (at_once and sent_at_once(made[me], tensor, peer, tag)):
+                send(made[me], tensor, peer, tag)
             sent[me, peer, tag].append(k)
         elif kind == 1:
-            got[peer, me, tag].append(receive(made[me], None, peer, tag))
+            target = torch.full((count,), -1)
+            request = Receive(target, peer, tag)
+            if at_once and received_at_once(made[me], target, peer, tag):
+                request.done = True
+            else:
+                assert (target == -1).all()
+                request = receive(made[me], None, peer, tag)
+            got[peer, me, tag].append(request)
         else:
             made[me].progress()
     for (source, me, tag), seeds in sent.items():
@@ -382,6 +401,36 @@ def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes],
         for k, request in zip(seeds, got[key], strict=False):
             assert request.done
             assert torch.equal(request.tensor, values(len(request.tensor), k))
+
+
+@pytest.mark.parametrize("boxes", ["near"], indirect=True)
+def test_a_short_message_moves_at_once_or_not_at_all(boxes: Callable[[int], Boxes]) -> None:
+    a, b = boxes(2)
+    sent, target = values(50, 1), torch.full((50,), -1)
+    assert not sent_at_once(a, sent, 1, 3), "there is no ring"
+    send(a, sent, 1, 3)
+    assert not received_at_once(b, target, 0, 3), "it does not know of the ring"
+    run(b)
+    assert b.unexpected_tags(0) == [3]
+    assert sent_at_once(a, values(50, 2), 1, 3)
+    assert not received_at_once(b, target, 0, 3), "another one has come before"
+    assert torch.equal(receive(b, None, 0, 3).tensor, sent)
+    for other, tag in ((target, 4), (target[1:], 3), (target.view(torch.float64), 3)):
+        assert not received_at_once(b, other, 0, tag)
+    early = receive(b, None, ANY_SOURCE, 3)
+    assert not received_at_once(b, target, 0, 3), "another one waits for it"
+    assert (target == -1).all()
+    run(b)
+    assert torch.equal(early.tensor, values(50, 2))
+    assert not sent_at_once(a, values(RING), 1, 3), "there is no room for so much"
+    assert sent_at_once(a, sent.view(5, 1, 10), 1, 3)
+    assert received_at_once(b, target, 0, 3)
+    assert torch.equal(target, sent)
+    send(a, values(RING), 1, 3)
+    assert not sent_at_once(a, sent, 1, 3), "another one waits for room"
+    assert not received_at_once(b, torch.empty(RING, dtype=torch.int64), 0, 3), "a part is there"
+    run(a, b)
+    assert b.unexpected_tags(0) == [3]
 
 
 @pytest.mark.parametrize("boxes", ["near"], indirect=True)

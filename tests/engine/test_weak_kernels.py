@@ -104,6 +104,20 @@ def receives(memory: Memory, others: dict[str, Any]) -> bool:
     return done == 1 and memory.read(TARGET) == 7
 
 
+def send_whole(memory: Memory, others: dict[str, Any]) -> None:
+    cursor = set_cursor(memory, 0)
+    memory.write(cursor + 8 * (CursorWord.HEADER + HeaderWord.NBYTES), 8)
+    memory.write(DATA, 7)
+    assert as_python(ring.write_whole, memory, others)(cursor, DATA, 5) == 1
+
+
+def receives_whole(memory: Memory, others: dict[str, Any]) -> bool:
+    cursor = set_cursor(memory, 1)
+    done = as_python(ring.read_whole, memory, others)(cursor, TARGET, 5, 0, 8)
+    arrived = memory.read(cursor + 8 * CursorWord.POSITION)
+    return memory.read(TARGET) == 7 if done else arrived == 0
+
+
 def leave(memory: Memory, others: dict[str, Any]) -> None:
     """Give the call up, then overwrite the tensor that peers may still read."""
     memory.release(NUMBER, 1)
@@ -128,6 +142,7 @@ KERNEL_SCENES: dict[str, tuple[Callable[[Memory], object], Callable[..., object]
     "wait": (nothing, post, sees_change),
     "mail": (nothing, offer, accepts),
     "ring": (nothing, send, receives),
+    "whole frame": (nothing, send_whole, receives_whole),
     "a rank that leaves": (sign, leave, sees_leaver),
 }
 KERNEL_MUTANTS = [
@@ -136,6 +151,7 @@ KERNEL_MUTANTS = [
     ("wait", {"store_release": "write"}, {}), ("wait", {}, {"load_acquire": "read"}),
     ("mail", {"store_release": "write"}, {}), ("mail", {}, {"load_acquire": "read"}),
     ("ring", {"store_release": "write"}, {}), ("ring", {}, {"load_acquire": "read"}),
+    ("whole frame", {"store_release": "write"}, {}), ("whole frame", {}, {"load_acquire": "read"}),
     ("a rank that leaves", {}, {"acquire_fence": "order_nothing"}),
 ]  # fmt: skip
 
@@ -172,6 +188,11 @@ def read_of_ring(memory: Memory, others: dict[str, Any]) -> None:
     assert as_python(ring.read_payload, memory, {"memcpy": "copy_late", **others})(cursor, TARGET) == 1
 
 
+def read_of_whole_frame(memory: Memory, others: dict[str, Any]) -> None:
+    cursor = set_cursor(memory, 1, 64)
+    assert as_python(ring.read_whole, memory, {"memcpy": "copy_late", **others})(cursor, TARGET, 0, 0, 8) == 1
+
+
 def write_ring_again(memory: Memory) -> None:
     memory.write(DATA, 9)
     as_python(ring.write, memory, {})(CURSORS, DATA)
@@ -199,6 +220,7 @@ def write_stage_again(memory: Memory) -> None:
 
 COPIED: dict[str, tuple[Callable[[Memory], object], Callable[..., object], Callable[[Memory], object]]] = {
     "ring": (fill_ring, read_of_ring, write_ring_again),
+    "whole frame": (fill_ring, read_of_whole_frame, write_ring_again),
     "staging half": (nothing, read_of_stage, write_stage_again),
 }
 

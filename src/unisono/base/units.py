@@ -47,7 +47,7 @@ def parse_bytes(text: str | int) -> int:
 def hints_timeout_s(function: Function) -> Function:
     """Decorator: the error for `timeout=`, the name in torch, names `timeout_s`. From 3.13 on Python does that.
 
-    Each call takes a tenth of a microsecond longer: not for collectives, which take two.
+    Each call takes a tenth of a microsecond longer: not for collectives and messages, which take two.
     """
     if sys.version_info >= (3, 13):
         return function

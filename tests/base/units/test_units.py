@@ -89,6 +89,7 @@ def _is_error(one: object) -> bool:
 
 
 CALLS = _with_time_out()
+MESSAGES = "send", "recv", "isend", "irecv"
 
 
 def test_calls_that_take_a_time_out_are_found() -> None:
@@ -98,8 +99,9 @@ def test_calls_that_take_a_time_out_are_found() -> None:
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_the_name_of_torch_is_refused_with_ours(name: str) -> None:
     said = r"unexpected keyword argument 'timeout'"
-    # Collectives have no hint of ours: another frame takes a twentieth of the shortest. From 3.13 on Python gives one.
-    if sys.version_info >= (3, 13) or not CALLS[name].__module__.startswith("unisono.calls.collectives."):
+    # The shortest calls have no hint of ours: another frame takes a twentieth of them. From 3.13 on Python gives one.
+    shortest = CALLS[name].__module__.startswith("unisono.calls.collectives.") or name in MESSAGES
+    if sys.version_info >= (3, 13) or not shortest:
         said += r"\. Did you mean 'timeout_s'\?"
     with pytest.raises(TypeError, match=f"{said}$"):
         CALLS[name](timeout=3.0)

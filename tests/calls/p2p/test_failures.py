@@ -184,7 +184,7 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
                 die()
             return
         if hosts > 1 and how == "killed":
-            early, matching = p2p.irecv(None, 1, tag=9), progress_engine(unisono.init())._mailbox._matching
+            early, matching = p2p.irecv(None, 1, tag=9), progress_engine(unisono.init()).mailbox._matching
             until(
                 lambda: early.is_completed() or [m.complete for m in matching._unexpected.get((1, 0), ())] == 3 * [True]
             )
@@ -346,7 +346,7 @@ def test_a_step_that_is_interrupted_ends_the_group(new_world: NewWorld) -> None:
         me, group = unisono.get_rank(), unisono.init()
         p2p.send(torch.zeros(1), me)
         work = p2p.irecv(None, 1 - me)
-        mailbox = progress_engine(group)._mailbox
+        mailbox = progress_engine(group).mailbox
 
         def interrupt(request: object) -> None:
             raise KeyboardInterrupt

@@ -103,7 +103,7 @@ def test_a_forked_child_leaves_the_messages_to_its_parent() -> None:
     engine, held, forked = progress_engine(unisono.init()), threading.Event(), threading.Event()
 
     def move() -> None:
-        with engine._mailbox_lock, engine._pending_lock:
+        with engine.mailbox.lock, engine._pending_lock:
             held.set()
             forked.wait(DEADLINE_S)
 

@@ -168,14 +168,14 @@ def test_a_message_within_a_step_of_messages() -> None:
         lambda: p2p.recv_object_list([None], 0),
     ]
     for call in inner:
-        mailbox = progress_engine(group)._mailbox
+        mailbox = progress_engine(group).mailbox
         with within(mailbox, "submit", call) as raised:
             p2p.send(torch.full((2,), 5.0), 0, tag=3)
         assert isinstance(raised[0], NestedCall)
         assert raised[0].inner == line(call)
         assert "the messages of Group('world'" in str(raised[0])
         assert p2p.recv(None, 0, tag=3).tolist() == [5.0, 5.0]
-    with within(progress_engine(group)._mailbox, "submit", CALLS["all_reduce"]) as raised:
+    with within(progress_engine(group).mailbox, "submit", CALLS["all_reduce"]) as raised:
         p2p.send(torch.ones(1), 0)
     assert raised == [None]
     p2p.recv(None, 0)

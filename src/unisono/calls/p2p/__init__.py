@@ -13,8 +13,9 @@ PeerFailed. Neither these errors nor Ctrl-C in a waiting call end the group: the
 the next receive, and a cancelled send that had begun goes on in the background. `group.abort()` ends all calls, and the
 group.
 
-A call passes these files: `send_recv` (checks) → `progress_engine` (waiting; the thread for `isend` and `irecv`) →
-`progress` (the loop) → `engine.mailbox` (the bytes).
+A message between ranks of a host that have sent messages before takes a short way (`at_once`), if it need not wait for
+long. Otherwise a call passes these files: `send_recv` (checks) → `progress_engine` (waiting; the thread for `isend` and
+`irecv`) → `progress` (the loop) → `engine.mailbox` (the bytes).
 """
 
 from .send_recv import (

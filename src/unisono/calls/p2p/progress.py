@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...base.errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, PeerGone
 from ...base.records import Departure, DepartureKind, GivenUp
@@ -44,14 +43,13 @@ class ProgressLoop:
         self._look_up_s = config.look_up_s
         spins = config.spins if arena.neighbours <= len(os.sched_getaffinity(0)) else 0
         host, far = group.host, _far_peers(group)
-        self._mailbox = Mailbox(arena, host.heap, group.rank, spins, self._world_ranks, far, host.messages)
-        self._poller = self._mailbox.poller
+        self.mailbox = Mailbox(arena, host.heap, group.rank, spins, self._world_ranks, far, host.messages)
+        self._poller = self.mailbox.poller
         carrier = group.span.carrier if group.span is not None else None
         calls_carrier = carrier is not None and not carrier.own_thread and carrier.wait is None
         self._most_nap_s = _CARRIER_S if calls_carrier else self._look_up_s
         self._noticed_at: dict[tuple[int, int], float] = {}
         """(run, rank) -> when this rank first found that the rank, on another host, has gone or failed."""
-        self._mailbox_lock = threading.Lock()
 
     @property
     def group(self) -> Group:
@@ -63,7 +61,7 @@ class ProgressLoop:
 
     def start(self, request: MessageRequest) -> bool:
         """Start a request; True if it is done already. Raises OutOfMemory."""
-        self._locked(self._mailbox.submit, request)
+        self._locked(self.mailbox.submit, request)
         return request.done
 
     def advance(self, request: MessageRequest) -> bool:
@@ -72,15 +70,20 @@ class ProgressLoop:
 
     def cancel(self, request: MessageRequest) -> Send | None:
         """Take a request out, unless it is done; see `Mailbox.cancel` for what is returned."""
-        return self._locked(self._mailbox.cancel, request)
+        return self._locked(self.mailbox.cancel, request)
 
     def fail(self, request: MessageRequest, error: PeerError) -> Send | None:
         """End a request with an error, unless it is done; see `Mailbox.cancel` for what is returned."""
-        return self._locked(lambda request: self._mailbox.fail(request, error), request)
+        return self._locked(self.mailbox.fail, request, error)
 
-    def wait(self, request: MessageRequest, call: Callable[[], str], timeout_s: float | None = None) -> None:
-        """Return when a request is done. Raises WaitTimeout after timeout_s (None: the group's) and lets it go on."""
-        began = changed_at = time.monotonic()
+    def wait(
+        self, request: MessageRequest, call: Callable[[], str], timeout_s: float | None = None, began: float = 0.0
+    ) -> None:
+        """Return when a request is done. Raises WaitTimeout after timeout_s (None: the group's) and lets it go on.
+
+        began: when the call has begun to wait, by the monotonic clock; 0: now.
+        """
+        began = changed_at = began or time.monotonic()
         allowed_s = self.group.timeout_s if timeout_s is None else timeout_s
         check_at = began + self._look_up_s
         stall: Stall | None = None
@@ -120,10 +123,10 @@ class ProgressLoop:
         """
         group = self.group
         check_abort(group, call)
-        self._locked(self._mailbox.log_waiting, request)
+        self._locked(self.mailbox.log_waiting, request)
         if group.span is not None:
             group.span.ask()
-            self._locked(lambda _: self._mailbox.listen_to_all(), request)
+            self._locked(self.mailbox.listen_to_all)
         lost = self._lost(request, group, awaited)
         if lost is None or self.advance(request):  # messages that a rank sent before it went can still be received
             return request.done
@@ -131,38 +134,36 @@ class ProgressLoop:
         self.fail(request, self._error(*lost, call()))
         return True
 
-    def _locked(self, action: Callable[[MessageRequest], Result], request: MessageRequest) -> Result:
+    def _locked(self, action: Callable[..., Result], *arguments: Any) -> Result:
         """Use the mailbox, then call `on_done` of the requests that have finished meanwhile."""
-        result, finished = self._use(action, request)
+        result, finished = self._use(action, *arguments)
         for done in finished:
             if done.on_done is not None:
                 on_done, done.on_done = done.on_done, None
                 on_done()
         return result
 
-    @holds("self")
-    def _use(
-        self, action: Callable[[MessageRequest], Result], request: MessageRequest
-    ) -> tuple[Result, list[MessageRequest]]:
+    @holds("mailbox")
+    def _use(self, action: Callable[..., Result], *arguments: Any) -> tuple[Result, list[MessageRequest]]:
         """Use the mailbox. Returns the requests that have finished meanwhile, too."""
-        group = self.group
-        if self._mailbox_lock.locked():
-            check_nested(self, f"the messages of {group}")
-        with self._mailbox_lock:
+        group, mailbox = self.group, self.mailbox
+        if mailbox.lock.locked():
+            check_nested(mailbox, f"the messages of {group}")
+        with mailbox.lock:
             group.check_usable()
             try:
-                result = action(request)
+                result = action(*arguments)
             except OutOfMemory:
                 raise  # before anything has moved
             except BaseException as error:
                 # Such as Ctrl-C within a step: the mailbox and its rings may differ about a message.
                 give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
                 raise
-            finished, self._mailbox.finished = self._mailbox.finished, []
+            finished, mailbox.finished = mailbox.finished, []
         return result, finished
 
     def _advance(self, request: MessageRequest) -> bool:
-        while not request.done and self._mailbox.progress():
+        while not request.done and self.mailbox.progress():
             pass
         return request.done
 
@@ -195,14 +196,14 @@ class ProgressLoop:
 
     def _cut(self, rank: int) -> Departure | None:
         """The departure of a rank that this rank no longer reaches, though no rank reports it gone."""
-        cut = self._mailbox.cut(rank)
+        cut = self.mailbox.cut(rank)
         if cut is None or time.monotonic() - cut[1] < _CUT_S:
             return None
         return Departure(DepartureKind.DIED, f"cannot be reached any more: {cut[0]}")
 
     def _may_come(self, request: MessageRequest, rank: int, how: Departure | GivenUp) -> bool:
         """May bytes still arrive that a rank on another host sent before it went: a message, or an acknowledgement?"""
-        group, stream = self.group, self._mailbox.stream_from(rank)
+        group, stream = self.group, self.mailbox.stream_from(rank)
         if group.span is None or rank in group.span.here:
             return False
         if isinstance(how, Departure) and how.how in (DepartureKind.DIED, DepartureKind.ABORTED):
@@ -220,7 +221,7 @@ class ProgressLoop:
             return ""
         alone = "" if ranks else _ALONE
         ranks = ranks or [self.group.rank]
-        tags = self._locked(lambda _: {rank: self._mailbox.unexpected_tags(rank) for rank in ranks}, request)
+        tags = {rank: self._locked(self.mailbox.unexpected_tags, rank) for rank in ranks}
         sent = [f" Rank {rank} has sent tag {', '.join(map(str, tags[rank]))}." for rank in ranks if tags[rank]]
         return "".join([alone, *sent])
 

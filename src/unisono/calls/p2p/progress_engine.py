@@ -16,7 +16,7 @@ import torch
 from ...base.errors import PeerFailed, WaitTimeout
 from ...base.python import members
 from ...base.records import DepartureKind
-from ...engine.mailbox import CarrierStreams, MessageRequest, Send
+from ...engine.mailbox import CarrierStreams, Mailbox, MessageRequest, Send
 from ...ranks.group.abort import check_abort
 from ...ranks.group.group import Group
 from .progress import ProgressLoop
@@ -50,15 +50,17 @@ class ProgressEngine(ProgressLoop):
         self._stopped = False
         _engines.add(self)
 
-    def complete(self, requests: Sequence[MessageRequest], call: Callable[[], str], timeout_s: float | None) -> None:
+    def complete(
+        self, requests: Sequence[MessageRequest], call: Callable[[], str], timeout_s: float | None, began: float = 0.0
+    ) -> None:
         """Start requests, and return when all are done. If this raises, they have been cancelled.
 
-        Only the first may raise OutOfMemory: the others are receives.
+        Only the first may raise OutOfMemory: the others are receives. began: see `wait`.
         """
         waiting = [request for request in requests if not self.start(request)]
         try:
             for request in waiting:
-                self.wait(request, call, timeout_s)
+                self.wait(request, call, timeout_s, began)
         except BaseException as error:
             self._cancel_all(waiting, call())
             if not (isinstance(error, WaitTimeout) and all(request.done for request in waiting)):  # done just now
@@ -110,8 +112,8 @@ class ProgressEngine(ProgressLoop):
         group = self._group()
         if group is None or group.span is None:
             return
-        with self._mailbox_lock:
-            self._mailbox.leave()
+        with self.mailbox.lock:
+            self.mailbox.leave()
         if group.parent is None:
             world, span, mine = group, group.span, group.host.arena.board(group.rank).gone
             failed = mine is not None and mine.how in (DepartureKind.RAISED, DepartureKind.ABORTED)
@@ -124,7 +126,7 @@ class ProgressEngine(ProgressLoop):
 
     def leave_to_parent(self) -> None:
         """In a forked child: make new locks, because a lock that a thread of the parent held is never released here."""
-        self._mailbox_lock, self._pending_lock, self._thread = threading.Lock(), threading.RLock(), None
+        self.mailbox.lock, self._pending_lock, self._thread = threading.Lock(), threading.RLock(), None
 
     def _wake(self) -> None:
         with suppress(RuntimeError):  # the lock has been released already
@@ -196,6 +198,7 @@ def progress_engine(group: Group) -> ProgressEngine:
     engine = group.progress_engine
     if not isinstance(engine, ProgressEngine):
         with _making:
+            kept = group.kept  # a group that breaks just now uses others from now on
             group.check_usable()
             engine = group.progress_engine
             if not isinstance(engine, ProgressEngine):
@@ -203,6 +206,7 @@ def progress_engine(group: Group) -> ProgressEngine:
                 engine = group.progress_engine
                 if not isinstance(engine, ProgressEngine):  # no signal handler has made one meanwhile
                     engine = group.progress_engine = made
+                    kept[Mailbox] = made.mailbox
     return engine
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -16,7 +17,8 @@ from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_apart, check_list, check_root, check_tensor, shape_name
 from ..codec import decode, encode, to_tensor
-from ..work import Work
+from ..work import FinishedWork, Work
+from .at_once import received_soon, sent_at_once
 from .progress_engine import progress_engine
 
 
@@ -131,7 +133,18 @@ class Transfer(Work[torch.Tensor]):
         self._finish(request.error, request.tensor if isinstance(request, Receive) else None)
 
 
-@hints_timeout_s
+class FinishedTransfer(FinishedWork[torch.Tensor], Transfer):
+    """A Transfer that was over when it returned."""
+
+    def __init__(self, result: torch.Tensor | None, source: Any) -> None:
+        self._result, self._source = result, source
+
+    def source_rank(self) -> int:
+        """The rank that sent the message."""
+        source: int = self._source
+        return source
+
+
 def send(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> None:
@@ -154,6 +167,8 @@ def send(
 
         unisono.run(work, ranks=3)  # [2, 0, 1]
     """
+    if sent_at_once(tensor, dst, group, tag):
+        return
     group = group_or_default(group)
     request = send_request(tensor, dst, group, tag)
     progress_engine(group).complete([request], lambda: f"{send_text(tensor, dst, tag)} ({caller()})", timeout_s)
@@ -183,7 +198,6 @@ def recv(
     """Receive into a new tensor; returns it."""
 
 
-@hints_timeout_s
 def recv(
     tensor: torch.Tensor | None = None,
     src: int | None = None,
@@ -213,24 +227,29 @@ def recv(
 
         unisono.run(work, ranks=3)[0]  # (2, [1.5, 2.5], torch.Size([2]))
     """
+    entered_ns = time.monotonic_ns()
+    if received_soon(tensor, src, group, tag, entered_ns, timeout_s):
+        return src  # type: ignore[return-value]  # the source of this message is a rank
     group = group_or_default(group)
     request = receive_request(tensor, src, group, tag)
-    progress_engine(group).complete([request], lambda: f"{receive_text(tensor, src, tag)} ({caller()})", timeout_s)
+    request.entered_ns = entered_ns
+    text = lambda: f"{receive_text(tensor, src, tag)} ({caller()})"  # noqa: E731
+    progress_engine(group).complete([request], text, timeout_s, entered_ns / 1e9)
     received = request.tensor
     return request.source if tensor is not None or received is None else received
 
 
-@hints_timeout_s
 def isend(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> Transfer:
     """Start a `send`; the tensor must not change until the Transfer's `wait` has returned."""
+    if sent_at_once(tensor, dst, group, tag):
+        return FinishedTransfer(None, group_or_default(group).rank)
     group = group_or_default(group)
     request = send_request(tensor, dst, group, tag)
     return Transfer(group, request, lambda: f"i{send_text(tensor, dst, tag)}", timeout_s)
 
 
-@hints_timeout_s
 def irecv(
     tensor: torch.Tensor | None = None,
     src: int | None = None,
@@ -240,6 +259,8 @@ def irecv(
     timeout_s: float | None = None,
 ) -> Transfer:
     """Start a `recv`. The Transfer's `result()` is the tensor, its `source_rank()` the sender."""
+    if received_soon(tensor, src, group, tag, time.monotonic_ns(), 0.0):
+        return FinishedTransfer(tensor, src)
     group = group_or_default(group)
     request = receive_request(tensor, src, group, tag)
     return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", timeout_s)

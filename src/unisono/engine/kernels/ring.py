@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from .atomics import load, load_acquire, memcpy, now_ns, store, store_release
 from .compiled import compiled
-from .ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord, HeaderWord
+from .ring_buffer import CAPACITY, DATA, PIECE_BYTES, READ, WRITTEN, CursorWord, HeaderWord
 from .waiting import publish_and_wake
 
 # Numba takes module constants as literals, but not members of an enumeration.
 _RING, _POSITION, _SEEN, _DONE, _PEER, _HEADER = (8 * int(word) for word in CursorWord)
-_NBYTES, _SENT_NS, _KIND, _SHAPE = (
-    8 * int(word) for word in (HeaderWord.NBYTES, HeaderWord.SENT_NS, HeaderWord.KIND, HeaderWord.SHAPE)
-)
+_NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (8 * int(word) for word in HeaderWord)
 _LINE = 64
-_PIECE_BYTES = 64 << 10
-"""Published at a time: the reader copies one piece while the writer copies the next."""
 _MOST_BYTES = 4 << 20
 """Moved in one call at most, so that Python can handle signals in between."""
 
@@ -38,7 +34,7 @@ def write(cursor, payload):  # type: ignore[no-untyped-def]
         done = 0
     limit = done + _MOST_BYTES
     while True:
-        n = min(nbytes - done, capacity - (position - read), capacity - (position & mask), _PIECE_BYTES)
+        n = min(nbytes - done, capacity - (position - read), capacity - (position & mask), PIECE_BYTES)
         if n > 0:
             memcpy(ring + DATA + (position & mask), payload + done, n)
             position += n
@@ -59,6 +55,17 @@ def write(cursor, payload):  # type: ignore[no-untyped-def]
                 store_release(cursor + _SEEN, read if now == read and n <= 0 else -1)
                 return 0
             read = now
+
+
+@compiled
+def write_whole(cursor, payload, tag):  # type: ignore[no-untyped-def]
+    """Write a frame if there is room for all of it: 1; or 0, and nothing is written. The cursor holds its header."""
+    ring, header = load(cursor + _RING), cursor + _HEADER
+    size = _SHAPE + 8 * (load(header + _KIND) & 0xFF) + load(header + _NBYTES)
+    if load(ring + CAPACITY) - (load(cursor + _POSITION) - load_acquire(ring + READ)) < size:
+        return 0
+    store(header + _TAG, tag)
+    return write(cursor, payload)
 
 
 @compiled
@@ -88,7 +95,7 @@ def read_payload(cursor, target):  # type: ignore[no-untyped-def]
     mask, limit = capacity - 1, done + _MOST_BYTES
     while True:
         arrived = load_acquire(ring + WRITTEN) - position
-        n = min(nbytes - done, arrived, capacity - (position & mask), _PIECE_BYTES)
+        n = min(nbytes - done, arrived, capacity - (position & mask), PIECE_BYTES)
         if n > 0:
             if target != 0:
                 memcpy(target + done, ring + DATA + (position & mask), n)
@@ -105,3 +112,20 @@ def read_payload(cursor, target):  # type: ignore[no-untyped-def]
             store_release(cursor + _POSITION, position)
             store(cursor + _DONE, done)
             return 0
+
+
+@compiled
+def read_whole(cursor, target, tag, dtype, nbytes):  # type: ignore[no-untyped-def]
+    """Read the next frame if it is there as a whole, with this tag, code of a dtype, and payload: 1; else 0."""
+    ring, position = load(cursor + _RING), load(cursor + _POSITION)
+    arrived = load_acquire(ring + WRITTEN) - position
+    if arrived == 0 or load(cursor + _DONE) >= 0:
+        return 0
+    frame, mask = ring + DATA, load(ring + CAPACITY) - 1
+    kind = load(frame + ((position + _KIND) & mask))
+    if kind >> 8 != dtype or load(frame + ((position + _TAG) & mask)) != tag:
+        return 0
+    if load(frame + ((position + _NBYTES) & mask)) != nbytes or arrived < _SHAPE + 8 * (kind & 0xFF) + nbytes:
+        return 0
+    read_header(cursor)
+    return read_payload(cursor, target)

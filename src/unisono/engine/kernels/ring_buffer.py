@@ -15,6 +15,9 @@ from enum import IntEnum
 WRITTEN, CAPACITY, READ, DATA = 0, 8, 128, 256
 """Offsets in a ring, in bytes: each count has a pair of cache lines of its own. The capacity is a power of two."""
 
+PIECE_BYTES = 64 << 10
+"""Published at a time: the reader copies one piece while the writer copies the next."""
+
 
 class CursorWord(IntEnum):
     """The words of a cursor."""

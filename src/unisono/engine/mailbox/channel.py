@@ -8,6 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from ..kernels import kernel
 from ..kernels.ring_buffer import CURSOR_WORDS, CursorWord, HeaderWord
@@ -22,8 +23,10 @@ class Kernels(NamedTuple):
     """The functions of `kernels/ring.py`; all arguments and results are integers."""
 
     write: Callable[[int, int], int]
+    write_whole: Callable[[int, int, int], int]
     read_header: Callable[[int], int]
     read_payload: Callable[[int, int], int]
+    read_whole: Callable[[int, int, int, int, int], int]
 
 
 @cache
@@ -58,17 +61,30 @@ class SendChannel(_Channel):
     def __init__(self, ring: int, peer: int) -> None:
         super().__init__(ring, peer)
         self.queue: deque[Send] = deque()
+        self._shape: torch.Size | None = None
+        self._dtype: torch.dtype | None = None
 
     def write(self, send: Send) -> int:
         """Write as much as fits; 1 when the message is complete."""
         tensor, words = send.tensor, self._words
         if words[_DONE] < 0:
-            shape = tensor.shape
-            kind = DTYPE_CODES[tensor.dtype] << 8 | len(shape)
-            words[_NBYTES], words[_TAG], words[_KIND] = tensor.nbytes, send.tag, kind
-            for k, extent in enumerate(shape, _SHAPE):
-                words[k] = extent
+            self._describe(tensor.dtype, tensor.shape, tensor.nbytes)
+            words[_TAG] = send.tag
         return self._kernels.write(self._cursor, tensor.data_ptr())
+
+    def write_whole(self, address: int, dtype: torch.dtype, shape: torch.Size, nbytes: int, tag: int) -> int:
+        """Write a message of a plain tensor at an address, if all of it fits: 1; or 0. For an empty queue."""
+        if shape != self._shape or dtype is not self._dtype:
+            self._describe(dtype, shape, nbytes)
+        return self._kernels.write_whole(self._cursor, address, tag)
+
+    def _describe(self, dtype: torch.dtype, shape: torch.Size, nbytes: int) -> None:
+        """Write to the header what it says of a tensor."""
+        words = self._words
+        words[_NBYTES], words[_KIND] = nbytes, DTYPE_CODES[dtype] << 8 | len(shape)
+        for k, extent in enumerate(shape, _SHAPE):
+            words[k] = extent
+        self._shape, self._dtype = shape, dtype
 
 
 class ReceiveChannel(_Channel):
@@ -91,3 +107,7 @@ class ReceiveChannel(_Channel):
     def read_payload(self, target: int) -> int:
         """Read arrived bytes to this address, or drop them at address 0; 1 when the message is complete."""
         return self._kernels.read_payload(self._cursor, target)
+
+    def read_whole(self, target: int, tag: int, dtype: int, nbytes: int) -> int:
+        """Read the next message to an address if all of it is there, with this tag, code of a dtype, and payload: 1."""
+        return self._kernels.read_whole(self._cursor, target, tag, dtype, nbytes)

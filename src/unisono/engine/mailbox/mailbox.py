@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from time import monotonic_ns
@@ -11,7 +12,7 @@ import torch
 
 from ...base.errors import InternalError, MessageMismatch, PeerFailed, PeerGone
 from ..kernels import kernel
-from ..kernels.ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord
+from ..kernels.ring_buffer import CAPACITY, DATA, PIECE_BYTES, READ, WRITTEN, CursorWord
 from ..logs.rank_logs import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.arena import Layout
 from ..memory.heap import Heap
@@ -35,7 +36,8 @@ and the time between two looks.
 
 
 class Mailbox:
-    """All sends and receives of one rank in a group, for one thread at a time. Bytes move in `submit` and `progress`.
+    """All sends and receives of one rank in a group, for the thread that holds `lock`. `progress` moves bytes; so do
+    `submit`, `send_at_once` and `receive_at_once`.
 
     Each rank writes to each peer through a ring in its own heap, made on the first send; the peer finds its address in
     the arena. Slot q of the poller watches for bytes from rank q (before there is a ring: for its address), slot
@@ -47,6 +49,8 @@ class Mailbox:
     far: the members on other hosts, or None.
     log: the log of this rank's messages.
     finished: the requests that are done; the caller empties this list.
+    capacity: the bytes of each ring.
+    most_at_once: the most bytes of a message that comes as a whole: `receive_at_once` does not take a part.
     """
 
     def __init__(
@@ -59,15 +63,17 @@ class Mailbox:
         far: FarPeers | None = None,
         log: MessageLog | None = None,
     ) -> None:
+        self.lock = threading.Lock()
         self._arena, self._heap, self._rank, self._size = arena, heap, rank, arena.size
         self._world_ranks = world_ranks
         self._mapping = arena.map  # keeps the addresses below valid
         self._log, self._group = log or MessageLog(memoryview(bytearray(MESSAGE_LOG_BYTES))), arena.start
         self._written, self._arrived = [0] * arena.size, [0] * arena.size
         """How many messages have gone to each rank, and have come from each rank."""
-        self._capacity = _RING_BYTES
-        while self._capacity > _LEAST_RING_BYTES and self._capacity * self._size > _ALL_RINGS_BYTES:
-            self._capacity //= 2
+        self.capacity = _RING_BYTES
+        while self.capacity > _LEAST_RING_BYTES and self.capacity * self._size > _ALL_RINGS_BYTES:
+            self.capacity //= 2
+        self.most_at_once = min(PIECE_BYTES, self.capacity // 2)
         self._rings: list[torch.Tensor] = []  # peers read them as long as the mailbox lives
         self._outgoing: dict[int, SendChannel | FarSendChannel] = {}
         self._incoming: dict[int, ReceiveChannel | FarReceiveChannel] = {}
@@ -82,7 +88,7 @@ class Mailbox:
 
     def submit(self, request: MessageRequest) -> None:
         """Start a request, and finish it at once if possible. Raises OutOfMemory before anything has moved."""
-        request.entered_ns = monotonic_ns()
+        request.entered_ns = request.entered_ns or monotonic_ns()
         if self._far_ranks:
             self.listen([request.peer] if request.peer != ANY_SOURCE else self._far_ranks)
         if isinstance(request, Receive):
@@ -97,6 +103,30 @@ class Mailbox:
                 channel.queue.append(request)
                 if len(channel.queue) == 1:
                     self._write(request.peer)
+
+    def send_at_once(
+        self, address: int, dtype: torch.dtype, shape: torch.Size, nbytes: int, receiver: int, tag: int
+    ) -> bool:
+        """Send a plain tensor, if a message has gone to this rank before, and all of it fits: True. Or do nothing."""
+        entered_ns, channel = monotonic_ns(), self._outgoing.get(receiver)
+        if channel.__class__ is not SendChannel or channel.queue:
+            return False
+        if not channel.write_whole(address, dtype, shape, nbytes, tag):
+            return False
+        self._written[receiver] = place = self._written[receiver] + 1
+        self._log.write(self._group, tag, entered_ns, 2 * receiver, nbytes, place, monotonic_ns())
+        return True
+
+    def receive_at_once(self, address: int, dtype: int, nbytes: int, source: int, tag: int, entered_ns: int) -> bool:
+        """Receive into a plain tensor, if all of the next message from this rank is there, and for it. dtype: code."""
+        channel = self._incoming.get(source)
+        if channel.__class__ is not ReceiveChannel or channel.message or self._matching.concerns(source, tag):
+            return False
+        if not channel.read_whole(address, tag, dtype, nbytes):
+            return False
+        self._arrived[source] = place = self._arrived[source] + 1
+        self._log.write(self._group, tag, entered_ns, 2 * source + 1, nbytes, place, monotonic_ns())
+        return True
 
     def log_waiting(self, request: MessageRequest) -> None:
         """Log a request that takes long. Others are logged when they are done."""
@@ -242,10 +272,10 @@ class Mailbox:
         if channel is None and self._far is not None and receiver in self._far_ranks:
             channel = self._outgoing[receiver] = self._far.sender(self, receiver)
         if channel is None:
-            ring = self._heap.empty((DATA + self._capacity,), torch.uint8)
+            ring = self._heap.empty((DATA + self.capacity,), torch.uint8)
             address = ring.data_ptr()
             ctypes.memset(address, 0, DATA)
-            ctypes.c_int64.from_address(address + CAPACITY).value = self._capacity
+            ctypes.c_int64.from_address(address + CAPACITY).value = self.capacity
             self._rings.append(ring)
             asleep = self._arena.awaits_mail(receiver)
             channel = self._outgoing[receiver] = SendChannel(address, asleep)
@@ -310,8 +340,8 @@ class Mailbox:
         """The channel from a rank that has published its ring's place. Raises InternalError if no ring is there."""
         offset = ctypes.c_int64.from_address(self._arena.mail(source, self._rank)).value - 1
         there = self._arena.heap(source) + offset
-        fits = offset >= 0 == offset % 8 and offset + DATA + self._capacity <= self._arena.heap_bytes
-        if not fits or ctypes.c_int64.from_address(there + CAPACITY).value != self._capacity:
+        fits = offset >= 0 == offset % 8 and offset + DATA + self.capacity <= self._arena.heap_bytes
+        if not fits or ctypes.c_int64.from_address(there + CAPACITY).value != self.capacity:
             raise InternalError(
                 f"rank {source} says that its messages lie at byte {offset} of its heap, where they are not: a program "
                 "has overwritten shared memory, or the ranks run different versions"
@@ -325,8 +355,10 @@ class Mailbox:
         receive = self._matching.arrive(message)
         if receive is not None:
             self._match(receive, message)
-        elif message.buffer is None:
+            return
+        if message.buffer is None:
             message.buffer = message.new_buffer()
+        self.poller.wake()  # a thread may be about to call `receive_at_once`
 
     def _match(self, receive: Receive, message: Message) -> None:
         """Let a receive take a message, or fail with MessageMismatch if dtype or size differ."""

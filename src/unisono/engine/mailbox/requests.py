@@ -137,6 +137,11 @@ class MatchingQueues:
         self._unexpected.setdefault((message.source, message.tag), deque()).append(message)
         return None
 
+    def concerns(self, source: int, tag: int) -> bool:
+        """Is there a message from this rank with this tag, or a receive that would take one?"""
+        posted, key = self._posted, (source, tag)
+        return key in self._unexpected or (bool(posted) and (key in posted or (ANY_SOURCE, tag) in posted))
+
     def unpost(self, receive: Receive) -> None:
         _remove(self._posted, receive.peer, receive.tag, receive)
 

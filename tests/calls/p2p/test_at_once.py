@@ -1,0 +1,150 @@
+"""The short way of messages: when calls take it, and that it is no different from the long one."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+import torch
+
+import unisono
+from tests.support.values import values
+from unisono import p2p
+from unisono.calls.p2p.progress_engine import ProgressEngine
+
+SIZES = (1, 3, 100, 5000, 16_384, 16_385, 40_000, 300_000)
+"""Floats: the longest that come as a whole have 64 KiB."""
+
+
+def meet() -> None:
+    """Exchange a message with the other rank: from then on both know each other's rings."""
+    peer, word = 1 - unisono.get_rank(), torch.zeros(1)
+    p2p.sendrecv(word, peer, word.clone(), peer)
+
+
+@pytest.mark.ranks(2)
+def test_messages_that_need_not_wait_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the long way")
+
+    me = unisono.get_rank()
+    meet()
+    with monkeypatch.context() as patch:
+        for name in ("complete", "begin"):
+            patch.setattr(ProgressEngine, name, refuse)
+        for k, shape in enumerate([(3,), (3,), (2, 3), (), (16_384,), (1,) * 20]):
+            target = torch.zeros(shape)
+            if me == 0:
+                p2p.send(values(target.numel(), k).view(shape), 1, tag=k)
+                work = p2p.isend(target, 1, tag=k)
+                assert (work.wait(), work.source_rank(), work.result()) == (True, 0, None)
+            unisono.barrier()
+            if me == 1:
+                assert p2p.recv(target, 0, tag=k) == 0
+                assert torch.equal(target.view(-1), values(target.numel(), k))
+                work = p2p.irecv(target, 0, tag=k)
+                assert isinstance(work, p2p.Transfer)
+                assert work.is_completed()
+                assert work.is_success()
+                assert (work.source_rank(), work.exception()) == (0, None)
+                assert work.get_future().wait() is target
+                assert not target.any()
+            unisono.barrier()
+        if me == 0:
+            with pytest.raises(AssertionError, match="the long way"):
+                p2p.send(values(3, 1)[::2], 1)
+        unisono.barrier()
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.ranks(2)
+def test_threads_that_exchange_messages_of_many_sizes(seed: int) -> None:
+    """Each thread has a tag, and takes in messages for the others while it waits."""
+    me, wrong = unisono.get_rank(), []
+    meet()
+
+    def exchange(tag: int) -> None:
+        draw = random.Random(f"{seed} {tag}")
+        for k in range(60):
+            count, first, into = draw.choice(SIZES), draw.randrange(2), draw.randrange(3)
+            target = torch.full((count,), -1.0)
+            for turn in (first, 1 - first):
+                if turn == me:
+                    p2p.send(values(count, 1000 * tag + k + me), 1 - me, tag=tag)
+                elif into == 0:
+                    p2p.recv(target, 1 - me, tag=tag)
+                elif into == 1:
+                    target = p2p.recv(None, 1 - me, tag=tag)
+                else:
+                    p2p.irecv(target, 1 - me, tag=tag).wait()
+            if not torch.equal(target, values(count, 1000 * tag + k + 1 - me)):
+                wrong.append((tag, k, count))
+
+    threads = [threading.Thread(target=exchange, args=(tag,)) for tag in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.ranks(2)
+def test_autograd_hears_of_what_was_received() -> None:
+    me = unisono.get_rank()
+    meet()
+    saved, weight = torch.ones(3), torch.ones(3, requires_grad=True)
+    loss = (weight * saved).sum()
+    if me == 0:
+        p2p.send(saved, 1)
+    unisono.barrier()
+    if me == 1:
+        p2p.recv(saved, 0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+@pytest.mark.ranks(2)
+def test_a_group_that_has_ended_takes_no_short_way() -> None:
+    me = unisono.get_rank()
+    groups = [unisono.new_group([0, 1]) for _ in range(2)]
+    for group in groups:
+        for _ in range(2):
+            p2p.sendrecv(torch.ones(1), 1 - me, torch.ones(1), 1 - me, group)
+    groups[0].abort()
+    groups[1].close()
+    for group, error in zip(groups, (unisono.PeerFailed, unisono.NotInitialized), strict=True):
+        with pytest.raises(error):
+            p2p.send(torch.ones(1), 1 - me, group)
+        with pytest.raises(error):
+            p2p.recv(torch.ones(1), 1 - me, group)
+    unisono.barrier()
+
+
+@pytest.mark.ranks(2)
+def test_what_the_short_way_does_not_know_takes_the_long_one() -> None:
+    """Conjugates, strides, quantized and empty tensors, other tags and types, and messages to oneself."""
+    me = unisono.get_rank()
+    meet()
+    part = torch.complex(values(4, 1), values(4, 2))
+    for k, sent in enumerate([part.conj(), part.conj().imag[:1], values(8, 3)[::2], torch.zeros(0)]):
+        target = torch.zeros(sent.shape, dtype=sent.dtype)
+        p2p.send(sent, 1 - me, tag=k)
+        assert p2p.recv(target, 1 - me, tag=k) == 1 - me
+        assert torch.equal(target, sent), k
+    for wrong, kind in ((True, unisono.DTypeError), (1.0, unisono.DTypeError), (2, unisono.ArgumentError)):
+        with pytest.raises(kind, match="dst"):
+            p2p.send(part, wrong)
+        with pytest.raises(kind, match="src"):
+            p2p.recv(torch.ones(3), wrong)
+    for tag in (True, -1, 1 << 63):
+        with pytest.raises(unisono.UsageError, match="tag"):
+            p2p.send(torch.ones(3), 1 - me, tag=tag)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(2)])
+    with pytest.raises(unisono.DTypeError, match="nested"):
+        p2p.send(nested, 1 - me)
+    p2p.send(values(3, me), me)
+    target = torch.zeros(3)
+    assert p2p.recv(target, me) == me
+    assert torch.equal(target, values(3, me))
