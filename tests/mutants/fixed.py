@@ -20,8 +20,8 @@ MUTANTS = [
     Mutant(
         "compiled code takes a message of a refused call for one of this call",
         "engine/kernels/replay.py",
-        "load(get(row, TapeMessageWord.MARK)) == number",
-        "load(get(row, TapeMessageWord.MARK)) != 0",
+        "load(mark) == get(tape, TapeWord.NUMBER)",
+        "load(mark) != 0",
         ("hosts/messages/test_leg_tape.py",),
     ),
     Mutant(

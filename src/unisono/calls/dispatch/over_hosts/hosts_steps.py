@@ -22,7 +22,7 @@ from ....base.errors import InternalError
 from ....base.records import digest
 from ....engine.compile.plan import CallPlan
 from ....engine.compile.program import DISAGREE, FAILED, WAITING
-from ....engine.reducers import CustomOp, combine_address, combiner
+from ....engine.reducers import CustomOp, combine_address
 from ....engine.tensors import dtype_name
 from ....hosts.messages import Exchange, Journal, PersistentReceive, ReceiveBuffers
 from ....hosts.span import Span
@@ -311,13 +311,10 @@ class _Maker:
                 yield InsideProgram(local, request, part.algorithm)
 
     def _exchange(self, wave: int, leg: Leg, view: View) -> Exchange:
-        op, combine, kernel = self._request.op, None, 0
+        op = self._request.op
+        combine = 0
         if isinstance(op, str | CustomOp):
-            how = dtype_name(self._request.like.dtype), "sum" if op == "avg" else op
-            combine_list, kernel = combiner(*how), combine_address(*how, last=False)
-
-            def combine(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
-                combine_list(out, [first, second])
+            combine = combine_address(dtype_name(self._request.like.dtype), op, last=False)
 
         def side(places: Sequence[At | None]) -> list[torch.Tensor]:
             return [self._empty if at is None else view(at) for at in places]
@@ -330,11 +327,10 @@ class _Maker:
             buffers = ReceiveBuffers.of(carrier) if carrier.own_thread else None
             receives = PersistentReceive(buffers, partial(self._tags.persistent, leg, number & 1))
         return Exchange(
-            carrier, leg.program, peers, kept, combine, number, partial(self._tags.of, leg), kernel=kernel,
+            carrier, leg.program, peers, kept, combine, number, partial(self._tags.of, leg),
             persistent=receives, journal=self._journal(wave, leg), y=fetched, t=leg.temporary, given=given, final=final,
         )  # fmt: skip
 
     def _journal(self, wave: int, leg: Leg) -> Journal:
         first, self._rows = self._rows, self._rows + len([*leg.program.steps()])
-        host = self._group.host
-        return Journal(lambda: host.row_writer, wave, first)
+        return Journal(self._group.host, wave, first)
