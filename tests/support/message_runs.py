@@ -17,7 +17,7 @@ from tests.support.execute import even_bounds, execute
 from tests.support.in_process_carrier import InProcessCarrier, Wires
 from unisono.engine.compile.program import StateWord
 from unisono.engine.logs.rank_logs import LoggedRow, RowLog, RowLogWord
-from unisono.hosts.messages import Exchange, Journal, MessageProgram, PersistentReceive, ReceiveBuffers
+from unisono.hosts.messages import Exchange, Journal, MessageProgram
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule import BLOCKED, Schedule, X, Y
 
@@ -131,7 +131,7 @@ def run_messages(
     logs = [Logged(random) for _ in range(p)]
 
     def exchange(rank: int) -> Exchange:
-        place, buffers = places[rank], None if compiled else ReceiveBuffers.of(carriers[rank])
+        place = places[rank]
         return Exchange(
             carriers[rank],
             programs[rank],
@@ -140,7 +140,7 @@ def run_messages(
             kernel,
             1,
             tag,
-            persistent=PersistentReceive(buffers, lambda round_: round_) if persistent or compiled else None,
+            persistent=(lambda round_: round_) if persistent or compiled else None,
             journal=Journal(logs[rank], 0, 0),
             y=cut(place.y, chunks),
             given=None if layout is Layout.ONE else cut(place.given, chunks),

@@ -16,7 +16,7 @@ from tests.support.message_runs import Logged, cut, finish, tag
 from unisono.engine.carrier import Lost
 from unisono.engine.clock import read_cycles
 from unisono.engine.reducers import combine_address
-from unisono.hosts.messages import Exchange, Journal, PersistentReceive, ReceiveBuffers, lower, persistent_receives
+from unisono.hosts.messages import Exchange, Journal, lower, persistent_receives
 from unisono.hosts.messages.message_program import MOVE, SEND, TAKE
 from unisono.schedule.algorithms import CATALOGUE
 
@@ -35,8 +35,6 @@ def part(
     """One rank's part in a table of two ranks, and its vector."""
     schedule = CATALOGUE[name].schedule(2)
     vector = torch.full((10,), number + rank)
-    buffers = None if carrier.compiled else ReceiveBuffers.of(carrier)
-    standing = PersistentReceive(buffers, lambda round_: round_)
     chunks, program = cut(vector, schedule.chunks), lower(schedule)[rank]
     made = Exchange(
         carrier,
@@ -46,7 +44,7 @@ def part(
         SUM,
         number,
         tag,
-        persistent=standing,
+        persistent=lambda round_: round_,
         y=cut(vector.clone(), schedule.chunks),
     )
     return made, vector

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 from unisono.engine.carrier import Handle, Lost
 from unisono.engine.reducers import combine_address
 from unisono.engine.tensors import dtype_name
-from unisono.hosts.messages import Exchange, PersistentReceive, ReceiveBuffers, lower, persistent_receives
+from unisono.hosts.messages import Exchange, ReceiveBuffers, lower, persistent_receives
 from unisono.hosts.messages.persistent_receives import ReceiveBuffer
 from unisono.schedule.algorithms import CATALOGUE
 
@@ -63,7 +63,7 @@ def standing_pair(carriers: list[InProcessCarrier], vectors: list[torch.Tensor],
     return [
         Exchange(
             carrier, program, [0, 1], [vector], combine, number, tag,
-            persistent=PersistentReceive(ReceiveBuffers.of(carrier), lambda round_: round_),
+            persistent=lambda round_: round_,
         )
         for carrier, program, vector in zip(carriers, programs, vectors, strict=True)
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from .journal import Journal
 from .leg_tape import BoundRow, LegTape, sized
 from .message_memory import Buffers, Memory, Wire
 from .message_program import MOVE, SEND, MessageProgram
-from .persistent_receives import PersistentReceive, ReceiveBuffer
+from .persistent_receives import ReceiveBuffer, ReceiveBuffers
 
 _BUFFERS = Buffers()
 _SETTLER = CarrierWaiter()
@@ -30,7 +30,8 @@ class Exchange:
     round. No other call may have the tag.
     y: the chunks of buffer Y, for tables that use it.
     t: the elements of each chunk of buffer T; by default as in X.
-    persistent: how short messages arrive, if not in receives of this call with tags of its own.
+    persistent: round -> the tag of a short message from one rank to another, if it is the same in all calls of a kind.
+    Only one such call is made at a time. If the carrier has a thread, receives of these messages are persistent, too.
     journal: where its steps are logged.
     given: where the input is, if not in `chunks`. It is only read.
     final: where final values of the table's result buffer go, if all ranks are known to have begun, because the value
@@ -50,7 +51,7 @@ class Exchange:
         number: int,
         tag: Callable[[int, int, int], int],
         *,
-        persistent: PersistentReceive | None = None,
+        persistent: Callable[[int], int] | None = None,
         journal: Journal | None = None,
         y: Sequence[torch.Tensor] = (),
         t: Sequence[int] = (),
@@ -59,7 +60,7 @@ class Exchange:
     ) -> None:
         self._carrier, self._program = carrier, program
         self._persistent = persistent
-        self._buffers = persistent.buffers if persistent is not None else None
+        self._buffers = ReceiveBuffers.of(carrier) if persistent is not None and carrier.own_thread else None
         self._peers = [peers[message.peer] for message in program.messages]
         self._memory = Memory(_BUFFERS, chunks, y, t, given, final)
         self._receive_buffers: list[ReceiveBuffer] = []
@@ -210,18 +211,18 @@ class Exchange:
             self._lends += [peer] if kind == SEND and wire.straight else []
             fixed = -1
             if self._persistent is not None and wire.short:
-                fixed = sized(self._persistent.tag(round_), wire.payloads[0].numel(), self._carrier.tags)
+                fixed = sized(self._persistent(round_), wire.payloads[0].numel(), self._carrier.tags)
             yield BoundRow(kind, wire.packing, number, peer, round_, wire, fixed)
 
     def _receive_buffer(self, number: int) -> Callable[[int], ReceiveBuffer] | None:
         """Where this message arrives, for any size."""
-        persistent, peer, round_ = self._persistent, self._peers[number], self._program.messages[number].round
-        if persistent is None or persistent.buffers is None:
+        persistent, buffers, tags = self._persistent, self._buffers, self._carrier.tags
+        peer, round_ = self._peers[number], self._program.messages[number].round
+        if persistent is None or buffers is None:
             return None
-        buffers, tags = persistent.buffers, self._carrier.tags
 
         def find(nbytes: int) -> ReceiveBuffer:
-            found = buffers.at(peer, sized(persistent.tag(round_), nbytes, tags), nbytes)
+            found = buffers.at(peer, sized(persistent(round_), nbytes, tags), nbytes)
             self._receive_buffers.append(found)
             return found
 

@@ -8,9 +8,8 @@ in all these calls; the word behind its bytes is the number of the call. A messa
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -133,15 +132,3 @@ class ReceiveBuffers:
 
 
 _OF: WeakKeyDictionary[Any, ReceiveBuffers] = WeakKeyDictionary()
-
-
-class PersistentReceive(NamedTuple):
-    """How short messages have the same tags in all calls of a kind.
-
-    buffers: where they arrive; None: in memory of their exchange.
-    tag: round -> the tag of the message from one rank to another. It is the same in all calls of a kind; only one such
-    call is made at a time.
-    """
-
-    buffers: ReceiveBuffers | None
-    tag: Callable[[int], int]
