@@ -99,9 +99,10 @@ def test_a_rehearsal_of_all_algorithms() -> None:
     assert all(ends["done"] for _, tried, ends in done if tried)
 
 
+@pytest.mark.parametrize("over_hosts", [False, True])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_trial_in_live_ranks(fault: str) -> None:
-    assert chaos.trial(random.Random(1), fault).as_it_should
+def test_a_trial_in_live_ranks(fault: str, over_hosts: bool) -> None:
+    assert chaos.trial(random.Random(1), fault, over_hosts=over_hosts).as_it_should
 
 
 @pytest.mark.long

@@ -13,20 +13,19 @@ import pytest
 
 from tests.support.weak_memory import Memory, Page, Scene, Weak, allowed, as_python
 from unisono.engine.compile.program import PlanWord, StateWord
-from unisono.engine.kernels import interpret
+from unisono.engine.kernels import interpret, replay
 from unisono.engine.logs.plan_registry import GroupNote, PlanRegistry
 from unisono.engine.logs.rank_logs import (
     CallLog,
-    LoggedRow,
     MessageLog,
     RowLog,
-    RowWriter,
     log_bytes,
     message_log_bytes,
     row_log_bytes,
 )
+from unisono.engine.tape import STEP, TapeWord
 
-BEGIN, STATE, PLAN = 1 << 20, 1 << 40, 2 << 40
+BEGIN, STATE, PLAN, TAPE = 1 << 20, 1 << 40, 2 << 40, 3 << 40
 """Where the log of a scene is, and the words of the kernel that writes it."""
 
 
@@ -95,22 +94,28 @@ def row_log(memory: Memory) -> Page:
     return Page(memory, BEGIN, row_log_bytes(4))
 
 
-def write_rows(memory: Memory, *counts: int, ended: int = 0) -> None:
-    """Each row is that of a call of this number. One has ended."""
-    writer = RowWriter(row_log(memory))  # type: ignore[arg-type]
-    writer._count = counts[0] - 1
-    for count in counts:
-        writer.write(LoggedRow(count, 0, 0, 1, 75 if count == ended else 0))
-
-
-def write_rows_by_kernel(memory: Memory, others: dict[str, Any]) -> None:
-    state = {StateWord.ROW_LOG: BEGIN, StateWord.ROW_LOG_MASK: 3, StateWord.ROW_LOG_NEXT: 4}
+def rows_by_kernel(memory: Memory, others: dict[str, Any], *counts: int) -> None:
+    """Each row is that of a call of this number. The seventh has ended."""
+    state = {StateWord.ROW_LOG: BEGIN, StateWord.ROW_LOG_MASK: 3, StateWord.ROW_LOG_NEXT: counts[0] - 1}
     for word, value in state.items():
         memory.write(STATE + 8 * word, value)
-    for count in (5, 6, 7):
+    for count in counts:
         memory.write(STATE + 8 * StateWord.CALL, count)
         as_python(interpret._begin_row, memory, others)(STATE, 0, 0)
         as_python(interpret._end_row, memory, {"cycles": lambda count=count: 75 * (count == 7), **others})(STATE)
+
+
+def tape_by_kernel(memory: Memory, others: dict[str, Any], *counts: int) -> None:
+    """The same, as rows of a tape."""
+    state = {StateWord.ROW_LOG: BEGIN, StateWord.ROW_LOG_MASK: 3, StateWord.ROW_LOG_NEXT: counts[0] - 1}
+    for word, value in state.items():
+        memory.write(STATE + 8 * word, value)
+    for word, value in ((TapeWord.STATE, STATE), (TapeWord.SEGMENT, 0), (TapeWord.AT, PLAN)):
+        memory.write(TAPE + 8 * word, value)
+    memory.write(PLAN + 8 * STEP, 0)
+    for count in counts:
+        memory.write(TAPE + 8 * TapeWord.NUMBER, count)
+        as_python(replay.log, memory, {"cycles": lambda count=count: 75 * (count == 7), **others})(TAPE, 1)
 
 
 def are_rows(memory: Memory) -> bool:
@@ -160,7 +165,6 @@ SCENES = {
         lambda m: messages(m, 5, 6, 7, ended=7),
         lambda m: all(map(is_a_message, messages(m).read())),
     ),
-    "rows": Scene(lambda m: write_rows(m, 1, 2, 3, 4), lambda m: write_rows(m, 5, 6, 7, ended=7), are_rows),
     "note": Scene(
         lambda m: registry(m)._write(1, 7, b"old", 70),
         lambda m: registry(m)._write(1, 8, b"new", 80),
@@ -187,14 +191,16 @@ def test_without_an_order_it_does_not(weak: Weak, name: str, mutant: str) -> Non
     assert not all(allowed(weak, SCENES[name], mutant))
 
 
-KERNELS = ("calls", "rows")
+ROWS = {"rows": rows_by_kernel, "rows of a tape": tape_by_kernel}
+KERNELS = ("calls", *ROWS)
 """What kernels log."""
 
 
 def by_kernel(name: str, others: dict[str, Any]) -> Scene:
     if name == "calls":
         return Scene(lambda m: call(m, 1, 2, 3, 4), lambda m: call_by_kernel(m, others), are_calls)
-    return Scene(lambda m: write_rows(m, 1, 2, 3, 4), lambda m: write_rows_by_kernel(m, others), are_rows)
+    write = ROWS[name]
+    return Scene(lambda m: write(m, {}, 1, 2, 3, 4), lambda m: write(m, others, 5, 6, 7), are_rows)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -207,3 +213,8 @@ def test_a_reader_sees_what_a_kernel_has_logged(weak: Weak, name: str) -> None:
 @pytest.mark.parametrize("name", KERNELS)
 def test_without_release_stores_it_does_not(weak: Weak, name: str) -> None:
     assert not all(allowed(weak, by_kernel(name, {"store_release": "write"})))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_without_an_order_a_reader_of_rows_does_not(weak: Weak, name: str) -> None:
+    assert not all(allowed(weak, by_kernel(name, {}), "reader"))

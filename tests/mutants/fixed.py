@@ -20,8 +20,8 @@ MUTANTS = [
     Mutant(
         "compiled code takes a message of a refused call for one of this call",
         "engine/kernels/replay.py",
-        "load(get(row, TapeMessageWord.MARK)) == number",
-        "load(get(row, TapeMessageWord.MARK)) != 0",
+        "load(mark) == get(tape, TapeWord.NUMBER)",
+        "load(mark) != 0",
         ("hosts/messages/test_leg_tape.py",),
     ),
     Mutant(
@@ -206,8 +206,9 @@ MUTANTS = [
     Mutant(
         "a thread posts the receive of the next call before the message of this one is taken",
         "hosts/messages/persistent_receives.py",
-        "            is_of_call = self._word[0] == number\n            self.handle = None\n        return is_of_call\n",
-        "            self.handle = None\n        return self._word[0] == number\n",
+        "            is_of_call = self._word[0] == number\n"
+        "            self.handle, self._is_posted.value = None, 0\n        return is_of_call\n",
+        "            self.handle, self._is_posted.value = None, 0\n        return self._word[0] == number\n",
         ("hosts/messages/test_persistent_receives.py",),
     ),
     Mutant(

@@ -62,7 +62,7 @@ class EngineInProcess(InProcessCarrier):
         """See `CompiledCarrier`."""
         if self._wires.aborted:
             raise Lost(peer, "aborted")
-        return kernel("replay.run")(tape)
+        return kernel("replay.run")(tape, 0)
 
     def adopt(self, request: int, _peer: int, _data: torch.Tensor, *, sends: bool) -> Handle:
         """See `CompiledCarrier`."""
@@ -118,13 +118,13 @@ def _memory(place: int, nbytes: int) -> torch.Tensor:
     return torch.frombuffer((c.c_uint8 * nbytes).from_address(place), dtype=torch.uint8)
 
 
-def combine_kernel(combine: Combine) -> tuple[Any, int]:
-    """A combine kernel for int64, which calls a function of tensors, and its address."""
+def combine_kernel(combine: Combine, dtype: torch.dtype = torch.int64) -> tuple[Any, int]:
+    """A combine kernel, which calls a function of tensors, and its address."""
 
     def run(outs: int, nout: int, ins: int, nin: int, count: int, _ranks: int) -> None:
         assert (nout, nin) == (1, 2)
         (out,), (first, second) = (c.c_int64 * 1).from_address(outs), (c.c_int64 * 2).from_address(ins)
-        combine(*(_memory(place, 8 * count).view(torch.int64) for place in (out, first, second)))
+        combine(*(_memory(place, dtype.itemsize * count).view(dtype) for place in (out, first, second)))
 
     function = c.CFUNCTYPE(None, *[c.c_int64] * 6)(run)
     return function, c.cast(function, c.c_void_p).value or 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from enum import Enum
 from functools import partial
@@ -14,8 +15,9 @@ import torch
 from tests.support.engine_in_process import EngineInProcess, combine_kernel
 from tests.support.execute import even_bounds, execute
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from unisono.engine.logs.rank_logs import LoggedRow, RowWriter
-from unisono.hosts.messages import Exchange, Journal, MessageProgram, PersistentReceive, ReceiveBuffers
+from unisono.engine.compile.program import StateWord
+from unisono.engine.logs.rank_logs import LoggedRow, RowLog, RowLogWord
+from unisono.hosts.messages import Exchange, Journal, MessageProgram
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule import BLOCKED, Schedule, X, Y
 
@@ -75,14 +77,27 @@ class _Place:
         return self.final if where == FINAL else self.y if buffer == Y else self.kept
 
 
-class _Log(RowWriter):
-    """A log of rows that keeps none."""
+class Logged:
+    """A log of rows in memory of this process, which a rank may use or not; see `Host.logged_state`."""
 
-    def __init__(self) -> None:
-        pass
+    def __init__(self, random: Random | None = None, rows: int = 1024) -> None:
+        self._memory = (ctypes.c_int64 * (RowLogWord.WORDS * rows))()
+        self._words = (ctypes.c_int64 * StateWord.WORDS)()
+        self._words[StateWord.ROW_LOG], self._words[StateWord.ROW_LOG_MASK] = ctypes.addressof(self._memory), rows - 1
+        self._random = random
 
-    def write(self, _: LoggedRow) -> None:
-        pass
+    @property
+    def logged_state(self) -> int:
+        """Where rows are logged. With random numbers: or nowhere."""
+        return (
+            ctypes.addressof(self._words)
+            if self._random is None
+            else self._random.choice([0, ctypes.addressof(self._words)])
+        )
+
+    def read(self) -> list[LoggedRow]:
+        """The rows so far."""
+        return RowLog(memoryview(self._memory)).read()
 
 
 def run_messages(
@@ -100,7 +115,7 @@ def run_messages(
     """Run programs `calls` times, timed by a seed; assert that what they write holds what the table leaves there.
 
     persistent: short messages arrive in receives that are always posted.
-    compiled: compiled code runs the program on some ranks, and Python code on those that log their steps.
+    compiled: compiled code calls the carriers' engines. In some calls, a rank logs its steps.
     """
     random, p, chunks = Random(seed), schedule.ranks, schedule.chunks
     wires, n = Wires(random), elements(schedule, wanted)
@@ -112,21 +127,21 @@ def run_messages(
     def combine(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
         out.copy_(torch.from_numpy(combined(first.long().numpy(), second.long().numpy())))
 
-    _kept, kernel = combine_kernel(combine)
+    _kept, kernel = combine_kernel(combine, dtype)
+    logs = [Logged(random) for _ in range(p)]
 
     def exchange(rank: int) -> Exchange:
-        place, buffers = places[rank], None if compiled else ReceiveBuffers.of(carriers[rank])
+        place = places[rank]
         return Exchange(
             carriers[rank],
             programs[rank],
             [rank + _SALT for rank in range(p)],
             cut(place.kept, chunks),
-            combine,
+            kernel,
             1,
             tag,
-            kernel=kernel,
-            persistent=PersistentReceive(buffers, lambda round_: round_) if persistent or compiled else None,
-            journal=Journal(lambda: random.choice([None, _Log()]), 0, 0) if compiled else None,
+            persistent=(lambda round_: round_) if persistent or compiled else None,
+            journal=Journal(logs[rank], 0, 0),
             y=cut(place.y, chunks),
             given=None if layout is Layout.ONE else cut(place.given, chunks),
             final=None if layout is Layout.ONE else cut(place.final, chunks),

@@ -25,7 +25,7 @@ from .compile.program import ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Prog
 from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
 from .logs.plan_registry import GroupNote, PlanNote
-from .logs.rank_logs import CALLS, CallLog, RowWriter, row_log_bytes
+from .logs.rank_logs import CALLS, CallLog, row_log_bytes
 from .memory.arena import Arena
 from .memory.board import LINE
 from .memory.heap import Heap
@@ -101,7 +101,7 @@ class Host:
         self.plan_registry.used_by(self.log)
         self._noted: int | None = None
         self._row_log: mmap.mmap | None = None
-        self.row_writer: RowWriter | None = None
+        self.logged_state = 0  # the address of this rank's state, for code that logs rows; 0: rows are not logged
         """Logs the rows that no kernel runs, while rows are logged."""
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
         self._scratch = np.empty(ROOM + 8 * self.size + 320, np.uint8)  # the kernel writes before it reads
@@ -248,8 +248,7 @@ class Host:
         """
         self.run = interpreter(logs_rows=memory is not None)
         self._row_log = memory  # keeps the address valid
-        self.row_writer = RowWriter(memoryview(memory)) if memory is not None else None
-        address, rows = 0, 1
+        address, rows, self.logged_state = 0, 1, self.state if memory is not None else 0
         if memory is not None:
             address, rows = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory) // row_log_bytes(1)
         self._state[StateWord.ROW_LOG], self._state[StateWord.ROW_LOG_MASK] = address, rows - 1

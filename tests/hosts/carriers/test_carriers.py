@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.engine_in_process import combine_kernel
 from tests.support.execute import execute
 from tests.support.message_runs import combined, cut, elements, tag
 from tests.support.ucx import why_no_ucx
@@ -25,6 +26,8 @@ from tests.support.worlds import Worlds
 from unisono import RankFailed
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Lost
+from unisono.engine.reducers import combine_address
+from unisono.engine.tensors import dtype_name
 from unisono.hosts.carriers.gloo import GlooCarrier
 from unisono.hosts.carriers.ucx import UcxCarrier
 from unisono.hosts.messages import Exchange, lower, nap
@@ -87,6 +90,7 @@ def wait(condition: Callable[[], bool]) -> None:
 def test_all_collectives(kind: Kind, worlds: Worlds, size: int, tmp_path: Path) -> None:
     def run() -> int:
         carrier, me, call = carrier_of(kind, tmp_path), unisono.get_rank(), 0
+        _kept, combine = combine_kernel(lambda out, a, b: out.copy_(torch.from_numpy(combined(a.numpy(), b.numpy()))))
         for name in NAMES:
             schedule = CATALOGUE[name].schedule(size, size - 1)
             program, chunks = lower(schedule)[me], schedule.chunks
@@ -99,7 +103,7 @@ def test_all_collectives(kind: Kind, worlds: Worlds, size: int, tmp_path: Path) 
                     program,
                     range(size),
                     cut(given, chunks),
-                    lambda out, a, b: out.copy_(torch.from_numpy(combined(a.numpy(), b.numpy()))),
+                    combine,
                     call + 1,
                     tag,
                     y=cut(y, chunks),
@@ -134,7 +138,7 @@ def test_types(kind: Kind, worlds: Worlds, dtype: torch.dtype, tmp_path: Path) -
                 program,
                 range(3),
                 cut(kept, 3),
-                lambda out, a, b: torch.add(a, b, out=out),
+                combine_address(dtype_name(dtype), "sum", last=False),
                 call + 1,
                 tag,
                 given=cut(given, 3),
@@ -182,8 +186,8 @@ def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(
         carrier, me = carrier_of(kind, tmp_path), unisono.get_rank()
         for name in ("all_reduce.circulant", "broadcast.linear"):
             schedule = CATALOGUE[name].schedule(2)
-            chunks = cut(torch.ones(1000), schedule.chunks)
-            exchange = Exchange(carrier, lower(schedule)[me], range(2), chunks, torch.add, 1 + me, tag)
+            chunks, combine = cut(torch.ones(1000), schedule.chunks), combine_address("float32", "sum", last=False)
+            exchange = Exchange(carrier, lower(schedule)[me], range(2), chunks, combine, 1 + me, tag)
             exchange.advance()
             exchange.give_up()
         unisono.barrier()

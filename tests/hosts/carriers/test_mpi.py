@@ -19,6 +19,7 @@ import sys, threading, torch
 from unisono.hosts.messages import Exchange, lower, message_memory as memory, nap
 from unisono import CATALOGUE
 from unisono.engine.carrier import Lost
+from unisono.engine.reducers import combine_address
 from unisono.hosts.carriers.mpi_messages import MpiCarrier
 
 carrier = MpiCarrier()
@@ -37,7 +38,7 @@ for call, (name, elements) in enumerate(calls):
     vector = torch.arange(elements, dtype=torch.float64) + rank
     exchange = Exchange(
         carrier, lower(schedule)[rank], range(size), chunks(vector, schedule.chunks),
-        lambda out, a, b: torch.add(a, b, out=out), call + 1,
+        combine_address("float64", "sum", last=False), call + 1,
         lambda number, round_, index: number * 1000 + round_ * 10 + index,
     )
     until(exchange.advance)

@@ -16,6 +16,7 @@ from tests.support.message_runs import Layout, cut, finish, run_messages, tag
 from tests.support.waiting import until
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Handle, Lost
+from unisono.engine.reducers import combine_address
 from unisono.hosts.carriers import waiter
 from unisono.hosts.carriers.waiter import settle_apart
 from unisono.hosts.messages import Exchange, lower, message_memory, nap, persistent_receives
@@ -25,18 +26,19 @@ from unisono.schedule.algorithms import CATALOGUE
 
 SEEDS = 7 if NIGHTLY else 2
 SIZES = (0, 1, 13, 64)
+SUM = combine_address("int64", "sum", last=False)
 
 
-@pytest.mark.parametrize("how", ["straight", "packed", "compiled"])
+@pytest.mark.parametrize("how", ["straight", "packed", "compiled", "compiled straight"])
 @each("name", sorted(CATALOGUE))
 def test_all_tables_at_random_timings(name: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_memory, "LARGE_BYTES", 16 if how == "straight" else 256 << 10)
+    monkeypatch.setattr(message_memory, "LARGE_BYTES", 16 if "straight" in how else 256 << 10)
     for p in (2, 3, 5) if CATALOGUE[name].allows(3) else (2, 4):
         if CATALOGUE[name].allows(p):
             schedule = CATALOGUE[name].schedule(p, p // 2)
             programs = lower(schedule)
             for seed in range(SEEDS):
-                layout, compiled = Layout.of(schedule, seed), how == "compiled"
+                layout, compiled = Layout.of(schedule, seed), "compiled" in how
                 run_messages(schedule, programs, SIZES[seed % 4], seed, layout=layout, compiled=compiled)
 
 
@@ -71,7 +73,7 @@ def pair(
             program,
             [0, 1],
             cut(vector, schedule.chunks),
-            (lambda out, a, b: torch.add(a, b, out=out)) if combine else None,
+            SUM if combine else 0,
             1,
             tag,
         )
@@ -83,7 +85,7 @@ def pair(
 def test_a_table_without_data_has_messages_that_are_words_only() -> None:
     wires, schedule = Wires(Random(1)), CATALOGUE["barrier.dissemination"].schedule(3)
     ranks = [
-        Exchange(InProcessCarrier(wires, rank), program, [0, 1, 2], (), None, 1, tag)
+        Exchange(InProcessCarrier(wires, rank), program, [0, 1, 2], (), 0, 1, tag)
         for rank, program in enumerate(lower(schedule))
     ]
     assert not ranks[0].advance()
@@ -155,10 +157,8 @@ def test_an_aborted_carrier_is_heard_of() -> None:
 
 
 def test_a_table_that_combines_needs_to_be_told_how() -> None:
-    wires = Wires(Random(1))
-    ranks, _ = pair("all_reduce.recursive_doubling", 4, wires, combine=False)
     with pytest.raises(InternalError, match="the caller has not said how"):
-        finish(ranks, wires)
+        pair("all_reduce.recursive_doubling", 4, Wires(Random(1)), combine=False)
 
 
 def test_buffers_are_used_again() -> None:
@@ -207,7 +207,7 @@ def test_the_carrier_does_not_write_into_results(name: str, monkeypatch: pytest.
         ranks.append(
             Exchange(
                 InProcessCarrier(wires, rank), program, [0, 1], cut(kept, schedule.chunks),
-                lambda out, a, b: torch.add(a, b, out=out), 1, tag,
+                SUM, 1, tag,
                 given=cut(mine, schedule.chunks), final=cut(final, schedule.chunks),
             )
         )  # fmt: skip

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import suppress
 from random import Random
 
 import pytest
 import torch
 
-from tests.support.engine_in_process import EngineInProcess, combine_kernel
-from tests.support.in_process_carrier import Wires
-from tests.support.message_runs import cut, finish, tag
+from tests.support.engine_in_process import EngineInProcess
+from tests.support.in_process_carrier import InProcessCarrier, Wires
+from tests.support.message_runs import Logged, cut, finish, tag
 from unisono.engine.carrier import Lost
-from unisono.hosts.messages import Exchange, PersistentReceive, lower
+from unisono.engine.clock import read_cycles
+from unisono.engine.reducers import combine_address
+from unisono.hosts.messages import Exchange, Journal, lower, persistent_receives
+from unisono.hosts.messages.message_program import MOVE, SEND, TAKE
 from unisono.schedule.algorithms import CATALOGUE
 
-
-def add(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
-    torch.add(first, second, out=out)
-
-
-_KEPT, KERNEL = combine_kernel(add)
+SUM = combine_address("int64", "sum", last=False)
 
 
 def carriers(seed: int = 1) -> tuple[Wires, list[EngineInProcess]]:
@@ -31,39 +30,61 @@ def carriers(seed: int = 1) -> tuple[Wires, list[EngineInProcess]]:
 
 
 def part(
-    carrier: EngineInProcess, rank: int, number: int, *, kernel: int = KERNEL, name: str = "all_reduce.circulant"
+    carrier: InProcessCarrier, rank: int, number: int, *, name: str = "all_reduce.circulant"
 ) -> tuple[Exchange, torch.Tensor]:
     """One rank's part in a table of two ranks, and its vector."""
     schedule = CATALOGUE[name].schedule(2)
     vector = torch.full((10,), number + rank)
-    standing = PersistentReceive(None, lambda round_: round_)
     chunks, program = cut(vector, schedule.chunks), lower(schedule)[rank]
     made = Exchange(
         carrier,
         program,
         [0, 1],
         chunks,
-        add,
+        SUM,
         number,
         tag,
-        kernel=kernel,
-        persistent=standing,
+        persistent=lambda round_: round_,
         y=cut(vector.clone(), schedule.chunks),
     )
     return made, vector
 
 
+class _Refused(Exception):
+    """A rank has given its call up."""
+
+
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("seed", range(4))
-def test_a_message_of_a_refused_call_is_not_taken_for_one_of_a_later_call(seed: int, compiled: bool) -> None:
-    """Rank 0 makes call 1, and rank 1 refuses it. Rank 1 may run compiled code or Python code."""
-    wires, both = carriers(seed)
-    refused, _ = part(both[0], 0, 1)
-    assert not refused.advance()
-    refused.give_up()
-    made = [part(both[0], 0, 3), part(both[1], 1, 3, kernel=KERNEL if compiled else 0)]
-    finish([exchange for exchange, _ in made], wires)
-    assert [vector.tolist() for _, vector in made] == [[7] * 10] * 2
+@pytest.mark.parametrize("name", ["all_reduce.circulant", "all_to_all.hierarchical"])
+def test_a_call_that_is_given_up_at_any_row_harms_no_later_call(
+    name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 makes call 1 up to a row, and rank 1 refuses it."""
+    monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
+
+    def refuse() -> None:
+        raise _Refused
+
+    rows = 99
+    for row in range(rows):
+        wires, both = carriers(row)
+        if not compiled:
+            both = [InProcessCarrier(wires, rank) for rank in range(2)]  # type: ignore[misc]
+        refused, _ = part(both[0], 0, 1, name=name)
+        rows = refused._tape.rows
+        if row == rows:
+            break
+        refused._tape.stop_before(row, refuse)
+        with suppress(_Refused):
+            assert not refused.advance(), "rank 1 sends nothing"
+        refused.give_up()
+        for number in (3, 5):
+            made = [part(both[rank], rank, number, name=name) for rank in range(2)]
+            finish([exchange for exchange, _ in made], wires)
+            assert (
+                name != "all_reduce.circulant" or [vector.tolist() for _, vector in made] == [[2 * number + 1] * 10] * 2
+            )
+    assert row == rows > 4
 
 
 def test_compiled_code_runs_it_and_leaves_nothing_behind() -> None:
@@ -123,3 +144,30 @@ def test_an_exchange_that_is_dropped_leaves_its_memory_to_the_carrier() -> None:
     gc.collect()
     (tape,) = both[0].tapes
     assert len(tape.take_back()) > 0
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_steps_that_copy_combine_or_send_are_logged_and_so_are_waits(compiled: bool) -> None:
+    wires, engines = carriers()
+    both = engines if compiled else [InProcessCarrier(wires, rank) for rank in range(2)]
+    schedule, logs = CATALOGUE["all_reduce.circulant"].schedule(2), [Logged() for _ in range(2)]
+    vectors, programs = [torch.full((10,), 1 + rank) for rank in range(2)], lower(schedule)
+    made = [
+        Exchange(
+            carrier, program, [0, 1], cut(vector, schedule.chunks), SUM, 7, tag,
+            journal=Journal(log, 2, 100),
+        )
+        for carrier, program, vector, log in zip(both, programs, vectors, logs, strict=True)
+    ]  # fmt: skip
+    assert not made[0].advance()
+    began = read_cycles()
+    made[0].write_down(began)
+    finish(made, wires)
+    for exchange, program, log in zip(made, programs, logs, strict=True):
+        kinds = [kind for kind, _, _ in program.steps()]
+        rows = log.read()
+        moves = [step for step, kind in enumerate(kinds, 100) if kind in (MOVE, SEND)]
+        assert [row.row for row in rows if kinds[row.row - 100] != TAKE] == moves
+        assert all((row.number, row.segment) == (7, 0) and 0 < row.began <= row.ended for row in rows)
+        waits = [row for row in rows if kinds[row.row - 100] == TAKE]
+        assert [row.began for row in waits] == ([began] if exchange is made[0] else [])

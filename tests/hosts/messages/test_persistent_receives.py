@@ -14,7 +14,9 @@ from tests.support.in_process_carrier import InProcessCarrier, Wires
 from tests.support.message_runs import finish, tag
 from tests.support.waiting import until
 from unisono.engine.carrier import Handle, Lost
-from unisono.hosts.messages import Exchange, PersistentReceive, ReceiveBuffers, lower, persistent_receives
+from unisono.engine.reducers import combine_address
+from unisono.engine.tensors import dtype_name
+from unisono.hosts.messages import Exchange, ReceiveBuffers, lower, persistent_receives
 from unisono.hosts.messages.persistent_receives import ReceiveBuffer
 from unisono.schedule.algorithms import CATALOGUE
 
@@ -57,10 +59,11 @@ def test_a_message_is_taken_before_its_receive_is_posted_again() -> None:
 def standing_pair(carriers: list[InProcessCarrier], vectors: list[torch.Tensor], number: int) -> list[Exchange]:
     """Both ranks of an all_reduce whose messages arrive in receives that are always posted."""
     programs = lower(CATALOGUE["all_reduce.recursive_doubling"].schedule(2))
+    combine = combine_address(dtype_name(vectors[0].dtype), "sum", last=False)
     return [
         Exchange(
-            carrier, program, [0, 1], [vector], lambda out, a, b: torch.add(a, b, out=out), number, tag,
-            persistent=PersistentReceive(ReceiveBuffers.of(carrier), lambda round_: round_),
+            carrier, program, [0, 1], [vector], combine, number, tag,
+            persistent=lambda round_: round_,
         )
         for carrier, program, vector in zip(carriers, programs, vectors, strict=True)
     ]  # fmt: skip

@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
-from ..compile.program import DONE, LOST, WAITING
-from ..tape import COMBINE, COPY, POST, ROW_BYTES, SEND, CombineWord, CopyWord, EngineWord, TapeMessageWord, TapeWord
-from .atomics import call_combine, call_engine, call_receive, call_send, load, memcpy, store
+from ..compile.program import DONE, LOST, WAITING, StateWord
+from ..logs.rank_logs import RowLogWord
+from ..tape import (
+    CARRIER,
+    COMBINE,
+    COPY,
+    POST,
+    ROW_BYTES,
+    SEND,
+    STEP,
+    CombineWord,
+    CopyWord,
+    EngineWord,
+    TapeMessageWord,
+    TapeTakeWord,
+    TapeWord,
+)  # fmt: skip
+from .atomics import (
+    call_combine,
+    call_engine,
+    call_receive,
+    call_send,
+    cycles,
+    load,
+    memcpy,
+    store,
+    store_release,
+)
 from .compiled import compiled
 from .move import get, put
 
@@ -12,37 +37,76 @@ _ALL_BITS = -1
 
 
 @compiled
-def run(tape):  # type: ignore[no-untyped-def]
-    """Go on with a tape as far as it goes without a wait. Returns DONE, or, at the row AT, WAITING or LOST."""
+def run(tape, served):  # type: ignore[no-untyped-def]
+    """Go on with a tape as far as it goes without a wait. served: the carrier has done its part of the row AT.
+
+    Returns DONE, or, at the row AT, WAITING, LOST or CARRIER.
+    """
     at, end, engine = get(tape, TapeWord.AT), get(tape, TapeWord.END), get(tape, TapeWord.ENGINE)
+    logs = get(tape, TapeWord.STATE)
+    at += ROW_BYTES * served
     while at < end:
-        kind, status = get(at, 0), 0
+        kind, status, began = get(at, 0), DONE, 0
+        if logs:
+            began = cycles()
         if kind == COPY:
             memcpy(get(at, CopyWord.TO), get(at, CopyWord.SOURCE), get(at, CopyWord.NBYTES))
         elif kind == COMBINE:
             outs, ins, kernel = at + 8 * CombineWord.OUT, at + 8 * CombineWord.FIRST, get(tape, TapeWord.KERNEL)
             call_combine(kernel, outs, 1, ins, 2, get(at, CombineWord.COUNT), 1)
         elif kind == POST:
-            _post(at, engine)
+            status = _post(at, engine)
         elif kind == SEND:
-            status = _send(at, get(tape, TapeWord.NUMBER), engine)
+            status = _send(tape, at, engine)
         else:
-            status = _take(get(at, TapeMessageWord.MARK), get(tape, TapeWord.NUMBER), engine)
+            status = _take(tape, at, engine)
+        put(tape, TapeWord.AT, at)
+        if logs and kind in (COPY, COMBINE, SEND):
+            log(tape, began)
         if status:
-            put(tape, TapeWord.AT, at)
-            if status == get(engine, EngineWord.UNDER_WAY):
-                return WAITING
-            put(tape, TapeWord.STATUS, status)
-            return LOST
+            return status
         at += ROW_BYTES
     put(tape, TapeWord.AT, at)
-    put(tape, TapeWord.SENDING, _sending(get(tape, TapeWord.FIRST), end, engine))
+    if engine:
+        put(tape, TapeWord.SENDING, _sending(tape, end, engine))
     return DONE
 
 
 @compiled
+def log(tape, began):  # type: ignore[no-untyped-def]
+    """Log that the rank has been at the row AT since `began`, in cycles. If it is of the same step as the row that was
+    logged last, the rank is still at this step.
+    """
+    state, segment, step = get(tape, TapeWord.STATE), get(tape, TapeWord.SEGMENT), get(get(tape, TapeWord.AT), STEP)
+    number, count, rows = get(tape, TapeWord.NUMBER), get(state, StateWord.ROW_LOG_NEXT), get(state, StateWord.ROW_LOG)
+    mask = get(state, StateWord.ROW_LOG_MASK)
+    entry = rows + 8 * RowLogWord.WORDS * ((count - 1) & mask)
+    if not (
+        count
+        and get(entry, RowLogWord.NUMBER) == number
+        and get(entry, RowLogWord.SEGMENT) == segment
+        and get(entry, RowLogWord.ROW) == step
+    ):
+        entry = rows + 8 * RowLogWord.WORDS * (count & mask)
+        store_release(entry + 8 * RowLogWord.NUMBER, number)  # after the counts of all earlier rows
+        store_release(entry + 8 * RowLogWord.SEGMENT, segment)
+        store_release(entry + 8 * RowLogWord.ROW, step)
+        store_release(entry + 8 * RowLogWord.BEGAN, began)
+        store_release(entry + 8 * RowLogWord.COUNT, count + 1)
+        put(state, StateWord.ROW_LOG_NEXT, count + 1)
+    store_release(entry + 8 * RowLogWord.ENDED, cycles())
+    return 0
+
+
+@compiled
 def _post(row, engine):  # type: ignore[no-untyped-def]
-    store(get(row, TapeMessageWord.MARK), 0)
+    """Post a receive."""
+    mark = get(row, TapeMessageWord.MARK)
+    if mark:
+        store(mark, get(row, TapeMessageWord.TO))
+    if engine == 0:
+        posted = get(row, TapeMessageWord.TAG)
+        return DONE if posted and load(posted) else CARRIER
     place, nbytes, tag = (
         get(row, TapeMessageWord.PLACE),
         get(row, TapeMessageWord.NBYTES),
@@ -50,59 +114,78 @@ def _post(row, engine):  # type: ignore[no-untyped-def]
     )
     receive, worker, how = get(engine, EngineWord.RECEIVE), get(engine, EngineWord.ENGINE), get(engine, EngineWord.HOW)
     put(row, TapeMessageWord.REQUEST, call_receive(receive, worker, place, nbytes, tag, _ALL_BITS, how))
+    return DONE
 
 
 @compiled
-def _send(row, number, engine):  # type: ignore[no-untyped-def]
-    """Let a message leave. Returns the status with which it has failed; else 0."""
-    store(get(row, TapeMessageWord.MARK), number)
+def _send(tape, row, engine):  # type: ignore[no-untyped-def]
+    """Let a payload leave."""
+    mark = get(row, TapeMessageWord.MARK)
+    if mark:
+        store(mark, get(tape, TapeWord.NUMBER))
+    if engine == 0:
+        return CARRIER
     place, nbytes, tag = (
         get(row, TapeMessageWord.PLACE),
         get(row, TapeMessageWord.NBYTES),
         get(row, TapeMessageWord.TAG),
     )
-    send, endpoint, how = get(engine, EngineWord.SEND), get(row, TapeMessageWord.ENDPOINT), get(engine, EngineWord.HOW)
+    send, endpoint, how = get(engine, EngineWord.SEND), get(row, TapeMessageWord.TO), get(engine, EngineWord.HOW)
     put(row, TapeMessageWord.REQUEST, call_send(send, endpoint, place, nbytes, tag, how))
-    status = _status(row, engine)
-    return 0 if status == get(engine, EngineWord.UNDER_WAY) else status
+    status = _status(tape, row, engine)
+    return DONE if status == WAITING else status
 
 
 @compiled
-def _take(row, number, engine):  # type: ignore[no-untyped-def]
-    """The status of the message that this row has posted, with this number."""
+def _take(tape, row, engine):  # type: ignore[no-untyped-def]
+    """Take a message, if it is there. CARRIER: its word is, but perhaps not all of it."""
+    mark, missing = get(row, TapeTakeWord.MARK), get(row, TapeTakeWord.MISSING)
+    if engine == 0:
+        return WAITING if load(mark) == missing else CARRIER
+    first = get(row, TapeTakeWord.POSTS)
+    end = first + ROW_BYTES * get(row, TapeTakeWord.COUNT)
+    post = first
     while True:
-        status = _status(row, engine)
-        if status == get(engine, EngineWord.UNDER_WAY):
-            if call_engine(get(engine, EngineWord.PROGRESS), get(engine, EngineWord.ENGINE)) == 0:
-                return status
-        elif status or load(get(row, TapeMessageWord.MARK)) == number:
-            return status
-        else:
-            _post(row, engine)
+        while post < end:
+            status = _status(tape, post, engine)
+            if status == LOST:
+                return LOST
+            if status == DONE:
+                post += ROW_BYTES
+            elif call_engine(get(engine, EngineWord.PROGRESS), get(engine, EngineWord.ENGINE)) == 0:
+                return WAITING if load(mark) == missing else CARRIER
+        if missing or load(mark) == get(tape, TapeWord.NUMBER):
+            return DONE
+        while post > first:
+            post -= ROW_BYTES
+            _post(post, engine)
 
 
 @compiled
-def _status(row, engine):  # type: ignore[no-untyped-def]
-    """The status of the message of a row: 0 if it is over. Its request is given back then."""
+def _status(tape, row, engine):  # type: ignore[no-untyped-def]
+    """DONE if the payload of a row is over, WAITING, or LOST. Its request is given back when it is over."""
     request = get(row, TapeMessageWord.REQUEST)
     if request == 0:
-        return 0
-    if get(engine, EngineWord.FIRST_ERROR) <= request < 0:
-        put(row, TapeMessageWord.REQUEST, 0)
-        return request
-    status = call_engine(get(engine, EngineWord.STATUS), request)
-    if status != get(engine, EngineWord.UNDER_WAY):
+        return DONE
+    status = request
+    if not get(engine, EngineWord.FIRST_ERROR) <= request < 0:
+        status = call_engine(get(engine, EngineWord.STATUS), request)
+        if status == get(engine, EngineWord.UNDER_WAY):
+            return WAITING
         call_engine(get(engine, EngineWord.FREE), request)
-        put(row, TapeMessageWord.REQUEST, 0)
-    return status
+    put(row, TapeMessageWord.REQUEST, 0)
+    if status:
+        put(tape, TapeWord.STATUS, status)
+        return LOST
+    return DONE
 
 
 @compiled
-def _sending(row, end, engine):  # type: ignore[no-untyped-def]
-    """How many sent messages the engine may still read. A connection that is lost now is for the next call to find."""
-    count = 0
+def _sending(tape, end, engine):  # type: ignore[no-untyped-def]
+    """How many sent payloads the engine may still read. A connection that is lost now is for the next call to find."""
+    row, count = get(tape, TapeWord.FIRST), 0
     while row < end:
-        if get(row, 0) == SEND and _status(row, engine) == get(engine, EngineWord.UNDER_WAY):
+        if get(row, 0) == SEND and _status(tape, row, engine) == WAITING:
             count += 1
         row += ROW_BYTES
     return count

@@ -293,27 +293,6 @@ class LoggedRow(NamedTuple):
     ended: int
 
 
-class RowWriter:
-    """Logs the rows that no kernel runs, of a group over several hosts. For one thread at a time."""
-
-    def __init__(self, memory: memoryview) -> None:
-        self._words = memory.cast("B").cast("q")
-        self._rows, self._count = len(memory) // _ROW.size, 0
-        self._last: tuple[int, ...] = ()
-
-    def write(self, row: LoggedRow) -> None:
-        """Log a row. If it is the same row as in the last call, the rank is still at it."""
-        goes_on = row[:3] == self._last
-        self._count, self._last = self._count + (not goes_on), row[:3]
-        words, at = self._words, RowLogWord.WORDS * ((self._count - 1) % self._rows)
-        if not goes_on:
-            for word, value in enumerate(row[:4], at + RowLogWord.NUMBER):
-                words[word] = value
-            order()
-            words[at] = self._count
-        words[at + RowLogWord.ENDED] = row.ended
-
-
 class RowLog:
     """The log in this memory, which a rank may be writing."""
 

@@ -5,7 +5,7 @@ from .journal import Journal, journal_rows
 from .lowering import hears_all, lower
 from .message_program import MessageProgram
 from .message_proof import prove_messages
-from .persistent_receives import PersistentReceive, ReceiveBuffers
+from .persistent_receives import ReceiveBuffers
 from .wait import MessageWait, nap, until
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "Journal",
     "MessageProgram",
     "MessageWait",
-    "PersistentReceive",
     "ReceiveBuffers",
     "hears_all",
     "journal_rows",

@@ -1,23 +1,28 @@
 """Where an exchange logs its steps, and what they are, for traces."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from ...engine.compile.program import Op
 from ...engine.logs.plan_registry import ProgramRow
-from ...engine.logs.rank_logs import RowWriter
 from .message_program import MOVE, POST, SEND, TAKE, MessageProgram, Piece
+
+
+class LogsRows(Protocol):
+    """A rank. logged_state: see `Host`."""
+
+    logged_state: int
 
 
 class Journal(NamedTuple):
     """Where an exchange logs its steps.
 
-    writer: returns the log, or None. Each run asks it anew.
+    host: has the log. Each run asks it anew.
     segment: the piece of the vector.
     first: the number of the first step in the call.
     """
 
-    writer: Callable[[], RowWriter | None]
+    host: LogsRows
     segment: int
     first: int
 

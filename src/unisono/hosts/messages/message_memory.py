@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, chain, groupby, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -90,8 +90,8 @@ class Wire(NamedTuple):
     """One message of a program in memory.
 
     payloads: the tensors that are sent or received, in order.
-    word: its last integer. It differs from `missing` once the message is there.
-    watched: the addresses of `word` and of `missing`.
+    missing: its last word differs from this value once the message is there.
+    watched: the addresses of the word and of the value.
     pieces: where the bytes of each of its places are.
     straight: the pieces are the places themselves.
     packing: the copies that are made before it is sent, if it is not straight.
@@ -101,9 +101,8 @@ class Wire(NamedTuple):
     """
 
     payloads: list[torch.Tensor]
-    word: memoryview
-    watched: tuple[int, int]
     missing: int
+    watched: tuple[int, int]
     pieces: list[_Span]
     straight: bool
     packing: list[Action]
@@ -112,7 +111,7 @@ class Wire(NamedTuple):
     receive_buffer: ReceiveBuffer | None = None
 
 
-NO_WIRE = Wire([], memoryview(b""), (0, 0), 0, [], False, [], False)
+NO_WIRE = Wire([], 0, (0, 0), [], False, [], False)
 
 
 class Memory:
@@ -275,13 +274,7 @@ def _wire(
 ) -> Wire:
     last = payloads[-1]
     watched = last.data_ptr() + last.nbytes - _WORD, _MISSING.data_ptr() + _WORD * (missing != 0)
-    return Wire(payloads, _integer(last), watched, missing, pieces, straight, packing, marked)
-
-
-def _integer(payload: torch.Tensor) -> memoryview:
-    """The last eight bytes."""
-    array: Any = payload.numpy()
-    return memoryview(array)[-_WORD:].cast("q")
+    return Wire(payloads, missing, watched, pieces, straight, packing, marked)
 
 
 def _actions(steps: Sequence[_Step]) -> list[Action]:

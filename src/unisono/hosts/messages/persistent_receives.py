@@ -5,11 +5,11 @@ use again and again is posted as soon as its message has been used, for the next
 in all these calls; the word behind its bytes is the number of the call. A message of a failed call is dropped.
 """
 
+import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -36,11 +36,15 @@ class ReceiveBuffer:
     whole: begins with the message, and ends with a cache line.
     users: the number of exchanges that have it.
     uses: the number of calls that have used it.
+    posted: the address of a word: 1 while its receive is posted, else 0.
     is_persistent: its receive is posted ahead.
     used: it waits to be posted again.
     """
 
-    __slots__ = ("_data", "_lock", "_word", "handle", "is_persistent", "key", "used", "users", "uses", "whole")
+    __slots__ = (
+        "_data", "_is_posted", "_lock", "_word", "handle", "is_persistent", "key", "posted", "used", "users", "uses",
+        "whole",
+    )  # fmt: skip
 
     def __init__(self, peer: int, tag: int, nbytes: int) -> None:
         self.key, self.is_persistent, self.used, self.users, self.uses = (peer, tag, nbytes), False, False, 0, 0
@@ -50,6 +54,8 @@ class ReceiveBuffer:
         array: Any = self._data.numpy()
         self._word = memoryview(array)[-_WORD:].cast("q")
         self.handle: Handle | None = None
+        self._is_posted = ctypes.c_int64()
+        self.posted = ctypes.addressof(self._is_posted)
 
     def post(self, carrier: Carrier) -> None:
         """Post its receive, unless it has been. Raises Lost."""
@@ -57,6 +63,7 @@ class ReceiveBuffer:
             if self.handle is None:
                 self._word[0] = 0
                 self.handle = carrier.irecv(*self.key[:2], self._data)
+                self._is_posted.value = 1
 
     def take(self, number: int) -> bool:
         """Take the message; its word is there. False if it is not of the call of this number. Raises Lost.
@@ -67,7 +74,7 @@ class ReceiveBuffer:
             if self.handle is not None:
                 self.handle.settle()
             is_of_call = self._word[0] == number
-            self.handle = None
+            self.handle, self._is_posted.value = None, 0
         return is_of_call
 
 
@@ -125,15 +132,3 @@ class ReceiveBuffers:
 
 
 _OF: WeakKeyDictionary[Any, ReceiveBuffers] = WeakKeyDictionary()
-
-
-class PersistentReceive(NamedTuple):
-    """How short messages have the same tags in all calls of a kind.
-
-    buffers: where they arrive; None: in memory of their exchange.
-    tag: round -> the tag of the message from one rank to another. It is the same in all calls of a kind; only one such
-    call is made at a time.
-    """
-
-    buffers: ReceiveBuffers | None
-    tag: Callable[[int], int]

@@ -13,11 +13,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from unittest.mock import patch
 
 from ...base.errors import ArgumentError, MismatchError
 from ...base.records import CallRecord
-from ...engine.compile.plan import Plan
-from ...engine.compile.program import WAITING, StateWord
+from ...engine.compile.plan import CallPlan, Plan
+from ...engine.compile.program import DONE, WAITING, StateWord
+from ...hosts.messages.leg_tape import LegTape
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from .rehearsal import stop_at_row
@@ -49,7 +51,7 @@ def chaos(
 
     Every rank enters the block; only one rank fails. at: here in its 17th all_reduce of the block, counted from 1,
     before row 3 of its program, counted from 0; without a row, before the call. In a call of several segments the row
-    is in the first segment.
+    is in the first segment. In a call over several hosts, rows are those of the rank's messages to other hosts.
 
     The rank, by number, that shall
     kill: be killed by SIGKILL; exit: end by os._exit; stop: be stopped by SIGSTOP, and go on after duration_s;
@@ -92,18 +94,22 @@ class _Injector:
         self.collective, self.turn, self.row = at
         self.original: Callable[..., int] = group.run
         self._calls, self._latest, self._over = 0, 0, False
+        self._rows = 0
+        """In a call over several hosts, the rows of the tapes that have begun."""
 
     def run(self, address: int, inp: int, out: int, state: int) -> int:
         group = self.group
         plan = next((plan for plan in group.plans.values() if plan.address == address), None)
-        if self._over or not isinstance(plan, Plan) or plan.record.collective != self.collective:
+        if self._over or plan is None or plan.record.collective != self.collective:
             return self.original(address, inp, out, state)
         if group.host.call_number != self._latest:
             self._latest = group.host.call_number
             self._calls += 1
         if self._calls != self.turn:
             return self.original(address, inp, out, state)
-        if self.row is not None:
+        if self.row is not None and not isinstance(plan, Plan):
+            return self._fail_between_hosts(plan, self.row, (address, inp, out, state))
+        if self.row is not None and isinstance(plan, Plan):
             status = self._run_to(plan, self.row, inp, out, state)
             if status != WAITING | group.rank << 8 or group.words[StateWord.PC] != self.row:
                 return status  # the rank waits for another rank, and will come again
@@ -119,7 +125,27 @@ class _Injector:
         finally:
             self.group.words[StateWord.LOOK_UP_NS] = usual
 
-    def _fail(self, plan: Plan) -> None:
+    def _fail_between_hosts(self, plan: CallPlan, row: int, call: tuple[int, int, int, int]) -> int:
+        """Go on with a call over several hosts. At the row, fail."""
+        begin = LegTape.begin
+
+        def fault() -> None:
+            self._over = True
+            self._fail(plan)
+
+        def begin_and_stop(tape: LegTape, number: int) -> None:
+            begin(tape, number)
+            if 0 <= row - self._rows < tape.rows:
+                tape.stop_before(row - self._rows, fault)
+            self._rows += tape.rows
+
+        with patch.object(LegTape, "begin", begin_and_stop):
+            status = self.original(*call)
+        if status == DONE and not self._over:
+            raise ArgumentError(f"row {row}: the messages of this {self.collective} have {self._rows} rows")
+        return status
+
+    def _fail(self, plan: CallPlan) -> None:
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.fault == "exit":

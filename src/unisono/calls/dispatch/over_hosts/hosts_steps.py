@@ -22,9 +22,9 @@ from ....base.errors import InternalError
 from ....base.records import digest
 from ....engine.compile.plan import CallPlan
 from ....engine.compile.program import DISAGREE, FAILED, WAITING
-from ....engine.reducers import CustomOp, combine_address, combiner
+from ....engine.reducers import CustomOp, combine_address
 from ....engine.tensors import dtype_name
-from ....hosts.messages import Exchange, Journal, PersistentReceive, ReceiveBuffers
+from ....hosts.messages import Exchange, Journal
 from ....hosts.span import Span
 from ....ranks.group.group import Group
 from ....schedule import BLOCKED, ONE_IN, ONE_OUT, REDUCING, X, Y
@@ -249,23 +249,9 @@ class Steps:
             exchange.close()
 
 
-class Tags(NamedTuple):
-    """The tags of a plan's messages. gid: the number of the group."""
-
-    gid: int
-    signature: int
-
-    def of(self, leg: Leg, number: int, round_: int, index: int) -> int:
-        """The tag of a message in the call of this number only."""
-        return _tag(digest(self.gid, number, self.signature, leg.number), round_, index)
-
-    def persistent(self, leg: Leg, turn: int, round_: int) -> int:
-        """The tag of a message in all calls with even numbers, or in all calls with odd numbers."""
-        return _tag(digest(self.gid, "turn", turn, self.signature, leg.number), round_, 0)
-
-
-def _tag(base: int, round_: int, index: int) -> int:
-    return (base + (round_ << 8) + index) * _TAG_ODD >> 20 & _TAG_MASK
+def _tag(places: tuple[int, int, int], call: object, round_: int, index: int = 0) -> int:
+    """The tag of a message. places: the numbers of the group and of the leg, and the signature of the plan."""
+    return (digest(*places, call) + (round_ << 8) + index) * _TAG_ODD >> 20 & _TAG_MASK
 
 
 class _Maker:
@@ -273,7 +259,7 @@ class _Maker:
 
     def __init__(self, group: Group, span: Span, plan: SpanPlan, number: int, memory: _Memory) -> None:
         self._group, self._span, self._number, self._memory = group, span, number, memory
-        self._plan, self._request, self._tags = plan, plan.request, Tags(span.gid, plan.signature)
+        self._plan, self._request = plan, plan.request
         self._empty = memory.made[:0]
         self._rows = 0
         """The number of rows of the exchanges that have been made."""
@@ -311,13 +297,10 @@ class _Maker:
                 yield InsideProgram(local, request, part.algorithm)
 
     def _exchange(self, wave: int, leg: Leg, view: View) -> Exchange:
-        op, combine, kernel = self._request.op, None, 0
+        op = self._request.op
+        combine = 0
         if isinstance(op, str | CustomOp):
-            how = dtype_name(self._request.like.dtype), "sum" if op == "avg" else op
-            combine_list, kernel = combiner(*how), combine_address(*how, last=False)
-
-            def combine(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
-                combine_list(out, [first, second])
+            combine = combine_address(dtype_name(self._request.like.dtype), op, last=False)
 
         def side(places: Sequence[At | None]) -> list[torch.Tensor]:
             return [self._empty if at is None else view(at) for at in places]
@@ -325,16 +308,14 @@ class _Maker:
         peers = [self._group.world_ranks[peer] for peer in leg.peers]
         kept, fetched = (side(places) if any(leg.kept[X]) or any(leg.kept[Y]) else [] for places in leg.kept)
         given, final = (side(places) if places else None for places in (leg.given, leg.final))
-        number, carrier, receives = self._number, self._span.carrier, None
-        if carrier.own_thread or carrier.compiled:
-            buffers = ReceiveBuffers.of(carrier) if carrier.own_thread else None
-            receives = PersistentReceive(buffers, partial(self._tags.persistent, leg, number & 1))
+        number, carrier, places = self._number, self._span.carrier, (self._span.gid, leg.number, self._plan.signature)
+        lasts = carrier.own_thread or carrier.compiled
         return Exchange(
-            carrier, leg.program, peers, kept, combine, number, partial(self._tags.of, leg), kernel=kernel,
-            persistent=receives, journal=self._journal(wave, leg), y=fetched, t=leg.temporary, given=given, final=final,
+            carrier, leg.program, peers, kept, combine, number, partial(_tag, places),
+            persistent=partial(_tag, places, f"turn {number & 1}") if lasts else None,
+            journal=self._journal(wave, leg), y=fetched, t=leg.temporary, given=given, final=final,
         )  # fmt: skip
 
     def _journal(self, wave: int, leg: Leg) -> Journal:
         first, self._rows = self._rows, self._rows + len([*leg.program.steps()])
-        host = self._group.host
-        return Journal(lambda: host.row_writer, wave, first)
+        return Journal(self._group.host, wave, first)
