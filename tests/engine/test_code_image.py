@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from unisono.base.linux import first_processor
-from unisono.engine import code_image, machine_code, object_code
+from unisono.engine import code_image, kernels, machine_code, object_code
 from unisono.engine.code_image import is_image, load
 from unisono.engine.machine_code import Unit, symbol
 from unisono.engine.make_image import image_of
@@ -34,6 +34,34 @@ define i64 @unisono_some_double(i64 %k, i32 %x) {
 }
 """
 """Reads constants, and calls a function outside."""
+
+CHOOSES = """
+declare i32 @abs(i32)
+declare i32 @toupper(i32)
+declare i32 @tolower(i32)
+define i64 @unisono_some_choice(i64 %k, i32 %x) {
+  switch i64 %k, label %none [ i64 0, label %a i64 1, label %b i64 2, label %c i64 3, label %d i64 4, label %none ]
+a:
+  %of_a = call i32 @abs(i32 %x)
+  br label %end
+b:
+  %of_b = call i32 @toupper(i32 %x)
+  br label %end
+c:
+  %of_c = call i32 @tolower(i32 %x)
+  br label %end
+d:
+  %of_d = mul i32 %x, %x
+  br label %end
+none:
+  br label %end
+end:
+  %found = phi i32 [ %of_a, %a ], [ %of_b, %b ], [ %of_c, %c ], [ %of_d, %d ], [ -1, %none ]
+  %wide = sext i32 %found to i64
+  ret i64 %wide
+}
+"""
+"""Jumps by a table in the data to places in the code."""
 
 COUNTS = """
 @calls = internal global i64 0
@@ -138,6 +166,12 @@ def test_code_with_variables_is_linked_by_llvm(tmp_path: Path, monkeypatch: pyte
     assert not is_image(file.read_bytes()[16:])
 
 
+def test_it_jumps_by_tables() -> None:
+    image = image_of(code_of(CHOOSES), symbol("some.choice"))
+    assert image is not None
+    assert [call(load(image), k, 97) for k in range(6)] == [97, ord("A"), 97, 97 * 97, -1, -1]
+
+
 def test_what_is_no_object_file_of_this_function_has_no_image() -> None:
     code = code_of(DOUBLED)
     assert image_of(code, symbol("some.double")) is not None
@@ -156,6 +190,11 @@ def test_kernels_have_images(dtype: str, op: str, divide: bool) -> None:
     image = image_of(object_file("some", dtype, op, divide=divide), symbol("some"))
     assert image is not None
     assert load(image)
+
+
+@pytest.mark.parametrize("name", ["interpret.run", "replay.run", "lanes.help_lanes", "ring.write_whole"])
+def test_functions_of_the_engine_have_images(name: str) -> None:
+    assert image_of(kernels._compile(name), symbol(name)) is not None
 
 
 def test_code_uses_nothing_that_the_name_of_its_file_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:

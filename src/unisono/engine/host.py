@@ -73,8 +73,8 @@ def interpreter(*, logs_rows: bool = False) -> Callable[[int, int, int, int], in
 
 
 def warm_up() -> None:
-    """Compile or load the kernels and the most common reducers. Says nothing."""
-    for name in _KERNELS:
+    """Compile or load the kernels, also the one of calls over hosts, and the most common reducers. Says nothing."""
+    for name in (*_KERNELS, "replay.run"):
         kernel(name)
     for dtype in ("float32", "bfloat16"):
         for last in (False, True):

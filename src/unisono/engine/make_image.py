@@ -14,7 +14,7 @@ _WORD = 8
 _X86_64 = 62
 _PROGBITS, _SYMTAB, _RELA, _UNWIND = 1, 2, 4, 0x70000001
 _WRITE, _ALLOC, _EXECUTE = 1, 2, 4
-_GOTOFF64, _GOT64, _GOTPC64 = 25, 27, 29
+_PC64, _GOTOFF64, _GOT64, _GOTPC64 = 24, 25, 27, 29
 _UNDEFINED, _SPECIAL = 0, 0xFF00
 """The section number of a symbol from outside; from the second number on, a symbol is in no section."""
 
@@ -105,8 +105,11 @@ class _Image:
         for k in range(relocations.size // 24):
             offset, info, addend = struct.unpack_from("<QQq", self._file, relocations.offset + 24 * k)
             kind, symbol = info & 0xFFFFFFFF, self._symbol(relocations.link, info >> 32)
+            place = self._address(relocations.info, offset)
             if kind == _GOTPC64:
-                value = table - self._address(relocations.info, offset)
+                value = table - place
+            elif kind == _PC64:
+                value = self._address(symbol.section, symbol.value) - place
             elif kind == _GOT64:
                 if symbol.section != _UNDEFINED:
                     raise _NoImageError("a reference by the table to what is inside")

@@ -37,16 +37,12 @@ from tests.integrations.torch.test_sharded import (  # noqa: F401
 )
 from tests.integrations.torch.test_tensor_parallel import test_layouts_of_a_tensor_on_a_mesh  # noqa: F401
 from tests.integrations.torch.test_training import (  # noqa: F401
-    test_compiled_code,
     test_data_parallel_training_gives_what_gloo_gives,
     test_functional_collectives,
-    test_sharded_training,
 )
 from tests.integrations.torch.test_views import (  # noqa: F401
     test_a_model_s_parameters_are_sent_between_forward_passes,
-    test_backward_through_what_a_call_has_overwritten,
     test_distribute_tensor_leaves_views_usable,
-    test_writing_detached_tensors_and_without_grad_mode,
 )
 from tests.support.torch_ranks import TorchRanks, two_hosts
 

@@ -74,7 +74,7 @@ class LegTape:
     ) -> None:
         self._carrier, self._tag, self._journal, self.sends = carrier, tag, journal, list[Handle]()
         self._compiled = carrier.compiled if any(row.kind != MOVE for row in rows) else None
-        self._run, self._log = kernel("replay.run"), kernel("replay.log")
+        self._run = kernel("replay.run")
         self._receives: dict[int, Handle] = {}
         """Row of a POST -> its payload, which the carrier may still write."""
         self._places, lines = _lines(rows, journal.first if journal else 0)
@@ -189,7 +189,7 @@ class LegTape:
 
     def write_down(self, began: int) -> None:
         """Log that this rank has been at its current row since `began`, in cycles, until now."""
-        self._log(self._address, began)
+        kernel("replay.log")(self._address, began)
 
     def awaited(self) -> list[Handle]:
         """The payloads of the missing message, if Python code has begun to receive them."""
