@@ -205,3 +205,30 @@ def test_an_entry_is_used_again_when_nobody_looks_for_it(arena: Arena) -> None:
     assert table.find(keys[-1]) == lent[1].start
     assert lender.announce(keys[-2], None, 0)
     assert table.find(keys[-2]) == 0
+
+
+def test_memory_that_a_member_has_let_go_may_be_another_group_s_at_once(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lender frees it and lends it to the next group of the same members, while a member still looks."""
+    first, second = (Lender(arena, Heap(arena, rank)) for rank in (0, 1))
+    for rank in (0, 1):
+        arena.board(rank).set_process(os.getpid(), 1)
+    old = first.lend((0, 1))
+    borrowed = second.borrow(old.start, (0, 1), 1)
+    old.leave()
+    set_let_go, lent = Board.set_let_go, []
+
+    def let_go_and_lend(board: Board) -> None:
+        set_let_go(board)
+        if not lent:
+            lent.append(None)
+            first.collect()
+            lent[:] = [first.lend((0, 1))]
+
+    monkeypatch.setattr(Board, "set_let_go", let_go_and_lend)
+    borrowed.leave()
+    (new,) = lent
+    assert new.start == old.start
+    second.collect()
+    assert not new.board(1).let_go

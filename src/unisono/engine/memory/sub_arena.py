@@ -96,13 +96,17 @@ class SubArena(Layout):
     def settle(self) -> bool:
         """Free all that can be freed now. True if this rank has nothing left to do for this region."""
         mine = self.board(self.rank)
-        if not mine.let_go and (self._kept is None or self._all(lambda board: board.gone is not None)):
+        if not mine.let_go:
+            if self._kept is not None and not self._all(lambda board: board.gone is not None):
+                return False
             self._kept = None
             mine.set_let_go()
-        if self._mine and mine.let_go and self._all(lambda board: board.let_go) and self.untouched():
+        if not self._mine:
+            return True  # from now on this memory may be another group's, of which this rank may be a member, too
+        if self._all(lambda board: board.let_go) and self.untouched():
             self.lender.take_back(self)
             return True
-        return not self._mine and mine.let_go
+        return False
 
     def _all(self, done: Callable[[Board], bool]) -> bool:
         """Is `done` true for the boards of all living members?"""
