@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...base.errors import ArgumentError, OutOfMemory, UnisonoError
 from ...base.units import seconds
@@ -149,8 +149,7 @@ class JoinAdmission:
             for place, request in chosen.items():
                 if isinstance(listener, JoinListener):
                     listener.forget(request)
-                said = replace(offer, rank=place).said()
-                request.channel.send(said, fds=[lender.arena.fd], deadline=until)
+                request.channel.send(offer._replace(rank=place), fds=[lender.arena.fd], deadline=until)
             if all(_accepts(request, until) for request in chosen.values()):
                 board.set_growth(decision.number, memory.start)
         except OutOfMemory as error:
