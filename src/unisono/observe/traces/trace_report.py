@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -153,10 +154,10 @@ def _costs(collective: str, algorithm: str, ranks: int) -> tuple[float | None, f
 def _late(late: Mapping[int, list[tuple[int, str]]]) -> list[Latecomer]:
     found = []
     for rank, times in late.items():
-        lines: dict[str, int] = {}
+        lines = Counter[str]()
         for waited, line in times:
-            lines[line] = lines.get(line, 0) + waited
-        found.append(Latecomer(rank, len(times), sum(lines.values()), max(lines, key=lambda line: lines[line])))
+            lines[line] += waited
+        found.append(Latecomer(rank, len(times), lines.total(), lines.most_common(1)[0][0]))
     return sorted(found, key=lambda one: -one.waited_ns)
 
 
