@@ -15,11 +15,8 @@ What UCX does, and what follows from it:
 from __future__ import annotations
 
 import ctypes as c
-import fcntl
 import os
 import secrets
-import socket
-import struct
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +30,7 @@ from ...base.errors import ArgumentError, InternalError
 from ...engine.carrier import Handle, Lost
 from ...engine.kernels import kernel
 from ...engine.tape import EngineWord
+from ..addresses import interfaces
 from . import await_key
 from .ucx_library import (
     FIRST_ERROR,
@@ -58,7 +56,6 @@ _SLICE_NS = 5_000_000
 """How long compiled code goes on before it looks whether the carrier has been ended."""
 _LAST_CALLS = 64
 """Calls at the end, for messages that have come: if a connection closes before all is read, sent messages are lost."""
-_SIOCGIFADDR = 0x8915
 
 
 class UcxCarrier:
@@ -381,12 +378,9 @@ def _teller(lost: dict[int, int]) -> Any:
 
 def network_interface(address: str) -> str:
     """The network interface with this first address: UCX listens at a first address only. Raises ArgumentError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):
-                found = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))[20:24]
-                if socket.inet_ntoa(found) == address:
-                    return name
+    for name, first in interfaces().items():
+        if first == address:
+            return name
     raise ArgumentError(
         f"UNISONO_CARRIER=ucx, but {address} is the first IPv4 address of no network interface of this host, and UCX "
         "listens at such a one: name MASTER_ADDR by an address in another network, or leave the variable out"
