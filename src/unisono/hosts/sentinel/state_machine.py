@@ -242,7 +242,6 @@ class SentinelState:
         for rank in self._hosts[host]:
             self._memory.depart(rank, DepartureKind.LEFT, "left the group")
         self._copies.drop_host(host, self._now)
-        self._tell(None, ["left", host])
 
     def _depart(self, rank: int, how: int, words: str) -> None:
         self._memory.depart(rank, how, words)
