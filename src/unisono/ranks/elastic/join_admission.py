@@ -78,8 +78,8 @@ class JoinAdmission:
     def _open(self) -> JoinListener:
         """The join listener of this job. This rank listens until another rank does."""
         world, job = self._world, job_name(self._named, os.environ)
-        listener = world.join_listener
-        if not isinstance(listener, JoinListener) or listener.job != job:
+        listener: JoinListener | None = world.join_listener
+        if listener is None or listener.job != job:
             if listener is not None:
                 listener.close()
                 world.join_listener = None
@@ -147,8 +147,7 @@ class JoinAdmission:
             limit_s = float(self._group.timeout_s)
             offer = Offer(0, tuple(members), decision.places, world.rank, memory.start, decision.number, limit_s)
             for place, request in chosen.items():
-                if isinstance(listener, JoinListener):
-                    listener.forget(request)
+                listener.forget(request)
                 request.channel.send(offer._replace(rank=place), fds=[lender.arena.fd], deadline=until)
             if all(_accepts(request, until) for request in chosen.values()):
                 board.set_growth(decision.number, memory.start)
