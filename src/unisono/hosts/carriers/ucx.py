@@ -59,12 +59,11 @@ _LAST_CALLS = 64
 
 
 class UcxCarrier:
-    """A worker of UCX, connected to workers of some other ranks; all ranks make it at the same time.
+    """A worker of UCX, connected to workers of all other ranks; all ranks make it at the same time.
 
     store: where the ranks find each other's addresses.
     address: this rank's address, at which the others reach it: UCX listens there, and nowhere else.
     timeout_s: the limit for all connections.
-    peers: the ranks that exchange messages with this one; by default all others.
 
     Raises ImportError if UCX is not installed, or too old; ArgumentError for an address at which it cannot listen; Lost
     for a peer that cannot be reached; RuntimeError if UCX refuses a call.
@@ -74,15 +73,7 @@ class UcxCarrier:
     tags = 1 << _TAG_BITS
     own_thread = False
 
-    def __init__(
-        self,
-        store: Store,
-        rank: int,
-        size: int,
-        address: str,
-        timeout_s: float,
-        peers: Iterable[int] | None = None,
-    ) -> None:
+    def __init__(self, store: Store, rank: int, size: int, address: str, timeout_s: float) -> None:
         self._library = ucx_library()
         self._rank, self._process = rank, os.getpid()
         self._lock = threading.Lock()
@@ -103,7 +94,7 @@ class UcxCarrier:
         self._replay = kernel("replay.run")
         self._words = (c.c_int64 * len(EngineWord))()
         self.engine, self.tapes = c.addressof(self._words), set[Any]()
-        others = sorted({*(range(size) if peers is None else peers)} - {rank})
+        others = [peer for peer in range(size) if peer != rank]
         try:
             self._make_worker(network_interface(address))
             self._connect(store, others, time.monotonic() + timeout_s)
