@@ -13,7 +13,7 @@ import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # not in torch's __all__
 from torch.futures import Future
 
-from ...base.errors import ArgumentError, DTypeError, InternalError, UnisonoError
+from ...base.errors import ArgumentError, DTypeError, UnisonoError
 from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
@@ -113,10 +113,8 @@ class Division:
         """The division of a group. A call of the group."""
         hosts, rank = group.hosts, group.rank
         seat = hosts.seat(rank)
-        inside = split(hosts.host_of(rank), group=group, name=f"{group.name}, inside a host")
+        inside: Any = split(hosts.host_of(rank), group=group, name=f"{group.name}, inside a host")
         rail = split(seat if seat < hosts.rails else None, group=group, name=f"{group.name}, between hosts")
-        if not isinstance(inside, Group):
-            raise InternalError(f"rank {rank} is on no host")
         return cls(group, inside, rail if isinstance(rail, Group) else None, hosts.rails)
 
     @property
