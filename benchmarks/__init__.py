@@ -15,5 +15,5 @@ python -m benchmarks.hosts            collectives over hosts, beside flat Gloo a
 python -m benchmarks.host_steps       training steps over hosts, beside Gloo (`make bench-host-steps`)
 python -m benchmarks.host_faults      faults of ranks, hosts and links (`make host-faults`)
 
-reports, turns, meeting and mpi serve several of them.
+reports, turns and mpi serve several of them.
 """

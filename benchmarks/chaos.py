@@ -24,8 +24,8 @@ from unisono.tools.testing import chaos, lowerings, rehearse, rows_of
 from unisono.tools.testing.chaos import FAULTS
 
 from .busy import hogs
-from .meeting import Meeting
 from .reports import Output, describe, grouped, hand_in, head, p99, table
+from .turns import Meeting
 
 CALLS: dict[str, tuple[str, Callable[[int], Any]]] = {
     "all_reduce, 8 B": ("all_reduce", lambda _: unisono.all_reduce(torch.ones(2))),

@@ -1,4 +1,4 @@
-"""How contenders take turns: the barrier before what is timed, and batches of calls.
+"""How contenders take turns, and how ranks of a trial tell how far they are.
 
 The barrier belongs to no contender, so it is the same for all of them, MPI included. A file that all ranks map holds
 one counter per rank. A rank increments its own and waits until no other is behind.
@@ -6,11 +6,13 @@ one counter per rank. A rank increments its own and waits until no other is behi
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from unisono.base.errors import WaitTimeout
 
@@ -110,3 +112,32 @@ def _seconds(call: Callable[[], object], count: int) -> float:
 def slowest_rank(ranks: Sequence[Times]) -> Times:
     """A turn takes as long as its slowest rank."""
     return {who: [max(turn) for turn in zip(*(times[who] for times in ranks), strict=True)] for who in ranks[0]}
+
+
+class Meeting:
+    """A folder with a file for each stage that a rank of a trial has reached: no fault touches files."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def tell(self, stage: str, value: Any = None) -> None:
+        """Write it down. value: of JSON."""
+        draft = self._folder / f"{stage}.draft"
+        draft.write_text(json.dumps(value))
+        draft.rename(self._folder / stage)
+
+    def has(self, stage: str) -> bool:
+        return (self._folder / stage).exists()
+
+    def told(self, stage: str, ranks: Iterable[int]) -> dict[int, Any]:
+        """The values of `stage R`, of those of the ranks that have told them."""
+        files = {rank: self._folder / f"{stage} {rank}" for rank in ranks}
+        return {rank: json.loads(file.read_text()) for rank, file in files.items() if file.exists()}
+
+
+def until(condition: Callable[[], bool], most_s: float = 60.0) -> bool:
+    """Wait until this is true, or for so long. Returns whether it is."""
+    end = time.monotonic() + most_s
+    while not (done := condition()) and time.monotonic() < end:
+        time.sleep(0.002)
+    return done

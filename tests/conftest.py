@@ -8,15 +8,13 @@ import random
 import shutil
 import signal
 import subprocess
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Sequence
 from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from tests.support import warm_python
-from tests.support.scripts import Scripts
 from tests.support.torch_ranks import TorchRanks
 from tests.support.ucx import why_no_ucx
 from tests.support.worlds import OnHosts, Worlds
@@ -171,13 +169,6 @@ def carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip(reason)
     monkeypatch.setenv("UNISONO_CARRIER", request.param)
     return str(request.param)
-
-
-@pytest.fixture(scope="session")
-def scripts() -> Iterator[Scripts]:
-    """Scripts that share one process."""
-    with closing(Scripts()) as shared:
-        yield shared
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from unisono.base.errors import ArgumentError
 from unisono.base.units import format_seconds, parse_bytes
 
 from ..reports import Output, describe, report_path
-from .extras import EXTRAS, measure_extras
+from .extras import measure_start
 from .goals import table
 from .report import figures, markdown
 from .report import plot as draw
 from .session import OPS, Plan, Session
 
-_PARTS = (*OPS, *EXTRAS)
+_PARTS = (*OPS, "start")
 
 
 def bench(
@@ -38,7 +38,7 @@ def bench(
     plan = Plan([op for op in OPS if op in parts], [parse_bytes(size) for size in sizes.split(",") if size], quick, mpi)
     machine = describe()
     worlds, session = [_count(text) for text in ranks.split(",")], Session(plan)
-    extras = measure_extras(parts)
+    extras = measure_start() if "start" in parts else {}
     for size in worlds if plan.ops else []:
         session.run(size)
     known = figures(session.records)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
-EXTRAS = ("start",)
+from tests.support.ports import free_port
 
 _FIRST_CALL = """
 import time, torch
@@ -34,11 +33,7 @@ whose `run` starts four ranks, in times of one that imports torch.
 """
 
 
-def measure_extras(parts: Collection[str]) -> Extras:
-    return _start() if "start" in parts else {}
-
-
-def _start() -> Extras:
+def measure_start() -> Extras:
     """The best of three, but for the first call, of which there is one. Compiled code goes to an empty folder."""
     with tempfile.TemporaryDirectory() as cache:
         first = _seconds(lambda: _run(_FIRST_CALL, cache, ranks=2))
@@ -54,8 +49,7 @@ def _run(program: str, cache: str, ranks: int = 1) -> list[str]:
     """Run a program in as many processes, which are ranks if there are several; what each has printed."""
     environ = os.environ | {"UNISONO_CACHE_DIR": cache}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # Python keeps bytecode, as it does for users
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{probe.getsockname()[1]}", "WORLD_SIZE": f"{ranks}"}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{free_port()}", "WORLD_SIZE": f"{ranks}"}
     whos = [place | {"RANK": f"{rank}"} for rank in range(ranks)] if ranks > 1 else [{}]
     command = [sys.executable, "-c", program]
     processes = [subprocess.Popen(command, env=environ | who, stdout=subprocess.PIPE, text=True) for who in whos]

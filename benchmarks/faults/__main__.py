@@ -24,8 +24,8 @@ import unisono
 from unisono.base.units import format_seconds
 from unisono.integrations.torch import register
 
-from ..meeting import Meeting, until
 from ..reports import GLOO, OURS, Output, counted, describe, grouped, hand_in, head, table
+from ..turns import Meeting, until
 
 DETAIL = "Gloo, DETAIL"
 """Gloo, where torch compares each call of all ranks before it is made."""

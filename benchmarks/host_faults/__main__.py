@@ -19,8 +19,8 @@ from tests.support.cluster import Cluster, why_not
 import unisono
 from unisono.schedule import Hosts
 
-from ..meeting import Meeting, until
 from ..reports import Output, counted, describe, grouped, hand_in, head, median_and_most, table
+from ..turns import Meeting, until
 from .rank import LATE_PLACES, PLACES, Role, play
 
 FAULTS = {

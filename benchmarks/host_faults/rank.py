@@ -14,7 +14,7 @@ import unisono
 from unisono.calls.p2p import irecv, isend, recv, send
 from unisono.schedule import Hosts
 
-from ..meeting import Meeting, until
+from ..turns import Meeting, until
 
 PLACES = ("gate", "send", "receive", "long call", "messages")
 """Where ranks wait when it happens. `gate`: in an all_reduce, which one rank has not begun. `send`, `receive`: for that

@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from tests.support.markdown import ROOT, Block, blocks, run
-from tests.support.scripts import Scripts
 from unisono.base.config import Config
 from unisono.base.tuning import save
 from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
@@ -42,8 +41,8 @@ def test_every_page_has_examples_and_every_block_is_known() -> None:
 
 @pytest.mark.sampled(most=12)
 @pytest.mark.parametrize("block", PYTHON, ids=str)
-def test_python(block: Block, tmp_path: Path, scripts: Scripts) -> None:
-    printed = run(block, tmp_path, scripts)
+def test_python(block: Block, tmp_path: Path) -> None:
+    printed = run(block, tmp_path)
     if block.output is not None:
         assert printed == block.output
 

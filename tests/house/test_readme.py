@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.markdown import ROOT, Block, blocks, run
-from tests.support.scripts import Scripts
 
 README = (ROOT / "README.md").read_text()
 PROGRAMS = [block for block in blocks(ROOT / "README.md") if block.language == "python"]
@@ -32,6 +31,6 @@ def test_links_and_images_work_on_a_package_index() -> None:
 
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=str)
-def test_programs_run(block: Block, tmp_path: Path, scripts: Scripts) -> None:
-    printed = run(block, tmp_path, scripts)
+def test_programs_run(block: Block, tmp_path: Path) -> None:
+    printed = run(block, tmp_path)
     assert 'op="avg"' not in block.text or printed.strip() == str([[15.0] * 4] * 4)

@@ -8,8 +8,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .scripts import Scripts
-
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(?P<info>\w[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -46,14 +44,14 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def run(block: Block, folder: Path, scripts: Scripts) -> str:
+def run(block: Block, folder: Path) -> str:
     """What a block of Python prints, run as script.py in this folder; it must end well. The folder is left out."""
     script = folder / "script.py"
     script.write_text(block.text)
-    if not block.ranks:
-        return scripts.run(script).replace(f"{folder}/", "")
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(block.ranks)]
+    launcher = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(block.ranks)] if block.ranks else []
+    )
     words = [sys.executable, *launcher, str(script)]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"{block}\n{done.stderr}"
-    return done.stdout
+    return done.stdout.replace(f"{folder}/", "")

@@ -268,45 +268,6 @@ def test_what_is_queued_behind_a_failure_does_not_run(tmp_path: Path) -> None:
         assert all(one["kept"])
 
 
-def test_a_closed_group_says_so() -> None:
-    def closed() -> None:
-        group = unisono.init()
-        unisono.barrier()
-        group.close()
-        group.close()
-        calls: list[Callable[[], Any]] = [
-            lambda: unisono.all_reduce(torch.ones(4)),
-            lambda: unisono.all_reduce(torch.ones(4), async_op=True),
-            lambda: unisono.broadcast(torch.ones(4), 0, group),
-            lambda: unisono.barrier(),
-            lambda: group.empty(3),
-        ]
-        for call in calls:
-            with pytest.raises(unisono.NotInitialized, match="closed"):
-                call()
-
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
-        world.run(closed)
-
-
-def test_waiting_for_a_work_has_an_end_of_its_own() -> None:
-    def impatient() -> float:
-        group = unisono.init()
-        tensor = torch.ones(3)
-        if group.rank == 1:
-            until(lambda: group.host.arena.board(0).call(1) is not None)  # it has begun to wait
-        work = unisono.all_reduce(tensor, async_op=True)
-        assert work is not None
-        if group.rank == 0:
-            with pytest.raises(WaitTimeout, match="all_reduce"):
-                work.wait(0.001)
-        work.wait()
-        return tensor[0].item()
-
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
-        assert world.run(impatient) == [2.0] * 2
-
-
 def test_calls_of_all_kinds_leave_nothing_open() -> None:
     def count() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))

@@ -14,7 +14,6 @@ import torch
 import unisono
 from unisono import init, run, world
 from unisono.base.errors import ArgumentError, MismatchError, PeerGone, RankFailed, WaitTimeout
-from unisono.base.records import CallRecord
 from unisono.ranks.launch import processes
 
 PACKAGE = os.path.dirname(unisono.__file__)
@@ -79,16 +78,6 @@ def test_a_rank_that_returned_is_not_waited_for():
         run(lambda: init().rank == 0 or only(0, boom), 3)
     assert isinstance(caught.value, PeerGone)
     assert "returned from the function" in str(caught.value)
-
-
-def test_our_own_errors_can_be_caught_by_name():
-    def wrong():
-        raise MismatchError(4, {0: CallRecord("a", where="x.py:1"), 1: CallRecord("b", where="x.py:2")}, [1])
-
-    with pytest.raises(MismatchError) as caught:
-        run(wrong, 2)
-    assert isinstance(caught.value, RankFailed)
-    assert caught.value.odd == (1,)
 
 
 def test_exceptions_of_main_and_system_exit():
@@ -207,11 +196,6 @@ def test_the_deadline_names_who_is_late_and_where():
     assert caught.value.missing == (0, 2)
     assert str(caught.value).count("in forever") == 2
     assert time.monotonic() - start < 60
-
-
-def test_a_deadline_that_is_kept_does_nothing():
-    with world(2, timeout_s=60) as w:
-        assert w.run(init_rank) == [0, 1]
 
 
 def test_source_lines_without_a_file_are_shown():

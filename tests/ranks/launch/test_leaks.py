@@ -10,10 +10,9 @@ import threading
 import time
 
 import pytest
-import torch
 
-from unisono import all_reduce, barrier, get_rank, init, new_group, run, sendrecv, world
-from unisono.base.errors import NotInitialized, RankFailed
+from unisono import init, run, world
+from unisono.base.errors import RankFailed
 
 PARENT = """
 import ctypes, os, signal, threading
@@ -203,32 +202,6 @@ def test_twenty_runs_leak_nothing():
     assert mappings() < mapped + 20
 
 
-def test_groups_leave_nothing_when_they_are_closed():
-    def many():
-        world_group = init()
-
-        def some():
-            for _ in range(30):
-                group = new_group([0, 1])
-                all_reduce(torch.ones(3), group=group)
-                all_reduce(torch.ones(70_000), group=group, async_op=True).wait()
-                sendrecv(torch.ones(3), 1 - group.rank, torch.zeros(3), 1 - group.rank, group)
-                group.close()
-            barrier()
-
-        some()
-        before, mapped, kept = census(), mappings(), os.stat(world_group.host.arena.fd).st_blocks
-        some()
-        fds, threads, children = census()
-        assert (threads, children) == before[1:]
-        assert fds < before[0] + 30
-        assert mappings() < mapped + 30
-        # A sub-group's pages go back when both have left; what the last one had may still be there.
-        assert os.stat(world_group.host.arena.fd).st_blocks < 2 * kept
-
-    run(many, 2, timeout_s=60)
-
-
 def test_failures_leak_nothing():
     def fail():
         return 1 // init().rank
@@ -287,22 +260,3 @@ def test_the_server_has_no_threads_and_no_zombies():
         run(int, 3)
         assert children() == before
         assert os.listdir(f"/proc/{server}/task") == [str(server)]
-
-
-def test_a_forked_child_leaves_the_group_to_its_parent():
-    def fork_and_go_on(rank_that_forks):
-        tensor = torch.full((3,), float(get_rank()))
-        all_reduce(tensor)  # so that the child inherits a plan
-        if get_rank() == rank_that_forks:
-            child = os.fork()
-            if child == 0:
-                try:
-                    all_reduce(tensor)
-                except NotInitialized:
-                    os._exit(7)
-                os._exit(8)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        all_reduce(tensor)
-        return tensor[0].item()
-
-    assert run(fork_and_go_on, 3, (1,), timeout_s=30) == [9.0] * 3
