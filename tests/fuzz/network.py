@@ -89,9 +89,7 @@ class _Play:
 
     def facts(self) -> str:
         """What the hosts believe."""
-        return "\n".join(
-            f"host {k}: lost {dict(far.lost_hosts)}, {far.cut_off}" for k, far in enumerate(self._fake.far)
-        )
+        return "\n".join(f"host {k}: lost {self._fake.lost(k)}, {far.cut_off}" for k, far in enumerate(self._fake.far))
 
     def all_answer(self) -> None:
         """Every host that lives hears from all others what they said before it asked; nobody is lost who is not."""
@@ -100,7 +98,7 @@ class _Play:
             far = self._fake.far[host]
             ticket = far.ask(WORLD)
             until(lambda far=far, ticket=ticket: far.answered(ticket))
-            assert set(far.lost_hosts) == lost, self.facts()
+            assert self._fake.lost(host) == lost, self.facts()
             assert far.cut_off is None, self.facts()
 
     def tell(self, host: int) -> None:
@@ -122,7 +120,7 @@ class _Play:
         time.sleep(PAUSE_S)
         signal.pidfd_send_signal(self._fake.pidfds[host], signal.SIGCONT)
         with suppress(AssertionError):
-            until(lambda: any(self._fake.far[other].lost_hosts for other in self._living), SETTLE_S)
+            until(lambda: any(map(self._fake.lost, self._living)), SETTLE_S)
 
     def stop(self, host: int) -> None:
         """One that stops for long is lost, and hears so."""
@@ -147,7 +145,7 @@ class _Play:
         self._living.discard(host)
         ranks = self._fake.hosts.members[host]
         self._everywhere(lambda other: all(self._fake.arenas[other].board(rank).gone for rank in ranks))
-        self._everywhere(lambda other: set(self._fake.far[other].lost_hosts) == {host})
+        self._everywhere(lambda other: self._fake.lost(other) == {host})
 
     def _everywhere(self, condition: Callable[[int], bool]) -> None:
         for host in self._living:

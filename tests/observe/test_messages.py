@@ -25,7 +25,6 @@ from tests.observe.test_trace import NEEDED, read
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout
 from unisono.base.records import CallRecord
-from unisono.engine.clock import Clock
 from unisono.engine.logs import rank_logs
 from unisono.engine.logs.plan_registry import PlanNote
 from unisono.engine.logs.rank_logs import MESSAGES, CallLog, LoggedMessage, MessageLog, log_bytes, message_log_bytes
@@ -64,9 +63,8 @@ def test_a_recording_leaves_out_what_is_being_written(
             log(number)
 
     monkeypatch.setattr(rank_logs, "order", write_meanwhile)
-    clocks = Clock(0, 0), Clock(9, 9)
-    seen = recording._calls(path, *clocks, lambda _: None) if what == "calls" else recording._messages(path)
-    assert [one.number for one in seen] == [4, 5, 6, 7, 8]
+    seen = recording._log(tmp_path, path.name, CallLog if what == "calls" else MessageLog)
+    assert [one.number for one in seen.read()] == [4, 5, 6, 7, 8]
 
 
 def test_the_last_messages_are_kept() -> None:

@@ -81,7 +81,7 @@ def test_a_wait_is_read_as_it_was_written_and_cut_to_its_page(monkeypatch: pytes
     arena.close()
 
 
-@pytest.mark.parametrize("data", [b"7", b"[", b'["a", "b", [1]]', b'["a", "b", [0.5], true, true]', b"[" * 900])
+@pytest.mark.parametrize("data", [b"7", b"[", b'["a", "b", 1]', b"[" * 900])
 def test_what_is_no_wait_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         Wait.unpack(data)

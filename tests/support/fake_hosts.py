@@ -94,6 +94,12 @@ class FakeHosts:
         """Is the sentinel of a host there?"""
         return not select.select([self.pidfds[host]], [], [], 0)[0]
 
+    def lost(self, host: int) -> set[int]:
+        """The hosts that the ranks of this host take for lost."""
+        gone = {rank: self.far[host].left(rank) for rank in range(self.hosts.ranks)}
+        silent = [rank for rank, how in gone.items() if how is not None and "which has been silent" in how.words]
+        return set(map(self.hosts.host_of, silent))
+
     def kill_sentinel(self, host: int) -> None:
         """As if the host lost its power."""
         signal.pidfd_send_signal(self.pidfds[host], signal.SIGKILL)

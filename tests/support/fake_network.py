@@ -172,9 +172,10 @@ class FakeNetwork:
         """What the ranks of a host have been told that begins with this word."""
         return [value for _, value in self.told[host] if value[0] == word]
 
-    def lost(self, host: int) -> set[object]:
+    def lost(self, host: int) -> set[int]:
         """The hosts that the ranks of a host take for lost."""
-        return {value[1] for value in self.heard(host, "lost")}
+        silent = {value[1] for value in self.heard(host, "gone") if "which has been silent" in str(value[3])}
+        return {other for other, ranks in enumerate(self.hosts) if not silent.isdisjoint(ranks)}
 
     def cut_off(self) -> set[int]:
         """The hosts whose ranks have been told that they are cut off."""

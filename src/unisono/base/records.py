@@ -215,14 +215,10 @@ class Wait(NamedTuple):
     def unpack(cls, data: bytes) -> "Wait":
         """The wait of bytes that `pack` has made. Raises ValueError for others."""
         try:
-            match json.loads(data):
-                case [str(group), str(call), list(missing), bool(any_of), bool(told)] if all(
-                    type(rank) is int for rank in missing
-                ):
-                    return cls(group, call, tuple(missing), any_of, told)
-        except RecursionError:
-            pass
-        raise ValueError("no wait")
+            group, call, missing, *rest = json.loads(data)
+            return cls(group, call, tuple(missing), *rest)
+        except (RecursionError, TypeError) as error:
+            raise ValueError(f"no wait: {error}") from error
 
 
 class Sighting(NamedTuple):

@@ -19,7 +19,7 @@ from datetime import timedelta
 
 import torch
 
-from ..base.errors import ArgumentError, DTypeError, InternalError, MismatchError, OutOfMemory
+from ..base.errors import ArgumentError, DTypeError, MismatchError, OutOfMemory
 from ..base.records import CallRecord, digest
 from ..base.units import hints_timeout_s, ranks_text, seconds
 from ..engine.memory.sub_arena import SubArena
@@ -180,17 +180,10 @@ def _agree(
     number = parent.host.call_number - 1
     if refused is not None:
         raise refused
-    calls = {rank: _record(rank, packed.rstrip(b"\0")) for rank, (_, _, packed) in enumerate(told)}
+    calls = {rank: CallRecord.unpack(packed.rstrip(b"\0")) for rank, (_, _, packed) in enumerate(told)}
     if odd := odd_ones(calls):
         raise MismatchError(number, calls, odd, parent.named)
     return [(color, key) for color, key, _ in told]
-
-
-def _record(rank: int, packed: bytes) -> CallRecord:
-    try:
-        return CallRecord.unpack(packed)
-    except ValueError as error:
-        raise InternalError(f"rank {rank} has sent {error}: do all ranks run the same version?") from error
 
 
 def _make(

@@ -210,11 +210,9 @@ class _Call:
     def gather_bytes(self, payload: Payload, sizes: Sequence[int], dst: int) -> list[memoryview]:
         """The payloads of all ranks on rank `dst`, none elsewhere; rank r's has sizes[r] bytes."""
         mine = to_tensor(payload)
-        if self.group.rank != dst:
-            gather(mine, None, dst, self.group, timeout_s=self.timeout_s)
-            return []
-        blocks = [mine if rank == dst else _empty(size) for rank, size in enumerate(sizes)]
-        gather(mine, blocks, dst, self.group, timeout_s=self.timeout_s)
+        sources = enumerate(sizes) if self.group.rank == dst else ()
+        blocks = [mine if rank == dst else _empty(size) for rank, size in sources]
+        gather(mine, blocks or None, dst, self.group, timeout_s=self.timeout_s)
         return [_bytes(block) for block in blocks]
 
     def broadcast_bytes(self, payloads: Sequence[Payload], size: int, src: int) -> memoryview:

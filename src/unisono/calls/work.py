@@ -253,8 +253,8 @@ class Worker:
 
 def worker_of(group: Group) -> Worker:
     """The thread that runs the group's asynchronous calls. Starts it for the first one."""
-    worker = group.worker
-    if not isinstance(worker, Worker):
+    worker: Worker | None = group.worker
+    if worker is None:
         worker = group.worker = Worker(group)
     return worker
 

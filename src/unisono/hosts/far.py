@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..base.errors import ArgumentError
@@ -58,7 +58,6 @@ class Far:
         self._next: dict[int, int] = {}
         """Group -> the ticket that follows."""
         self._used: set[int] = set()
-        self._lost: dict[int, str] = {}
         self._left: dict[int, Departure] = {}
         self._cut_off: str | None = None
         self._crash = ""
@@ -122,12 +121,6 @@ class Far:
         For departures, calls given up, and proposals: peers that wait should not have to ask for these.
         """
         self._say(["wake"] if gid is None else ["wake", gid])
-
-    @property
-    def lost_hosts(self) -> Mapping[int, str]:
-        """The hosts that have been silent for too long, with a sentence about each."""
-        self._take_in()
-        return dict(self._lost)
 
     @property
     def cut_off(self) -> str | None:
@@ -248,8 +241,6 @@ class Far:
                 self._used.discard(gid)
             case ["gone", int(rank), int(how), str(words)]:
                 self._left[rank] = Departure(DepartureKind(how), words)
-            case ["lost", int(host), str(words)]:
-                self._lost[host] = words
             case ["crashed", str(words)]:
                 self._crash = words
             case ["cut", str(words)]:

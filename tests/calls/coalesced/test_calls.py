@@ -241,24 +241,6 @@ def test_a_tensor_that_changes_its_looks_is_seen() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_without_the_guards_of_torch() -> None:
-    from unisono.calls.coalesced import make_coalesced
-
-    guards, make_coalesced.guards = make_coalesced.guards, None
-    try:
-        for shape in ((5, 11), (11, 5)):
-            for _ in range(2):
-                tensors = [filled(shape, torch.float32, k) for k in range(3)]
-                expected = [tensor.clone() for tensor in tensors]
-                all_reduce_coalesced([*tensors, torch.ones(77)])
-                for tensor in expected:
-                    unisono.all_reduce(tensor)
-                same(tensors, expected)
-    finally:
-        make_coalesced.guards = guards
-
-
-@pytest.mark.ranks(2)
 def test_a_dropped_group_goes_without_the_garbage_collector() -> None:
     gc.disable()
     for async_op in (False, True):

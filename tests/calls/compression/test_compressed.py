@@ -9,7 +9,7 @@ import torch
 
 import unisono
 from tests.support.worlds import OnHosts
-from unisono.calls.compression.division import BLOCK, ROUNDINGS
+from unisono.calls.compression.compressed import BLOCK, ROUNDINGS
 
 SHAPES = ("2x2", "3+1", "2x2:round_robin", "2x1", "4x1")
 

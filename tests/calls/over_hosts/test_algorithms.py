@@ -234,6 +234,7 @@ FIGURES = {
     "zero_copy_bytes": (0, 32 << 10),
     "cross_memory_bytes": (0, 128 << 10),
     "fetch_bytes": (1 << 20, 0),
+    "lane_bytes": (1 << 20, 4 << 20),
 }
 
 SCRIPT = """

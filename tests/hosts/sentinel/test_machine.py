@@ -177,7 +177,7 @@ def test_a_host_leaves_when_its_last_words_have_arrived(outage_s: float) -> None
     net.step(1, Closed(1))
     net.run(outage_s)
     net.reaches = lambda _a, _b: True
-    net.until(lambda: bool(net.heard(0, "left")))
+    net.until(lambda: (FactKind.LEFT, 1) in net.machines[0]._gossip.facts)
     assert net.memories[0].said(WORLD, 1) == 5
     assert not net.lost(0)
     net.until(lambda: net.machines[1].done)

@@ -52,9 +52,7 @@ def test_a_problem_ends_it_with_1_and_nothing_is_measured(monkeypatch: pytest.Mo
 
 
 def test_a_job_that_runs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from unisono.observe.live.jobs import LiveJob
-
-    monkeypatch.setattr(doctor, "find_jobs", lambda: [LiveJob(1, ((4711, 3),))])
+    monkeypatch.setattr(doctor, "find_jobs", lambda: [[(4711, 3)]])
     done = CliRunner().invoke(app, ["doctor"])
     assert "A job runs here: unisono doctor 4711 says what it does." in done.stdout
 

@@ -31,13 +31,9 @@ from ...engine.tensors import (
 from ...ranks.group.group import Group
 from ..arguments import check_op, check_root, check_tensor, check_whole, count_name
 from ..dispatch import Action, Call, Request, plan_step
+from ..dispatch.plan_cache import fits
 from ..ops import PremulSum, resolve
 from ..work import Work
-
-try:  # torch.compile's check that tensors still have the same dtypes, shapes, strides and kinds
-    from torch._C._dynamo import guards
-except ImportError:  # then every call checks its tensors one by one
-    guards = None  # type: ignore[assignment]
 
 PASS_BYTES = 1 << 20
 """The most bytes in one pass: they stay in the caches between packing, combining and unpacking."""
@@ -86,7 +82,7 @@ class ListLayout:
     passes: tuple[Pass, ...]
     scattered: tuple[int, ...]
     nbytes: Table
-    fits: Callable[..., bool] | None
+    fits: Callable[..., bool]
     tracked: bool
     apart: bytes = b""
     steps: dict[Any, tuple[Request, list[Action]]] = field(default_factory=dict)
@@ -122,10 +118,7 @@ def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any])
     layouts = memory.layouts.get((*kind, len(tensors)))
     if layouts is None or not have_strides(tensors):
         return None
-    for layout in layouts:
-        if layout.fits is not None and layout.fits(*tensors):
-            return layout
-    return None
+    return next((layout for layout in layouts if layout.fits(*tensors)), None)
 
 
 def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.Tensor], count: int) -> ListLayout:
@@ -147,7 +140,7 @@ def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.
         tuple([one for one in passes if one.flats[PART].numel()] or passes[:1]),
         tuple(k for k, tensor in enumerate(tensors) if not is_plain(tensor)),
         np.array([tensor.nbytes if is_plain(tensor) else 0 for tensor in tensors], np.int64),
-        _check_of(tensors),
+        fits(tensors),
         any(tensor.requires_grad for tensor in tensors),
     )
     if len(memory.layouts) >= _MOST_KINDS:
@@ -156,12 +149,6 @@ def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.
     layouts.insert(0, layout)
     del layouts[_MOST_LAYOUTS:]
     return layout
-
-
-def _check_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
-    """A function that tells whether other tensors differ from these in addresses and values only."""
-    make: Any = getattr(guards, "TensorGuards", None)
-    return make(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check if make else None
 
 
 def _cut(group: Group, memory: _Memory, dtype: torch.dtype, rows: Table, blocks: int) -> list[Pass]:

@@ -15,20 +15,18 @@ from .plan_cache import UNKNOWN, CallKey
 from .rank_order import plan_step
 from .request import Request
 from .retry_rules import makes_again
-from .shortcut import list_shortcut, run_plan, shortcut
-from .step import Action, CallOptions
+from .shortcut import list_shortcut, shortcut
+from .step import Action
 
 __all__ = [
     "UNKNOWN",
     "Action",
     "Call",
     "CallKey",
-    "CallOptions",
     "Request",
     "checking",
     "list_shortcut",
     "makes_again",
     "plan_step",
-    "run_plan",
     "shortcut",
 ]  # fmt: skip

@@ -6,16 +6,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+from torch._C._dynamo import guards
 
 from ...engine.compile.plan import CallPlan
 from ...engine.tensors import is_plain
 from ...ranks.group.group import Group
 from .request import Tensors, is_one
-
-try:  # torch.compile's check that tensors still have the same dtypes, shapes, strides and kinds
-    from torch._C._dynamo import guards
-except ImportError:  # then every call on lists is checked and planned
-    guards = None  # type: ignore[assignment]
 
 CallKey = tuple[str, Any, int, Any]
 """The call as the user makes it: collective, op, root and algorithm."""
@@ -29,6 +25,12 @@ _EVEN_AGAIN = 16
 """The calls with blocks of one size after which a collective stops exchanging sizes at once."""
 _MOST_LISTS = 4
 """The most plans that are kept for one ListKey."""
+
+
+def fits(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """A function, torch.compile's, that tells whether others have the dtypes, shapes, strides and kinds of these."""
+    check: Callable[..., bool] = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return check
 
 
 class ShortcutKey(NamedTuple):
@@ -53,9 +55,7 @@ class ListPlan:
         inputs, outputs = as_list(inp), as_list(out)
         tensors = [*inputs, *outputs]
         self.plan = plan
-        self.fits: Callable[..., bool] = guards.TensorGuards(
-            *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
-        ).check
+        self.fits = fits(tensors)
         self.tracked = any(tensor.requires_grad for tensor in outputs)
         self._nbytes = [tensor.nbytes for tensor in tensors]
         self._inputs, self._lists = len(inputs), (not is_one(inp), not is_one(out))
@@ -101,7 +101,7 @@ def keep(group: Group, plan: CallPlan, what: CallKey, inp: Tensors, out: Tensors
         if not (inp.is_complex() or inp.is_quantized):  # `shortcut` knows no conjugate views
             where = in_heap(group, inp), in_heap(group, out)
             group.shortcuts[ShortcutKey(what, inp.dtype, inp.numel(), out.numel(), *where)] = plan
-    elif guards is not None:
+    else:
         tensors = [*as_list(inp), *as_list(out)]
         if all(is_plain(tensor) and tensor.numel() and not tensor.is_quantized for tensor in tensors):
             shortcuts = group.kept.setdefault(ListShortcuts, ListShortcuts())

@@ -30,7 +30,7 @@ class Waiting(NamedTuple):
 
     rank: int
     size: int
-    ranks: tuple[int, ...]
+    ranks: Sequence[int]
     what: str
     where: str
     since_ns: int
@@ -87,20 +87,10 @@ os.register_at_fork(after_in_child=_in_child)
 
 def waiting_of(pid: int) -> Waiting | None:
     """What another process waits for; None if it has a group, or is no rank, or belongs to another user."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError, TypeError):  # it is another user's, or of another version
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
                 if os.readlink(entry).startswith(f"/memfd:{_NAME}"):
                     with entry.open("rb") as page:
-                        return _read(page.read(_MOST_BYTES))
-    return None
-
-
-def _read(said: bytes) -> Waiting | None:
-    with suppress(ValueError):
-        match json.loads(said):
-            case [int(rank), int(size), [*ranks], str(what), str(where), int(since_ns), int(stacks)] if all(
-                type(one) is int for one in ranks
-            ):
-                return Waiting(rank, size, tuple(ranks), what, where, since_ns, stacks)
+                        return Waiting(*json.loads(page.read(_MOST_BYTES)))
     return None

@@ -145,12 +145,9 @@ def _encode_float8(form: Float8Format, b: Any, v: Any, n: int) -> Any:
     code = b.select(nan, number(max(form.top, 0x7F)), code)
     if form.top == _NEGATIVE_ZERO:
         sign = b.select(b.icmp_unsigned("==", code, number(0)), number(0), sign)
-    return b.trunc(b.or_(code, b.lshr(sign, number(24))), ir.VectorType(_I8, n) if n > 1 else _I8)
+    return b.trunc(b.or_(code, b.lshr(sign, number(24))), vector(_I8, n))
 
 
 def _types(n: int) -> tuple[Any, Any, Any]:
     """The LLVM types of n integers and of n floats, and a function that makes a constant of n equal integers."""
-    if n == 1:
-        return _I32, _F32, lambda value: ir.Constant(_I32, value)
-    integers = ir.VectorType(_I32, n)
-    return integers, ir.VectorType(_F32, n), lambda value: ir.Constant(integers, [value] * n)
+    return vector(_I32, n), vector(_F32, n), lambda value: splat(_I32, n, value)

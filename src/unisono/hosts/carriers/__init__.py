@@ -6,12 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 from ...base.python import nap
-from ...engine.carrier import Carrier, Handle, Lost
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
-
-__all__ = ["Carrier", "Handle", "Lost", "await_key"]
 
 _FIRST_S, _LONGEST_S = 0.001, 0.02
 """The first and the longest pause between two questions to the store."""

@@ -51,12 +51,11 @@ _LAST_S = 5.0
 
 
 class GlooCarrier:
-    """A group of Gloo in which this rank is connected to some others; all ranks make it at the same time.
+    """A group of Gloo in which this rank is connected to all others; all ranks make it at the same time.
 
     store: where the ranks find each other's addresses.
     address: this rank's address, at which the others reach it.
     timeout_s: the limit for all connections; later there is none.
-    peers: the ranks that exchange messages with this one; by default all others.
 
     Raises Lost for a peer that cannot be reached.
     """
@@ -66,15 +65,7 @@ class GlooCarrier:
     own_thread = True
     wait = compiled = None
 
-    def __init__(
-        self,
-        store: Store,
-        rank: int,
-        size: int,
-        address: str,
-        timeout_s: float,
-        peers: Iterable[int] | None = None,
-    ) -> None:
+    def __init__(self, store: Store, rank: int, size: int, address: str, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         gloo: Any = ProcessGroupGloo  # torch has neither types nor public names for the parts used here
         options = gloo._Options()  # noqa: SLF001
@@ -91,7 +82,7 @@ class GlooCarrier:
         """The ranks with a connection to this one."""
         self._group = gloo(store, rank, size, options)
         _groups.add(self._group)
-        self._connect(store, rank, {*(range(size) if peers is None else peers)} - {rank}, deadline)
+        self._connect(store, rank, {*range(size)} - {rank}, deadline)
 
     def _connect(self, store: Store, rank: int, peers: set[int], deadline: float) -> None:
         """Exchange a word with each peer."""

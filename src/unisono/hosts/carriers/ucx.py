@@ -15,11 +15,8 @@ What UCX does, and what follows from it:
 from __future__ import annotations
 
 import ctypes as c
-import fcntl
 import os
 import secrets
-import socket
-import struct
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +30,7 @@ from ...base.errors import ArgumentError, InternalError
 from ...engine.carrier import Handle, Lost
 from ...engine.kernels import kernel
 from ...engine.tape import EngineWord
+from ..addresses import interfaces
 from . import await_key
 from .ucx_library import (
     FIRST_ERROR,
@@ -58,16 +56,14 @@ _SLICE_NS = 5_000_000
 """How long compiled code goes on before it looks whether the carrier has been ended."""
 _LAST_CALLS = 64
 """Calls at the end, for messages that have come: if a connection closes before all is read, sent messages are lost."""
-_SIOCGIFADDR = 0x8915
 
 
 class UcxCarrier:
-    """A worker of UCX, connected to workers of some other ranks; all ranks make it at the same time.
+    """A worker of UCX, connected to workers of all other ranks; all ranks make it at the same time.
 
     store: where the ranks find each other's addresses.
     address: this rank's address, at which the others reach it: UCX listens there, and nowhere else.
     timeout_s: the limit for all connections.
-    peers: the ranks that exchange messages with this one; by default all others.
 
     Raises ImportError if UCX is not installed, or too old; ArgumentError for an address at which it cannot listen; Lost
     for a peer that cannot be reached; RuntimeError if UCX refuses a call.
@@ -77,15 +73,7 @@ class UcxCarrier:
     tags = 1 << _TAG_BITS
     own_thread = False
 
-    def __init__(
-        self,
-        store: Store,
-        rank: int,
-        size: int,
-        address: str,
-        timeout_s: float,
-        peers: Iterable[int] | None = None,
-    ) -> None:
+    def __init__(self, store: Store, rank: int, size: int, address: str, timeout_s: float) -> None:
         self._library = ucx_library()
         self._rank, self._process = rank, os.getpid()
         self._lock = threading.Lock()
@@ -106,7 +94,7 @@ class UcxCarrier:
         self._replay = kernel("replay.run")
         self._words = (c.c_int64 * len(EngineWord))()
         self.engine, self.tapes = c.addressof(self._words), set[Any]()
-        others = sorted({*(range(size) if peers is None else peers)} - {rank})
+        others = [peer for peer in range(size) if peer != rank]
         try:
             self._make_worker(network_interface(address))
             self._connect(store, others, time.monotonic() + timeout_s)
@@ -381,12 +369,9 @@ def _teller(lost: dict[int, int]) -> Any:
 
 def network_interface(address: str) -> str:
     """The network interface with this first address: UCX listens at a first address only. Raises ArgumentError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):
-                found = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))[20:24]
-                if socket.inet_ntoa(found) == address:
-                    return name
+    for name, first in interfaces().items():
+        if first == address:
+            return name
     raise ArgumentError(
         f"UNISONO_CARRIER=ucx, but {address} is the first IPv4 address of no network interface of this host, and UCX "
         "listens at such a one: name MASTER_ADDR by an address in another network, or leave the variable out"

@@ -19,7 +19,7 @@ from typing import Any
 OLDEST = 1, 22
 """Before, a process may crash if its peer ends in the middle of a long message: seen with 1.16, 1.17, 1.19 and 1.21."""
 
-IN_PROGRESS, CANCELED = 1, -16
+IN_PROGRESS = 1
 FIRST_ERROR = (1 << 64) - 200
 """A function that begins a message returns its request; 0: it is over; from here on: 2**64 plus an error's status."""
 

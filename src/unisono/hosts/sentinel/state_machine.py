@@ -242,7 +242,6 @@ class SentinelState:
         for rank in self._hosts[host]:
             self._memory.depart(rank, DepartureKind.LEFT, "left the group")
         self._copies.drop_host(host, self._now)
-        self._tell(None, ["left", host])
 
     def _depart(self, rank: int, how: int, words: str) -> None:
         self._memory.depart(rank, how, words)
@@ -302,7 +301,6 @@ class SentinelState:
         for host in sorted(lost - set(self._told_lost) - {self._me}):
             self._told_lost[host] = self._now
             where = f"host {self._names[host]} ({_ranks(self._hosts[host])})"
-            self._tell(None, ["lost", host, f"{where} has been {self._silent}"])
             self._lose(host, f"is on {where}, which has been {self._silent}")
 
     def _lose(self, host: int, words: str) -> None:

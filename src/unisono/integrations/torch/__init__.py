@@ -11,7 +11,7 @@ asynchronous calls return. `patch` changes torch itself; `shared_buffers` is one
 `answer_to` changes more: programs that ask for Gloo get our groups (`create_named`, `named_gloo`), also within groups
 that they put together. `watch` watches groups that stay Gloo's or NCCL's: `watched_calls` logs calls of Python code,
 `cpp_calls` follows those of C++ code and of NCCL, and `watcher` looks at all. `private_names` lists the names of torch
-that this library needs; torch may move these names.
+that `answer_to` needs; torch may move these names.
 """
 
 from __future__ import annotations

@@ -23,11 +23,12 @@ from .create import create
 from .join_group import leave, whole_world
 from .named_gloo import NamedGloo, registering_ours
 from .patch import change
-from .private_names import GLOO_KEY
 
 _LOG = logging.getLogger(NAME)
 _HELPER, _WRAPPER = "_new_process_group_helper", "_create_process_group_wrapper"
 _GIVEN_UP = f"{NAME} given up {{}}"
+_GLOO_KEY = "0/{}"
+"""The key of the address of a rank in Gloo's group, by its number, in the group's store. Seen in torch 2.13."""
 
 
 def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
@@ -119,11 +120,11 @@ class _GloosRanks:
 
     def why_absent(self, rank: int) -> str:
         """Why this rank will not make our group; empty if it may."""
-        return self.why() if self._has(GLOO_KEY, rank) else ""
+        return self.why() if self._has(_GLOO_KEY, rank) else ""
 
     def why(self) -> str:
         """Which ranks at the store make Gloo's group, in words; empty: none."""
-        wanted = [self._has(GLOO_KEY, rank) and not self._has(_GIVEN_UP, rank) for rank in range(len(self._members))]
+        wanted = [self._has(_GLOO_KEY, rank) and not self._has(_GIVEN_UP, rank) for rank in range(len(self._members))]
         found = [member for member, gloo in zip(self._members, wanted, strict=True) if gloo]
         if not found:
             return ""

@@ -39,13 +39,7 @@ def patch_torch() -> None:
     change(_with_fp16_in_python, "_register_builtin_comm_hook", distributed, c10d)
     change(share_buckets, "__init__", c10d.Reducer)
     change(share_rebuilt, "_rebuild_buckets", c10d.Reducer)
-    after_import(_FSDP, _patch_fsdp)
-
-
-def _patch_fsdp(module: ModuleType) -> None:
-    kind = getattr(module, "FSDPParamGroup", None)
-    if hasattr(kind, "set_allocate_memory_from_process_group"):  # from torch 2.8 on
-        change(share_sharded, "__init__", kind)
+    after_import(_FSDP, lambda module: change(share_sharded, "__init__", module.FSDPParamGroup))
 
 
 def change(made_of: Callable[[Any], Any], name: str, *places: Any) -> None:

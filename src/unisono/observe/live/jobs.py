@@ -25,27 +25,20 @@ from ...engine.process.nested import PACKAGE, TORCH, is_users
 _NAME = "/memfd:unisono (deleted)"
 
 
-class LiveJob(NamedTuple):
-    """The memory of a world, and the processes that have it open: each process with its file descriptor."""
-
-    inode: int
-    holders: tuple[tuple[int, int], ...]
+LiveJob = list[tuple[int, int]]
+"""The processes that have the memory of a world open, each with its file descriptor."""
 
 
 def find_jobs(pid: int | None = None) -> list[LiveJob]:
     """The jobs of this user on this host; with `pid`, the jobs of this process and of processes that it has started."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    found: dict[int, LiveJob] = {}
     for process in sorted(_processes()):
         with suppress(OSError):  # of another user, or gone
             for entry in Path(f"/proc/{process}/fd").iterdir():
                 with suppress(OSError):
                     if os.readlink(entry) == _NAME:
                         found.setdefault(entry.stat().st_ino, []).append((process, int(entry.name)))
-    return [
-        LiveJob(inode, tuple(holders))
-        for inode, holders in found.items()
-        if pid is None or any(pid in _line_of(holder) for holder, _ in holders)
-    ]
+    return [job for job in found.values() if pid is None or any(pid in _line_of(holder) for holder, _ in job)]
 
 
 def processes_of(pid: int) -> list[int]:
@@ -72,7 +65,7 @@ def _line_of(pid: int) -> Iterator[int]:
 def attached(job: LiveJob) -> Iterator[Arena]:
     """Map the memory of a job. Raises ArgumentError if the job has ended, or has another version of unisono."""
     refused: Exception | None = None
-    for pid, number in job.holders:
+    for pid, number in job:
         try:
             fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -88,7 +81,7 @@ def attached(job: LiveJob) -> Iterator[Arena]:
         finally:
             arena.close()
         return
-    raise ArgumentError(f"the job of process {job.holders[0][0]} cannot be looked at: {refused}") from refused
+    raise ArgumentError(f"the job of process {job[0][0]} cannot be looked at: {refused}") from refused
 
 
 def the_job(pid: int | None = None) -> LiveJob:
@@ -97,7 +90,7 @@ def the_job(pid: int | None = None) -> LiveJob:
     if not jobs:
         raise ArgumentError(_why_none(pid))
     if len(jobs) > 1:
-        named = ", ".join(str(job.holders[0][0]) for job in jobs)
+        named = ", ".join(str(job[0][0]) for job in jobs)
         raise ArgumentError(f"there are {plural(len(jobs), 'job')}: name one by a process of it, such as {named}")
     return jobs[0]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...base.units import format_seconds, ranks_text
 from ...engine.memory.arena import Arena
-from .tracks import RankCall, Track, by_number, tracks
+from .tracks import RankCall, Track, by_group, by_number, tracks
 
 if TYPE_CHECKING:
     from .recorded import Recorded
@@ -80,11 +80,7 @@ def last_words(parts: Sequence[Recorded]) -> str:
         return ""
     said = {False: "has ended without a word", None: "has not said that it ends"}
     lines = [f"rank {part.rank} (pid {part.pid} on {part.host_name}) {said[part.goes_on]}" for part in silent]
-    groups: dict[tuple[int, int, str], list[Track]] = {}
-    for part in parts:
-        for track in part.tracks:
-            reached = (track.latest.number, not track.latest.left_ns) if track.latest else (0, False)
-            groups.setdefault(track.key, []).append(track._replace(reached=reached))
+    groups = by_group(track for part in parts for track in part.tracks)
     texts = [last_calls_text(some) for some in groups.values()]
     waiting = [one for part in parts for one in part.messages if not one.said.left_ns]
     if waiting:

@@ -16,7 +16,7 @@ from typing import Any
 from ...base.units import format_bytes
 from .recorded import HostClock, Recorded
 from .rounds import Stretch, stretches
-from .tracks import RankCall, RankMessage, Track, by_number, pairs_of, waits_for_last
+from .tracks import RankCall, RankMessage, Track, by_group, by_number, pairs_of, waits_for_last
 
 _SHOWN_NS = 20_000
 """Ranks always wait a little for each other. An arrow shows longer waits than this."""
@@ -49,17 +49,16 @@ def _begin(parts: Sequence[Recorded]) -> int:
 def events(parts: Sequence[Recorded]) -> Iterator[dict[str, Any]]:
     """The events of a trace. Times are in microseconds from the first call on."""
     begin = _begin(parts)
-    groups: dict[tuple[int, int, str], list[Track]] = {}
     several = len({part.host for part in parts}) > 1
-    for place, part in enumerate(sorted(parts, key=lambda part: (part.host, part.rank))):
+    parts = sorted(parts, key=lambda part: (part.host, part.rank))
+    for place, part in enumerate(parts):
         where = f"{part.host_name}, " if several else ""
         named = {"name": f"{where}rank {part.rank} (pid {part.pid})"}
         yield {"ph": "M", "name": "process_name", "pid": part.rank, "tid": 0, "args": named}
         if several:
             yield {"ph": "M", "name": "process_labels", "pid": part.rank, "tid": 0, "args": {"labels": part.host_name}}
         yield {"ph": "M", "name": "process_sort_index", "pid": part.rank, "tid": 0, "args": {"sort_index": place}}
-        for track in part.tracks:
-            groups.setdefault(track.key, []).append(track)
+    groups = by_group(track for part in parts for track in part.tracks)
     arrow = 0
     yield from _messages(parts, begin, len(groups))
     for tid, some in enumerate(groups.values()):

@@ -17,14 +17,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ...base.records import CallRecord
 from ...engine.clock import Clock
 from ...engine.logs.plan_registry import PlanNote, ProgramRow
-from ...engine.logs.rank_logs import CallLog, LoggedMessage, MessageLog, RowLog
+from ...engine.logs.rank_logs import CallLog, MessageLog, RowLog
 from ...engine.process.alive import start_ticks
-from .tracks import MessageGroup, RankCall, RankMessage, RankRow, Track, by_number, calls_of, rank_messages, rows_of
+from .tracks import MessageGroup, RankCall, RankMessage, Track, by_group, by_number, calls_of, rank_messages, rows_of
+
+Log = TypeVar("Log", CallLog, MessageLog, RowLog)
 
 
 class Recorded(NamedTuple):
@@ -104,34 +106,30 @@ def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, las
     notes = {note["number"]: _note(note) for note in lines["note"]}
     tracks, groups = [], []
     for group in lines["group"]:
-        calls = _calls(_beside(place, group["log"]), first, last, notes.get)
+        log = _log(place, group["log"], CallLog)
+        calls = calls_of(log, first, last, notes.get) if log else []
         gid = group["gid"]
         which = (group["name"], 0 if gid else group["start"], head["rank"], group["member"], group["size"])
-        rows = _rows(_beside(place, group["rows"]), first, last, calls) if group.get("rows") else {}
+        row_log = _log(place, group["rows"], RowLog) if group["rows"] else None
+        rows = rows_of(row_log, first, last, calls) if row_log else {}
         track = Track(*which, calls, over=gid or head["host"], rows=rows, members=group["members"])
         tracks.append(track)
         groups.append(MessageGroup(group["start"], group["since_ns"], group["members"], track.key))
     said = {name: value for name, value in head.items() if name != "clock"}
-    logged = [one for line in lines["messages"] for one in _messages(_beside(place, line["log"]))]
+    logs = [_log(place, line["log"], MessageLog) for line in lines["messages"]]
+    logged = [one for log in filter(None, logs) for one in log.read()]
     messages = rank_messages(head["rank"], logged, groups)
     return Recorded(**said, ended=bool(lines["end"]), tracks=tracks, messages=messages)
 
 
-def _beside(place: Path, name: str) -> Path:
-    """A file in this folder, whatever the notes say: another user may have written them."""
-    return place / Path(name).name
+def _log(place: Path, name: str, kind: Callable[[memoryview], Log]) -> Log | None:
+    """A log that its rank may be writing: it finds out what is half written, which it would not in a copy.
 
-
-def _messages(path: Path) -> list[LoggedMessage]:
-    with suppress(OSError, ValueError):
-        return MessageLog(_mapped(path)).read()
-    return []
-
-
-def _mapped(path: Path) -> memoryview:
-    """A log that its rank may be writing: it finds out what is half written, which it would not in a copy."""
-    with path.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+    name: a file in this folder, whatever the notes say: another user may have written them.
+    """
+    with suppress(OSError, ValueError), (place / Path(name).name).open("rb") as file:
+        return kind(memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)))
+    return None
 
 
 def _note(note: dict[str, Any]) -> PlanNote:
@@ -139,20 +137,6 @@ def _note(note: dict[str, Any]) -> PlanNote:
     counts = None if record.counts is None else tuple(record.counts)
     rows = tuple(ProgramRow(round_, op, *map(tuple, ranks)) for round_, op, *ranks in note.get("rows", ()))
     return PlanNote(record._replace(counts=counts), note["nbytes"], rows)
-
-
-def _rows(path: Path, first: Clock, last: Clock, calls: Sequence[RankCall]) -> dict[int, list[RankRow]]:
-    with suppress(OSError, ValueError):
-        return rows_of(RowLog(_mapped(path)), first, last, calls)
-    return {}
-
-
-def _calls(path: Path, first: Clock, last: Clock, what: Callable[[int], PlanNote | None]) -> list[RankCall]:
-    try:
-        log = CallLog(_mapped(path))
-    except (OSError, ValueError):
-        return []
-    return calls_of(log, first, last, what)
 
 
 _DRIFT = 200e-6
@@ -238,12 +222,8 @@ def aligned(parts: Sequence[Recorded]) -> tuple[list[Recorded], list[HostClock]]
 def _bounds(parts: Sequence[Recorded], one: int, other: int) -> Iterator[_Bound]:
     """The bounds from each call that both hosts have made."""
     on = {part.rank: part.host for part in parts}
-    groups: dict[object, list[Track]] = {}
-    for part in parts:
-        if part.host in (one, other):
-            for track in part.tracks:
-                groups.setdefault(track.key, []).append(track)
-    for some in groups.values():
+    both = [track for part in parts if part.host in (one, other) for track in part.tracks]
+    for some in by_group(both).values():
         calls = by_number(some)
         # The last call of a rank may have failed: then the rank left it before all ranks had entered.
         end = min(track.latest.number if track.latest else 0 for track in some)

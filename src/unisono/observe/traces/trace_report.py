@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from ...base.errors import UnisonoError
 from ...base.records import CallRecord
 from ...schedule import count, lower_bounds
 from ...schedule.algorithms import find
-from .tracks import RankCall, Track, by_number, time_inside_ns, waits_for_last
+from .tracks import RankCall, Track, by_group, by_number, time_inside_ns, waits_for_last
 
 _BACK_TO_BACK_NS, _SERIES, _SMALL = 50_000, 4, 64 << 10
 """A series: at most this time between two calls, at least this number of calls, at most these bytes in each."""
@@ -94,10 +95,7 @@ class TraceReport(NamedTuple):
 
 def report(tracks: Sequence[Track]) -> TraceReport:
     """Read a trace."""
-    groups: dict[tuple[int, int, str], list[Track]] = {}
-    for track in tracks:
-        if track.calls:
-            groups.setdefault(track.key, []).append(track)
+    groups = by_group(track for track in tracks if track.calls)
     kinds: dict[tuple[str, str, int, str, str], list[tuple[int, int]]] = {}
     sizes: dict[tuple[str, str], int] = {}
     late: dict[int, list[tuple[int, str]]] = {}
@@ -153,10 +151,10 @@ def _costs(collective: str, algorithm: str, ranks: int) -> tuple[float | None, f
 def _late(late: Mapping[int, list[tuple[int, str]]]) -> list[Latecomer]:
     found = []
     for rank, times in late.items():
-        lines: dict[str, int] = {}
+        lines = Counter[str]()
         for waited, line in times:
-            lines[line] = lines.get(line, 0) + waited
-        found.append(Latecomer(rank, len(times), sum(lines.values()), max(lines, key=lambda line: lines[line])))
+            lines[line] += waited
+        found.append(Latecomer(rank, len(times), lines.total(), lines.most_common(1)[0][0]))
     return sorted(found, key=lambda one: -one.waited_ns)
 
 

@@ -177,6 +177,14 @@ def _log(arena: Arena, rank: int, note: GroupNote) -> CallLog | None:
     return layout.log(note.rank)
 
 
+def by_group(some: Iterable[Track]) -> dict[tuple[int, int, str], list[Track]]:
+    """The tracks of each group, by `Track.key`."""
+    found: dict[tuple[int, int, str], list[Track]] = {}
+    for track in some:
+        found.setdefault(track.key, []).append(track)
+    return found
+
+
 def by_number(some: Sequence[Track]) -> dict[int, dict[int, RankCall]]:
     """The calls of one group's tracks, by number, then by rank of the world."""
     found: dict[int, dict[int, RankCall]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...base.errors import ArgumentError, OutOfMemory, UnisonoError
 from ...base.units import seconds
@@ -78,8 +78,8 @@ class JoinAdmission:
     def _open(self) -> JoinListener:
         """The join listener of this job. This rank listens until another rank does."""
         world, job = self._world, job_name(self._named, os.environ)
-        listener = world.join_listener
-        if not isinstance(listener, JoinListener) or listener.job != job:
+        listener: JoinListener | None = world.join_listener
+        if listener is None or listener.job != job:
             if listener is not None:
                 listener.close()
                 world.join_listener = None
@@ -147,10 +147,8 @@ class JoinAdmission:
             limit_s = float(self._group.timeout_s)
             offer = Offer(0, tuple(members), decision.places, world.rank, memory.start, decision.number, limit_s)
             for place, request in chosen.items():
-                if isinstance(listener, JoinListener):
-                    listener.forget(request)
-                said = replace(offer, rank=place).said()
-                request.channel.send(said, fds=[lender.arena.fd], deadline=until)
+                listener.forget(request)
+                request.channel.send(offer._replace(rank=place), fds=[lender.arena.fd], deadline=until)
             if all(_accepts(request, until) for request in chosen.values()):
                 board.set_growth(decision.number, memory.start)
         except OutOfMemory as error:

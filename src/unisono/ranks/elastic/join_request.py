@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, OutOfMemory, PeerFailed, WaitTimeout
@@ -30,8 +29,7 @@ OUTCOME_S = 10.0
 """How long a process may take to accept an offered place, and how long it waits for the outcome."""
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(NamedTuple):
     """What the listening rank tells a process that it lets in. All ranks are ranks of the world.
 
     rank: the place of the process.
@@ -49,32 +47,15 @@ class Offer:
     number: int
     timeout_s: float
 
-    def said(self) -> dict[str, Any]:
-        """The offer in the form of a message."""
-        return asdict(self)
-
     @classmethod
-    def read(cls, said: object, arena: Arena, channel: PlainChannel) -> Offer:
-        """The offer in a message from a rank of this world. Raises ArgumentError if there is none."""
-        size, pid = arena.size, channel.peer.pid
-        match said:
-            case {
-                "rank": int(rank), "members": [*members], "newcomers": [*newcomers], "host": int(host),
-                "start": int(start), "number": int(number), "timeout_s": float(timeout_s),
-            } if (
-                _are_ranks(members, size) and _are_ranks(newcomers, size) and rank in newcomers and host in members
-                and {*newcomers} < {*members} and host not in newcomers
-                and (arena.board(host).pid, arena.board(host).ticks) == (pid, start_ticks(pid))
-            ):  # fmt: skip
-                return cls(rank, tuple(members), tuple(newcomers), host, start, number, timeout_s)
-        raise ArgumentError(
-            f"process {pid}, which listens for processes that join this job, offers {said!r:.200}, "
-            "which is no place in a group of which it is a rank"
-        )
-
-
-def _are_ranks(said: list[Any], size: int) -> bool:
-    return all(type(rank) is int and 0 <= rank < size for rank in said) and sorted({*said}) == said
+    def read(cls, said: Any, arena: Arena, channel: PlainChannel) -> Offer:
+        """The offer in a message. Raises ArgumentError unless a rank of this world has sent it."""
+        pid = channel.peer.pid
+        boards = map(arena.board, range(arena.size))
+        if (pid, start_ticks(pid)) not in [(board.pid, board.ticks) for board in boards]:
+            raise ArgumentError(f"process {pid}, which listens for processes that join this job, is no rank of it")
+        rank, members, newcomers, *rest = said
+        return cls(rank, tuple(members), tuple(newcomers), *rest)
 
 
 @hints_timeout_s

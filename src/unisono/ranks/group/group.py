@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Set
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,24 +30,6 @@ if TYPE_CHECKING:
 
 _CALL_ENDS_S = 10.0
 """How long a call that cannot go on may take to find that out: it looks fifty times a second."""
-
-
-class CallThread(Protocol):
-    """The thread that runs the asynchronous calls of a group; see `calls.work.Worker`."""
-
-    @property
-    def busy(self) -> bool: ...
-    @property
-    def is_this_thread(self) -> bool: ...
-    def finish(self, timeout_s: float | None) -> None: ...
-    def close(self, *, wait: bool = True) -> None: ...
-
-
-class SupportsClose(Protocol):
-    """An object that a group closes when it is closed."""
-
-    def close(self) -> None:
-        """End it. The group is closed already."""
 
 
 class Group:
@@ -99,8 +81,8 @@ class Group:
         """The same plans by `calls.dispatch.plan_cache.ShortcutKey`, for the fast path; empty when `plans` is."""
         self.kept: dict[Any, Any] = {}
         """Class -> the object of this class that calls keep from one call to the next; empty when `plans` is."""
-        self.worker: CallThread | None = None
-        """Runs asynchronous calls, once there was one."""
+        self.worker: Any = None
+        """The `Worker` that runs asynchronous calls, once there was one; see `calls.work`."""
         self.peer_shrinks_since: float | None = None
         """Since when a rank that waits here has seen a peer shrink a group that this one was made of."""
         self.heard_of: dict[int, int] = {}
@@ -109,9 +91,9 @@ class Group:
         """Until it is decided how the group shrinks: the ranks left out -> the memory of the smaller group."""
         self._shrunk: Group | None = None
         self._given_up: UnisonoError | None = None
-        self.join_listener: SupportsClose | None = None
-        """Listens for processes that want to join the world, if this rank is the one that does so; see `grow`."""
-        self.progress_engine: SupportsClose | None = None
+        self.join_listener: Any = None
+        """The `JoinListener` of the world, if this rank is the one that has it; see `grow`."""
+        self.progress_engine: Any = None
         """The `ProgressEngine` of point-to-point calls, once there was one; see `p2p`."""
         self.span = span
         above = parent.world.liveness if parent else None

@@ -137,7 +137,7 @@ def _print_findings(findings: Sequence[Finding], ranks: int) -> None:
     out.print(Text("ok  ", _COLOURS["ok"]).append_text(Text(" · ", "dim").join(fine)))
     jobs = find_jobs()
     if jobs:
-        out.print(f"\nA job runs here: unisono doctor {jobs[0].holders[0][0]} says what it does.")
+        out.print(f"\nA job runs here: unisono doctor {jobs[0][0][0]} says what it does.")
     problems, advice = (sum(one.level == level for one in findings) for level in ("problem", "advice"))
     parts = [plural(problems, "problem")] * (problems > 0) + [f"{plural(advice, 'piece')} of advice"] * (advice > 0)
     out.print(f"\n{' and '.join(parts) or 'Nothing to change'} for {plural(ranks, 'rank')} on this machine.")

@@ -210,9 +210,9 @@ def _list_jobs() -> None:
     for job in find_jobs():
         try:
             with attached(job) as arena:
-                pid, ranks = arena.board(0).pid or job.holders[0][0], str(arena.size)
+                pid, ranks = arena.board(0).pid or job[0][0], str(arena.size)
         except ArgumentError:  # it has ended meanwhile, or is of another version
-            pid, ranks = job.holders[0][0], "?"
+            pid, ranks = job[0][0], "?"
         table.add_row(str(pid), ranks, Text(_command(pid)))
     console().print(table)
     console().print("name one: unisono top PROCESS")
