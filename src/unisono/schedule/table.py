@@ -114,13 +114,21 @@ def trace(
 
     The algorithm is a generator that yields a round at a time: one `send` or a list of them. It is called as
     `algorithm(r, p)`, with r the array 0 .. p-1, or as `algorithm(r, p, root)` if a root is given.
+
+    Raises AlgorithmError if the algorithm yields something else.
     """
     r = np.arange(ranks)
     rounds = algorithm(r, ranks) if root is None else algorithm(r, ranks, root)
+    if not isinstance(rounds, Iterable):
+        raise AlgorithmError(f"{name or algorithm.__name__} returns {rounds!r}: it must yield rounds, each of `send`")
     rows, yields = [], []
     for k, moves in enumerate(rounds):
         yields.append(current_line(rounds))
         for move in moves if isinstance(moves, list) else [moves]:
+            if not isinstance(move, tuple) or len(move) != OP:
+                line = "" if (at := yields[-1]) is None else f" ({at[0]}:{at[1]})"
+                said = f"{name or algorithm.__name__}: round {k} is {move!r}"
+                raise AlgorithmError(f"{said}: yield what `send` returns, or a list of it{line}")
             columns = np.broadcast_arrays(k, *move)
             rows.append(np.stack([c.ravel() for c in columns], axis=1))
     table = np.concatenate(rows).astype(np.int64) if rows else np.zeros((0, 9), np.int64)

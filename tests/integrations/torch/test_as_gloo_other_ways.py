@@ -290,6 +290,62 @@ def test_each_way_is_said_once(ranks: TorchRanks) -> None:
     ]
 
 
+def inside(call: Any, outputs: list[int], inputs: list[int], *, apart: bool) -> list[Any]:
+    """Make a call on parts of one tensor; apart: on the same values in memory of their own. Return the outputs."""
+    whole = numbers(5, 6)
+    parts = [whole[2 * k : 2 * k + 2] for k in range(3)] + [whole[:4], whole]
+    given = [part.clone() if apart else part for part in parts]
+    written = [parts[k] for k in outputs]
+    call(written, [given[k] for k in inputs])
+    return [part.tolist() for part in written]
+
+
+INSIDE: list[tuple[Any, list[int], list[int]]] = [
+    (lambda out, into: dist.reduce_scatter(out[0], into), [0], [0, 0]),
+    (lambda out, into: dist.reduce_scatter(out[0], into), [1], [1, 0]),
+    (lambda out, into: dist.reduce_scatter_single(out[0], into[0]), [0], [3]),
+    (lambda out, into: dist.all_gather(out, into[0]), [0, 1], [0]),
+    (lambda out, into: dist.all_gather_single(out[0], into[0]), [3], [0]),
+    (lambda out, into: dist.all_gather_single(out[0], into[0], async_op=True).wait(), [3], [1]),
+    (lambda out, into: dist.gather(into[0], out if dist.get_rank() == 0 else None, 0), [0, 1], [1]),
+    (lambda out, into: dist.scatter(out[0], into if dist.get_rank() == 1 else None, 1), [0], [0, 1]),
+    (lambda out, into: dist.all_to_all(out, into), [0, 1], [0, 1]),
+    (lambda out, into: dist.all_to_all(out, into, async_op=True).wait(), [2, 1], [1, 2]),
+    (lambda out, into: dist.all_to_all_single(out[0], into[0]), [4], [4]),
+]
+
+
+@pytest.mark.parametrize(("call", "outputs", "inputs"), INSIDE)
+def test_an_input_in_an_output_is_read_before_it_is_written(
+    ranks: TorchRanks, call: Any, outputs: list[int], inputs: list[int]
+) -> None:
+    def work() -> tuple[list[Any], list[Any]]:
+        mine = inside(call, outputs, inputs, apart=False)
+        return mine, inside(call, outputs, inputs, apart=True)
+
+    for mine, apart in ranks(2, "gloo", named=range(2))(work):
+        assert mine == apart
+
+
+def test_a_block_in_its_place_is_not_copied(ranks: TorchRanks) -> None:
+    def work() -> list[str]:
+        from unisono.integrations.torch import other_ways
+
+        me, whole = dist.get_rank(), torch.ones(4)
+        parts = list(whole.chunk(2))
+        other_ways._said.clear()
+        with said() as lines:
+            dist.all_gather(parts, parts[me])
+            dist.all_gather_single(whole, parts[me])
+            dist.reduce_scatter(parts[me], parts)
+            dist.reduce_scatter_single(parts[me], whole)
+            dist.gather(parts[me], parts if me == 0 else None, 0)
+            dist.scatter(parts[me], parts if me == 1 else None, 1)
+        return lines
+
+    assert ranks(2, "gloo", named=range(2))(work) == [[], []]
+
+
 @pytest.mark.ranks(2, backend="unisono")
 def test_groups_by_our_own_name_go_on_refusing() -> None:
     for call in (

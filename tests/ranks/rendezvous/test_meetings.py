@@ -335,6 +335,7 @@ def test_a_store_without_a_meeting_is_told(port: int) -> None:
     error = attend(launch(port, 1, 2), 0.5)
     assert isinstance(error, WaitTimeout)
     assert "answers, but rank 0 has not begun a meeting there" in str(error)
+    assert "waits itself, in torch's store, for a rank that has not come" in str(error)
 
 
 def test_over_mpi_only_the_store_that_has_the_word_is_rank_0_s(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,6 +166,43 @@ def test_mistakes_in_files_of_the_users_own(mine: Path) -> None:
         find_target(f"{mine}:my_ring", 4, collective="broadcast")
 
 
+_WRONG = """
+from unisono.schedule import send
+def number(r, p): return 3
+def nothing(r, p): yield None
+def pair(r, p): yield (r, r)
+def raises(r, p):
+    yield send(r, (r + 1) % p, [][0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("number", "number returns 3: it must yield rounds"),
+        ("nothing", "round 0 is None: yield what `send` returns, or a list of it"),
+        ("pair", "yield what `send` returns"),
+        ("raises", "wrong.py raises IndexError: list index out of range ("),
+    ],
+)
+def test_a_function_that_yields_no_rounds_gets_one_line(tmp_path: Path, function: str, words: str) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(_WRONG, encoding="utf-8")
+    for command in ("explain", "draw"):
+        told = say(command, f"{path}:{function}", "--collective", "all_gather", fails=2 if function == "raises" else 1)
+        said = " ".join(told.split())
+        assert words in said
+        assert "Traceback" not in said
+
+
+def test_a_file_that_cannot_be_run_gets_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.py"
+    for source, words in (("1 / 0", "ZeroDivisionError: division by zero ("), ("def", "SyntaxError: invalid syntax")):
+        path.write_text(source, encoding="utf-8")
+        told = say("explain", f"{path}:ring", "--collective", "all_gather", fails=2)
+        assert f"wrong.py raises {words}" in " ".join(told.split())
+
+
 def test_draw_writes_what_the_suffix_asks_for(tmp_path: Path) -> None:
     schedule = CATALOGUE["broadcast.binomial"].schedule(5, 3)
     wanted = {"x.svg": svg(schedule), "x.html": html(schedule), "x.txt": text(schedule, width=None)}

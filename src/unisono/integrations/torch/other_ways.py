@@ -31,6 +31,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SUMS = "allreduce", "reduce", "reduce_scatter", "reduce_scatter_single"
 _GIVEN = {"broadcast": 0, "allreduce": 0, "allgather": 1}
 """Calls for which Gloo takes several tensors from a rank -> the index of the argument with their list."""
+_EXCHANGES = "alltoall", "all_to_all_single"
+"""Calls in which no block of a rank may lie in place."""
 _WRITTEN = "tensors", "output"
 """A call may write the tensors of parameters whose names begin so."""
 _said: set[str] = set()
@@ -46,11 +48,14 @@ def other_way(group: Any, method: Method, args: tuple[Any, ...]) -> c10d.Work | 
     name, tensors = method.__name__, tensors_in(args, [])
     several = name in _GIVEN and len(args[_GIVEN[name]]) > 1
     if all(map(_is_usual, tensors)) and not several:
-        outputs = results(method, args, "output") if len(tensors) > 2 else []
-        if len(outputs) < 2 or not _share(outputs):
-            return None
-        _say_once(f"{name}: outputs share memory, so only what is written last stays, as over Gloo")
-        return _on_copies(group, method, args, lambda _, written: written)
+        outputs, inputs = results(method, args, "output"), results(method, args, "input")
+        if len(outputs) > 1 and _share(outputs):
+            _say_once(f"{name}: outputs share memory, so only what is written last stays, as over Gloo")
+            return _on_copies(group, method, args, lambda _, written: written)
+        if shared := _inputs_in(outputs, inputs, name, group.group.rank):
+            _say_once(f"{name}: an output shares memory with an input, which is copied first")
+            return _on_copies(group, method, args, lambda tensor, _: any(tensor is given for given in shared))
+        return None
     if any(tensor.is_meta or type(tensor).__name__ == "FakeTensor" for tensor in tensors):
         _say_once(f"{name}: tensors without elements are not communicated, as over Gloo")
         return Finished(FinishedWork(None), tensors)
@@ -157,14 +162,37 @@ def results(method: Method, args: tuple[Any, ...], *names: str) -> list[torch.Te
     ]
 
 
+def _inputs_in(outputs: list[torch.Tensor], inputs: list[torch.Tensor], name: str, rank: int) -> list[torch.Tensor]:
+    """The inputs that share memory with an output, unless this rank's own block lies in place there."""
+
+    def in_place(k: int, given: torch.Tensor, m: int, written: torch.Tensor) -> bool:
+        if name in _EXCHANGES:
+            return False
+        if len(inputs) == len(outputs) == 1:  # the larger tensor has the blocks of all ranks
+            whole, part = sorted((given, written), key=torch.Tensor.numel, reverse=True)
+            return part.data_ptr() == whole.data_ptr() + rank * part.nbytes
+        return k + m == rank and given.data_ptr() == written.data_ptr()
+
+    if not inputs or not outputs or _apart([*inputs, *outputs]):
+        return []
+    return [
+        given
+        for k, given in enumerate(inputs)
+        if any(share_memory(given, written) and not in_place(k, given, m, written) for m, written in enumerate(outputs))
+    ]
+
+
 def _share(tensors: list[torch.Tensor]) -> bool:
     """Do some of these share memory?"""
+    return not _apart(tensors) and any(share_memory(first, second) for first, second in combinations(tensors, 2))
+
+
+def _apart(tensors: list[torch.Tensor]) -> bool:
+    """Is it seen at once that none of these shares memory, or do some have no memory of a known place?"""
     if any(tensor.layout is not torch.strided or tensor.is_nested for tensor in tensors):
-        return False
+        return True
     places = sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.is_contiguous())
-    if len(places) == len(tensors) and all(start + size <= after for (start, size), (after, _) in pairwise(places)):
-        return False
-    return any(share_memory(first, second) for first, second in combinations(tensors, 2))
+    return len(places) == len(tensors) and all(start + size <= after for (start, size), (after, _) in pairwise(places))
 
 
 def _say_once(text: str) -> None:

@@ -44,7 +44,8 @@ def leave_at_exit(world: Group) -> None:
     how, words = DepartureKind.ENDED, "ended"
     error = getattr(sys, "last_value", None)  # the exception whose traceback Python has just printed
     if error is not None:
-        how, words = DepartureKind.RAISED, f"raised {type(error).__qualname__}: {' '.join(str(error).split())}"
+        text = " ".join(str(error).split())
+        how, words = DepartureKind.RAISED, f"raised {type(error).__qualname__}{text and f': {text}'}"
     else:
         try:
             world.finish(_AT_EXIT_S)  # peers still need them

@@ -99,7 +99,7 @@ def _the_notice(
     details = (
         f" The store at {store.where} answers, but rank 0 has not begun a meeting there. It has not called init(), "
     )
-    details += "or another program uses this port."
+    details += "or waits itself, in torch's store, for a rank that has not come, or another program uses this port."
     waits((0,), "to begin the meeting", store.where)
     while True:
         if (said := store.value(_NOTICE, min(_LOOK_S, deadline - time.monotonic()))) is not None:

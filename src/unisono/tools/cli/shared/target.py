@@ -10,13 +10,16 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from math import log2
 from pathlib import Path
+from traceback import extract_tb
+from types import CodeType
 from typing import Any
 
 from ....base.errors import ArgumentError, UnisonoError
@@ -60,16 +63,25 @@ class Target:
     @property
     def schedule(self) -> Schedule:
         """The table. It may be large: some algorithms have a row for every pair of ranks."""
-        return self.algorithm.schedule(self.ranks, self.root)
+        with _names_line(self._file):
+            return self.algorithm.schedule(self.ranks, self.root)
 
     @property
     def source(self) -> str:
         """Where the algorithm is written, as file:line."""
-        build = self.algorithm.build
-        function = inspect.unwrap(build.args[0] if isinstance(build, partial) else build)
-        file = Path(function.__code__.co_filename)
+        file = self._file
         here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-        return f"{here}:{function.__code__.co_firstlineno}"
+        return f"{here}:{self._code.co_firstlineno}"
+
+    @property
+    def _code(self) -> CodeType:
+        build = self.algorithm.build
+        code: CodeType = inspect.unwrap(build.args[0] if isinstance(build, partial) else build).__code__
+        return code
+
+    @property
+    def _file(self) -> Path:
+        return Path(self._code.co_filename)
 
 
 def find_target(
@@ -131,10 +143,26 @@ def _load(path: Path) -> object:
     module = module_from_spec(spec)
     sys.path.insert(0, str(path.parent))  # as for a script, which may import files beside it
     try:
-        spec.loader.exec_module(module)
+        with _names_line(path):
+            spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+@contextmanager
+def _names_line(path: Path) -> Iterator[None]:
+    """Make an error of the user's file one sentence with its line there, in place of a traceback through this tool."""
+    try:
+        yield
+    except UnisonoError:
+        raise
+    except Exception as error:
+        mine = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
+        if not mine and not isinstance(error, SyntaxError):
+            raise
+        line = f" ({path}:{mine[-1]})" if mine else ""
+        raise ArgumentError(f"{path.name} raises {type(error).__name__}: {error}{line}") from error
 
 
 MOST_EXACT = 128
