@@ -109,9 +109,9 @@ def _draw_call(rng: random.Random, ranks: int, recovers: str) -> Call:
     return Call(name, rng.choice(_COUNTS), members, rng.random() < 0.3, background)
 
 
-def _moment(rng: random.Random, scene: Scene, call: Call, how: str) -> str:
+def _moment(rng: random.Random, call: Call, how: str) -> str:
     moments = ["before", "after", f"within {rng.random() * rng.choice([0.001, 0.01]):.4f}"]
-    if scene.hosts.isdigit() and call.name in COLLECTIVES and how in ("kill", "os_exit"):
+    if call.name in COLLECTIVES and how in ("kill", "os_exit"):
         moments += [f"row {rng.randrange(8)}"] * 2
     return rng.choice(moments)
 
@@ -119,7 +119,7 @@ def _moment(rng: random.Random, scene: Scene, call: Call, how: str) -> str:
 def _deadly(rng: random.Random, scene: Scene, rank: int) -> Fault:
     number = rng.randrange(len(scene.calls))
     how = rng.choice(["kill", "kill", *DEADLY])
-    moment = _moment(rng, scene, scene.calls[number], how)
+    moment = _moment(rng, scene.calls[number], how)
     if how in ("exit", "raise", "return") and not moment.startswith("row"):
         moment = rng.choice(["before", "after"])  # they happen in the rank's own thread
     return Fault(rank, how, number, moment)
@@ -135,4 +135,4 @@ def _lively(rng: random.Random, scene: Scene) -> Fault:
         # Of two hosts, the one with rank 0 goes on.
         how, rank = rng.choice([("pause sentinel", rank), ("end sentinel", scene.ranks - 1)])
     at_call = how in ("mismatch", "refuse")
-    return Fault(rank, how, number, "before" if at_call else _moment(rng, scene, scene.calls[number], how))
+    return Fault(rank, how, number, "before" if at_call else _moment(rng, scene.calls[number], how))

@@ -63,7 +63,7 @@ class TapeTakeWord(IntEnum):
 
     MARK = 1  # the address of the message's last word
     MISSING = 2  # what it is until the message is there; 0: then it is the number of the call
-    POSTS = 3  # the address of the message's first POST; the others follow
+    POSTS = 3  # bytes from the tape's first row to the message's first POST; the others follow
     COUNT = 4  # of its POSTs
 
 

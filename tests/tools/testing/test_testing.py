@@ -223,3 +223,25 @@ def test_nothing_is_left_of_it() -> None:
 
     with unisono.World(2, timeout_s=DEADLINE_S) as world:
         assert world.run(work) == [True, True]
+
+
+def test_a_rank_dies_at_each_row_of_its_messages_between_hosts() -> None:
+    """With as many rows as there are, until none is left: then the error says how many there are."""
+
+    def work(row: int) -> str:
+        unisono.init()
+        try:
+            with chaos(kill=1, at=("all_reduce", 1, "row", row)):
+                unisono.all_reduce(torch.ones(3))
+                unisono.barrier()
+        except (unisono.PeerGone, unisono.ArgumentError) as error:
+            return f"{type(error).__name__} {list(getattr(error, 'failed', []))}"
+        return "went on"
+
+    for row in range(20):
+        ends = unisono.run(work, 2, (row,), hosts="2x1", timeout_s=DEADLINE_S, return_exceptions=True)
+        if not isinstance(ends[1], unisono.RankFailed):
+            break
+        assert ends[0] == "PeerGone [1]"
+    assert row > 4
+    assert ends == ["went on", "ArgumentError []"]

@@ -142,7 +142,7 @@ def _take(tape, row, engine):  # type: ignore[no-untyped-def]
     mark, missing = get(row, TapeTakeWord.MARK), get(row, TapeTakeWord.MISSING)
     if engine == 0:
         return WAITING if load(mark) == missing else CARRIER
-    first = get(row, TapeTakeWord.POSTS)
+    first = get(tape, TapeWord.FIRST) + get(row, TapeTakeWord.POSTS)
     end = first + ROW_BYTES * get(row, TapeTakeWord.COUNT)
     post = first
     while True:

@@ -15,7 +15,7 @@ from ...engine.carrier import Carrier, CompiledCarrier, Handle, Lost
 from ...engine.clock import read_cycles
 from ...engine.compile.program import DONE, LOST
 from ...engine.kernels import kernel
-from ...engine.tape import CARRIER, ROW_BYTES, TapeMessageWord, TapeTakeWord, TapeWord
+from ...engine.tape import CARRIER, ROW_BYTES, TapeMessageWord, TapeWord
 from .journal import Journal
 from .message_memory import NO_WIRE, Action, Wire
 from .message_program import MOVE, POST, SEND, TAKE
@@ -57,7 +57,7 @@ class LegTape:
     combine: the address of the combine kernel; 0: no row combines.
     tag: (number, round, index) -> the tag of a payload that no other call has.
     sends: the payloads that the carrier may still read.
-    place: the row at which it waits.
+    place: the row of a message at which it waits, or has waited last; at first that of the first message.
     logs: not 0 if its steps are logged in this call.
 
     If compiled code calls the carrier's engine, the carrier keeps the tape until `close`: the engine may read and write
@@ -78,43 +78,31 @@ class LegTape:
         self._receives: dict[int, Handle] = {}
         """Row of a POST -> its payload, which the carrier may still write."""
         self._places, lines = _lines(rows, journal.first if journal else 0)
-        self.place = _Place(BoundRow(MOVE), -1)
+        self.place = next((place for place in self._places if place.row.peer >= 0), _Place(BoundRow(MOVE), -1))
         self._rows = (ctypes.c_int64 * (_WORDS * max(1, len(lines))))(*chain(*lines))
         self._words = (ctypes.c_int64 * len(TapeWord))()
         self._first, self._address = ctypes.addressof(self._rows), ctypes.addressof(self._words)
         self._words[TapeWord.FIRST], self._words[TapeWord.END] = self._first, self._first + ROW_BYTES * len(lines)
         self._words[TapeWord.KERNEL] = combine
         self._words[TapeWord.SEGMENT] = journal.segment if journal else 0
-        self._peers = [place.row.peer for place in self._places]
-        """For each row the peer of the message that comes next."""
-        for at in reversed(range(len(self._peers) - 1)):
-            if self._peers[at] < 0:
-                self._peers[at] = self._peers[at + 1]
         self._fault: Callable[[], object] | None = None
-        self._renewed: list[int] = []
-        """The rows of payloads whose tags change from call to call."""
+        self._unrouted: list[int] = []
+        """The rows of payloads whose tags are for another call."""
         if self._compiled is not None:
-            self._bind(self._compiled)
+            self._words[TapeWord.ENGINE] = self._compiled.engine
+            self._compiled.tapes.add(self)
+            self._unrouted = [at for at, place in enumerate(self._places) if place.payload >= 0]
 
-    def _bind(self, compiled: CompiledCarrier) -> None:
-        """Let compiled code call the carrier's engine."""
-        self._words[TapeWord.ENGINE] = compiled.engine
-        for at, (row, _, posts) in enumerate(self._places):
-            kind = self._rows[at * _WORDS]
-            if kind == tape.TAKE:
-                self._rows[at * _WORDS + TapeTakeWord.POSTS] = self._first + posts.start * ROW_BYTES
-            elif kind in (tape.POST, tape.SEND):
-                self._route(compiled, at, 0)
-                self._renewed += [at] if row.tag < 0 else []
-        compiled.tapes.add(self)
-
-    def _route(self, compiled: CompiledCarrier, at: int, number: int) -> None:
-        row, payload, _ = self._places[at]
-        tag = row.tag if row.tag >= 0 else self._tag_of(row, payload, number)
-        tag, endpoint = compiled.route(row.peer, tag, sends=row.kind == SEND)
-        self._rows[at * _WORDS + TapeMessageWord.TAG] = tag
-        if row.kind == SEND:
-            self._rows[at * _WORDS + TapeMessageWord.TO] = endpoint
+    def _route(self, compiled: CompiledCarrier, number: int) -> None:
+        """Let rows have the tags of the call of this number."""
+        for at in self._unrouted:
+            row, payload, _ = self._places[at]
+            tag = row.tag if row.tag >= 0 else self._tag_of(row, payload, number)
+            tag, endpoint = compiled.route(row.peer, tag, sends=row.kind == SEND)
+            self._rows[at * _WORDS + TapeMessageWord.TAG] = tag
+            if row.kind == SEND:
+                self._rows[at * _WORDS + TapeMessageWord.TO] = endpoint
+        self._unrouted = [at for at in self._unrouted if self._places[at].row.tag < 0]
 
     def _tag_of(self, row: BoundRow, payload: int, number: int) -> int:
         """A tag for this call only."""
@@ -125,9 +113,8 @@ class LegTape:
         self._words[_NUMBER], self._words[_AT] = number, self._first
         self._words[_STATE] = self.logs = self._journal.host.logged_state if self._journal else 0
         self.sends = []
-        if self._compiled is not None:
-            for at in self._renewed:
-                self._route(self._compiled, at, number)
+        if self._compiled is not None and self._unrouted:
+            self._route(self._compiled, number)
 
     def run(self) -> bool:
         """Go on as far as it goes without a wait; True when all is done. Raises Lost."""
@@ -137,7 +124,7 @@ class LegTape:
             if compiled is None:
                 status = self._run(self._address, served)
             else:
-                status = compiled.replay(self._address, self._peers[(words[_AT] - first) // ROW_BYTES])
+                status = compiled.replay(self._address, self.place.row.peer)
             if status == CARRIER:
                 served = self._serve((words[_AT] - first) // ROW_BYTES)
             elif status == DONE and self._fault is not None:
@@ -249,7 +236,7 @@ def _lines(rows: Sequence[BoundRow], first: int) -> tuple[list[_Place], list[lis
                 add(step, _Place(row, -1), tape.COMBINE, *operands, out.numel())
         if row.kind == TAKE:
             of, wire = posts[row.number], row.wire
-            add(step, _Place(row, -1, of), tape.TAKE, wire.watched[0], wire.missing, of.start, len(of))
+            add(step, _Place(row, -1, of), tape.TAKE, wire.watched[0], wire.missing, of.start * ROW_BYTES, len(of))
         elif row.kind in (POST, SEND):
             posts[row.number] = range(len(lines), len(lines) + len(row.wire.payloads))
             for index, payload in enumerate(row.wire.payloads):

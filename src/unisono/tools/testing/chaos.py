@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from ...base.errors import ArgumentError, MismatchError
 from ...base.records import CallRecord
+from ...calls.dispatch.over_hosts.hosts_run import Relay
 from ...engine.compile.plan import CallPlan, Plan
 from ...engine.compile.program import DONE, WAITING, StateWord
 from ...hosts.messages.leg_tape import LegTape
@@ -77,6 +78,8 @@ def chaos(
     if group.rank != rank:
         yield
         return
+    if group.span is not None:
+        Relay.serve(group, group.span)  # else the first call does it, and takes the injector's place
     injector = _Injector(group, fault, (at[0], at[1], row), duration_s)
     try:
         group.run = injector.run
@@ -84,6 +87,8 @@ def chaos(
     finally:
         if group.run == injector.run:  # the group has not been broken meanwhile
             group.run = injector.original
+    if injector.wrong:
+        raise ArgumentError(injector.wrong)
 
 
 class _Injector:
@@ -94,6 +99,7 @@ class _Injector:
         self.collective, self.turn, self.row = at
         self.original: Callable[..., int] = group.run
         self._calls, self._latest, self._over = 0, 0, False
+        self.wrong = ""
         self._rows = 0
         """In a call over several hosts, the rows of the tapes that have begun."""
 
@@ -142,7 +148,8 @@ class _Injector:
         with patch.object(LegTape, "begin", begin_and_stop):
             status = self.original(*call)
         if status == DONE and not self._over:
-            raise ArgumentError(f"row {row}: the messages of this {self.collective} have {self._rows} rows")
+            self._over = True
+            self.wrong = f"row {row}: the messages of this {self.collective} have {self._rows} rows"
         return status
 
     def _fail(self, plan: CallPlan) -> None:
