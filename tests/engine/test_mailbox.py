@@ -14,7 +14,7 @@ from tests.support.each import each
 from tests.support.far_mailboxes import FarMailboxes
 from unisono.base.errors import ArgumentError, InternalError, MessageMismatch
 from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, far_channel, requests
-from unisono.engine.mailbox import mailbox as module
+from unisono.engine.mailbox import channel as module
 from unisono.engine.tensors import DTYPE_CODES
 from unisono.schedule import Hosts
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...engine.mailbox import Mailbox
+from ...engine.mailbox import Mailbox, Receive
 from ...engine.process.nested import check_nested, holds
 from ...engine.tensors import DTYPE_CODES, mark_written, needed_by_autograd, use_count
 from ...ranks.group import current
 from ...ranks.group.abort import give_up
+from ...ranks.group.group import Group
 
 _CODES = {dtype: code for dtype, code in DTYPE_CODES.items() if not (dtype.is_complex or "q" in str(dtype))}
 """Without the dtypes of tensors that may be conjugate, or have a scale."""
@@ -47,9 +48,10 @@ def sent_at_once(tensor: Any, dst: Any, group: Any, tag: Any) -> bool:
     return sent
 
 
-@holds("mailbox")
-def received_soon(tensor: Any, src: Any, group: Any, tag: Any, entered_ns: int, timeout_s: float | None) -> bool:
+def received_soon(tensor: Any, src: Any, group: Any, tag: Any, entered_ns: int, timeout_s: float | None) -> bool | None:
     """Receive a tensor, if the next message from its source is for it. Waits until something changes, but not long.
+
+    Returns False if it has not come yet, None if a call with these arguments must go the long way.
 
     entered_ns: when the call began, by the monotonic clock. timeout_s: the most to wait; None: as long as the group.
     """
@@ -58,19 +60,37 @@ def received_soon(tensor: Any, src: Any, group: Any, tag: Any, entered_ns: int, 
     try:
         mailbox, nbytes = group.kept[Mailbox], tensor.nbytes
         if nbytes > mailbox.most_at_once:
-            return False  # a long message begins to come before all of it is there
+            return None  # a long message begins to come before all of it is there
         address, dtype = tensor.data_ptr(), _CODES[tensor.dtype]
         if not (address and tensor.is_contiguous() and tensor.is_cpu) or tensor.is_neg() or tensor.is_nested:
-            return False
-        if (
-            src.__class__ is not int
-            or tag.__class__ is not int
-            or not 0 <= tag < _TAGS
-            or nbytes > mailbox.most_at_once
-        ):
-            return False  # a long message begins to come before all of it is there
+            return None
+        if src.__class__ is not int or tag.__class__ is not int or not 0 <= tag < _TAGS:
+            return None
     except (AttributeError, KeyError, RuntimeError, TypeError):
+        return None
+    if not _taken(group, mailbox, (address, dtype, nbytes, src, tag, entered_ns), timeout_s, None):
         return False
+    if tensor.requires_grad or use_count(tensor) > 1:
+        mark_written(needed_by_autograd((tensor,)))
+    return True
+
+
+def completed_soon(receive: Receive, group: Group, mailbox: Mailbox, timeout_s: float | None) -> bool:
+    """As `received_soon`, for a receive that is to be posted later, if it has not been posted meanwhile."""
+    tensor = receive.tensor
+    if mailbox.later is not receive or tensor is None or Mailbox not in group.kept:
+        return False
+    place = tensor.data_ptr(), _CODES[tensor.dtype], tensor.nbytes
+    if not _taken(group, mailbox, (*place, receive.peer, receive.tag, receive.entered_ns), timeout_s, receive):
+        return False
+    mark_written(receive.marked)
+    return True
+
+
+@holds("mailbox")
+def _taken(
+    group: Group, mailbox: Mailbox, what: tuple[int, ...], timeout_s: float | None, later: Receive | None
+) -> bool:
     poller, waited = mailbox.poller, False
     while True:
         wakeups = poller.wakeups
@@ -78,8 +98,14 @@ def received_soon(tensor: Any, src: Any, group: Any, tag: Any, entered_ns: int, 
             check_nested(mailbox, f"the messages of {group}")
         with mailbox.lock:
             try:
-                if mailbox.receive_at_once(address, dtype, nbytes, src, tag, entered_ns):
-                    break
+                if mailbox.later is not later:
+                    if later is not None:
+                        return False
+                    mailbox.settle()
+                if mailbox.receive_at_once(*what):
+                    if later is not None:
+                        mailbox.later, later.done = None, True
+                    return True
             except BaseException as error:
                 give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
                 raise
@@ -87,6 +113,3 @@ def received_soon(tensor: Any, src: Any, group: Any, tag: Any, entered_ns: int, 
         if waited or limit_s <= 0 or not poller.wait(wakeups, 0.0, limit_s):
             return False
         waited = True
-    if tensor.requires_grad or use_count(tensor) > 1:
-        mark_written(needed_by_autograd((tensor,)))
-    return True

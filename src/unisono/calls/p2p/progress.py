@@ -64,6 +64,10 @@ class ProgressLoop:
         self._locked(self.mailbox.submit, request)
         return request.done
 
+    def postpone(self, receive: Receive) -> None:
+        """Let a receive be posted when the mailbox is used next, see `Mailbox.later`."""
+        self._locked(setattr, self.mailbox, "later", receive)
+
     def advance(self, request: MessageRequest) -> bool:
         """Move messages of all requests until this one is done, or no bytes can move; True if it is done."""
         return self._locked(self._advance, request)
@@ -152,6 +156,7 @@ class ProgressLoop:
         with mailbox.lock:
             group.check_usable()
             try:
+                mailbox.settle()
                 result = action(*arguments)
             except OutOfMemory:
                 raise  # before anything has moved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Callable
 from functools import cache
@@ -11,12 +12,19 @@ import numpy as np
 import torch
 
 from ..kernels import kernel
-from ..kernels.ring_buffer import CURSOR_WORDS, CursorWord, HeaderWord
+from ..kernels.ring_buffer import CAPACITY, CURSOR_WORDS, DATA, CursorWord, HeaderWord
+from ..memory.heap import Heap
 from ..tensors import ALL_DTYPES, DTYPE_CODES
 from .requests import Message, Send
 
 _DONE = int(CursorWord.DONE)
 _NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for word in HeaderWord)
+
+_RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10
+"""Powers of two. A ring fits into a second-level cache, and is too small for a heap to give its pages back to the
+system: so a message outlives its sender's group."""
+_ALL_RINGS_BYTES = 8 << 20
+"""The most for all rings of a rank, unless each ring has _LEAST_RING_BYTES."""
 
 
 class Kernels(NamedTuple):
@@ -33,6 +41,23 @@ class Kernels(NamedTuple):
 def kernels() -> Kernels:
     """Compile them, or load them from disk."""
     return Kernels(*(kernel(f"ring.{name}") for name in Kernels._fields))
+
+
+def ring_capacity(ranks: int) -> int:
+    """The bytes of each ring of a rank: one for each peer to which it sends."""
+    capacity = _RING_BYTES
+    while capacity > _LEAST_RING_BYTES and capacity * ranks > _ALL_RINGS_BYTES:
+        capacity //= 2
+    return capacity
+
+
+def new_ring(heap: Heap, capacity: int) -> torch.Tensor:
+    """An empty ring buffer. Raises OutOfMemory."""
+    ring = heap.empty((DATA + capacity,), torch.uint8)
+    address = ring.data_ptr()
+    ctypes.memset(address, 0, DATA)
+    ctypes.c_int64.from_address(address + CAPACITY).value = capacity
+    return ring
 
 
 class _Channel:
