@@ -59,7 +59,7 @@ def receive(box: Mailbox, tensor: torch.Tensor | None, source: int, tag: int = 0
 
 
 def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> bool:
-    return box.send_at_once(tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.nbytes, to, tag)
+    return box.send_at_once(tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes, tensor.shape, to, tag)
 
 
 def received_at_once(box: Mailbox, tensor: torch.Tensor, source: int, tag: int) -> bool:

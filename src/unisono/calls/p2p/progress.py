@@ -14,9 +14,10 @@ from ...engine.mailbox import ANY_SOURCE, CarrierStreams, FarPeers, Mailbox, Mes
 from ...engine.process.nested import check_nested, holds
 from ...hosts.carriers.waiter import SentMessages
 from ...ranks.failures.stall import Stall
-from ...ranks.group.abort import check_abort, give_up
+from ...ranks.group.abort import check_abort
 from ...ranks.group.group import Group
 from ...ranks.group.survivors import check_left_out
+from .at_once import stop
 
 Result = TypeVar("Result")
 
@@ -63,10 +64,6 @@ class ProgressLoop:
         """Start a request; True if it is done already. Raises OutOfMemory."""
         self._locked(self.mailbox.submit, request)
         return request.done
-
-    def postpone(self, receive: Receive) -> None:
-        """Let a receive be posted when the mailbox is used next, see `Mailbox.later`."""
-        self._locked(setattr, self.mailbox, "later", receive)
 
     def advance(self, request: MessageRequest) -> bool:
         """Move messages of all requests until this one is done, or no bytes can move; True if it is done."""
@@ -161,8 +158,7 @@ class ProgressLoop:
             except OutOfMemory:
                 raise  # before anything has moved
             except BaseException as error:
-                # Such as Ctrl-C within a step: the mailbox and its rings may differ about a message.
-                give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
+                stop(group, error)
                 raise
             finished, mailbox.finished = mailbox.finished, []
         return result, finished

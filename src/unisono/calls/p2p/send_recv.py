@@ -17,7 +17,7 @@ from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_apart, check_list, check_root, check_tensor, shape_name
 from ..codec import decode, encode, to_tensor
-from .at_once import received_soon, sent_at_once
+from .at_once import comes_whole, received_soon, sent_at_once, usual
 from .progress_engine import progress_engine
 from .transfer import FinishedTransfer, Transfer
 
@@ -172,7 +172,7 @@ def isend(
 ) -> Transfer:
     """Start a `send`; the tensor must not change until the Transfer's `wait` has returned."""
     if sent_at_once(tensor, dst, group, tag):
-        return FinishedTransfer(None, group_or_default(group).rank)
+        return FinishedTransfer(group_or_default(group).rank)
     group = group_or_default(group)
     request = send_request(tensor, dst, group, tag)
     return Transfer(group, request, lambda: f"i{send_text(tensor, dst, tag)}", timeout_s)
@@ -187,17 +187,14 @@ def irecv(
     timeout_s: float | None = None,
 ) -> Transfer:
     """Start a `recv`. The Transfer's `result()` is the tensor, its `source_rank()` the sender."""
-    entered_ns = time.monotonic_ns()
-    come = received_soon(tensor, src, group, tag, entered_ns, 0.0)
-    if come:
-        return FinishedTransfer(tensor, src)
+    found = usual(tensor, src, group, tag)
     group = group_or_default(group)
-    if come is None:
+    if found is None:
         check_receive(tensor, src, group, tag)
     request = Receive(tensor, ANY_SOURCE if src is None else src, tag)
-    request.entered_ns = entered_ns
-    text = lambda: f"i{receive_text(tensor, src, tag)}"  # noqa: E731
-    return Transfer(group, request, text, timeout_s, later=request if come is False else None)
+    request.entered_ns = time.monotonic_ns()
+    later = request if found is not None and comes_whole(*found[1:]) else None
+    return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", timeout_s, later=later)
 
 
 @hints_timeout_s

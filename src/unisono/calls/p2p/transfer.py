@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -12,7 +11,7 @@ from ...engine.mailbox import MessageRequest, Receive
 from ...engine.process.nested import caller
 from ...ranks.group.group import Group
 from ..work import FinishedWork, Work
-from .at_once import completed_soon
+from .at_once import completed_soon, postpone
 from .progress_engine import progress_engine
 
 
@@ -38,7 +37,7 @@ class Transfer(Work[torch.Tensor]):
         self._text, self._where = text, ""
         request.on_done, self._later = self._on_done, later
         if later is not None:
-            engine.postpone(later)
+            postpone(later, group, engine.mailbox)
         if later is not None or not engine.begin(request):
             self._where = caller()
             engine.finish_in_background(request, self._call_text)
@@ -92,12 +91,12 @@ class Transfer(Work[torch.Tensor]):
 
 
 class FinishedTransfer(FinishedWork[torch.Tensor], Transfer):
-    """A Transfer that was over when it returned."""
+    """An `isend` that was over when it returned. rank: this rank."""
 
-    def __init__(self, result: torch.Tensor | None, source: Any) -> None:
-        self._result, self._source = result, source
+    def __init__(self, rank: int) -> None:
+        super().__init__(None)
+        self._rank = rank
 
     def source_rank(self) -> int:
-        """The rank that sent the message."""
-        source: int = self._source
-        return source
+        """This rank."""
+        return self._rank

@@ -87,26 +87,26 @@ class SendChannel(_Channel):
         super().__init__(ring, peer)
         self.queue: deque[Send] = deque()
         self._shape: torch.Size | None = None
-        self._dtype: torch.dtype | None = None
+        self._dtype = -1
 
     def write(self, send: Send) -> int:
         """Write as much as fits; 1 when the message is complete."""
         tensor, words = send.tensor, self._words
         if words[_DONE] < 0:
-            self._describe(tensor.dtype, tensor.shape, tensor.nbytes)
+            self._describe(DTYPE_CODES[tensor.dtype], tensor.nbytes, tensor.shape)
             words[_TAG] = send.tag
         return self._kernels.write(self._cursor, tensor.data_ptr())
 
-    def write_whole(self, address: int, dtype: torch.dtype, shape: torch.Size, nbytes: int, tag: int) -> int:
-        """Write a message of a plain tensor at an address, if all of it fits: 1; or 0. For an empty queue."""
-        if shape != self._shape or dtype is not self._dtype:
-            self._describe(dtype, shape, nbytes)
+    def write_whole(self, address: int, dtype: int, nbytes: int, shape: torch.Size, tag: int) -> int:
+        """Write a message of a plain tensor at an address, if all of it fits: 1; or 0. dtype: its code."""
+        if shape != self._shape or dtype != self._dtype:
+            self._describe(dtype, nbytes, shape)
         return self._kernels.write_whole(self._cursor, address, tag)
 
-    def _describe(self, dtype: torch.dtype, shape: torch.Size, nbytes: int) -> None:
+    def _describe(self, dtype: int, nbytes: int, shape: torch.Size) -> None:
         """Write to the header what it says of a tensor."""
         words = self._words
-        words[_NBYTES], words[_KIND] = nbytes, DTYPE_CODES[dtype] << 8 | len(shape)
+        words[_NBYTES], words[_KIND] = nbytes, dtype << 8 | len(shape)
         for k, extent in enumerate(shape, _SHAPE):
             words[k] = extent
         self._shape, self._dtype = shape, dtype

@@ -99,14 +99,12 @@ class Mailbox:
                 if len(channel.queue) == 1:
                     self._write(request.peer)
 
-    def send_at_once(
-        self, address: int, dtype: torch.dtype, shape: torch.Size, nbytes: int, receiver: int, tag: int
-    ) -> bool:
+    def send_at_once(self, address: int, dtype: int, nbytes: int, shape: torch.Size, receiver: int, tag: int) -> bool:
         """Send a plain tensor, if a message has gone to this rank before, and all of it fits: True. Or do nothing."""
         entered_ns, channel = monotonic_ns(), self._outgoing.get(receiver)
         if channel.__class__ is not SendChannel or channel.queue:
             return False
-        if not channel.write_whole(address, dtype, shape, nbytes, tag):
+        if not channel.write_whole(address, dtype, nbytes, shape, tag):
             return False
         self._written[receiver] = place = self._written[receiver] + 1
         self._log.write(self._group, tag, entered_ns, 2 * receiver, nbytes, place, monotonic_ns())
