@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -71,6 +72,11 @@ class Transfer(Work[torch.Tensor]):
             except UnisonoError:  # the group has ended; its thread tells this request soon
                 return False
         return self._done.is_set()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """As `Work.get_future`; it is complete if the message has come."""
+        self.is_completed()
+        return super().get_future()
 
     def source_rank(self) -> int:
         """The rank that sent the message; waits for it."""
