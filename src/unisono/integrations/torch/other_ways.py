@@ -48,8 +48,10 @@ def other_way(group: Any, method: Method, args: tuple[Any, ...]) -> c10d.Work | 
     name, tensors = method.__name__, tensors_in(args, [])
     several = name in _GIVEN and len(args[_GIVEN[name]]) > 1
     if all(map(_is_usual, tensors)) and not several:
+        if _apart(tensors):
+            return None
         outputs, inputs = results(method, args, "output"), results(method, args, "input")
-        if len(outputs) > 1 and _share(outputs):
+        if not _apart(outputs) and any(share_memory(one, other) for one, other in combinations(outputs, 2)):
             _say_once(f"{name}: outputs share memory, so only what is written last stays, as over Gloo")
             return _on_copies(group, method, args, lambda _, written: written)
         if shared := _inputs_in(outputs, inputs, name, group.group.rank):
@@ -173,8 +175,6 @@ def _inputs_in(outputs: list[torch.Tensor], inputs: list[torch.Tensor], name: st
             return part.data_ptr() == whole.data_ptr() + rank * part.nbytes
         return k + m == rank and given.data_ptr() == written.data_ptr()
 
-    if not inputs or not outputs or _apart([*inputs, *outputs]):
-        return []
     return [
         given
         for k, given in enumerate(inputs)
@@ -182,17 +182,17 @@ def _inputs_in(outputs: list[torch.Tensor], inputs: list[torch.Tensor], name: st
     ]
 
 
-def _share(tensors: list[torch.Tensor]) -> bool:
-    """Do some of these share memory?"""
-    return not _apart(tensors) and any(share_memory(first, second) for first, second in combinations(tensors, 2))
-
-
 def _apart(tensors: list[torch.Tensor]) -> bool:
     """Is it seen at once that none of these shares memory, or do some have no memory of a known place?"""
-    if any(tensor.layout is not torch.strided or tensor.is_nested for tensor in tensors):
-        return True
-    places = sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.is_contiguous())
-    return len(places) == len(tensors) and all(start + size <= after for (start, size), (after, _) in pairwise(places))
+    places = []
+    for tensor in tensors:
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            return True
+        if tensor.is_contiguous():
+            start = tensor.data_ptr()
+            places.append((start, start + tensor.nbytes))
+    places.sort()
+    return len(places) == len(tensors) and all(end <= after for (_, end), (after, _) in pairwise(places))
 
 
 def _say_once(text: str) -> None:

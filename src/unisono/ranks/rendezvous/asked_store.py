@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...base.errors import WaitTimeout
-from ...base.python import leave_behind
+from ...base.python import leave_behind, nap
 from ...hosts.addresses import store_place
 from .rendezvous_messages import store_closed, store_silent
 
@@ -132,8 +132,10 @@ def complete(function: Callable[[], T], future: Future[T]) -> None:
         future.set_exception(error)
 
 
-_LEAST_S, _WAITS_S = 0.001, 1.0
-"""The shortest limit, as to torch's stores none at all means for ever; and how long a rank waits in the store."""
+_LEAST_S, _MOST_S, _WAITS_S = 0.001, 0.005, 1.0
+"""The shortest limit, as to torch's stores none at all means for ever; the longest nap where a store tells nobody; and
+how long a rank waits in the store.
+"""
 
 _AT_LEAST_S = 1.0
 """How long a question may take at least, also when its time is up already."""
@@ -175,12 +177,15 @@ class AskedStore:
     def value(self, key: str, limit_s: float) -> bytes | None:
         """The value of a key, as soon as it is set; None if it is not set within this time.
 
-        A store tells a client that waits. A client of a TCPStore lets no other thread ask meanwhile, and logs each wait
-        that ends without the key: so it waits in the store for a second, and from then on looks when the time is up.
+        A TCPStore tells a client that waits. It lets no other thread ask meanwhile, and logs each wait that ends
+        without the key: so the rank waits in the store for a second, and from then on looks when the time is up. In a
+        FileStore a wait takes whole seconds: there the rank naps and looks.
         """
         if key != self._awaited:
             self._awaited, self._since = key, time.monotonic()
         waits, limit_s = time.monotonic() < self._since + _WAITS_S, max(_LEAST_S, limit_s)
+        if not self.where:
+            waits, limit_s = False, min(limit_s, _MOST_S)
 
         def wait() -> bytes | None:
             if waits:
@@ -189,7 +194,7 @@ class AskedStore:
             return bytes(self._store.get(key)) if self._store.check([key]) else None
 
         if not waits:
-            time.sleep(limit_s)
+            nap(self._since, _LEAST_S, limit_s)
         return self._ask(wait)
 
     def _ask(self, question: Callable[[], T]) -> T:
