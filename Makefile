@@ -26,7 +26,7 @@ help:
 	@echo "make bench-torch  torch.distributed with our backend beside Gloo: every call, and training steps"
 	@echo "make bench-busy   two ranks beside processes that compute, our backend beside Gloo: some minutes"
 	@echo "make bench-late   two to eight ranks of which one is late, our backend beside Gloo: some minutes"
-	@echo "make bench-first-call   what the first call of a fresh process costs, by part, beside Gloo: some minutes"
+	@echo "make bench-first-call   what the first call of a fresh process costs, by part, beside Gloo: two minutes"
 	@echo "make fuzz    random programs for SECONDS=300, from SEED=...; prints a small one that goes wrong"
 	@echo "make fuzz-faults   the same with deaths, stops and aborts at random moments, and bad networks between hosts"
 	@echo "make bench-serving   steps of a server that decodes, our backend beside Gloo, on one host and several: some minutes"

@@ -124,8 +124,8 @@ def first_call_markdown(machine: Mapping[str, str], one_host: Turns, over_hosts:
 
 def bench_first_call(
     *,
-    turns: Annotated[int, typer.Option(min=1, help="How often each contender has its turn.")] = 20,
-    first: Annotated[int, typer.Option(min=0, help="How many turns find nothing on disk.")] = 2,
+    turns: Annotated[int, typer.Option(min=1, help="How often each contender has its turn.")] = 6,
+    first: Annotated[int, typer.Option(min=0, help="How many turns find nothing on disk.")] = 1,
     beside: Annotated[str, typer.Option(help="The Python of another installation of unisono, such as an older.")] = "",
     named: Annotated[str, typer.Option(help="What the report calls it.")] = OTHER,
     hosts: Annotated[

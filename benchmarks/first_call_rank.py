@@ -96,8 +96,10 @@ def sentinel_ms() -> float:
     _, *others = group.span.here
     if group.rank in others:
         return 0.0
+    while not (pid := group.span.far.sentinel_pid):  # it has not said yet that it serves
+        time.sleep(0.001)
     started = resource.getrusage(resource.RUSAGE_CHILDREN)  # the process that has loaded it, and whose child it is
-    nanoseconds = int(Path(f"/proc/{group.span.far.sentinel_pid}/schedstat").read_text().split()[0])
+    nanoseconds = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
     return 1e3 * (started.ru_utime + started.ru_stime) + nanoseconds / 1e6
 
 

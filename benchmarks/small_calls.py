@@ -1,4 +1,4 @@
-"""What a small call costs on two and four ranks, and what many small tensors cost in one call.
+"""What small calls and messages cost on two and four ranks, and what many small tensors cost in one call.
 
     python -m benchmarks.small_calls
 
@@ -30,11 +30,21 @@ def timed(call: Callable[[], Any]) -> tuple[float, float]:
 
 
 def work() -> dict[str, tuple[float, float]]:
-    p, root = unisono.get_world_size(), unisono.get_rank() == 0
+    p, me = unisono.get_world_size(), unisono.get_rank()
+    root = me == 0
     two, whole, blocks = torch.ones(2), torch.ones(2 * p), [torch.ones(2) for _ in range(p)]
     small = [torch.ones(256) for _ in range(TENSORS)]  # 1 KiB each
     large, views = torch.ones(256 * TENSORS), [torch.ones(256) for _ in range(TENSORS)]
     (flat,) = unisono.flatten_(views)
+    long = torch.ones(1 << 14)
+
+    def there_and_back(tensor: torch.Tensor) -> None:
+        for sender in (0, 1):
+            if me == sender:
+                unisono.send(tensor, 1 - me)
+            elif me == 1 - sender:
+                unisono.recv(tensor, sender)
+
     cases: dict[str, Callable[[], Any]] = {
         "all_reduce, 8 B": lambda: unisono.all_reduce(two),
         "broadcast, 8 B": lambda: unisono.broadcast(two, 0),
@@ -47,6 +57,8 @@ def work() -> dict[str, tuple[float, float]]:
         "all_reduce_coalesced, 100 x 1 KiB": lambda: unisono.all_reduce_coalesced(small, "max"),
         "all_reduce of 100 x 1 KiB, flatten_ed": lambda: unisono.all_reduce(flat, "max"),
         "100 calls of all_reduce, 1 KiB": lambda: [unisono.all_reduce(tensor, "max") for tensor in small],
+        "send and recv, there and back, 8 B": lambda: there_and_back(two),
+        "send and recv, there and back, 64 KiB": lambda: there_and_back(long),
     }
     return {name: timed(call) for name, call in cases.items()}
 

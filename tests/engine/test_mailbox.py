@@ -14,7 +14,7 @@ from tests.support.each import each
 from tests.support.far_mailboxes import FarMailboxes
 from unisono.base.errors import ArgumentError, InternalError, MessageMismatch
 from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, far_channel, requests
-from unisono.engine.mailbox import mailbox as module
+from unisono.engine.mailbox import channel as module
 from unisono.engine.tensors import DTYPE_CODES
 from unisono.schedule import Hosts
 
@@ -59,7 +59,7 @@ def receive(box: Mailbox, tensor: torch.Tensor | None, source: int, tag: int = 0
 
 
 def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> bool:
-    return box.send_at_once(tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.nbytes, to, tag)
+    return box.send_at_once(tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes, tensor.shape, to, tag)
 
 
 def received_at_once(box: Mailbox, tensor: torch.Tensor, source: int, tag: int) -> bool:

@@ -18,6 +18,7 @@ import torch
 import unisono
 from tests.fuzz.fault_calls import given, prepare, wanted
 from tests.fuzz.fault_scene import COLLECTIVES, STOPPING, Call, Fault, Scene
+from tests.support.fake_hosts import sentinel_of
 from tests.support.lanes import without_limits
 from tests.support.waiting import until
 from unisono.tools.testing import chaos
@@ -230,7 +231,7 @@ class _Rank:
         if fault.how.endswith("sentinel"):
             span = unisono.init().world.span
             assert span is not None
-            pid = span.far.sentinel_pid
+            pid = sentinel_of(span.far)
         (self._folder / f"fault {self._scene.faults.index(fault)} {pid}").write_text(f"{time.monotonic()}")
         return pid
 

@@ -11,11 +11,11 @@ import secrets
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
+from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.engine.memory.arena import Arena
 from unisono.engine.process.alive import start_ticks
@@ -30,7 +30,10 @@ Route = Callable[[int, Addresses], Addresses]
 
 
 class FakeHosts:
-    """Hosts such as `2x2`. Of each host: names of sockets, arenas, sentinels, their pidfds, far; sleepers: by rank."""
+    """Hosts such as `2x2`. Of each host: names of sockets, arenas, sentinels, their addresses and pidfds, far.
+
+    sleepers: by rank.
+    """
 
     def __init__(self, shape: str, *, register: bool = True, route: Route = lambda _, addresses: addresses) -> None:
         """route: where the sentinel of a host believes those with these addresses to be, such as behind a relay."""
@@ -38,9 +41,9 @@ class FakeHosts:
         self.names = [secrets.token_hex(8) for _ in self.hosts.members]
         self.arenas: list[Arena] = []
         self.sentinels: list[Sentinel] = []
+        self.addresses: list[tuple[str, int]] = []
         self.pidfds: list[int] = []
         self.far: list[Far] = []
-        self.started_s = 0.0
         self.sleepers: dict[int, subprocess.Popen[bytes]] = {}
         self._stack = ExitStack()
 
@@ -52,9 +55,9 @@ class FakeHosts:
 
     def _begin(self, stack: ExitStack) -> None:
         secret = secrets.token_bytes(32)
-        began = time.monotonic()
+        processes: list[dict[int, tuple[int, int]]] = []
         me = os.getpid(), start_ticks(os.getpid())
-        for number, members in enumerate(self.hosts.members):
+        for members in self.hosts.members:
             arena = Arena.create(self.hosts.ranks, Config(heap_bytes=4 << 20))
             stack.callback(arena.close)
             ranks = {members[0]: me}
@@ -64,19 +67,21 @@ class FakeHosts:
                 ranks[rank] = sleeper.pid, start_ticks(sleeper.pid)
             sentinel = Sentinel(arena)
             stack.callback(sentinel.stop)
-            sentinel.serve(self.hosts, number, ranks, "127.0.0.1", secret, self.names[number], 1.5)
+            self.addresses.append(sentinel.listen(self.names[len(self.arenas)], "127.0.0.1"))
             self.arenas.append(arena)
             self.sentinels.append(sentinel)
-            self.pidfds.append(os.pidfd_open(sentinel.pid))
-            stack.callback(os.close, self.pidfds[-1])
-        self.started_s = time.monotonic() - began
-        addresses = [sentinel.address for sentinel in self.sentinels]
+            processes.append(ranks)
         for number, sentinel in enumerate(self.sentinels):
-            sentinel.introduce(self._route(number, addresses), [*"abcdefgh"[: len(addresses)]])
+            names = [*"abcdefgh"[: len(self.addresses)]]
+            sentinel.serve(
+                self.hosts, number, processes[number], self._route(number, self.addresses), secret, 1.5, names=names
+            )
         for number, members in enumerate(self.hosts.members):
             far = Far(self.arenas[number], self.hosts, members[0], self.names[number], 1.5)
             stack.callback(far.close)
             self.far.append(far)
+            self.pidfds.append(os.pidfd_open(sentinel_of(far)))
+            stack.callback(os.close, self.pidfds[-1])
             if self._register:
                 far.register(WORLD, self.arenas[number].start, range(self.hosts.ranks))
 
@@ -98,6 +103,12 @@ class FakeHosts:
     def kill_sentinel(self, host: int) -> None:
         """As if the host lost its power."""
         signal.pidfd_send_signal(self.pidfds[host], signal.SIGKILL)
+
+
+def sentinel_of(far: Far) -> int:
+    """The process of the sentinel, as soon as it serves."""
+    until(lambda: far.sentinel_pid)
+    return far.sentinel_pid
 
 
 def end(sleeper: subprocess.Popen[bytes]) -> None:

@@ -258,6 +258,11 @@ class Newcomers:
         self.listener = listen(name)
         self.silent: list[PlainChannel] = []
 
+    @property
+    def sockets(self) -> list[socket.socket | PlainChannel]:
+        """What becomes readable when a process connects, or sends its first message."""
+        return [self.listener, *self.silent]
+
     def first_messages(self) -> Iterator[tuple[PlainChannel, Any]]:
         """The connections that have sent their first message since the last time, each with its value."""
         with suppress(BlockingIOError, ConnectionAbortedError):

@@ -25,14 +25,14 @@ def own_address(toward: str) -> str:
     toward: a name or an address; "": anywhere, by the default route.
     """
     with suppress(OSError):
-        for family, kind, _, _, at in _resolve(toward or _ELSEWHERE, 9, socket.SOCK_DGRAM):
+        for family, kind, _, _, at in resolve(toward or _ELSEWHERE, 9, socket.SOCK_DGRAM):
             with suppress(OSError), socket.socket(family, kind) as sock:
                 sock.connect(at)
                 return str(sock.getsockname()[0])
     return ""
 
 
-def _resolve(name: str, port: int, kind: socket.SocketKind) -> list[Any]:
+def resolve(name: str, port: int, kind: socket.SocketKind) -> list[Any]:
     """What `getaddrinfo` says of a name. For a text Python loads its tables of all letters; for bytes it does not."""
     return socket.getaddrinfo(name.encode() if name.isascii() else name, port, type=kind)
 
@@ -65,7 +65,7 @@ def reachable(addresses: Sequence[str], port: int) -> str:
 def try_to_reach(address: str, port: int) -> tuple[bool, str]:
     """Is there a way to a host, and what is wrong with the way; "" if a process listens at this port."""
     try:
-        found = _resolve(address, port, socket.SOCK_STREAM)
+        found = resolve(address, port, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         return False, f"the name {address!r} cannot be resolved ({getattr(error, 'strerror', None) or error})"
     refused = cause = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import threading
 import time
@@ -16,11 +17,14 @@ from ..base.fd_channel import peer_of, remaining
 from ..base.records import Departure, DepartureKind
 from ..engine.memory.board import PAGE, SENTINEL_ENDED
 from ..engine.memory_order import order
-from .sentinel import BEAT_S, MOST_BYTES_LOCAL
+from .sentinel import BEAT_S, FIRST_S, MOST_BYTES_LOCAL
 
 if TYPE_CHECKING:
     from ..engine.memory.arena import Arena
     from ..schedule import Hosts
+
+_TAKE_IN_S = 1.0
+"""How long a rank that leaves at once waits for a sentinel that starts."""
 
 
 class Far:
@@ -45,7 +49,7 @@ class Far:
         """
         self.silent_s, self.news = silent_s, arena.news
         self._arena, self._hosts, self._rank, self._pid = arena, hosts, rank, os.getpid()
-        self._socket, self.sentinel_pid = _connect(name, deadline)
+        self._socket, self._sentinel_pid = _connect(name, deadline), 0
         self._lock = threading.RLock()
         self._out: deque[bytes] = deque()
         self._newest = 0  # the newest ticket
@@ -135,12 +139,28 @@ class Far:
     def close(self) -> None:
         """Send the last boards, and leave. When all ranks of a host have left, its sentinel ends. Idempotent."""
         if not self.closed:
+            own = os.getpid() == self._pid  # in a forked child, the connection is its parent's
+            if own:
+                self._await_sentinel()
             self.closed = True
-            if os.getpid() == self._pid:  # in a forked child, the connection is its parent's
+            if own:
                 self._socket.setblocking(True)
                 self._socket.settimeout(1.0)
                 self._say(["close"])
             self._socket.close()
+
+    def _await_sentinel(self) -> None:
+        """Wait until the sentinel has taken this rank in. It takes in no process that has ended."""
+        until, poller = time.monotonic() + _TAKE_IN_S, select.poll()
+        poller.register(self._socket, select.POLLIN)
+        while not (self.sentinel_pid or self._ended) and time.monotonic() < until:
+            poller.poll(1e3 * _TAKE_IN_S)
+
+    @property
+    def sentinel_pid(self) -> int:
+        """The sentinel's process, once it has said that it serves; 0: it has not yet."""
+        self._take_in()
+        return self._sentinel_pid
 
     @property
     def _is_blind(self) -> bool:
@@ -201,12 +221,15 @@ class Far:
         if self._silent_s >= BEAT_S and not self._pinged:
             self._pinged = True
             self._say(["ping"])
-        elif self._silent_s >= BEAT_S + self.silent_s and not self._gave_up:
+        limit_s = self.silent_s if self._sentinel_pid else max(self.silent_s, FIRST_S)
+        if self._silent_s >= BEAT_S + limit_s and not self._gave_up:
             self._gave_up = True
-            self._lose_sight(f"has not answered for {self.silent_s:g} s, as if it was stopped")
+            self._lose_sight(f"has not answered for {limit_s:g} s, as if it was stopped")
 
     def _hear(self, said: list[object]) -> None:
         match said:
+            case ["serves", int(pid)]:
+                self._sentinel_pid = pid
             case ["fresh", int(ticket)]:
                 gid = next((gid for gid, asked in self._asked.items() if asked == ticket), None)
                 if gid is not None:
@@ -227,17 +250,19 @@ class Far:
         self._out.clear()
         if not (self.closed or self._ended):
             self._ended = True
-            self._lose_sight(f"has crashed: {self._crash}" if self._crash else "has ended or hung up")
+            how = "has ended or hung up" if self._sentinel_pid else "has not started: standard error shows why"
+            self._lose_sight(f"has crashed: {self._crash}" if self._crash else how)
 
     def _lose_sight(self, how: str) -> None:
+        pid = self._sentinel_pid or ""
         self._cut_off = self._cut_off or (
-            f"this host is cut off, because its sentinel (process {self.sentinel_pid}) {how} (end the ranks of this "
+            f"this host is cut off, because its sentinel{pid and f' (process {pid})'} {how} (end the ranks of this "
             "host, and start them again)"
         )
 
 
-def _connect(name: str, deadline: float | None) -> tuple[socket.socket, int]:
-    """A connection to the sentinel, and its process."""
+def _connect(name: str, deadline: float | None) -> socket.socket:
+    """A connection to the sentinel, which may serve later. The rank that starts the sentinel has made its socket."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.settimeout(remaining(deadline))
@@ -250,4 +275,4 @@ def _connect(name: str, deadline: float | None) -> tuple[socket.socket, int]:
     if user != os.getuid():
         sock.close()
         raise ArgumentError(f"process {pid} of user {user} waits where the sentinel of this host should")
-    return sock, pid
+    return sock

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..base.errors import ArgumentError
+from ..engine.memory.board import SENTINEL_ENDED
 from ..engine.memory_order import order
 from ..schedule import Hosts
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from .far import Far
 
 _ASK_S = 0.0005
+_COUNT = (1 << 32) - 1
+"""The part of `Arena.news` that counts."""
 
 
 class SpanningCall(Protocol):
@@ -51,7 +54,7 @@ class Span:
     name: the name of this host.
     local: the group of the ranks on this host, once a call has needed it.
     call: the call that is made now.
-    seen: the count of urgent news when this group last looked, see `Arena.news`.
+    seen: `Arena.news` when this group last looked.
     """
 
     def __init__(self, hosts: Hosts, rank: int, gid: int, carrier: Carrier, far: Far, name: str = "") -> None:
@@ -68,7 +71,7 @@ class Span:
         """Owner -> what it keeps from one call to the next."""
         self.kept: dict[Any, Any] = {}
         """The steps of calls that may be made again."""
-        self.news, self.seen = far.news, far.sentinel_pid << 32
+        self.news, self.seen = far.news, 0
 
     @property
     def recorded_at(self) -> RecordedAt:
@@ -101,7 +104,7 @@ class Span:
         """Have boards of the world, perhaps of this group, got urgent news since the last call of this method?"""
         before, self.seen = self.seen, self.news.value
         order()
-        return self.seen > before
+        return self.seen & _COUNT > before & _COUNT or self.seen >= SENTINEL_ENDED > before
 
     def explain(self, how: Departure) -> Departure:
         """How a rank of another host has gone, with a note if this host is cut off."""

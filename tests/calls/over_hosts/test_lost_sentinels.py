@@ -12,6 +12,7 @@ import torch
 
 import unisono
 from tests.calls.over_hosts.test_failures import until_it_fails
+from tests.support.fake_hosts import sentinel_of
 from tests.support.waiting import until
 from unisono.base.config import Config
 
@@ -24,7 +25,7 @@ def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
 ) -> None:
     def work() -> tuple[str, tuple[int, ...], float]:
         group = unisono.init()
-        sentinel = group.span.far.sentinel_pid
+        sentinel = sentinel_of(group.span.far)
         unisono.all_reduce(torch.ones(10))
         if group.rank == 0:
             os.kill(sentinel, by)
@@ -74,7 +75,7 @@ def test_of_two_hosts_the_first_one_goes_on_if_it_has_its_sentinel(host: int) ->
         group = unisono.init()
         unisono.barrier()
         if group.rank == host:
-            os.kill(group.span.far.sentinel_pid, signal.SIGKILL)
+            os.kill(sentinel_of(group.span.far), signal.SIGKILL)
         assert isinstance(until_it_fails(), unisono.PeerGone)
         try:
             return str(group.shrink().world_ranks)
@@ -100,7 +101,7 @@ def test_a_host_that_is_cut_off_is_told_in_calls_in_which_nobody_waits() -> None
         group = unisono.init()
         unisono.barrier()
         if group.rank == 1:
-            os.kill(group.span.far.sentinel_pid, signal.SIGKILL)
+            os.kill(sentinel_of(group.span.far), signal.SIGKILL)
         error = until_it_fails()
         assert isinstance(error, unisono.PeerGone)
         return error.failed
@@ -118,7 +119,7 @@ def test_a_rank_that_waits_learns_at_once_that_its_sentinel_has_been_killed(tmp_
         if group.rank == 0:
             until(lambda: (tmp_path / "told").exists(), 20.0)
             return ""
-        threading.Timer(0.2, os.kill, (group.span.far.sentinel_pid, signal.SIGKILL)).start()
+        threading.Timer(0.2, os.kill, (sentinel_of(group.span.far), signal.SIGKILL)).start()
         with pytest.raises(unisono.PeerGone) as raised:
             unisono.all_reduce(tensor)
         (tmp_path / "told").touch()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 
 import pytest
@@ -10,8 +12,10 @@ import torch
 
 import unisono
 from tests.support.values import values
+from tests.support.waiting import once_waiting, until
 from unisono import p2p
-from unisono.calls.p2p.progress_engine import ProgressEngine
+from unisono.calls.p2p.progress_engine import ProgressEngine, progress_engine
+from unisono.engine.mailbox.poller import Poller
 
 SIZES = (1, 3, 100, 5000, 16_384, 16_385, 40_000, 300_000)
 """Floats: the longest that come as a whole have 64 KiB."""
@@ -88,6 +92,59 @@ def test_threads_that_exchange_messages_of_many_sizes(seed: int) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.ranks(2)
+def test_receives_that_are_posted_later_keep_their_order() -> None:
+    """An irecv is posted when its owner waits, or another thread or call uses the mailbox, or after a while."""
+    me, group = unisono.get_rank(), unisono.init()
+    meet()
+    targets = [torch.zeros(3) for _ in range(7)]
+    unisono.barrier()
+    if me == 1:
+        mailbox = progress_engine(group).mailbox
+        works = [p2p.irecv(target, 0) for target in targets[:4]]
+        assert mailbox.later is works[3]._request
+        assert works[2].wait()
+        p2p.recv(targets[4], 0)
+        assert all(work.wait() for work in works)
+        unisono.barrier()
+        assert p2p.irecv(targets[5], 0).get_future().wait() is targets[5], "no thread waits for it"
+        assert mailbox.later is None
+        last = p2p.irecv(targets[6], 0)
+        until(last.is_completed)
+        for k, target in enumerate(targets):
+            assert torch.equal(target, values(3, k))
+    else:
+        for k in range(7):
+            if k == 5:
+                unisono.barrier()
+            p2p.send(values(3, k), 1)
+    unisono.barrier()
+
+
+@pytest.mark.ranks(2)
+def test_ctrl_c_and_time_outs_end_a_receive_that_is_posted_later() -> None:
+    me, target = unisono.get_rank(), torch.zeros(3)
+    meet()
+    unisono.barrier()
+    if me == 1:
+        work = p2p.irecv(target, 0)
+        once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT), {Poller.wait.__code__})
+        with pytest.raises(KeyboardInterrupt):
+            work.wait()
+        assert isinstance(work.exception(), unisono.PeerFailed)
+        work = p2p.irecv(target, 0)
+        for limit_s in (0.0, 0.0005, 0.01):
+            with pytest.raises(unisono.WaitTimeout):
+                work.wait(limit_s)
+    unisono.barrier()
+    if me == 0:
+        p2p.send(values(3, 1), 1)
+    else:
+        assert work.result() is target
+        assert torch.equal(target, values(3, 1))
+    unisono.barrier()
 
 
 @pytest.mark.ranks(2)

@@ -8,20 +8,24 @@ import select
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from unittest.mock import Mock, call
 
 import pytest
 
-from tests.support.fake_hosts import WORLD, FakeHosts
+from tests.support.fake_hosts import WORLD, FakeHosts, sentinel_of
 from tests.support.waiting import until
 from unisono.base.config import Config
+from unisono.base.errors import InternalError
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
 from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import SENTINEL_ENDED, Topic
+from unisono.engine.process.alive import start_ticks
 from unisono.hosts.far import Far
 from unisono.hosts.sentinel import start
 from unisono.hosts.sentinel.main import Watching
 from unisono.hosts.sentinel.regions import Regions
+from unisono.hosts.sentinel.start import Sentinel
 from unisono.hosts.sentinel.state_machine import Ended
 from unisono.schedule import Hosts
 
@@ -151,10 +155,10 @@ def test_without_its_sentinel_a_host_knows_of_no_other_one() -> None:
     with FakeHosts("1+1") as fake:
         refresh(fake, 0)
         assert fake.far[0].left(1) is None
-        os.kill(fake.sentinels[0].pid, signal.SIGKILL)
+        os.kill(fake.far[0].sentinel_pid, signal.SIGKILL)
         until(lambda: fake.far[0].left(1) is not None)
         assert fake.far[0].left(1) == (DepartureKind.DIED, f"is on another host, and {fake.far[0].cut_off}")
-        assert f"its sentinel (process {fake.sentinels[0].pid}) has ended" in str(fake.far[0].cut_off)
+        assert f"its sentinel (process {fake.far[0].sentinel_pid}) has ended" in str(fake.far[0].cut_off)
         assert fake.far[0].answered(fake.far[0].ask(WORLD))  # nobody waits for an answer
 
 
@@ -167,7 +171,9 @@ def test_ranks_hear_why_their_sentinel_has_crashed(monkeypatch: pytest.MonkeyPat
         refresh(fake, 0)
         fake.far[0].wake()
         until(lambda: fake.far[0].left(1) is not None)
-        words = f"its sentinel (process {fake.sentinels[0].pid}) has crashed: KeyError: 'no such push' (<string>:1 in "
+        words = (
+            f"its sentinel (process {fake.far[0].sentinel_pid}) has crashed: KeyError: 'no such push' (<string>:1 in "
+        )
         assert words in str(fake.far[0].left(1))
         assert "main.py:" in str(fake.far[0].cut_off)
         until(lambda: not fake.lives(0))
@@ -178,9 +184,8 @@ def test_ranks_notice_that_their_own_sentinel_is_stopped() -> None:
         fake.far[1].register(8, fake.arenas[1].end, [0, 1])
         refresh(fake, 1)
         signal.pidfd_send_signal(fake.pidfds[1], signal.SIGSTOP)
-        here = (
-            f"this host is cut off, because its sentinel (process {fake.sentinels[1].pid}) has not answered for 1.5 s"
-        )
+        pid = fake.far[1].sentinel_pid
+        here = f"this host is cut off, because its sentinel (process {pid}) has not answered for 1.5 s"
         assert fake.far[1].cut_off is None  # who waits for nothing does not mind
         refresh(fake, 1)  # and who waits does not wait for ever
         assert str(fake.far[1].cut_off).startswith(here)
@@ -200,7 +205,7 @@ def test_ranks_notice_that_their_own_sentinel_has_ended() -> None:
         refresh(fake, 1)
         fake.kill_sentinel(1)
         refresh(fake, 1)
-        assert f"its sentinel (process {fake.sentinels[1].pid}) has ended" in str(fake.far[1].cut_off)
+        assert f"its sentinel (process {fake.far[1].sentinel_pid}) has ended" in str(fake.far[1].cut_off)
         assert "is on another host" in str(fake.far[1].left(0))
         assert fake.far[1].left(2) is None
         assert fake.far[1].is_free(WORLD)
@@ -251,7 +256,6 @@ LEADER = """
 import os, sys, secrets, signal
 from unisono import Config
 from unisono.engine.memory.arena import Arena
-from unisono.engine.memory.board import SENTINEL_ENDED
 from unisono.engine.process.alive import start_ticks
 from unisono.schedule import Hosts
 from unisono.hosts.sentinel.start import Sentinel
@@ -259,28 +263,31 @@ state, name, other = sys.argv[1], sys.argv[2], int(sys.argv[3])
 hosts, arena = Hosts.parse("2+1"), Arena.create(3, Config(heap_bytes=1 << 20))
 ranks = {rank: (pid, start_ticks(pid)) for rank, pid in enumerate((os.getpid(), other))}
 sentinel = Sentinel(arena)
-sentinel.serve(hosts, 0, ranks, "127.0.0.1", bytes(32), name, 1.5)
-if state == "introduced":
-    sentinel.introduce([sentinel.address, ("127.0.0.1", 9)])
-print(sentinel.pid, arena.fd, flush=True)
+address = sentinel.listen(name, "127.0.0.1")
+if state == "serves":
+    sentinel.serve(hosts, 0, ranks, [address, ("127.0.0.1", 9)], bytes(32), 1.5)
+else:
+    sentinel._process.wait()
+print(arena.fd, flush=True)
 signal.pause()
 """
 
 
-def start_leader(state: str, name: str) -> tuple[subprocess.Popen[str], int, Arena]:
-    """A rank 0 that has started a sentinel for itself and this process, the pidfd of that, and the arena."""
+def start_leader(state: str, name: str) -> tuple[subprocess.Popen[str], Arena]:
+    """A rank 0 that has started a sentinel for itself and this process, and the arena."""
     command = [sys.executable, "-c", LEADER, state, name, str(os.getpid())]
     leader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert leader.stdout
-    pid, fd = map(int, leader.stdout.readline().split())
-    return leader, os.pidfd_open(pid), Arena.attach(os.open(f"/proc/{leader.pid}/fd/{fd}", os.O_RDWR))
+    fd = int(leader.stdout.readline())
+    return leader, Arena.attach(os.open(f"/proc/{leader.pid}/fd/{fd}", os.O_RDWR))
 
 
 def test_the_sentinel_outlives_its_leader_but_not_its_ranks() -> None:
     """Though the other host is not there, so that it can say goodbye to nobody."""
     name = secrets.token_hex(8)
-    leader, sentinel, arena = start_leader("introduced", name)
+    leader, arena = start_leader("serves", name)
     far = Far(arena, Hosts.parse("2+1"), 1, name, 1.5)
+    sentinel = os.pidfd_open(sentinel_of(far))
     with leader:
         leader.kill()
     until(lambda: far.left(0) == (DepartureKind.DIED, "was killed by signal 9 (SIGKILL)"))
@@ -292,13 +299,59 @@ def test_the_sentinel_outlives_its_leader_but_not_its_ranks() -> None:
     os.close(sentinel)
 
 
-def test_a_sentinel_that_nobody_introduces_ends_with_its_leader() -> None:
-    leader, sentinel, arena = start_leader("alone", secrets.token_hex(8))
+def test_a_sentinel_that_is_told_nothing_ends_with_its_leader() -> None:
+    leader, arena = start_leader("alone", secrets.token_hex(8))
+    (sentinel,) = (
+        pid
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
+        if holds(pid, arena.fd) and pid not in (leader.pid, os.getpid())
+    )
+    ended = os.pidfd_open(sentinel)
     with leader:
         leader.kill()
     arena.close()
-    assert select.select([sentinel], [], [], 20)[0]
-    os.close(sentinel)
+    assert select.select([ended], [], [], 20)[0]
+    os.close(ended)
+
+
+def holds(pid: int, fd: int) -> bool:
+    """Does a process have a descriptor of this process's file?"""
+    mine = os.fstat(fd)
+    with suppress(OSError):
+        return any(os.path.samestat(os.stat(f"/proc/{pid}/fd/{one}"), mine) for one in os.listdir(f"/proc/{pid}/fd"))
+    return False
+
+
+def test_a_rank_that_leaves_at_once_waits_until_its_sentinel_has_taken_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentinel takes in living processes only: it would not read what a rank said that has ended."""
+    monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", "import time; time.sleep(0.2); main(int"))
+    arena, hosts, name = Arena.create(2, Config(heap_bytes=1 << 20)), Hosts.parse("1+1"), secrets.token_hex(8)
+    sentinel = Sentinel(arena)
+    address = sentinel.listen(name, "127.0.0.1")
+    sentinel.serve(hosts, 0, {0: (os.getpid(), start_ticks(os.getpid()))}, [address] * 2, bytes(32), 1.5)
+    far = Far(arena, hosts, 0, name, 1.5)
+    assert not far.sentinel_pid
+    far.close()
+    assert far.sentinel_pid
+    arena.close()
+
+
+def test_ranks_hear_that_their_sentinel_has_not_started(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They have connected before it could say so."""
+    monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", "raise ImportError('no such file'); main(int"))
+    arena, hosts, name = Arena.create(2, Config(heap_bytes=1 << 20)), Hosts.parse("1+1"), secrets.token_hex(8)
+    sentinel = Sentinel(arena)
+    address = sentinel.listen(name, "127.0.0.1")
+    far = Far(arena, hosts, 0, name, 1.5)
+    with suppress(InternalError):  # as long as it has not ended
+        sentinel.serve(hosts, 0, {0: (os.getpid(), start_ticks(os.getpid()))}, [address] * 2, bytes(32), 1.5)
+    until(lambda: far.left(1) is not None)
+    assert "its sentinel has not started: standard error shows why" in str(far.cut_off)
+    assert "no such file" in capfd.readouterr().err
+    far.close()
+    arena.close()
 
 
 def test_a_child_of_a_rank_does_not_speak_for_it() -> None:

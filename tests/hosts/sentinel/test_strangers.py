@@ -76,14 +76,13 @@ def test_datagrams_of_strangers_change_nothing() -> None:
     with FakeHosts("1+1") as fake, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         for length in (0, 1, 15, 16, 40, 1000, 60_001, 65_000):
             for _ in range(20):
-                stranger.sendto(rng.randbytes(length), fake.sentinels[0].address)
+                stranger.sendto(rng.randbytes(length), fake.addresses[0])
         goes_on(fake)
 
 
 def test_a_sentinel_is_reached_at_the_data_address_only() -> None:
     with FakeHosts("1+1") as fake:
-        for sentinel in fake.sentinels:
-            host, port = sentinel.address
+        for host, port in fake.addresses:
             assert host == "127.0.0.1"
             lines = [line.split()[1] for line in Path("/proc/net/udp").read_text().splitlines()[1:]]
             assert [line for line in lines if line.endswith(f":{port:04X}")] == [f"0100007F:{port:04X}"]

@@ -44,9 +44,14 @@ def coalesced(count: int) -> None:
         lambda n: dist.reduce_scatter_tensor(torch.empty(n), torch.ones(2 * n)),
         lambda n: dist.all_reduce_coalesced([torch.ones(n)]),
         lambda n: dist.all_gather_coalesced([[torch.empty(n)], [torch.empty(n)]], [torch.ones(n)]),
+        lambda n: dist._all_gather_base(torch.empty(2 * n), torch.ones(n)),
+        lambda n: dist._reduce_scatter_base(torch.empty(n), torch.ones(2 * n)),
         coalesced,
     ],
-    ids=["all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce_coalesced", "all_gather_coalesced", "manager"],
+    ids=[
+        "all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce_coalesced", "all_gather_coalesced",
+        "_all_gather_base", "_reduce_scatter_base", "manager",
+    ],
 )  # fmt: skip
 @pytest.mark.ranks(2, backend="unisono")
 def test_the_line_is_the_user_s_through_torch_s_wrappers(call: Callable[[int], object]) -> None:

@@ -10,7 +10,7 @@ from contextlib import closing
 from datetime import timedelta
 
 import pytest
-from torch.distributed import HashStore, TCPStore
+from torch.distributed import FileStore, HashStore, TCPStore
 
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -178,6 +178,26 @@ def test_torch_says_nothing_of_a_store_that_has_gone(capfd, monkeypatch):
             with pytest.raises(RuntimeError):
                 asked.check(["key"])
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", ["libuv", "threads", "hash", "file"])
+def test_a_rank_that_waits_for_a_value_gets_it_when_it_is_set(kind, tmp_path):
+    if kind in ("libuv", "threads"):
+        how = {"use_libuv": kind == "libuv", "wait_for_workers": False}
+        server = TCPStore("127.0.0.1", 0, 2, is_master=True, **how)
+        client = TCPStore("127.0.0.1", server.port, 2, is_master=False, **how)
+    elif kind == "file":
+        server, client = (FileStore(str(tmp_path / "store"), 2) for _ in range(2))
+    else:
+        server = client = HashStore()
+    with closing(AskedStore(client, time.monotonic() + 60)) as asked, ThreadPoolExecutor(1) as pool:
+        server.set("first", "word")  # it makes the file
+        assert [asked.value("none", 0.0), asked.value("none", 0.01), asked.value("none", -1.0)] == [None] * 3
+        later = pool.submit(asked.value, "key", 50.0)
+        server.set("other", "word")
+        server.set("key", "word")
+        assert later.result(20) == b"word"
+        assert asked.value("other", 0.0) == b"word"
 
 
 def test_ranks_that_are_threads_of_one_process_are_told_at_once(monkeypatch):

@@ -20,7 +20,6 @@ long. Otherwise a call passes these files: `send_recv` (checks) → `progress_en
 
 from .send_recv import (
     P2POp,
-    Transfer,
     batch_isend_irecv,
     irecv,
     isend,
@@ -30,6 +29,7 @@ from .send_recv import (
     send_object_list,
     sendrecv,
 )
+from .transfer import Transfer
 
 __all__ = [
     "P2POp", "Transfer", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",

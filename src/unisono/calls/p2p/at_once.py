@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...engine.mailbox import Mailbox
+from ...engine.mailbox import Mailbox, Receive
 from ...engine.process.nested import check_nested, holds
 from ...engine.tensors import DTYPE_CODES, mark_written, needed_by_autograd, use_count
 from ...ranks.group import current
 from ...ranks.group.abort import give_up
+from ...ranks.group.group import Group
 
 _CODES = {dtype: code for dtype, code in DTYPE_CODES.items() if not (dtype.is_complex or "q" in str(dtype))}
 """Without the dtypes of tensors that may be conjugate, or have a scale."""
@@ -19,57 +20,95 @@ _TAGS = 1 << 63
 _SOON_S = 0.001
 """How long a receive waits: after that, the long way costs little more."""
 
+_Message = tuple[int, int, int]
+"""The address of a tensor, the code of its dtype, its bytes."""
+
+
+def usual(tensor: Any, peer: Any, group: Any, tag: Any) -> tuple[Group, Mailbox, _Message] | None:
+    """The group, its mailbox, and the message, of a call with usual arguments. None: it must be checked closely."""
+    if group is None:
+        group = current.default
+    try:
+        mailbox, message = group.kept[Mailbox], (tensor.data_ptr(), _CODES[tensor.dtype], tensor.nbytes)
+        if not (message[0] and tensor.is_contiguous() and tensor.is_cpu) or tensor.is_neg() or tensor.is_nested:
+            return None
+        if peer.__class__ is not int or tag.__class__ is not int or not 0 <= tag < _TAGS:
+            return None
+    except (AttributeError, KeyError, RuntimeError, TypeError):
+        return None
+    return group, mailbox, message
+
+
+def comes_whole(mailbox: Mailbox, message: _Message) -> bool:
+    """Does all of a message come at once? Otherwise the long way takes its first part while the rest comes."""
+    return message[2] <= mailbox.most_at_once
+
 
 @holds("mailbox")
 def sent_at_once(tensor: Any, dst: Any, group: Any, tag: Any) -> bool:
     """Send a tensor, if all of it fits into the ring to its receiver, and no other message waits for room."""
-    if group is None:
-        group = current.default
-    try:
-        mailbox, nbytes = group.kept[Mailbox], tensor.nbytes
-        if nbytes > mailbox.capacity:
-            return False
-        address, dtype, shape = tensor.data_ptr(), tensor.dtype, tensor.shape
-        if not (address and tensor.is_contiguous() and tensor.is_cpu and dtype in _CODES) or tensor.is_neg():
-            return False
-        if dst.__class__ is not int or tag.__class__ is not int or not 0 <= tag < _TAGS or tensor.is_nested:
-            return False
-    except (AttributeError, KeyError, RuntimeError, TypeError):
+    found = usual(tensor, dst, group, tag)
+    if found is None:
         return False
+    group, mailbox, message = found
+    if message[2] > mailbox.capacity:
+        return False
+    shape = tensor.shape
     if mailbox.lock.locked():
         check_nested(mailbox, f"the messages of {group}")
     with mailbox.lock:
         try:
-            sent: bool = mailbox.send_at_once(address, dtype, shape, nbytes, dst, tag)
+            return mailbox.send_at_once(*message, shape, dst, tag)
         except BaseException as error:
-            give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
+            stop(group, error)
             raise
-    return sent
 
 
-@holds("mailbox")
 def received_soon(tensor: Any, src: Any, group: Any, tag: Any, entered_ns: int, timeout_s: float | None) -> bool:
     """Receive a tensor, if the next message from its source is for it. Waits until something changes, but not long.
 
     entered_ns: when the call began, by the monotonic clock. timeout_s: the most to wait; None: as long as the group.
     """
-    if group is None:
-        group = current.default
-    try:
-        mailbox, nbytes = group.kept[Mailbox], tensor.nbytes
-        if nbytes > mailbox.most_at_once:
-            return False  # a long message begins to come before all of it is there
-        address, dtype = tensor.data_ptr(), _CODES[tensor.dtype]
-        if not (address and tensor.is_contiguous() and tensor.is_cpu) or tensor.is_neg() or tensor.is_nested:
-            return False
-        if (
-            src.__class__ is not int
-            or tag.__class__ is not int
-            or not 0 <= tag < _TAGS
-            or nbytes > mailbox.most_at_once
-        ):
-            return False  # a long message begins to come before all of it is there
-    except (AttributeError, KeyError, RuntimeError, TypeError):
+    found = usual(tensor, src, group, tag)
+    if found is None or not _taken(*found, (src, tag, entered_ns), timeout_s):
+        return False
+    if tensor.requires_grad or use_count(tensor) > 1:
+        mark_written(needed_by_autograd((tensor,)))
+    return True
+
+
+@holds("mailbox")
+def postpone(receive: Receive, group: Group, mailbox: Mailbox) -> None:
+    """Let a receive of a usual tensor be posted when the mailbox is used next, see `Mailbox.later`."""
+    if mailbox.lock.locked():
+        check_nested(mailbox, f"the messages of {group}")
+    with mailbox.lock:
+        mailbox.settle()
+        mailbox.later = receive
+
+
+def completed_soon(receive: Receive, group: Group, mailbox: Mailbox, timeout_s: float | None) -> bool:
+    """As `received_soon`, for a receive that `postpone` has taken, unless it has been posted meanwhile."""
+    if mailbox.later is not receive:
+        return False
+    found = usual(receive.tensor, receive.peer, group, receive.tag)
+    if found is None or not _taken(*found, (receive.peer, receive.tag, receive.entered_ns), timeout_s, receive):
+        return False
+    mark_written(receive.marked)
+    return True
+
+
+@holds("mailbox")
+def _taken(
+    group: Group,
+    mailbox: Mailbox,
+    message: _Message,
+    what: tuple[int, int, int],
+    timeout_s: float | None,
+    later: Receive | None = None,
+) -> bool:
+    """Take a message into a tensor, now or soon. what: source, tag, and when the call began."""
+    if not comes_whole(mailbox, message):
         return False
     poller, waited = mailbox.poller, False
     while True:
@@ -78,15 +117,23 @@ def received_soon(tensor: Any, src: Any, group: Any, tag: Any, entered_ns: int, 
             check_nested(mailbox, f"the messages of {group}")
         with mailbox.lock:
             try:
-                if mailbox.receive_at_once(address, dtype, nbytes, src, tag, entered_ns):
-                    break
+                if mailbox.later is not later:
+                    if later is not None:
+                        return False
+                    mailbox.settle()
+                if mailbox.receive_at_once(*message, *what):
+                    if later is not None:
+                        mailbox.later, later.done = None, True
+                    return True
             except BaseException as error:
-                give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
+                stop(group, error)
                 raise
         limit_s = min(_SOON_S, group.timeout_s if timeout_s is None else timeout_s)
         if waited or limit_s <= 0 or not poller.wait(wakeups, 0.0, limit_s):
             return False
         waited = True
-    if tensor.requires_grad or use_count(tensor) > 1:
-        mark_written(needed_by_autograd((tensor,)))
-    return True
+
+
+def stop(group: Group, error: BaseException) -> None:
+    """Give up a group after an error within a step, such as Ctrl-C: the mailbox and its rings may differ now."""
+    give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")

@@ -14,9 +14,10 @@ from ...engine.mailbox import ANY_SOURCE, CarrierStreams, FarPeers, Mailbox, Mes
 from ...engine.process.nested import check_nested, holds
 from ...hosts.carriers.waiter import SentMessages
 from ...ranks.failures.stall import Stall
-from ...ranks.group.abort import check_abort, give_up
+from ...ranks.group.abort import check_abort
 from ...ranks.group.group import Group
 from ...ranks.group.survivors import check_left_out
+from .at_once import stop
 
 Result = TypeVar("Result")
 
@@ -152,12 +153,12 @@ class ProgressLoop:
         with mailbox.lock:
             group.check_usable()
             try:
+                mailbox.settle()
                 result = action(*arguments)
             except OutOfMemory:
                 raise  # before anything has moved
             except BaseException as error:
-                # Such as Ctrl-C within a step: the mailbox and its rings may differ about a message.
-                give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
+                stop(group, error)
                 raise
             finished, mailbox.finished = mailbox.finished, []
         return result, finished

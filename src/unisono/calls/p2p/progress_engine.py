@@ -47,7 +47,8 @@ class ProgressEngine(ProgressLoop):
         """Held while there is nothing new for the thread. (An Event hangs if a signal handler sets it within `set`.)"""
         self._no_news.acquire()
         self._thread: threading.Thread | None = None
-        self._stopped = False
+        self._stopped = self._looks = False
+        """_looks: the thread looks at the pending requests again soon, though nothing wakes it."""
         _engines.add(self)
 
     def complete(
@@ -80,7 +81,8 @@ class ProgressEngine(ProgressLoop):
                 return
             group = self.group
             self._pending[request] = call, group
-            self._wake()
+            if not self._looks:
+                self._wake()
             if self._thread is None:
                 name = f"unisono messages of {group.name}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -155,11 +157,14 @@ class ProgressEngine(ProgressLoop):
     def _run(self) -> None:
         torch.set_grad_enabled(False)
         while not self._stopped:
-            news = self._no_news.acquire(timeout=_IDLE_S)
-            if news:
+            news = self._looks or self._no_news.acquire(timeout=_IDLE_S)
+            self._looks = True
+            while (before := self._all_pending()) and not self._stopped:
                 time.sleep(_GRACE_S)
-                self._finish_pending()
+                if not before.keys().isdisjoint(self._all_pending()):
+                    self._finish_pending()
             with self._pending_lock:
+                self._looks = bool(self._pending)
                 if not self._pending and not news:
                     self._thread = None
                     return

@@ -10,16 +10,16 @@ import torch
 
 from ...base.errors import ArgumentError, DTypeError, UnisonoError
 from ...base.units import hints_timeout_s
-from ...engine.mailbox import ANY_SOURCE, MessageRequest, Receive, Send
+from ...engine.mailbox import ANY_SOURCE, Receive, Send
 from ...engine.process.nested import caller
 from ...engine.tensors import make_plain
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_apart, check_list, check_root, check_tensor, shape_name
 from ..codec import decode, encode, to_tensor
-from ..work import FinishedWork, Work
-from .at_once import received_soon, sent_at_once
+from .at_once import comes_whole, received_soon, sent_at_once, usual
 from .progress_engine import progress_engine
+from .transfer import FinishedTransfer, Transfer
 
 
 def check_send(tensor: Any, dst: Any, group: Group, tag: Any) -> None:
@@ -71,78 +71,6 @@ def send_text(tensor: torch.Tensor, dst: int, tag: int) -> str:
 def receive_text(tensor: torch.Tensor | None, src: int | None, tag: int) -> str:
     """A receive as text: `recv(float32[3], src=1, tag=0)`."""
     return f"recv({shape_name(tensor) if tensor is not None else 'None'}, src={src}, tag={tag})"
-
-
-class Transfer(Work[torch.Tensor]):
-    """An `isend` or `irecv`. Its tensor must be left alone until `wait` has returned.
-
-    It goes on while no thread waits for it, but not beyond the end of this rank's function or program: so wait for it.
-    A dropped Transfer does not delay this end.
-    """
-
-    def __init__(self, group: Group, request: MessageRequest, text: Callable[[], str], timeout_s: float | None) -> None:
-        super().__init__("a message")
-        self._engine = engine = progress_engine(group)
-        self._request, self._timeout_s, self._rank = request, timeout_s, group.rank
-        self._text, self._where = text, ""
-        request.on_done = self._on_done
-        if not engine.begin(request):
-            self._where = caller()
-            engine.finish_in_background(request, self._call_text)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the tensor may change (isend) or has been written (irecv). Returns True, or raises the error.
-
-        timeout: seconds from now; None: the call's timeout_s. WaitTimeout after that, while the call goes on. Ctrl-C
-        cancels the call, as it does with `send` and `recv`.
-        """
-        if not self._done.is_set():
-            try:
-                self._engine.wait(self._request, self._call_text, self._timeout_s if timeout is None else timeout)
-            except UnisonoError:
-                raise
-            except BaseException as error:
-                self._interrupted(error)
-                raise
-        return super().wait()
-
-    def is_completed(self) -> bool:
-        """Has the call ended, with or without an error?"""
-        if not self._done.is_set():
-            try:
-                self._engine.advance(self._request)
-            except UnisonoError:  # the group has ended; its thread tells this request soon
-                return False
-        return self._done.is_set()
-
-    def source_rank(self) -> int:
-        """The rank that sent the message; waits for it."""
-        self.wait()
-        request = self._request
-        return request.source if isinstance(request, Receive) else self._rank
-
-    def _interrupted(self, error: BaseException) -> None:
-        self._engine.interrupted(self._request, self._call_text(), error)
-
-    def _call_text(self) -> str:
-        return f"{self._text()} ({self._where})"
-
-    def _on_done(self) -> None:
-        request = self._request
-        self._engine.discard(request)
-        self._finish(request.error, request.tensor if isinstance(request, Receive) else None)
-
-
-class FinishedTransfer(FinishedWork[torch.Tensor], Transfer):
-    """A Transfer that was over when it returned."""
-
-    def __init__(self, result: torch.Tensor | None, source: Any) -> None:
-        self._result, self._source = result, source
-
-    def source_rank(self) -> int:
-        """The rank that sent the message."""
-        source: int = self._source
-        return source
 
 
 def send(
@@ -244,7 +172,7 @@ def isend(
 ) -> Transfer:
     """Start a `send`; the tensor must not change until the Transfer's `wait` has returned."""
     if sent_at_once(tensor, dst, group, tag):
-        return FinishedTransfer(None, group_or_default(group).rank)
+        return FinishedTransfer(group_or_default(group).rank)
     group = group_or_default(group)
     request = send_request(tensor, dst, group, tag)
     return Transfer(group, request, lambda: f"i{send_text(tensor, dst, tag)}", timeout_s)
@@ -259,11 +187,14 @@ def irecv(
     timeout_s: float | None = None,
 ) -> Transfer:
     """Start a `recv`. The Transfer's `result()` is the tensor, its `source_rank()` the sender."""
-    if received_soon(tensor, src, group, tag, time.monotonic_ns(), 0.0):
-        return FinishedTransfer(tensor, src)
+    found = usual(tensor, src, group, tag)
     group = group_or_default(group)
-    request = receive_request(tensor, src, group, tag)
-    return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", timeout_s)
+    if found is None:
+        check_receive(tensor, src, group, tag)
+    request = Receive(tensor, ANY_SOURCE if src is None else src, tag)
+    request.entered_ns = time.monotonic_ns()
+    later = request if found is not None and comes_whole(*found[1:]) else None
+    return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", timeout_s, later=later)
 
 
 @hints_timeout_s

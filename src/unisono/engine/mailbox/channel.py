@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Callable
 from functools import cache
@@ -11,12 +12,19 @@ import numpy as np
 import torch
 
 from ..kernels import kernel
-from ..kernels.ring_buffer import CURSOR_WORDS, CursorWord, HeaderWord
+from ..kernels.ring_buffer import CAPACITY, CURSOR_WORDS, DATA, CursorWord, HeaderWord
+from ..memory.heap import Heap
 from ..tensors import ALL_DTYPES, DTYPE_CODES
 from .requests import Message, Send
 
 _DONE = int(CursorWord.DONE)
 _NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for word in HeaderWord)
+
+_RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10
+"""Powers of two. A ring fits into a second-level cache, and is too small for a heap to give its pages back to the
+system: so a message outlives its sender's group."""
+_ALL_RINGS_BYTES = 8 << 20
+"""The most for all rings of a rank, unless each ring has _LEAST_RING_BYTES."""
 
 
 class Kernels(NamedTuple):
@@ -33,6 +41,23 @@ class Kernels(NamedTuple):
 def kernels() -> Kernels:
     """Compile them, or load them from disk."""
     return Kernels(*(kernel(f"ring.{name}") for name in Kernels._fields))
+
+
+def ring_capacity(ranks: int) -> int:
+    """The bytes of each ring of a rank: one for each peer to which it sends."""
+    capacity = _RING_BYTES
+    while capacity > _LEAST_RING_BYTES and capacity * ranks > _ALL_RINGS_BYTES:
+        capacity //= 2
+    return capacity
+
+
+def new_ring(heap: Heap, capacity: int) -> torch.Tensor:
+    """An empty ring buffer. Raises OutOfMemory."""
+    ring = heap.empty((DATA + capacity,), torch.uint8)
+    address = ring.data_ptr()
+    ctypes.memset(address, 0, DATA)
+    ctypes.c_int64.from_address(address + CAPACITY).value = capacity
+    return ring
 
 
 class _Channel:
@@ -62,26 +87,26 @@ class SendChannel(_Channel):
         super().__init__(ring, peer)
         self.queue: deque[Send] = deque()
         self._shape: torch.Size | None = None
-        self._dtype: torch.dtype | None = None
+        self._dtype = -1
 
     def write(self, send: Send) -> int:
         """Write as much as fits; 1 when the message is complete."""
         tensor, words = send.tensor, self._words
         if words[_DONE] < 0:
-            self._describe(tensor.dtype, tensor.shape, tensor.nbytes)
+            self._describe(DTYPE_CODES[tensor.dtype], tensor.nbytes, tensor.shape)
             words[_TAG] = send.tag
         return self._kernels.write(self._cursor, tensor.data_ptr())
 
-    def write_whole(self, address: int, dtype: torch.dtype, shape: torch.Size, nbytes: int, tag: int) -> int:
-        """Write a message of a plain tensor at an address, if all of it fits: 1; or 0. For an empty queue."""
-        if shape != self._shape or dtype is not self._dtype:
-            self._describe(dtype, shape, nbytes)
+    def write_whole(self, address: int, dtype: int, nbytes: int, shape: torch.Size, tag: int) -> int:
+        """Write a message of a plain tensor at an address, if all of it fits: 1; or 0. dtype: its code."""
+        if shape != self._shape or dtype != self._dtype:
+            self._describe(dtype, nbytes, shape)
         return self._kernels.write_whole(self._cursor, address, tag)
 
-    def _describe(self, dtype: torch.dtype, shape: torch.Size, nbytes: int) -> None:
+    def _describe(self, dtype: int, nbytes: int, shape: torch.Size) -> None:
         """Write to the header what it says of a tensor."""
         words = self._words
-        words[_NBYTES], words[_KIND] = nbytes, DTYPE_CODES[dtype] << 8 | len(shape)
+        words[_NBYTES], words[_KIND] = nbytes, dtype << 8 | len(shape)
         for k, extent in enumerate(shape, _SHAPE):
             words[k] = extent
         self._shape, self._dtype = shape, dtype

@@ -17,18 +17,13 @@ from ..logs.rank_logs import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import copy_of, dtype_name
-from .channel import ReceiveChannel, SendChannel
+from .channel import ReceiveChannel, SendChannel, new_ring, ring_capacity
 from .far_channel import FarFrame
 from .far_ends import FarReceiveChannel, FarSendChannel
 from .poller import Poller
 from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Receive, Send
 from .streams import FarPeers
 
-_RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10
-"""Powers of two. A ring fits into a second-level cache, and is too small for a heap to give its pages back to the
-system: so a message outlives its sender's group."""
-_ALL_RINGS_BYTES = 8 << 20
-"""The most for all rings of a rank, unless each ring has _LEAST_RING_BYTES."""
 _LOAN_S, _SLOWEST, _ASK_S = 10.0, 10e6, 0.0001
 """A cancelled request waits for a carrier that has its tensor: the least limit, the bytes per second that extend it,
 and the time between two looks.
@@ -49,6 +44,7 @@ class Mailbox:
     far: the members on other hosts, or None.
     log: the log of this rank's messages.
     finished: the requests that are done; the caller empties this list.
+    later: a receive that is posted before the mailbox is used for anything but sends; mostly, it is complete by then.
     capacity: the bytes of each ring.
     most_at_once: the most bytes of a message that comes as a whole: `receive_at_once` does not take a part.
     """
@@ -70,9 +66,7 @@ class Mailbox:
         self._log, self._group = log or MessageLog(memoryview(bytearray(MESSAGE_LOG_BYTES))), arena.start
         self._written, self._arrived = [0] * arena.size, [0] * arena.size
         """How many messages have gone to each rank, and have come from each rank."""
-        self.capacity = _RING_BYTES
-        while self.capacity > _LEAST_RING_BYTES and self.capacity * self._size > _ALL_RINGS_BYTES:
-            self.capacity //= 2
+        self.capacity = ring_capacity(arena.size)
         self.most_at_once = min(PIECE_BYTES, self.capacity // 2)
         self._rings: list[torch.Tensor] = []  # peers read them as long as the mailbox lives
         self._outgoing: dict[int, SendChannel | FarSendChannel] = {}
@@ -80,6 +74,7 @@ class Mailbox:
         self._far, self._far_ranks = far, far.ranks if far else frozenset[int]()
         self._matching = MatchingQueues()
         self.finished: list[MessageRequest] = []
+        self.later: Receive | None = None
         asleep, carrier = 0 if self._far_ranks else arena.awaits_mail(rank), far.traffic.carrier.wait if far else None
         self.poller = Poller(2 * self._size, most_spins, asleep, carrier)
         for source in range(self._size):
@@ -104,14 +99,12 @@ class Mailbox:
                 if len(channel.queue) == 1:
                     self._write(request.peer)
 
-    def send_at_once(
-        self, address: int, dtype: torch.dtype, shape: torch.Size, nbytes: int, receiver: int, tag: int
-    ) -> bool:
+    def send_at_once(self, address: int, dtype: int, nbytes: int, shape: torch.Size, receiver: int, tag: int) -> bool:
         """Send a plain tensor, if a message has gone to this rank before, and all of it fits: True. Or do nothing."""
         entered_ns, channel = monotonic_ns(), self._outgoing.get(receiver)
         if channel.__class__ is not SendChannel or channel.queue:
             return False
-        if not channel.write_whole(address, dtype, shape, nbytes, tag):
+        if not channel.write_whole(address, dtype, nbytes, shape, tag):
             return False
         self._written[receiver] = place = self._written[receiver] + 1
         self._log.write(self._group, tag, entered_ns, 2 * receiver, nbytes, place, monotonic_ns())
@@ -127,6 +120,12 @@ class Mailbox:
         self._arrived[source] = place = self._arrived[source] + 1
         self._log.write(self._group, tag, entered_ns, 2 * source + 1, nbytes, place, monotonic_ns())
         return True
+
+    def settle(self) -> None:
+        """Post `later`."""
+        later, self.later = self.later, None
+        if later is not None:
+            self.submit(later)
 
     def log_waiting(self, request: MessageRequest) -> None:
         """Log a request that takes long. Others are logged when they are done."""
@@ -272,11 +271,8 @@ class Mailbox:
         if channel is None and self._far is not None and receiver in self._far_ranks:
             channel = self._outgoing[receiver] = self._far.sender(self, receiver)
         if channel is None:
-            ring = self._heap.empty((DATA + self.capacity,), torch.uint8)
-            address = ring.data_ptr()
-            ctypes.memset(address, 0, DATA)
-            ctypes.c_int64.from_address(address + CAPACITY).value = self.capacity
-            self._rings.append(ring)
+            self._rings.append(new_ring(self._heap, self.capacity))
+            address = self._rings[-1].data_ptr()
             asleep = self._arena.awaits_mail(receiver)
             channel = self._outgoing[receiver] = SendChannel(address, asleep)
             offset = address - self._arena.heap(self._rank)

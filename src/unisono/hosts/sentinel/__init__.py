@@ -9,6 +9,8 @@ from __future__ import annotations
 
 __all__ = []
 
+FIRST_S = 5.0
+"""How long a sentinel may take to be heard for the first time, at least."""
 BEAT_S = 0.25
 """The longest time between two beats, by which hosts tell each other that they live."""
 MOST_BYTES_LOCAL = 1 << 17

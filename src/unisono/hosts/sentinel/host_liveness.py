@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from . import BEAT_S
+from . import BEAT_S, FIRST_S
 
 _BEATS = 6
 """A host that has been silent for too long has missed at least this number of beats."""
-_FIRST_S = 5.0
-"""How long a host may take to be heard for the first time, at least."""
 _ALL_PAIRS = 32
 _GROW_S = 2 * BEAT_S
 """This long after the first host has been silent for too long, all hosts that are silent then are lost. So hosts behind
@@ -51,7 +49,7 @@ class Liveness:
         self._heard: dict[int, float] = {}
         self._heard_by: dict[int, dict[int, float]] = {}
         """Host -> the hosts that have said that they hear it, and until when their word counts."""
-        self._close_circle(now + max(_FIRST_S, silent_s))
+        self._close_circle(now + max(FIRST_S, silent_s))
 
     @property
     def asked(self) -> Collection[int]:

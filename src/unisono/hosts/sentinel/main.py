@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from mmap import mmap
 
-from ...base.fd_channel import listen
 from ...engine.process.alive import ending_in_words, exit_status, watch_process
 from .local_ranks import Ranks
 from .regions import Regions
@@ -68,44 +67,35 @@ class Watching:
 
 _AT_ONCE = 512
 _SOON_S = 0.005
-_BUFFER = 4 << 20
 _MOST_WORDS, _MOST_PLACES = 1000, 5
 
 
 def main(channel_fd: int, arena_fd: int) -> None:
-    """Serve a host's ranks until all have ended or left. The settings come on the channel: see `start`."""
-    if os.fork():  # so the process that has started this need not wait for its end
-        os._exit(0)
+    """Serve a host's ranks until all have ended or left. What it serves comes on the channel: see `start`."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # ranks that are asked to end may take their time; then it ends, too
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two descriptors a rank
-    with socket.socket(fileno=channel_fd) as channel, channel.makefile("rwb") as lines:
-        line = lines.readline()
-        if not line:
-            return  # the ranks have not met
-        setup = json.loads(line)
-        ranks = {rank: (pid, ticks) for rank, pid, ticks in setup["ranks"]}
-        regions = Regions(mmap(arena_fd, 0), setup["start"], sum(map(len, setup["hosts"])))
-        regions.count_own_end()
-        watching = Watching(ranks, regions)
-        udp = _udp_socket(setup["address"])
-        listener = listen(setup["name"], socket.SOCK_SEQPACKET)
-        lines.write(json.dumps([os.getpid(), *udp.getsockname()[:2]]).encode() + b"\n")
-        lines.flush()
-        # From here on, no process reads this one's output, and no process shall wait for its end.
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, sys.stderr.fileno())
-        line = lines.readline()
-    if not line:
+    with socket.socket(fileno=channel_fd) as channel:
+        _, fds, _, _ = socket.recv_fds(channel, 1, 2)
+        with channel.makefile("rb") as lines:
+            line = lines.readline()
+    if not line.endswith(b"\n"):
         return  # the ranks have not met
-    introduced = json.loads(line)
-    addresses = [(str(host), int(port)) for host, port in introduced["addresses"]]
-    machine = SentinelState(
-        setup["hosts"], setup["me"], introduced["names"], regions, time.monotonic(), setup["silent_s"]
-    )
+    setup = json.loads(line)
+    listener, udp = (socket.socket(fileno=fd) for fd in fds)
+    ranks = {rank: (pid, ticks) for rank, pid, ticks in setup["ranks"]}
+    regions = Regions(mmap(arena_fd, 0), setup["start"], sum(map(len, setup["hosts"])))
+    regions.count_own_end()
+    watching = Watching(ranks, regions)
+    addresses = [(str(host), int(port)) for host, port in setup["addresses"]]
+    machine = SentinelState(setup["hosts"], setup["me"], setup["names"], regions, time.monotonic(), setup["silent_s"])
     seal = Authenticator(bytes.fromhex(setup["secret"]), setup["me"], len(addresses))
     served = Ranks(listener, ranks)
+    served.tell(None, ["serves", os.getpid()])
+    # From here on, no process reads this one's output, and no process shall wait for its end.
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, sys.stderr.fileno())
     try:
         _Loop(machine, seal, udp, addresses, served, watching).run()
     except BaseException as error:  # noqa: BLE001  a bug: the ranks report it, because this one's output has no reader
@@ -123,16 +113,6 @@ def _last_words(error: BaseException) -> str:
         f"{os.path.basename(at.filename)}:{at.lineno} in {at.name}" for at in traceback.extract_tb(error.__traceback__)
     ]
     return f"{said[:_MOST_WORDS]} ({', '.join(reversed(places[-_MOST_PLACES:]))})"
-
-
-def _udp_socket(address: str) -> socket.socket:
-    """A socket at this address of the host only, with any port."""
-    family, kind, protocol, _, at = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
-    udp = socket.socket(family, kind, protocol)
-    udp.bind(at)
-    udp.setblocking(False)
-    udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
-    return udp
 
 
 class _Loop:

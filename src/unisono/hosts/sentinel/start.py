@@ -1,4 +1,4 @@
-"""Start a host's sentinel, tell it what it serves, and the addresses of the others."""
+"""Start a host's sentinel, and tell it what it serves."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...base.errors import InternalError
-from ...base.fd_channel import remaining
+from ...base.fd_channel import listen
+from ..addresses import resolve
 
 if TYPE_CHECKING:
     from ...engine.memory.arena import Arena
     from ...schedule import Hosts
 
 _BOOT = (
-    "import sys; channel, arena, path = sys.argv[1:]; sys.path.append(path); "
+    "import os, sys; os.fork() and os._exit(0); "  # so the process that starts it need not wait for its end
+    "channel, arena, path = sys.argv[1:]; sys.path.append(path); "
     f"from {__package__}.main import main; main(int(channel), int(arena))"
 )
-_MOST_BYTES = 1000
+_BUFFER = 4 << 20
 
 
 class Sentinel:
     """The sentinel of a host, for the process that has started it. It goes on without this process.
 
-    To make one starts its process, which takes some 30 ms until it serves: time for something else. The process ends
-    when the last rank's process has ended or closed its `Far`, and if this process ends before it has called
-    `introduce`.
+    To make one starts its process. No rank waits for it: ranks connect to a socket that this process has made, and what
+    they say waits there. The sentinel ends when the last rank's process has ended or closed its `Far`, and if this
+    process ends before it has called `serve`.
 
     arena: the memory of the host.
-
-    pid: the sentinel's process, once it serves.
-    address: host and port at which other sentinels reach it, once it serves.
     """
 
     def __init__(self, arena: Arena) -> None:
         self._channel, theirs = socket.socketpair()
-        self._start, self.pid, self.address = arena.start, 0, ("", 0)
+        self._start, self._sockets = arena.start, list[socket.socket]()
         with theirs:
             fds = (theirs.fileno(), arena.fd)
             command = [sys.executable, "-I", "-S", "-c", _BOOT, *map(str, fds), str(Path(__file__).parents[3])]
@@ -48,66 +48,70 @@ class Sentinel:
                 command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
             )
 
+    def listen(self, name: str, address: str) -> tuple[str, int]:
+        """Listen to ranks of this host at the socket `name`, and to other sentinels at this address of the host only.
+
+        Returns host and port at which other sentinels reach it. Raises InternalError if the host has no such address.
+        """
+        try:
+            family, kind, protocol, _, at = resolve(address, 0, socket.SOCK_DGRAM)[0]
+            udp = socket.socket(family, kind, protocol)
+            self._sockets = [listen(name, socket.SOCK_SEQPACKET), udp]
+            udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+            udp.setblocking(False)
+            udp.bind(at)
+        except OSError as error:
+            raise InternalError(f"the sentinel of this host cannot listen at {address}: {error}") from error
+        host, port, *_ = udp.getsockname()
+        return host, port
+
     def serve(
         self,
         hosts: Hosts,
         me: int,
         ranks: Mapping[int, tuple[int, int]],
-        address: str,
+        addresses: Sequence[tuple[str, int]],
         secret: bytes,
-        name: str,
         silent_s: float,
-        deadline: float | None = None,
+        *,
+        names: Sequence[str] = (),
     ) -> None:
-        """Wait until it serves as the sentinel of host number `me`; then it waits to be introduced.
+        """Let it serve as the sentinel of host number `me`. It must listen already.
 
-        Raises InternalError if the sentinel does not start.
+        Raises InternalError if the sentinel has not started.
 
         ranks: rank of this host -> its process and start time (`engine.process.alive.start_ticks`).
-        address: the address of this host for other hosts; the sentinel listens there only.
+        addresses: of the sentinels of all hosts, in order, its own, too.
         secret: 32 bytes that only the ranks of this job know.
-        name: the socket at which it serves the ranks of this host (see `hosts.far`).
         silent_s: how long a host may be silent.
+        names: the hosts' names for messages; by default their addresses.
         """
         setup = {
             "hosts": hosts.members, "me": me, "ranks": [[rank, *process] for rank, process in ranks.items()],
-            "start": self._start, "address": address, "secret": secret.hex(), "name": name, "silent_s": silent_s,
+            "start": self._start, "addresses": list(addresses), "secret": secret.hex(), "silent_s": silent_s,
+            "names": list(names) or [host for host, _ in addresses],
         }  # fmt: skip
-        said = b""
         try:
-            self._channel.settimeout(remaining(deadline))
+            socket.send_fds(self._channel, [b"\n"], [one.fileno() for one in self._sockets])
             self._channel.sendall(json.dumps(setup).encode() + b"\n")
-            while not said.endswith(b"\n") and (more := self._channel.recv(_MOST_BYTES)):
-                said += more
-            pid, host, port = json.loads(said)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             self.stop()
             raise InternalError(
-                f"the sentinel of host {me} ({sys.executable}), at address {address}, could not start: standard error "
-                "shows what it said"
+                f"the sentinel of host {me} ({sys.executable}) could not start: standard error shows what it said"
             ) from error
-        self._process.wait()  # the sentinel is its child
-        self.pid, self.address = pid, (host, port)
-        self._channel.settimeout(None)
-
-    def introduce(self, addresses: Sequence[tuple[str, int]], names: Sequence[str] = ()) -> None:
-        """Tell it the addresses of the sentinels of all hosts, in order, its own, too; then it begins.
-
-        names: the hosts' names for messages; by default their addresses.
-        """
-        words = {"addresses": list(addresses), "names": list(names) or [host for host, _ in addresses]}
-        try:
-            self._channel.sendall(json.dumps(words).encode() + b"\n")
-        finally:
-            self._channel.close()
+        self._close()
+        # The process that has been started ends as soon as it has made the sentinel, its child.
+        threading.Thread(target=self._process.wait, name="unisono starts a sentinel", daemon=True).start()
 
     def stop(self) -> None:
-        """End it before it has been introduced: the ranks have not met."""
-        self._channel.close()
-        if not self.pid:
-            self._process.kill()
+        """End it, unless it has been told to serve: then only wait until it has started."""
+        self._close()
         self._process.wait()
 
+    def _close(self) -> None:
+        for one in (self._channel, *self._sockets):
+            one.close()
+
     def __del__(self) -> None:
-        if hasattr(self, "_process"):
-            self.stop()  # unless it has been introduced
+        if hasattr(self, "_process") and self._channel.fileno() >= 0:
+            self.stop()

@@ -307,7 +307,7 @@ class Calls:
         """Return torch's work of a call in the background."""
         if self._together is not None:
             self._together.append(work)
-        made = (Finished if work.__class__ is FinishedWork else TorchWork)(work, tensors)
+        made = (Finished if isinstance(work, FinishedWork) else TorchWork)(work, tensors)
         if c10d._allow_inflight_collective_as_graph_input():  # noqa: SLF001  then wait_tensor(tensor) waits for it
             for tensor in tensors_in(tensors, []):
                 c10d._register_work(tensor, made)  # noqa: SLF001

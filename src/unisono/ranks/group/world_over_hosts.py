@@ -1,8 +1,8 @@
 """From a meeting to the group of all ranks of several hosts: sentinels and a carrier connect them.
 
-The sentinel takes a moment to start, and the carrier to connect: both go on at the same time. If a rank of another host
-ends while the carrier connects, or on Ctrl-C, the caller stops. Engines notice neither. So one thread connects, and the
-caller's thread waits for the sentinel, then looks.
+The sentinel takes a moment to start, and the carrier to connect: both go on at the same time. No rank waits for the
+sentinel: its sockets are there before it is. If a rank of another host ends while the carrier connects, or on Ctrl-C,
+the caller stops. Engines notice neither. So one thread connects, and the caller's thread looks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
 from ...hosts import MEANWHILE
 from ...hosts.span import Span
-from ..rendezvous.asked_store import AskedStore, at_store, complete, pause
+from ..rendezvous.asked_store import AskedStore, at_store, complete
 from ..rendezvous.meeting_member import stay_for
 from ..rendezvous.rendezvous import MeetingResult
 from ..rendezvous.rendezvous_messages import SentinelNotice, died, missing
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from ...hosts.far import Far
 
+_NOTICE = "sentinel {}"
+"""The key of a host's `SentinelNotice`."""
 _LOOK_S = 0.02
 _CAUSE_S = 1.0
 """How long to look for the reason of a failed connection, after the time for which hosts may be silent: sentinels need
@@ -143,61 +145,73 @@ class _Joining:
     """Connects the sentinels of all hosts to each other, and this rank to its own."""
 
     def __init__(self, met: MeetingResult, rank: int, store: Store, silent_s: float, deadline: float) -> None:
-        self._met, self._rank, self._store = met, rank, store
-        self._silent_s, self._deadline = silent_s, deadline
+        self._met, self._rank, self._silent_s, self._deadline = met, rank, silent_s, deadline
         self._began = time.monotonic()
         self._host = met.hosts.host_of(rank)
-        self._is_first = rank == met.hosts.members[self._host][0]
-        if self._is_first:
+        self._first = met.hosts.members[self._host][0]
+        self._store = AskedStore(store, deadline, self._check)
+        if rank == self._first:
             from ...hosts.sentinel.start import Sentinel
 
             self._sentinel = met.sentinel or Sentinel(met.arena)
+            self._name = f"unisono-{os.urandom(16).hex()}"
+            try:
+                notice = SentinelNotice(self._name, *self._sentinel.listen(self._name, met.address))
+                with self._at_store():
+                    self._store.set(_NOTICE.format(self._host), notice.text())
+            except BaseException:
+                self._store.close()
+                raise
 
     def far(self) -> Far:
         """This rank's connection to the sentinel of its host, which the first rank of the host has started."""
         from ...hosts.far import Far
 
-        if self._is_first:
-            name = self._start()
-        else:
-            name = self._said(self._host).name
-        return Far(self._met.arena, self._met.hosts, self._rank, name, self._silent_s, self._deadline)
-
-    def _start(self) -> str:
-        met, identities = self._met, self._met.identities or {}
-        name = f"unisono-{os.urandom(16).hex()}"
-        ranks = {rank: (identities[rank].pid, identities[rank].ticks) for rank in met.hosts.members[self._host]}
-        sentinel = self._sentinel
+        met = self._met
+        with closing(self._store):
+            name = self._serve() if self._rank == self._first else self._said(self._host).name
         try:
-            sentinel.serve(met.hosts, self._host, ranks, met.address, met.secret, name, self._silent_s, self._deadline)
-            self._store.set(f"sentinel {self._host}", SentinelNotice(name, *sentinel.address).text())
+            return Far(met.arena, met.hosts, self._rank, name, self._silent_s, self._deadline)
+        except ConnectionRefusedError as error:
+            raise InternalError(
+                f"the sentinel of host {self._host} has ended already: standard error shows what it said"
+            ) from error
+
+    def _serve(self) -> str:
+        met, identities = self._met, self._met.identities or {}
+        ranks = {rank: (identities[rank].pid, identities[rank].ticks) for rank in met.hosts.members[self._host]}
+        try:
             addresses = [self._said(host)[1:] for host in range(len(met.hosts.members))]
-            sentinel.introduce(addresses, met.names)
+            where = met.hosts, self._host, ranks, addresses, met.secret, self._silent_s
+            self._sentinel.serve(*where, names=met.names)
         except BaseException:
-            sentinel.stop()
+            self._sentinel.stop()
             raise
-        return name
+        return self._name
 
     def _said(self, host: int) -> SentinelNotice:
         """The notice of a host's first rank about its sentinel."""
-        key, first = f"sentinel {host}", self._met.hosts.members[host][0]
-        look = partial(self._check, first)
-        store = AskedStore(self._store, self._deadline, look)
-        waits([first], "to start the sentinel of its host", store.where)
-        with closing(store), at_store(store.where, self._rank, self._began, look):
-            while not store.check([key]):
-                if time.monotonic() > self._deadline:
-                    waited_s = time.monotonic() - self._began
-                    raise missing((first,), self._rank, waited_s, " Its host's sentinel has not come.")
-                look()
-                pause(self._began)
-            return SentinelNotice.read(store.get(key), first)
+        first = self._met.hosts.members[host][0]
+        waits([first], "to start the sentinel of its host", self._store.where)
+        with self._at_store():
+            while (said := self._store.value(_NOTICE.format(host), _LOOK_S)) is None:
+                self._look(first)
+        return SentinelNotice.read(said, first)
 
-    def _check(self, first: int) -> None:
-        """Raise PeerGone if rank `first` is on this host, and has ended."""
-        there = (self._met.identities or {}).get(first)
+    def _at_store(self) -> AbstractContextManager[None]:
+        return at_store(self._store.where, self._rank, self._began, self._check)
+
+    def _look(self, first: int) -> None:
+        """Raise if rank `first` has no more time to start its sentinel, or if this host's first rank has ended."""
+        if time.monotonic() > self._deadline:
+            raise missing((first,), self._rank, time.monotonic() - self._began, " Its host's sentinel has not come.")
+        self._check()
+
+    def _check(self) -> None:
+        """Raise PeerGone if this host's first rank has ended."""
+        there = (self._met.identities or {}).get(self._first)
         if there is not None and start_ticks(there.pid) != there.ticks:
-            raise died(first, there.pid, self._rank)
+            raise died(self._first, there.pid, self._rank)
 
 
 class Connecting:

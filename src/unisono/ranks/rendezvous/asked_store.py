@@ -13,14 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...base.errors import WaitTimeout
-from ...base.python import leave_behind
+from ...base.python import leave_behind, nap
 from ...hosts.addresses import store_place
 from .rendezvous_messages import store_closed, store_silent
 
@@ -131,7 +132,10 @@ def complete(function: Callable[[], T], future: Future[T]) -> None:
         future.set_exception(error)
 
 
-_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.05
+_LEAST_S, _MOST_S, _WAITS_S = 0.001, 0.005, 1.0
+"""The shortest limit, as to torch's stores none at all means for ever; the longest nap where a store tells nobody; and
+how long a rank waits in the store.
+"""
 
 _AT_LEAST_S = 1.0
 """How long a question may take at least, also when its time is up already."""
@@ -148,6 +152,8 @@ class AskedStore:
     def __init__(self, store: Store, deadline: float, look: Callable[[], object] = lambda: None) -> None:
         self._store, self._deadline, self._look, self._thread = store, deadline, look, Limited()
         self.where = store_place(store)
+        self._awaited, self._since = "", 0.0
+        """The key that this rank waits for, and since when."""
 
     def set(self, key: str, value: str) -> None:
         self._ask(lambda: self._store.set(key, value))
@@ -168,6 +174,29 @@ class AskedStore:
         """The value of a key that is set."""
         return self._ask(lambda: bytes(self._store.get(key)))
 
+    def value(self, key: str, limit_s: float) -> bytes | None:
+        """The value of a key, as soon as it is set; None if it is not set within this time.
+
+        A TCPStore tells a client that waits. It lets no other thread ask meanwhile, and logs each wait that ends
+        without the key: so the rank waits in the store for a second, and from then on looks when the time is up. In a
+        FileStore a wait takes whole seconds: there the rank naps and looks.
+        """
+        if key != self._awaited:
+            self._awaited, self._since = key, time.monotonic()
+        waits, limit_s = time.monotonic() < self._since + _WAITS_S, max(_LEAST_S, limit_s)
+        if not self.where:
+            waits, limit_s = False, min(limit_s, _MOST_S)
+
+        def wait() -> bytes | None:
+            if waits:
+                with suppress(RuntimeError):  # the time is up; or the store has gone, which `check` raises
+                    self._store.wait([key], timedelta(seconds=limit_s))
+            return bytes(self._store.get(key)) if self._store.check([key]) else None
+
+        if not waits:
+            nap(self._since, _LEAST_S, limit_s)
+        return self._ask(wait)
+
     def _ask(self, question: Callable[[], T]) -> T:
         def ask() -> T:
             with quiet_torch():
@@ -178,13 +207,6 @@ class AskedStore:
     def close(self) -> None:
         """Ask no more; the store stays."""
         self._thread.close()
-
-
-def pause(since: float) -> None:
-    """Let time pass before a store is asked the same question again, the more the longer it has been asked: a question
-    takes two threads a fifth of a millisecond. since: by `time.monotonic`, when it was asked first.
-    """
-    time.sleep(min(_LONGEST_PAUSE_S, max(_PAUSE_S, (time.monotonic() - since) / 20)))
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class Handover:
 
         Raises OutOfMemory if a rank has no room for the memory.
         """
-        look_at = 0.0
+        look_at = time.monotonic() + _LOOK_S
         while self.missing and time.monotonic() < deadline:
             if time.monotonic() >= look_at:
                 for rank in look(tuple(self.missing)):

@@ -13,7 +13,7 @@ from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host
-from .asked_store import AskedStore, at_store, pause
+from .asked_store import AskedStore, at_store
 from .identity import Identity, common_settings
 from .meetings import END
 from .rendezvous_messages import (
@@ -102,7 +102,6 @@ class MeetingMember:
         self._rank, self._size, self._met_at, self._why_absent = rank, size, store, why_absent
         self._start = time.monotonic()
         self._deadline = self._start + timeout_s
-        self._check_at = 0.0
         self._leads = rank == 0
         address = "" if at_socket(store) else own_address(store_host(store))
         own = Identity.mine().replace(common=common_settings(config), address=address)
@@ -211,12 +210,11 @@ class MeetingMember:
         return self._identities.get(rank) or read_identity(rank, self._get(f"rank {rank}", rank))
 
     def _get(self, key: str, teller: int) -> bytes:
-        """The value of a key, once the store has it. Polls: the `wait` of torch's stores ignores Ctrl-C."""
-        began = time.monotonic()
-        say_at = began + _SAY_S
+        """The value of a key, once the store has it."""
+        say_at = time.monotonic() + _SAY_S
         waits([teller], _TO_DO[key.partition(" ")[0]], self._where)
         with self._at_store():
-            while not self._store.check([key]):
+            while (said := self._store.value(key, min(_CHECK_S, self._deadline - time.monotonic()))) is None:
                 now = time.monotonic()
                 if now >= self._deadline:
                     absent = self._absent()
@@ -226,19 +224,16 @@ class MeetingMember:
                     if key == END:  # a rank that waits for it has written all that the others need
                         return self._leave(error)
                     raise error
-                if now >= self._check_at:
-                    self._find_next()
-                    self._check_peers(self._identities)
-                    reason = self._why_absent(teller)
-                    self._heed_the_end()
-                    self._check_at = time.monotonic() + _CHECK_S
-                    if reason:
-                        raise ArgumentError(reason)
+                self._find_next()
+                self._check_peers(self._identities)
+                reason = self._why_absent(teller)
+                self._heed_the_end()
+                if reason:
+                    raise ArgumentError(reason)
                 if self._rank == 0 and key == f"rank {teller}" and now >= say_at:
                     say_at = now + _SAY_S
                     waits(self._absent(), _TO_DO["rank"], self._where)
-                pause(began)
-            return self._store.get(key)
+            return said
 
     def _find_next(self) -> None:
         """Find the next rank that has come on this host, to see its death. So each rank has another one that watches

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...base.errors import ArgumentError
 from ...engine.memory.meeting_page import waits
-from .asked_store import AskedStore, at_store, pause
+from .asked_store import AskedStore, at_store
 from .rendezvous_messages import (
     MeetingMessage,
     MeetingNotice,
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 END = "end"
 """The key of a meeting that says how it has ended."""
 _NOTICE = "meeting"
+
+_LOOK_S, _NEXT_S = 0.05, 0.02
+"""How often a rank looks whether rank 0 may still come, and whether it has begun the next meeting."""
 
 _heard: dict[int, str] = {}
 """Rank -> the last meeting that this process has heard of as this rank."""
@@ -99,7 +102,8 @@ def _the_notice(
     details += "or waits itself, in torch's store, for a rank that has not come, or another program uses this port."
     waits((0,), "to begin the meeting", store.where)
     while True:
-        if (notice := read_notice(store)) is not None:
+        if (said := store.value(_NOTICE, min(_LOOK_S, deadline - time.monotonic()))) is not None:
+            notice = MeetingNotice.read(said)
             end = f"{notice.name}/{END}"
             if notice.job != job:
                 raise other_job(store.where, rank, job, notice)
@@ -109,11 +113,11 @@ def _the_notice(
                 return notice
             _hear_once(store, notice, rank, size, began)
             details = f" Rank 0, {notice.who}, has ended a meeting, and has not begun the next one with init()."
+            time.sleep(_NEXT_S)
         if reason := why_absent(0):
             raise ArgumentError(reason)
         if time.monotonic() >= deadline:
             raise missing((0,), rank, time.monotonic() - began, details)
-        pause(began)
 
 
 def _hear_once(store: AskedStore, notice: MeetingNotice, rank: int, size: int, began: float) -> None:

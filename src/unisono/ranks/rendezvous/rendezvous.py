@@ -8,8 +8,10 @@ Ranks do not trust the store (`rendezvous_messages`): the kernel says which proc
 (`handover`).
 """
 
+import ctypes
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING
 from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import listen
+from ...base.linux import MEMBARRIER
 from ...base.value import Value
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 
+_REGISTER_GLOBAL_EXPEDITED = 4  # of linux/membarrier.h
 _RETRY_S = 0.005
 
 _timed_out: "set[Launch]" = set()
@@ -103,12 +107,22 @@ def meet(
     """
     if size > MAX_RANKS:
         raise ArgumentError(f"a group has 1 to {MAX_RANKS} ranks, not {size}")
+    threading.Thread(target=_register_for_fences, name="unisono registers for fences", daemon=True).start()
     with meeting_page(rank, size):
         meeting = _Meeting(rank, size, store, timeout_s, config or Config.from_env(), why_absent)
         try:
             return meeting.hold()
         finally:
             meeting.close()
+
+
+def _register_for_fences() -> None:
+    """Let the fences of sleeping ranks reach this process (`engine.kernels.waiting`), if the system knows such fences.
+
+    The group registers, too. The first time, a process with several threads waits some 10 ms for the system: here the
+    ranks meet meanwhile.
+    """
+    ctypes.CDLL(None).syscall(MEMBARRIER, _REGISTER_GLOBAL_EXPEDITED, 0)
 
 
 class _Meeting(MeetingMember):

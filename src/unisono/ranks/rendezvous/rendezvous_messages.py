@@ -143,7 +143,7 @@ class MeetingNotice(Value):
 
 
 class SentinelNotice(NamedTuple):
-    """Where the sentinel of a host is. name: its socket for ranks. address, port: for other sentinels."""
+    """Where the sentinel of a host will serve. name: its socket for ranks. address, port: for other sentinels."""
 
     name: str
     address: str
@@ -155,7 +155,7 @@ class SentinelNotice(NamedTuple):
 
     @classmethod
     def read(cls, said: bytes, teller: int) -> "SentinelNotice":
-        """The notice of the rank that has started the sentinel. Raises ArgumentError if these bytes are none."""
+        """The notice of the rank that starts the sentinel. Raises ArgumentError if these bytes are none."""
         told = _json(said)
         if (
             type(told) is list

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import time
 from contextlib import suppress
 from hashlib import sha256
@@ -126,6 +127,15 @@ class SocketStore:
     def get(self, key: str) -> bytes:
         """The value of a key that is set."""
         return self._values[key].encode()
+
+    def value(self, key: str, limit_s: float) -> bytes | None:
+        """The value of a key; None if it is not set when this time is over, or when other news has come."""
+        if not self.check([key]):
+            poller = select.poll()
+            for one in (*self._peers, *(self._newcomers.sockets if self._newcomers else ())):
+                poller.register(one, select.POLLIN)
+            poller.poll(1e3 * max(0.0, limit_s))
+        return self.get(key) if self.check([key]) else None
 
     def _take_in(self) -> None:
         """Read the messages of peers. Rank 0 first lets them in, and passes their messages on."""
