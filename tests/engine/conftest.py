@@ -1,12 +1,19 @@
-"""A processor that keeps no order, for the tests of what it may show."""
+"""A processor that keeps no order, for the tests of what it may show; and mailboxes of several ranks in one process."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 
+from tests.support.far_mailboxes import FarMailboxes
+from tests.support.mailboxes import RING, Boxes
 from tests.support.weak_memory import Weak
 from unisono.engine import memory_order
+from unisono.engine.mailbox import channel as module
+from unisono.engine.mailbox import far_channel
 from unisono.engine.memory import board
+from unisono.schedule import Hosts
 
 
 @pytest.fixture
@@ -19,3 +26,23 @@ def weak(monkeypatch: pytest.MonkeyPatch) -> Weak:
     monkeypatch.setattr(board, "_SET_WORDS", 1)
     monkeypatch.setattr(board, "_PLACE_WORDS", 5)
     return made
+
+
+@pytest.fixture(params=["near", "far", "even ranks on one host, odd ones on another"])
+def boxes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Callable[[int], Boxes]]:
+    """boxes(p): a mailbox for each of p ranks, with small rings; on one host, on p, or on two."""
+    monkeypatch.setattr(module, "_RING_BYTES", RING)
+    for name, nbytes in (("WINDOW", 6 * RING), ("COPIED", 2 * RING), ("MOST_HEAD", 2 * RING)):
+        monkeypatch.setattr(far_channel, f"{name}_BYTES", nbytes)
+    made: list[FarMailboxes] = []
+
+    def make(ranks: int) -> Boxes:
+        hosts = {"near": Hosts.one(ranks), "far": Hosts.of(range(ranks))}
+        made.append(FarMailboxes(hosts.get(request.param, Hosts.of([rank % 2 for rank in range(ranks)])), prompt=True))
+        for box in made[-1].boxes:
+            box.listen_to_all()
+        return made[-1].boxes
+
+    yield make
+    for mailboxes in made:
+        mailboxes.close()

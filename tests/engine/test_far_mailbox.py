@@ -8,8 +8,8 @@ from collections import defaultdict
 import pytest
 import torch
 
-from tests.engine.test_mailbox import receive, send, values
 from tests.support.far_mailboxes import FarMailboxes, far_mailboxes
+from tests.support.mailboxes import receive, send, values
 from unisono.base.errors import InternalError, PeerFailed, PeerGone
 from unisono.base.records import Departure, DepartureKind
 from unisono.engine.mailbox import ANY_SOURCE, Receive, Send, far_channel

@@ -1,61 +1,20 @@
-"""Mailboxes of several ranks in one process, so that every interleaving of their steps can be made by hand."""
+"""Mailboxes move messages of any kind, in order, whatever the interleaving of their steps."""
 
 from __future__ import annotations
 
 import ctypes
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from tests.support.each import each
-from tests.support.far_mailboxes import FarMailboxes
-from unisono.base.errors import ArgumentError, InternalError, MessageMismatch
-from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, far_channel, requests
-from unisono.engine.mailbox import channel as module
+from tests.support.mailboxes import RING, Boxes, receive, run, send, values
+from unisono.base.errors import InternalError, MessageMismatch
+from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, requests
 from unisono.engine.tensors import DTYPE_CODES
-from unisono.schedule import Hosts
-
-RING = 4096
-Boxes = list[Mailbox]
-
-
-@pytest.fixture(params=["near", "far", "even ranks on one host, odd ones on another"])
-def boxes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Callable[[int], Boxes]]:
-    """boxes(p): a mailbox for each of p ranks, with small rings; on one host, on p, or on two."""
-    monkeypatch.setattr(module, "_RING_BYTES", RING)
-    for name, nbytes in (("WINDOW", 6 * RING), ("COPIED", 2 * RING), ("MOST_HEAD", 2 * RING)):
-        monkeypatch.setattr(far_channel, f"{name}_BYTES", nbytes)
-    made: list[FarMailboxes] = []
-
-    def make(ranks: int) -> Boxes:
-        hosts = {"near": Hosts.one(ranks), "far": Hosts.of(range(ranks))}
-        made.append(FarMailboxes(hosts.get(request.param, Hosts.of([rank % 2 for rank in range(ranks)])), prompt=True))
-        for box in made[-1].boxes:
-            box.listen_to_all()
-        return made[-1].boxes
-
-    yield make
-    for mailboxes in made:
-        mailboxes.close()
-
-
-def values(count: int, seed: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    return (torch.arange(count) * 7 + seed * 1_000_003).to(dtype)
-
-
-def send(box: Mailbox, tensor: torch.Tensor, to: int, tag: int = 0) -> Send:
-    request = Send(tensor, to, tag)
-    box.submit(request)
-    return request
-
-
-def receive(box: Mailbox, tensor: torch.Tensor | None, source: int, tag: int = 0) -> Receive:
-    request = Receive(tensor, source, tag)
-    box.submit(request)
-    return request
 
 
 def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> bool:
@@ -64,12 +23,6 @@ def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> bool:
 
 def received_at_once(box: Mailbox, tensor: torch.Tensor, source: int, tag: int) -> bool:
     return box.receive_at_once(tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes, source, tag, 1)
-
-
-def run(*boxes: Mailbox) -> None:
-    """Let them move all that there is."""
-    while sum(box.progress() for box in boxes):
-        pass
 
 
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
@@ -275,85 +228,6 @@ def test_what_torch_refuses_to_write_fails_that_receive_only(
     run(a, b)
     assert isinstance(refused.error, RuntimeError)
     assert torch.equal(fine.tensor, values(3, 1))
-
-
-@pytest.mark.parametrize("boxes", ["near"], indirect=True)
-def test_a_withdrawn_receive_loses_nothing(boxes: Callable[[int], Boxes]) -> None:
-    a, b = boxes(2)
-    target = torch.empty(5000, dtype=torch.int64)
-    waiting = receive(b, target, 0)
-    b.cancel(waiting)
-    send(a, values(5000), 1)
-    begun = receive(b, target, 0)
-    b.progress()
-    a.progress()
-    b.progress()
-    assert begun.message is not None, "it is in the midst of coming"
-    b.cancel(begun)
-    target.zero_()
-    send(a, values(2, 2), 1)
-    run(a, b)
-    assert not waiting.done
-    assert not begun.done
-    assert (target == 0).all()
-    assert torch.equal(receive(b, None, 0).tensor, values(5000))
-    assert torch.equal(receive(b, None, 0).tensor, values(2, 2))
-
-
-@pytest.mark.parametrize("boxes", ["near"], indirect=True)
-def test_the_message_of_a_withdrawn_receive_goes_to_the_one_that_waits_behind_it(boxes: Callable[[int], Boxes]) -> None:
-    a, b = boxes(2)
-    first, second = receive(b, torch.empty(5000, dtype=torch.int64), 0), receive(b, None, ANY_SOURCE)
-    send(a, values(5000), 1)
-    while first.message is None:
-        assert b.progress() or a.progress()
-    b.cancel(first)
-    send(a, values(2, 2), 1)
-    run(a, b)
-    taken = first if first.done else second
-    assert torch.equal(taken.tensor, values(5000))
-    assert torch.equal((second if first.done else receive(b, None, 0)).tensor, values(2, 2))
-
-
-def test_a_receive_withdrawn_from_what_had_come_in_part_leaves_it_to_the_next(boxes: Callable[[int], Boxes]) -> None:
-    a, b = boxes(2)
-    send(a, values(5000), 1)
-    b.progress()
-    late = receive(b, torch.empty(5000, dtype=torch.int64), 0)
-    b.cancel(late)
-    run(a, b)
-    assert not late.done
-    assert torch.equal(receive(b, None, 0).tensor, values(5000))
-
-
-def test_a_withdrawn_send_is_not_sent_or_goes_on_without_its_tensor(boxes: Callable[[int], Boxes]) -> None:
-    a, b = boxes(2)
-    tensors = [values(5000, k) for k in range(3)]
-    sent = [send(a, tensor, 1) for tensor in tensors]
-    assert a.cancel(sent[1]) is None
-    rest = a.cancel(sent[0])
-    assert rest is not None
-    tensors[0].zero_()
-    run(a, b)
-    assert [request.done for request in sent] == [False, False, True]
-    assert rest.done
-    assert torch.equal(receive(b, None, 0).tensor, values(5000, 0))
-    assert torch.equal(receive(b, None, 0).tensor, values(5000, 2))
-
-
-def test_failed_requests_hear_why_once(boxes: Callable[[int], Boxes]) -> None:
-    a, b = boxes(2)
-    error, later = ArgumentError("one"), ArgumentError("two")
-    requests = [receive(a, None, 1), send(a, values(5000), 1), send(a, values(5000), 1)]
-    for request in requests:
-        a.fail(request, error)
-        a.fail(request, later)
-        assert request.done
-        assert request.error is error
-    assert a.finished == requests
-    run(a, b)
-    assert torch.equal(receive(b, None, 0).tensor, values(5000)), "what had begun"
-    assert not receive(b, None, 0).done
 
 
 def test_what_nobody_received_is_listed(boxes: Callable[[int], Boxes]) -> None:

@@ -7,8 +7,8 @@ import gc
 import torch
 
 from tests.engine.test_far_mailbox import run
-from tests.engine.test_mailbox import receive, send, values
 from tests.support.far_mailboxes import FarMailboxes, far_mailboxes
+from tests.support.mailboxes import receive, send, values
 
 
 def test_what_a_group_has_sent_outlives_it() -> None:
