@@ -28,7 +28,10 @@ from tests.aarch64.system import PYTHON, Missing, System
 ROOT = Path(__file__).parents[2]
 TESTS = (
     *("tests/quick/test_calls.py", "tests/integrations/torch/test_calls.py", "tests/ranks/group/test_survivors.py"),
-    *(f"tests/engine/test_{name}.py" for name in ("arena", "board", "custom_ops", "mailbox", "reducers", "waiting")),
+    *(
+        f"tests/engine/test_{name}.py"
+        for name in ("arena", "board", "custom_ops", "mailbox", "withdrawn_messages", "reducers", "waiting")
+    ),
 )
 """Calls, with the backend of torch.distributed, too; ranks that die, and the agreement of the others; and what the
 engine's parts do. Tables are proved by the same Python everywhere."""
