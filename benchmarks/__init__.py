@@ -6,7 +6,6 @@ python -m benchmarks.supported_calls  what each library does with every call, dt
 python -m benchmarks.small_calls      what small calls cost, alone and coalesced
 python -m benchmarks.busy             ranks beside processes that compute, late ranks, steps of a server; beside Gloo
 python -m benchmarks.first_call       the first call of a fresh process by part, beside Gloo (`make bench-first-call`)
-python -m benchmarks.leaks            what a thousand worlds leave (`make leaks`)
 python -m benchmarks.chaos            every fault at every row, then faults in live ranks (`make chaos`)
 python -m benchmarks.faults           the same faults over our backend and Gloo (`make faults`)
 python -m benchmarks.faults.watched   faults in groups of Gloo, watched and not (`make faults`)
