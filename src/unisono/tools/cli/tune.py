@@ -23,8 +23,7 @@ from ...schedule.algorithms import CATALOGUE
 from ...schedule.choose import is_oversubscribed, one_shot_limit, one_shot_product
 from ...schedule.choose.lane_limits import MOST
 from ...schedule.simulate import Timed, calibrate, trusted
-from ..machine.checks import check_load
-from ..machine.probes import look_at_load
+from ..machine.checks import check_load, look_at_load
 from .shared.printing import compile_first, console, date, plain_table, processors, progress
 from .shared.timed_calls import Trial, measure, quietest
 
