@@ -115,8 +115,7 @@ def _measure(hosts: Hosts, names: Mapping[int, str], seconds: float) -> list[_Ce
 
 
 def _table(cells: Sequence[_Cell]) -> Table:
-    table = plain_table()
-    table.add_column("call")
+    table = plain_table("call")
     for column in ("size", *ENGINES):
         table.add_column(column, justify="right")
     table.add_column("unisono is")

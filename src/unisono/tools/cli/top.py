@@ -114,9 +114,7 @@ def frame(before: Snapshot, after: Snapshot) -> dict[str, Any]:
 
 
 def _list_jobs() -> None:
-    table = plain_table()
-    for name in ("process", "ranks", "command"):
-        table.add_column(name)
+    table = plain_table("process", "ranks", "command")
     for job in find_jobs():
         try:
             with attached(job) as arena:

@@ -213,9 +213,7 @@ def tune(
     out.print(f"{processor()}, {processors()} processors · unisono {unisono.__version__} · {today}\n")
     if busy.level != "ok":
         out.print(f"[bold]Measured while {busy.says}.[/]\n", soft_wrap=True)
-    table = plain_table()
-    for column in ("setting", "default", "measured", "what it is"):
-        table.add_column(column)
+    table = plain_table("setting", "default", "measured", "what it is")
     for name, setting in SETTINGS.items():
         if name in found:
             figures = (format_bytes(getattr(config, name)) for config in (default, default.replace(**found)))

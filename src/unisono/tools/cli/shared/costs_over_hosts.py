@@ -116,9 +116,7 @@ def level_costs(
         exact = share(fraction, n if by_host else hosts.ranks)
         return exact if exact == "0" else f"{exact} = {format_bytes(fraction * parse_bytes(size), size)}"
 
-    table = plain_table()
-    for column in ("", "inside a host", "between hosts", "lower bound"):
-        table.add_column(column)
+    table = plain_table("", "inside a host", "between hosts", "lower bound")
     table.add_row("rounds", f"{found.inside}", f"{found.between}", f"{bounds.rounds}")
     if collective != "barrier":
         sides = (("leaves", found.leaves, bounds.leaves), ("enters", found.enters, bounds.enters))
