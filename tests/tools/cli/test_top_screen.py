@@ -32,7 +32,7 @@ class Screen:
     def __init__(self, pid: int) -> None:
         self.master, slave = pty.openpty()
         self.resize(40, 120, slave)
-        words = [sys.executable, "-c", PROGRAM, "top", str(pid), "--every", "0.2"]
+        words = [sys.executable, "-c", PROGRAM, "top", str(pid)]
         environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
         environ = {name: value for name, value in environ.items() if value or name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(

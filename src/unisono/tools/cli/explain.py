@@ -190,9 +190,6 @@ def explain(
         bool, typer.Option("--measure", help="Start ranks here, and time the call by each algorithm there is.")
     ] = False,
     rounds: Annotated[bool, typer.Option(help="Show the rounds, one by one.")] = True,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="Make and prove the whole table, however large it is.")
-    ] = False,
 ) -> None:
     """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds.
 
@@ -207,7 +204,7 @@ def explain(
     if measure and places and places.spans:
         raise ArgumentError("--measure is for ranks of this host: leave out --hosts")
     if call:
-        _explain_call(call, nbytes, whole, rounds)
+        _explain_call(call, nbytes, rounds)
         return
     if rails or link:
         raise ArgumentError("--rails and --link are for collectives over several hosts: add --hosts, such as 4x8")
@@ -226,7 +223,7 @@ def explain(
         grid = paint(text(table, width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES))
     try:
         with progress(f"proving {title} for {plural(ranks, 'rank')}"):
-            found = facts(target, whole)
+            found = facts(target)
     except AlgorithmError:
         out.print(grid, soft_wrap=True, end="")  # the grid shows where the table goes wrong
         raise
@@ -266,7 +263,7 @@ def _here(target: Target, nbytes: int, measure: bool) -> None:
         out.print("[dim]unisono tune measures what predictions are made of[/]\n")
 
 
-def _explain_call(found: OverHosts, nbytes: str, whole: bool, rounds: bool) -> None:
+def _explain_call(found: OverHosts, nbytes: str, rounds: bool) -> None:
     """Explain a call over hosts. nbytes: the size of the vector, as the user gave it."""
     call, length, out = found.call, parse_bytes(nbytes), console()
     hosts, kind = call.hosts, call.collective
@@ -279,7 +276,7 @@ def _explain_call(found: OverHosts, nbytes: str, whole: bool, rounds: bool) -> N
         show(0, "counting")
         moved = call.levels()
         show(1, "proving")
-        proof, parts = prove_call(call, whole)
+        proof, parts = prove_call(call)
         show(2, "which hosts hear of which")
         heard = call.heard()
     out.print(level_costs(kind, hosts, call.root, moved, nbytes, times_of(found, moved, length)))

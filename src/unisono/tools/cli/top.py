@@ -27,7 +27,7 @@ from .shared.printing import console, plain_table
 
 _PATIENCE_NS = 200_000_000
 """How long ranks may wait before `top` shows for which rank. All calls wait a little."""
-_FIRST_S = 0.25
+_FIRST_S, _EVERY_S = 0.25, 1.0
 _PROGRAM = 40
 """The most characters that are shown of a program on a command line."""
 _FORK_SERVER = "unisono.ranks.launch.fork_server"
@@ -37,20 +37,17 @@ def top(
     pid: Annotated[int | None, typer.Argument(help="A process of the job; without it, the only job there is.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Print what is seen now, and leave.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON; with --once, one object, otherwise lines.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 1.0,
 ) -> None:
     """Show what the ranks of a running job do: which compute, which wait in which call for which ranks, and how fast.
 
     The job needs no code for it and is not slowed: the command reads its shared memory. Only the user who runs the job
     can look. On a terminal it looks again and again, until Ctrl-C; `unisono doctor` shows Python stacks.
     """
-    if every <= 0:
-        raise ArgumentError(f"--every {every:g}: give a number of seconds above 0")
     if pid is None and len(find_jobs()) > 1 and not as_json:
         _list_jobs()
         return
     with attached(the_job(pid)) as arena:
-        looks = _looks(arena, every)
+        looks = _looks(arena)
         if as_json:
             for look in looks:
                 print(json.dumps(frame(*look)), flush=True)
@@ -62,14 +59,14 @@ def top(
             _watch(looks)
 
 
-def _looks(arena: Arena, every: float) -> Iterator[tuple[Snapshot, Snapshot]]:
+def _looks(arena: Arena) -> Iterator[tuple[Snapshot, Snapshot]]:
     """Each look, with the one before it, until all ranks have ended."""
     before = snapshot(arena, _PATIENCE_NS)
-    time.sleep(min(every, _FIRST_S))
+    time.sleep(_FIRST_S)
     after = snapshot(arena, _PATIENCE_NS)
     yield before, after
     while not all(rank.gone for rank in after.ranks):
-        time.sleep(every)
+        time.sleep(_EVERY_S)
         before, after = after, snapshot(arena, _PATIENCE_NS)
         yield before, after
 

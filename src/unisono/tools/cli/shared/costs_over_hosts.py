@@ -96,10 +96,10 @@ def find_call(
     return OverHosts(form.make(collective, hosts, root), rails or usual, why, config.link, only)
 
 
-def prove_call(call: HierarchicalTable, whole: bool = False) -> tuple[Facts, tuple[Proof, ...]]:
-    """The proof of a call, and the proofs of its parts if it was proved by parts. whole: prove the whole table."""
+def prove_call(call: HierarchicalTable) -> tuple[Facts, tuple[Proof, ...]]:
+    """The proof of a call, and the proofs of its parts if it was proved by parts."""
     begin = time.perf_counter()
-    if whole or call.hosts.ranks <= MOST_EXACT:
+    if call.hosts.ranks <= MOST_EXACT:
         return Facts(None, prove(call.schedule()), time.perf_counter() - begin), ()
     proof, parts = prove_by_parts(call)
     return Facts(None, proof, time.perf_counter() - begin), parts
