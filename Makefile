@@ -31,7 +31,7 @@ help:
 	@echo "make fuzz-faults   the same with deaths, stops and aborts at random moments, and bad networks between hosts"
 	@echo "make bench-serving   steps of a server that decodes, our backend beside Gloo, on one host and several: some minutes"
 	@echo "make chaos   every fault at every row, and faults in live ranks: some minutes"
-	@echo "make faults  the same faults over our backend and over Gloo: half an hour"
+	@echo "make faults  faults in groups of Gloo, watched and not"
 	@echo "make kills   ten minutes of training with random kills, then the same without: are the losses equal?"
 	@echo "make host-faults   faults of ranks, hosts and links, in network namespaces: half an hour; needs root and iproute2"
 	@echo "make bench-hosts   collectives over hosts in network namespaces beside Gloo; needs root and iproute2"
@@ -147,7 +147,6 @@ chaos: $(VENV)/ready
 	$(BIN)/python -m benchmarks.chaos --output benchmarks/results/{vendor}_chaos.md
 
 faults: $(VENV)/ready
-	$(BIN)/python -m benchmarks.faults --output benchmarks/results/{vendor}_faults.md
 	$(BIN)/python -m benchmarks.faults.watched --output benchmarks/results/{vendor}_watched.md
 
 kills: $(VENV)/ready
