@@ -61,8 +61,9 @@ def init(
         )
     launch = detect(os.environ, rank, size)
     config = config or Config.from_env()
-    end = time.monotonic() + (config.timeout_s if limit_s is None else limit_s)
-    with meeting_page(launch.rank, launch.size):
+    limit_s = config.timeout_s if limit_s is None else limit_s
+    end = time.monotonic() + limit_s
+    with meeting_page(launch.rank, launch.size, limit_s, config.stall_warning_s):
         if launch.size == 1:
             met = MeetingResult(Arena.create(1, config), Hosts.one(1))
         else:
