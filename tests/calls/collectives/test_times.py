@@ -19,7 +19,7 @@ NONE = {
     "text": ("x", DTypeError, ": expected seconds or a timedelta, got str"),
     "list": ([1.0], DTypeError, ": expected seconds or a timedelta, got list"),
     "truth": (True, DTypeError, ": expected seconds or a timedelta, got bool"),
-    "negative timedelta": (timedelta(seconds=-2), ArgumentError, "=-2.0: give seconds"),
+    "negative timedelta": (timedelta(seconds=-2), ArgumentError, "=-2: give seconds"),
 }
 
 
