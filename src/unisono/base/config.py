@@ -201,7 +201,10 @@ class Config(Value):
         """
         for name in settings.keys() & SETTINGS.keys():
             if SETTINGS[name].unit == "seconds":
-                settings[name] = seconds(settings[name], name)
+                try:
+                    settings[name] = seconds(settings[name], name)
+                except ArgumentError as error:
+                    raise ArgumentError(f"{error} ({environment_name(name)})") from None
         super().__init__(**settings)
         if not 0.5 <= self.host_silence_s < math.inf:
             raise ArgumentError(
