@@ -6,23 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.tools.cli.test_explain import say
 from unisono.base.config import Config
 from unisono.base.link import Link
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
 from unisono.schedule.choose.over_hosts import choose_spanning
 from unisono.schedule.draw import html, svg, text
-from unisono.tools.cli import app
 from unisono.tools.cli.shared.costs_over_hosts import find_call, part_rows, prove_call
-
-
-def say(*arguments: str, fails: int = 0) -> str:
-    """What the command prints; on failure, its one line of error."""
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == fails, result.output + result.stderr
-    return result.stderr if fails else result.stdout
 
 
 def test_explain_says_what_leaves_a_host_beside_the_bound_and_how_long_it_takes() -> None:
