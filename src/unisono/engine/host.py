@@ -67,7 +67,7 @@ def interpreter(*, logs_rows: bool = False) -> Callable[[int, int, int, int], in
     names = ("interpret.recording_run",) if logs_rows else _KERNELS
     if sys.stderr.isatty() and not all(unit(name).on_disk for name in names):
         what = "the kernel that logs rounds" if logs_rows else "its kernel"
-        print(f"unisono: compiling {what}, once per installation ...", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"unisono: compiling {what}, once per installation: some ten seconds ...", file=sys.stderr, flush=True)  # noqa: T201
     run, *_ = map(kernel, names)
     return run
 
