@@ -20,7 +20,7 @@ import torch
 import unisono
 from tests.support.engine_in_process import combine_kernel
 from tests.support.execute import execute
-from tests.support.message_runs import combined, cut, elements, tag
+from tests.support.message_runs import combined, cut, elements, exchange_of, tag
 from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
@@ -31,7 +31,7 @@ from unisono.engine.reducers import combine_address
 from unisono.engine.tensors import dtype_name
 from unisono.hosts.carriers.gloo import GlooCarrier
 from unisono.hosts.carriers.ucx import UcxCarrier
-from unisono.hosts.messages import Exchange, lower, nap
+from unisono.hosts.messages import lower, nap
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule import Y
 from unisono.schedule.algorithms import CATALOGUE
@@ -109,7 +109,7 @@ def test_all_collectives(kind: Kind, worlds: Worlds, size: int, tmp_path: Path) 
                 n = elements(schedule, wanted)
                 inputs = [np.arange(n, dtype=np.int64) * (rank + 3) % 65_521 for rank in range(size)]
                 given, y = torch.tensor(inputs[me]), torch.zeros(n, dtype=torch.int64)
-                exchange = Exchange(
+                exchange = exchange_of(
                     carrier,
                     program,
                     range(size),
@@ -144,7 +144,7 @@ def test_types(kind: Kind, worlds: Worlds, dtype: torch.dtype, tmp_path: Path) -
         for call, n in enumerate((1, 5, 500_000)):
             given = (torch.arange(n) % 7 + me).to(dtype)
             kept, final = torch.empty_like(given), torch.zeros_like(given)
-            exchange = Exchange(
+            exchange = exchange_of(
                 carrier,
                 program,
                 range(3),
@@ -157,7 +157,7 @@ def test_types(kind: Kind, worlds: Worlds, dtype: torch.dtype, tmp_path: Path) -
             )
             for again in range(3):
                 if again:
-                    exchange.again(call + 1 + 3 * again)
+                    exchange.begin(call + 1 + 3 * again)
                 wait(exchange.advance)
                 wait(exchange.finish_sends)
                 assert given.equal((torch.arange(n) % 7 + me).to(dtype))
@@ -198,7 +198,7 @@ def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(
         for name in ("all_reduce.circulant", "broadcast.linear"):
             schedule = CATALOGUE[name].schedule(2)
             chunks, combine = cut(torch.ones(1000), schedule.chunks), combine_address("float32", "sum", last=False)
-            exchange = Exchange(carrier, lower(schedule)[me], range(2), chunks, combine, 1 + me, tag)
+            exchange = exchange_of(carrier, lower(schedule)[me], range(2), chunks, combine, 1 + me, tag)
             exchange.advance()
             exchange.give_up()
         unisono.barrier()
