@@ -256,9 +256,7 @@ def _program(table: _Table, rank: int, letters: list[list[_Letter]], writes: lis
                 rows.append(MessageRow(MOVE, len(writings)))
                 writings.append(_writing(table, k, number, write))
     ends = {writing.place[:2]: writing.place.where for writing in writings if writing.place.buffer != T}
-    return MessageProgram(
-        rank, table.schedule.ranks, table.schedule.chunks, len(letters), messages, tuple(writings), tuple(rows), ends
-    )
+    return MessageProgram(rank, messages, tuple(writings), tuple(rows), ends)
 
 
 def _message(table: _Table, rank: int, letter: _Letter) -> TableMessage:

@@ -90,15 +90,10 @@ class Writing(NamedTuple):
 class MessageProgram(NamedTuple):
     """The program of one rank.
 
-    ranks: the number of the table's ranks.
-    rounds: the number of the table's rounds.
     ends: (buffer, chunk) -> KEPT or FINAL: where the slots of X and Y that this rank writes are in the end.
     """
 
     rank: int
-    ranks: int
-    chunks: int
-    rounds: int
     messages: tuple[TableMessage, ...]
     writings: tuple[Writing, ...]
     rows: tuple[MessageRow, ...]
