@@ -8,6 +8,7 @@ from enum import Enum
 from functools import partial
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +16,12 @@ import torch
 from tests.support.engine_in_process import EngineInProcess, combine_kernel
 from tests.support.execute import even_bounds, execute
 from tests.support.in_process_carrier import InProcessCarrier, Wires
+from unisono.engine.carrier import Carrier
 from unisono.engine.compile.program import StateWord
 from unisono.engine.logs.rank_logs import LoggedRow, RowLog, RowLogWord
-from unisono.hosts.messages import Exchange, Journal, MessageProgram
-from unisono.hosts.messages.message_program import FINAL
-from unisono.schedule import BLOCKED, Schedule, X, Y
+from unisono.hosts.messages import Bytes, Exchange, Journal, MessageProgram, Room
+from unisono.hosts.messages.message_program import FINAL, GIVEN, KEPT, ChunkPlace
+from unisono.schedule import BLOCKED, Schedule, T, X, Y
 
 _SALT = 7
 
@@ -43,6 +45,42 @@ def cut(vector: torch.Tensor, chunks: int) -> list[torch.Tensor]:
     """The chunks of a vector."""
     bounds = even_bounds(len(vector), chunks).tolist()
     return [vector[a:b] for a, b in pairwise(bounds)]
+
+
+def exchange_of(
+    carrier: Carrier,
+    program: MessageProgram,
+    peers: Sequence[int],
+    chunks: Sequence[torch.Tensor],
+    kernel: int,
+    number: int,
+    tag: Any,
+    *,
+    y: Sequence[torch.Tensor] = (),
+    given: Sequence[torch.Tensor] | None = None,
+    final: Sequence[torch.Tensor] | None = None,
+    **more: Any,
+) -> Exchange:
+    """An exchange on tensors. Its messages keep them.
+
+    chunks, y: the chunks of buffers X and Y, also of the input and of results, if these have no others.
+    kernel: the address of the combine kernel; 0: none.
+    """
+    room, places = Room(), dict[ChunkPlace, Bytes]()
+    vars(room)["tensors"] = chunks, y, given, final
+    for buffer, kept in ((X, chunks), (Y, y)):
+        for where, others in ((KEPT, None), (GIVEN, given if buffer == X else None), (FINAL, final)):
+            for chunk, tensor in enumerate(kept if others is None else others):
+                places[ChunkPlace(buffer, chunk, where)] = span_of(tensor)
+    for chunk, tensor in enumerate(chunks):
+        places[ChunkPlace(T, chunk, KEPT)] = room.take(tensor.nbytes)
+    combine = (kernel, chunks[0].dtype.itemsize) if kernel else None
+    return Exchange(carrier, program, peers, places, combine, number, tag, room=room, **more)
+
+
+def span_of(tensor: torch.Tensor) -> Bytes:
+    """Where a tensor lies."""
+    return Bytes(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
 
 
 class Layout(Enum):
@@ -132,7 +170,7 @@ def run_messages(
 
     def exchange(rank: int) -> Exchange:
         place = places[rank]
-        return Exchange(
+        return exchange_of(
             carriers[rank],
             programs[rank],
             [rank + _SALT for rank in range(p)],
@@ -153,7 +191,7 @@ def run_messages(
             values = [(vector + call) % 65_521 for vector in values]
             for rank, place in enumerate(places):
                 place.given.copy_(torch.from_numpy(values[rank]))
-                exchanges[rank].again(call + 1)
+                exchanges[rank].begin(call + 1)
         _finish(exchanges, wires, random)
         assert wires.unmet == 0 or (persistent and wires.untaken == 0)
         _check(schedule, programs, places, values)

@@ -72,12 +72,13 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     return as_bits(tensor.detach()).clone().view(tensor.dtype)
 
 
-def tensor_at(address: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """A flat tensor of `count` elements at an address. It does not keep the memory alive."""
+def tensor_at(address: int, count: int, dtype: torch.dtype, *, owner: object = None) -> torch.Tensor:
+    """A flat tensor of `count` elements at an address. It keeps the owner alive, which has the memory."""
     dtype = torch.uint8 if dtype in _ONLY_BITS else dtype
     if not count:
         return torch.empty(0, dtype=dtype, device="cpu")
-    memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    memory: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    memory.owner = owner
     return torch.frombuffer(memory, dtype=dtype)
 
 

@@ -70,7 +70,7 @@ class Span:
         self.resources: dict[Any, Any] = {}
         """Owner -> what it keeps from one call to the next."""
         self.kept: dict[Any, Any] = {}
-        """The steps of calls that may be made again."""
+        """For calls with even and with odd numbers: their memory, and the steps of calls that may be made again."""
         self.news, self.seen = far.news, 0
 
     @property
@@ -131,8 +131,8 @@ class Span:
         """
         if self.local is not None:
             self.local.close()
-        for steps in self.kept.values():
-            steps.close()
+        for turn in self.kept.values():
+            turn.close()
         self.kept.clear()
         self.resources.clear()
         if whole:

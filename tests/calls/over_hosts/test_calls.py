@@ -252,7 +252,6 @@ FILES = {
     "engine/host.py",
     "engine/logs/rank_logs.py",
     "hosts/messages/exchange.py",
-    "hosts/messages/leg_tape.py",
     "hosts/span.py",
     "ranks/group/group.py",
 }

@@ -20,7 +20,7 @@ import torch
 import unisono
 from tests.support.engine_in_process import combine_kernel
 from tests.support.execute import execute
-from tests.support.message_runs import combined, cut, elements, tag
+from tests.support.message_runs import combined, cut, elements, exchange_of, tag
 from tests.support.on_ranks import in_world
 from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
@@ -32,7 +32,7 @@ from unisono.engine.reducers import combine_address
 from unisono.engine.tensors import dtype_name
 from unisono.hosts.carriers.gloo import GlooCarrier
 from unisono.hosts.carriers.ucx import UcxCarrier
-from unisono.hosts.messages import Exchange, lower, nap
+from unisono.hosts.messages import lower, nap
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule import Y
 from unisono.schedule.algorithms import CATALOGUE
@@ -110,7 +110,7 @@ def test_all_collectives(kind: Kind, size: int, tmp_path: Path) -> int:
             n = elements(schedule, wanted)
             inputs = [np.arange(n, dtype=np.int64) * (rank + 3) % 65_521 for rank in range(size)]
             given, y = torch.tensor(inputs[me]), torch.zeros(n, dtype=torch.int64)
-            exchange = Exchange(
+            exchange = exchange_of(
                 carrier,
                 program,
                 range(size),
@@ -143,7 +143,7 @@ def test_types(kind: Kind, dtype: torch.dtype, tmp_path: Path) -> None:
     for call, n in enumerate((1, 5, 500_000)):
         given = (torch.arange(n) % 7 + me).to(dtype)
         kept, final = torch.empty_like(given), torch.zeros_like(given)
-        exchange = Exchange(
+        exchange = exchange_of(
             carrier,
             program,
             range(3),
@@ -156,7 +156,7 @@ def test_types(kind: Kind, dtype: torch.dtype, tmp_path: Path) -> None:
         )
         for again in range(3):
             if again:
-                exchange.again(call + 1 + 3 * again)
+                exchange.begin(call + 1 + 3 * again)
             wait(exchange.advance)
             wait(exchange.finish_sends)
             assert given.equal((torch.arange(n) % 7 + me).to(dtype))
@@ -190,7 +190,7 @@ def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(kind: Kind,
     for name in ("all_reduce.circulant", "broadcast.linear"):
         schedule = CATALOGUE[name].schedule(2)
         chunks, combine = cut(torch.ones(1000), schedule.chunks), combine_address("float32", "sum", last=False)
-        exchange = Exchange(carrier, lower(schedule)[me], range(2), chunks, combine, 1 + me, tag)
+        exchange = exchange_of(carrier, lower(schedule)[me], range(2), chunks, combine, 1 + me, tag)
         exchange.advance()
         exchange.give_up()
     unisono.barrier()

@@ -16,7 +16,8 @@ LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
 
 SCRIPT = """
 import sys, threading, torch
-from unisono.hosts.messages import Exchange, lower, message_memory as memory, nap
+from unisono.hosts.messages import Exchange, Bytes, lower, nap
+from unisono.hosts.messages.message_program import FINAL, GIVEN, KEPT, ChunkPlace
 from unisono import CATALOGUE
 from unisono.engine.carrier import Lost
 from unisono.engine.reducers import combine_address
@@ -25,8 +26,12 @@ from unisono.hosts.carriers.mpi_messages import MpiCarrier
 carrier = MpiCarrier()
 rank, size = carrier.rank, carrier.size
 
-def chunks(vector, n):
-    return [vector[len(vector) * c // n : len(vector) * (c + 1) // n] for c in range(n)]
+def places(vector, n):
+    start, ends = vector.data_ptr(), [8 * (len(vector) * c // n) for c in range(n + 1)]
+    return {
+        ChunkPlace(0, c, where): Bytes(start + ends[c], start + ends[c + 1])
+        for c in range(n) for where in (GIVEN, KEPT, FINAL)
+    }
 
 def until(condition):
     while not condition():
@@ -37,8 +42,8 @@ for call, (name, elements) in enumerate(calls):
     schedule = CATALOGUE["all_reduce." + name].schedule(size)
     vector = torch.arange(elements, dtype=torch.float64) + rank
     exchange = Exchange(
-        carrier, lower(schedule)[rank], range(size), chunks(vector, schedule.chunks),
-        combine_address("float64", "sum", last=False), call + 1,
+        carrier, lower(schedule)[rank], range(size), places(vector, schedule.chunks),
+        (combine_address("float64", "sum", last=False), 8), call + 1,
         lambda number, round_, index: number * 1000 + round_ * 10 + index,
     )
     until(exchange.advance)

@@ -12,15 +12,14 @@ import torch
 from tests.conftest import NIGHTLY
 from tests.support.each import each
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import Layout, cut, finish, run_messages, tag
+from tests.support.message_runs import Layout, cut, exchange_of, finish, run_messages, tag
 from tests.support.waiting import until
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Handle, Lost
 from unisono.engine.reducers import combine_address
 from unisono.hosts.carriers import waiter
 from unisono.hosts.carriers.waiter import settle_apart
-from unisono.hosts.messages import Exchange, lower, message_memory, nap, persistent_receives
-from unisono.hosts.messages.message_memory import Buffers
+from unisono.hosts.messages import Exchange, Room, lower, message_memory, nap, persistent_receives
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule.algorithms import CATALOGUE
 
@@ -68,7 +67,7 @@ def pair(
     schedule = CATALOGUE[name].schedule(2)
     vectors = [torch.arange(elements * (1 + (twice and rank)), dtype=torch.int64) * (rank + 1) for rank in range(2)]
     ranks = [
-        Exchange(
+        exchange_of(
             InProcessCarrier(wires, rank),
             program,
             [0, 1],
@@ -85,7 +84,7 @@ def pair(
 def test_a_table_without_data_has_messages_that_are_words_only() -> None:
     wires, schedule = Wires(Random(1)), CATALOGUE["barrier.dissemination"].schedule(3)
     ranks = [
-        Exchange(InProcessCarrier(wires, rank), program, [0, 1, 2], (), 0, 1, tag)
+        exchange_of(InProcessCarrier(wires, rank), program, [0, 1, 2], (), 0, 1, tag)
         for rank, program in enumerate(lower(schedule))
     ]
     assert not ranks[0].advance()
@@ -161,25 +160,27 @@ def test_a_table_that_combines_needs_to_be_told_how() -> None:
         pair("all_reduce.recursive_doubling", 4, Wires(Random(1)), combine=False)
 
 
-def test_buffers_are_used_again() -> None:
-    buffers = Buffers(idle_bytes=256)
-    first = buffers.take(100)
-    assert (first.numel(), first.data_ptr() % 64) == (128, 0)
-    buffers.give([first])
-    assert buffers.take(120) is first
-    buffers.give([first, buffers.take(100), buffers.take(100)])
-    assert len({buffers.take(128).data_ptr() for _ in range(3)} - {first.data_ptr()}) == 2
+def test_each_call_takes_its_memory_from_the_start() -> None:
+    room = Room()
+    first = [room.take(nbytes) for nbytes in (100, 0, 8, 1 << 20)]
+    assert [(span.nbytes, span.start % 64) for span in first] == [(100, 0), (0, 0), (8, 0), (1 << 20, 0)]
+    ends = sorted(address for span in first if span.nbytes for address in span)
+    assert ends == [address for span in sorted(first) if span.nbytes for address in span], "they lie apart"
+    blocks = [block.data_ptr() for block in room.blocks]
+    room.begin()
+    assert [room.take(nbytes) for nbytes in (100, 0, 8, 1 << 20)] == first
+    assert [block.data_ptr() for block in room.blocks] == blocks
 
 
-def test_buffers_of_ever_new_sizes_are_used_again() -> None:
-    """There are eight sizes from one power of two to the next, so a buffer is an eighth too large at most."""
-    buffers, sizes = Buffers(), set[int]()
-    for nbytes in range(1, 40_000, 7):
-        buffer = buffers.take(nbytes)
-        assert nbytes <= buffer.numel() <= max(nbytes + 63, nbytes + nbytes // 8)
-        sizes.add(buffer.numel())
-        buffers.give([buffer])
-    assert sum(len(same) for same in buffers._idle.values()) == len(sizes) < 70
+def test_memory_for_calls_of_ever_new_sizes_is_used_again() -> None:
+    room = Room()
+    for nbytes in range(1, 4_000_000, 7001):
+        room.begin()
+        for _ in range(3):
+            room.take(nbytes)
+    assert 3 * nbytes <= room.nbytes < 8 * 3 * nbytes
+    assert len(room.blocks) < 12
+    assert room.nbytes == sum(block.nbytes for block in room.blocks)
 
 
 def test_naps_are_short() -> None:
@@ -195,17 +196,17 @@ def test_the_carrier_does_not_write_into_results(name: str, monkeypatch: pytest.
     receive = InProcessCarrier.irecv
 
     def irecv(carrier: InProcessCarrier, peer: int, tag: int, data: torch.Tensor) -> Handle:
-        written.append(data.untyped_storage().data_ptr())
+        written.append(data.data_ptr())
         return receive(carrier, peer, tag, data)
 
     monkeypatch.setattr(InProcessCarrier, "irecv", irecv)
     wires, schedule = Wires(Random(3)), CATALOGUE[name].schedule(2)
-    ranks, finals = [], []
-    for rank, program in enumerate(lower(schedule)):
+    ranks, finals, programs = [], [], lower(schedule)
+    for rank, program in enumerate(programs):
         kept, final = (torch.zeros(64, dtype=torch.int64) for _ in range(2))
         mine = torch.arange(64) * (rank + 1)
         ranks.append(
-            Exchange(
+            exchange_of(
                 InProcessCarrier(wires, rank), program, [0, 1], cut(kept, schedule.chunks),
                 SUM, 1, tag,
                 given=cut(mine, schedule.chunks), final=cut(final, schedule.chunks),
@@ -214,8 +215,8 @@ def test_the_carrier_does_not_write_into_results(name: str, monkeypatch: pytest.
         finals.append(final)
     finish(ranks, wires)
     assert written
-    assert not {final.untyped_storage().data_ptr() for final in finals} & set(written)
-    for (buffer, chunk), where in ranks[0]._program.ends.items():
+    assert not any(final.data_ptr() <= start < final.data_ptr() + final.nbytes for final in finals for start in written)
+    for (buffer, chunk), where in programs[0].ends.items():
         assert where != FINAL or cut(finals[0], schedule.chunks)[chunk].any(), (buffer, chunk)
 
 

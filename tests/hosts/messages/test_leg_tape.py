@@ -12,7 +12,7 @@ import torch
 
 from tests.support.engine_in_process import EngineInProcess
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import Logged, cut, finish, tag
+from tests.support.message_runs import Logged, cut, exchange_of, finish, tag
 from unisono.engine.carrier import Lost
 from unisono.engine.clock import read_cycles
 from unisono.engine.reducers import combine_address
@@ -36,7 +36,7 @@ def part(
     schedule = CATALOGUE[name].schedule(2)
     vector = torch.full((10,), number + rank)
     chunks, program = cut(vector, schedule.chunks), lower(schedule)[rank]
-    made = Exchange(
+    made = exchange_of(
         carrier,
         program,
         [0, 1],
@@ -71,10 +71,10 @@ def test_a_call_that_is_given_up_at_any_row_harms_no_later_call(
         if not compiled:
             both = [InProcessCarrier(wires, rank) for rank in range(2)]  # type: ignore[misc]
         refused, _ = part(both[0], 0, 1, name=name)
-        rows = refused._tape.rows
+        rows = len(refused.rows)
         if row == rows:
             break
-        refused._tape.stop_before(row, refuse)
+        refused.stop_before(row, refuse)
         with suppress(_Refused):
             assert not refused.advance(), "rank 1 sends nothing"
         refused.give_up()
@@ -93,7 +93,7 @@ def test_compiled_code_runs_it_and_leaves_nothing_behind() -> None:
     for number in range(1, 30):
         if number > 1:
             for exchange in made:
-                exchange.again(number)
+                exchange.begin(number)
         assert not made[0].advance()
         assert both[0].requests, "its receive"
         finish(made, wires)
@@ -153,7 +153,7 @@ def test_steps_that_copy_combine_or_send_are_logged_and_so_are_waits(compiled: b
     schedule, logs = CATALOGUE["all_reduce.circulant"].schedule(2), [Logged() for _ in range(2)]
     vectors, programs = [torch.full((10,), 1 + rank) for rank in range(2)], lower(schedule)
     made = [
-        Exchange(
+        exchange_of(
             carrier, program, [0, 1], cut(vector, schedule.chunks), SUM, 7, tag,
             journal=Journal(log, 2, 100),
         )

@@ -6,9 +6,10 @@ import pytest
 
 from tests.support.each import each
 from unisono.base.errors import ProgramError
-from unisono.hosts.messages import hears_all, lower, prove_messages
+from unisono.hosts.messages import lower, prove_messages
+from unisono.hosts.messages.lowering import after_round, at_start
 from unisono.hosts.messages.message_program import FINAL, GIVEN, KEPT, MOVE, POST, SEND, TAKE, MessageProgram
-from unisono.schedule import COPY, X, Y, send, trace
+from unisono.schedule import COPY, DST, ROUND, SRC, Schedule, X, Y, send, spread, trace
 from unisono.schedule.algorithms import CATALOGUE
 
 pytestmark = pytest.mark.quick
@@ -31,6 +32,15 @@ def test_all_tables_are_proved(name: str) -> None:
             sent = sum(len(rows(program, SEND)) for program in programs)
             assert sent == sum(len(rows(program, TAKE)) for program in programs)
             assert sent == sum(len(rows(program, POST)) for program in programs)
+
+
+def hears_all(schedule: Schedule) -> bool:
+    """Does a rank that has done its part know that all ranks have begun, whatever the table's sizes?"""
+    clock, rows = at_start(schedule.ranks), spread(schedule).rows
+    for done, number in enumerate(sorted({*rows[:, ROUND].tolist()}), 1):
+        pairs = rows[rows[:, ROUND] == number][:, [SRC, DST]].tolist()
+        clock = after_round(clock, done, {(src, dst) for src, dst in pairs if src != dst})
+    return bool(clock.all())
 
 
 @each("name", WAYS)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import finish, tag
+from tests.support.message_runs import exchange_of, finish, tag
 from tests.support.waiting import until
 from unisono.engine.carrier import Handle, Lost
 from unisono.engine.reducers import combine_address
@@ -61,7 +61,7 @@ def standing_pair(carriers: list[InProcessCarrier], vectors: list[torch.Tensor],
     programs = lower(CATALOGUE["all_reduce.recursive_doubling"].schedule(2))
     combine = combine_address(dtype_name(vectors[0].dtype), "sum", last=False)
     return [
-        Exchange(
+        exchange_of(
             carrier, program, [0, 1], [vector], combine, number, tag,
             persistent=lambda round_: round_,
         )
@@ -76,8 +76,8 @@ def test_a_receive_that_stands_is_posted_before_the_next_call_begins() -> None:
     ranks = standing_pair(carriers, [torch.ones(3, dtype=torch.int64) for _ in range(2)], 1)
     for number in range(1, 4):
         if number > 1:
-            ranks[0].again(number)
-            ranks[1].again(number)
+            ranks[0].begin(number)
+            ranks[1].begin(number)
         for carrier in carriers:
             ReceiveBuffers.of(carrier).post_used(carrier)
         assert wires.unmet == 0, "it may be the last of its kind"
@@ -187,7 +187,7 @@ def test_a_rank_that_is_lost_is_not_told_of_in_calls_of_others(monkeypatch: pyte
     finish(ranks, wires)
     carriers[0].abort()
     ReceiveBuffers.of(carriers[0]).post_used(carriers[0])
-    ranks[0].again(2)
+    ranks[0].begin(2)
     with pytest.raises(Lost):
         ranks[0].advance()
 
@@ -233,6 +233,6 @@ def test_receives_that_stand_have_limited_memory(monkeypatch: pytest.MonkeyPatch
         ReceiveBuffers.of(carrier).post_used(carrier)
     assert wires.unmet == 2, "a line of each rank; there is no room for a second one"
     for one in (*first, *second):
-        one.again(3)
+        one.begin(3)
     finish(second, wires)
     finish(first, wires)

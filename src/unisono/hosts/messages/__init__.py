@@ -1,21 +1,21 @@
 """Across hosts: a table's transfers as messages that a carrier moves, proved and run."""
 
-from .exchange import Exchange
-from .journal import Journal, journal_rows
-from .lowering import hears_all, lower
+from .exchange import Exchange, Journal
+from .lowering import lower
+from .message_memory import Bytes, Room
 from .message_program import MessageProgram
 from .message_proof import prove_messages
 from .persistent_receives import ReceiveBuffers
 from .wait import MessageWait, nap, until
 
 __all__ = [
+    "Bytes",
     "Exchange",
     "Journal",
     "MessageProgram",
     "MessageWait",
     "ReceiveBuffers",
-    "hears_all",
-    "journal_rows",
+    "Room",
     "lower",
     "nap",
     "prove_messages",

@@ -13,13 +13,13 @@ taken the round's messages. A message carries its sender's clock from before the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from ...base.errors import ProgramError
-from ...schedule import DST, ROUND, SRC, Move, Schedule, T, X, moves, spread
+from ...schedule import Move, Schedule, T, X, moves
 from ...schedule.contract import Slot
 from .message_program import (
     FINAL,
@@ -54,20 +54,6 @@ def after_round(clock: Clock, done: int, pairs: Iterable[tuple[int, int]]) -> Cl
         np.maximum(after[dst], clock[src], out=after[dst])
     np.fill_diagonal(after, done + 1)
     return after
-
-
-def hears_all(schedule: Schedule) -> bool:
-    """Does a rank that has done its part know that all ranks have begun, whatever the table's sizes?"""
-    clock = at_start(schedule.ranks)
-    for done, pairs in enumerate(_rounds(schedule), 1):
-        clock = after_round(clock, done, pairs)
-    return bool(clock.all())
-
-
-def _rounds(schedule: Schedule) -> Iterator[set[tuple[int, int]]]:
-    rows = spread(schedule).rows
-    for number in np.unique(rows[:, ROUND]):
-        yield {(src, dst) for src, dst in rows[rows[:, ROUND] == number][:, [SRC, DST]].tolist() if src != dst}
 
 
 class _Letter:
@@ -270,9 +256,7 @@ def _program(table: _Table, rank: int, letters: list[list[_Letter]], writes: lis
                 rows.append(MessageRow(MOVE, len(writings)))
                 writings.append(_writing(table, k, number, write))
     ends = {writing.place[:2]: writing.place.where for writing in writings if writing.place.buffer != T}
-    return MessageProgram(
-        rank, table.schedule.ranks, table.schedule.chunks, len(letters), messages, tuple(writings), tuple(rows), ends
-    )
+    return MessageProgram(rank, messages, tuple(writings), tuple(rows), ends)
 
 
 def _message(table: _Table, rank: int, letter: _Letter) -> TableMessage:

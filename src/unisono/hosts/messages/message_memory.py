@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import torch
 
-from ...schedule import T, X
-from .message_program import FINAL, GIVEN, ChunkPlace, Piece, TableMessage, Writing
+from ...engine.tensors import tensor_at
+from .message_program import FINAL, KEPT, ChunkPlace, Piece, TableMessage, Writing
 from .persistent_receives import ReceiveBuffer
 
 _LINE = 64
-_CLASSES = 8
-"""How many sizes of buffers lie between two powers of two: few, so calls of ever new sizes use idle buffers again."""
+_LEAST_BYTES = 1 << 14
 
 LARGE_BYTES = 256 << 10
 """Messages from this size on travel without a copy where they can."""
@@ -27,63 +26,48 @@ _MISSING = torch.tensor([0, _UNLIKELY], dtype=torch.int64, device="cpu")
 """The values of words before their message is there."""
 
 
-class Buffers:
-    """Buffers by size. idle_bytes: the most bytes to keep for later; more is given back to the system."""
+class Bytes(NamedTuple):
+    """Some bytes of memory: the addresses of both ends."""
 
-    def __init__(self, idle_bytes: int = 256 << 20) -> None:
-        self._idle: dict[int, list[torch.Tensor]] = {}
-        self._room = idle_bytes
+    start: int = 0
+    stop: int = 0
 
-    def take(self, nbytes: int) -> torch.Tensor:
-        """A buffer of at least `nbytes` bytes, at the start of a cache line; its content is arbitrary."""
-        step = max(_LINE, (1 << nbytes.bit_length() - 1) // _CLASSES if nbytes else 0)
-        size = -(-nbytes // step) * step
-        same = self._idle.get(size)
-        try:
-            buffer = same.pop() if same else None
-        except IndexError:  # another thread took the last one
-            buffer = None
-        if buffer is None:
-            return torch.empty(size, dtype=torch.uint8, device="cpu")
-        self._room += size
-        return buffer
-
-    def give(self, buffers: list[torch.Tensor]) -> None:
-        """Take back buffers that neither the caller nor the carrier uses any more."""
-        for buffer in buffers:
-            if (size := buffer.numel()) <= self._room:
-                self._room -= size
-                self._idle.setdefault(size, []).append(buffer)
+    @property
+    def nbytes(self) -> int:
+        return self.stop - self.start
 
 
-class Action(NamedTuple):
-    """Copy `first` to `out`; or combine `first` and `second` into it."""
+class Room:
+    """Memory for calls that take turns. Each call takes its spans from the start on. They never move.
 
-    out: torch.Tensor
-    first: torch.Tensor
-    second: torch.Tensor | None = None
-
-
-class _Span(NamedTuple):
-    """Some bytes of a storage.
-
-    tensor: a tensor of the storage, with the right dtype.
-    storage, start, stop: the addresses of the storage and of both ends.
+    blocks: the memory. Each block is at least as large as all earlier ones together.
+    nbytes: of all blocks.
     """
 
-    tensor: torch.Tensor
-    storage: int
-    start: int
-    stop: int
+    def __init__(self) -> None:
+        self.blocks: list[torch.Tensor] = []
+        self.nbytes = 0
+        self.begin()
 
-    def whole(self) -> torch.Tensor:
-        """The flat tensor of these bytes."""
-        item = self.tensor.element_size()
-        return self.tensor.as_strided(((self.stop - self.start) // item,), (1,), (self.start - self.storage) // item)
+    def begin(self) -> None:
+        """All memory is free again: another call takes it."""
+        self._block = self._at = 0
+
+    def take(self, nbytes: int) -> Bytes:
+        """A span at the start of a cache line; its content is arbitrary."""
+        size = -(-nbytes // _LINE) * _LINE
+        while self._block < len(self.blocks) and self._at + size > self.blocks[self._block].nbytes:
+            self._block, self._at = self._block + 1, 0
+        if self._block == len(self.blocks):
+            self.blocks.append(torch.empty(max(size, self.nbytes, _LEAST_BYTES), dtype=torch.uint8, device="cpu"))
+            self.nbytes += self.blocks[-1].nbytes
+        start = self.blocks[self._block].data_ptr() + self._at
+        self._at += size
+        return Bytes(start, start + nbytes)
 
 
-_Step = tuple[_Span, ...]
-"""An action on spans: out, first, and for combinations second."""
+Action = tuple[Bytes, ...]
+"""Copy the second span to the first; or combine the second and the third into the first."""
 
 
 class Wire(NamedTuple):
@@ -103,7 +87,7 @@ class Wire(NamedTuple):
     payloads: list[torch.Tensor]
     missing: int
     watched: tuple[int, int]
-    pieces: list[_Span]
+    pieces: list[Bytes]
     straight: bool
     packing: list[Action]
     marked: bool
@@ -115,32 +99,14 @@ NO_WIRE = Wire([], 0, (0, 0), [], False, [], False)
 
 
 class Memory:
-    """Where the places of a program are. Without chunks, all places are empty.
+    """Where the places of a program are, and the memory of its messages.
 
-    chunks, y: the places of buffers X and Y.
-    t: the elements of each chunk of buffer T; by default as in X.
-    given: the places of the input, if others.
-    final: the places of the results, if others. Values arrive there only by a copy.
-    taken: the buffers that are in use.
+    places: places that are not here are empty. Values arrive in a FINAL place only by a copy, unless it is also KEPT.
+    room: has the memory of messages. Their tensors keep it.
     """
 
-    def __init__(
-        self,
-        buffers: Buffers,
-        chunks: Sequence[torch.Tensor],
-        y: Sequence[torch.Tensor],
-        t: Sequence[int],
-        given: Sequence[torch.Tensor] | None,
-        final: Sequence[torch.Tensor] | None,
-    ) -> None:
-        self._buffers = buffers
-        self._kept = [chunks, y]
-        self._t = t or [chunk.numel() for chunk in chunks]
-        self._given = chunks if given is None else given
-        self._final = final
-        self._dtype = chunks[0].dtype if len(chunks) else torch.uint8
-        self._spans: dict[ChunkPlace, _Span] = {}
-        self.taken: list[torch.Tensor] = []
+    def __init__(self, places: Mapping[ChunkPlace, Bytes], room: Room) -> None:
+        self._places, self._room = places, room
 
     def wire(
         self, message: TableMessage, *, leaves: bool, receive_buffer: Callable[[int], ReceiveBuffer] | None = None
@@ -155,25 +121,25 @@ class Memory:
         receive_buffer: bytes -> where a short message of this size arrives.
         """
         spans = [self._at(place) for place in message.places]
-        ends = list(accumulate((span.stop - span.start for span in spans), initial=0))
+        ends = list(accumulate((span.nbytes for span in spans), initial=0))
         if ends[-1] < LARGE_BYTES:
             size = -(-ends[-1] // _WORD) * _WORD + _WORD
             lands = None if leaves or receive_buffer is None else receive_buffer(size)
-            whole = lands.whole if lands else self._take(size)
-            wire = self._packed([whole[:size]], whole, spans, ends, leaves, marked=True)
+            whole = Bytes(lands.whole.data_ptr()) if lands else self._room.take(size)
+            payload = lands.whole[:size] if lands else self._tensor(whole)
+            wire = _packed([payload], whole, spans, ends, leaves, marked=True)
             return wire._replace(short=True, receive_buffer=lands)
         parts = [(ends[a], ends[b]) for a, b in pairwise(message.runs) if ends[a] < ends[b]]
         marked = message.copied or parts[-1][1] - parts[-1][0] < _WORD  # then the last part has no word of its own
-        word = [self._take(_WORD)[:_WORD]] if marked else []
-        if message.direct and (leaves or not self._final or all(place.where != FINAL for place in message.places)):
-            runs = [_joined([(span,) for span in spans[a:b]]) for a, b in pairwise(message.runs)]
+        word = [self._tensor(self._room.take(_WORD))] if marked else []
+        if message.direct and (leaves or not any(map(self._is_apart, message.places))):
+            runs = [joined([(span,) for span in spans[a:b]]) for a, b in pairwise(message.runs)]
             if all(len(run) <= 1 for run in runs):
-                straight = [run[0][0].whole().view(torch.uint8) for run in runs if run]
-                payloads = [*straight, *word]
-                return _wire(payloads, 0, spans, True, [], marked)
-        whole = self._take(ends[-1])
-        cuts = [whole[start:stop] for start, stop in parts]
-        return self._packed([*cuts, *word], whole, spans, ends, leaves, marked=marked)
+                straight = [self._tensor(run[0][0]) for run in runs if run]
+                return _wire([*straight, *word], 0, spans, True, [], marked)
+        whole = self._room.take(ends[-1])
+        cuts = [self._tensor(Bytes(whole.start + a, whole.start + b)) for a, b in parts]
+        return _packed([*cuts, *word], whole, spans, ends, leaves, marked=marked)
 
     def actions(self, writings: Sequence[Writing], wires: Mapping[int, Wire]) -> list[Action]:
         """The actions of consecutive writes of one round. wires: number of a message -> the message in memory."""
@@ -182,10 +148,10 @@ class Memory:
         for _, some in groupby(writes, key=len):  # neighbours with the same number of steps may become one
             alike = [*some]
             turns = [*chain.from_iterable(alike)] if _any_reads_another(alike) else chain(*zip(*alike, strict=True))
-            actions += _actions([*turns])
+            actions += joined([*turns])
         return actions
 
-    def _steps(self, writing: Writing, wires: Mapping[int, Wire]) -> list[_Step]:
+    def _steps(self, writing: Writing, wires: Mapping[int, Wire]) -> list[Action]:
         """The combination of all sources of a write, in their order, whatever memory it overwrites."""
         out = self._at(writing.place)
         sources = [
@@ -193,74 +159,54 @@ class Memory:
             for source in writing.sources
         ]
         if len(sources) == 1:
-            return [] if sources[0] is out else [(out, sources[0])]
+            return [] if sources[0] == out else [(out, sources[0])]
         # A source may lie where the sum goes, as the input of a call in place. It must not be overwritten before its
         # turn: until then the sum is in the first message, or, if there is none, in memory of its own.
         own = max((n for n, source in enumerate(sources) if _meet(source, out)), default=0)
         value = early = sources[0]
         if own > 1 and not isinstance(writing.sources[0], Piece):
-            early = _span(self._room(out.stop - out.start))
-        steps: list[_Step] = []
+            early = self._room.take(out.nbytes)
+        steps: list[Action] = []
         for n, source in enumerate(sources[1:], 1):
             into = out if n >= own else early
             steps.append((into, value, source))
             value = into
         return steps
 
-    def _packed(
-        self,
-        payloads: list[torch.Tensor],
-        whole: torch.Tensor,
-        spans: Sequence[_Span],
-        ends: Sequence[int],
-        leaves: bool,
-        marked: bool,
-    ) -> Wire:
-        """A message with its pieces in a buffer, one behind the other."""
-        start = whole.data_ptr()
-        typed = whole.view(self._dtype)
-        pieces = [_Span(typed, start, start + a, start + b) for a, b in pairwise(ends)]
-        packing = _actions(list(zip(pieces, spans, strict=True))) if leaves else []
-        missing = 0 if marked else _UNLIKELY
-        return _wire(payloads, missing, pieces, False, packing, marked)
+    def _at(self, place: ChunkPlace) -> Bytes:
+        return self._places.get(place, Bytes())
 
-    def _at(self, place: ChunkPlace) -> _Span:
-        """The memory of a place."""
-        span = self._spans.get(place)
-        if span is None:
-            span = self._spans[place] = _span(self._tensor(place))
-        return span
+    def _is_apart(self, place: ChunkPlace) -> bool:
+        """Is this a place for a result that is the place of nothing else?"""
+        return place.where == FINAL and self._at(place) != self._at(place._replace(where=KEPT))
 
-    def _room(self, nbytes: int) -> torch.Tensor:
-        return self._take(nbytes)[:nbytes].view(self._dtype)
-
-    def _tensor(self, place: ChunkPlace) -> torch.Tensor:
-        buffer, chunk, where = place
-        if not len(self._kept[X]):
-            return torch.empty(0, dtype=self._dtype, device="cpu")
-        if buffer == T:
-            return self._room(self._t[chunk] * self._dtype.itemsize)
-        if where == GIVEN:
-            return self._given[chunk]
-        return self._final[chunk] if where == FINAL and self._final is not None else self._kept[buffer][chunk]
-
-    def _take(self, nbytes: int) -> torch.Tensor:
-        buffer = self._buffers.take(nbytes)
-        self.taken.append(buffer)
-        return buffer
+    def _tensor(self, span: Bytes) -> torch.Tensor:
+        return tensor_at(span.start, span.nbytes, torch.uint8, owner=self._room)
 
 
-def _span(tensor: torch.Tensor) -> _Span:
-    start = tensor.data_ptr()
-    return _Span(tensor, tensor.untyped_storage().data_ptr(), start, start + tensor.nbytes)
+def _packed(
+    payloads: list[torch.Tensor], whole: Bytes, spans: Sequence[Bytes], ends: Sequence[int], leaves: bool, marked: bool
+) -> Wire:
+    """A message with its pieces in a buffer, one behind the other."""
+    pieces = [Bytes(whole.start + a, whole.start + b) for a, b in pairwise(ends)]
+    packing = joined([*zip(pieces, spans, strict=True)]) if leaves else []
+    return _wire(payloads, 0 if marked else _UNLIKELY, pieces, False, packing, marked)
 
 
-def _meet(one: _Span, two: _Span) -> bool:
+def _wire(
+    payloads: list[torch.Tensor], missing: int, pieces: list[Bytes], straight: bool, packing: list[Action], marked: bool
+) -> Wire:
+    last = payloads[-1]
+    watched = last.data_ptr() + last.nbytes - _WORD, _MISSING.data_ptr() + _WORD * (missing != 0)
+    return Wire(payloads, missing, watched, pieces, straight, packing, marked)
+
+
+def _meet(one: Bytes, two: Bytes) -> bool:
     """Do they share memory?"""
     return max(one.start, two.start) < min(one.stop, two.stop)
 
 
-def _any_reads_another(writes: Sequence[Sequence[_Step]]) -> bool:
+def _any_reads_another(writes: Sequence[Sequence[Action]]) -> bool:
     """May one of several writes read in a later step what another has written in an earlier step?"""
     outs = [steps[-1][0] for steps in writes if steps]
     return any(
@@ -269,41 +215,26 @@ def _any_reads_another(writes: Sequence[Sequence[_Step]]) -> bool:
     )  # fmt: skip
 
 
-def _wire(
-    payloads: list[torch.Tensor], missing: int, pieces: list[_Span], straight: bool, packing: list[Action], marked: bool
-) -> Wire:
-    last = payloads[-1]
-    watched = last.data_ptr() + last.nbytes - _WORD, _MISSING.data_ptr() + _WORD * (missing != 0)
-    return Wire(payloads, missing, watched, pieces, straight, packing, marked)
-
-
-def _actions(steps: Sequence[_Step]) -> list[Action]:
-    return [Action(*(span.whole() for span in step)) for step in _joined(steps)]
-
-
-def _joined(steps: Sequence[_Step]) -> list[_Step]:
-    """The same with fewer steps: one step for spans that are neighbours in memory, none for empty spans."""
-    joined: list[_Step] = []
+def joined(steps: Sequence[Action]) -> list[Action]:
+    """The same with fewer actions: one for spans that are neighbours in memory, none for empty spans."""
+    fewer: list[Action] = []
     for step in steps:
         if step[0].start == step[0].stop:
             continue
-        longer = _joint(joined[-1], step) if joined else None
+        longer = _joint(fewer[-1], step) if fewer else None
         if longer:
-            joined[-1] = longer
+            fewer[-1] = longer
         else:
-            joined.append(step)
-    return joined
+            fewer.append(step)
+    return fewer
 
 
-def _joint(one: _Step, two: _Step) -> _Step | None:
-    """Two steps as one, if the second's spans lie behind the first's, and no span is written too soon."""
-    if len(one) != len(two):
+def _joint(one: Action, two: Action) -> Action | None:
+    """Two actions as one, if the second's spans lie behind the first's, and no span is written too soon."""
+    if len(one) != len(two) or any(a.stop != b.start for a, b in zip(one, two, strict=True)):
         return None
-    for a, b in zip(one, two, strict=True):
-        if a.stop != b.start or a.storage != b.storage:
-            return None
     start, stop = one[0].start, two[0].stop
     for a, b in zip(one[1:], two[1:], strict=True):
         if start < a.start < stop or start < b.stop < stop:
             return None
-    return tuple(a._replace(stop=b.stop) for a, b in zip(one, two, strict=True))
+    return tuple(Bytes(a.start, b.stop) for a, b in zip(one, two, strict=True))

@@ -21,7 +21,7 @@ from ...base.units import seconds
 from ...calls.dispatch.over_hosts.hosts_run import Relay
 from ...engine.compile.plan import CallPlan, Plan
 from ...engine.compile.program import DONE, WAITING, StateWord
-from ...hosts.messages.leg_tape import LegTape
+from ...hosts.messages import Exchange
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from .rehearsal import stop_at_row
@@ -134,19 +134,19 @@ class _Injector:
 
     def _fail_between_hosts(self, plan: CallPlan, row: int, call: tuple[int, int, int, int]) -> int:
         """Go on with a call over several hosts. At the row, fail."""
-        begin = LegTape.begin
+        begin = Exchange.begin
 
         def fault() -> None:
             self._over = True
             self._fail(plan)
 
-        def begin_and_stop(tape: LegTape, number: int) -> None:
-            begin(tape, number)
-            if 0 <= row - self._rows < tape.rows:
-                tape.stop_before(row - self._rows, fault)
-            self._rows += tape.rows
+        def begin_and_stop(exchange: Exchange, number: int) -> None:
+            begin(exchange, number)
+            if 0 <= row - self._rows < len(exchange.rows):
+                exchange.stop_before(row - self._rows, fault)
+            self._rows += len(exchange.rows)
 
-        with patch.object(LegTape, "begin", begin_and_stop):
+        with patch.object(Exchange, "begin", begin_and_stop):
             status = self.original(*call)
         if status == DONE and not self._over:
             self._over = True

@@ -9,9 +9,6 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-import torch
-
-from ....engine.tensors import tensor_at
 from ....schedule import BLOCKED
 from ..request import Request, Tensors, is_one
 
@@ -40,17 +37,16 @@ class Cut(NamedTuple):
         picked = request.extents if row is None else tuple(request.extents[k] for k in row)
         return cls(tuple(picked), chunks // ranks)
 
-    def span(self, chunk: int) -> tuple[int, int, int]:
-        """The block of a chunk, its first element, and the element behind its last."""
-        block, place = divmod(chunk, self.per_block)
-        length = self.lengths[block]
-        first, last = length * self.piece // self.pieces, length * (self.piece + 1) // self.pieces
-        length = last - first
-        return block, first + length * place // self.per_block, first + length * (place + 1) // self.per_block
+    def run(self, first: int, last: int) -> tuple[int, int, int]:
+        """The block of chunks first .. last, their first element, and the element behind their last."""
+        block, place = divmod(first, self.per_block)
+        start, stop = (self.lengths[block] * piece // self.pieces for piece in (self.piece, self.piece + 1))
+        length, end = stop - start, place + last - first + 1
+        return block, start + length * place // self.per_block, start + length * end // self.per_block
 
     def size(self, chunk: int) -> int:
         """The number of elements of a chunk."""
-        _, start, stop = self.span(chunk)
+        _, start, stop = self.run(chunk, chunk)
         return stop - start
 
 
@@ -77,9 +73,10 @@ class Side(NamedTuple):
         """The addresses of its blocks. argument: for the kernel, the address of the tensor, or of a table of these."""
         if self.in_list:
             return tuple((ctypes.c_int64 * len(self.lengths)).from_address(argument))
-        return self._in_one(argument)
+        return self.in_one(argument)
 
-    def _in_one(self, address: int) -> tuple[int, ...]:
+    def in_one(self, address: int) -> tuple[int, ...]:
+        """The addresses of its blocks, one behind the other."""
         return tuple(accumulate([length * self.item for length in self.lengths[:-1]], initial=address))
 
     def copy(self, argument: int, here: int, *, back: bool = False) -> None:
@@ -87,31 +84,13 @@ class Side(NamedTuple):
         if not self.in_list:
             pairs = [(argument, here, sum(self.lengths))]
         else:
-            pairs = [*zip(self.addresses(argument), self._in_one(here), self.lengths, strict=True)]
+            pairs = [*zip(self.addresses(argument), self.in_one(here), self.lengths, strict=True)]
         for there, mine, length in pairs:
             ctypes.memmove(*((there, mine) if back else (mine, there)), length * self.item)
 
 
-class Vector:
-    """The blocks of a side, as flat tensors. first: the number of the first block."""
-
-    def __init__(self, first: int, blocks: Sequence[torch.Tensor]) -> None:
-        self._first, self._blocks = first, blocks
-
-    @classmethod
-    def at(cls, side: Side, addresses: Iterable[int], dtype: torch.dtype) -> "Vector":
-        """The vector at these addresses. It does not keep the memory alive."""
-        places = zip(addresses, side.lengths, strict=False)
-        return cls(side.first, [tensor_at(address, length, dtype) for address, length in places])
-
-    def view(self, cut: Cut, first: int, last: int) -> torch.Tensor:
-        """The elements of chunks first .. last of one block."""
-        block, start, _ = cut.span(first)
-        return self._blocks[block - self._first][start : cut.span(last)[2]]
-
-
 class Scratch:
-    """Where chunks lie in a scratch tensor. runs: chunks that lie side by side; each run begins a cache line.
+    """Where chunks lie in scratch memory. runs: chunks that lie side by side; each run begins a cache line.
 
     start: the first free element.
     end: the element behind the last used one.
@@ -127,6 +106,6 @@ class Scratch:
                 at += cut.size(chunk)
         self.end = at
 
-    def view(self, memory: torch.Tensor, first: int, last: int) -> torch.Tensor:
-        """The elements of chunks that lie side by side."""
-        return memory[self._at[first] : self._at[last] + self._cut.size(last)]
+    def run(self, first: int, last: int) -> tuple[int, int, int]:
+        """As `Cut.run`. All is one block."""
+        return 0, self._at[first], self._at[last] + self._cut.size(last)

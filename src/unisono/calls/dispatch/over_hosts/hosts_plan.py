@@ -20,8 +20,8 @@ from ....base.errors import InternalError
 from ....base.records import digest
 from ....engine.compile.plan import CallPlan
 from ....engine.logs.plan_registry import ProgramRow
-from ....hosts.messages import MessageProgram, journal_rows, lower, prove_messages
-from ....hosts.messages.message_program import FINAL
+from ....hosts.messages import MessageProgram, lower, prove_messages
+from ....hosts.messages.message_program import FINAL, GIVEN, KEPT, ChunkPlace
 from ....hosts.span import Span
 from ....ranks.group.group import Group
 from ....schedule import (
@@ -29,6 +29,7 @@ from ....schedule import (
     DBUF,
     DCHUNK,
     DST,
+    HOLDERS,
     ONE_IN,
     ONE_OUT,
     SBUF,
@@ -88,37 +89,30 @@ class Leg(NamedTuple):
 
     number: differs among the legs of a call.
     peers: the ranks of the group that take part.
-    kept: where the chunks of the program's buffers X and Y are, in scratch memory.
-    brings: the chunks of the user's input to copy there before.
+    places: where the chunks of the program's buffers X and Y are: in scratch memory, or, if this leg itself reads the
+    user's input or writes the user's output, there.
+    brings: the chunks of the user's input to copy to scratch memory before.
     temporary: the elements of each chunk of buffer T, if the program has one.
-    given, final: other places of the input and of the results, if this leg itself reads the user's input and writes the
-    user's output.
     results: where the sums of all ranks are in the end.
     """
 
     number: int
     program: MessageProgram
     peers: tuple[int, ...]
-    kept: tuple[tuple[At | None, ...], tuple[At | None, ...]]
+    places: Mapping[ChunkPlace, At]
     brings: tuple[At, ...]
     temporary: tuple[int, ...]
-    given: tuple[At | None, ...]
-    final: tuple[At | None, ...]
     results: tuple[At, ...]
 
 
 class Wave(NamedTuple):
     """A piece of the vector on its way.
 
-    given, result: how the pieces of input and output are cut.
-    made, fetched: where its chunks are in scratch memory.
+    layouts: where its chunks are in the tensors and in scratch memory.
     copies: parts of the result that are still elsewhere when all parts have been made.
     """
 
-    given: Cut
-    result: Cut
-    made: Scratch
-    fetched: Scratch
+    layouts: Mapping[Home, Cut | Scratch]
     before: tuple[Inside, ...]
     legs: tuple[Leg, ...]
     after: tuple[Inside, ...]
@@ -135,6 +129,7 @@ class SpanPlan(CallPlan, kw_only=True):
 
     request: the call, without tensors.
     inp, out: the form of the tensors; if the plan is not `shared`, the call works on copies of them.
+    made, fetched: the elements of scratch memory.
     has_insides: are there parts inside this host?
     beside: the other ranks of this host.
     waits_for: the ranks beside this one that have legs: their messages tell that every host has entered the call.
@@ -144,6 +139,8 @@ class SpanPlan(CallPlan, kw_only=True):
     waves: tuple[Wave, ...]
     inp: Side
     out: Side
+    made: int
+    fetched: int
     has_insides: bool
     beside: tuple[int, ...]
     waits_for: tuple[int, ...]
@@ -156,7 +153,7 @@ class SpanPlan(CallPlan, kw_only=True):
     @property
     def rows(self) -> tuple[ProgramRow, ...]:
         """This rank's steps between hosts, for traces: the legs of each wave, one after the other."""
-        return tuple(row for wave in self.waves for leg in wave.legs for row in journal_rows(leg.program, leg.peers))
+        return tuple(row for wave in self.waves for leg in wave.legs for row in leg.program.logged(leg.peers))
 
 
 def plan_span(
@@ -179,7 +176,13 @@ def plan_span(
         after = tuple(maker.insides(spanning.after, early=False))
         mine, theirs = Scratch(given, maker.scratch(X), item, made), Scratch(result, maker.scratch(Y), item, fetched)
         made, fetched = mine.end, theirs.end
-        waves.append(Wave(given, result, mine, theirs, before, legs, after, tuple(maker.copies())))
+        layouts: dict[Home, Cut | Scratch] = {
+            Home.GIVEN: given,
+            Home.RESULT: result,
+            Home.MADE: mine,
+            Home.FETCHED: theirs,
+        }
+        waves.append(Wave(layouts, before, legs, after, tuple(maker.copies())))
     on_rails = {rank for part in spanning.across for rank in part.members}
     record = request.record._replace(algorithm=f"{whole.name} over {spanning.hosts.text}")
     agreed = record, digest(whole.root, whole.rows.tobytes()), request.like.numel(), item, request.extents, pieces
@@ -193,6 +196,7 @@ def plan_span(
             like=blank(request.like.numel(), request.like.dtype), inp=None, out=None, says=request.record
         ),
         inp=Side.of(given, item, own_in, request.inp), out=Side.of(result, item, own_out, request.out),
+        made=made, fetched=fetched,
         has_insides=any(any(part.sizes) for wave in waves for part in (*wave.before, *wave.after)), beside=beside,
         waits_for=tuple(rank for rank in beside if rank in on_rails),
     )  # fmt: skip
@@ -252,18 +256,10 @@ class _Maker:
 
     def _inside(self, part: Part, root: int, runs: Sequence[tuple[int, int] | None], early: bool) -> Inside:
         kind, seat = part.collective, self._here.index(self._me)
-        everything, own = range(len(runs)), [seat]
-        at_root = everything if seat == root else []
-        reads, writes = {
-            "reduce_scatter": (everything, own),
-            "all_gather": (own, everything),
-            "scatter": (at_root, own),
-            "gather": (own, at_root),
-            "all_to_all": (everything, everything),
-            "all_reduce": (everything, everything),
-            "broadcast": (at_root, [] if seat == root else everything),
-            "reduce": (everything, at_root),
-        }[kind]
+        held = {"all": range(len(runs)), "owner": [seat], "root": range(len(runs) if seat == root else 0)}
+        reads, writes = (held[who] for who in HOLDERS.get(kind, ("all", "all")))
+        if kind == "broadcast" and seat == root:
+            writes = []
         result = Y if kind == "all_to_all" else X
         found = [self._found(run) if k in reads else None for k, run in enumerate(runs)]
         left = [self._left(run, result, early) if k in writes else None for k, run in enumerate(runs)]
@@ -280,8 +276,7 @@ class _Maker:
         """Chunks of one block, one behind the other, as one run."""
         runs: list[tuple[int, int]] = []
         for chunk in chunks:
-            follows = runs and runs[-1][1] == chunk - 1
-            if follows and self._cut.span(chunk)[0] == self._cut.span(chunk - 1)[0]:
+            if runs and runs[-1][1] == chunk - 1 and chunk % self._cut.per_block:
                 runs[-1] = runs[-1][0], chunk
             else:
                 runs.append((chunk, chunk))
@@ -339,17 +334,12 @@ class _Maker:
         self._at |= at
         for buffer in (X, Y):
             self._runs_made[buffer].append([chunk for slot in kept if slot[0] == buffer for chunk in cells[slot[1]]])
-        ends = [slot for slot in kept if program.ends.get(slot) == FINAL]
-
-        def side(buffer: int, *places: dict[tuple[int, int], At]) -> tuple[At | None, ...]:
-            where = ChainMap(*places, kept)
-            return tuple(where.get((buffer, k)) for k in range(len(cells)))
-
+        lies = {GIVEN: ChainMap(given, kept), KEPT: kept, FINAL: ChainMap(final, kept)}
         return Leg(
-            number, program, part.members, (side(X), side(Y)), tuple(brings),
+            number, program, part.members,
+            {ChunkPlace(*slot, where): at[slot] for where, at in lies.items() for slot in kept}, tuple(brings),
             tuple(sum(map(self._cut.size, cell)) for cell in cells) if has_temporary else (),
-            side(X, given) if given else (), side(table.result, final) if final else (),
-            tuple(ChainMap(final, kept)[slot] for slot in ends),
+            tuple(lies[FINAL][slot] for slot in kept if program.ends.get(slot) == FINAL),
         )  # fmt: skip
 
     def _in_one_place(self, at: Mapping[tuple[int, int], Home]) -> bool:

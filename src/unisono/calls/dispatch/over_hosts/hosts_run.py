@@ -132,15 +132,15 @@ class _SpanCall:
         begun, self._begun = self._begun, []
         for exchange in begun:
             exchange.give_up()
-        scratch, arena, local = forget_all(self._span), self._group.world.host.arena, self._span.local
+        memory, arena, local = forget_all(self._span), self._group.world.host.arena, self._span.local
         if local is not None and local.host.unfinished:
             local.host.sign_off(tag=False)
-            keep_for_good(scratch)  # ranks of this host read it in a part of the call, and may be late
+            keep_for_good(memory)  # ranks of this host read it in a part of the call, and may be late
         self._span.keeps_refused = None
         if refused and begun and isinstance(arena, Arena):  # the world's always is
             calls = RefusedCalls.of(self._span.carrier)
             self._span.keeps_refused = calls.keep
-            calls.add(sum(memory.nbytes for memory in scratch) + sum(exchange.nbytes for exchange in begun))
+            calls.add(sum(block.nbytes for block in memory))
             calls.check(arena, len(self._span.here))
 
     def _end(self) -> None:
@@ -166,8 +166,6 @@ class _SpanCall:
         if plan.shared:
             for exchange in steps.exchanges:
                 yield from self._until_sent(exchange)
-            if not steps.kept:
-                steps.close()
         elif plan.writes:
             plan.out.copy(out, steps.result, back=True)
         self._host.skip_call()

@@ -1,8 +1,8 @@
 """The steps of a call over several hosts: its copies, programs and messages, in memory, ready to be made.
 
 For a short call, finding the steps takes longer than making them. So they are kept for calls of the same plan on
-tensors at the same addresses. Short tensors are copied: the copies are always at the same addresses. The steps of long
-tensors only know addresses, and keep no memory of the user alive.
+tensors at the same addresses. Short tensors are copied: the copies are always at the same addresses. Steps only know
+addresses, and keep no memory of the user alive.
 
 The parts inside one host are programs of the kernel in the group of its ranks. The relay runs them
 (`InsideProgram.run`), and reports when the kernel waits: the ranks look at each other in the call as a whole. The ranks
@@ -11,10 +11,9 @@ others; then they all run the staged program.
 """
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -23,17 +22,17 @@ from ....base.records import digest
 from ....engine.compile.plan import CallPlan
 from ....engine.compile.program import DISAGREE, FAILED, WAITING
 from ....engine.reducers import CustomOp, combine_address
-from ....engine.tensors import dtype_name
-from ....hosts.messages import Exchange, Journal
+from ....engine.tensors import dtype_name, tensor_at
+from ....hosts.messages import Bytes, Exchange, Journal, Room
+from ....hosts.messages.message_program import KEPT, ChunkPlace
 from ....hosts.span import Span
 from ....ranks.group.group import Group
-from ....schedule import BLOCKED, ONE_IN, ONE_OUT, REDUCING, X, Y
+from ....schedule import BLOCKED, HOLDERS, REDUCING, T
 from ...arguments import blank
 from ..planning import make_plan
-from ..request import Request, Tensors
+from ..request import Request, Tensors, is_one
 from ..retry_rules import StagedCalls, stage_for_a_while, stage_private, takes_turn
 from ..step import kernel_address
-from .chunks import Vector
 from .hosts_plan import At, Home, Inside, Leg, SpanPlan, Wave
 
 View = Callable[[At], torch.Tensor]
@@ -43,42 +42,30 @@ Copy = Callable[[], object]
 """Copies the bytes of some chunks."""
 
 _TAG_ODD, _TAG_MASK = 0x9E3779B97F4A7C15, (1 << 30) - 1
-_SCRATCH = "made", "fetched", "given", "result"
-
-_KEPT, _KEPT_BYTES = 1024, 64 << 20
-"""The most calls with steps that a group keeps, and the most memory of their messages."""
+_KEPT, _KEPT_BYTES = 1024, 1 << 30
+"""The most calls with steps that a turn keeps. A turn with more memory than this is forgotten when the next begins."""
 
 
-def inside_request(part: Inside, whole: Request, seat: int, view: View, empty: torch.Tensor) -> Request:
-    """The request for a part of the call `whole`. seat: this rank's. view: finds chunks. empty: an empty tensor."""
-    op = ("sum" if whole.op == "avg" else whole.op) if part.collective in REDUCING else None
-    if part.collective not in BLOCKED:
-        return _on_vectors(part, view)._replace(op=op, says=whole.record)
-    return _on_blocks(part, whole, seat, view, empty)._replace(op=op, says=whole.record)
+def inside_request(part: Inside, whole: Request, seat: int, view: View) -> Request:
+    """The request for a part of the call `whole`. seat: this rank's. view: finds chunks."""
+    kind, dtype, blocked = part.collective, whole.like.dtype, part.collective in BLOCKED
 
+    def side(places: Sequence[At | None], holders: str) -> Tensors:
+        if holders == "root" and seat != part.root:
+            return None
+        tensors = [tensor_at(0, 0, dtype) if at is None else view(at) for at in places]
+        return tensors if blocked and holders != "owner" else tensors[seat if blocked else 0]
 
-def _on_vectors(part: Inside, view: View) -> Request:
-    inp, out = (view(side[0]) if side[0] is not None else None for side in (part.reads, part.writes))
-    like = out if inp is None else inp
-    if like is None:
-        raise InternalError(f"a {part.collective} of which this rank has nothing")
-    if part.collective == "broadcast":
-        return Request("broadcast", like, like, like, root=part.root, in_place=True)
-    in_place = inp is not None and out is not None and inp.data_ptr() == out.data_ptr()
-    return Request(part.collective, like, inp, out, root=part.root, in_place=in_place)
-
-
-def _on_blocks(part: Inside, whole: Request, seat: int, view: View, empty: torch.Tensor) -> Request:
-    def side(places: Sequence[At | None], one: bool) -> Tensors:
-        if one:
-            return next((view(at) for at in places if at is not None), empty)
-        return [empty if at is None else view(at) for at in places]
-
-    kind, at_root = part.collective, seat == part.root
-    inp = side(part.reads, kind in ONE_IN) if at_root or kind != "scatter" else None
-    out = side(part.writes, kind in ONE_OUT) if at_root or kind != "gather" else None
-    extents = part.sizes if len(set(part.sizes)) > 1 else None
-    return Request(kind, blank(max(part.sizes), whole.like.dtype), inp, out, root=part.root, extents=extents)
+    if kind == "broadcast":
+        inp = out = side(part.reads if seat == part.root else part.writes, "all")
+    else:
+        inp, out = map(side, (part.reads, part.writes), HOLDERS.get(kind, ("all", "all")))
+    return Request(
+        kind, blank(max(part.sizes), dtype), inp, out, root=part.root, says=whole.record,
+        op=("sum" if whole.op == "avg" else whole.op) if kind in REDUCING else None,
+        in_place=not blocked and is_one(inp) and is_one(out) and inp.data_ptr() == out.data_ptr(),
+        extents=part.sizes if blocked and len(set(part.sizes)) > 1 else None,
+    )  # fmt: skip
 
 
 class InsideProgram:
@@ -130,11 +117,6 @@ def _differs(local: Group, plan: CallPlan) -> bool:
     return any(signature not in (0, plan.signature) for signature in theirs)  # 0: it has given the call up
 
 
-def _copy(to: torch.Tensor, source: torch.Tensor) -> Copy:
-    """A function that copies all bytes of `source`. The call owns the memory."""
-    return partial(ctypes.memmove, to.data_ptr(), source.data_ptr(), to.nbytes)
-
-
 class WaveSteps(NamedTuple):
     """The steps of a wave. exchanges: one for each leg. sums: the results of each leg, which an average divides."""
 
@@ -146,107 +128,64 @@ class WaveSteps(NamedTuple):
     copies: list[Copy]
 
 
-class _Memory(NamedTuple):
-    """Scratch memory, as tensors of the call's dtype. given, result: the copies of the user's tensors, if any.
+class Steps(NamedTuple):
+    """The steps of one call.
 
-    In a call in place, the two are one.
+    given, result: the addresses of its copies of the user's tensors, if any. In a call in place, the two are one.
+    exchanges: the exchanges of all waves.
     """
 
-    made: torch.Tensor
-    fetched: torch.Tensor
-    given: torch.Tensor
-    result: torch.Tensor
+    given: int
+    result: int
+    waves: list[WaveSteps]
+    exchanges: list[Exchange]
 
 
-def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, out: int) -> "Steps":
-    """The steps of this rank's current call; all its neighbours have entered it. inp, out: as for the kernel.
+class Turn:
+    """What calls with even numbers have in common, or calls with odd numbers: memory, and the steps in this memory.
 
-    Calls with even and with odd numbers take turns: messages of the last call may still leave while this one begins.
-    Messages of the last call but one have arrived, because every rank has entered the last one.
+    The two take turns: messages of the last call may still leave while this one begins. Messages of the last call but
+    one have arrived, because every rank has entered the last one. So each call may use all memory of its turn.
     """
+
+    def __init__(self) -> None:
+        self.room = Room()
+        self.steps: dict[Hashable, Steps] = {}
+
+    def close(self) -> None:
+        """Keep no steps."""
+        for steps in self.steps.values():
+            for exchange in steps.exchanges:
+                exchange.close()
+        self.steps.clear()
+
+
+def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, out: int) -> Steps:
+    """The steps of this rank's current call; all its neighbours have entered it. inp, out: as for the kernel."""
+    turn: Turn | None = span.kept.get(number & 1)
+    if turn is None or turn.room.nbytes > _KEPT_BYTES:
+        if turn is not None:
+            turn.close()
+        turn = span.kept[number & 1] = Turn()
     sides = (plan.inp.addresses(inp), plan.out.addresses(out)) if plan.shared else None
-    key = plan.address, number & 1, sides
-    steps = span.kept.pop(key, None)
-    if isinstance(steps, Steps):
-        span.kept[key] = steps  # in order of their last use
-        steps.again(number)
-        return steps
-    steps = _new_steps(group, span, plan, number, sides)
-    steps.kept = steps.nbytes <= _KEPT_BYTES
-    if steps.kept:
-        span.kept[key] = steps
-        _make_room(span)
+    key = plan.address, sides
+    steps = turn.steps.get(key)
+    if steps is None:
+        if len(turn.steps) >= _KEPT:
+            turn.close()
+        turn.room.begin()
+        steps = turn.steps[key] = _Maker(group, span, plan, number, turn.room).make(sides)
+    else:
+        for exchange in steps.exchanges:
+            exchange.begin(number)
     return steps
 
 
-def _new_steps(
-    group: Group, span: Span, plan: SpanPlan, number: int, sides: tuple[Sequence[int], Sequence[int]] | None
-) -> "Steps":
-    turn, dtype, end, in_place = number & 1, plan.request.like.dtype, plan.waves[-1], plan.request.in_place
-    copied = [0, 0] if sides else [sum(plan.inp.lengths), 0 if in_place else sum(plan.out.lengths)]
-    memory = _Memory(*_scratch(span, [end.made.end, end.fetched.end, *copied], dtype, turn))
-    if in_place:
-        memory = memory._replace(result=memory.given)
-    if sides:
-        inp, out = (Vector.at(side, at, dtype) for side, at in zip((plan.inp, plan.out), sides, strict=True))
-    else:
-        inp = Vector(plan.inp.first, memory.given.split_with_sizes(plan.inp.lengths))
-        out = Vector(plan.out.first, memory.result.split_with_sizes(plan.out.lengths))
-    return _Maker(group, span, plan, number, memory).make(inp, out)
-
-
-def _make_room(span: Span) -> None:
-    while len(span.kept) > _KEPT or sum(steps.nbytes for steps in span.kept.values()) > _KEPT_BYTES:
-        span.kept.pop(next(iter(span.kept))).close()
-
-
 def forget_all(span: Span) -> list[torch.Tensor]:
-    """A call has failed: later calls do not use its memory. Returns its scratch memory."""
+    """A call has failed: later calls do not use its memory. Returns this memory."""
+    memory = [block for turn in span.kept.values() for block in turn.room.blocks]
     span.kept.clear()
-    memory = [span.resources.pop(("scratch", name, turn), None) for name, turn in product(_SCRATCH, (0, 1))]
-    return [tensor for tensor in memory if tensor is not None]
-
-
-def _scratch(span: Span, items: Iterable[int], dtype: torch.dtype, turn: int) -> Iterator[torch.Tensor]:
-    """Memory of these numbers of elements. If it needs more memory, steps in the old memory are not kept."""
-    for name, count in zip(_SCRATCH, items, strict=True):
-        key, nbytes = ("scratch", name, turn), count * max(1, dtype.itemsize)
-        memory: Any = span.resources.get(key)
-        if memory is None or memory.numel() < nbytes:
-            memory = span.resources[key] = torch.empty(max(nbytes, 1 << 12), dtype=torch.uint8, device="cpu")
-            for old in [old for old in span.kept if old[1] == turn]:
-                span.kept.pop(old).close()
-        yield memory[:nbytes].view(dtype)
-
-
-class Steps:
-    """The steps of one call.
-
-    given, result: the addresses of its copies of the user's tensors.
-    exchanges: the exchanges of all waves.
-    kept: will the steps be used again?
-    """
-
-    def __init__(self, memory: _Memory, waves: list[WaveSteps]) -> None:
-        self.given, self.result = memory.given.data_ptr(), memory.result.data_ptr()
-        self.waves = waves
-        self.exchanges = [exchange for wave in waves for exchange in wave.exchanges]
-        self.kept = False
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of their messages by now: their second call takes more, for messages that it sends."""
-        return sum(exchange.nbytes for exchange in self.exchanges)
-
-    def again(self, number: int) -> None:
-        """Be the steps of the call of this number, too."""
-        for exchange in self.exchanges:
-            exchange.again(number)
-
-    def close(self) -> None:
-        """Give memory back, as soon as no message needs it any more."""
-        for exchange in self.exchanges:
-            exchange.close()
+    return memory
 
 
 def _tag(places: tuple[int, int, int], call: object, round_: int, index: int = 0) -> int:
@@ -257,65 +196,76 @@ def _tag(places: tuple[int, int, int], call: object, round_: int, index: int = 0
 class _Maker:
     """Makes steps. They hold neither the group nor its span, which hold them."""
 
-    def __init__(self, group: Group, span: Span, plan: SpanPlan, number: int, memory: _Memory) -> None:
-        self._group, self._span, self._number, self._memory = group, span, number, memory
-        self._plan, self._request = plan, plan.request
-        self._empty = memory.made[:0]
+    def __init__(self, group: Group, span: Span, plan: SpanPlan, number: int, room: Room) -> None:
+        self._group, self._span, self._number, self._room = group, span, number, room
+        self._plan, self._request, self._dtype = plan, plan.request, plan.request.like.dtype
+        self._item = max(1, self._dtype.itemsize)
         self._rows = 0
         """The number of rows of the exchanges that have been made."""
 
-    def make(self, inp: Vector, out: Vector) -> Steps:
-        self._inp, self._out = inp, out
-        return Steps(self._memory, [self._wave(number, wave) for number, wave in enumerate(self._plan.waves)])
+    def make(self, sides: tuple[Sequence[int], Sequence[int]] | None) -> Steps:
+        """sides: the addresses of the blocks of the user's tensors; None: the call works on copies."""
+        plan, given, result = self._plan, 0, 0
+        made, fetched = self._take(plan.made), self._take(plan.fetched)
+        if sides is None:
+            given = self._take(sum(plan.inp.lengths))
+            result = given if self._request.in_place else self._take(sum(plan.out.lengths))
+            sides = plan.inp.in_one(given), plan.out.in_one(result)
+        self._blocks = {
+            Home.GIVEN: dict(enumerate(sides[0], plan.inp.first)),
+            Home.RESULT: dict(enumerate(sides[1], plan.out.first)),
+            Home.MADE: {0: made},
+            Home.FETCHED: {0: fetched},
+        }
+        waves = [self._wave(number, wave) for number, wave in enumerate(plan.waves)]
+        return Steps(given, result, waves, [exchange for wave in waves for exchange in wave.exchanges])
+
+    def _take(self, count: int) -> int:
+        return self._room.take(count * self._item).start
 
     def _wave(self, number: int, wave: Wave) -> WaveSteps:
-        view = partial(self._view, wave)
+        def view(at: At) -> torch.Tensor:
+            found = self._at(wave, at)
+            return tensor_at(found.start, found.nbytes // self._item, self._dtype)
+
+        def copy(at: At, home: Home) -> Copy:
+            to, source = self._at(wave, at._replace(place=home)), self._at(wave, at)
+            return partial(ctypes.memmove, to.start, source.start, to.nbytes)
+
         return WaveSteps(
             [*self._parts(wave.before, view)],
-            [_copy(view(at._replace(place=Home.MADE)), view(at)) for leg in wave.legs for at in leg.brings],
-            [self._exchange(number, leg, view) for leg in wave.legs],
+            [copy(at, Home.MADE) for leg in wave.legs for at in leg.brings],
+            [self._exchange(number, wave, leg) for leg in wave.legs],
             [[*map(view, leg.results)] for leg in wave.legs],
             [*self._parts(wave.after, view)],
-            [_copy(view(at._replace(place=Home.RESULT)), view(at)) for at in wave.copies],
+            [copy(at, Home.RESULT) for at in wave.copies],
         )
 
-    def _view(self, wave: Wave, at: At) -> torch.Tensor:
-        match at.place:
-            case Home.GIVEN:
-                return self._inp.view(wave.given, at.first, at.last)
-            case Home.RESULT:
-                return self._out.view(wave.result, at.first, at.last)
-            case Home.MADE:
-                return wave.made.view(self._memory.made, at.first, at.last)
-        return wave.fetched.view(self._memory.fetched, at.first, at.last)
+    def _at(self, wave: Wave, at: At) -> Bytes:
+        block, start, stop = wave.layouts[at.place].run(at.first, at.last)
+        base = self._blocks[at.place][block]
+        return Bytes(base + start * self._item, base + stop * self._item)
 
     def _parts(self, parts: Iterable[Inside], view: View) -> Iterator[InsideProgram]:
         local = self._span.local
         for part in parts:
             if any(part.sizes):
-                request = inside_request(part, self._request, local.rank, view, self._empty)
+                request = inside_request(part, self._request, local.rank, view)
                 yield InsideProgram(local, request, part.algorithm)
 
-    def _exchange(self, wave: int, leg: Leg, view: View) -> Exchange:
-        op = self._request.op
-        combine = 0
+    def _exchange(self, number: int, wave: Wave, leg: Leg) -> Exchange:
+        op, combine = self._request.op, None
         if isinstance(op, str | CustomOp):
-            combine = combine_address(dtype_name(self._request.like.dtype), op, last=False)
-
-        def side(places: Sequence[At | None]) -> list[torch.Tensor]:
-            return [self._empty if at is None else view(at) for at in places]
-
-        peers = [self._group.world_ranks[peer] for peer in leg.peers]
-        kept, fetched = (side(places) if any(leg.kept[X]) or any(leg.kept[Y]) else [] for places in leg.kept)
-        given, final = (side(places) if places else None for places in (leg.given, leg.final))
-        number, carrier, places = self._number, self._span.carrier, (self._span.gid, leg.number, self._plan.signature)
+            combine = combine_address(dtype_name(self._dtype), op, last=False), self._item
+        places = {place: self._at(wave, at) for place, at in leg.places.items()}
+        for chunk, count in enumerate(leg.temporary):
+            places[ChunkPlace(T, chunk, KEPT)] = self._room.take(count * self._item)
+        carrier, call = self._span.carrier, self._number
+        tag = partial(_tag, (self._span.gid, leg.number, self._plan.signature))
         lasts = carrier.own_thread or carrier.compiled
-        return Exchange(
-            carrier, leg.program, peers, kept, combine, number, partial(_tag, places),
-            persistent=partial(_tag, places, f"turn {number & 1}") if lasts else None,
-            journal=self._journal(wave, leg), y=fetched, t=leg.temporary, given=given, final=final,
-        )  # fmt: skip
-
-    def _journal(self, wave: int, leg: Leg) -> Journal:
         first, self._rows = self._rows, self._rows + len([*leg.program.steps()])
-        return Journal(self._group.host, wave, first)
+        return Exchange(
+            carrier, leg.program, [self._group.world_ranks[peer] for peer in leg.peers], places, combine, call, tag,
+            room=self._room, persistent=partial(tag, f"turn {call & 1}") if lasts else None,
+            journal=Journal(self._group.host, number, first),
+        )  # fmt: skip
