@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import resource
@@ -18,7 +19,7 @@ from tests.conftest import examples
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
 from unisono.engine.clock import slow_yield_cycles
-from unisono.engine.compile.program import LEARNED_WORDS, StateWord
+from unisono.engine.compile.program import AT_ONCE, IN_TIME, LEARNED_WORDS, WAITING, LineWord, StateWord
 from unisono.engine.kernels import kernel
 from unisono.engine.mailbox.poller import Poller
 
@@ -163,6 +164,31 @@ def test_no_rank_waits_for_ever(ranks: int, spins: int) -> None:
     expected = [v for n in range(calls) for v in (ranks, ranks * n, ranks * n + sum(range(ranks)))]
     seen = unisono.run(hurried, ranks, (7, calls, spins), timeout_s=60)
     assert all(each == expected for each in seen)
+
+
+def asleep_early(when: int) -> bool:
+    """Whether rank 0 says that it sleeps, when it has waited for 50 µs for rank 1. when: see `StateWord.SLEEPS`."""
+    group, x = unisono.init(), torch.ones(37)
+    unisono.all_reduce(x)
+    if group.rank:
+        unisono.recv(x.clone(), 0)
+        unisono.all_reduce(x)
+        return False
+    plan = next(plan for plan in group.plans.values() if plan.nbytes == x.nbytes)
+    words, says = group.host.words, group.host.arena.control(1)
+    usual, words[StateWord.SLEEPS], words[StateWord.LOOK_UP_NS] = words[StateWord.LOOK_UP_NS], when, 50_000
+    status = group.run(plan.address, x.data_ptr(), x.data_ptr(), group.state)
+    assert status == WAITING | 1 << 8
+    asleep = ctypes.c_int32.from_address(says + 8 * LineWord.ASLEEP).value == 1
+    words[StateWord.SLEEPS], words[StateWord.LOOK_UP_NS] = IN_TIME, usual
+    unisono.send(x, 1)
+    while group.run(plan.address, x.data_ptr(), x.data_ptr(), group.state):
+        pass
+    return asleep
+
+
+def test_a_rank_sleeps_at_once_only_if_its_state_says_so(worlds: Worlds) -> None:
+    assert [worlds(2).run(asleep_early, when)[0] for when in (IN_TIME, AT_ONCE)] == [False, True]
 
 
 def yields_on_one_processor(times: int) -> list[int]:

@@ -46,6 +46,11 @@ LEARNED_WORDS = 3
 cycle until which to nap.
 """
 
+PATIENCE_NS = 1_000_000
+"""A rank that has waited for longer yields no more: it naps between looks, or sleeps until a writer wakes it."""
+
+IN_TIME, AT_ONCE = 1, 2
+"""A rank sleeps when it has waited for PATIENCE_NS, or from the start: see kernels/waiting."""
 
 LOOK_UPS, LOOK_UP_SHARE = 5, 30
 """A rank that has waited for long looks at its peers after a thirtieth of its wait, at most five times as late as at
@@ -196,7 +201,7 @@ class StateWord(IntEnum):
     ROW_LOG = 23  # address of the log of rows; 0: there is none
     ROW_LOG_MASK = 24  # its number of entries, a power of two, less one
     ROW_LOG_NEXT = 25  # the rows that have been logged, without the present one
-    SLEEPS = 26  # 1: a rank that waits long sleeps until a writer wakes it; 0: it naps
+    SLEEPS = 26  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE; 0: never, it naps
     WAITED_NS = 27  # how long the present wait has taken before the kernel last returned
     LANES = 28  # address of the words that the lanes of this rank share
     WORDS = 29

@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import FunctionType
 
 from ..compile.program import (
+    AT_ONCE,
     CROSSED,
     DISAGREE,
     DONE,
@@ -18,6 +19,7 @@ from ..compile.program import (
     LOOK_UPS,
     MAPPED,
     OUT,
+    PATIENCE_NS,
     STAGE,
     STEP_BITS,
     WAITING,
@@ -35,7 +37,7 @@ from .compiled import compiled
 from .cross_memory import is_far, within_reach
 from .lanes import share
 from .move import get, put
-from .waiting import PATIENCE_NS, publish_and_wake, wait
+from .waiting import publish_and_wake, wait
 
 _RECORDS = False
 """Does the kernel log when each row began and ended? `run` and `recording_run` are compiled from one source. This is a
@@ -52,9 +54,10 @@ def _wait(address, goal, rank, state):  # type: ignore[no-untyped-def]
     most, slow = get(state, StateWord.SPINS), get(state, StateWord.SLOW_YIELD_CYCLES)
     waited_ns, look_up_ns = get(state, StateWord.WAITED_NS), get(state, StateWord.LOOK_UP_NS)
     limit_ns = min(max(look_up_ns, waited_ns // LOOK_UP_SHARE), LOOK_UPS * look_up_ns)
-    asleep = get(state, StateWord.CONTROL) + _LINE * rank + 8 * LineWord.ASLEEP if get(state, StateWord.SLEEPS) else 0
-    learned = state + 8 * StateWord.LEARNED
-    done = wait(address, goal, 0, 0, most, slow, learned, waited_ns, limit_ns, asleep)
+    sleeps, learned = get(state, StateWord.SLEEPS), state + 8 * StateWord.LEARNED
+    asleep = get(state, StateWord.CONTROL) + _LINE * rank + 8 * LineWord.ASLEEP if sleeps else 0
+    before_ns = max(waited_ns, PATIENCE_NS + 1) if sleeps == AT_ONCE else waited_ns
+    done = wait(address, goal, 0, 0, most, slow, learned, before_ns, limit_ns, asleep)
     put(state, StateWord.WAITED_NS, 0 if done else waited_ns + limit_ns)
     return done
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...base.linux import FUTEX, MEMBARRIER
+from ..compile.program import PATIENCE_NS
 from .atomics import (
     add_half,
     cycles,
@@ -92,8 +93,8 @@ def register():  # type: ignore[no-untyped-def]
     return 1 if syscall(MEMBARRIER, _REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0) == 0 else 0
 
 
-PATIENCE_NS, _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 1_000_000, 16_000, 5, 1000
-"""A rank that has waited for PATIENCE_NS stops yielding. A nap lasts a microsecond for each _NAP_SHARE_NS waited."""
+_NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 16_000, 5, 1000
+"""A nap lasts a microsecond for each _NAP_SHARE_NS waited."""
 _FEWEST_SPINS = 100
 """The fewest spins before a nap; they cost about as much as the nap."""
 _SLICE = 400

@@ -1,8 +1,7 @@
 """Threads that wait for messages, for callers that must not wait for a message that may never come.
 
-A rank itself looks at memory: the last word of each message tells that the message is there. For long messages, and for
-all messages if ranks and their carriers' threads outnumber processors, a thread of this file waits in the carrier and
-wakes the rank.
+A rank itself looks at memory: the last word of each message tells that the message is there. If the message does not
+come for some time, a thread of this file waits in the carrier and wakes the rank.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ from .message_memory import Bytes, Room
 from .message_program import MessageProgram
 from .message_proof import prove_messages
 from .persistent_receives import ReceiveBuffers
-from .wait import MessageWait, nap, until
+from .wait import RESTS_S, MessageWait, nap, until
 
 __all__ = [
+    "RESTS_S",
     "Bytes",
     "Exchange",
     "Journal",

@@ -12,17 +12,20 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ...engine.clock import read_cycles
-from ...engine.compile.program import LOOK_UP_SHARE, LOOK_UPS, WAITING, StateWord
+from ...engine.compile.program import LOOK_UP_SHARE, LOOK_UPS, PATIENCE_NS, WAITING, StateWord
 from ...engine.mailbox.poller import Poller
 from .exchange import Exchange
 
 if TYPE_CHECKING:
     from ..span import Span
 
-_LOOKS_S = 1e-3
-"""How long a rank looks for short messages. Then another thread waits, and wakes the rank when they are there. It waits
-from the start if the carriers' threads need the processors of ranks that look.
+_LOOKS_S, _LOOKS_IN_CROWD_S = 1e-3, 20e-3
+"""How long a rank looks for messages; it yields, then it naps between looks. After that, another thread waits, and
+wakes the rank when they are there. If ranks and the threads of their carriers outnumber processors, the rank looks for
+longer: each thread that has to run before it may first have to wait for a processor.
 """
+RESTS_S = 1.1e-9 * PATIENCE_NS
+"""A rank that has waited for so long yields no more."""
 _AGAIN_S, _AGAIN_SHARE = 300e-6, 30
 """A rank that sleeps wakes by itself, too, after a thirtieth of its wait so far, at least _AGAIN_S, and looks. Beside
 processes that compute, the thread that would wake it may get a processor later than the rank does.
@@ -80,12 +83,13 @@ class MessageWait:
 
     span: of the group; it keeps one `Poller` for all calls.
     most_spins: see `Poller`.
-    looks: has each rank a processor of its own, and one for its carrier's thread?
+    apart: has each rank a processor of its own, and one for its carrier's thread?
+    rests: the rank yields to no other process, it naps from the start.
     """
 
-    def __init__(self, span: Span, most_spins: int, *, looks: bool) -> None:
-        self._span, self._most_spins = span, most_spins
-        self._looks_s = math.inf if span.carrier.wait is not None else _LOOKS_S if looks else 0.0
+    def __init__(self, span: Span, most_spins: int, *, apart: bool, rests: bool) -> None:
+        self._span, self._most_spins, self._rests = span, most_spins if apart else 0, rests
+        self._looks_s = math.inf if span.carrier.wait is not None else _LOOKS_S if apart else _LOOKS_IN_CROWD_S
         self._news: SimpleQueue[None] = SimpleQueue()
 
     def pause(self, exchanges: Sequence[Exchange], _: int, waited_s: float, most_s: float) -> bool:
@@ -107,6 +111,7 @@ class MessageWait:
         watched = [pair for exchange in exchanges if (pair := exchange.watched)][:_POLLED]
         for slot in range(_POLLED):
             poller.watch(slot, *(watched[slot] if slot < len(watched) else (poller.zero, poller.zero)))
+        waited_s = max(waited_s, RESTS_S) if self._rests and span.carrier.wait is None else waited_s
         return bool(watched) and poller.wait(span.seen, waited_s, min(self._looks_s, most_s))
 
     def _sleep(self, exchanges: Sequence[Exchange], waited_s: float, most_s: float) -> bool:

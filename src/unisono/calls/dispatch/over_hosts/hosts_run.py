@@ -17,11 +17,11 @@ import torch
 from ....base.errors import InternalError, OutOfMemory
 from ....base.units import format_bytes
 from ....engine.carrier import Carrier, Lost
-from ....engine.compile.program import DONE, LOST, WAITING, LineWord
+from ....engine.compile.program import AT_ONCE, DONE, IN_TIME, LOST, WAITING, LineWord, StateWord
 from ....engine.memory.arena import Arena
 from ....engine.reducers import combiner
 from ....engine.tensors import dtype_name
-from ....hosts.messages import Exchange, MessageWait, until
+from ....hosts.messages import RESTS_S, Exchange, MessageWait, until
 from ....hosts.span import Span
 from ....ranks.group.group import Group, keep_for_good
 from ....ranks.group.sub_groups import Making
@@ -31,7 +31,13 @@ from .hosts_steps import WaveSteps, forget_all, steps_of
 
 _OF: WeakKeyDictionary[Any, RefusedCalls] = WeakKeyDictionary()
 
-_NUMBER, _ACROSS = int(LineWord.NUMBER), int(LineWord.ACROSS)
+_NUMBER, _ACROSS, _SLEEPS = int(LineWord.NUMBER), int(LineWord.ACROSS), int(StateWord.SLEEPS)
+
+_BRISK_BYTES = 32 << 10
+"""Where ranks and processes that compute share processors, a yield costs a rank its claim to its processor for a time
+slice, and a rank that sleeps keeps it. So in calls on longer blocks, ranks that outnumber processors sleep at once. In
+shorter calls they yield first, because a wake-up takes longer than a yield.
+"""
 
 
 class RefusedCalls:
@@ -106,6 +112,7 @@ class _SpanCall:
         self._group, self._span, self._plan, self._host = group, span, plan, group.host
         self._begun: list[Exchange] = []
         self._gate_passed = self.compares = False
+        self._rests = plan.nbytes > _BRISK_BYTES and not group.host.most_spins
         self.details = ""
         self.failure: BaseException | None = None
         self._stops = self._make(inp, out)
@@ -154,6 +161,8 @@ class _SpanCall:
             yield from self._until_here(self._missing_here, _NUMBER + (number & 1))
         if plan.has_insides and span.local is None:
             yield from self._make_local()
+        if span.local is not None and span.local.host.words[_SLEEPS]:
+            span.local.host.words[_SLEEPS] = AT_ONCE if self._rests else IN_TIME
         steps = steps_of(self._group, span, plan, number, inp, out)
         if not plan.shared:
             plan.inp.copy(inp, steps.given)
@@ -192,7 +201,7 @@ class _SpanCall:
     @cached_property
     def _message_wait(self) -> MessageWait:
         host, span = self._host, self._span
-        return MessageWait(span, host.most_spins, looks=host.processors_for_carriers)
+        return MessageWait(span, host.most_spins, apart=host.processors_for_carriers, rests=self._rests)
 
     def _until_far(self, missing: Callable[[], int | None], exchanges: Sequence[Exchange]) -> Iterator[int]:
         """Wait for messages of these exchanges."""
@@ -204,6 +213,7 @@ class _SpanCall:
         """
 
         def pause(rank: int, waited_s: float, most_s: float) -> bool:
+            waited_s = max(waited_s, RESTS_S) if self._rests else waited_s
             return self._host.wait_for(rank, word, waited_s, most_s) and missing() != rank
 
         return until(missing, pause, self._host.words, self._look)
