@@ -9,7 +9,7 @@ from .errors import ArgumentError
 from .link import Link
 from .linux import KINDS
 from .tuning import measured
-from .units import parse_bytes
+from .units import parse_bytes, seconds
 from .value import Value
 
 SHAPING = (
@@ -195,7 +195,16 @@ class Config(Value):
     debug: int = _setting(0, "count", "1: each call, its algorithm and why, its bytes and time, on standard error")
 
     def __init__(self, **settings: Any) -> None:
-        """Raises ArgumentError for a silence that is too short, and for a number of lanes that makes no sense."""
+        """Raises ArgumentError for a silence that is too short, and for a number of lanes that makes no sense.
+
+        Raises as `seconds` does for times.
+        """
+        for name in settings.keys() & SETTINGS.keys():
+            if SETTINGS[name].unit == "seconds":
+                try:
+                    settings[name] = seconds(settings[name], name)
+                except ArgumentError as error:
+                    raise ArgumentError(f"{error} ({environment_name(name)})") from None
         super().__init__(**settings)
         if not 0.5 <= self.host_silence_s < math.inf:
             raise ArgumentError(

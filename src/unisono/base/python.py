@@ -1,5 +1,5 @@
-"""Small helps with Python itself: its garbage collector, its imports, its weak sets, what a process makes once, and
-threads that are left behind.
+"""Small helps with Python itself: standard error, its garbage collector, its imports, its weak sets, what a process
+makes once, and threads that are left behind.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ from functools import wraps
 from importlib import import_module
 from typing import Any, TypeVar
 from weakref import WeakSet
+
+
+def tell(text: str) -> None:
+    """Write a line to standard error."""
+    with suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or None
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 @contextmanager

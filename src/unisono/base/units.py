@@ -62,16 +62,20 @@ def hints_timeout_s(function: Function) -> Function:
     return made  # type: ignore[return-value]
 
 
-def seconds(timeout: float | timedelta) -> float:
-    """A time-out as a number of seconds. Raises DTypeError for another type, ArgumentError for NaN or less than 0."""
+def seconds(timeout: float | timedelta, argument: str = "timeout_s", *, positive: bool = False) -> float:
+    """A time that a user gave, as a number of seconds. All public calls check theirs by this function.
+
+    argument: its name, for errors. positive: 0 is refused, too.
+
+    Raises DTypeError for another type than a number or a timedelta, ArgumentError for NaN and for less than 0.
+    """
     if isinstance(timeout, timedelta):
         timeout = timeout.total_seconds()
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise DTypeError(f"timeout_s: expected seconds or a timedelta, got {type(timeout).__name__}")
-    if timeout != timeout:  # noqa: PLR0124  only NaN differs from itself
-        raise ArgumentError("timeout_s: NaN is no time; give seconds, or None for the group's")
-    if timeout < 0:
-        raise ArgumentError(f"timeout_s={timeout:g}: give seconds from 0 up; with float('inf') calls wait without end")
+        raise DTypeError(f"{argument}: expected seconds or a timedelta, got {type(timeout).__name__}")
+    if not (timeout > 0 or (timeout == 0 and not positive)):  # NaN is neither
+        least = "seconds, more than 0" if positive else "seconds from 0 up"
+        raise ArgumentError(f"{argument}={timeout:g}: give {least}; float('inf') is a time without end")
     return float(timeout)
 
 

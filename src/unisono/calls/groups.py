@@ -137,11 +137,7 @@ def _usable(group: Group | None) -> Group:
 
 
 def _check_timeout(timeout_s: float | timedelta | None) -> float | None:
-    if timeout_s is None:
-        return None
-    if seconds(timeout_s) <= 0:
-        raise ArgumentError(f"timeout_s={timeout_s} is no time: give seconds, or None for the parent's")
-    return seconds(timeout_s)
+    return None if timeout_s is None else seconds(timeout_s, positive=True)
 
 
 def _check_ranks(ranks: Iterable[int], parent: Group) -> list[int]:

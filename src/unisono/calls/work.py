@@ -87,7 +87,7 @@ class Work(Generic[Result_co]):
 
         Ctrl-C gives the group up, as in a call that is not asynchronous: its other ranks raise PeerFailed.
         """
-        timeout = None if timeout is None else seconds(timeout)
+        timeout = None if timeout is None else seconds(timeout, "timeout")
         if not self._done.is_set():
             self._check_nested()
             try:
@@ -184,7 +184,7 @@ class FinishedWork(Work[Result_co]):
     def wait(self, timeout: float | None = None) -> bool:
         """Return True."""
         if timeout is not None:
-            seconds(timeout)
+            seconds(timeout, "timeout")
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:

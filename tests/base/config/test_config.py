@@ -51,7 +51,7 @@ def test_what_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch, variable: s
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan"])
 def test_a_silence_that_no_host_can_keep_or_break_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("UNISONO_HOST_SILENCE_S", text)
-    with pytest.raises(ArgumentError, match=r"UNISONO_HOST_SILENCE_S\): give seconds, from 0.5 up"):
+    with pytest.raises(ArgumentError, match=r"host_silence_s=.*UNISONO_HOST_SILENCE_S"):
         Config.from_env()
 
 

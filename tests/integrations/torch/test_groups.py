@@ -271,3 +271,16 @@ def test_a_timeout_is_set_by_the_group_itself() -> None:
     with pytest.warns(UserWarning, match="only supported for either nccl or gloo"):
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=50), world)
     world.set_timeout(timedelta(seconds=50))
+
+
+def test_a_rank_that_has_not_come_is_told_before_time_is_up(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from unisono.integrations.torch.join_group import join
+
+    monkeypatch.setenv("UNISONO_STALL_WARNING_S", "0.1")
+    with pytest.raises(unisono.WaitTimeout):
+        join(dist.PrefixStore("late", dist.HashStore()), 0, 3, "default", 0.5)
+    said = capfd.readouterr().err
+    assert said.count("unisono: rank 0 of 3 has waited") == 1
+    assert "for ranks 1, 2 to come" in said

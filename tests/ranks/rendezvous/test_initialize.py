@@ -1,9 +1,13 @@
 """`init` and `shutdown`, alone and under torchrun."""
 
+import re
+import socket
+
 import pytest
 
 from tests.support.programs import torchrun
 from unisono import run
+from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, WaitTimeout
 from unisono.ranks.group.current import get_default
 from unisono.ranks.group.initialize import init, shutdown
@@ -69,6 +73,42 @@ def test_who_does_not_come_is_waited_for_no_longer_than_asked(alone, monkeypatch
         init(rank=0, size=3, timeout_s=0.5)
     assert caught.value.missing == (1, 2)
     assert get_default() is None
+
+
+def late(capfd: pytest.CaptureFixture[str]) -> str:
+    """The line about ranks that are late. It is said once."""
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("unisono: ")]
+    return line
+
+
+def test_rank_0_says_once_which_ranks_have_not_come_and_how_long_it_waits(alone, monkeypatch, capfd):
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "0")
+    with pytest.raises(WaitTimeout):
+        init(rank=0, size=4, timeout_s=1.0, config=Config(stall_warning_s=0.2))
+    words = (
+        r"unisono: rank 0 of 4 has waited 0\.\d+ s for ranks 1, 2, 3 to come at \S+; it waits for at most [01] s more"
+    )
+    assert re.fullmatch(words, late(capfd))
+
+
+def test_a_rank_says_once_that_rank_0_has_not_come(alone, monkeypatch, capfd):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", port := str(nobody.getsockname()[1]))
+        with pytest.raises(WaitTimeout):
+            init(rank=2, size=3, timeout_s=0.5, config=Config(stall_warning_s=0.1))
+    assert f"for rank 0 to listen at 127.0.0.1:{port}; it waits for at most" in late(capfd)
+
+
+@pytest.mark.parametrize("silence", ["never", "soon enough"])
+def test_who_is_not_to_warn_does_not(silence, alone, monkeypatch, capfd):
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "0")
+    with pytest.raises(WaitTimeout):
+        init(rank=0, size=2, timeout_s=0.2, config=Config(stall_warning_s=0.0 if silence == "never" else 60.0))
+    assert "has waited" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])

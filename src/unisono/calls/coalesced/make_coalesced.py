@@ -16,6 +16,7 @@ import torch
 
 from ...base.errors import ArgumentError, DTypeError
 from ...base.records import digest
+from ...base.units import seconds
 from ...engine.kernels import kernel
 from ...engine.reducers import CustomOp
 from ...engine.tensors import (
@@ -210,6 +211,7 @@ def make(
     what = f"{call.collective}_coalesced", call.op, call.src, algorithm
     with Call(what, group, async_op, timeout_s) as made:
         group, tensors = made.group, [*call.parts, *call.wholes]
+        timeout_s = None if timeout_s is None else seconds(timeout_s)
         kind = (call.collective, call.gets, len(call.parts))
         layout = known_layout(group, kind, tensors)
         addresses = None if layout is None else array("q", map(_data_ptr, tensors))

@@ -121,12 +121,12 @@ def plan_inside(how: CallOptions, request: Request, known_as: CallKey | None = N
 def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = None) -> Action:
     """Plan one run of a table on plain tensors; the returned action writes them. known_as: see `plan_inside`."""
     inp, out = request.inp, request.out
+    timeout_s = None if how.timeout_s is None else seconds(how.timeout_s)
     plan = make_plan(how.group, request, inp, out, how.algorithm)
     if known_as is not None and not waits_its_turn(how.group, plan):
         keep(how.group, plan, known_as, inp, out)
     inp_address, *kept_inp = kernel_address(inp)
     out_address, *kept_out = kernel_address(out)
-    timeout_s = None if how.timeout_s is None else seconds(how.timeout_s)
 
     def action(where: str | None) -> Tensors:
         nonlocal plan

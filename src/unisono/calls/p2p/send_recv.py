@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 
 from ...base.errors import ArgumentError, DTypeError, UnisonoError
-from ...base.units import hints_timeout_s
+from ...base.units import hints_timeout_s, seconds
 from ...engine.mailbox import ANY_SOURCE, Receive, Send
 from ...engine.process.nested import caller
 from ...engine.tensors import make_plain
@@ -95,6 +95,8 @@ def send(
 
         unisono.run(work, ranks=3)  # [2, 0, 1]
     """
+    if timeout_s is not None:
+        timeout_s = seconds(timeout_s)
     if sent_at_once(tensor, dst, group, tag):
         return
     group = group_or_default(group)
@@ -155,6 +157,8 @@ def recv(
 
         unisono.run(work, ranks=3)[0]  # (2, [1.5, 2.5], torch.Size([2]))
     """
+    if timeout_s is not None:
+        timeout_s = seconds(timeout_s)
     entered_ns = time.monotonic_ns()
     if received_soon(tensor, src, group, tag, entered_ns, timeout_s):
         return src  # type: ignore[return-value]  # the source of this message is a rank
@@ -171,6 +175,8 @@ def isend(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> Transfer:
     """Start a `send`; the tensor must not change until the Transfer's `wait` has returned."""
+    if timeout_s is not None:
+        timeout_s = seconds(timeout_s)
     if sent_at_once(tensor, dst, group, tag):
         return FinishedTransfer(group_or_default(group).rank)
     group = group_or_default(group)
@@ -187,6 +193,8 @@ def irecv(
     timeout_s: float | None = None,
 ) -> Transfer:
     """Start a `recv`. The Transfer's `result()` is the tensor, its `source_rank()` the sender."""
+    if timeout_s is not None:
+        timeout_s = seconds(timeout_s)
     found = usual(tensor, src, group, tag)
     group = group_or_default(group)
     if found is None:
@@ -209,6 +217,8 @@ def sendrecv(
     timeout_s: float | None = None,
 ) -> int:
     """Send a tensor to `dst` while receiving another from `src`; returns the source. The two share no memory."""
+    if timeout_s is not None:
+        timeout_s = seconds(timeout_s)
     group = group_or_default(group)
     receive, request = receive_request(recv_tensor, src, group, tag), send_request(send_tensor, dst, group, tag)
     check_apart([recv_tensor], send_tensor, None)
@@ -242,6 +252,8 @@ class P2POp:
 @hints_timeout_s
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp], *, timeout_s: float | None = None) -> list[Transfer]:
     """Start all operations, in this order, and return a Transfer for each. The peers may use any order."""
+    if timeout_s is not None:
+        timeout_s = seconds(timeout_s)
     for k, op in enumerate(p2p_op_list):
         if not isinstance(op, P2POp):
             raise DTypeError(f"p2p_op_list[{k}]: expected a P2POp, got {type(op).__name__}")
@@ -263,6 +275,8 @@ def send_object_list(
     pickle: send any object that can be pickled; the receiver must pass it, too. Without it, see `calls.codec.encode`
     for the types that can be sent. Raises DTypeError for an object that cannot be sent, and as `send` does.
     """
+    if timeout_s is not None:
+        timeout_s = seconds(timeout_s)
     group = group_or_default(group)
     check_list("object_list", object_list)
     message = to_tensor(encode(object_list, pickle=pickle))
@@ -287,6 +301,8 @@ def recv_object_list(
     code. Raises ArgumentError for a list of another length and for bytes that cannot be decoded, which drops the
     message; otherwise as `recv` does.
     """
+    if timeout_s is not None:
+        timeout_s = seconds(timeout_s)
     group = group_or_default(group)
     check_list("object_list", object_list)
     check_receive(None, src, group, tag)

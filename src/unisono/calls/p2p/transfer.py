@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...base.errors import UnisonoError
+from ...base.units import seconds
 from ...engine.mailbox import MessageRequest, Receive
 from ...engine.process.nested import caller
 from ...ranks.group.group import Group
@@ -49,8 +50,9 @@ class Transfer(Work[torch.Tensor]):
         timeout: seconds from now; None: the call's timeout_s. WaitTimeout after that, while the call goes on. Ctrl-C
         cancels the call, as it does with `send` and `recv`.
         """
+        limit_s = self._timeout_s if timeout is None else seconds(timeout, "timeout")
         if not self._done.is_set():
-            engine, limit_s, later = self._engine, self._timeout_s if timeout is None else timeout, self._later
+            engine, later = self._engine, self._later
             try:
                 if later is not None and completed_soon(later, engine.group, engine.mailbox, limit_s):
                     later.on_done = None

@@ -1,21 +1,25 @@
 """What a process without a group waits for: a page of memory. Processes of the same user find it through /proc.
 
-`unisono doctor` reads it.
+`unisono doctor` reads it. A process that waits for long says on standard error what is on its page.
 """
 
 import json
+import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ...base.python import tell
+from ...base.units import ranks_text
 from ..process.stacks import answer_with_stacks
 
 _NAME = "unisono-meeting"
 _MOST_RANKS, _MOST_BYTES, _MOST_WORDS = 64, 4096, 300
+_MOST_NAMED = 8
 
 
 class Waiting(NamedTuple):
@@ -36,32 +40,53 @@ class Waiting(NamedTuple):
     since_ns: int
     stacks: int
 
+    @property
+    def awaited(self) -> str:
+        """What this rank waits for, as `ranks 2, 3 to come at node7:29500`."""
+        at = f" at {self.where}" if self.where else ""
+        return f"{ranks_text(self.ranks, _MOST_NAMED)} {self.what}{at}"
+
 
 class _Page(threading.local):
-    """The page of this thread. number: the number of its file; 0: the thread has none."""
+    """The page of this thread.
+
+    number: the number of its file; 0: the thread has none.
+    shown: what is on it.
+    began, deadline: when this rank began to wait, and until when it waits.
+    say_at: when it says what it waits for.
+    """
 
     number = rank = size = stacks = since_ns = 0
     what = ""
+    shown: Waiting | None = None
+    began = 0.0
+    deadline = say_at = math.inf
 
 
 _page = _Page()
 
 
 @contextmanager
-def meeting_page(rank: int, size: int) -> Iterator[None]:
-    """Keep a page as long as this rank has no group. Within another one, the same page."""
+def meeting_page(rank: int, size: int, timeout_s: float, say_after_s: float) -> Iterator[None]:
+    """Keep a page as long as this rank has no group. Within another one, the same page.
+
+    timeout_s: how long this rank waits for the others.
+    say_after_s: see `waits_still`; 0: never.
+    """
     if _page.number:
         yield
         return
     with suppress(OSError):  # no descriptor is free
         _page.rank, _page.size, _page.stacks = rank, size, answer_with_stacks()
+        _page.began = time.monotonic()
+        _page.deadline, _page.say_at = _page.began + timeout_s, _page.began + (say_after_s or math.inf)
         _page.number = os.memfd_create(_NAME, os.MFD_CLOEXEC)
     try:
         yield
     finally:
         if _page.number:
             os.close(_page.number)
-            _page.number, _page.what = 0, ""
+            _page.number, _page.what, _page.shown = 0, "", None
 
 
 def waits(ranks: Sequence[int], what: str, where: str = "") -> None:
@@ -71,15 +96,36 @@ def waits(ranks: Sequence[int], what: str, where: str = "") -> None:
     if what != _page.what:
         _page.what, _page.since_ns = what, time.monotonic_ns()
     some, what, where = tuple(ranks[:_MOST_RANKS]), what[:_MOST_WORDS], where[:_MOST_WORDS]
-    one = Waiting(_page.rank, _page.size, some, what, where, _page.since_ns, _page.stacks)
+    _page.shown = one = Waiting(_page.rank, _page.size, some, what, where, _page.since_ns, _page.stacks)
     os.pwrite(_page.number, json.dumps(one).encode().ljust(_MOST_BYTES), 0)
+
+
+def waits_still(awaited: Callable[[], Sequence[int]] | None = None) -> None:
+    """Say once on standard error what is on the page, and how long this rank waits, after `say_after_s`.
+
+    A rank calls it again and again while it waits for ranks whose absence no other rank tells. awaited: finds out for
+    which ranks it waits now; None: those on the page.
+    """
+    now = time.monotonic()
+    if _page.shown is None or now < _page.say_at:
+        return
+    _page.say_at = math.inf
+    if awaited is not None:
+        waits(awaited(), _page.shown.what, _page.shown.where)
+    one = _page.shown
+    left_s = _page.deadline - now
+    limit = "without end" if math.isinf(left_s) else f"for at most {max(0.0, left_s):.0f} s more"
+    tell(
+        f"unisono: rank {one.rank} of {one.size} has waited {now - _page.began:.3g} s for {one.awaited}; it waits "
+        f"{limit}\n"
+    )
 
 
 def _in_child() -> None:
     """A forked child is no rank of this meeting."""
     if _page.number:
         os.close(_page.number)
-        _page.number = 0
+        _page.number, _page.shown = 0, None
 
 
 os.register_at_fork(after_in_child=_in_child)

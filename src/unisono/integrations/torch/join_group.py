@@ -77,7 +77,7 @@ def join(
 
         return make_sub_group(whole, rank, members, name, timeout_s)
     config = (config or Config.from_env()).replace(timeout_s=timeout_s)
-    with meeting_page(rank, size):
+    with meeting_page(rank, size, timeout_s, config.stall_warning_s):
         meeting = ""
         if global_ranks:
             own: Store = PrefixStore(f"unisono {_meeting}", store)

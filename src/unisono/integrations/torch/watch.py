@@ -18,8 +18,8 @@ from torch import distributed
 from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # torch's __all__ omits it
 
 from ...base.errors import ArgumentError, UnisonoError
+from ...base.python import tell
 from ...base.units import ranks_text
-from ...ranks.failures.stall import tell
 from ...ranks.group.group import Group
 from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.group.world_group import leave_at_exit

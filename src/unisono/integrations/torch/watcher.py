@@ -18,12 +18,13 @@ from typing import Any
 from torch.distributed import DistError
 
 from ...base.errors import MismatchError, PeerGone, UnisonoError
+from ...base.python import tell
 from ...base.records import CallRecord, Departure, DepartureKind
 from ...engine.logs.rank_logs import LoggedCall
 from ...engine.process.alive import ending_in_words
 from ...engine.process.nested import user_line
 from ...ranks.failures.attend import odd_ones
-from ...ranks.failures.stall import Stall, tell
+from ...ranks.failures.stall import Stall
 from ...ranks.group.group import Group
 from .cpp_calls import CppCalls
 from .flight_recorder import IN_CPP, NCCL

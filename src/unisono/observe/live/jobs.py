@@ -14,8 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from ...base.errors import ArgumentError, UnisonoError
-from ...base.units import format_seconds, plural, ranks_text
+from ...base.units import format_seconds, plural
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import Waiting, waiting_of
 from ...engine.process.alive import parent, start_ticks
@@ -48,10 +50,7 @@ def processes_of(pid: int) -> list[int]:
 
 def _processes() -> Iterator[int]:
     me = os.getuid()
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdecimal() and entry.stat().st_uid == me:
-                yield int(entry.name)
+    return (one.pid for one in psutil.process_iter(["uids"]) if one.info["uids"] and one.info["uids"].effective == me)
 
 
 def _line_of(pid: int) -> Iterator[int]:
@@ -110,9 +109,6 @@ def _why_none(pid: int | None) -> str:
     return f"process {pid} has no job of unisono: name a rank, or what has started it; `unisono top` lists the jobs"
 
 
-_MOST_NAMED = 8
-
-
 class MeetingRank(NamedTuple):
     """A process that is in `init()`, or makes the first process group."""
 
@@ -124,11 +120,10 @@ class MeetingRank(NamedTuple):
     def line(self) -> str:
         """The ranks that it waits for, where, and for how long, in words."""
         one = self.waiting
-        at = f" at {one.where}" if one.where else ""
         waited_s = format_seconds(max(0.0, (time.monotonic_ns() - one.since_ns) / 1e9))
         return (
             f"rank {one.rank} of {one.size} (pid {self.pid}) has no group yet: for {waited_s} it has waited for "
-            f"{ranks_text(one.ranks, _MOST_NAMED)} {one.what}{at}"
+            f"{one.awaited}"
         )
 
 

@@ -78,6 +78,7 @@ def join(
     Raises WaitTimeout if no rank lets it in. Raises ArgumentError if this process has a group already, was a rank of
     this job itself, or cannot share memory with the ranks.
     """
+    limit_s = None if timeout_s is None else seconds(timeout_s)
     if (there := get_default()) is not None and not there.closed:
         raise ArgumentError(f"this process is already rank {there.rank} of {there.size}: only a new one can join a job")
     job = job_name(door, os.environ)
@@ -85,7 +86,7 @@ def join(
     wanted = rank if rank is not None else integer(os.environ, "RANK")
     if wanted is not None and wanted < 0:
         raise ArgumentError(f"rank={wanted}: a rank is at least 0; leave it out to take any place")
-    group = enter(job, ANY if wanted is None else wanted, timeout_s, config)
+    group = enter(job, ANY if wanted is None else wanted, limit_s, config)
     set_default(group)
     return group
 
@@ -93,7 +94,7 @@ def join(
 def enter(job: str, rank: int, timeout_s: float | None, config: Config) -> Group:
     """The group that a new process is let into. Raises as `join` does."""
     began = time.monotonic()
-    deadline = began + (config.timeout_s if timeout_s is None else seconds(timeout_s))
+    deadline = began + (config.timeout_s if timeout_s is None else timeout_s)
     interpreter()  # load it now: once the ranks have let this process in, they wait for it
     while True:
         details = f" No process of this user and network namespace listens for processes that join this job ({job}): "

@@ -27,7 +27,6 @@ from ...base.errors import (
     WaitTimeout,
 )
 from ...base.records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
-from ...base.units import seconds
 from ...engine.carrier import Lost
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, FAILED, LOST
@@ -73,7 +72,7 @@ def attend(group: Group, plan: CallPlan, inp: int, out: int, status: int, timeou
     because the ranks may be at different points of the call.
     """
     looked_at, waited_s = time.monotonic(), 0.0
-    allowed = seconds(group.timeout_s if timeout_s is None else timeout_s)
+    allowed = group.timeout_s if timeout_s is None else timeout_s
     longest = _LOOKS * group.host.config.look_up_s
     watch = Watch(group, plan, where)
     try:

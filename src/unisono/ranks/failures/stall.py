@@ -7,14 +7,13 @@ once per call. A rank that has waited twice as long warns, too.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...base.errors import WaitTimeout
+from ...base.python import tell
 from ...base.records import Sighting, Wait
 from ...base.units import ranks_text
 from ...engine.memory.arena import Arena
@@ -89,13 +88,6 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
-
-
-def tell(text: str) -> None:
-    """Write a line to standard error."""
-    with suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or None
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 def missing_in_background(group: Group) -> tuple[int, ...]:

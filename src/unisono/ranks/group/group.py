@@ -17,7 +17,7 @@ from ...base.config import Config
 from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError, WaitTimeout
 from ...base.python import members
 from ...base.records import DepartureKind
-from ...base.units import hints_timeout_s, ranks_text
+from ...base.units import hints_timeout_s, ranks_text, seconds
 from ...engine.compile.plan import CallPlan
 from ...engine.host import Host
 from ...engine.memory.arena import Arena
@@ -63,7 +63,7 @@ class Group:
         self.world_ranks = arena.members if isinstance(arena, SubArena) else tuple(range(arena.size))
         self.newcomers: tuple[int, ...] = ()
         self._made_of = None if parent is None else weakref.ref(parent)
-        self.timeout_s = config.timeout_s
+        self._timeout_s = config.timeout_s
         self.broken: UnisonoError | None = None
         self.closed = False
         self.host = Host(arena, rank, config)
@@ -113,6 +113,15 @@ class Group:
         if isinstance(arena, SubArena):
             self._in_place = True
             self.world._subgroups.add(self)  # noqa: SLF001  a group, too
+
+    @property
+    def timeout_s(self) -> float:
+        """How long calls without a time of their own wait. May be set: seconds, from 0 up."""
+        return self._timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float) -> None:
+        self._timeout_s = seconds(timeout_s)
 
     @property
     def made_of(self) -> Group | None:
@@ -282,7 +291,7 @@ class Group:
     @hints_timeout_s
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait for this rank's asynchronous calls, also of sub-groups. Raises WaitTimeout after timeout_s, if given."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
         for group in self.all_of_it:
             if group.worker is not None and group.worker.busy:
                 left_s = None if until is None else max(0.0, until - time.monotonic())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...base.config import Config
 from ...base.errors import ArgumentError, NotInitialized
 from ...base.records import DepartureKind
-from ...base.units import hints_timeout_s
+from ...base.units import hints_timeout_s, seconds
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import meeting_page
 from ...hosts import AT_END
@@ -47,6 +47,7 @@ def init(
     one of these calls is up before.
     """
     global _store  # noqa: PLW0603  a process has one default group, and one store
+    limit_s = None if timeout_s is None else seconds(timeout_s)
     group = get_default()
     if group is not None and not group.closed:
         for name, given, actual in (("rank", rank, group.rank), ("size", size, group.size)):
@@ -60,8 +61,9 @@ def init(
         )
     launch = detect(os.environ, rank, size)
     config = config or Config.from_env()
-    end = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
-    with meeting_page(launch.rank, launch.size):
+    limit_s = config.timeout_s if limit_s is None else limit_s
+    end = time.monotonic() + limit_s
+    with meeting_page(launch.rank, launch.size, limit_s, config.stall_warning_s):
         if launch.size == 1:
             met = MeetingResult(Arena.create(1, config), Hosts.one(1))
         else:

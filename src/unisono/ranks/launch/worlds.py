@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, NotInitialized, RankFailed, WaitTimeout
-from ...base.units import hints_timeout_s
+from ...base.units import hints_timeout_s, seconds
 from .launch_messages import pack
 from .processes import RankProcesses
 from .reports import RankOutput, outcomes, results
@@ -116,14 +116,13 @@ class World:
         ranks = 4 if ranks is None else ranks
         if not isinstance(ranks, int) or ranks < 1:
             raise ArgumentError(f"a world has a whole number of ranks, at least one, not {ranks!r}")
-        if timeout_s is not None and timeout_s <= 0:
-            raise ArgumentError(f"timeout_s={timeout_s} is no time: give seconds, or None to wait without end")
         if not isinstance(restarts, int) or restarts < 0:
             raise ArgumentError(f"restarts: expected a whole number of processes, not {restarts!r}")
         if restarts and hosts is not None:
             raise ArgumentError("restarts and hosts: a world on several hosts cannot grow; give one of them")
         self.size, self._restarts = ranks, restarts
-        self.timeout_s, self._config, self._return_exceptions = timeout_s, config, return_exceptions
+        self.timeout_s = timeout_s
+        self._config, self._return_exceptions = config, return_exceptions
         self._owner = os.getpid()
         if prefix:
             self._outputs = [
@@ -135,6 +134,15 @@ class World:
         self._processes: RankProcesses | None = None
         self._closed = False
         self._one_run = threading.Lock()
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long each run may take; None: no limit."""
+        return self._timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float | None) -> None:
+        self._timeout_s = None if timeout_s is None else seconds(timeout_s, positive=True)
 
     @property
     def pids(self) -> list[int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
-from ...engine.memory.meeting_page import waits
+from ...engine.memory.meeting_page import waits, waits_still
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host
 from .asked_store import AskedStore, at_store
@@ -233,6 +233,10 @@ class MeetingMember:
                 if self._rank == 0 and key == f"rank {teller}" and now >= say_at:
                     say_at = now + _SAY_S
                     waits(self._absent(), _TO_DO["rank"], self._where)
+                if self._rank == 0:  # the others wait for it
+                    waits_still(self._absent if key == f"rank {teller}" else None)
+                elif key == "rank 0":
+                    waits_still()
             return said
 
     def _find_next(self) -> None:

@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ...base.errors import ArgumentError
-from ...engine.memory.meeting_page import waits
+from ...engine.memory.meeting_page import waits, waits_still
 from .asked_store import AskedStore, at_store
 from .rendezvous_messages import (
     MeetingMessage,
@@ -114,6 +114,7 @@ def _the_notice(
             _hear_once(store, notice, rank, size, began)
             details = f" Rank 0, {notice.who}, has ended a meeting, and has not begun the next one with init()."
             time.sleep(_NEXT_S)
+        waits_still()
         if reason := why_absent(0):
             raise ArgumentError(reason)
         if time.monotonic() >= deadline:

@@ -26,7 +26,7 @@ from ...base.linux import MEMBARRIER
 from ...base.value import Value
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
-from ...engine.memory.meeting_page import meeting_page, waits
+from ...engine.memory.meeting_page import meeting_page, waits, waits_still
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback, own_address
 from ...schedule import Hosts
@@ -108,8 +108,9 @@ def meet(
     if size > MAX_RANKS:
         raise ArgumentError(f"a group has 1 to {MAX_RANKS} ranks, not {size}")
     threading.Thread(target=_register_for_fences, name="unisono registers for fences", daemon=True).start()
-    with meeting_page(rank, size):
-        meeting = _Meeting(rank, size, store, timeout_s, config or Config.from_env(), why_absent)
+    config = config or Config.from_env()
+    with meeting_page(rank, size, timeout_s, config.stall_warning_s):
+        meeting = _Meeting(rank, size, store, timeout_s, config, why_absent)
         try:
             return meeting.hold()
         finally:
@@ -211,6 +212,8 @@ class _Meeting(MeetingMember):
     def _look(self, missing: Iterable[int]) -> list[int]:
         """The missing ranks of this host that do not get its memory. Raises if one has died, or the meeting is over."""
         self._check_peers(missing)
+        if self._rank == 0:
+            waits_still()
         with self._at_store():
             self._heed_the_end()
             refused = [rank for rank in missing if self._store.check([f"apart {rank}"])]

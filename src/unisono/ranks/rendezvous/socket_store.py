@@ -17,7 +17,7 @@ from hashlib import sha256
 from ...base.errors import ArgumentError
 from ...base.fd_channel import Newcomers, PlainChannel, connect
 from ...engine.memory.board import MAX_RANKS
-from ...engine.memory.meeting_page import waits
+from ...engine.memory.meeting_page import waits, waits_still
 from ...engine.process.alive import start_ticks
 from .identity import Identity
 from .meetings import END
@@ -73,6 +73,7 @@ class SocketStore:
             if time.monotonic() >= self._deadline:
                 details = f" No process of this network namespace and user is rank 0 of the job {self._job}."
                 raise missing((0,), self._rank, time.monotonic() - self._start, details)
+            waits_still()
             time.sleep(_RETRY_S)
 
     def set(self, key: str, value: str) -> None:

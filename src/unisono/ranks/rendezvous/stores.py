@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import LONGEST_S
-from ...engine.memory.meeting_page import waits
+from ...engine.memory.meeting_page import waits, waits_still
 from ...hosts.addresses import own_addresses, try_to_reach
 from .asked_store import AskedStore, Limited, quiet_torch
 from .meetings import enter_meeting, read_notice
@@ -125,6 +125,7 @@ def _find_a_way(launch: Launch, deadline: float, *, serve: bool) -> None:
             if now >= deadline:
                 details = f" It should listen at MASTER_ADDR={launch.address}, MASTER_PORT={launch.port}: {cause}."
                 raise missing((0,), launch.rank, now - began, details)
+            waits_still()
             time.sleep(min(_RETRY_S, max(0.0, deadline - now)))
 
 
@@ -184,6 +185,7 @@ def _by_mpi(launch: Launch, deadline: float) -> TorchStore:
     while not request.Test():  # a blocking call would not notice Ctrl-C
         if time.monotonic() > deadline:
             raise WaitTimeout("init()", time.monotonic() - start, (0,), launch.rank, " It has not called MPI.")
+        waits_still()
         time.sleep(_ASK_S)
     if store is not None:
         return store

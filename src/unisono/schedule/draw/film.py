@@ -10,10 +10,12 @@ from functools import cache
 
 import numpy as np
 
+from ...base.errors import ArgumentError
+from ...base.units import plural
 from ..contract import Fault, Slot, Value, contract
 from ..moves import check_rows
 from ..proofs.table_proof import find_fault
-from ..table import COPY, DBUF, DCHUNK, JOIN, SBUF, SCHUNK, N, Schedule, expand, spread
+from ..table import COPY, DBUF, DCHUNK, JOIN, SBUF, SCHUNK, N, Schedule, T, expand, spread
 
 Held = tuple[tuple[int, int], ...]
 """The content of a slot: sorted pairs (rank, chunk of the rank's input), each as often as it was combined."""
@@ -81,6 +83,28 @@ class Film:
         if number == self.schedule.rounds:
             found |= {slot for slot, held in self.must.items() if state.get(slot) != held}
         return found
+
+
+def slots_of_all(schedule: Schedule) -> int:
+    """How many slots all ranks have together, at most: a film keeps the content of each, round by round."""
+    rows = schedule.rows
+    buffers = 1 + int(rows[:, [SBUF, DBUF]].max()) if len(rows) else 1
+    return schedule.ranks * schedule.chunks * min(buffers, T + 1)
+
+
+def check_size(schedule: Schedule, most: int, what: str, rounds: int | None = None) -> None:
+    """Raise ArgumentError if a drawing of a schedule, or of its first `rounds`, has more than `most` boxes.
+
+    A box is a slot of a rank, before or after a round. Called before the film is made, which may take minutes and all
+    memory. what: "too long for a text".
+    """
+    length = schedule.rounds if rounds is None else min(rounds, schedule.rounds)
+    boxes = (length + 1) * slots_of_all(schedule)
+    if boxes > most:
+        raise ArgumentError(
+            f"{schedule.name}: {boxes:,} boxes ({plural(schedule.ranks, 'rank')}, {plural(schedule.chunks, 'chunk')}, "
+            f"{plural(length, 'round')}) are {what}: draw fewer ranks or chunks; unisono explain takes any number"
+        )
 
 
 def film(schedule: Schedule, rounds: int | None = None) -> Film:

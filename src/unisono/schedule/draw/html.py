@@ -22,7 +22,7 @@ from ...base.units import plural
 from ..contract import Slot
 from ..hosts import Hosts
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, X, spread
-from .film import Film, Held, film
+from .film import Film, Held, film, slots_of_all
 from .text import between, costs, size, spans, transfers
 
 
@@ -145,10 +145,7 @@ def _state(contents: _Contents, state: dict[Slot, Held], cells: dict[Slot, int])
 
 
 def _rounds(schedule: Schedule) -> int:
-    rows, slots = schedule.rows, 1
-    if len(rows):
-        slots = max(1, int(rows[:, [3, 5]].max()) + 1)
-    boxes = schedule.ranks * schedule.chunks * slots
+    rows, boxes = schedule.rows, slots_of_all(schedule)
     ends = np.cumsum(np.bincount(rows[:, ROUND], rows[:, N], schedule.rounds))
     fit = min(_MOST_CONTENTS // boxes - 1, int(np.searchsorted(ends, _MOST_MOVES, side="right")))
     if fit < min(1, schedule.rounds):

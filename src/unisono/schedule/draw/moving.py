@@ -21,6 +21,7 @@ INKS = ("#000",) * 4 + ("#fff",) * 4
 
 _MOST_STRIPES = 16
 _MOST_PARTS = 20_000
+_TOO_MUCH = "too much for a film: draw fewer ranks, or a page (.html) that plays it"
 _LABEL, _TOP, _LANE, _HEIGHT, _GAP, _FRAME = 44, 84, 46, 26, 4, 20
 _NARROWEST = 480
 
@@ -44,11 +45,13 @@ def svg_film(schedule: Schedule) -> Svg:
 
     Raises ArgumentError for more than 16 ranks, or for a table with very many transfers: a page can play those.
     """
+    if schedule.ranks > _MOST_STRIPES:
+        raise ArgumentError(f"{schedule.name}: {_TOO_MUCH}")
     story = film(schedule)
     parts = sum(len(move.carries) + 1 for frame in story.frames for move in frame.moves)
     parts += sum(len(held) for held in story.must.values())
-    if schedule.ranks > _MOST_STRIPES or parts > _MOST_PARTS:
-        raise ArgumentError(f"{schedule.name}: too much for a film: draw fewer ranks, or a page (.html) that plays it")
+    if parts > _MOST_PARTS:
+        raise ArgumentError(f"{schedule.name}: {_TOO_MUCH}")
     return _Scene(story).svg()
 
 

@@ -14,12 +14,11 @@ from itertools import groupby
 from textwrap import wrap
 from xml.sax.saxutils import escape
 
-from ...base.errors import ArgumentError
 from ...base.units import plural
 from ..contract import Slot
 from ..hosts import Hosts
 from ..table import ADD, COPY, JOIN, Schedule, X
-from .film import Film, Held, Motion, film
+from .film import Film, Held, Motion, check_size, film
 from .text import between, costs, size
 
 HUES = ("#2d78d2", "#c38700", "#4ba569", "#b487a5", "#5f2bf0", "#874b0f", "#00694b", "#784b87")
@@ -230,6 +229,7 @@ class Svg(str):
 
 
 _MOST_BOXES = 20_000
+_TOO_MANY = "too many for a legible picture"
 _LETTERS = 56  # in one line of the narrowest picture
 _TOP, _LINE, EDGE, _BETWEEN = 60, 18, 18, 34
 
@@ -270,8 +270,8 @@ def svg(schedule: Schedule) -> Svg:
 
     Raises ArgumentError for a schedule with more than 20,000 boxes, which would not be legible.
     """
+    check_size(schedule, _MOST_BOXES, _TOO_MANY)
     story = film(schedule)
-    check_size(story)
     lay = layout(story, len(story.slots), schedule.rounds)
     height = lay.tall
     strips = _strips(lay, height)
@@ -294,8 +294,8 @@ def svg(schedule: Schedule) -> Svg:
 
 def svg_contract(schedule: Schedule) -> Svg:
     """Draw the contract of a schedule: what the ranks hold before and after."""
+    check_size(schedule, _MOST_BOXES, _TOO_MANY)
     story = film(schedule)
-    check_size(story)
     sides = [sorted({(buffer, chunk) for _, buffer, chunk in state}) for state in (story.before, story.must)]
     longest = max(sides, key=len)
     lay = layout(story, len(longest), 1)
@@ -335,15 +335,6 @@ def headline(story: Film) -> list[str]:
         *between(schedule),
         *(wrap(str(story.fault), _LETTERS) if story.fault else []),
     ]
-
-
-def check_size(story: Film) -> None:
-    """Raise ArgumentError for a picture with too many boxes to be legible."""
-    count = len(story.states()) * len(story.slots) * story.schedule.ranks
-    if count > _MOST_BOXES:
-        raise ArgumentError(
-            f"{story.schedule.name}: a picture of {count} boxes is not legible: draw fewer ranks or chunks"
-        )
 
 
 def _strips(lay: Geometry, height: float) -> int:

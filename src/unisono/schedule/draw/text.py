@@ -12,7 +12,7 @@ from ..contract import Slot
 from ..counts import count, levels
 from ..hosts import Hosts
 from ..table import ADD, COPY, JOIN, Schedule, X
-from .film import Film, Held, Motion, film
+from .film import Film, Held, Motion, check_size, film
 
 
 def spans(numbers: Iterable[int], comma: str = ",") -> str:
@@ -78,6 +78,7 @@ WRONG = "✗"
 _ARROW = {COPY: "──→", ADD: "─+→", JOIN: "─∪→"}
 _FAR = {COPY: "══→", ADD: "═+→", JOIN: "═∪→"}
 _WIDEST_CELL = 7
+_MOST_BOXES = 1_000_000
 _EDGE = " │"
 
 
@@ -89,7 +90,10 @@ def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = No
 
     width: columns of the page; ranks that do not fit are counted only.
     rounds, lines: the most rounds, and the most lines per round, that are shown; the rest is counted. None shows all.
+
+    Raises ArgumentError for more than a million slots in all rounds together, which would take minutes.
     """
+    check_size(schedule, _MOST_BOXES, "too many for a text", rounds)
     story = film(schedule, rounds)
     shown = story.frames
     told = [[], *(transfers(story, frame.moves) for frame in shown)]
@@ -188,7 +192,8 @@ class _Columns:
     def __init__(self, story: Film, width: int | None) -> None:
         self.story = story
         ranks = story.schedule.ranks
-        values = {held for state in story.states() for held in state.values()}
+        # By identity, as equal contents take long to compare: most slots hold what they held a round before.
+        values = {id(held): held for state in story.states() for held in state.values()}.values()
         self.cell = max([len(f"rank {ranks - 1}"), *(len(_contents(story, held)) for held in values)]) + 2
         self.label = max(len(_name(story, *slot)) for slot in story.slots) + 1
         hosts = story.schedule.hosts or Hosts.one(ranks)

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from ...base.errors import ArgumentError, MismatchError
 from ...base.records import CallRecord
+from ...base.units import seconds
 from ...calls.dispatch.over_hosts.hosts_run import Relay
 from ...engine.compile.plan import CallPlan, Plan
 from ...engine.compile.program import DONE, WAITING, StateWord
@@ -67,7 +68,7 @@ def chaos(
     chosen = [(name, rank) for name, rank in named.items() if rank is not None]
     if len(chosen) != 1:
         raise ArgumentError(f"chaos: name one of {', '.join(FAULTS)} with a rank, not {len(chosen)}")
-    (fault, rank), group = chosen[0], group_or_default(group)
+    (fault, rank), group, duration_s = chosen[0], group_or_default(group), seconds(duration_s, "duration_s")
     if not 0 <= rank < group.size:
         raise ArgumentError(f"{fault}={rank}: group {group.name!r} has {group.size} ranks")
     row = at[3] if len(at) == 4 else None
