@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.support.programs import run_python
 
 pytestmark = pytest.mark.cold
 
@@ -27,7 +26,7 @@ EMULATED, UNTRIED = "its kernels have been tried there in an emulator only", "it
 def said_there(system: str, name: str, machine: str, then: str = "") -> tuple[str, str, int]:
     """What a program prints and says on another system, and its exit status. `then`: what it does at last."""
     program = ELSEWHERE.format(system=system, name=name, machine=machine, then=then)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = run_python("-c", program)
     return done.stdout, done.stderr, done.returncode
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
 from itertools import takewhile
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 import yaml
 
 from tests.support.markdown import ROOT, Block, blocks, run
+from tests.support.programs import run_python
 from unisono.base.config import Config
 from unisono.base.tuning import save
 from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
@@ -50,14 +49,7 @@ def test_python(block: Block, tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", SHOWN, ids=str)
 def test_a_command_prints_what_is_shown(block: Block) -> None:
     program, *words = shlex.split(block.text.removeprefix("$ "))
-    done = subprocess.run(
-        [sys.executable, "-m", program, *words],
-        env=dict(os.environ, COLUMNS="100", UNISONO_LANES="1"),  # which depend on the processors
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = run_python("-m", program, *words, env=dict(os.environ, COLUMNS="100", UNISONO_LANES="1"), check=True)
 
     def plain(text: str) -> list[str]:
         # How long a proof took, and the line of the source, may change.
@@ -84,10 +76,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def unisono(*words: str, folder: Path, figures: Path, **settings: str) -> None:
     environment = {**os.environ, "UNISONO_MEASURED": str(figures), **settings}
-    command = [sys.executable, "-m", "unisono", *words]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = run_python("-m", "unisono", *words, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
 
 

@@ -6,8 +6,6 @@ import fcntl
 import json
 import os
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
+from tests.support.programs import run_python
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, InternalError, OutOfMemory
 from unisono.base.records import CallRecord
@@ -120,8 +119,7 @@ print(small.size)
 
 @pytest.mark.parametrize(("command", "where"), [("ulimit -v", "the address space"), ("ulimit -f", "a file")])
 def test_a_limit_is_named_with_the_setting(command: str, where: str) -> None:
-    program = [sys.executable, "-c", LIMITED, command]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=False)
+    done = run_python("-c", LIMITED, command)
     error, size = done.stdout.splitlines() or ("", done.stderr)
     assert f"do not fit into {where} of" in error
     assert f"({command}): set UNISONO_HEAP_BYTES to less than the 8 GiB of each rank" in error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.programs import run_python
 from unisono.base.python import once
 
 THREADS = 6
@@ -79,8 +79,7 @@ def program(hosts: str, code: Path | None = None) -> str:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     if code is not None:
         environ["UNISONO_CACHE_DIR"] = str(code)
-    command = [sys.executable, "-c", MAIN, hosts]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=110, check=True).stdout
+    return run_python("-c", MAIN, hosts, env=environ, check=True).stdout
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.programs import run_python
 from unisono.engine.process import ask_stacks
 from unisono.engine.process.alive import start_ticks
 from unisono.engine.process.ask_stacks import Answer, ask_for_stacks, process_status
@@ -189,7 +190,7 @@ signal.signal(SIGNAL, lambda *_: print("mine"))
 print(answer_with_stacks())
 signal.raise_signal(SIGNAL)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = run_python("-c", code, check=True)
     assert done.stdout == "0\nmine\n"
 
 

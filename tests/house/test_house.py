@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import unisono
+from tests.support.programs import run_python
 
 pytestmark = pytest.mark.quick
 
@@ -174,7 +173,7 @@ def test_what_needs_no_tensors_imports_neither_torch_nor_numba() -> None:
         f"import importlib, sys\nfor m in {modules}: importlib.import_module(m)\n"
         "print([m for m in ('torch', 'numba') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = run_python("-c", code, check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import MOST_RERUNS, sample
+from tests.support.programs import run_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,15 +51,7 @@ def test_a_run_in_which_many_tests_pass_only_when_run_again_fails(
     (tmp_path / "test_flaky.py").write_text(FLAKY.format(count=count))
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = quick\n long\n sampled\n")
     options = "-p", "tests.conftest", "--rootdir", str(tmp_path), "--reruns", "1", *parallel
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "NIGHTLY": "1"},  # so that it starts no warm process
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_python("-m", "pytest", *options, tmp_path, cwd=ROOT, env={**os.environ, "NIGHTLY": "1"})
     assert f"{count} tests were run again" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("AssertionError: the first time") >= count
     assert done.returncode == (count > MOST_RERUNS), done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import CodeType
 import pytest
 
 from tests.support.each import each
+from tests.support.programs import run_python
 from tests.support.waiting import frames
 
 tried: list[tuple[int, int, str]] = []
@@ -69,7 +69,6 @@ threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
 )
 def test_a_process_ends_as_python_ends(last: str, code: int, error: str) -> None:
     """Threads first, then what was registered; what was printed is not lost."""
-    command = [sys.executable, "-c", ENDS + last]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_python("-c", ENDS + last)
     assert (done.returncode, done.stdout) == (code, "thread\nbye\n"), done.stderr
     assert done.stderr.strip().endswith(error) if error else not done.stderr

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import unisono
+from tests.support.programs import run_python
 
 ROOT = Path(__file__).parents[2]
 SOURCE = str(Path(unisono.__file__).parents[1])
@@ -55,15 +56,7 @@ unisono.broadcast(torch.ones(2), src="0")
 
 def check(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "MYPYPATH": SOURCE, "PYTHONPATH": SOURCE}
-    return subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=390,
-        check=False,
-    )
+    return run_python("-m", *words, cwd=cwd, env=environment, timeout=390)
 
 
 @pytest.fixture

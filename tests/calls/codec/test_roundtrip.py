@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -18,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
+from tests.support.programs import run_python
 from unisono.calls.codec import decode, encode, to_tensor
 from unisono.calls.codec.kinds import DTYPES
 
@@ -269,5 +268,5 @@ if __name__ == "__main__":
 def test_classes_of_a_script_travel_in_it_and_between_its_ranks(tmp_path: Any) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=True)
+    done = run_python(script, check=True)
     assert done.stdout.splitlines() == ["Mine(x=5)", "[[Mine(x=0), Mine(x=1)], [Mine(x=0), Mine(x=1)]]"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 import weakref
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.programs import run_python
 from tests.support.worlds import Worlds
 
 
@@ -104,7 +103,7 @@ def test_a_process_ends_with_works_that_nobody_waits_for() -> None:
         "    return 'ended'\n"
         "print(unisono.run(work, ranks=2))\n"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    ended = run_python("-c", script, check=True)
     assert ended.stdout.strip() == "['ended', 'ended']"
     assert not ended.stderr
 

@@ -6,11 +6,9 @@ import gc
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,14 +22,13 @@ from torch.distributed import HashStore
 
 import unisono
 from tests.support.on_ranks import in_world
+from tests.support.programs import run_python
 from tests.support.ucx import why_no_ucx
 from unisono import ArgumentError
 from unisono.engine.carrier import Lost
 from unisono.hosts.carriers import ucx_library as library
 from unisono.hosts.carriers.ucx import UcxCarrier, network_interface
 from unisono.ranks.group import world_over_hosts
-
-Worlds = Callable[[int], unisono.World]
 
 HERE, LATE_S = "127.0.0.1", 20.0
 
@@ -100,9 +97,7 @@ if child:
 def test_signals_memory_functions_and_environment_are_left_alone() -> None:
     """Also in a forked child, which ends as processes do."""
     environment = {**os.environ, "UCX_HANDLE_ERRORS": "bt", "UCX_MEM_EVENTS": "y"}
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=60, check=False, env=environment
-    )
+    done = run_python("-c", ALONE, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -143,14 +138,6 @@ def test_where_the_library_is_missing_or_too_old(
     with pytest.raises(ArgumentError, match=rf"UNISONO_CARRIER=ucx, .*{words}.*: pip install 'unisono\[ucx\]', or"):
         make()
     library.ucx_library.cache_clear()
-
-
-@needs_ucx
-@pytest.mark.parametrize("nbytes", [0, 1, 8, 4_095, 65_537, (16 << 20) + 3])
-def test_messages_of_all_lengths(nbytes: int) -> None:
-    with pair() as carriers:
-        for tag in range(3):
-            exchange(carriers, tag, nbytes)
 
 
 @needs_ucx

@@ -14,6 +14,7 @@ from unittest.mock import Mock, call
 import pytest
 
 from tests.support.fake_hosts import WORLD, FakeHosts, sentinel_of
+from tests.support.programs import run_python
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.errors import InternalError
@@ -392,8 +393,7 @@ NOT_NEEDED = {
 @pytest.mark.cold
 def test_it_imports_only_what_it_needs() -> None:
     code = f"import sys; sys.path[:] = {sys.path}; import unisono.hosts.sentinel.main; print(*sys.modules)"
-    command = [sys.executable, "-I", "-S", "-c", code]
-    names = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    names = run_python("-I", "-S", "-c", code, check=True).stdout.split()
     assert not NOT_NEEDED & {*names}
     ours = [name for name in names if name.startswith("unisono")]
     assert len(ours) <= MOST_MODULES, ours

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.fake_hosts import WORLD, FakeHosts
+from tests.support.programs import run_python
 from tests.support.waiting import until
 from unisono.hosts.far import Far
 
@@ -39,9 +38,7 @@ def test_another_process_of_this_user_is_sent_away_without_a_word() -> None:
     with FakeHosts("2+1") as fake:
         fake.sleepers[1].kill()
         until(lambda: fake.far[0].left(1) is not None)  # there is something to be heard
-        done = subprocess.run(
-            [sys.executable, "-c", ASK, fake.names[0]], capture_output=True, text=True, timeout=60, check=True
-        )
+        done = run_python("-c", ASK, fake.names[0], check=True)
         assert done.stdout == "b''\n"
         goes_on(fake)
 

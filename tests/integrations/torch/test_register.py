@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import torch.distributed as dist
 
 import unisono
+from tests.support.programs import run_python
 from unisono.integrations.torch import register
 
 ROOT = Path(__file__).parents[3]
@@ -86,8 +86,7 @@ def run(installed: Path, *words: object, **settings: str) -> subprocess.Complete
     """Run Python with these words, as where this project is installed."""
     paths = os.pathsep.join([str(installed), str(Path(unisono.__file__).parent.parent)])
     environment = {**os.environ, "PYTHONPATH": paths, **settings}
-    command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, env=environment)
+    return run_python(*words, env=environment)
 
 
 @pytest.mark.sampled(most=1)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 import time
 
+from tests.support.programs import run_python
 from tests.support.watched_job import REPORT, Job, ends_without_a_word, warning_of
 
 DIES = f"""
@@ -98,8 +97,7 @@ def test_a_stopped_rank_is_told_and_shown(job: Job) -> None:
     first = job.ranks[0]
     line = warning_of(first)
     assert "is stopped by a signal, until it gets SIGCONT" in line
-    command = [sys.executable, "-m", "unisono", "doctor", str(first.pid)]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    shown = run_python("-m", "unisono", "doctor", first.pid, check=True).stdout
     assert "rank 1" in shown
     assert "is stopped" in shown
     assert "all_reduce(float32[4], sum)" in shown

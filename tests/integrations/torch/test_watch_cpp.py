@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
+from tests.support.programs import run_python
 from tests.support.watched_job import DDP, REPORT, Job, warning_of
 
 
@@ -87,8 +86,7 @@ step()
     assert int(found[4]) == int(found[1]) - 1
     assert first.stdout is not None
     assert "in spins" in first.stdout.readline() + first.stdout.readline()
-    command = [sys.executable, "-m", "unisono", "doctor", str(first.pid)]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    shown = run_python("-m", "unisono", "doctor", first.pid, check=True).stdout
     assert f"#{found[1]} all_reduce(float32[20], from C++)" in shown
     assert "not entered by rank 2" in " ".join(shown.split())
 
