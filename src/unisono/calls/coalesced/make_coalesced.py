@@ -76,7 +76,7 @@ class ListLayout:
     fits: tells whether other tensors have this layout.
     tracked: does any of the tensors require grad?
     apart: the latest addresses that were found to share no memory.
-    table: the same addresses, for the kernel. A table is never written again: a call in the background may still read it.
+    table: the same addresses, for the kernel; never written again, as a call in the background may still read it.
     steps: (call, timeout) -> the first pass's request, and an action for each pass.
     """
 

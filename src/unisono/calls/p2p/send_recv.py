@@ -160,10 +160,11 @@ def recv(
     if timeout_s is not None:
         timeout_s = seconds(timeout_s)
     entered_ns = time.monotonic_ns()
-    if received_soon(tensor, src, group, tag, entered_ns, timeout_s):
+    taken = received_soon(tensor, src, group, tag, entered_ns, timeout_s)
+    if taken is True:
         return src  # type: ignore[return-value]  # the source of this message is a rank
     group = group_or_default(group)
-    request = receive_request(tensor, src, group, tag)
+    request = taken or receive_request(tensor, src, group, tag)
     request.entered_ns = entered_ns
     text = lambda: f"{receive_text(tensor, src, tag)} ({caller()})"  # noqa: E731
     progress_engine(group).complete([request], text, timeout_s, entered_ns / 1e9)

@@ -12,7 +12,7 @@ import torch
 
 from ...base.errors import InternalError, MessageMismatch, PeerFailed, PeerGone
 from ..kernels import kernel
-from ..kernels.ring_buffer import CAPACITY, DATA, PIECE_BYTES, READ, WRITTEN, CursorWord
+from ..kernels.ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord
 from ..logs.rank_logs import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.arena import Layout
 from ..memory.heap import Heap
@@ -24,6 +24,7 @@ from .poller import Poller
 from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Receive, Send
 from .streams import FarPeers
 
+_WHOLE_BYTES = 64 << 10
 _LOAN_S, _SLOWEST, _ASK_S = 10.0, 10e6, 0.0001
 """A cancelled request waits for a carrier that has its tensor: the least limit, the bytes per second that extend it,
 and the time between two looks.
@@ -46,7 +47,7 @@ class Mailbox:
     finished: the requests that are done; the caller empties this list.
     later: a receive that is posted before the mailbox is used for anything but sends; mostly, it is complete by then.
     capacity: the bytes of each ring.
-    most_at_once: the most bytes of a message that comes as a whole: `receive_at_once` does not take a part.
+    most_at_once: the most bytes of a message that mostly comes as a whole.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class Mailbox:
         self._written, self._arrived = [0] * arena.size, [0] * arena.size
         """How many messages have gone to each rank, and have come from each rank."""
         self.capacity = ring_capacity(arena.size)
-        self.most_at_once = min(PIECE_BYTES, self.capacity // 2)
+        self.most_at_once = min(_WHOLE_BYTES, self.capacity // 2)
+        self._spins = most_spins
         self._rings: list[torch.Tensor] = []  # peers read them as long as the mailbox lives
         self._outgoing: dict[int, SendChannel | FarSendChannel] = {}
         self._incoming: dict[int, ReceiveChannel | FarReceiveChannel] = {}
@@ -87,7 +89,7 @@ class Mailbox:
         if self._far_ranks:
             self.listen([request.peer] if request.peer != ANY_SOURCE else self._far_ranks)
         if isinstance(request, Receive):
-            message = self._matching.post(request)
+            message = self._matching.post(request) if request.message is None else None
             if message is not None:
                 self._match(request, message)
         elif isinstance(request, Send):
@@ -110,16 +112,27 @@ class Mailbox:
         self._log.write(self._group, tag, entered_ns, 2 * receiver, nbytes, place, monotonic_ns())
         return True
 
-    def receive_at_once(self, address: int, dtype: int, nbytes: int, source: int, tag: int, entered_ns: int) -> bool:
-        """Receive into a plain tensor, if all of the next message from this rank is there, and for it. dtype: code."""
+    def receive_at_once(self, address: int, dtype: int, nbytes: int, source: int, tag: int, entered_ns: int) -> int:
+        """Receive into a plain tensor, if the next message from this rank is there, and for it: 1. Or do nothing: 0.
+
+        2: the message has begun, and its rest has not come in time: call `adopt` now. dtype: its code.
+        """
         channel = self._incoming.get(source)
         if channel.__class__ is not ReceiveChannel or channel.message or self._matching.concerns(source, tag):
-            return False
-        if not channel.read_whole(address, tag, dtype, nbytes):
-            return False
+            return 0
+        if (read := channel.read_whole(address, tag, dtype, nbytes)) != 1:
+            return read
         self._arrived[source] = place = self._arrived[source] + 1
         self._log.write(self._group, tag, entered_ns, 2 * source + 1, nbytes, place, monotonic_ns())
-        return True
+        return 1
+
+    def adopt(self, receive: Receive) -> None:
+        """Let a receive take the message that `receive_at_once` has begun to read into its tensor."""
+        channel = self._incoming[receive.peer]
+        channel.message = message = channel.read_header()
+        if message is not None:
+            self._arrived[receive.peer] = message.place = self._arrived[receive.peer] + 1
+            self._match(receive, message)
 
     def settle(self) -> None:
         """Post `later`."""
@@ -274,7 +287,7 @@ class Mailbox:
             self._rings.append(new_ring(self._heap, self.capacity))
             address = self._rings[-1].data_ptr()
             asleep = self._arena.awaits_mail(receiver)
-            channel = self._outgoing[receiver] = SendChannel(address, asleep)
+            channel = self._outgoing[receiver] = SendChannel(address, asleep, self._spins)
             offset = address - self._arena.heap(self._rank)
             kernel("waiting.publish")(self._arena.mail(self._rank, receiver), offset + 1, asleep)
         return channel
@@ -342,7 +355,7 @@ class Mailbox:
                 f"rank {source} says that its messages lie at byte {offset} of its heap, where they are not: a program "
                 "has overwritten shared memory, or the ranks run different versions"
             )
-        channel = self._incoming[source] = ReceiveChannel(there, source, self._arena.awaits_mail(source))
+        channel = self._incoming[source] = ReceiveChannel(there, source, self._arena.awaits_mail(source), self._spins)
         self.poller.watch(source, channel.ring + WRITTEN, channel.address_of(CursorWord.POSITION))
         return channel
 
