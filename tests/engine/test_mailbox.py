@@ -13,11 +13,11 @@ import torch
 from tests.support.each import each
 from tests.support.mailboxes import RING, Boxes, receive, run, send, values
 from unisono.base.errors import InternalError, MessageMismatch
-from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, requests
+from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, requests
 from unisono.engine.tensors import DTYPE_CODES
 
 
-def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> bool:
+def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> int:
     return box.send_at_once(tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes, tensor.shape, to, tag)
 
 
@@ -253,8 +253,10 @@ def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes],
         count, at_once = draw.choice([1, 1, 10, 700, 2000]), draw.random() < 0.5
         if kind == 0:
             tensor = values(count, k)
-            if not (at_once and sent_at_once(made[me], tensor, peer, tag)):
+            if not (at_once and (taken := sent_at_once(made[me], tensor, peer, tag))):
                 send(made[me], tensor, peer, tag)
+            elif taken == 2:
+                made[me].adopt(Send(tensor, peer, tag))
             sent[me, peer, tag].append(k)
         elif kind == 1:
             target = torch.full((count,), -1)
@@ -299,7 +301,11 @@ def test_a_short_message_moves_at_once_or_not_at_all(boxes: Callable[[int], Boxe
     assert (target == -1).all()
     run(b)
     assert torch.equal(early.tensor, values(50, 2))
-    assert not sent_at_once(a, values(RING), 1, 3), "there is no room for so much"
+    filling = values(RING // 16)
+    assert sent_at_once(a, filling, 1, 3)
+    assert not sent_at_once(a, filling, 1, 3), "there is no room for so much"
+    assert not sent_at_once(a, values(RING), 1, 3), "half of the ring is full"
+    assert received_at_once(b, torch.empty_like(filling), 0, 3)
     assert sent_at_once(a, sent.view(5, 1, 10), 1, 3)
     assert received_at_once(b, target, 0, 3)
     assert torch.equal(target, sent)
@@ -316,7 +322,12 @@ def test_a_long_message_is_begun_at_once_and_its_receive_gets_the_rest(boxes: Ca
     run(a, b)
     assert torch.equal(receive(b, None, 0).tensor, meet.tensor)
     sent = [values(3 * RING, k) for k in range(3)]
-    for tensor in sent:
+    first = Send(sent[0], 1, 3)
+    assert sent_at_once(a, sent[0], 1, 3) == 2
+    a.adopt(first)
+    a.submit(first)  # once is enough
+    for tensor in sent[1:]:
+        assert not sent_at_once(a, tensor, 1, 3), "another one waits for room"
         send(a, tensor, 1, 3)
     target = Receive(torch.empty(3 * RING, dtype=sent[0].dtype), 0, 3)
     assert received_at_once(b, target.tensor, 0, 3) == 2

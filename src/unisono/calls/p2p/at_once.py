@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...engine.mailbox import Mailbox, Receive
+from ...engine.mailbox import Mailbox, Receive, Send
 from ...engine.process.nested import check_nested, holds
 from ...engine.tensors import DTYPE_CODES, mark_written, needed_by_autograd, use_count
 from ...ranks.group import current
@@ -47,20 +47,29 @@ def comes_whole(mailbox: Mailbox, message: _Message) -> bool:
 
 
 @holds("mailbox")
-def sent_at_once(tensor: Any, dst: Any, group: Any, tag: Any) -> bool:
-    """Send a tensor, if all of it fits into the ring to its receiver, and no other message waits for room."""
+def sent_at_once(tensor: Any, dst: Any, group: Any, tag: Any, *, waits: bool) -> bool | Send:
+    """Send a tensor, if no other message waits for room in the ring to its receiver.
+
+    waits: the caller waits for the end of a message that is longer than the ring. Returns its request if there was no
+    room for its rest in time. Otherwise, such a message is not sent.
+    """
     found = usual(tensor, dst, group, tag)
     if found is None:
         return False
     group, mailbox, message = found
-    if message[2] > mailbox.capacity:
+    if message[2] > mailbox.capacity and not waits:
         return False
     shape = tensor.shape
     if mailbox.lock.locked():
         check_nested(mailbox, f"the messages of {group}")
     with mailbox.lock:
         try:
-            return mailbox.send_at_once(*message, shape, dst, tag)
+            sent = mailbox.send_at_once(*message, shape, dst, tag)
+            if sent == _BEGUN:
+                begun = Send(tensor, dst, tag)
+                mailbox.adopt(begun)
+                return begun
+            return bool(sent)
         except BaseException as error:
             stop(group, error)
             raise

@@ -73,13 +73,19 @@ def write(cursor, payload):  # type: ignore[no-untyped-def]
 
 @compiled
 def write_whole(cursor, payload, tag):  # type: ignore[no-untyped-def]
-    """Write a frame if there is room for all of it: 1; or 0, and nothing is written. The cursor holds its header."""
+    """Write a frame if there is room for all of it, or if it is longer than the ring, of which half is empty: 1.
+
+    Otherwise 0, and nothing is written. 2: the frame has begun, and there was no room for its rest in time; `write`
+    goes on with it. The cursor holds its header.
+    """
     ring, header = load(cursor + _RING), cursor + _HEADER
-    size = _SHAPE + 8 * (load(header + _KIND) & 0xFF) + load(header + _NBYTES)
-    if load(ring + CAPACITY) - (load(cursor + _POSITION) - load_acquire(ring + READ)) < size:
+    size, capacity = _SHAPE + 8 * (load(header + _KIND) & 0xFF) + load(header + _NBYTES), load(ring + CAPACITY)
+    if capacity - (load(cursor + _POSITION) - load_acquire(ring + READ)) < (
+        size if size <= capacity else capacity // 2
+    ):
         return 0
     store(header + _TAG, tag)
-    return write(cursor, payload)
+    return 1 if write(cursor, payload) == 1 else 2
 
 
 @compiled

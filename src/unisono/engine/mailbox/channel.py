@@ -103,7 +103,10 @@ class SendChannel(_Channel):
         return self._kernels.write(self._cursor, tensor.data_ptr())
 
     def write_whole(self, address: int, dtype: int, nbytes: int, shape: torch.Size, tag: int) -> int:
-        """Write a message of a plain tensor at an address, if all of it fits: 1; or 0. dtype: its code."""
+        """Write a message of a plain tensor at an address, if all of it fits, or it is longer than the ring: 1; or 0.
+
+        2: it has begun, and there was no room for its rest in time. dtype: its code.
+        """
         if shape != self._shape or dtype != self._dtype:
             self._describe(dtype, nbytes, shape)
         return self._kernels.write_whole(self._cursor, address, tag)

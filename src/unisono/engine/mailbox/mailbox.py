@@ -92,7 +92,7 @@ class Mailbox:
             message = self._matching.post(request) if request.message is None else None
             if message is not None:
                 self._match(request, message)
-        elif isinstance(request, Send):
+        elif isinstance(request, Send) and not request.begun:
             if request.peer == self._rank:
                 self._send_to_self(request)
             else:
@@ -101,16 +101,19 @@ class Mailbox:
                 if len(channel.queue) == 1:
                     self._write(request.peer)
 
-    def send_at_once(self, address: int, dtype: int, nbytes: int, shape: torch.Size, receiver: int, tag: int) -> bool:
-        """Send a plain tensor, if a message has gone to this rank before, and all of it fits: True. Or do nothing."""
+    def send_at_once(self, address: int, dtype: int, nbytes: int, shape: torch.Size, receiver: int, tag: int) -> int:
+        """Send a plain tensor, if a message has gone to this rank before, and no other one waits for room: 1.
+
+        Or do nothing: 0. 2: the message has begun, and there was no room for its rest in time: call `adopt` now.
+        """
         entered_ns, channel = monotonic_ns(), self._outgoing.get(receiver)
         if channel.__class__ is not SendChannel or channel.queue:
-            return False
-        if not channel.write_whole(address, dtype, nbytes, shape, tag):
-            return False
+            return 0
+        if (written := channel.write_whole(address, dtype, nbytes, shape, tag)) != 1:
+            return written
         self._written[receiver] = place = self._written[receiver] + 1
         self._log.write(self._group, tag, entered_ns, 2 * receiver, nbytes, place, monotonic_ns())
-        return True
+        return 1
 
     def receive_at_once(self, address: int, dtype: int, nbytes: int, source: int, tag: int, entered_ns: int) -> int:
         """Receive into a plain tensor, if the next message from this rank is there, and for it: 1. Or do nothing: 0.
@@ -126,13 +129,19 @@ class Mailbox:
         self._log.write(self._group, tag, entered_ns, 2 * source + 1, nbytes, place, monotonic_ns())
         return 1
 
-    def adopt(self, receive: Receive) -> None:
-        """Let a receive take the message that `receive_at_once` has begun to read into its tensor."""
-        channel = self._incoming[receive.peer]
-        channel.message = message = channel.read_header()
-        if message is not None:
-            self._arrived[receive.peer] = message.place = self._arrived[receive.peer] + 1
-            self._match(receive, message)
+    def adopt(self, request: MessageRequest) -> None:
+        """Go on with the message that `send_at_once` or `receive_at_once` has begun, for a request of its tensor."""
+        request.entered_ns = request.entered_ns or monotonic_ns()
+        if isinstance(request, Send):
+            request.begun = True
+            self._outgoing[request.peer].queue.append(request)
+            self._write(request.peer)
+        elif isinstance(request, Receive):
+            channel = self._incoming[request.peer]
+            channel.message = message = channel.read_header()
+            if message is not None:
+                self._arrived[request.peer] = message.place = self._arrived[request.peer] + 1
+                self._match(request, message)
 
     def settle(self) -> None:
         """Post `later`."""
