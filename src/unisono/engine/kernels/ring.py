@@ -139,13 +139,12 @@ def read_payload(cursor, target):  # type: ignore[no-untyped-def]
 
 @compiled
 def read_whole(cursor, target, tag, dtype, nbytes):  # type: ignore[no-untyped-def]
-    """Read the next frame, if its header is there, with this tag, code of a dtype, and payload: 1. Otherwise 0.
+    """Read the next frame, if its header comes soon, with this tag, code of a dtype, and payload: 1. Otherwise 0.
 
     2: the frame has begun, and its rest has not come in time; `read_payload` goes on with it.
     """
     ring, position = load(cursor + _RING), load(cursor + _POSITION)
-    arrived = load_acquire(ring + WRITTEN) - position
-    if arrived == 0 or load(cursor + _DONE) >= 0:
+    if load(cursor + _DONE) >= 0 or _changed(ring + WRITTEN, position, load(cursor + _SPINS)) == position:
         return 0
     frame, mask = ring + DATA, load(ring + CAPACITY) - 1
     kind = load(frame + ((position + _KIND) & mask))

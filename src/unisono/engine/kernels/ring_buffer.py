@@ -5,8 +5,9 @@
 A message is a frame: a header (HeaderWord, then the shape), a payload, and padding up to a cache line. A frame may be
 longer than the ring: it is read while it is written. Each side has a cursor: private words (CursorWord), which end with
 the header of the present frame. The two counts of bytes only grow, and each has one writer. With a release store of its
-count, the writer publishes bytes that may be read, and the reader bytes that may be overwritten. Within a frame a side
-looks for some microseconds whether the other side goes on. Apart from that, no function waits.
+count, the writer publishes bytes that may be read, and the reader bytes that may be overwritten. Within a frame, and
+before one that is read as a whole, a side looks for some microseconds whether the other side goes on. Apart from that,
+no function waits.
 """
 
 from __future__ import annotations
