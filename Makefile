@@ -8,12 +8,12 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test quick nightly nightly-tests aarch64 mutants docs notebooks test-integrations check matrix bench bench-torch bench-busy bench-late bench-first-call bench-serving leaks fuzz fuzz-faults chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
+.PHONY: help demo test quick nightly nightly-tests aarch64 mutants docs notebooks test-integrations check matrix bench bench-torch bench-busy bench-late bench-first-call bench-serving fuzz fuzz-faults chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
 	@echo "make quick   proofs, decisions, and the most common calls: a minute on 2 processors"
 	@echo "make test    all tests but the long ones, the quick ones first: some ten minutes on 2 processors"
-	@echo "make nightly all tests, then aarch64, mutants, matrix, chaos, fuzz, fuzz-faults and leaks: some hours"
+	@echo "make nightly all tests, then aarch64, mutants, matrix, chaos, fuzz and fuzz-faults: some hours"
 	@echo "make aarch64 tests on AArch64, which QEMU emulates: eight minutes, and a download of 3 GB the first time; root is not needed"
 	@echo "make mutants make mended mistakes again, and see which ring of tests finds each"
 	@echo "make docs    the documentation, in docs/_build/html; warnings are errors"
@@ -30,9 +30,8 @@ help:
 	@echo "make fuzz    random programs for SECONDS=300, from SEED=...; prints a small one that goes wrong"
 	@echo "make fuzz-faults   the same with deaths, stops and aborts at random moments, and bad networks between hosts"
 	@echo "make bench-serving   steps of a server that decodes, our backend beside Gloo, on one host and several: some minutes"
-	@echo "make leaks   a thousand worlds, failures and groups, and what their processes have: five minutes"
 	@echo "make chaos   every fault at every row, and faults in live ranks: some minutes"
-	@echo "make faults  the same faults over our backend and over Gloo: half an hour"
+	@echo "make faults  faults in groups of Gloo, watched and not"
 	@echo "make kills   ten minutes of training with random kills, then the same without: are the losses equal?"
 	@echo "make host-faults   faults of ranks, hosts and links, in network namespaces: half an hour; needs root and iproute2"
 	@echo "make bench-hosts   collectives over hosts in network namespaces beside Gloo; needs root and iproute2"
@@ -82,7 +81,7 @@ quick: $(VENV)/ready
 	@echo "Proofs, decisions, and the most common calls: a minute on 2 processors."
 	$(PYTEST) --maxfail 10 -m "quick and not long"
 
-nightly: nightly-tests aarch64 mutants matrix chaos fuzz fuzz-faults leaks
+nightly: nightly-tests aarch64 mutants matrix chaos fuzz fuzz-faults
 
 nightly-tests: $(VENV)/ready-ucx
 	NIGHTLY=1 $(PYTEST) --reruns 1 --durations=30
@@ -136,9 +135,6 @@ bench-first-call: $(VENV)/ready
 bench-serving: $(VENV)/ready
 	$(BIN)/python -m benchmarks.busy serving --output benchmarks/results/{vendor}_serving.md
 
-leaks: $(VENV)/ready
-	$(BIN)/python -m benchmarks.leaks
-
 SECONDS ?= 300
 fuzz: $(VENV)/ready
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed "$(SEED)"
@@ -151,7 +147,6 @@ chaos: $(VENV)/ready
 	$(BIN)/python -m benchmarks.chaos --output benchmarks/results/{vendor}_chaos.md
 
 faults: $(VENV)/ready
-	$(BIN)/python -m benchmarks.faults --output benchmarks/results/{vendor}_faults.md
 	$(BIN)/python -m benchmarks.faults.watched --output benchmarks/results/{vendor}_watched.md
 
 kills: $(VENV)/ready

@@ -3,12 +3,10 @@
 python -m benchmarks.collectives      speed of collectives, beside Gloo, three MPIs and memcpy (`make bench`)
 python -m benchmarks.torch_backend    torch.distributed on our backend and on Gloo (`make bench-torch`)
 python -m benchmarks.supported_calls  what each library does with every call, dtype and op (`make calls`)
-python -m benchmarks.small_calls      what small calls cost, alone and coalesced
+python -m benchmarks.small_calls      what many small tensors cost, one by one and together
 python -m benchmarks.busy             ranks beside processes that compute, late ranks, steps of a server; beside Gloo
 python -m benchmarks.first_call       the first call of a fresh process by part, beside Gloo (`make bench-first-call`)
-python -m benchmarks.leaks            what a thousand worlds leave (`make leaks`)
 python -m benchmarks.chaos            every fault at every row, then faults in live ranks (`make chaos`)
-python -m benchmarks.faults           the same faults over our backend and Gloo (`make faults`)
 python -m benchmarks.faults.watched   faults in groups of Gloo, watched and not (`make faults`)
 python -m benchmarks.kills            a training with random kills, and its replay (`make kills`)
 python -m benchmarks.hosts            collectives over hosts, beside flat Gloo and Open MPI (`make bench-hosts`)

@@ -1,4 +1,4 @@
-"""What small calls and messages cost on two and four ranks, and what many small tensors cost in one call.
+"""What many small tensors cost: a call for each, one call for all, and one call on the tensor that they share.
 
     python -m benchmarks.small_calls
 
@@ -30,35 +30,14 @@ def timed(call: Callable[[], Any]) -> tuple[float, float]:
 
 
 def work() -> dict[str, tuple[float, float]]:
-    p, me = unisono.get_world_size(), unisono.get_rank()
-    root = me == 0
-    two, whole, blocks = torch.ones(2), torch.ones(2 * p), [torch.ones(2) for _ in range(p)]
     small = [torch.ones(256) for _ in range(TENSORS)]  # 1 KiB each
     large, views = torch.ones(256 * TENSORS), [torch.ones(256) for _ in range(TENSORS)]
     (flat,) = unisono.flatten_(views)
-    long = torch.ones(1 << 14)
-
-    def there_and_back(tensor: torch.Tensor) -> None:
-        for sender in (0, 1):
-            if me == sender:
-                unisono.send(tensor, 1 - me)
-            elif me == 1 - sender:
-                unisono.recv(tensor, sender)
-
     cases: dict[str, Callable[[], Any]] = {
-        "all_reduce, 8 B": lambda: unisono.all_reduce(two),
-        "broadcast, 8 B": lambda: unisono.broadcast(two, 0),
-        "all_gather_single, 8 B": lambda: unisono.all_gather_single(whole, two),
-        "reduce_scatter_single, 8 B": lambda: unisono.reduce_scatter_single(two, whole),
-        "all_gather of a list, 8 B": lambda: unisono.all_gather(blocks, two),
-        "gather of a list, 8 B": lambda: unisono.gather(two, blocks if root else None),
-        "barrier": unisono.barrier,
-        "all_reduce, 100 KiB": lambda: unisono.all_reduce(large, "max"),
-        "all_reduce_coalesced, 100 x 1 KiB": lambda: unisono.all_reduce_coalesced(small, "max"),
-        "all_reduce of 100 x 1 KiB, flatten_ed": lambda: unisono.all_reduce(flat, "max"),
         "100 calls of all_reduce, 1 KiB": lambda: [unisono.all_reduce(tensor, "max") for tensor in small],
-        "send and recv, there and back, 8 B": lambda: there_and_back(two),
-        "send and recv, there and back, 64 KiB": lambda: there_and_back(long),
+        "all_reduce_coalesced, 100 x 1 KiB": lambda: unisono.all_reduce_coalesced(small, "max"),
+        "all_reduce, 100 KiB": lambda: unisono.all_reduce(large, "max"),
+        "all_reduce of 100 x 1 KiB, flatten_ed": lambda: unisono.all_reduce(flat, "max"),
     }
     return {name: timed(call) for name, call in cases.items()}
 

@@ -8,13 +8,14 @@ import random
 import shutil
 import signal
 import subprocess
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from tests.support import warm_python
+from tests.support.programs import Python, processes
 from tests.support.torch_ranks import TorchRanks
 from tests.support.ucx import why_no_ucx
 from tests.support.worlds import OnHosts, Worlds
@@ -160,6 +161,13 @@ def worlds(pytestconfig: pytest.Config) -> Worlds:
 def on_hosts(pytestconfig: pytest.Config) -> OnHosts:
     """on_hosts("2x2"): the same of this shape."""
     return partial(worlds_of(pytestconfig), timeout_s=RUN_S)
+
+
+@pytest.fixture
+def python() -> Iterator[Python]:
+    """python("-c", text, RANK=0): a process of its own, which is killed in the end."""
+    with processes() as start:
+        yield start
 
 
 @pytest.fixture(params=["gloo", "ucx"])

@@ -1,1 +1,1 @@
-"""The same faults over our backend and Gloo; and over Gloo and NCCL, watched and not."""
+"""Faults in groups of Gloo and NCCL, watched and not."""

@@ -117,14 +117,14 @@ def _backward_pass(ones: torch.Tensor) -> Callable[[], None]:
     return lambda: model(ones).backward()
 
 
-def play(fault: str, *, watched: bool, backend: str = "gloo", most_s: float = _MOST_S) -> dict[int, Seen]:
+def play(fault: str, *, watched: bool, backend: str = "gloo") -> dict[int, Seen]:
     """Run the scene until all ranks but the victim have ended. Returns what each rank says, by number."""
     with tempfile.TemporaryDirectory() as folder:
         given = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "1", "UNISONO_WATCH": str(int(watched))}
         hosts = [{**ONE_GPU, "NCCL_HOSTID": f"{rank}"} if backend == "nccl" else {} for rank in range(RANKS)]
         ranks = [_Rank([fault, f"{rank}", f"{folder}/meeting", backend], given | hosts[rank]) for rank in range(RANKS)]
         try:
-            until = time.monotonic() + most_s
+            until = time.monotonic() + _MOST_S
             for rank in ranks:
                 rank.wait(until if rank is not ranks[VICTIM] else time.monotonic() + 1)
         finally:

@@ -21,6 +21,7 @@ from tests.observe.test_trace import check
 from tests.support.cluster import Cluster
 from tests.support.mpi_launchers import LAUNCHERS, launcher, mpirun
 from tests.support.namespaces import PORT, enter
+from tests.support.on_ranks import in_new_world
 
 Clusters = Callable[[str], Cluster]
 
@@ -133,11 +134,9 @@ def sums(rank: int, size: int, meeting: str) -> tuple[str, float]:
         distributed.destroy_process_group()
 
 
-def test_on_one_machine(tmp_path: Path) -> None:
-    def rank() -> tuple[str, float]:
-        return sums(unisono.get_rank(), unisono.get_world_size(), f"file://{tmp_path}/meeting")
-
-    assert unisono.run(rank, hosts="2+1", timeout_s=100) == [("2+1", 111.0)] * 3
+@in_new_world(hosts="2+1", all_give=("2+1", 111.0))
+def test_on_one_machine(tmp_path: Path) -> tuple[str, float]:
+    return sums(unisono.get_rank(), unisono.get_world_size(), f"file://{tmp_path}/meeting")
 
 
 @pytest.mark.parametrize("shape", ["2x1", "2x2:round_robin"])

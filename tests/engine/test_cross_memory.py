@@ -8,6 +8,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ import torch
 
 import unisono
 from tests.support.faults import die
+from tests.support.matrix import Case
+from tests.support.matrix_driver import algorithms, check, forget
 from tests.support.waiting import until
 from unisono import PeerFailed, PeerGone, PeerUnreachable, RankFailed
 from unisono.base.config import Config
@@ -57,68 +60,43 @@ def lowerings() -> set[str]:
     return found
 
 
-def reduced(dtype: torch.dtype, op: str) -> None:
-    rank, size = unisono.get_rank(), unisono.get_world_size()
-    unisono.barrier()
-    lowerings()
-    for count in SIZES:
-        given = torch.stack([values(peer, count, dtype) for peer in range(size)])
-        right = given.sum(0, dtype=dtype) if op == "sum" else given.amax(0)
-        for _ in range(2):  # planned, then from the shortcut
-            tensor = given[rank].clone()
-            unisono.all_reduce(tensor, op)
-            assert torch.equal(tensor, right), count
-    assert lowerings() == {"cross memory, in place"}
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("op", ["sum", "max"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.int64], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int8", "int64"])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_sums_are_exact(crossing: Callable[[int], unisono.World], ranks: int, dtype: torch.dtype, op: str) -> None:
-    crossing(ranks).run(reduced, dtype, op)
+def test_sums_are_exact(crossing: Callable[[int], unisono.World], ranks: int, dtype: str, op: str) -> None:
+    def work() -> None:
+        unisono.barrier()
+        lowerings()
+        for count, seed in product(SIZES, range(2)):  # planned, then from the shortcut
+            check(Case("all_reduce", dtype, op, count, seed=seed, exact=True))
+        assert lowerings() == {"cross memory, in place"}
+        forget()
 
-
-def moved() -> None:
-    rank, size = unisono.get_rank(), unisono.get_world_size()
-    unisono.barrier()
-    lowerings()
-    for count in SIZES:
-        for how in ({}, {"async_op": True}):
-            output, source = torch.zeros(size * count), values(rank, count)
-            work = unisono.all_gather_single(output, source, **how)
-            if work is not None:
-                work.wait()
-            assert torch.equal(output, torch.cat([values(peer, count) for peer in range(size)])), count
-            output, source = torch.zeros(size * count), values(rank, size * count)
-            work = unisono.all_to_all_single(output, source, **how)
-            if work is not None:
-                work.wait()
-            blocks = [values(peer, size * count).view(size, -1)[rank] for peer in range(size)]
-            assert torch.equal(output, torch.cat(blocks)), count
-    assert lowerings() == {"cross memory"}
+    crossing(ranks).run(work)
 
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_blocks_arrive(crossing: Callable[[int], unisono.World], ranks: int) -> None:
-    crossing(ranks).run(moved)
+    def work() -> None:
+        unisono.barrier()
+        lowerings()
+        for count, later, form in product(SIZES, (False, True), ("all_gather_single", "all_to_all_single")):
+            check(Case(form, "float32", "-", count, async_op=later))
+        assert lowerings() == {"cross memory"}
+        forget()
 
-
-def every_algorithm() -> None:
-    rank, size = unisono.get_rank(), unisono.get_world_size()
-    for algorithm in CATALOGUE.values():
-        name = algorithm.name
-        if algorithm.collective == "all_reduce" and algorithm.allows(size):
-            for count in (5, 100_003):
-                tensor = values(rank, count)
-                unisono.all_reduce(tensor, algorithm=name)
-                assert torch.equal(tensor, sum(values(peer, count) for peer in range(size))), name
+    crossing(ranks).run(work)
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_every_algorithm_of_all_reduce(crossing: Callable[[int], unisono.World], ranks: int) -> None:
-    crossing(ranks).run(every_algorithm)
+    def work() -> None:
+        for name, count in product(algorithms("all_reduce"), (5, 100_003)):
+            check(Case("all_reduce", "float32", "sum", count, exact=True), name)
+
+    crossing(ranks).run(work)
 
 
 def in_part() -> list[set[str]]:

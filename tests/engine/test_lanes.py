@@ -19,6 +19,7 @@ import unisono
 from tests.support.lanes import with_lanes
 from tests.support.matrix import sample
 from tests.support.matrix_driver import run_cases
+from tests.support.on_ranks import in_new_world
 from unisono.calls.dispatch import planning
 from unisono.engine.compile.program import (
     DONE,
@@ -250,25 +251,22 @@ def test_a_sample_of_the_matrix_with_lanes(ranks: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("lanes", [2, 3, 8])
-def test_sums_have_the_same_bits(lanes: int) -> None:
-    def sums() -> list[bool]:
-        torch.manual_seed(unisono.get_rank())
-        same = []
-        for make in (unisono.empty, torch.empty):
-            for count in (1000, 400_009):
-                values = torch.randn(count).to(torch.bfloat16)
-                found = []
-                for k in (1, lanes):
-                    with_lanes(k)
-                    for call in (unisono.all_reduce, lambda t: unisono.reduce(t, 1)):
-                        tensor = make(count, dtype=torch.bfloat16).copy_(values)
-                        call(tensor)
-                        found.append(tensor.view(torch.int16).tolist())
-                same.append(found[:2] == found[2:])
-        return same
-
-    with unisono.world(3, timeout_s=60) as world:
-        assert world.run(sums) == [[True] * 4] * 3
+@in_new_world(3, all_give=[True] * 4)
+def test_sums_have_the_same_bits(lanes: int) -> list[bool]:
+    torch.manual_seed(unisono.get_rank())
+    same = []
+    for make in (unisono.empty, torch.empty):
+        for count in (1000, 400_009):
+            values = torch.randn(count).to(torch.bfloat16)
+            found = []
+            for k in (1, lanes):
+                with_lanes(k)
+                for call in (unisono.all_reduce, lambda t: unisono.reduce(t, 1)):
+                    tensor = make(count, dtype=torch.bfloat16).copy_(values)
+                    call(tensor)
+                    found.append(tensor.view(torch.int16).tolist())
+            same.append(found[:2] == found[2:])
+    return same
 
 
 def test_helpers_end_with_their_world_and_a_forked_child_has_none() -> None:
@@ -294,25 +292,22 @@ def test_helpers_end_with_their_world_and_a_forked_child_has_none() -> None:
         assert world.run(forked) == [([HELPER] * 2, 7, [HELPER] * 2, 8.0, [])] * 2
 
 
-def test_calls_with_lanes_after_an_abort_and_a_shrink() -> None:
-    def shrunk() -> tuple[float, int]:
-        with_lanes(3)
-        tensor = unisono.empty(100_000).fill_(1.0)
+@in_new_world(3, all_give=(300_000.0, 2))
+def test_calls_with_lanes_after_an_abort_and_a_shrink() -> tuple[float, int]:
+    with_lanes(3)
+    tensor = unisono.empty(100_000).fill_(1.0)
+    unisono.all_reduce(tensor)
+    group = unisono.init()
+    if unisono.get_rank() == 1:
+        group.abort("for this test")
+    with suppress(unisono.PeerFailed):
         unisono.all_reduce(tensor)
-        group = unisono.init()
-        if unisono.get_rank() == 1:
-            group.abort("for this test")
-        with suppress(unisono.PeerFailed):
-            unisono.all_reduce(tensor)
-        smaller = group.shrink()
-        smaller.host.config = smaller.host.config.replace(lanes=3)
-        tensor.fill_(1.0)
-        unisono.all_reduce(tensor, group=smaller)
-        helpers = sum(thread.name == HELPER for thread in threading.enumerate())
-        return float(tensor.sum()), helpers
-
-    with unisono.world(3, timeout_s=60) as world:
-        assert world.run(shrunk) == [(300_000.0, 2)] * 3
+    smaller = group.shrink()
+    smaller.host.config = smaller.host.config.replace(lanes=3)
+    tensor.fill_(1.0)
+    unisono.all_reduce(tensor, group=smaller)
+    helpers = sum(thread.name == HELPER for thread in threading.enumerate())
+    return float(tensor.sum()), helpers
 
 
 def test_by_default_long_calls_have_lanes_where_there_are_processors() -> None:
@@ -332,16 +327,13 @@ def test_by_default_long_calls_have_lanes_where_there_are_processors() -> None:
             assert world.run(calls, own) == [[(1, 0, 4194304.0), (lanes, lanes - 1, 4194306.0)]] * 2
 
 
-def test_a_rank_that_only_waits_has_no_helper() -> None:
-    def broadcast() -> tuple[int, list[int]]:
-        with_lanes(2)
-        tensor = unisono.empty(100_000).fill_(unisono.get_rank())
-        unisono.broadcast(tensor, 1)
-        assert (tensor == 1).all()
-        plans = unisono.init().plans.values()
-        helpers = sum(thread.name == HELPER for thread in threading.enumerate())
-        lanes = [int(plan.words[PlanWord.LANES]) for plan in plans]  # type: ignore[attr-defined]
-        return helpers, lanes
-
-    with unisono.world(2, timeout_s=60) as world:
-        assert world.run(broadcast) == [(1, [2]), (0, [0])]
+@in_new_world(2, gives=[(1, [2]), (0, [0])])
+def test_a_rank_that_only_waits_has_no_helper() -> tuple[int, list[int]]:
+    with_lanes(2)
+    tensor = unisono.empty(100_000).fill_(unisono.get_rank())
+    unisono.broadcast(tensor, 1)
+    assert (tensor == 1).all()
+    plans = unisono.init().plans.values()
+    helpers = sum(thread.name == HELPER for thread in threading.enumerate())
+    lanes = [int(plan.words[PlanWord.LANES]) for plan in plans]  # type: ignore[attr-defined]
+    return helpers, lanes

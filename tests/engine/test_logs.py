@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import in_new_world, in_world
 from unisono import MismatchError
 from unisono.base.records import CallRecord
 from unisono.engine.clock import Clock, read_cycles
@@ -113,63 +113,57 @@ def calls_of(group: Group, rank: int) -> list[LoggedCall]:
     return group.host.arena.log(rank).read()
 
 
+@in_new_world(3)
 def test_every_rank_can_read_what_all_have_called() -> None:
-    def work() -> None:
-        group = unisono.init()
-        first, me = group.host.call_number, group.rank
-        ours = torch.full((3,), me + 1.0)
-        for _ in range(CALLS + 5):
-            unisono.all_reduce(ours, "max")
-        unisono.broadcast(torch.full((5,), float(me)), 1)
-        unisono.barrier()
-        for rank in range(group.size):
-            calls = calls_of(group, rank)
-            assert len(calls) == CALLS - 2
-            book = group.host.arena.plan_registry(rank)
-            said = {call.number: book.plan(call.note) for call in calls}
-            note = said[first + CALLS + 4]
-            assert note is not None
-            assert (note.record.collective, note.record.counts, note.nbytes) == ("all_reduce", (3,), 12)
-            assert note.record.algorithm.startswith("all_reduce.")
-            assert note.record.where.startswith(f"{__file__}:")
-            note = said[first + CALLS + 5]
-            assert note is not None
-            assert (note.record.collective, note.record.root) == ("broadcast", 1)
-            assert all(0 < call.entered < call.left for call in calls[:-1])
-            names = {note.name: (note.rank, note.size) for note in book.groups()}
-            assert names[group.name] == (rank, group.size)
-
-    unisono.run(work, 3, timeout_s=90)  # in an older world, other plans have been noted since
+    group = unisono.init()
+    first, me = group.host.call_number, group.rank
+    ours = torch.full((3,), me + 1.0)
+    for _ in range(CALLS + 5):
+        unisono.all_reduce(ours, "max")
+    unisono.broadcast(torch.full((5,), float(me)), 1)
+    unisono.barrier()
+    for rank in range(group.size):
+        calls = calls_of(group, rank)
+        assert len(calls) == CALLS - 2
+        book = group.host.arena.plan_registry(rank)
+        said = {call.number: book.plan(call.note) for call in calls}
+        note = said[first + CALLS + 4]
+        assert note is not None
+        assert (note.record.collective, note.record.counts, note.nbytes) == ("all_reduce", (3,), 12)
+        assert note.record.algorithm.startswith("all_reduce.")
+        assert note.record.where.startswith(f"{__file__}:")
+        note = said[first + CALLS + 5]
+        assert note is not None
+        assert (note.record.collective, note.record.root) == ("broadcast", 1)
+        assert all(0 < call.entered < call.left for call in calls[:-1])
+        names = {note.name: (note.rank, note.size) for note in book.groups()}
+        assert names[group.name] == (rank, group.size)
 
 
-def test_a_sub_group_has_a_log_of_its_own(worlds: Worlds) -> None:
-    def work() -> None:
-        world = unisono.init()
-        pair = unisono.new_group([0, 1], name="logged pair")
-        if world.rank < 2:
-            for _ in range(3):
-                unisono.all_reduce(torch.full((2,), world.rank + 1.0), group=pair)
-            calls = pair.host.log.read()
-            assert [call.number for call in calls][:3] == [1, 2, 3]
-            note = next(note for note in world.host.plan_registry.groups() if note.name == "logged pair")
-            assert (note.rank, note.size, note.start) == (world.rank, 2, pair.host.arena.start)
-            unisono.destroy_group(pair)
-        assert "logged pair" not in {note.name for note in world.host.plan_registry.groups()}
-
-    worlds(3).run(work)
+@in_world(3)
+def test_a_sub_group_has_a_log_of_its_own() -> None:
+    world = unisono.init()
+    pair = unisono.new_group([0, 1], name="logged pair")
+    if world.rank < 2:
+        for _ in range(3):
+            unisono.all_reduce(torch.full((2,), world.rank + 1.0), group=pair)
+        calls = pair.host.log.read()
+        assert [call.number for call in calls][:3] == [1, 2, 3]
+        note = next(note for note in world.host.plan_registry.groups() if note.name == "logged pair")
+        assert (note.rank, note.size, note.start) == (world.rank, 2, pair.host.arena.start)
+        unisono.destroy_group(pair)
+    assert "logged pair" not in {note.name for note in world.host.plan_registry.groups()}
 
 
-def test_a_call_that_nobody_has_made_is_logged_as_left(worlds: Worlds) -> None:
-    def work() -> None:
-        group = unisono.init()
-        number = group.host.call_number
-        with pytest.raises(MismatchError):
-            unisono.all_reduce(torch.full((2 + group.rank,), 1.0))
-        unisono.barrier()
-        call = next(call for call in calls_of(group, group.rank) if call.number == number)
-        assert call.left > call.entered
-
-    worlds(2).run(work)
+@in_world(2)
+def test_a_call_that_nobody_has_made_is_logged_as_left() -> None:
+    group = unisono.init()
+    number = group.host.call_number
+    with pytest.raises(MismatchError):
+        unisono.all_reduce(torch.full((2 + group.rank,), 1.0))
+    unisono.barrier()
+    call = next(call for call in calls_of(group, group.rank) if call.number == number)
+    assert call.left > call.entered
 
 
 def test_calls_over_several_hosts_are_logged_with_their_parts() -> None:

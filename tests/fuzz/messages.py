@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,31 +72,21 @@ class _Part:
         return self.api.p2p(name, [tensor, peer], self.group, self.step.tag)
 
 
-def _pair(part: _Part) -> Finish:
-    """One rank sends to the next, both in the foreground."""
+def _pair(part: _Part, new: bool = False) -> Finish:
+    """One rank sends to the next, both in the foreground. new: into a tensor that the call makes, from any rank."""
     source, target = part.step.shift % part.p, (part.step.shift + 1) % part.p
     if part.me == source:
         given = part.given()
         part.do("send", given.tensor, target)
         return lambda: given.check(None)
+    if part.me == target and new:
+        got = part.do("recv", None, None)
+        return lambda: differs(got, part.values[source])
     if part.me == target:
         place = part.place()
         found = part.do("recv", place.tensor, source)
         wrong = "" if found == source else f"source {found} instead of {source}"
         return lambda: wrong or place.check(part.values[source])
-    return lambda: ""
-
-
-def _new(part: _Part) -> Finish:
-    """As _pair, into a tensor that the call makes, from any rank."""
-    source, target = part.step.shift % part.p, (part.step.shift + 1) % part.p
-    if part.me == source:
-        given = part.given()
-        part.do("send", given.tensor, target)
-        return lambda: given.check(None)
-    if part.me == target:
-        got = part.do("recv", None, None)
-        return lambda: differs(got, part.values[source])
     return lambda: ""
 
 
@@ -169,7 +160,8 @@ def _objects(part: _Part) -> Finish:
 
 
 WAYS: dict[str, Callable[[_Part], Finish]] = {
-    "pair": _pair, "new": _new, "ring": _ring, "batch": _batch, "sendrecv": _sendrecv, "any": _any, "objects": _objects,
+    "pair": _pair, "new": partial(_pair, new=True), "ring": _ring, "batch": _batch, "sendrecv": _sendrecv, "any": _any,
+    "objects": _objects,
 }  # fmt: skip
 """Who sends how to whom. A group of one rank sends to itself, with ring and sendrecv."""
 

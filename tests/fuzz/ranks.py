@@ -39,12 +39,12 @@ def play(program: Program, meeting: str) -> list[str]:
     api = api_of(program.api, program.settings, meeting)
     if dict(program.settings).get("lanes", 1) > 1:
         without_limits()
-    player = _Player(api, api.world)
+    player = Player(api, api.world)
     player.play(program.steps)
     return player.failures
 
 
-class _Player:
+class Player:
     """Makes steps, on a rank or in one of its threads."""
 
     def __init__(self, api: Native | Torch, world: Any) -> None:
@@ -140,7 +140,7 @@ class _Player:
     def _threads(self, step: Threads) -> None:
         world = self._groups["world"]
         everybody = range(self._api.place(world)[1])
-        players = [_Player(self._api, self._api.new_group(everybody, world)) for _ in step.branches]
+        players = [Player(self._api, self._api.new_group(everybody, world)) for _ in step.branches]
         threads = [
             threading.Thread(target=player.play, args=(branch,))
             for player, branch in zip(players, step.branches, strict=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,9 +10,10 @@ import pytest
 
 from tests.conftest import NIGHTLY
 from tests.fuzz import fault_oracle
-from tests.fuzz.deaths import check, smaller
+from tests.fuzz.deaths import check
 from tests.fuzz.fault_growth import grows
 from tests.fuzz.fault_scene import Call, Fault, Scene, draw
+from tests.support.programs import torchrun
 from tests.support.waiting import until
 
 DRAWN_S = 60.0 if NIGHTLY else 6.0
@@ -86,9 +84,7 @@ def test_a_rank_under_torchrun_dies_and_nothing_is_left(tmp_path: Path) -> None:
     """torchrun asks the others to end; these do not listen, and go on."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "FOLDER": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = torchrun(3, script, FOLDER=str(tmp_path))
     assert done.returncode, done.stderr
     pids = [int(path.name) for path in tmp_path.glob("[0-9]*")]
     assert len(pids) == 3
@@ -142,17 +138,3 @@ def test_the_oracle_misses_ranks_and_hears_of_wrong_values() -> None:
         "ranks [1] have not come to the end",
         "rank 0",
     ]
-
-
-def test_a_smaller_scene_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def watch(scene: Scene) -> list[str]:
-        return ["bad"] if any(call.name == "scan" and call.shared for call in scene.calls) else []
-
-    monkeypatch.setattr("tests.fuzz.deaths.watch", watch)
-    scene = Scene(
-        "4",
-        (Call("all_reduce"), Call("scan", 1000, (0, 1), True, True)),
-        (Fault(1, "kill", 0), Fault(2, "kill", 1)),
-        True,
-    )
-    assert smaller(scene) == Scene("4", (Call("scan", 5, (), True),), (Fault(2, "kill", 0),))

@@ -45,15 +45,6 @@ def test_a_sample_has_each_value_and_is_the_same_for_one_seed(axes: tuple[int, .
     assert any(sample(cases, str(seed)) != drawn for seed in range(20))
 
 
-def test_a_case_by_itself_is_drawn_by_one_of_some_seeds() -> None:
-    cases: list[Any] = [SimpleNamespace(nodeid=f"test_of[{number}]") for number in range(2)]
-    samples = [sample(cases, str(seed), one_in=3) for seed in range(300)]
-    assert samples == [sample(cases, str(seed), one_in=3) for seed in range(300)]
-    for case in cases:
-        assert 70 < sum(case in drawn for drawn in samples) < 130
-    assert {len(drawn) for drawn in samples} == {0, 1, 2}, "the cases are not drawn together"
-
-
 @pytest.mark.parametrize(("count", "parallel"), [(MOST_RERUNS, ()), (MOST_RERUNS + 1, ("--numprocesses", "2"))])
 def test_a_run_in_which_many_tests_pass_only_when_run_again_fails(
     count: int, parallel: tuple[str, ...], tmp_path: Path

@@ -1,17 +1,14 @@
-"""What other tests stand on: `each`, `frames`, and processes that have torch loaded when they start."""
+"""What other tests stand on: `each`, `frames`, and processes that end as those of Python do."""
 
 from __future__ import annotations
 
 import gc
-import json
-import os
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 from types import CodeType
-from typing import Any
 
 import pytest
 
@@ -49,51 +46,6 @@ def test_no_garbage_is_collected_while_frames_are_listed() -> None:
         del gc.callbacks[-1], new
     assert frames.__code__ not in seen
     assert code is frames.__code__
-
-
-PROGRAM = """
-import json, os, sys
-facts = os.getppid(), os.getcwd(), os.environ["PLACE"], sys.argv[1:], sys.stdin.read()
-print(json.dumps([*facts, "torch" in sys.modules]))
-sys.exit(3)
-"""
-WARM = not os.environ.get("NIGHTLY")
-
-
-def has_torch(folder: Path, **options: Any) -> bool:
-    """Start a process, check what belongs to it, and return whether it had torch when it began."""
-    command, environ = [sys.executable, "-c", PROGRAM, "a", "b"], {**os.environ, "PLACE": "here"}
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environ,
-        input="words",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **options,
-    )
-    assert done.returncode == 3, done.stderr
-    *facts, loaded = json.loads(done.stdout)
-    assert facts == [os.getpid(), str(folder), "here", ["a", "b"], "words"]
-    return bool(loaded)
-
-
-def test_a_process_has_torch_loaded(tmp_path: Path) -> None:
-    assert has_torch(tmp_path) == WARM
-
-
-def test_a_process_is_in_its_own_group_when_its_pid_is_known() -> None:
-    """Who ends a group asks for it with this pid, and would else end its own."""
-    for _ in range(5):
-        with subprocess.Popen([sys.executable, "-c", ""], start_new_session=True) as process:
-            assert os.getpgid(process.pid) == process.pid
-
-
-@pytest.mark.cold
-def test_of_a_test_that_is_marked_it_is_started_anew(tmp_path: Path) -> None:
-    assert not has_torch(tmp_path)
 
 
 ENDS = """

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.programs import Python, place
 from unisono.engine.host import warm_up
 from unisono.ranks.rendezvous.identity import HOST_ID
 
@@ -68,28 +68,15 @@ unisono.all_reduce(t)
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("way", CALLS)
-def test_a_first_call_imports_only_what_it_needs(way: str, hosts: int) -> None:
+def test_a_first_call_imports_only_what_it_needs(python: Python, way: str, hosts: int) -> None:
     warm_up()  # from then on, machine code is on disk
-    code, there = PROGRAM.format(CALLS[way]), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    there |= {"WORLD_SIZE": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    there["UNISONO_LOOK_UP_S"] = "60"  # on a busy machine a rank may be late, and what attends that is imported
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**os.environ, **there, "RANK": str(rank), HOST_ID: str(rank % hosts)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        printed = [rank.stdout.readline() for rank in ranks if rank.stdout]
-        for rank in ranks:
-            rank.communicate("\n", timeout=100)
-    finally:
-        for rank in ranks:
-            rank.kill()
+    there: dict[str, object] = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    there["UNISONO_LOOK_UP_S"] = 60  # on a busy machine a rank may be late, and what attends that is imported
+    command, port = ["-c", PROGRAM.format(CALLS[way])], free_port()
+    ranks = [python(*command, **there, **place(rank, 2, port), **{HOST_ID: rank % hosts}) for rank in range(2)]
+    printed = [rank.stdout.readline() for rank in ranks if rank.stdout]
+    for rank in ranks:
+        rank.communicate("\n", timeout=100)
     for text in printed:
         result, modules, texts = json.loads(text)
         assert result == [3.0] * 4

@@ -8,7 +8,8 @@ import torch
 import unisono
 from tests.support.matrix import MOVED
 from tests.support.matrix_layouts import Held
-from tests.support.worlds import OnHosts, Worlds
+from tests.support.on_ranks import in_new_world, in_world
+from tests.support.worlds import OnHosts
 from unisono import p2p
 
 COUNT = 1001
@@ -23,51 +24,42 @@ def held(dtype: str, seed: int, layout: str = "contiguous", shared: bool = False
 
 
 @pytest.mark.parametrize("dtype", MOVED)
-def test_messages_to_oneself(worlds: Worlds, dtype: str) -> None:
-    def alone() -> str:
-        (given, values), (taken, _) = held(dtype, unisono.get_rank()), held(dtype, 9, "strided")
-        p2p.send(given.tensor, unisono.get_rank())
-        p2p.recv(taken.tensor, unisono.get_rank())
-        return given.check(values) or taken.check(values)
-
-    assert worlds(2).run(alone) == [""] * 2
+@in_world(2, all_give="")
+def test_messages_to_oneself(dtype: str) -> str:
+    (given, values), (taken, _) = held(dtype, unisono.get_rank()), held(dtype, 9, "strided")
+    p2p.send(given.tensor, unisono.get_rank())
+    p2p.recv(taken.tensor, unisono.get_rank())
+    return given.check(values) or taken.check(values)
 
 
 @pytest.mark.parametrize("dtype", MOVED)
-def test_memory_that_is_moved_to_the_heap(worlds: Worlds, dtype: str) -> None:
-    def moved() -> str:
-        (one, first), (other, second) = held(dtype, unisono.get_rank()), held(dtype, 5 + unisono.get_rank())
-        unisono.share_(one.tensor)
-        unisono.flatten_([other.tensor])
-        wished = [tensor.view(torch.uint8).tolist() for tensor in (first, second)]
-        found = [held.tensor.view(torch.uint8).tolist() for held in (one, other)]
-        return "" if found == wished else f"{found} instead of {wished}"
-
-    assert worlds(2).run(moved) == [""] * 2
+@in_world(2, all_give="")
+def test_memory_that_is_moved_to_the_heap(dtype: str) -> str:
+    (one, first), (other, second) = held(dtype, unisono.get_rank()), held(dtype, 5 + unisono.get_rank())
+    unisono.share_(one.tensor)
+    unisono.flatten_([other.tensor])
+    wished = [tensor.view(torch.uint8).tolist() for tensor in (first, second)]
+    found = [held.tensor.view(torch.uint8).tolist() for held in (one, other)]
+    return "" if found == wished else f"{found} instead of {wished}"
 
 
 @pytest.mark.parametrize("dtype", MOVED)
-def test_many_tensors_in_one_call(worlds: Worlds, dtype: str) -> None:
-    def together() -> str:
-        me = unisono.get_rank()
-        pairs = [held(dtype, me), held(dtype, 5 + me, "strided")]
-        unisono.broadcast_coalesced([one.tensor for one, _ in pairs], 1)
-        return "".join(one.check(held(dtype, seed)[1]) for (one, _), seed in zip(pairs, (1, 6), strict=True))
-
-    assert worlds(2).run(together) == [""] * 2
+@in_world(2, all_give="")
+def test_many_tensors_in_one_call(dtype: str) -> str:
+    me = unisono.get_rank()
+    pairs = [held(dtype, me), held(dtype, 5 + me, "strided")]
+    unisono.broadcast_coalesced([one.tensor for one, _ in pairs], 1)
+    return "".join(one.check(held(dtype, seed)[1]) for (one, _), seed in zip(pairs, (1, 6), strict=True))
 
 
-def test_calls_that_keep_their_inputs() -> None:
-    def kept() -> list[str]:
-        wrong = []
-        for dtype in MOVED:
-            one, _ = held(dtype, unisono.get_rank())
-            unisono.broadcast(one.tensor, 1)
-            wrong.append(one.check(held(dtype, 1)[1]))
-        return wrong
-
-    with unisono.world(2, timeout_s=60, config=unisono.Config(keep_inputs=1)) as world:
-        assert world.run(kept) == [[""] * len(MOVED)] * 2
+@in_new_world(2, config=unisono.Config(keep_inputs=1), all_give=[""] * len(MOVED))
+def test_calls_that_keep_their_inputs() -> list[str]:
+    wrong = []
+    for dtype in MOVED:
+        one, _ = held(dtype, unisono.get_rank())
+        unisono.broadcast(one.tensor, 1)
+        wrong.append(one.check(held(dtype, 1)[1]))
+    return wrong
 
 
 @pytest.mark.parametrize("dtype", MOVED)

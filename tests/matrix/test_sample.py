@@ -12,6 +12,7 @@ import unisono
 from tests.support.matrix import FORMS, MOVED, OPS, PAIR_OF, REDUCING, WRITTEN, Case, every, sample
 from tests.support.matrix_driver import IN_PLACE, arguments, gives, run_cases, takes
 from tests.support.matrix_layouts import READ_ONLY, Held, exists
+from tests.support.on_ranks import in_world
 from tests.support.worlds import Worlds
 from unisono.engine.reducers import DTYPES
 
@@ -69,27 +70,23 @@ def still_works() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("form", REDUCING)
-def test_pairs_that_do_not_exist_are_refused_on_every_rank(worlds: Worlds, ranks: int, form: str) -> None:
-    def work() -> int:
-        pairs = [pair for pair in product((*DTYPES, *MOVED), OPS) if pair not in PAIR_OF and pair[1] != "tensors"]
-        for dtype, op in pairs:
-            refused(form, dtype, op)
-            still_works()
-        return len(pairs)
-
-    assert worlds(ranks).run(work) == [26 * 10 - len(PAIR_OF)] * ranks
+@in_world("ranks", all_give=26 * 10 - len(PAIR_OF))
+def test_pairs_that_do_not_exist_are_refused_on_every_rank(ranks: int, form: str) -> int:
+    pairs = [pair for pair in product((*DTYPES, *MOVED), OPS) if pair not in PAIR_OF and pair[1] != "tensors"]
+    for dtype, op in pairs:
+        refused(form, dtype, op)
+        still_works()
+    return len(pairs)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_views_that_cannot_be_written_are_refused_as_outputs(worlds: Worlds, ranks: int) -> None:
-    def work() -> int:
-        calls = 0
-        for form in (*WRITTEN, "all_gather", "all_gather_single", "reduce_scatter", "all_to_all", "all_to_all_single"):
-            for layout, dtype in product(READ_ONLY, ("float32", "complex64")):
-                if exists(layout, dtype):
-                    refused(form, dtype, "sum", layout)
-                    still_works()
-                    calls += 1
-        return calls
-
-    assert worlds(ranks).run(work) == [8 * 4] * ranks
+@in_world("ranks", all_give=8 * 4)
+def test_views_that_cannot_be_written_are_refused_as_outputs(ranks: int) -> int:
+    calls = 0
+    for form in (*WRITTEN, "all_gather", "all_gather_single", "reduce_scatter", "all_to_all", "all_to_all_single"):
+        for layout, dtype in product(READ_ONLY, ("float32", "complex64")):
+            if exists(layout, dtype):
+                refused(form, dtype, "sum", layout)
+                still_works()
+                calls += 1
+    return calls

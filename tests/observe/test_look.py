@@ -16,6 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 import unisono
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError
 from unisono.engine.logs.rank_logs import CALLS
@@ -216,20 +217,18 @@ def test_calls_within_calls_count_once() -> None:
     assert time_inside_ns(some, 15, 40) == 5 + 10
 
 
+@in_new_world(2)
 def test_rates_are_of_the_time_between_two_looks() -> None:
-    def work() -> None:
-        group, tensor = unisono.init(), torch.full((256,), unisono.get_rank() + 1.0)
-        with attached(the_job(os.getpid())) as arena:
-            unisono.barrier()
-            before = snapshot(arena)
-            for _ in range(CALLS // 2):
-                unisono.all_reduce(tensor, "max")
-            after = snapshot(arena)
-            found = rates(before, after)[group.rank]
-            passed_s = (after.at_ns - before.at_ns) / 1e9
-            assert round(found.calls_per_s * passed_s) in range(CALLS // 2 - 1, CALLS // 2 + 2)
-            assert 0 < found.share <= 1
-            assert round(found.bytes_per_s * passed_s) in range(1024 * CALLS // 2 - 1, 1024 * CALLS // 2 + 2)
-            unisono.barrier()
-
-    unisono.run(work, 2, timeout_s=90)  # processes of older worlds may still have memory of other jobs
+    group, tensor = unisono.init(), torch.full((256,), unisono.get_rank() + 1.0)
+    with attached(the_job(os.getpid())) as arena:
+        unisono.barrier()
+        before = snapshot(arena)
+        for _ in range(CALLS // 2):
+            unisono.all_reduce(tensor, "max")
+        after = snapshot(arena)
+        found = rates(before, after)[group.rank]
+        passed_s = (after.at_ns - before.at_ns) / 1e9
+        assert round(found.calls_per_s * passed_s) in range(CALLS // 2 - 1, CALLS // 2 + 2)
+        assert 0 < found.share <= 1
+        assert round(found.bytes_per_s * passed_s) in range(1024 * CALLS // 2 - 1, 1024 * CALLS // 2 + 2)
+        unisono.barrier()

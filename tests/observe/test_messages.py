@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from typer.testing import CliRunner
 
 import unisono
 from tests.observe.test_trace import NEEDED, read
+from tests.support.on_ranks import in_new_world, in_world
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout
 from unisono.base.records import CallRecord
@@ -144,24 +144,22 @@ def test_messages_stand_in_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert one["ts"] <= other["ts"]
 
 
+@in_new_world(2)
 def test_the_log_is_always_on_and_outside_of_traces_too() -> None:
-    def check() -> None:
-        group = unisono.init()
-        other = 1 - group.rank
-        for k in range(MESSAGES + 5):
-            unisono.sendrecv(torch.full((1 + group.rank,), float(k)), other, torch.empty(1 + other), other, tag=k)
-        unisono.barrier()
-        for rank in range(2):
-            found = group.host.arena.messages(rank).read()
-            assert len(found) == MESSAGES - 2
-            for one in found:
-                assert one.peer == 1 - rank
-                assert one.nbytes == 4 * (2 - rank if one.is_receive else 1 + rank)
-                assert 0 < one.entered_ns <= one.left_ns
-                assert one.place == one.tag + 1
-        unisono.barrier()
-
-    unisono.run(check, 2, timeout_s=90)
+    group = unisono.init()
+    other = 1 - group.rank
+    for k in range(MESSAGES + 5):
+        unisono.sendrecv(torch.full((1 + group.rank,), float(k)), other, torch.empty(1 + other), other, tag=k)
+    unisono.barrier()
+    for rank in range(2):
+        found = group.host.arena.messages(rank).read()
+        assert len(found) == MESSAGES - 2
+        for one in found:
+            assert one.peer == 1 - rank
+            assert one.nbytes == 4 * (2 - rank if one.is_receive else 1 + rank)
+            assert 0 < one.entered_ns <= one.left_ns
+            assert one.place == one.tag + 1
+    unisono.barrier()
 
 
 def track(rank: int, *calls: RankCall) -> Track:
@@ -194,27 +192,25 @@ def notes_of(error: BaseException) -> str:
     return "\n".join(getattr(error, "__notes__", ()))
 
 
-def test_a_timeout_shows_who_misses_the_call(worlds: Callable[[int], unisono.World]) -> None:
-    def work() -> None:
-        pair = unisono.new_group([0, 2], name="pair")
-        tensor = torch.full((3,), unisono.get_rank() + 1.0)
-        if unisono.get_rank() == 1:
-            unisono.barrier()
-            return
-        unisono.all_reduce(tensor, "max", group=pair)
-        if unisono.get_rank() == 0:
-            with pytest.raises(WaitTimeout) as caught:
-                unisono.all_reduce(tensor, "min", group=pair, timeout_s=0.1)
-            lines = notes_of(caught.value).splitlines()
-            assert lines[0] == "last calls of group 'pair', by number:"
-            assert lines[1].startswith("  #1 all_reduce(float32[3], max) (first at ")
-            assert "ranks 0, 2 left it" in lines[1]
-            assert lines[2].startswith("  #2 all_reduce(float32[3], min) (first at ")
-            assert "rank 0 in it, for " in lines[2]
-            assert "not entered by rank 2" in lines[2]
+@in_world(3)
+def test_a_timeout_shows_who_misses_the_call() -> None:
+    pair = unisono.new_group([0, 2], name="pair")
+    tensor = torch.full((3,), unisono.get_rank() + 1.0)
+    if unisono.get_rank() == 1:
         unisono.barrier()
-
-    worlds(3).run(work)
+        return
+    unisono.all_reduce(tensor, "max", group=pair)
+    if unisono.get_rank() == 0:
+        with pytest.raises(WaitTimeout) as caught:
+            unisono.all_reduce(tensor, "min", group=pair, timeout_s=0.1)
+        lines = notes_of(caught.value).splitlines()
+        assert lines[0] == "last calls of group 'pair', by number:"
+        assert lines[1].startswith("  #1 all_reduce(float32[3], max) (first at ")
+        assert "ranks 0, 2 left it" in lines[1]
+        assert lines[2].startswith("  #2 all_reduce(float32[3], min) (first at ")
+        assert "rank 0 in it, for " in lines[2]
+        assert "not entered by rank 2" in lines[2]
+    unisono.barrier()
 
 
 def test_the_calls_of_a_dead_rank_are_shown() -> None:

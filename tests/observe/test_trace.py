@@ -187,17 +187,6 @@ def test_a_wait_ends_with_its_call_where_the_last_rank_has_logged_it_later() -> 
     assert [(late.rank, late.calls, late.waited_ns) for late in found.late] == [(1, 1, 89_000)]
 
 
-def test_a_report_finds_calls_that_could_be_one() -> None:
-    near = [(1000 * k, 1000 * k + 900, REDUCE) for k in range(1, 6)]
-    alone = [(900_000, 900_900, REDUCE)]
-    other = [(2_000_000 + 1000 * k, 2_000_900 + 1000 * k, GATHER) for k in range(3)]
-    (series,) = report([track(0, [*near, *alone, *other]), track(1, [*near, *alone, *other])]).series
-    assert (series.collective, series.line, series.times, series.calls, series.nbytes) == (
-        "all_reduce", "a.py:1", 1, 5, 40,
-    )  # fmt: skip
-    assert series.took_ns == 4900
-
-
 def test_arrows_lead_to_the_rank_that_came_late() -> None:
     tracks = [track(rank, [(100 + 50_000 * rank, 300_000, REDUCE)], 3) for rank in range(3)]
     parts = [Recorded("j", rank, 3, 0, "a", "m", 7, 7, "", 0, True, [tracks[rank]]) for rank in range(3)]

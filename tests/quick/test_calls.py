@@ -2,111 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 
 import unisono
+from tests.fuzz.api import Native
+from tests.fuzz.programs import Barrier, Coalesced, MakeGroup, Messages, Objects, Split
+from tests.fuzz.ranks import Player
 from tests.support.matrix import FORMS, Case, ops
 from tests.support.matrix_driver import check
+from tests.support.on_ranks import in_world
 from tests.support.reducers_driver import NUMERIC
-from unisono.calls.p2p import irecv, isend, recv, send
 
-PLACES = ("one host", "two hosts")
-
-
-@pytest.fixture
-def world(
-    request: pytest.FixtureRequest, worlds: Callable[[int], unisono.World], on_hosts: Callable[[str], unisono.World]
-) -> unisono.World:
-    """Two ranks."""
-    return worlds(2) if request.param == "one host" else on_hosts("2x1")
-
-
-pytestmark = [pytest.mark.quick, pytest.mark.parametrize("world", PLACES, indirect=True)]
+pytestmark = [pytest.mark.quick, pytest.mark.parametrize("shape", [2, "2x1"], ids=["one host", "two hosts"])]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_collective(world: unisono.World, form: str) -> None:
-    def work() -> None:
-        for shared in (False, True):
-            for n in (1, 1000, 100_003):
-                check(Case(form, "float32", ops(form, "float32")[0], n, shared=shared, root=1, async_op=shared))
-
-    world.run(work)
+@in_world("shape")
+def test_a_collective(shape: int | str, form: str) -> None:
+    for shared in (False, True):
+        for n in (1, 1000, 100_003):
+            check(Case(form, "float32", ops(form, "float32")[0], n, shared=shared, root=1, async_op=shared))
 
 
-def test_every_dtype_and_op(world: unisono.World) -> None:
-    def work() -> None:
-        for dtype in ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"):
-            for op in NUMERIC:
-                check(Case("all_reduce", dtype, op, 33))
-
-    world.run(work)
+@in_world("shape")
+def test_every_dtype_and_op(shape: int | str) -> None:
+    for dtype in ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"):
+        for op in NUMERIC:
+            check(Case("all_reduce", dtype, op, 33))
 
 
-def test_a_rank_keeps_its_output_where_that_is_copied(world: unisono.World) -> None:
+@in_world("shape")
+def test_a_rank_keeps_its_output_where_that_is_copied(shape: int | str) -> None:
     """Rank 0 of exscan keeps its tensor. Those of a premultiplied sum are made in another one."""
-
-    def work() -> None:
-        for op in ("sum", "premul_sum"):
-            check(Case("exscan", "float32", op, 10, "strided"))
-
-    world.run(work)
+    for op in ("sum", "premul_sum"):
+        check(Case("exscan", "float32", op, 10, "strided"))
 
 
-def test_messages(world: unisono.World) -> None:
-    def work() -> None:
-        me, peer = unisono.get_rank(), 1 - unisono.get_rank()
-        for count in (3, 100_003):
-            mine, theirs = torch.full((count,), me + 1.0), torch.empty(count)
-            works = [isend(mine, peer), irecv(theirs, peer)]
-            for work in works:
-                work.wait()
-            assert bool((theirs == peer + 1).all())
-            if me:
-                recv(theirs, peer, tag=7)
-                assert bool((theirs == 5).all())
-            else:
-                send(theirs.fill_(5), peer, tag=7)
-
-    world.run(work)
+@in_world("shape", all_give=[])
+def test_messages_objects_models_and_groups(shape: int | str) -> list[str]:
+    player = Player(api := Native(), api.world)
+    parts = (("float32", 6), ("float32", 2), ("float64", 3))
+    messages = [Messages(way, "float32", n, tag) for tag, way in enumerate(("ring", "pair")) for n in (3, 100_003)]
+    models = Objects("all_gather_object"), Coalesced("broadcast_module", parts, root=1)
+    groups = Split("alone", (0, 1), (0, 0)), MakeGroup("both", (1, 0))
+    both = (Coalesced("all_reduce_coalesced", parts, group=name) for name in ("alone", "both"))
+    player.play((*messages, *models, *groups, *both, Barrier()))
+    return player.failures
 
 
-def test_objects_models_and_groups(world: unisono.World) -> None:
-    def work() -> None:
-        me = unisono.get_rank()
-        objects = [None, None]
-        unisono.all_gather_object(objects, {"rank": me})
-        assert objects == [{"rank": 0}, {"rank": 1}]
-        model = torch.nn.Linear(3, 2)
-        unisono.broadcast_module(model)
-        weights = [torch.empty_like(model.weight.data) for _ in range(2)]
-        unisono.all_gather(weights, model.weight.data)
-        assert torch.equal(*weights)
-        alone = unisono.split(color=me)
-        assert alone is not None
-        assert alone.size == 1
-        both = unisono.new_group([1, 0])
-        assert isinstance(both, unisono.Group)
-        tensors = [torch.full((2,), me + k) for k in range(5)]
-        unisono.all_reduce_coalesced(tensors, group=both)
-        assert [tensor.tolist() for tensor in tensors] == [[1 + 2 * k] * 2 for k in range(5)]
-        unisono.barrier()
-
-    world.run(work)
-
-
-def test_a_mismatch_names_both_calls(world: unisono.World) -> None:
-    def work() -> str:
-        mine = unisono.all_reduce if unisono.get_rank() else partial(unisono.broadcast, src=0)
-        with pytest.raises(unisono.MismatchError) as caught:
-            mine(torch.ones(3))
-        unisono.barrier()
-        return str(caught.value)
-
-    for text in world.run(work):
-        assert "all_reduce" in text
-        assert "broadcast" in text
+@in_world("shape")
+def test_a_mismatch_names_both_calls(shape: int | str) -> None:
+    mine = unisono.all_reduce if unisono.get_rank() else partial(unisono.broadcast, src=0)
+    with pytest.raises(unisono.MismatchError, match=r"(?s)rank 1  all_reduce.*rank 0  broadcast"):
+        mine(torch.ones(3))
+    unisono.barrier()

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import ipaddress
 import os
 import socket
-import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 _ELSEWHERE = "192.0.2.1"
 """An address that no host has (RFC 5737): the way there is the default route."""
-_GET_ADDRESS = 0x8915  # SIOCGIFADDR of linux/sockios.h
-_REQUEST = struct.Struct("16s4x4s8x")
 _PROBE_S = 2.0
 
 
@@ -44,13 +40,14 @@ def own_addresses() -> list[str]:
 
 
 def interfaces() -> dict[str, str]:
-    """The network interfaces of this host with an IPv4 address, and the address."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # the interface has none
-                answer = fcntl.ioctl(sock, _GET_ADDRESS, _REQUEST.pack(name.encode(), bytes(4)))
-                found[name] = socket.inet_ntoa(_REQUEST.unpack(answer)[1])
+    """The network interfaces of this host with an IPv4 address, and the first such address."""
+    import psutil  # most processes do not ask
+
+    found: dict[str, str] = {}
+    for name, addresses in psutil.net_if_addrs().items():
+        for one in addresses:
+            if one.family == socket.AF_INET:
+                found.setdefault(name, one.address)
     return found
 
 

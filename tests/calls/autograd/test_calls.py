@@ -12,7 +12,7 @@ import torch
 
 import unisono
 from tests.support.each import each
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import in_world
 from unisono import ArgumentError, DTypeError, MismatchError
 from unisono import autograd as ag
 
@@ -332,18 +332,16 @@ def test_inputs_that_require_gradients_on_one_rank(name: str, ranks: int) -> Non
     ("name", "ranks"),
     [(name, 2) for name in (*CALLS, *ORDERED) if name != "scatter"] + [("gather", 3), ("reduce_scatter", 3)],
 )
-def test_gradients_of_gradients(worlds: Worlds, name: str, ranks: int) -> None:
-    def work() -> None:
-        make, function = {**CALLS, **ORDERED}[name]
-        inputs = [tensor.requires_grad_() for tensor in make(REAL)]
+@in_world("ranks")
+def test_gradients_of_gradients(name: str, ranks: int) -> None:
+    make, function = {**CALLS, **ORDERED}[name]
+    inputs = [tensor.requires_grad_() for tensor in make(REAL)]
 
-        def inner(tensors: Tensors) -> Tensors:
-            return gradients(function, tensors, create_graph=True)
+    def inner(tensors: Tensors) -> Tensors:
+        return gradients(function, tensors, create_graph=True)
 
-        for one, other in zip(gradients(inner, inputs), differences(inner, inputs, inputs), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-
-    worlds(ranks).run(work)
+    for one, other in zip(gradients(inner, inputs), differences(inner, inputs, inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 @each("name, dtype", CASES)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import in_new_world
 from unisono import ArgumentError
 from unisono.base.config import Config
 from unisono.calls.coalesced import flatten_
@@ -32,23 +33,19 @@ def test_a_call_on_the_flat_tensor_is_one_on_all(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("full", [[0], [1], [0, 1]])
+@in_new_world(2, config=Config(heap_bytes=1 << 20))
 def test_full_memory_means_staging(full: list[int]) -> None:
     """On some ranks or on all; the values are right."""
-
-    def work() -> None:
-        me = unisono.get_rank()
-        hog = unisono.empty(unisono.init().host.arena.heap_bytes, dtype=torch.uint8) if me in full else None
-        for _ in range(20):
-            tensors = [torch.arange(count * 1.0) + me for count in (20_000, 3000)]
-            (flat,) = flatten_(tensors)
-            unisono.all_reduce(flat)
-            unisono.all_reduce_coalesced(tensors)
-            for tensor in tensors:
-                assert torch.equal(tensor, 4 * torch.arange(len(tensor) * 1.0) + 2)
-        del hog
-
-    with unisono.World(2, timeout_s=60, config=Config(heap_bytes=1 << 20)) as world:
-        world.run(work)
+    me = unisono.get_rank()
+    hog = unisono.empty(unisono.init().host.arena.heap_bytes, dtype=torch.uint8) if me in full else None
+    for _ in range(20):
+        tensors = [torch.arange(count * 1.0) + me for count in (20_000, 3000)]
+        (flat,) = flatten_(tensors)
+        unisono.all_reduce(flat)
+        unisono.all_reduce_coalesced(tensors)
+        for tensor in tensors:
+            assert torch.equal(tensor, 4 * torch.arange(len(tensor) * 1.0) + 2)
+    del hog
 
 
 @pytest.mark.ranks(1)

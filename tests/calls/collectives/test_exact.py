@@ -14,20 +14,17 @@ import pytest
 import torch
 
 import unisono
-from tests.support.matrix import ALIASED, FORMS, MOVED, REDUCING, Case, ops
+from tests.support.matrix import ALIASED, FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget, roots
-from tests.support.reducers_driver import NUMERIC
 from tests.support.worlds import Worlds
 from unisono import testing as oracle
 from unisono.base.config import Config
-from unisono.engine.reducers import DTYPES
 from unisono.schedule import ADD, COPY, Y, send
 
 SIZES = (1, 2, 3, 4, 5, 7)
 WHOLE = [form for form in FORMS if f"{form}_single" not in FORMS]
 """The calls, without the forms for lists of those that have another one."""
 
-COMMON = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
 BOTH = (False, True)
 
 
@@ -85,15 +82,6 @@ def test_several_mebibytes(form: str) -> None:
 
 
 @pytest.mark.sampled(most=2)
-@pytest.mark.parametrize("form", REDUCING)
-@pytest.mark.ranks(*SIZES)
-def test_every_dtype_and_op(form: str, ranks: int) -> None:
-    for dtype, op, n in product(COMMON, NUMERIC, (1, 7, 2003)):
-        for shared in BOTH if op in ops(form, dtype) else ():
-            check(Case(form, dtype, op, n, root=ranks - 1, shared=shared, seed=n % 5))
-
-
-@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("op", ["avg", "product", "min", "max"])
 @pytest.mark.ranks(4)
 def test_every_op_with_every_algorithm(op: str) -> None:
@@ -101,25 +89,6 @@ def test_every_op_with_every_algorithm(op: str) -> None:
         for name in algorithms(form) if op in ops(form, "float32") else ():
             for dtype in ("float32", "bfloat16") if op == "avg" else ("float16", "int64"):
                 check(Case(form, dtype, op, 501, root=1, exact=True), name)
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.ranks(2, 3)
-def test_data_of_any_dtype_can_be_moved() -> None:
-    kinds = ((1, False), (1000, True)), ((7, True), (1000, False))
-    for form in FORMS.keys() - {*REDUCING}:
-        for k, dtype in enumerate((*DTYPES, *MOVED)):
-            for n, shared in kinds[k % 2]:
-                check(Case(form, dtype, "-", n, root=1, shared=shared))
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("layout", ["offset", "strided", "transposed"])
-@pytest.mark.ranks(1, 2, 3)
-def test_views_of_larger_tensors(layout: str, ranks: int) -> None:
-    for form, dtype in product(FORMS, ("float32", "uint8", "bfloat16")):
-        for n, shared in product((0, 1, 10, 1002, 20_006), BOTH):
-            check(Case(form, dtype, ops(form, dtype)[0], n, layout, shared=shared, root=ranks - 1))
 
 
 @pytest.mark.ranks(3)

@@ -16,6 +16,7 @@ import pytest
 import unisono
 from tests.support.matrix import Case, ops
 from tests.support.matrix_driver import begin
+from tests.support.on_ranks import in_world
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
 from unisono.calls.dispatch.plan_cache import forget_plans
@@ -56,18 +57,13 @@ def often(form: str, odd: int, times: int, **how: Any) -> int:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("how", [{}, {"async_op": True}, {"algorithm": None, "timeout_s": 30}], ids=str)
 @pytest.mark.parametrize(("ranks", "odd"), [(2, 1), (3, 0)])
-def test_right_values_and_few_disagreements(
-    worlds: Worlds, ranks: int, odd: int, how: dict[str, Any], form: str
-) -> None:
+@in_world("ranks", all_give=[2, 17, 30])
+def test_right_values_and_few_disagreements(ranks: int, odd: int, how: dict[str, Any], form: str) -> list[int]:
     """One disagreement, then sixteen calls without; after the next, thirty-two."""
-
-    def work() -> list[int]:
-        unisono.init().kept.pop(StagedCalls, None)
-        counts = [often(form, odd, times, **how) for times in (1, 16, 30)]
-        unisono.barrier()
-        return counts
-
-    assert worlds(ranks).run(work) == [[2, 17, 30]] * ranks
+    unisono.init().kept.pop(StagedCalls, None)
+    counts = [often(form, odd, times, **how) for times in (1, 16, 30)]
+    unisono.barrier()
+    return counts
 
 
 @pytest.mark.ranks(2)

@@ -12,20 +12,18 @@ import pytest
 import torch
 
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import in_new_world, in_world
 
 
 def f(count: int = 4) -> torch.Tensor:
     return torch.zeros(count)
 
 
-def test_split_sizes_may_be_arrays(worlds: Worlds) -> None:
-    def work() -> list[float]:
-        source, out = torch.arange(4.0) + 10 * unisono.get_rank(), f()
-        unisono.all_to_all_single(out, source, np.array([2, 2]), torch.tensor([2, 2]))
-        return out.tolist()
-
-    assert worlds(2).run(work) == [[0, 1, 10, 11], [2, 3, 12, 13]]
+@in_world(2, gives=[[0, 1, 10, 11], [2, 3, 12, 13]])
+def test_split_sizes_may_be_arrays() -> list[float]:
+    source, out = torch.arange(4.0) + 10 * unisono.get_rank(), f()
+    unisono.all_to_all_single(out, source, np.array([2, 2]), torch.tensor([2, 2]))
+    return out.tolist()
 
 
 @pytest.mark.ranks(2)
@@ -92,26 +90,22 @@ def test_times_may_be_timedeltas() -> None:
         unisono.all_reduce(f())
 
 
+@in_new_world(2)
 def test_who_left_its_run_is_not_silently_alone() -> None:
-    def work() -> None:
-        unisono.shutdown()
-        with pytest.raises(unisono.NotInitialized, match=r"left the group of its run"):
-            unisono.all_reduce(f())
-
-    unisono.run(work, ranks=2)
+    unisono.shutdown()
+    with pytest.raises(unisono.NotInitialized, match=r"left the group of its run"):
+        unisono.all_reduce(f())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_does_not_answer_for_its_rank() -> None:
-    def work() -> str:
-        sys.stdout.flush()
-        child = os.fork()
-        if not child:
-            if unisono.get_rank():
-                sys.exit(0)
-            return "child"
-        os.waitpid(child, 0)
-        time.sleep(0)
-        return "parent"
-
-    assert unisono.run(work, ranks=2) == ["parent", "parent"]
+@in_new_world(2, gives=["parent", "parent"])
+def test_a_forked_child_does_not_answer_for_its_rank() -> str:
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        if unisono.get_rank():
+            sys.exit(0)
+        return "child"
+    os.waitpid(child, 0)
+    time.sleep(0)
+    return "parent"

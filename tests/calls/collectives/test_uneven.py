@@ -41,15 +41,6 @@ def of_any_size(form: str, blocks: str, n: int, seed: int, **more: Any) -> Case:
     )
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("blocks", ["uneven", "unknown"])
-@pytest.mark.ranks(1, 2, 3, 5)
-def test_blocks_of_any_sizes(blocks: str) -> None:
-    for seed, async_op, form in product(range(6), (False, True), UNEVEN):
-        if blocks in FORMS[form]:
-            check(of_any_size(form, blocks, 9 - seed % 4, seed, async_op=async_op))
-
-
 @pytest.mark.sampled(most=1)
 @pytest.mark.ranks(2, 3)
 def test_blocks_longer_than_a_segment() -> None:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 import unisono
+from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -124,14 +125,12 @@ def test_buckets_that_are_filled_anew_start_without_errors(ranks: TorchRanks) ->
     assert gradients == others
 
 
-def test_an_error_reaches_who_runs_backward(ranks: TorchRanks) -> None:
-    def work() -> None:
-        wrapped = compressed(nn.Linear(64, 64), "int8")
-        wrapped(torch.ones(2, 64)).sum().backward()
-        if dist.get_rank():
-            dist.group.WORLD.abort()
-        else:
-            with pytest.raises(RuntimeError, match="aborted group"):
-                wrapped(torch.ones(2, 64)).sum().backward()
-
-    ranks(2, hosts="2x1")(work)
+@in_process_group(2, hosts="2x1")
+def test_an_error_reaches_who_runs_backward() -> None:
+    wrapped = compressed(nn.Linear(64, 64), "int8")
+    wrapped(torch.ones(2, 64)).sum().backward()
+    if dist.get_rank():
+        dist.group.WORLD.abort()
+    else:
+        with pytest.raises(RuntimeError, match="aborted group"):
+            wrapped(torch.ones(2, 64)).sum().backward()

@@ -13,6 +13,7 @@ import torch
 import unisono
 from tests.support.matrix import FORMS, Case, ops
 from tests.support.matrix_driver import begin
+from tests.support.on_ranks import in_world
 from tests.support.worlds import Worlds
 from unisono.calls.groups import new_group, split
 
@@ -103,47 +104,42 @@ def test_two_groups_from_two_threads() -> None:
         raise failed[0]
 
 
-def test_one_group_from_two_threads(worlds: Worlds) -> None:
+@in_world(3, all_give=[4.0, 400.0])
+def test_one_group_from_two_threads() -> list[float]:
     """Its calls run one after the other, so none is lost or torn."""
+    group = new_group([0, 2])
+    if not group:
+        return [4.0, 400.0]
+    sums: list[float] = []
 
-    def threads() -> list[float]:
-        group = new_group([0, 2])
-        if not group:
-            return [4.0, 400.0]
-        sums: list[float] = []
+    def work() -> None:
+        for _ in range(100):
+            one = torch.ones(1)
+            unisono.all_reduce(one, group=group)
+            sums.append(one.item())
 
-        def work() -> None:
-            for _ in range(100):
-                one = torch.ones(1)
-                unisono.all_reduce(one, group=group)
-                sums.append(one.item())
-
-        started = [threading.Thread(target=work) for _ in range(2)]
-        for thread in started:
-            thread.start()
-        for thread in started:
-            thread.join()
-        last = torch.full((1,), 2.0)
-        unisono.all_reduce(last, group=group)
-        return [last.item(), sum(sums)]
-
-    assert worlds(3).run(threads) == [[4.0, 400.0]] * 3
+    started = [threading.Thread(target=work) for _ in range(2)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    last = torch.full((1,), 2.0)
+    unisono.all_reduce(last, group=group)
+    return [last.item(), sum(sums)]
 
 
-def test_calls_in_the_background_keep_their_order(worlds: Worlds) -> None:
-    def background() -> list[float]:
-        group = split(unisono.get_rank() % 2)
-        tensor = torch.full((3000,), float(unisono.get_rank() + 1))
-        works = []
-        for _ in range(5):
-            works.append(unisono.all_reduce(tensor, group=group, async_op=True))
-            works.append(unisono.broadcast(tensor, 0, group, async_op=True))
-        unisono.all_reduce(tensor, group=group)
-        assert all(work.is_success() for work in works if work is not None)
-        group.close()
-        return tensor.unique().tolist()
-
-    assert worlds(4).run(background) == [[4.0 * 32], [6.0 * 32]] * 2
+@in_world(4, gives=[[4.0 * 32], [6.0 * 32]] * 2)
+def test_calls_in_the_background_keep_their_order() -> list[float]:
+    group = split(unisono.get_rank() % 2)
+    tensor = torch.full((3000,), float(unisono.get_rank() + 1))
+    works = []
+    for _ in range(5):
+        works.append(unisono.all_reduce(tensor, group=group, async_op=True))
+        works.append(unisono.broadcast(tensor, 0, group, async_op=True))
+    unisono.all_reduce(tensor, group=group)
+    assert all(work.is_success() for work in works if work is not None)
+    group.close()
+    return tensor.unique().tolist()
 
 
 def test_background_calls_end_before_the_function_does(worlds: Worlds) -> None:

@@ -13,6 +13,7 @@ import torch
 
 import unisono
 from tests.conftest import examples
+from tests.support.on_ranks import in_world
 from tests.support.worlds import Worlds
 from unisono.calls.groups import destroy_group, new_group, split
 
@@ -200,27 +201,24 @@ def test_closing_the_world_closes_its_groups() -> None:
             assert all("has been closed" in text and "unisono.new_group()" in text for text in said)
 
 
-def test_a_forked_child_leaves_groups_to_its_parent(worlds: Worlds) -> None:
+@in_world(2, gives=[4.0, 4.0])
+def test_a_forked_child_leaves_groups_to_its_parent() -> float:
     """Neither closing and dropping them there, nor dropping tensors, takes anything from the parent."""
-
-    def fork() -> float:
-        group = split(0, -unisono.get_rank())
-        tensor = unisono.empty(1 << 20).fill_(1.0)
-        unisono.all_reduce(tensor, group=group)
-        if unisono.get_rank() == 1:
-            child = os.fork()
-            if child == 0:
-                try:
-                    unisono.all_reduce(tensor, group=group)
-                except unisono.NotInitialized:
-                    group.close()
-                    del group, tensor
-                    gc.collect()
-                    os._exit(7)
-                os._exit(8)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        unisono.all_reduce(tensor, group=group)
-        assert total(group, torch.empty(3)) == 3.0
-        return tensor.unique().item()
-
-    assert worlds(2).run(fork) == [4.0, 4.0]
+    group = split(0, -unisono.get_rank())
+    tensor = unisono.empty(1 << 20).fill_(1.0)
+    unisono.all_reduce(tensor, group=group)
+    if unisono.get_rank() == 1:
+        child = os.fork()
+        if child == 0:
+            try:
+                unisono.all_reduce(tensor, group=group)
+            except unisono.NotInitialized:
+                group.close()
+                del group, tensor
+                gc.collect()
+                os._exit(7)
+            os._exit(8)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    unisono.all_reduce(tensor, group=group)
+    assert total(group, torch.empty(3)) == 3.0
+    return tensor.unique().item()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,9 @@ import torch
 import unisono
 from tests.support.faults import die
 from tests.support.newcomers import catch_up
+from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
+from tests.support.programs import Python, place
 
 DEADLINE_S = 100.0
 
@@ -77,50 +77,48 @@ def test_nothing_is_left_after_twenty_rounds() -> None:
     assert max(one[3] for one in seen) <= 3, "regions that nobody has taken back yet"
 
 
-def test_two_at_once_and_all_kinds_of_calls() -> None:
-    def work() -> object:
-        group = unisono.init()
-        if not group.newcomers:
-            unisono.all_reduce(torch.ones(3))
-            lent_by_a_victim, of_the_living = unisono.new_group([1, 3]), unisono.new_group([0, 3])
-            smaller = lose(group, 1, 2)
-            group = unisono.grow(size=4)
-            assert smaller.broken is not None
-            with pytest.raises(unisono.PeerFailed, match="went on in group 'ranks 0, 1, 2, 3'"):
-                unisono.barrier(smaller)
-            if group.rank == 3:
-                with pytest.raises(unisono.PeerFailed, match="other processes have the places of ranks 1, 2"):
-                    unisono.barrier(lent_by_a_victim)
-                with pytest.raises(unisono.PeerFailed, match="other processes"):
-                    lent_by_a_victim.shrink()
+@in_new_world(4, restarts=2, gives=[2.0, 4.0, 2.0, 4.0])
+def test_two_at_once_and_all_kinds_of_calls() -> object:
+    group = unisono.init()
+    if not group.newcomers:
+        unisono.all_reduce(torch.ones(3))
+        lent_by_a_victim, of_the_living = unisono.new_group([1, 3]), unisono.new_group([0, 3])
+        smaller = lose(group, 1, 2)
+        group = unisono.grow(size=4)
+        assert smaller.broken is not None
+        with pytest.raises(unisono.PeerFailed, match="went on in group 'ranks 0, 1, 2, 3'"):
+            unisono.barrier(smaller)
+        if group.rank == 3:
+            with pytest.raises(unisono.PeerFailed, match="other processes have the places of ranks 1, 2"):
+                unisono.barrier(lent_by_a_victim)
             with pytest.raises(unisono.PeerFailed, match="other processes"):
-                group.world.shrink()
-            if of_the_living:
-                mine = torch.tensor([1.0 + group.rank])
-                unisono.all_reduce(mine, group=of_the_living)
-                assert mine.item() == 5.0
-            del lent_by_a_victim, of_the_living, smaller
-            gc.collect()
-        assert group.newcomers == (1, 2)
-        mapped = unisono.empty(50_000).fill_(10.0**group.rank)
-        private = torch.full((1 << 19,), 10.0**group.rank)
-        unisono.all_reduce(private)
-        assert private.unique().tolist() == [1111.0]
-        kept = unisono.empty(1 << 20).fill_(group.rank)
-        unisono.all_reduce(mapped)
-        assert mapped.unique().tolist() == [1111.0]
-        ring = torch.tensor([float(group.rank)])
-        to, source = (group.rank + 1) % 4, (group.rank - 1) % 4
-        got = torch.zeros(1)
-        unisono.sendrecv(ring, to, got, source)
-        assert got.item() == source
-        pair = unisono.split(color=group.rank % 2)
-        unisono.all_reduce(ring, group=pair)
-        unisono.barrier()
-        assert (kept == group.rank).all()
-        return ring.item()
-
-    assert unisono.run(work, 4, timeout_s=DEADLINE_S, restarts=2) == [2.0, 4.0, 2.0, 4.0]
+                lent_by_a_victim.shrink()
+        with pytest.raises(unisono.PeerFailed, match="other processes"):
+            group.world.shrink()
+        if of_the_living:
+            mine = torch.tensor([1.0 + group.rank])
+            unisono.all_reduce(mine, group=of_the_living)
+            assert mine.item() == 5.0
+        del lent_by_a_victim, of_the_living, smaller
+        gc.collect()
+    assert group.newcomers == (1, 2)
+    mapped = unisono.empty(50_000).fill_(10.0**group.rank)
+    private = torch.full((1 << 19,), 10.0**group.rank)
+    unisono.all_reduce(private)
+    assert private.unique().tolist() == [1111.0]
+    kept = unisono.empty(1 << 20).fill_(group.rank)
+    unisono.all_reduce(mapped)
+    assert mapped.unique().tolist() == [1111.0]
+    ring = torch.tensor([float(group.rank)])
+    to, source = (group.rank + 1) % 4, (group.rank - 1) % 4
+    got = torch.zeros(1)
+    unisono.sendrecv(ring, to, got, source)
+    assert got.item() == source
+    pair = unisono.split(color=group.rank % 2)
+    unisono.all_reduce(ring, group=pair)
+    unisono.barrier()
+    assert (kept == group.rank).all()
+    return ring.item()
 
 
 def test_no_process_asks() -> None:
@@ -169,17 +167,10 @@ print(group.rank, group.newcomers, mine.item())
 
 
 @pytest.mark.long
-def test_a_job_of_a_launcher_whose_rank_0_has_died(tmp_path: Path) -> None:
+def test_a_job_of_a_launcher_whose_rank_0_has_died(python: Python, tmp_path: Path) -> None:
     """Its store has gone with it; the job's name is in the environment."""
-    script = tmp_path / "train.py"
+    script, port = tmp_path / "train.py", free_port()
     script.write_text(SCRIPT)
-    port = str(free_port())
-
-    def start(rank: int, *arguments: str) -> subprocess.Popen[str]:
-        place = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        words = [sys.executable, str(script), *arguments]
-        return subprocess.Popen(words, env={**os.environ, **place}, stdout=subprocess.PIPE, text=True)
-
-    ranks = [start(0), start(1), start(2), start(0, "again")]
+    ranks = [python(script, *words, **place(rank, 3, port)) for rank, *words in ((0,), (1,), (2,), (0, "again"))]
     said = [rank.communicate(timeout=110)[0].strip() for rank in ranks]
     assert said == ["", "1 (0,) 7.0", "2 (0,) 7.0", "0 (0,) 7.0"]

@@ -13,6 +13,7 @@ import torch
 
 import unisono
 from tests.support.newcomers import catch_up, newcomer, tell, told
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.engine.memory.board import Board
 from unisono.ranks.elastic import join_request as joining
@@ -312,28 +313,23 @@ def test_without_a_job_there_is_no_door(monkeypatch: pytest.MonkeyPatch) -> None
         unisono.join("a job that there is not", timeout_s=0.1)
 
 
+@in_new_world(2)
 def test_sizes_and_times_that_are_none() -> None:
     """The first rank finds out, and all raise."""
-
-    def work() -> None:
-        for size in (1, 3, True, "2", 2.0):
-            with pytest.raises(unisono.ArgumentError, match=f"size={size!r}: this group has 2 ranks, and can have 2"):
-                unisono.grow(size=size)  # type: ignore[arg-type]  # so it is
-        for timeout_s in ("soon", float("nan")):
-            with pytest.raises(unisono.ArgumentError, match="timeout_s"):
-                unisono.grow(size=2, timeout_s=timeout_s)  # type: ignore[arg-type]  # so it is
-        unisono.barrier()
-
-    unisono.run(work, 2, timeout_s=DEADLINE_S)
+    for size in (1, 3, True, "2", 2.0):
+        with pytest.raises(unisono.ArgumentError, match=f"size={size!r}: this group has 2 ranks, and can have 2"):
+            unisono.grow(size=size)  # type: ignore[arg-type]  # so it is
+    for timeout_s in ("soon", float("nan")):
+        with pytest.raises(unisono.ArgumentError, match="timeout_s"):
+            unisono.grow(size=2, timeout_s=timeout_s)  # type: ignore[arg-type]  # so it is
+    unisono.barrier()
 
 
-def test_a_job_on_several_hosts_says_that_it_cannot_grow_and_goes_on() -> None:
-    def work() -> float:
-        group = unisono.init()
-        with pytest.raises(unisono.ArgumentError, match=r"several hosts \(2x1\), which cannot grow: go on .*shrink"):
-            unisono.grow(size=2)
-        tensor = torch.full((3,), 10.0**group.rank)
-        unisono.all_reduce(tensor)
-        return tensor[1].item()
-
-    assert unisono.run(work, hosts="2x1", timeout_s=DEADLINE_S) == [11.0, 11.0]
+@in_new_world(hosts="2x1", gives=[11.0, 11.0])
+def test_a_job_on_several_hosts_says_that_it_cannot_grow_and_goes_on() -> float:
+    group = unisono.init()
+    with pytest.raises(unisono.ArgumentError, match=r"several hosts \(2x1\), which cannot grow: go on .*shrink"):
+        unisono.grow(size=2)
+    tensor = torch.full((3,), 10.0**group.rank)
+    unisono.all_reduce(tensor)
+    return tensor[1].item()

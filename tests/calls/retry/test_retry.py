@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import unisono
 from tests.support.faults import all_pids, die, note, notes
+from tests.support.on_ranks import in_new_world
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import once as once_true
 from tests.support.waiting import until
@@ -197,19 +198,16 @@ def test_a_rank_that_dies_in_the_backward_pass_of_data_parallel(tmp_path: Path) 
     assert done[::2] == [([["PeerGone", 1]], weight)] * 2
 
 
-def test_other_errors_are_the_caller_s() -> None:
-    def work() -> str:
-        def wrong() -> None:
-            raise LookupError("no such file")
+@in_new_world(1, gives=["done"])
+def test_other_errors_are_the_caller_s() -> str:
+    def wrong() -> None:
+        raise LookupError("no such file")
 
-        with pytest.raises(LookupError):
-            unisono.retry(wrong)
-        with pytest.raises(unisono.DTypeError, match="got int"):
-            unisono.retry(lambda: None, [3])
-        return unisono.retry(lambda: "done")
-
-    with unisono.World(1) as world:
-        assert world.run(work) == ["done"]
+    with pytest.raises(LookupError):
+        unisono.retry(wrong)
+    with pytest.raises(unisono.DTypeError, match="got int"):
+        unisono.retry(lambda: None, [3])
+    return unisono.retry(lambda: "done")
 
 
 CALLS: dict[str, Callable[[torch.Tensor], object]] = {

@@ -21,6 +21,7 @@ import unisono
 from tests.support.engine_in_process import combine_kernel
 from tests.support.execute import execute
 from tests.support.message_runs import combined, cut, elements, tag
+from tests.support.on_ranks import in_world
 from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
@@ -98,117 +99,106 @@ def wait(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_all_collectives(kind: Kind, worlds: Worlds, size: int, tmp_path: Path) -> None:
-    def run() -> int:
-        carrier, me, call = carrier_of(kind, tmp_path), unisono.get_rank(), 0
-        _kept, combine = combine_kernel(lambda out, a, b: out.copy_(torch.from_numpy(combined(a.numpy(), b.numpy()))))
-        for name in NAMES:
-            schedule = CATALOGUE[name].schedule(size, size - 1)
-            program, chunks = lower(schedule)[me], schedule.chunks
-            for wanted in SIZES:
-                n = elements(schedule, wanted)
-                inputs = [np.arange(n, dtype=np.int64) * (rank + 3) % 65_521 for rank in range(size)]
-                given, y = torch.tensor(inputs[me]), torch.zeros(n, dtype=torch.int64)
-                exchange = Exchange(
-                    carrier,
-                    program,
-                    range(size),
-                    cut(given, chunks),
-                    combine,
-                    call + 1,
-                    tag,
-                    y=cut(y, chunks),
-                )
-                wait(exchange.advance)
-                wait(exchange.finish_sends)
-                exchange.close()
-                want = execute(schedule, inputs, combine=combined)
-                for buffer, chunk in program.ends:
-                    got = cut(y if buffer == Y else given, chunks)[chunk].tolist()
-                    assert got == cut(torch.from_numpy(want[buffer][me]), chunks)[chunk].tolist(), (name, wanted)
-                call += 1
-        unisono.barrier()  # what others wait for may still leave
-        carrier.close()
-        return call
-
-    assert worlds(size).run(run) == [len(NAMES) * len(SIZES)] * size
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.complex128], ids=str)
-def test_types(kind: Kind, worlds: Worlds, dtype: torch.dtype, tmp_path: Path) -> None:
-    def run() -> None:
-        carrier, me = carrier_of(kind, tmp_path), unisono.get_rank()
-        schedule = CATALOGUE["all_reduce.circulant"].schedule(3)
-        program = lower(schedule)[me]
-        assert set(program.ends.values()) == {FINAL}
-        for call, n in enumerate((1, 5, 500_000)):
-            given = (torch.arange(n) % 7 + me).to(dtype)
-            kept, final = torch.empty_like(given), torch.zeros_like(given)
+@in_world("size", all_give=len(NAMES) * len(SIZES))
+def test_all_collectives(kind: Kind, size: int, tmp_path: Path) -> int:
+    carrier, me, call = carrier_of(kind, tmp_path), unisono.get_rank(), 0
+    _kept, combine = combine_kernel(lambda out, a, b: out.copy_(torch.from_numpy(combined(a.numpy(), b.numpy()))))
+    for name in NAMES:
+        schedule = CATALOGUE[name].schedule(size, size - 1)
+        program, chunks = lower(schedule)[me], schedule.chunks
+        for wanted in SIZES:
+            n = elements(schedule, wanted)
+            inputs = [np.arange(n, dtype=np.int64) * (rank + 3) % 65_521 for rank in range(size)]
+            given, y = torch.tensor(inputs[me]), torch.zeros(n, dtype=torch.int64)
             exchange = Exchange(
                 carrier,
                 program,
-                range(3),
-                cut(kept, 3),
-                combine_address(dtype_name(dtype), "sum", last=False),
+                range(size),
+                cut(given, chunks),
+                combine,
                 call + 1,
                 tag,
-                given=cut(given, 3),
-                final=cut(final, 3),
+                y=cut(y, chunks),
             )
-            for again in range(3):
-                if again:
-                    exchange.again(call + 1 + 3 * again)
-                wait(exchange.advance)
-                wait(exchange.finish_sends)
-                assert given.equal((torch.arange(n) % 7 + me).to(dtype))
-                assert final.equal((torch.arange(n) % 7 * 3 + 3).to(dtype))
-                final.zero_()
+            wait(exchange.advance)
+            wait(exchange.finish_sends)
             exchange.close()
-        unisono.barrier()
-        carrier.close()
+            want = execute(schedule, inputs, combine=combined)
+            for buffer, chunk in program.ends:
+                got = cut(y if buffer == Y else given, chunks)[chunk].tolist()
+                assert got == cut(torch.from_numpy(want[buffer][me]), chunks)[chunk].tolist(), (name, wanted)
+            call += 1
+    unisono.barrier()  # what others wait for may still leave
+    carrier.close()
+    return call
 
-    worlds(3).run(run)
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.complex128], ids=str)
+@in_world(3)
+def test_types(kind: Kind, dtype: torch.dtype, tmp_path: Path) -> None:
+    carrier, me = carrier_of(kind, tmp_path), unisono.get_rank()
+    schedule = CATALOGUE["all_reduce.circulant"].schedule(3)
+    program = lower(schedule)[me]
+    assert set(program.ends.values()) == {FINAL}
+    for call, n in enumerate((1, 5, 500_000)):
+        given = (torch.arange(n) % 7 + me).to(dtype)
+        kept, final = torch.empty_like(given), torch.zeros_like(given)
+        exchange = Exchange(
+            carrier,
+            program,
+            range(3),
+            cut(kept, 3),
+            combine_address(dtype_name(dtype), "sum", last=False),
+            call + 1,
+            tag,
+            given=cut(given, 3),
+            final=cut(final, 3),
+        )
+        for again in range(3):
+            if again:
+                exchange.again(call + 1 + 3 * again)
+            wait(exchange.advance)
+            wait(exchange.finish_sends)
+            assert given.equal((torch.arange(n) % 7 + me).to(dtype))
+            assert final.equal((torch.arange(n) % 7 * 3 + 3).to(dtype))
+            final.zero_()
+        exchange.close()
+    unisono.barrier()
+    carrier.close()
 
 
 @pytest.mark.long
-def test_messages_that_nobody_waits_for_are_in_nobody_s_way(kind: Kind, worlds: Worlds, tmp_path: Path) -> None:
-    def run() -> int:
-        carrier, peer = carrier_of(kind, tmp_path), 1 - unisono.get_rank()
-        left = [carrier.isend(peer, 1000 + k, torch.zeros(1 << 16, dtype=torch.uint8)) for k in range(10)]
-        left += [carrier.irecv(peer, 2000 + k, word()) for k in range(10)]
-        send, got = carrier.isend(peer, 7, word(peer + 1)), word()
-        carrier.irecv(peer, 7, got).settle()
-        send.settle()
-        unisono.barrier()
-        carrier.close()
-        with pytest.raises(Lost, match="this rank has closed its carrier"):
-            carrier.isend(peer, 8, word())
-        return len(left) * int(got[0])
-
-    assert worlds(2).run(run) == [20, 40]
+@in_world(2, gives=[20, 40])
+def test_messages_that_nobody_waits_for_are_in_nobody_s_way(kind: Kind, tmp_path: Path) -> int:
+    carrier, peer = carrier_of(kind, tmp_path), 1 - unisono.get_rank()
+    left = [carrier.isend(peer, 1000 + k, torch.zeros(1 << 16, dtype=torch.uint8)) for k in range(10)]
+    left += [carrier.irecv(peer, 2000 + k, word()) for k in range(10)]
+    send, got = carrier.isend(peer, 7, word(peer + 1)), word()
+    carrier.irecv(peer, 7, got).settle()
+    send.settle()
+    unisono.barrier()
+    carrier.close()
+    with pytest.raises(Lost, match="this rank has closed its carrier"):
+        carrier.isend(peer, 8, word())
+    return len(left) * int(got[0])
 
 
-def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(
-    kind: Kind, worlds: Worlds, tmp_path: Path
-) -> None:
+@in_world(2)
+def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(kind: Kind, tmp_path: Path) -> None:
     """The two ranks take part in two calls; the receiver of each message never takes it."""
-
-    def run() -> None:
-        carrier, me = carrier_of(kind, tmp_path), unisono.get_rank()
-        for name in ("all_reduce.circulant", "broadcast.linear"):
-            schedule = CATALOGUE[name].schedule(2)
-            chunks, combine = cut(torch.ones(1000), schedule.chunks), combine_address("float32", "sum", last=False)
-            exchange = Exchange(carrier, lower(schedule)[me], range(2), chunks, combine, 1 + me, tag)
-            exchange.advance()
-            exchange.give_up()
-        unisono.barrier()
-        with patch.object(sys.modules[kind.__module__], "_LAST_S", 2 * LATE_S):
-            closing = threading.Thread(target=carrier.close)
-            closing.start()
-            closing.join(LATE_S)
-            assert not closing.is_alive()
-
-    worlds(2).run(run)
+    carrier, me = carrier_of(kind, tmp_path), unisono.get_rank()
+    for name in ("all_reduce.circulant", "broadcast.linear"):
+        schedule = CATALOGUE[name].schedule(2)
+        chunks, combine = cut(torch.ones(1000), schedule.chunks), combine_address("float32", "sum", last=False)
+        exchange = Exchange(carrier, lower(schedule)[me], range(2), chunks, combine, 1 + me, tag)
+        exchange.advance()
+        exchange.give_up()
+    unisono.barrier()
+    with patch.object(sys.modules[kind.__module__], "_LAST_S", 2 * LATE_S):
+        closing = threading.Thread(target=carrier.close)
+        closing.start()
+        closing.join(LATE_S)
+        assert not closing.is_alive()
 
 
 def test_a_profiler_does_not_see_messages(worlds: Worlds, tmp_path: Path) -> None:
@@ -231,25 +221,23 @@ def test_a_profiler_does_not_see_messages(worlds: Worlds, tmp_path: Path) -> Non
         assert not [name for name in names if "gloo" in name]
 
 
+@in_world(2)
 def test_a_carrier_that_is_forgotten_ends_although_messages_come_for_forgotten_receives(
-    kind: Kind, worlds: Worlds, tmp_path: Path
+    kind: Kind, tmp_path: Path
 ) -> None:
-    def run() -> None:
-        me = unisono.get_rank()
-        for turn in range(2):
-            (tmp_path / str(turn)).mkdir(exist_ok=True)
-            carrier = carrier_of(kind, tmp_path / str(turn))
-            carrier.irecv(1 - me, 5, word())
-            if turn == me:
-                carrier.isend(1 - me, 5, word())
-            unisono.barrier()
-            forgetting = threading.Thread(target=[carrier].clear)
-            del carrier
-            forgetting.start()
-            forgetting.join(LATE_S)
-            assert not forgetting.is_alive()
-
-    worlds(2).run(run)
+    me = unisono.get_rank()
+    for turn in range(2):
+        (tmp_path / str(turn)).mkdir(exist_ok=True)
+        carrier = carrier_of(kind, tmp_path / str(turn))
+        carrier.irecv(1 - me, 5, word())
+        if turn == me:
+            carrier.isend(1 - me, 5, word())
+        unisono.barrier()
+        forgetting = threading.Thread(target=[carrier].clear)
+        del carrier
+        forgetting.start()
+        forgetting.join(LATE_S)
+        assert not forgetting.is_alive()
 
 
 def test_abort_wakes_who_waits(kind: Kind, worlds: Worlds, tmp_path: Path) -> None:
@@ -309,21 +297,19 @@ def test_a_peer_that_dies(kind: Kind, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "0.json").read_text()) == [1, 1]
 
 
-def test_a_peer_that_cannot_be_reached_is_named(kind: Kind, worlds: Worlds, tmp_path: Path) -> None:
-    def run() -> int:
-        me = unisono.get_rank()
-        store = torch.distributed.FileStore(str(tmp_path / "store"), 2)
-        if me == 1:  # its carrier says that it will have nothing to do with rank 0
-            carrier = only(kind, [])(store, me, 2, "127.0.0.1", LATE_S)
-            unisono.barrier()
-            carrier.close()
-            return 0
-        with pytest.raises(Lost) as lost:
-            kind(store, me, 2, "127.0.0.1", 0.5)
+@in_world(2, gives=[1, 0])
+def test_a_peer_that_cannot_be_reached_is_named(kind: Kind, tmp_path: Path) -> int:
+    me = unisono.get_rank()
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 2)
+    if me == 1:  # its carrier says that it will have nothing to do with rank 0
+        carrier = only(kind, [])(store, me, 2, "127.0.0.1", LATE_S)
         unisono.barrier()
-        return lost.value.peer
-
-    assert worlds(2).run(run) == [1, 0]
+        carrier.close()
+        return 0
+    with pytest.raises(Lost) as lost:
+        kind(store, me, 2, "127.0.0.1", 0.5)
+    unisono.barrier()
+    return lost.value.peer
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["never comes", "says nothing"])
@@ -347,26 +333,23 @@ def test_the_limit_is_for_all_connections_together(kind: Kind, silent: bool) -> 
     assert took_s < 3.3
 
 
-def test_a_forked_process_has_no_carrier(kind: Kind, worlds: Worlds, tmp_path: Path) -> None:
+@in_world(2, gives=[7, 7])
+def test_a_forked_process_has_no_carrier(kind: Kind, tmp_path: Path) -> int:
     """Also where another thread is in the carrier meanwhile."""
-
-    def run() -> int:
-        carrier, got = carrier_of(kind, tmp_path), word()
-        waiting = threading.Thread(target=carrier.irecv(1 - unisono.get_rank(), 6, got).settle)
-        waiting.start()
-        child = os.fork()
-        if not child:
-            try:
-                carrier.isend(1 - unisono.get_rank(), 5, word())
-            except InternalError:
-                os._exit(7)
-            os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        unisono.barrier()
-        carrier.isend(1 - unisono.get_rank(), 6, word(code)).settle()
-        waiting.join(LATE_S)
-        unisono.barrier()
-        carrier.close()
-        return int(got[0])
-
-    assert worlds(2).run(run) == [7, 7]
+    carrier, got = carrier_of(kind, tmp_path), word()
+    waiting = threading.Thread(target=carrier.irecv(1 - unisono.get_rank(), 6, got).settle)
+    waiting.start()
+    child = os.fork()
+    if not child:
+        try:
+            carrier.isend(1 - unisono.get_rank(), 5, word())
+        except InternalError:
+            os._exit(7)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    unisono.barrier()
+    carrier.isend(1 - unisono.get_rank(), 6, word(code)).settle()
+    waiting.join(LATE_S)
+    unisono.barrier()
+    carrier.close()
+    return int(got[0])

@@ -23,6 +23,7 @@ import torch
 from torch.distributed import HashStore
 
 import unisono
+from tests.support.on_ranks import in_world
 from tests.support.ucx import why_no_ucx
 from unisono import ArgumentError
 from unisono.engine.carrier import Lost
@@ -305,23 +306,21 @@ def test_strangers_at_its_port() -> None:
 
 
 @needs_ucx
-def test_a_peer_that_is_stopped_for_a_while(worlds: Worlds, tmp_path: Path) -> None:
-    def run() -> bool:
-        me = unisono.get_rank()
-        carrier = UcxCarrier(torch.distributed.FileStore(str(tmp_path / "store"), 2), me, 2, HERE, LATE_S)
-        (tmp_path / f"{me}").write_text(str(os.getpid()))
-        unisono.barrier()
-        got = word(0, 8 << 20)
-        receive = carrier.irecv(1 - me, 1, got)
-        if me == 0:
-            other = int((tmp_path / "1").read_text())
-            os.kill(other, signal.SIGSTOP)
-            threading.Timer(0.5, os.kill, (other, signal.SIGCONT)).start()
-        send = carrier.isend(1 - me, 1, word(me + 1, 8 << 20))
-        receive.settle()
-        send.settle()
-        unisono.barrier()
-        carrier.close()
-        return bool((got == 2 - me).all())
-
-    assert worlds(2).run(run) == [True, True]
+@in_world(2, gives=[True, True])
+def test_a_peer_that_is_stopped_for_a_while(tmp_path: Path) -> bool:
+    me = unisono.get_rank()
+    carrier = UcxCarrier(torch.distributed.FileStore(str(tmp_path / "store"), 2), me, 2, HERE, LATE_S)
+    (tmp_path / f"{me}").write_text(str(os.getpid()))
+    unisono.barrier()
+    got = word(0, 8 << 20)
+    receive = carrier.irecv(1 - me, 1, got)
+    if me == 0:
+        other = int((tmp_path / "1").read_text())
+        os.kill(other, signal.SIGSTOP)
+        threading.Timer(0.5, os.kill, (other, signal.SIGCONT)).start()
+    send = carrier.isend(1 - me, 1, word(me + 1, 8 << 20))
+    receive.settle()
+    send.settle()
+    unisono.barrier()
+    carrier.close()
+    return bool((got == 2 - me).all())

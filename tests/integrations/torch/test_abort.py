@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.faults import DEADLINE_S
+from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import WAITS, once_waiting, until
 from unisono.ranks.group.sub_groups import make_sub_group
@@ -33,65 +34,56 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_every_wait_ends(ranks: TorchRanks, tmp_path: Path, name: str) -> None:
+@in_process_group(2)
+def test_every_wait_ends(tmp_path: Path, name: str) -> None:
     waits = tmp_path / "waits"
-
-    def work() -> None:
-        group: Any = dist.new_group()
-        if dist.get_rank() == 0:
-            once_waiting(waits.touch)
-        else:
-            until(waits.exists)
-            group.abort()
-        for kind in (unisono.PeerFailed, dist.DistBackendError):
-            with pytest.raises(kind, match=r"rank 1 .*aborted group"):
-                CALLS[name if dist.get_rank() == 0 else "all_reduce"](group)
-        dist.barrier()
-
-    ranks(2)(work)
+    group: Any = dist.new_group()
+    if dist.get_rank() == 0:
+        once_waiting(waits.touch)
+    else:
+        until(waits.exists)
+        group.abort()
+    for kind in (unisono.PeerFailed, dist.DistBackendError):
+        with pytest.raises(kind, match=r"rank 1 .*aborted group"):
+            CALLS[name if dist.get_rank() == 0 else "all_reduce"](group)
+    dist.barrier()
 
 
-def test_aborting_all_groups_leaves_torch_ready_for_new_ones(ranks: TorchRanks, tmp_path: Path) -> None:
+@in_process_group(3, all_give=[6.0] * 3)
+def test_aborting_all_groups_leaves_torch_ready_for_new_ones(tmp_path: Path) -> list[float]:
     """A rank that waits in a sub-group hears of it, too."""
     waits, ended = tmp_path / "waits", tmp_path / "ended"
-
-    def work() -> list[float]:
-        me, before = dist.get_rank(), len(os.listdir("/proc/self/fd"))
-        pair = dist.new_group([0, 1])
-        if me == 0:
-            once_waiting(waits.touch)
-            with pytest.raises(unisono.PeerFailed, match="rank 2 aborted group"):
-                dist.all_reduce(torch.ones(3), group=pair)
-            ended.touch()
-        else:
-            until((waits if me == 2 else ended).exists)
-        dist.distributed_c10d._abort_process_group()
-        del pair
-        assert not dist.is_initialized()
-        dist.init_process_group("unisono", f"file://{tmp_path}/again", rank=me, world_size=3)
-        tensor = torch.full((3,), 1.0 + me)
-        dist.all_reduce(tensor)
-        assert len(os.listdir("/proc/self/fd")) <= before + 1
-        return tensor.tolist()
-
-    assert ranks(3)(work) == [[6.0] * 3] * 3
+    me, before = dist.get_rank(), len(os.listdir("/proc/self/fd"))
+    pair = dist.new_group([0, 1])
+    if me == 0:
+        once_waiting(waits.touch)
+        with pytest.raises(unisono.PeerFailed, match="rank 2 aborted group"):
+            dist.all_reduce(torch.ones(3), group=pair)
+        ended.touch()
+    else:
+        until((waits if me == 2 else ended).exists)
+    dist.distributed_c10d._abort_process_group()
+    del pair
+    assert not dist.is_initialized()
+    dist.init_process_group("unisono", f"file://{tmp_path}/again", rank=me, world_size=3)
+    tensor = torch.full((3,), 1.0 + me)
+    dist.all_reduce(tensor)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    return tensor.tolist()
 
 
-def test_a_group_that_is_being_made(ranks: TorchRanks, tmp_path: Path) -> None:
+@in_process_group(2)
+def test_a_group_that_is_being_made(tmp_path: Path) -> None:
     """Rank 1 waits for rank 0, which leads the new group and does not come."""
     waits = tmp_path / "waits"
-
-    def work() -> None:
-        world: Any = dist.group.WORLD
-        if dist.get_rank() == 1:
-            once_waiting(waits.touch, WAITS | {make_sub_group.__code__})
-            with pytest.raises(unisono.PeerFailed, match=r"making the process group .* rank 0 aborted group"):
-                dist.new_group(timeout=timedelta(seconds=DEADLINE_S))
-        else:
-            until(waits.exists)
-            world.abort()
-
-    ranks(2)(work)
+    world: Any = dist.group.WORLD
+    if dist.get_rank() == 1:
+        once_waiting(waits.touch, WAITS | {make_sub_group.__code__})
+        with pytest.raises(unisono.PeerFailed, match=r"making the process group .* rank 0 aborted group"):
+            dist.new_group(timeout=timedelta(seconds=DEADLINE_S))
+    else:
+        until(waits.exists)
+        world.abort()
 
 
 @pytest.mark.parametrize("kind", ["coalesced", "a work"])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.programs import Python, place
 
 RANK = """
 import json, os, signal, sys, time
@@ -55,26 +53,11 @@ print(json.dumps(told), flush=True)
 """
 
 
-def survivors(tmp_path: Path, how: str, text: str = RANK) -> list[dict[str, Any]]:
-    port = free_port()
-    script = tmp_path / "rank.py"
+def survivors(python: Python, tmp_path: Path, how: str, text: str = RANK) -> list[dict[str, Any]]:
+    script, port = tmp_path / "rank.py", free_port()
     script.write_text(text)
-    there = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "4"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), how],
-            env={**there, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(4)
-    ]
-    try:
-        said = [rank.communicate(timeout=100) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    ranks = [python(script, how, **place(rank, 4, port)) for rank in range(4)]
+    said = [rank.communicate(timeout=100) for rank in ranks]
     assert ranks[0].returncode == -signal.SIGKILL
     return [json.loads(out) if out else {"error": err} for out, err in said[1:]]
 
@@ -93,15 +76,15 @@ os._exit(0)
 """
 
 
-def test_what_meets_at_the_store_is_torch_s_error_on_every_survivor(tmp_path: Path) -> None:
+def test_what_meets_at_the_store_is_torch_s_error_on_every_survivor(python: Python, tmp_path: Path) -> None:
     head, _, _ = RANK.partition("for attempt in")
-    for told in survivors(tmp_path, "world", text=head + AT_THE_STORE):
+    for told in survivors(python, tmp_path, "world", text=head + AT_THE_STORE):
         assert (told["gloo"], told["barrier"]) == ("DistNetworkError", "DistNetworkError"), told
 
 
 @pytest.mark.parametrize("how", ["world", pytest.param("local", marks=pytest.mark.long)])
-def test_the_survivors_of_rank_0_make_new_groups_without_its_store(tmp_path: Path, how: str) -> None:
-    for told in survivors(tmp_path, how):
+def test_the_survivors_of_rank_0_make_new_groups_without_its_store(python: Python, tmp_path: Path, how: str) -> None:
+    for told in survivors(python, tmp_path, how):
         assert told.get("seen") in ("PeerGone", "PeerFailed"), told
         assert (told["first"], told["second"], told["again"], told["soon"]) == (1110.0, 1110.0, 1110.0, True)
         assert told["with the dead"] == "PeerGone"

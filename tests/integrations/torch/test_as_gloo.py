@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.support.torch_ranks import TorchRanks
+from tests.support.on_ranks import in_process_group
 from unisono.base.errors import MismatchError
 
 CPU, LIMIT = torch.device("cpu"), timedelta(seconds=60)
@@ -24,180 +24,164 @@ def store(name: str) -> Any:
     return dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
 
 
-def test_groups_that_torch_makes(ranks: TorchRanks) -> None:
-    def work() -> None:
-        me, size = dist.get_rank(), dist.get_world_size()
-        mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
-        groups: dict[str, Any] = {
-            "world": dist.group.WORLD,
-            "by its name": dist.new_group([0, 1, 2], backend="gloo"),
-            "by none": dist.new_group([2, 1]),
-            "by device": dist.new_group(backend="cpu:gloo"),
-            "mesh": mesh.get_group(),
-        }
-        for name, group in groups.items():
-            if group is dist.GroupMember.NON_GROUP_MEMBER:
-                assert (name, me) == ("by none", 0)
-                continue
-            assert ours(group), name
-            assert isinstance(group, dist.ProcessGroupGloo)
-            assert isinstance(group, dist.ProcessGroup)
-            assert "gloo" in dist.get_backend(group)
-            assert group.name() == "gloo"
-            assert group._get_backend(CPU).name() == "gloo"
-            assert f"of unisono (UNISONO_AS=gloo): rank {group.rank()} of {group.size()}" in repr(group)
-            tensor = torch.tensor([10.0**me])
-            dist.all_reduce(tensor, group=group)
-            assert tensor.item() == {3: 111.0, 2: 110.0}[group.size()]
-        dist.monitored_barrier()
-        assert dist.get_backend() == "gloo"
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=33))
-        assert dist.group.WORLD.options._timeout == timedelta(seconds=33)
-        import unisono
+@in_process_group(3, "gloo", named=range(3))
+def test_groups_that_torch_makes() -> None:
+    me, size = dist.get_rank(), dist.get_world_size()
+    mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
+    groups: dict[str, Any] = {
+        "world": dist.group.WORLD,
+        "by its name": dist.new_group([0, 1, 2], backend="gloo"),
+        "by none": dist.new_group([2, 1]),
+        "by device": dist.new_group(backend="cpu:gloo"),
+        "mesh": mesh.get_group(),
+    }
+    for name, group in groups.items():
+        if group is dist.GroupMember.NON_GROUP_MEMBER:
+            assert (name, me) == ("by none", 0)
+            continue
+        assert ours(group), name
+        assert isinstance(group, dist.ProcessGroupGloo)
+        assert isinstance(group, dist.ProcessGroup)
+        assert "gloo" in dist.get_backend(group)
+        assert group.name() == "gloo"
+        assert group._get_backend(CPU).name() == "gloo"
+        assert f"of unisono (UNISONO_AS=gloo): rank {group.rank()} of {group.size()}" in repr(group)
+        tensor = torch.tensor([10.0**me])
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == {3: 111.0, 2: 110.0}[group.size()]
+    dist.monitored_barrier()
+    assert dist.get_backend() == "gloo"
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=33))
+    assert dist.group.WORLD.options._timeout == timedelta(seconds=33)
+    import unisono
 
-        assert unisono.get_world_size() == size  # torch's group of all ranks is this library's, too
-
-    ranks(3, "gloo", named=range(3))(work)
+    assert unisono.get_world_size() == size  # torch's group of all ranks is this library's, too
 
 
 @pytest.mark.parametrize("backend", [None, "GLOO", "cpu:gloo", "cpu:gloo,cuda:gloo"])
-def test_all_words_for_it(ranks: TorchRanks, backend: str | None) -> None:
-    def work() -> None:
-        assert ours(dist.group.WORLD)
-        tensor = torch.tensor([dist.get_rank() + 1])
-        dist.all_reduce(tensor)
-        assert tensor.item() == 3
-
-    ranks(2, backend, named=range(2))(work)
+@in_process_group(2, "backend", named=range(2))
+def test_all_words_for_it(backend: str | None) -> None:
+    assert ours(dist.group.WORLD)
+    tensor = torch.tensor([dist.get_rank() + 1])
+    dist.all_reduce(tensor)
+    assert tensor.item() == 3
 
 
-def test_another_backend_for_another_device(ranks: TorchRanks) -> None:
+@in_process_group(2, "gloo", named=range(2))
+def test_another_backend_for_another_device() -> None:
     """As "cpu:gloo,cuda:nccl"; a backend without communication stands for NCCL, which needs GPUs."""
+    from importlib import import_module
 
-    def work() -> None:
-        from importlib import import_module
+    import_module("torch.testing._internal.distributed.fake_pg")  # registers "fake" where torch itself has not
+    group: Any = dist.new_group(backend="cpu:gloo,cuda:fake")
+    assert ours(group)
+    assert dist.get_backend_config(group) == "cpu:gloo,cuda:fake"
+    assert "Fake" in type(group._get_backend(torch.device("cuda"))).__name__
+    tensor = torch.tensor([1.0 + dist.get_rank()])
+    dist.all_reduce(tensor, group=group)
+    assert tensor.item() == 3.0
+    for_gpus: Any = dist.new_group(backend="cuda:gloo,cpu:unisono")
+    assert not ours(for_gpus)
+    assert type(for_gpus._get_backend(torch.device("cuda"))) is dist.ProcessGroupGloo.genuine  # type: ignore[attr-defined]
 
-        import_module("torch.testing._internal.distributed.fake_pg")  # registers "fake" where torch itself has not
-        group: Any = dist.new_group(backend="cpu:gloo,cuda:fake")
+
+@in_process_group(2, "gloo", named=range(2))
+def test_groups_made_by_their_class() -> None:
+    me, size, gloo = dist.get_rank(), dist.get_world_size(), dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._timeout, options._devices = LIMIT, [gloo.create_device(hostname="127.0.0.1")]
+    made = [
+        gloo(store("timeout"), me, size, LIMIT),
+        gloo(store("keyword"), rank=me, size=size, timeout=LIMIT),
+        gloo(store("options"), me, size, options),
+        dist.distributed_c10d.ProcessGroupGloo(store("else"), me, size),
+    ]
+    for number, group in enumerate(made, 1):
         assert ours(group)
-        assert dist.get_backend_config(group) == "cpu:gloo,cuda:fake"
-        assert "Fake" in type(group._get_backend(torch.device("cuda"))).__name__
-        tensor = torch.tensor([1.0 + dist.get_rank()])
-        dist.all_reduce(tensor, group=group)
-        assert tensor.item() == 3.0
-        for_gpus: Any = dist.new_group(backend="cuda:gloo,cpu:unisono")
-        assert not ours(for_gpus)
-        assert type(for_gpus._get_backend(torch.device("cuda"))) is dist.ProcessGroupGloo.genuine  # type: ignore[attr-defined]
-
-    ranks(2, "gloo", named=range(2))(work)
-
-
-def test_groups_made_by_their_class(ranks: TorchRanks) -> None:
-    def work() -> None:
-        me, size, gloo = dist.get_rank(), dist.get_world_size(), dist.ProcessGroupGloo
-        options = gloo._Options()
-        options._timeout, options._devices = LIMIT, [gloo.create_device(hostname="127.0.0.1")]
-        made = [
-            gloo(store("timeout"), me, size, LIMIT),
-            gloo(store("keyword"), rank=me, size=size, timeout=LIMIT),
-            gloo(store("options"), me, size, options),
-            dist.distributed_c10d.ProcessGroupGloo(store("else"), me, size),
-        ]
-        for number, group in enumerate(made, 1):
-            assert ours(group)
-            assert isinstance(group, gloo)
-            tensor = torch.tensor([me + number])
-            group.allreduce([tensor]).wait()
-            assert tensor.item() == 2 * number + 1
-        assert made[2].options._timeout == LIMIT
-        assert made[3].options._timeout == timedelta(minutes=30)
-        assert dist.group.WORLD.group.world is not made[0].group.world
-        made[0].shutdown()
-        dropped = made[3].group
-        del made[3], group
-        assert dropped.closed
-        assert issubclass(gloo.genuine, gloo)
-        assert not isinstance(store("else"), gloo)
-
-        class Own(gloo):  # type: ignore[valid-type, misc]
-            """A program's own class is a class of torch's Gloo."""
-
-        assert issubclass(Own, gloo.genuine)
-        with pytest.raises(TypeError, match="incompatible constructor arguments"):
-            gloo(me, size)
-
-    ranks(2, "gloo", named=range(2))(work)
-
-
-def test_groups_put_together_by_hand(ranks: TorchRanks) -> None:
-    """As programs do that serve models."""
-
-    def work() -> None:
-        me, size, where = dist.get_rank(), dist.get_world_size(), store("by hand")
-        kind = dist.ProcessGroup.BackendType.GLOO
-        group = dist.ProcessGroup(where, me, size)
-        group._set_default_backend(kind)
-        backend: Any = dist.ProcessGroupGloo(where, me, size, timeout=LIMIT)
-        backend._set_sequence_number_for_group()
-        group._register_backend(CPU, kind, backend)
-        group._set_group_name("by hand")
-        before = backend.group.host.call_number
-        tensor = torch.tensor([me + 1], dtype=torch.int32)
+        assert isinstance(group, gloo)
+        tensor = torch.tensor([me + number])
         group.allreduce([tensor]).wait()
-        gathered = [[torch.empty(1, dtype=torch.int32) for _ in range(size)]]
-        group.allgather(gathered, [tensor + me]).wait()
-        dist.all_reduce(tensor, group=group)
-        assert (tensor.item(), [each.item() for each in gathered[0]]) == (6, [3, 4])
-        assert backend.group.host.call_number == before + 3  # they were ours
-        assert ours(group._get_backend(CPU))
-        other = dist.ProcessGroup(store("other"), me, size)
-        other._set_default_backend(kind)
-        gloo = dist.ProcessGroupGloo.genuine(store("genuine"), me, size, timeout=LIMIT)  # type: ignore[attr-defined]
-        other._register_backend(CPU, kind, gloo)
-        other.allreduce([tensor]).wait()
-        assert (tensor.item(), other._get_backend(CPU)) == (12, gloo)
+        assert tensor.item() == 2 * number + 1
+    assert made[2].options._timeout == LIMIT
+    assert made[3].options._timeout == timedelta(minutes=30)
+    assert dist.group.WORLD.group.world is not made[0].group.world
+    made[0].shutdown()
+    dropped = made[3].group
+    del made[3], group
+    assert dropped.closed
+    assert issubclass(gloo.genuine, gloo)
+    assert not isinstance(store("else"), gloo)
 
-    ranks(2, "gloo", named=range(2))(work)
+    class Own(gloo):  # type: ignore[valid-type, misc]
+        """A program's own class is a class of torch's Gloo."""
 
-
-def test_cpp_code_finds_gloo_in_a_group_put_together_by_hand(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from importlib import import_module
-
-        me, size, where = dist.get_rank(), dist.get_world_size(), store("for c++")
-        kind = dist.ProcessGroup.BackendType.GLOO
-        group = dist.ProcessGroup(where, me, size)
-        group._set_default_backend(kind)
-        group._register_backend(CPU, kind, dist.ProcessGroupGloo(where, me, size, timeout=LIMIT))
-        group._set_group_name("for c++")
-        torch._C._distributed_c10d._register_process_group("for c++", group)
-        operators = import_module("torch.ops")._c10d_functional
-        out = operators.wait_tensor(operators.all_reduce(torch.ones(2) + me, "sum", "for c++"))
-        torch._C._distributed_c10d._unregister_process_group("for c++")
-        assert out.tolist() == [3.0, 3.0]
-
-    ranks(2, "gloo", named=range(2))(work)
+    assert issubclass(Own, gloo.genuine)
+    with pytest.raises(TypeError, match="incompatible constructor arguments"):
+        gloo(me, size)
 
 
-def test_the_wrapper_of_detail(ranks: TorchRanks) -> None:
-    def work() -> None:
-        me, size = dist.get_rank(), dist.get_world_size()
-        dist.set_debug_level(dist.DebugLevel.DETAIL)
-        try:
-            group: Any = dist.new_group()
-            assert ours(group)
-            with pytest.raises(MismatchError):
-                dist.all_reduce(torch.ones(3 + me), group=group)
-            where = store("wrapped")
-            mine = dist.ProcessGroupGloo(where, me, size, timeout=LIMIT)
-            wrap = dist.distributed_c10d._create_process_group_wrapper
-            given = {"store_prefix": "", "store": where, "rank": me, "world_size": size, "timeout": LIMIT}
-            assert wrap(mine, **given) is mine
-            gloo = dist.ProcessGroupGloo.genuine(dist.PrefixStore("genuine", where), me, size, timeout=LIMIT)  # type: ignore[attr-defined]
-            tensor = torch.ones(2)
-            wrap(gloo, **given).allreduce([tensor]).wait()
-            assert tensor.tolist() == [2.0, 2.0]
-        finally:
-            dist.set_debug_level(dist.DebugLevel.OFF)
+@in_process_group(2, "gloo", named=range(2))
+def test_groups_put_together_by_hand() -> None:
+    """As programs do that serve models."""
+    me, size, where = dist.get_rank(), dist.get_world_size(), store("by hand")
+    kind = dist.ProcessGroup.BackendType.GLOO
+    group = dist.ProcessGroup(where, me, size)
+    group._set_default_backend(kind)
+    backend: Any = dist.ProcessGroupGloo(where, me, size, timeout=LIMIT)
+    backend._set_sequence_number_for_group()
+    group._register_backend(CPU, kind, backend)
+    group._set_group_name("by hand")
+    before = backend.group.host.call_number
+    tensor = torch.tensor([me + 1], dtype=torch.int32)
+    group.allreduce([tensor]).wait()
+    gathered = [[torch.empty(1, dtype=torch.int32) for _ in range(size)]]
+    group.allgather(gathered, [tensor + me]).wait()
+    dist.all_reduce(tensor, group=group)
+    assert (tensor.item(), [each.item() for each in gathered[0]]) == (6, [3, 4])
+    assert backend.group.host.call_number == before + 3  # they were ours
+    assert ours(group._get_backend(CPU))
+    other = dist.ProcessGroup(store("other"), me, size)
+    other._set_default_backend(kind)
+    gloo = dist.ProcessGroupGloo.genuine(store("genuine"), me, size, timeout=LIMIT)  # type: ignore[attr-defined]
+    other._register_backend(CPU, kind, gloo)
+    other.allreduce([tensor]).wait()
+    assert (tensor.item(), other._get_backend(CPU)) == (12, gloo)
 
-    ranks(2, "gloo", named=range(2))(work)
+
+@in_process_group(2, "gloo", named=range(2))
+def test_cpp_code_finds_gloo_in_a_group_put_together_by_hand() -> None:
+    from importlib import import_module
+
+    me, size, where = dist.get_rank(), dist.get_world_size(), store("for c++")
+    kind = dist.ProcessGroup.BackendType.GLOO
+    group = dist.ProcessGroup(where, me, size)
+    group._set_default_backend(kind)
+    group._register_backend(CPU, kind, dist.ProcessGroupGloo(where, me, size, timeout=LIMIT))
+    group._set_group_name("for c++")
+    torch._C._distributed_c10d._register_process_group("for c++", group)
+    operators = import_module("torch.ops")._c10d_functional
+    out = operators.wait_tensor(operators.all_reduce(torch.ones(2) + me, "sum", "for c++"))
+    torch._C._distributed_c10d._unregister_process_group("for c++")
+    assert out.tolist() == [3.0, 3.0]
+
+
+@in_process_group(2, "gloo", named=range(2))
+def test_the_wrapper_of_detail() -> None:
+    me, size = dist.get_rank(), dist.get_world_size()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    try:
+        group: Any = dist.new_group()
+        assert ours(group)
+        with pytest.raises(MismatchError):
+            dist.all_reduce(torch.ones(3 + me), group=group)
+        where = store("wrapped")
+        mine = dist.ProcessGroupGloo(where, me, size, timeout=LIMIT)
+        wrap = dist.distributed_c10d._create_process_group_wrapper
+        given = {"store_prefix": "", "store": where, "rank": me, "world_size": size, "timeout": LIMIT}
+        assert wrap(mine, **given) is mine
+        gloo = dist.ProcessGroupGloo.genuine(dist.PrefixStore("genuine", where), me, size, timeout=LIMIT)  # type: ignore[attr-defined]
+        tensor = torch.ones(2)
+        wrap(gloo, **given).allreduce([tensor]).wait()
+        assert tensor.tolist() == [2.0, 2.0]
+    finally:
+        dist.set_debug_level(dist.DebugLevel.OFF)

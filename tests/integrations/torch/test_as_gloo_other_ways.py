@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.testing._internal.two_tensor import TwoTensor
 
 from tests.integrations.torch.test_as_gloo_refused import said
+from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks
 from unisono.base.errors import ArgumentError, MismatchError, WaitTimeout
 
@@ -242,32 +243,28 @@ def test_mistakes_are_told_on_all_ranks(
     ranks(2, "gloo", named=range(2))(mistaken(call, error, match))
 
 
-def test_what_gloo_refuses_on_one_rank_the_others_hear(ranks: TorchRanks) -> None:
-    def work() -> None:
-        me, size = dist.get_rank(), dist.get_world_size()
-        for _ in range(2):
-            places = [two(2 + (rank == 1)) for rank in range(size)] if me == 0 else None
-            with pytest.raises(RuntimeError if me == 0 else MismatchError, match="gather: invalid tensor size"):
-                dist.gather(two(2), places)
-            mine = two(2)
-            dist.all_reduce(mine)
-            assert mine.a.tolist() == [float(size)] * 2
-
-    ranks(3, "gloo", named=range(3))(work)
+@in_process_group(3, "gloo", named=range(3))
+def test_what_gloo_refuses_on_one_rank_the_others_hear() -> None:
+    me, size = dist.get_rank(), dist.get_world_size()
+    for _ in range(2):
+        places = [two(2 + (rank == 1)) for rank in range(size)] if me == 0 else None
+        with pytest.raises(RuntimeError if me == 0 else MismatchError, match="gather: invalid tensor size"):
+            dist.gather(two(2), places)
+        mine = two(2)
+        dist.all_reduce(mine)
+        assert mine.a.tolist() == [float(size)] * 2
 
 
-def test_a_rank_that_does_not_come_is_named_before_gloo_is_asked(ranks: TorchRanks) -> None:
-    def work() -> None:
-        options, store = dist.AllreduceOptions(), dist.distributed_c10d._get_default_store()
-        options.timeout = timedelta(seconds=0.3)
-        if dist.get_rank() == 0:
-            with pytest.raises(WaitTimeout) as caught:
-                dist.group.WORLD.allreduce([torch.ones(2), torch.ones(2)], options).wait()
-            assert caught.value.missing == (1,)
-            store.set("over", "")
-        store.wait(["over"])
-
-    ranks(2, "gloo", named=range(2))(work)
+@in_process_group(2, "gloo", named=range(2))
+def test_a_rank_that_does_not_come_is_named_before_gloo_is_asked() -> None:
+    options, store = dist.AllreduceOptions(), dist.distributed_c10d._get_default_store()
+    options.timeout = timedelta(seconds=0.3)
+    if dist.get_rank() == 0:
+        with pytest.raises(WaitTimeout) as caught:
+            dist.group.WORLD.allreduce([torch.ones(2), torch.ones(2)], options).wait()
+        assert caught.value.missing == (1,)
+        store.set("over", "")
+    store.wait(["over"])
 
 
 def test_each_way_is_said_once(ranks: TorchRanks) -> None:
@@ -327,23 +324,21 @@ def test_an_input_in_an_output_is_read_before_it_is_written(
         assert mine == apart
 
 
-def test_a_block_in_its_place_is_not_copied(ranks: TorchRanks) -> None:
-    def work() -> list[str]:
-        from unisono.integrations.torch import other_ways
+@in_process_group(2, "gloo", named=range(2), gives=[[], []])
+def test_a_block_in_its_place_is_not_copied() -> list[str]:
+    from unisono.integrations.torch import other_ways
 
-        me, whole = dist.get_rank(), torch.ones(4)
-        parts = list(whole.chunk(2))
-        other_ways._said.clear()
-        with said() as lines:
-            dist.all_gather(parts, parts[me])
-            dist.all_gather_single(whole, parts[me])
-            dist.reduce_scatter(parts[me], parts)
-            dist.reduce_scatter_single(parts[me], whole)
-            dist.gather(parts[me], parts if me == 0 else None, 0)
-            dist.scatter(parts[me], parts if me == 1 else None, 1)
-        return lines
-
-    assert ranks(2, "gloo", named=range(2))(work) == [[], []]
+    me, whole = dist.get_rank(), torch.ones(4)
+    parts = list(whole.chunk(2))
+    other_ways._said.clear()
+    with said() as lines:
+        dist.all_gather(parts, parts[me])
+        dist.all_gather_single(whole, parts[me])
+        dist.reduce_scatter(parts[me], parts)
+        dist.reduce_scatter_single(parts[me], whole)
+        dist.gather(parts[me], parts if me == 0 else None, 0)
+        dist.scatter(parts[me], parts if me == 1 else None, 1)
+    return lines
 
 
 @pytest.mark.ranks(2, backend="unisono")

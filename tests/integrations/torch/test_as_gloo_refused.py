@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks
 from unisono.base.errors import ArgumentError, NotInitialized
 from unisono.integrations.torch.answer_to import answer_by_environment
@@ -83,64 +84,56 @@ def test_only_some_have_it_for_a_group_beside_one_of_this_library(ranks: TorchRa
         assert all("the group 1 is Gloo's on all ranks: rank" in line for line in lines)
 
 
-def test_a_rank_that_does_not_come_for_such_a_group_is_named(ranks: TorchRanks) -> None:
-    def work() -> None:
-        if dist.get_rank() != 1:
-            with pytest.raises(unisono.WaitTimeout, match=r"making the process group '1'.*rank 1") as caught:
-                dist.new_group(backend="gloo", timeout=timedelta(seconds=0.5))
-            assert caught.value.missing == (1,)
-        dist.barrier()
-
-    ranks(3, "unisono", named=range(3))(work)
+@in_process_group(3, "unisono", named=range(3))
+def test_a_rank_that_does_not_come_for_such_a_group_is_named() -> None:
+    if dist.get_rank() != 1:
+        with pytest.raises(unisono.WaitTimeout, match=r"making the process group '1'.*rank 1") as caught:
+            dist.new_group(backend="gloo", timeout=timedelta(seconds=0.5))
+        assert caught.value.missing == (1,)
+    dist.barrier()
 
 
-def test_no_memory_is_left(ranks: TorchRanks) -> None:
-    def work() -> None:
-        me, size = dist.get_rank(), dist.get_world_size()
-        store = dist.PrefixStore("large", dist.distributed_c10d._get_default_store())
-        os.environ["UNISONO_SEGMENT_BYTES"] = str(40 << 40)
+@in_process_group(2, "gloo", named=range(2))
+def test_no_memory_is_left() -> None:
+    me, size = dist.get_rank(), dist.get_world_size()
+    store = dist.PrefixStore("large", dist.distributed_c10d._get_default_store())
+    os.environ["UNISONO_SEGMENT_BYTES"] = str(40 << 40)
+    try:
+        with said() as lines:
+            group = dist.ProcessGroupGloo(store, me, size, SECONDS)
+    finally:
+        del os.environ["UNISONO_SEGMENT_BYTES"]
+    tensor = torch.tensor([me + 1])
+    group.allreduce([tensor]).wait()
+    (line,) = lines
+    assert (tensor.item(), "unisono" in repr(group)) == (3, False)
+    assert line.startswith("the group ProcessGroupGloo is Gloo's on all ranks: ")
+    assert "memory" in line
+
+
+@in_process_group(2, "gloo", named=range(2))
+def test_a_forked_process_is_told_that_the_group_is_its_parent_s() -> None:
+    child = os.fork()
+    if child == 0:
         try:
-            with said() as lines:
-                group = dist.ProcessGroupGloo(store, me, size, SECONDS)
+            dist.all_reduce(torch.ones(2))
+        except NotInitialized as error:
+            os._exit(7 if "fork" in str(error) else 6)
         finally:
-            del os.environ["UNISONO_SEGMENT_BYTES"]
-        tensor = torch.tensor([me + 1])
-        group.allreduce([tensor]).wait()
-        (line,) = lines
-        assert (tensor.item(), "unisono" in repr(group)) == (3, False)
-        assert line.startswith("the group ProcessGroupGloo is Gloo's on all ranks: ")
-        assert "memory" in line
-
-    ranks(2, "gloo", named=range(2))(work)
+            os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    dist.all_reduce(torch.ones(2))
 
 
-def test_a_forked_process_is_told_that_the_group_is_its_parent_s(ranks: TorchRanks) -> None:
-    def work() -> None:
-        child = os.fork()
-        if child == 0:
-            try:
-                dist.all_reduce(torch.ones(2))
-            except NotInitialized as error:
-                os._exit(7 if "fork" in str(error) else 6)
-            finally:
-                os._exit(5)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        dist.all_reduce(torch.ones(2))
-
-    ranks(2, "gloo", named=range(2))(work)
-
-
-def test_a_rank_that_does_not_come_is_named(ranks: TorchRanks) -> None:
-    def work() -> None:
-        store = dist.PrefixStore("late", dist.distributed_c10d._get_default_store())
-        me, words = dist.get_rank(), r"rank 1 .*making the process group 'ProcessGroupGloo'"
-        if me != 1:
-            with pytest.raises(unisono.WaitTimeout) as caught:
-                dist.ProcessGroupGloo(store, me, 3, timedelta(seconds=0.3))
-            assert 1 in caught.value.missing, words
-        dist.barrier()
-
-    ranks(3, "gloo", named=range(3))(work)
+@in_process_group(3, "gloo", named=range(3))
+def test_a_rank_that_does_not_come_is_named() -> None:
+    store = dist.PrefixStore("late", dist.distributed_c10d._get_default_store())
+    me, words = dist.get_rank(), r"rank 1 .*making the process group 'ProcessGroupGloo'"
+    if me != 1:
+        with pytest.raises(unisono.WaitTimeout) as caught:
+            dist.ProcessGroupGloo(store, me, 3, timedelta(seconds=0.3))
+        assert 1 in caught.value.missing, words
+    dist.barrier()
 
 
 def test_words_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

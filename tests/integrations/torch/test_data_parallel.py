@@ -35,9 +35,9 @@ def train(wrapped: nn.Module, steps: int = 4, after: Callable[[], None] = lambda
     return losses
 
 
-def same_as_gloo(ranks: TorchRanks, work: Callable[..., Any], *args: Any) -> list[Any]:
+def same_as_gloo(ranks: TorchRanks, size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     """Of two summands there is one order, so not a bit may differ; and the ranks have learnt something."""
-    ours, theirs = ranks(2)(work, *args), ranks(2, "gloo")(work, *args)
+    ours, theirs = ranks(size)(work, *args), ranks(size, "gloo")(work, *args)
     assert ours == theirs
     assert len(set(ours[0])) > 1
     return ours
@@ -51,7 +51,7 @@ def test_ranks_with_fewer_batches_join(ranks: TorchRanks, by_all: bool) -> None:
             losses = train(wrapped, 2 + 2 * dist.get_rank())
         return [*losses, *wrapped.module[0].bias.tolist()]
 
-    ours = same_as_gloo(ranks, work)
+    ours = same_as_gloo(ranks, 2, work)
     assert ours[0][2:] == ours[1][4:]
 
 
@@ -71,7 +71,7 @@ def test_layers_that_are_not_always_used(ranks: TorchRanks) -> None:
         torch.manual_seed(0)
         return train(nn.parallel.DistributedDataParallel(Sometimes(), find_unused_parameters=True))
 
-    same_as_gloo(ranks, work)
+    same_as_gloo(ranks, 2, work)
 
 
 def test_a_static_graph_with_recomputed_layers(ranks: TorchRanks) -> None:
@@ -86,7 +86,7 @@ def test_a_static_graph_with_recomputed_layers(ranks: TorchRanks) -> None:
     def work() -> list[float]:
         return train(nn.parallel.DistributedDataParallel(Recomputed(), static_graph=True))
 
-    same_as_gloo(ranks, work)
+    same_as_gloo(ranks, 2, work)
 
 
 def test_sparse_gradients(ranks: TorchRanks) -> None:
@@ -148,7 +148,7 @@ def test_hooks(ranks: TorchRanks, register: Callable[[Any], None]) -> None:
         register(wrapped)
         return train(wrapped, 5)
 
-    same_as_gloo(ranks, work)
+    same_as_gloo(ranks, 2, work)
 
 
 def test_averages_of_models_now_and_then(ranks: TorchRanks) -> None:
@@ -163,7 +163,7 @@ def test_averages_of_models_now_and_then(ranks: TorchRanks) -> None:
         averager = PeriodicModelAverager(period=2, warmup_steps=2)
         return train(wrapped, 6, lambda: averager.average_parameters(wrapped.parameters()))
 
-    same_as_gloo(ranks, work)
+    same_as_gloo(ranks, 2, work)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
@@ -175,4 +175,4 @@ def test_compiled_models(ranks: TorchRanks, backend: str) -> None:
         torch._dynamo.reset()
         return train(torch.compile(nn.parallel.DistributedDataParallel(model()), backend=backend))  # type: ignore[arg-type]
 
-    same_as_gloo(ranks, work)
+    same_as_gloo(ranks, 2, work)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.skipif(
@@ -47,28 +48,24 @@ def test_beside_nccl(ranks: TorchRanks, backend: str, named: int) -> None:
     ranks(2, backend, named=range(named))(beside_nccl)
 
 
-def test_under_gloos_name_tensors_of_a_gpu_are_copied(ranks: TorchRanks) -> None:
-    def work() -> None:
-        me, size = dist.get_rank(), dist.get_world_size()
-        torch.cuda.set_device(0)
-        for count in (1, 1000, 1 << 20):
-            tensor = torch.full((count,), me + 1.0, device="cuda")
-            for turn in range(1, 4):  # pinned memory comes back: nothing of an earlier call is left in it
-                dist.all_reduce(tensor)
-                assert tensor.eq(3.0 * 2 ** (turn - 1)).all()
-            gathered = [torch.empty(count, 2, device="cuda").t() for _ in range(size)]
-            dist.all_gather(gathered, torch.full((2, count), float(me), device="cuda"))
-            assert all(part.eq(rank).all() for rank, part in enumerate(gathered))
-            work = dist.broadcast(tensor.fill_(me), 1, async_op=True)
-            assert work.wait()
-            assert tensor.eq(1.0).all()
-
-    ranks(2, "gloo", named=range(2))(work)
+@in_process_group(2, "gloo", named=range(2))
+def test_under_gloos_name_tensors_of_a_gpu_are_copied() -> None:
+    me, size = dist.get_rank(), dist.get_world_size()
+    torch.cuda.set_device(0)
+    for count in (1, 1000, 1 << 20):
+        tensor = torch.full((count,), me + 1.0, device="cuda")
+        for turn in range(1, 4):  # pinned memory comes back: nothing of an earlier call is left in it
+            dist.all_reduce(tensor)
+            assert tensor.eq(3.0 * 2 ** (turn - 1)).all()
+        gathered = [torch.empty(count, 2, device="cuda").t() for _ in range(size)]
+        dist.all_gather(gathered, torch.full((2, count), float(me), device="cuda"))
+        assert all(part.eq(rank).all() for rank, part in enumerate(gathered))
+        work = dist.broadcast(tensor.fill_(me), 1, async_op=True)
+        assert work.wait()
+        assert tensor.eq(1.0).all()
 
 
-def test_our_own_name_refuses_tensors_of_a_gpu(ranks: TorchRanks) -> None:
-    def work() -> None:
-        with pytest.raises(unisono.ArgumentError, match="only CPU tensors are supported"):
-            dist.all_reduce(torch.ones(2, device="cuda"))
-
-    ranks(2)(work)
+@in_process_group(2)
+def test_our_own_name_refuses_tensors_of_a_gpu() -> None:
+    with pytest.raises(unisono.ArgumentError, match="only CPU tensors are supported"):
+        dist.all_reduce(torch.ones(2, device="cuda"))

@@ -10,8 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import random
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -22,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.on_ranks import in_process_group, in_world
 from tests.support.torch_ranks import TorchRanks
-from tests.support.worlds import Worlds
 from unisono.engine.memory.arena import ENTRIES
 
 
@@ -99,32 +97,28 @@ def test_many_sub_groups_leave_nothing_behind() -> None:
     assert more["groups"] == 0, more
 
 
-def test_ours_beside_gloo(ranks: TorchRanks) -> None:
-    def work() -> None:
-        group = dist.new_group(backend="unisono")
-        assert dist.get_backend(group) == "unisono"
-        tensor = torch.tensor([1.0 + dist.get_rank()])
-        dist.all_reduce(tensor, group=group)
-        assert tensor.item() == 3.0
-
-    ranks(2, "gloo")(work)
+@in_process_group(2, "gloo")
+def test_ours_beside_gloo() -> None:
+    group = dist.new_group(backend="unisono")
+    assert dist.get_backend(group) == "unisono"
+    tensor = torch.tensor([1.0 + dist.get_rank()])
+    dist.all_reduce(tensor, group=group)
+    assert tensor.item() == 3.0
 
 
-def test_another_backend_for_another_device(ranks: TorchRanks) -> None:
-    def work() -> None:
-        world = dist.group.WORLD
-        assert world._device_types == [torch.device("cpu"), torch.device("cuda")]
-        assert world._get_backend(torch.device("cpu")) is world
-        assert isinstance(world._get_backend(torch.device("cuda")), dist.ProcessGroupGloo)
-        tensor = torch.tensor([1.0 + dist.get_rank()])
-        dist.all_reduce(tensor)
-        assert tensor.item() == 3.0
-        # Meta tensors stand for those of the other device: torch's dispatcher takes them, and does nothing.
-        skipped = dist.all_reduce(tensor.to("meta"), async_op=True)
-        assert skipped.wait()
-        assert type(skipped) is not type(dist.all_reduce(tensor, async_op=True))
-
-    ranks(2, "cpu:unisono,cuda:gloo")(work)
+@in_process_group(2, "cpu:unisono,cuda:gloo")
+def test_another_backend_for_another_device() -> None:
+    world = dist.group.WORLD
+    assert world._device_types == [torch.device("cpu"), torch.device("cuda")]
+    assert world._get_backend(torch.device("cpu")) is world
+    assert isinstance(world._get_backend(torch.device("cuda")), dist.ProcessGroupGloo)
+    tensor = torch.tensor([1.0 + dist.get_rank()])
+    dist.all_reduce(tensor)
+    assert tensor.item() == 3.0
+    # Meta tensors stand for those of the other device: torch's dispatcher takes them, and does nothing.
+    skipped = dist.all_reduce(tensor.to("meta"), async_op=True)
+    assert skipped.wait()
+    assert type(skipped) is not type(dist.all_reduce(tensor, async_op=True))
 
 
 def test_ours_is_for_the_cpu_only(ranks: TorchRanks) -> None:
@@ -135,58 +129,21 @@ def test_ours_is_for_the_cpu_only(ranks: TorchRanks) -> None:
         ranks(2, "cpu:gloo,cuda:unisono")(work)
 
 
-def test_again_and_again(worlds: Worlds, tmp_path: Path) -> None:
-    def work() -> None:
-        from unisono.integrations.torch import register
+@in_world(2)
+def test_again_and_again(tmp_path: Path) -> None:
+    from unisono.integrations.torch import register
 
-        register()
-        me = unisono.get_rank()
-        for turn in range(5):
-            # One file for all turns: what the last one wrote is still there.
-            store = dist.FileStore(str(tmp_path / "store"), 2)
-            dist.init_process_group("unisono", store=store, rank=me, world_size=2)
-            tensor = torch.tensor([float(me + turn)])
-            dist.all_reduce(tensor)
-            assert tensor.item() == 1 + 2 * turn
-            dist.destroy_process_group()
-            assert not dist.is_initialized()
-
-    worlds(2).run(work)
-
-
-def test_a_monitored_barrier_names_who_did_not_come(ranks: TorchRanks) -> None:
-    def work() -> list[int]:
-        dist.monitored_barrier()
-        store = dist.distributed_c10d._get_default_store()
-        missing: list[int] = []
-        if dist.get_rank() in (1, 3):
-            store.wait(["seen 0", "seen 2"])
-        else:
-            with pytest.raises(RuntimeError, match="monitored_barrier") as caught:
-                dist.monitored_barrier(timeout=timedelta(seconds=0.3), wait_all_ranks=True)
-            missing = list(caught.value.missing)  # type: ignore[attr-defined]
-            store.set(f"seen {dist.get_rank()}", "1")
-        dist.barrier()  # the group is as good as before
-        return missing
-
-    assert ranks(4)(work) == [[1, 3], [], [1, 3], []]
-
-
-def test_a_monitored_barrier_may_stop_at_the_first(ranks: TorchRanks) -> None:
-    def work() -> tuple[int, ...]:
-        store = dist.distributed_c10d._get_default_store()
-        missing: tuple[int, ...] = ()
-        if dist.get_rank():
-            store.wait(["seen"])
-        else:
-            with pytest.raises(RuntimeError) as caught:
-                dist.monitored_barrier(timeout=timedelta(seconds=0.2))
-            missing = caught.value.missing  # type: ignore[attr-defined]
-            store.set("seen", "1")
-        dist.barrier()
-        return missing
-
-    assert ranks(3)(work)[0] == (1,)
+    register()
+    me = unisono.get_rank()
+    for turn in range(5):
+        # One file for all turns: what the last one wrote is still there.
+        store = dist.FileStore(str(tmp_path / "store"), 2)
+        dist.init_process_group("unisono", store=store, rank=me, world_size=2)
+        tensor = torch.tensor([float(me + turn)])
+        dist.all_reduce(tensor)
+        assert tensor.item() == 1 + 2 * turn
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
 
 
 @pytest.mark.ranks(4, backend="unisono")
@@ -214,58 +171,52 @@ def test_the_options_of_a_group() -> None:
     assert group.options._timeout == timedelta(seconds=8)
 
 
-def test_by_several_threads_in_any_order(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from unisono.integrations.torch import join_group
-        from unisono.ranks.group.sub_groups import make_sub_group
+@in_process_group(3)
+def test_by_several_threads_in_any_order() -> None:
+    from unisono.integrations.torch import join_group
+    from unisono.ranks.group.sub_groups import make_sub_group
 
-        world, me = join_group._world, dist.get_rank()
-        assert world is not None
-        names = [f"group {k}" for k in range(12)]
-        random.Random(me).shuffle(names)
-        members = {name: [0, 1, 2] if int(name[6:]) % 3 else [2, 1] for name in names}
+    world, me = join_group._world, dist.get_rank()
+    assert world is not None
+    names = [f"group {k}" for k in range(12)]
+    random.Random(me).shuffle(names)
+    members = {name: [0, 1, 2] if int(name[6:]) % 3 else [2, 1] for name in names}
 
-        def make(name: str) -> tuple[str, Any]:
-            if me not in members[name]:
-                return name, None
-            return name, make_sub_group(world, members[name].index(me), members[name], name, 60.0)
+    def make(name: str) -> tuple[str, Any]:
+        if me not in members[name]:
+            return name, None
+        return name, make_sub_group(world, members[name].index(me), members[name], name, 60.0)
 
-        with ThreadPoolExecutor(12) as pool:
-            made = dict(pool.map(make, names))
-        for k in range(12):
-            group = made[f"group {k}"]
-            if group is not None:
-                tensor = torch.tensor([10.0**me + k])
-                unisono.all_reduce(tensor, group=group)
-                assert tensor.item() == sum(10.0**r + k for r in members[f"group {k}"])
-
-    ranks(3)(work)
+    with ThreadPoolExecutor(12) as pool:
+        made = dict(pool.map(make, names))
+    for k in range(12):
+        group = made[f"group {k}"]
+        if group is not None:
+            tensor = torch.tensor([10.0**me + k])
+            unisono.all_reduce(tensor, group=group)
+            assert tensor.item() == sum(10.0**r + k for r in members[f"group {k}"])
 
 
-def test_more_groups_than_a_table_has_entries(ranks: TorchRanks) -> None:
-    def work() -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.delattr(gc, "get_freeze_count")  # it looks at all that a rank has frozen: 50 ms
-            groups = [dist.new_group([0, 1]) for _ in range(ENTRIES + 20)]
-        for k, group in enumerate(groups):
-            tensor = torch.tensor([k + 1000.0 * dist.get_rank()])
+@in_process_group(2)
+def test_more_groups_than_a_table_has_entries() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(gc, "get_freeze_count")  # it looks at all that a rank has frozen: 50 ms
+        groups = [dist.new_group([0, 1]) for _ in range(ENTRIES + 20)]
+    for k, group in enumerate(groups):
+        tensor = torch.tensor([k + 1000.0 * dist.get_rank()])
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == 2 * k + 1000.0
+
+
+@in_process_group(3)
+def test_names_that_come_again_are_other_groups() -> None:
+    for k in range(20):
+        group = dist.new_group([0, 2], use_local_synchronization=True)
+        if dist.get_rank() != 1:
+            tensor = torch.tensor([k + 10.0 ** dist.get_rank()])
             dist.all_reduce(tensor, group=group)
-            assert tensor.item() == 2 * k + 1000.0
-
-    ranks(2)(work)
-
-
-def test_names_that_come_again_are_other_groups(ranks: TorchRanks) -> None:
-    def work() -> None:
-        for k in range(20):
-            group = dist.new_group([0, 2], use_local_synchronization=True)
-            if dist.get_rank() != 1:
-                tensor = torch.tensor([k + 10.0 ** dist.get_rank()])
-                dist.all_reduce(tensor, group=group)
-                assert tensor.item() == 2 * k + 101.0
-                dist.destroy_process_group(group)
-
-    ranks(3)(work)
+            assert tensor.item() == 2 * k + 101.0
+            dist.destroy_process_group(group)
 
 
 def test_without_room_on_the_first_member_all_hear_it(ranks: TorchRanks) -> None:
@@ -288,22 +239,18 @@ def test_without_room_on_the_first_member_all_hear_it(ranks: TorchRanks) -> None
     ranks(3)(work)
 
 
-def test_a_first_member_that_does_not_come_is_named(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from unisono.integrations.torch import join_group
-        from unisono.ranks.group.sub_groups import make_sub_group
+@in_process_group(3)
+def test_a_first_member_that_does_not_come_is_named() -> None:
+    from unisono.integrations.torch import join_group
+    from unisono.ranks.group.sub_groups import make_sub_group
 
-        world = join_group._world
-        assert world is not None
-        if dist.get_rank() == 2:
-            with pytest.raises(
-                unisono.WaitTimeout, match=r"rank 1 .* in making the process group 'x' for rank 0"
-            ) as late:
-                make_sub_group(world, 1, [1, 2], "x", 0.1)
-            assert late.value.missing == (0,)
-        dist.barrier()
-
-    ranks(3)(work)
+    world = join_group._world
+    assert world is not None
+    if dist.get_rank() == 2:
+        with pytest.raises(unisono.WaitTimeout, match=r"rank 1 .* in making the process group 'x' for rank 0") as late:
+            make_sub_group(world, 1, [1, 2], "x", 0.1)
+        assert late.value.missing == (0,)
+    dist.barrier()
 
 
 limits = pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="the limits are those of torch 2.13")
@@ -324,22 +271,6 @@ def test_a_timeout_is_set_by_the_group_itself() -> None:
     with pytest.warns(UserWarning, match="only supported for either nccl or gloo"):
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=50), world)
     world.set_timeout(timedelta(seconds=50))
-
-
-def test_ranks_as_threads_are_refused_at_once() -> None:
-    from unisono.integrations.torch.join_group import join
-
-    store, together = dist.HashStore(), threading.Barrier(2)
-
-    def rank(number: int) -> None:
-        together.wait(30)
-        with pytest.raises(unisono.ArgumentError, match=f"ranks 0 and 1 are the same process .pid {os.getpid()}."):
-            join(dist.PrefixStore("group", store), number, 2, "default", 100.0)
-
-    start = time.monotonic()
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(rank, range(2)))
-    assert time.monotonic() - start < 50
 
 
 def test_a_rank_that_has_not_come_is_told_before_time_is_up(

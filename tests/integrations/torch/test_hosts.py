@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +11,10 @@ import torch.distributed as dist
 from torch import nn
 
 import unisono
+from tests.integrations.torch.test_data_parallel import model
+from tests.integrations.torch.test_data_parallel import train as learn
+from tests.support.ports import free_port
+from tests.support.programs import Python
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -22,17 +22,8 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
 def train() -> tuple[list[float], list[float]]:
     """The losses of some steps on this rank's data, and what was learnt, which all ranks share to the last bit."""
-    torch.manual_seed(0)
-    bare = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-    wrapped = nn.parallel.DistributedDataParallel(bare, bucket_cap_mb=0.002)
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
-    generator, losses = torch.Generator().manual_seed(1 + dist.get_rank()), []
-    for _ in range(6):
-        optimizer.zero_grad()
-        loss = wrapped(torch.randn(8, 16, generator=generator)).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    bare = model()
+    losses = learn(nn.parallel.DistributedDataParallel(bare, bucket_cap_mb=0.002), 6)
     return losses, torch.cat([parameter.detach().flatten() for parameter in bare.parameters()]).tolist()
 
 
@@ -129,27 +120,17 @@ for turn in range(2):
 """
 
 
+SOURCES = Path(unisono.__file__).parents[1]
+
+
 @pytest.mark.long
-def test_torchrun_on_two_nodes(tmp_path: Path) -> None:
+def test_torchrun_on_two_nodes(python: Python, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    nodes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node),
-             "--master-addr", "127.0.0.1", "--master-port", str(port), "--nproc-per-node", "2", str(script)],
-            env={**os.environ, "PYTHONPATH": str(Path(unisono.__file__).parent.parent), "OMP_NUM_THREADS": "1",
-                 "UNISONO_HOST_ID": "ab"[node]},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for node in range(2)
-    ]  # fmt: skip
-    try:
-        said = [node.communicate(timeout=110) for node in nodes]
-    finally:
-        for node in nodes:
-            node.kill()
+    meet = ["--nnodes", 2, "--nproc-per-node", 2, "--master-addr", "127.0.0.1", "--master-port", free_port()]
+    command = ["-m", "torch.distributed.run", *meet, "--node-rank"]
+    nodes = [python(*command, node, script, UNISONO_HOST_ID=node, PYTHONPATH=SOURCES) for node in range(2)]
+    said = [node.communicate(timeout=110) for node in nodes]
     lines = [sorted(out.splitlines()) for out, _ in said]
     wanted = [[f"{turn} {me} 1111.0 2x2 3.0 True" for turn in range(2) for me in pair] for pair in ([0, 1], [2, 3])]
     assert lines == wanted, said

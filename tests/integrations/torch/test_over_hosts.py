@@ -10,23 +10,22 @@ import pytest
 import unisono
 from tests.integrations.torch.test_abort import test_every_wait_ends  # noqa: F401
 from tests.integrations.torch.test_calls import (  # noqa: F401
-    test_calls_on_lists_of_any_sizes,
-    test_calls_on_whole_tensors,
     test_coalesced_calls,
-    test_messages,
-    test_sparse_tensors_and_ops_with_a_factor,
+    test_collectives_messages_and_objects,
+    test_older_names_of_calls,
+    test_sparse_tensors,
 )
 from tests.integrations.torch.test_checkpoints import (  # noqa: F401
     test_a_checkpoint_is_loaded_by_another_number_of_ranks,
     test_states_of_what_is_sharded,
 )
 from tests.integrations.torch.test_groups import (  # noqa: F401
-    test_a_monitored_barrier_names_who_did_not_come,
     test_many_sub_groups_leave_nothing_behind,
     test_meshes,
     test_sub_groups,
 )
 from tests.integrations.torch.test_hooks import test_calls_out_of_callbacks_of_several_buckets  # noqa: F401
+from tests.integrations.torch.test_phrases import test_ranks_that_miss_a_monitored_barrier  # noqa: F401
 from tests.integrations.torch.test_pipeline import (  # noqa: F401
     test_a_stage_on_each_rank,
     test_stages_that_are_replicated,
@@ -37,7 +36,6 @@ from tests.integrations.torch.test_sharded import (  # noqa: F401
 )
 from tests.integrations.torch.test_tensor_parallel import test_layouts_of_a_tensor_on_a_mesh  # noqa: F401
 from tests.integrations.torch.test_training import (  # noqa: F401
-    test_data_parallel_training_gives_what_gloo_gives,
     test_functional_collectives,
 )
 from tests.integrations.torch.test_views import (  # noqa: F401

@@ -30,21 +30,6 @@ dist.all_reduce(tensor)
 print(dist.group.WORLD.name(), tensor.tolist())
 """
 
-ALONE = """
-import sys
-import torch
-import torch.distributed as dist
-for backend in sys.argv[1:]:
-    try:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-        tensor = torch.ones(3)
-        dist.all_reduce(tensor)
-        print(tensor.tolist(), "unisono" in repr(dist.group.WORLD))
-        dist.destroy_process_group()
-    except Exception as error:
-        print(f"{type(error).__name__}: {error}")
-"""
-
 PROGRAM = """
 import multiprocessing, os, sys
 from datetime import timedelta
@@ -143,33 +128,6 @@ def test_without_memory_for_any_group_all_are_gloo_s(installed: Path) -> None:
     done = run(installed, "-c", PART, UNISONO_AS="gloo", UNISONO_SEGMENT_BYTES=str(40 << 40))
     assert done.stdout == "[1.0, 1.0, 1.0]\n", done.stderr
     assert done.stderr.count("is Gloo's on all ranks: ") == 2
-
-
-TORCHCOMMS = {
-    "__init__.py": "def new_comm(backend, *_, **__): raise ModuleNotFoundError(f'torchcomms has no {backend}')",
-    "_backend_wrapper.py": "class _BackendWrapper: pass",
-    "hooks.py": "class FlightRecorderHook: pass",
-}
-"""What torch takes from this project, which no package index has for this machine."""
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("there", [False, True])
-def test_beside_torchcomms(installed: Path, there: bool) -> None:
-    """Where it is not installed, its variable changes nothing. Where it is, a sentence says that no group is ours."""
-    if there:
-        (installed / "torchcomms").mkdir()
-        for file, text in TORCHCOMMS.items():
-            (installed / "torchcomms" / file).write_text(text)
-    done = run(installed, "-c", ALONE, "gloo", "unisono", TORCH_DISTRIBUTED_USE_TORCHCOMMS="1", UNISONO_AS="gloo")
-    if not there:
-        assert done.stdout == "[1.0, 1.0, 1.0] True\n" * 2, done.stderr
-        return
-    why = "with TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 torch makes its groups by torchcomms"
-    assert f"Gloo stays Gloo, although UNISONO_AS=gloo: {why}" in done.stderr
-    gloo, ours = done.stdout.splitlines()
-    assert gloo == "ModuleNotFoundError: torchcomms has no gloo"
-    assert ours.startswith(f"ArgumentError: {why}"), ours
 
 
 @pytest.mark.sampled(one_in=3)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 import unisono
+from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import until
 from unisono.base.config import Config
@@ -161,26 +162,24 @@ def test_a_full_heap_on_one_rank_means_staging(ranks: TorchRanks) -> None:
     assert ranks(2)(on_rank_1) == ranks(2)(private)
 
 
-def test_what_is_dropped_is_free_again(ranks: TorchRanks) -> None:
-    def work() -> None:
-        group: Any = dist.group.WORLD
-        heap = group.group.host.heap
+@in_process_group(2)
+def test_what_is_dropped_is_free_again() -> None:
+    group: Any = dist.group.WORLD
+    heap = group.group.host.heap
 
-        def used() -> int:
-            gc.collect()
-            heap._sort()
-            return int(heap._arena.heap_bytes) - heap._idle - sum(size for _, size in heap._free)
+    def used() -> int:
+        gc.collect()
+        heap._sort()
+        return int(heap._arena.heap_bytes) - heap._idle - sum(size for _, size in heap._free)
 
-        before = used()
-        for view in (False, True):
-            whole = layers()
-            wrapped = nn.parallel.DistributedDataParallel(whole, gradient_as_bucket_view=view)
-            train(wrapped, list(whole.parameters()))
-            assert used() - before >= 3 * WIDTH * WIDTH * 4
-            del wrapped, whole
-            until(lambda: used() == before)  # the thread that has made the last call lets go of its tensors a bit later
-
-    ranks(2)(work)
+    before = used()
+    for view in (False, True):
+        whole = layers()
+        wrapped = nn.parallel.DistributedDataParallel(whole, gradient_as_bucket_view=view)
+        train(wrapped, list(whole.parameters()))
+        assert used() - before >= 3 * WIDTH * WIDTH * 4
+        del wrapped, whole
+        until(lambda: used() == before)  # the thread that has made the last call lets go of its tensors a bit later
 
 
 def test_copies_pickles_and_forks(ranks: TorchRanks) -> None:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import unisono
+from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.skipif(not hasattr(dist, "shrink_group"), reason="this torch cannot shrink groups")
@@ -52,18 +53,16 @@ def test_survivors_train_on(ranks: TorchRanks, tmp_path: Path, victim: int) -> N
     assert told == {str(rank): pytest.approx((6 - victim) / 3) for rank in range(4) if rank != victim}
 
 
-def test_a_group_of_some_ranks(ranks: TorchRanks) -> None:
-    def work() -> float:
-        me, group = dist.get_rank(), dist.new_group([0, 1, 2])
-        mine = torch.tensor([1.0 + me])
-        if me in (0, 2):
-            smaller = dist.shrink_group([1], group)
-            dist.all_reduce(mine, group=smaller)
-            assert dist.get_process_group_ranks(smaller) == [0, 2]
-        dist.barrier()
-        return mine.item()
-
-    assert ranks(4)(work) == [4.0, 2.0, 4.0, 4.0]
+@in_process_group(4, gives=[4.0, 2.0, 4.0, 4.0])
+def test_a_group_of_some_ranks() -> float:
+    me, group = dist.get_rank(), dist.new_group([0, 1, 2])
+    mine = torch.tensor([1.0 + me])
+    if me in (0, 2):
+        smaller = dist.shrink_group([1], group)
+        dist.all_reduce(mine, group=smaller)
+        assert dist.get_process_group_ranks(smaller) == [0, 2]
+    dist.barrier()
+    return mine.item()
 
 
 def test_who_was_not_named_has_failed_too(ranks: TorchRanks, tmp_path: Path) -> None:

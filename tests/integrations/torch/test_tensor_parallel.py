@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.torch_ranks import TorchRanks
+from tests.support.on_ranks import in_process_group
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -37,34 +37,32 @@ class Block(nn.Module):
 
 
 @pytest.mark.parametrize(("size", "sequence"), [(2, False), (3, True)], ids=["whole sequence", "sequence in pieces"])
-def test_a_transformer_layer_in_pieces(ranks: TorchRanks, size: int, sequence: bool) -> None:
-    def work() -> None:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-        from torch.distributed.tensor import parallel as tp
+@in_process_group("size")
+def test_a_transformer_layer_in_pieces(size: int, sequence: bool) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import parallel as tp
 
-        mesh, whole = init_device_mesh("cpu", (size,)), Block()
-        layout = Shard(1) if sequence else Replicate()
-        plan: dict[str, Any] = {name: tp.ColwiseParallel(input_layouts=layout) for name in ("q", "k", "v", "up")}
-        plan |= {name: tp.RowwiseParallel(output_layouts=layout) for name in ("o", "down")}
-        if sequence:
-            plan |= {name: tp.SequenceParallel(use_local_output=True) for name in ("first", "second")}
-        pieces = tp.parallelize_module(copy.deepcopy(whole), mesh, plan)
-        assert pieces.up.weight.to_local().shape == (18 // size, 24)
+    mesh, whole = init_device_mesh("cpu", (size,)), Block()
+    layout = Shard(1) if sequence else Replicate()
+    plan: dict[str, Any] = {name: tp.ColwiseParallel(input_layouts=layout) for name in ("q", "k", "v", "up")}
+    plan |= {name: tp.RowwiseParallel(output_layouts=layout) for name in ("o", "down")}
+    if sequence:
+        plan |= {name: tp.SequenceParallel(use_local_output=True) for name in ("first", "second")}
+    pieces = tp.parallelize_module(copy.deepcopy(whole), mesh, plan)
+    assert pieces.up.weight.to_local().shape == (18 // size, 24)
 
-        data = torch.randn(2, 6, 24, generator=torch.Generator().manual_seed(1))
-        expected = whole(data)
-        expected.square().sum().backward()
-        mine = distribute_tensor(data, mesh, [layout]).to_local()
-        got = pieces(mine)
-        got.square().sum().backward()
-        got = DTensor.from_local(got, mesh, [layout]).full_tensor()
-        assert torch.allclose(got, expected, atol=1e-4)
-        for (name, one), other in zip(pieces.named_parameters(), whole.parameters(), strict=True):
-            gradient = one.grad.full_tensor() if isinstance(one.grad, DTensor) else one.grad
-            assert torch.allclose(gradient, other.grad, atol=1e-3), name
-
-    ranks(size)(work)
+    data = torch.randn(2, 6, 24, generator=torch.Generator().manual_seed(1))
+    expected = whole(data)
+    expected.square().sum().backward()
+    mine = distribute_tensor(data, mesh, [layout]).to_local()
+    got = pieces(mine)
+    got.square().sum().backward()
+    got = DTensor.from_local(got, mesh, [layout]).full_tensor()
+    assert torch.allclose(got, expected, atol=1e-4)
+    for (name, one), other in zip(pieces.named_parameters(), whole.parameters(), strict=True):
+        gradient = one.grad.full_tensor() if isinstance(one.grad, DTensor) else one.grad
+        assert torch.allclose(gradient, other.grad, atol=1e-3), name
 
 
 @pytest.mark.ranks(3, backend="unisono")

@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.integrations.torch.test_data_parallel import model
+
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
-
-
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4))
-
-
-def train(wrapped: nn.Module, bare: nn.Module, steps: int = 3) -> torch.Tensor:
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
-    torch.manual_seed(1 + dist.get_rank())
-    for _ in range(steps):
-        optimizer.zero_grad()
-        wrapped(torch.randn(8, 16)).square().mean().backward()
-        optimizer.step()
-    return torch.cat([parameter.detach().flatten() for parameter in bare.parameters()])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"find_unused_parameters": True},
-        {"static_graph": True},
-        {"gradient_as_bucket_view": True},
-        {"bucket_cap_mb": 0.001},
-    ],
-    ids=str,
-)
-@pytest.mark.ranks(2, backend="unisono")
-def test_data_parallel_training_gives_what_gloo_gives(options: dict[str, Any]) -> None:
-    results = []
-    for group in (None, dist.new_group(backend="gloo")):
-        bare = model()
-        results.append(train(nn.parallel.DistributedDataParallel(bare, process_group=group, **options), bare))
-    assert torch.equal(*results)  # of two summands there is one order
 
 
 @pytest.mark.ranks(2, backend="unisono")

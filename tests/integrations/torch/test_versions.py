@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks
 from unisono.integrations.torch.process_group import BACKEND_IN_PYTHON, UnisonoBackend
 
@@ -19,28 +20,26 @@ with_a_backend = pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="a backend is 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("shape", [(2, 3), (), (0,)])
-def test_gather_into_one_tensor(ranks: TorchRanks, size: int, shape: tuple[int, ...]) -> None:
-    def work() -> None:
-        me, size, root = dist.get_rank(), dist.get_world_size(), dist.get_world_size() - 1
-        options = torch._C._distributed_c10d.GatherOptions()
-        options.rootRank = root
-        tensor = torch.rand(shape, generator=torch.Generator().manual_seed(me))
-        expected = torch.stack([torch.rand(shape, generator=torch.Generator().manual_seed(r)) for r in range(size)])
-        for async_op in (False, True):
-            options.asyncOp = async_op
-            for whole in (torch.zeros(size, *shape), torch.zeros(size * tensor.numel())):
-                output = whole if me == root else torch.empty(0)
-                assert dist.group.WORLD.gather_single(output, tensor, options).wait()
-                if me == root:
-                    assert torch.equal(whole.view_as(expected), expected)
-            if hasattr(dist, "gather_single"):
-                whole = torch.zeros(size, *shape)
-                work = dist.gather_single(tensor, whole if me == root else None, dst=root, async_op=async_op)
-                assert not async_op or work.wait()
-                if me == root:
-                    assert torch.equal(whole, expected)
-
-    ranks(size)(work)
+@in_process_group("size")
+def test_gather_into_one_tensor(size: int, shape: tuple[int, ...]) -> None:
+    me, size, root = dist.get_rank(), dist.get_world_size(), dist.get_world_size() - 1
+    options = torch._C._distributed_c10d.GatherOptions()
+    options.rootRank = root
+    tensor = torch.rand(shape, generator=torch.Generator().manual_seed(me))
+    expected = torch.stack([torch.rand(shape, generator=torch.Generator().manual_seed(r)) for r in range(size)])
+    for async_op in (False, True):
+        options.asyncOp = async_op
+        for whole in (torch.zeros(size, *shape), torch.zeros(size * tensor.numel())):
+            output = whole if me == root else torch.empty(0)
+            assert dist.group.WORLD.gather_single(output, tensor, options).wait()
+            if me == root:
+                assert torch.equal(whole.view_as(expected), expected)
+        if hasattr(dist, "gather_single"):
+            whole = torch.zeros(size, *shape)
+            work = dist.gather_single(tensor, whole if me == root else None, dst=root, async_op=async_op)
+            assert not async_op or work.wait()
+            if me == root:
+                assert torch.equal(whole, expected)
 
 
 @pytest.mark.parametrize("words", ["the same dtype and 6 elements", "contiguous"])

@@ -6,33 +6,35 @@ Ranks that nobody watches, as under a launcher: who dies is named with signal or
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.programs import Python, place
 
 PROGRAM = """
 import json, os, signal, sys, time
 import unisono
 from unisono.ranks.rendezvous.rendezvous import _Meeting
 
-phase, number = os.environ.get("PHASE", ""), getattr(signal, os.environ.get("SIGNAL", "SIGKILL"))
+phase, how = os.environ.get("PHASE", ""), os.environ.get("HOW", "")
+
+def fall():
+    os._exit(3) if how == "exit" else os.kill(os.getpid(), getattr(signal, how))
 
 def fails_in(name):
     method = getattr(_Meeting, name)
     def fail(self, *arguments):
         if phase == f"before {name}":
-            os.kill(os.getpid(), number)
+            fall()
         result = method(self, *arguments)
         if phase == f"after {name}":
-            os.kill(os.getpid(), number)
+            fall()
         return result
     setattr(_Meeting, name, fail)
 
@@ -55,22 +57,11 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(python: Python) -> Start:
     """start(rank, port, ...): a rank of three, which calls init() when `go` says so."""
-    started: list[subprocess.Popen[str]] = []
-
-    def one(rank: int, port: int, timeout_s: float, **more: str) -> subprocess.Popen[str]:
-        env = {"RANK": rank, "WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TIMEOUT_S": timeout_s}
-        env = {**os.environ, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in env.items()}, **more}
-        command = [sys.executable, "-c", PROGRAM]
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
-        return started[-1]
-
-    yield one
-    for process in started:
-        process.kill()
-        process.communicate()
+    return lambda rank, port, timeout_s, **more: python(
+        "-c", PROGRAM, TIMEOUT_S=timeout_s, **place(rank, 3, port), **more
+    )
 
 
 @pytest.fixture
@@ -96,55 +87,45 @@ def said(process: subprocess.Popen[str]) -> tuple[str, list[int], str, float]:
     return kind, culprits, words, took_s
 
 
-@pytest.mark.sampled(most=2)
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize(
-    ("victim", "phase"), [(2, "after _come"), (1, "before _follow"), (0, "after _place"), (0, "after _hand_out")]
+    ("victim", "phase", "how"),
+    [
+        (2, "after _come", "SIGKILL"), (1, "before _follow", "SIGKILL"), (0, "after _place", "SIGKILL"),
+        (0, "after _hand_out", "SIGKILL"), (0, "after hold", "SIGKILL"), (1, "after _follow", "SIGKILL"),
+        (1, "after _follow", "SIGTERM"), (1, "after _follow", "exit"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_is_killed_is_named_by_all(start: Start, port: int, victim: int, phase: str, how: str) -> None:
+    """Where it has met the others, these make a call; of rank 1, which they watch, they know how it has ended."""
+    ranks = [start(rank, port, 80.0, **({"PHASE": phase, "HOW": how} if rank == victim else {})) for rank in range(3)]
+    go(*ranks)
+    for rank in {0, 1, 2} - {victim}:
+        kind, culprits, words, took_s = said(ranks[rank])
+        assert (kind, culprits) == ("PeerGone", [victim]), words
+        assert took_s < 60
+        if phase == "after _follow":
+            assert (f"signal {getattr(signal, how):d} ({how})" if how != "exit" else "exited with code 3") in words
+        elif phase != "after hold":
+            assert "start all ranks again" in words
+            assert "shrink" not in words
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("victim", "phase", "how"),
+    [(2, "before _come", "SIGKILL"), (0, "after _place", "SIGSTOP")],
+    ids=["killed", "stopped"],
 )
-def test_a_rank_that_is_killed_is_named_by_all(start: Start, port: int, victim: int, phase: str) -> None:
-    ranks = [start(rank, port, 80.0, **({"PHASE": phase} if rank == victim else {})) for rank in range(3)]
+def test_a_rank_that_says_nothing_is_missing(start: Start, port: int, victim: int, phase: str, how: str) -> None:
+    """The process of a rank 0 that is stopped runs the store, which then says neither yes nor no."""
+    ranks = [start(rank, port, 12.0, **({"PHASE": phase, "HOW": how} if rank == victim else {})) for rank in range(3)]
     go(*ranks)
     for rank in {0, 1, 2} - {victim}:
         kind, culprits, words, took_s = said(ranks[rank])
-        assert (kind, culprits) == ("PeerGone", [victim]), words
-        assert took_s < 60
-        assert "shrink" not in words
-        assert "start all ranks again" in words
-
-
-@pytest.mark.long
-def test_a_rank_that_is_killed_before_it_has_come_is_missing(start: Start, port: int) -> None:
-    ranks = [start(rank, port, 15.0, **({"PHASE": "before _come"} if rank == 2 else {})) for rank in range(3)]
-    go(*ranks)
-    for rank in range(2):
-        kind, culprits, words, _ = said(ranks[rank])
-        assert (kind, culprits) == ("WaitTimeout", [2]), words
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize(("victim", "phase"), [(1, "after _follow"), (0, "after hold")])
-def test_a_rank_that_is_killed_before_it_uses_its_memory_is_named(
-    start: Start, port: int, victim: int, phase: str
-) -> None:
-    """The others have met it, and make a call."""
-    ranks = [start(rank, port, 80.0, **({"PHASE": phase} if rank == victim else {})) for rank in range(3)]
-    go(*ranks)
-    for rank in {0, 1, 2} - {victim}:
-        kind, culprits, words, took_s = said(ranks[rank])
-        assert (kind, culprits) == ("PeerGone", [victim]), words
-        assert took_s < 60
-
-
-@pytest.mark.long
-def test_a_rank_0_that_is_stopped_is_named_in_time(start: Start, port: int) -> None:
-    """Its process runs the store, which then says neither yes nor no."""
-    stopped = {"PHASE": "after _place", "SIGNAL": "SIGSTOP"}
-    ranks = [start(rank, port, 10.0, **(stopped if rank == 0 else {})) for rank in range(3)]
-    go(*ranks)
-    for rank in (1, 2):
-        kind, culprits, words, took_s = said(ranks[rank])
-        assert (kind, culprits) == ("WaitTimeout", [0]), words
+        assert (kind, culprits) == ("WaitTimeout", [victim]), words
         assert took_s < 40
-    assert f"127.0.0.1:{port}, has not answered for" in words
+        assert victim or f"127.0.0.1:{port}, has not answered for" in words
 
 
 def test_a_job_whose_port_is_taken_is_told_by_whom(start: Start, port: int) -> None:
@@ -167,45 +148,3 @@ def until_it_listens(port: int) -> None:
                 return
         assert time.monotonic() < deadline
         time.sleep(0)
-
-
-SCRIPT = """
-import os, signal, unisono
-group = unisono.init(timeout_s=60)
-unisono.barrier()
-if group.rank == 1:
-    {end}
-try:
-    unisono.barrier(timeout_s=60)
-except unisono.PeerGone as error:
-    print(error.rank, error.how)
-"""
-
-
-@pytest.mark.parametrize(
-    ("end", "words"),
-    [
-        ("os._exit(3)", "exited with code 3"),
-        ("os.kill(os.getpid(), signal.SIGTERM)", "was killed by signal 15 (SIGTERM)"),
-    ],
-)
-def test_the_survivor_knows_how_its_peer_has_ended(end, words):
-    port = free_port()
-    meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT.format(end=end)],
-            env=os.environ | meeting | {"RANK": f"{rank}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said, complaint = ranks[0].communicate(timeout=100)
-        assert said == f"1 {words}\n", complaint
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()

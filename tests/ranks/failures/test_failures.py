@@ -16,6 +16,7 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S, SOON_S, all_pids, die, note, notes
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout
 from unisono.base.config import Config
@@ -65,29 +66,25 @@ def outlive(name: str, victim: int, how: str, folder: Path) -> None:
     assert torch.equal(tensor, torch.ones(60_000)), "the input is gone, too"
 
 
-def test_time_in_which_a_rank_itself_was_stopped_does_not_count(tmp_path: Path) -> None:
+@in_new_world(2, gives=[6.0, 6.0])
+def test_time_in_which_a_rank_itself_was_stopped_does_not_count(tmp_path: Path) -> float:
     looked_twice = tmp_path / "looked"
+    group, tensor = unisono.init(), torch.ones(3)
+    if group.rank == 0:
+        real, calls = time.monotonic, [0]
 
-    def stopped() -> float:
-        group, tensor = unisono.init(), torch.ones(3)
-        if group.rank == 0:
-            real, calls = time.monotonic, [0]
+        def jumping() -> float:
+            """A clock that jumps an hour ahead at each look."""
+            calls[0] += 1
+            if calls[0] > 4:
+                looked_twice.touch()
+            return real() + 3600 * calls[0]
 
-            def jumping() -> float:
-                """A clock that jumps an hour ahead at each look."""
-                calls[0] += 1
-                if calls[0] > 4:
-                    looked_twice.touch()
-                return real() + 3600 * calls[0]
-
-            import_module("unisono.ranks.failures.attend").time = SimpleNamespace(monotonic=jumping)  # type: ignore[attr-defined]
-        else:
-            until(looked_twice.exists)
-        unisono.all_reduce(tensor)
-        return tensor.sum().item()
-
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
-        assert world.run(stopped) == [6.0, 6.0]
+        import_module("unisono.ranks.failures.attend").time = SimpleNamespace(monotonic=jumping)  # type: ignore[attr-defined]
+    else:
+        until(looked_twice.exists)
+    unisono.all_reduce(tensor)
+    return tensor.sum().item()
 
 
 @pytest.mark.sampled(most=8)
@@ -113,38 +110,16 @@ def test_survivors_hear_who_died(tmp_path: Path, ranks: int, victim: int, how: s
         assert __file__ in one["text"]
 
 
-def killed_inside() -> int:
-    """Rank 1 dies in the call; rank 2, for which it waits, makes sure of that, and then comes."""
+@in_new_world(3, all_give=3.0)
+def test_a_rank_that_has_done_its_part_may_go() -> float:
     group = unisono.init()
-    pids = all_pids()
-    if group.rank == 2:
-        until(lambda: group.host.entered(1) == group.host.call_number)
-        os.kill(pids[1], signal.SIGKILL)
-    with pytest.raises(PeerGone) as caught:
-        unisono.all_reduce(torch.ones(100_000), algorithm="ring")
-    return caught.value.rank
-
-
-def test_a_rank_that_dies_inside_a_call() -> None:
-    with unisono.World(4, timeout_s=DEADLINE_S, return_exceptions=True) as world:
-        first, dead, *others = world.run(killed_inside)
-    assert isinstance(dead, RankFailed)
-    assert [first, *others] == [1, 1, 1]
-
-
-def test_a_rank_that_has_done_its_part_may_go() -> None:
-    def leave_early() -> float:
-        group = unisono.init()
-        tensor = torch.full((4,), float(group.rank))
-        unisono.all_reduce(tensor)
-        if group.rank == 1:
-            return tensor[0].item()
-        with pytest.raises(PeerGone, match=r"rank 1 .* returned from the function"):
-            unisono.all_reduce(tensor)
+    tensor = torch.full((4,), float(group.rank))
+    unisono.all_reduce(tensor)
+    if group.rank == 1:
         return tensor[0].item()
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(leave_early) == [3.0] * 3
+    with pytest.raises(PeerGone, match=r"rank 1 .* returned from the function"):
+        unisono.all_reduce(tensor)
+    return tensor[0].item()
 
 
 def test_the_error_of_a_rank_reaches_those_who_wait_for_it(tmp_path: Path) -> None:
@@ -193,21 +168,6 @@ def test_who_waits_for_a_late_rank_names_it(name: str) -> None:
     assert "Rank 2 (pid" in results[0][2]
     assert "has last made call #1 of this group" in results[0][2]
     assert "WaitTimeout" in results[2][2]
-
-
-def test_a_call_may_have_a_time_of_its_own() -> None:
-    def impatient() -> tuple[int, ...]:
-        group = unisono.init()
-        if group.rank != 0:
-            until(lambda: group.host.arena.board(0).gave_up[0] == 1)
-            return ()
-        with pytest.raises(TimeoutError) as caught:
-            unisono.barrier(timeout_s=0.1)
-        assert isinstance(caught.value, WaitTimeout)
-        return caught.value.missing
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(impatient) == [(1, 2), (), ()]
 
 
 @pytest.mark.parametrize("look_up_s", [0.02, 0.3], ids=["while it attends", "in the kernel"])

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import in_new_world
 from tests.support.worlds import Worlds
 from unisono import MismatchError
 from unisono.base.records import CallRecord
@@ -199,18 +200,14 @@ def test_what_follows_in_the_background_goes_on() -> None:
     assert ends == ["True", "mismatch", "True", "True"]
 
 
-def test_knobs_that_change_programs_are_part_of_the_agreement() -> None:
-    def different() -> str:
-
-        group = unisono.init()
-        if group.rank == 1:
-            group.host.config = group.host.config.replace(segment_bytes=1 << 16)
-        with pytest.raises(MismatchError, match="table and configuration") as caught:
-            unisono.all_reduce(torch.ones(400_000))
-        return str(caught.value.odd)
-
-    with unisono.World(3, timeout_s=60) as world:
-        assert world.run(different) == ["(1,)"] * 3
+@in_new_world(3, all_give="(1,)")
+def test_knobs_that_change_programs_are_part_of_the_agreement() -> str:
+    group = unisono.init()
+    if group.rank == 1:
+        group.host.config = group.host.config.replace(segment_bytes=1 << 16)
+    with pytest.raises(MismatchError, match="table and configuration") as caught:
+        unisono.all_reduce(torch.ones(400_000))
+    return str(caught.value.odd)
 
 
 @pytest.mark.ranks(2)
@@ -225,20 +222,17 @@ def test_sizes_whose_short_checksums_are_equal_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("count", [3, COUNT])
-def test_calls_beyond_the_32nd_bit_of_their_number(count: int) -> None:
-    def late() -> list[int]:
-        from unisono.engine.compile.program import StateWord
+@in_new_world(2, all_give=[(1 << 32) - 1 + 2 * k for k in range(4)])
+def test_calls_beyond_the_32nd_bit_of_their_number(count: int) -> list[int]:
+    from unisono.engine.compile.program import StateWord
 
-        group, numbers = unisono.init(), []
-        group.host._state[StateWord.CALL] = (1 << 32) - 2
-        for k in range(4):
-            total = torch.ones(count)
-            unisono.all_reduce(total)
-            assert total.mean() == 2
-            with pytest.raises(MismatchError) as caught:
-                unisono.all_reduce(tensor(count), "max" if unisono.get_rank() == k % 2 else "sum")
-            numbers.append(caught.value.number)
-        return numbers
-
-    with unisono.World(2, timeout_s=60) as world:
-        assert world.run(late) == [[(1 << 32) - 1 + 2 * k for k in range(4)]] * 2
+    group, numbers = unisono.init(), []
+    group.host._state[StateWord.CALL] = (1 << 32) - 2
+    for k in range(4):
+        total = torch.ones(count)
+        unisono.all_reduce(total)
+        assert total.mean() == 2
+        with pytest.raises(MismatchError) as caught:
+            unisono.all_reduce(tensor(count), "max" if unisono.get_rank() == k % 2 else "sum")
+        numbers.append(caught.value.number)
+    return numbers

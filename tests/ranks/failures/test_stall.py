@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,8 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.on_ranks import in_new_world
+from tests.support.programs import torchrun
 from tests.support.torch_ranks import TorchRanks
 from unisono import PeerFailed, WaitTimeout, p2p
 from unisono.base.config import Config
@@ -31,7 +32,7 @@ STEADY = Config(stall_warning_s=1.0)
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that will happen, if the test does not fail."""
+    """Wait for something that will happen, if the test does not fail; on a line of this file."""
     end = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -212,32 +213,29 @@ def test_who_waits_for_a_message_says_so(tmp_path: Path, any_source: bool) -> No
     assert " in sleep_until_told" in text
 
 
-def test_a_call_in_the_background_keeps_nobody_waiting_until_somebody_waits_for_it(tmp_path: Path) -> None:
-    def background() -> list[int]:
-        overhear(tmp_path)
-        counts = []
-        tensor = torch.ones(5)
-        if unisono.get_rank() == 1:
-            sleep_until_told(tmp_path)
-        work = unisono.all_reduce(tensor, async_op=True)
-        assert work is not None
-        if unisono.get_rank() == 0:
-            stall = sys.modules["unisono.ranks.failures.stall"]
-            look, overdue = stall.Stall.look, threading.Event()
+@in_new_world(2, config=SOON, gives=[[0, 1], [1]])
+def test_a_call_in_the_background_keeps_nobody_waiting_until_somebody_waits_for_it(tmp_path: Path) -> list[int]:
+    overhear(tmp_path)
+    counts = []
+    tensor = torch.ones(5)
+    if unisono.get_rank() == 1:
+        sleep_until_told(tmp_path)
+    work = unisono.all_reduce(tensor, async_op=True)
+    assert work is not None
+    if unisono.get_rank() == 0:
+        stall = sys.modules["unisono.ranks.failures.stall"]
+        look, overdue = stall.Stall.look, threading.Event()
 
-            def counting(self: Any, missing: Any, waited_s: float) -> None:
-                look(self, missing, waited_s)
-                if waited_s > 3 * SOON.stall_warning_s:
-                    overdue.set()
+        def counting(self: Any, missing: Any, waited_s: float) -> None:
+            look(self, missing, waited_s)
+            if waited_s > 3 * SOON.stall_warning_s:
+                overdue.set()
 
-            stall.Stall.look = counting
-            assert overdue.wait(DEADLINE_S)
-            counts.append(len(told(tmp_path)))
-        work.wait()
-        return [*counts, len(told(tmp_path))]
-
-    with unisono.World(2, timeout_s=DEADLINE_S, config=SOON) as world:
-        assert world.run(background) == [[0, 1], [1]]
+        stall.Stall.look = counting
+        assert overdue.wait(DEADLINE_S)
+        counts.append(len(told(tmp_path)))
+    work.wait()
+    return [*counts, len(told(tmp_path))]
 
 
 def test_zero_means_never_and_a_call_that_ends_is_not_present_any_more(tmp_path: Path) -> None:
@@ -351,27 +349,9 @@ else:
 def test_under_torchrun_as_well(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.lstrip())
-    launcher = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node=2",
-            script,
-            tmp_path / "over",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "UNISONO_STALL_WARNING_S": "1"},
-    )
-    try:
-        out, err = launcher.communicate(timeout=100)
-    finally:
-        launcher.terminate()
-        launcher.communicate()
-    assert launcher.returncode == 0, err
+    done = torchrun(2, script, tmp_path / "over", UNISONO_STALL_WARNING_S="1")
+    assert done.returncode == 0, done.stderr
+    out, err = done.stdout, done.stderr
     assert err.count("unisono: rank 0 has waited ") == 1
     for said in (out, err):
         assert f" at {script}:" in said

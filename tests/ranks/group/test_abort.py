@@ -15,6 +15,7 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S, SOON_S
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import frames, once, until
 from unisono import PeerFailed, p2p
 from unisono.calls.work import _Latch
@@ -176,52 +177,45 @@ def test_who_waits_for_other_ranks_hears_of_it_too(tmp_path: Path) -> None:
     assert "all_reduce(float32[2], sum) #1 of group 'ranks 0, 1'" in said[1]
 
 
-def test_the_end_of_a_group_is_not_that_of_the_group_it_was_made_of() -> None:
-    def work() -> float:
-        world = unisono.init()
-        pair = unisono.new_group([0, 2], name="pair")
-        if isinstance(pair, unisono.Group):
-            if world.rank == 2:
-                pair.abort("done")
-                pair.abort("again")
-            error = failure(lambda: unisono.all_reduce(torch.ones(3), group=pair))
-            assert (error.rank, error.reason) == (1, "aborted group 'pair': done")
-            assert "rank 1 (world rank 2) aborted group 'pair': done" in str(error)
-            p2p.sendrecv(torch.ones(2), 2 - world.rank, torch.ones(2), 2 - world.rank)
-        tensor = torch.full((3,), 1.0 + world.rank)
-        unisono.all_reduce(tensor)
-        return tensor[0].item()
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [6.0] * 3
-
-
-def test_survivors_of_an_abort_go_on(tmp_path: Path) -> None:
-    """The others may leave out who aborts. Their group stands alone, though it lies in the memory of the old one."""
-
-    def work() -> float:
-        world = unisono.init()
+@in_new_world(3, all_give=6.0)
+def test_the_end_of_a_group_is_not_that_of_the_group_it_was_made_of() -> float:
+    world = unisono.init()
+    pair = unisono.new_group([0, 2], name="pair")
+    if isinstance(pair, unisono.Group):
         if world.rank == 2:
-            world.abort("preempted")
-            until((tmp_path / "done").exists)
-            return 0.0
-        assert failure(unisono.barrier).rank == 2
-        group = world.shrink(without=[2])
-        tensor = torch.full((3,), 1.0 + group.rank)
-        unisono.all_reduce(tensor, group=group)
-        failure(lambda: unisono.barrier(world))
-        if group.rank == 0:
-            once_waiting((tmp_path / "waits").touch)
-            p2p.recv(None, 1, group)  # it looks at the boards meanwhile
-        else:
-            until((tmp_path / "waits").exists)
-            p2p.send(torch.ones(1), 0, group)
-        unisono.barrier(group)
-        (tmp_path / "done").touch()
-        return tensor[0].item()
+            pair.abort("done")
+            pair.abort("again")
+        error = failure(lambda: unisono.all_reduce(torch.ones(3), group=pair))
+        assert (error.rank, error.reason) == (1, "aborted group 'pair': done")
+        assert "rank 1 (world rank 2) aborted group 'pair': done" in str(error)
+        p2p.sendrecv(torch.ones(2), 2 - world.rank, torch.ones(2), 2 - world.rank)
+    tensor = torch.full((3,), 1.0 + world.rank)
+    unisono.all_reduce(tensor)
+    return tensor[0].item()
 
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [3.0, 3.0, 0.0]
+
+@in_new_world(3, gives=[3.0, 3.0, 0.0])
+def test_survivors_of_an_abort_go_on(tmp_path: Path) -> float:
+    """The others may leave out who aborts. Their group stands alone, though it lies in the memory of the old one."""
+    world = unisono.init()
+    if world.rank == 2:
+        world.abort("preempted")
+        until((tmp_path / "done").exists)
+        return 0.0
+    assert failure(unisono.barrier).rank == 2
+    group = world.shrink(without=[2])
+    tensor = torch.full((3,), 1.0 + group.rank)
+    unisono.all_reduce(tensor, group=group)
+    failure(lambda: unisono.barrier(world))
+    if group.rank == 0:
+        once_waiting((tmp_path / "waits").touch)
+        p2p.recv(None, 1, group)  # it looks at the boards meanwhile
+    else:
+        until((tmp_path / "waits").exists)
+        p2p.send(torch.ones(1), 0, group)
+    unisono.barrier(group)
+    (tmp_path / "done").touch()
+    return tensor[0].item()
 
 
 def test_tensors_of_a_call_that_fails_again_and_again_are_held_once() -> None:
@@ -254,22 +248,18 @@ def test_a_closed_group_has_nothing_to_abort() -> None:
     unisono.barrier()
 
 
-def test_a_mismatch_that_waits_for_a_late_rank_ends_too(tmp_path: Path) -> None:
+@in_new_world(3, gives=[2, 2, 2])
+def test_a_mismatch_that_waits_for_a_late_rank_ends_too(tmp_path: Path) -> int:
     """Ranks 0 and 1 make calls that may be made again in another way, once rank 2 has come."""
     flags = [tmp_path / "0", tmp_path / "1"]
-
-    def work() -> int:
-        me = unisono.get_rank()
-        if me == 2:
-            until(lambda: all(flag.exists() for flag in flags))
-            unisono.init().abort()
-        else:
-            once_waiting(flags[me].touch)
-        blocks = [torch.zeros(2 + me) for _ in range(3)]
-        return failure(lambda: unisono.all_gather(blocks, torch.zeros(2 + me))).rank
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [2, 2, 2]
+    me = unisono.get_rank()
+    if me == 2:
+        until(lambda: all(flag.exists() for flag in flags))
+        unisono.init().abort()
+    else:
+        once_waiting(flags[me].touch)
+    blocks = [torch.zeros(2 + me) for _ in range(3)]
+    return failure(lambda: unisono.all_gather(blocks, torch.zeros(2 + me))).rank
 
 
 def test_a_world_with_an_aborted_group_starts_its_next_run_on_new_ranks() -> None:
@@ -283,23 +273,20 @@ def test_a_world_with_an_aborted_group_starts_its_next_run_on_new_ranks() -> Non
 
 
 @pytest.mark.parametrize("name", ["in the background", "behind the background", "by its future"])
-def test_ctrl_c_in_the_wait_for_a_work_is_told_to_the_others(name: str) -> None:
-    def work() -> str:
-        group = unisono.init()
-        unisono.barrier()
-        if group.rank == 0:
-            if name == "by its future":
-                pending = unisono.all_reduce(torch.ones(3), async_op=True)
-                pending.get_future()
-            once_waiting(kill(signal.SIGINT))
-            with pytest.raises(KeyboardInterrupt):
-                CALLS["in the background" if name == "by its future" else name]()
-        else:
-            until(lambda: group.host.arena.board(0).gave_up.number > 0)
-            until(lambda: not group.host.signature(0, group.host.call_number))
-        error = failure(lambda: unisono.barrier() if "behind" in name else unisono.all_reduce(torch.ones(3)))
-        assert error.rank == 0
-        return error.reason
-
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == ["interrupted by KeyboardInterrupt"] * 2
+@in_new_world(2, all_give="interrupted by KeyboardInterrupt")
+def test_ctrl_c_in_the_wait_for_a_work_is_told_to_the_others(name: str) -> str:
+    group = unisono.init()
+    unisono.barrier()
+    if group.rank == 0:
+        if name == "by its future":
+            pending = unisono.all_reduce(torch.ones(3), async_op=True)
+            pending.get_future()
+        once_waiting(kill(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            CALLS["in the background" if name == "by its future" else name]()
+    else:
+        until(lambda: group.host.arena.board(0).gave_up.number > 0)
+        until(lambda: not group.host.signature(0, group.host.call_number))
+    error = failure(lambda: unisono.barrier() if "behind" in name else unisono.all_reduce(torch.ones(3)))
+    assert error.rank == 0
+    return error.reason

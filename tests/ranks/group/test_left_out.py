@@ -14,8 +14,9 @@ import pytest
 import torch
 
 import unisono
-from tests.ranks.group.test_survivors import kill, replace_lend
+from tests.ranks.group.test_survivors import kill, lend_raises, replace_lend
 from tests.support.faults import DEADLINE_S, note, notes
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono import PeerGone, RankFailed
 from unisono.engine.memory.sub_arena import SubArena
@@ -138,101 +139,83 @@ def test_one_rank_leaves_out_and_the_others_who_still_wait_follow(tmp_path: Path
     assert told(tmp_path) == {0: {}, 1: {"sum": 6.0}, 2: {"sum": 6.0}}
 
 
-def test_memory_that_was_lent_for_one_that_is_left_out_is_freed(tmp_path: Path) -> None:
+@in_new_world(3, gives=[(3.0, [True, False]), (3.0, []), None])
+def test_memory_that_was_lent_for_one_that_is_left_out_is_freed(tmp_path: Path) -> tuple[float, list[bool]] | None:
     """Rank 2 is stopped where it has agreed, and before it uses the memory that rank 0 has lent."""
+    group, lent = unisono.init(), list[SubArena]()
+    lender = group.host.lender
+    lend, borrow = lender.lend, lender.borrow
+    unisono.barrier()
 
-    def work() -> tuple[float, list[bool]] | None:
-        group, lent = unisono.init(), list[SubArena]()
-        lender = group.host.lender
-        lend, borrow = lender.lend, lender.borrow
-        unisono.barrier()
+    def keep(*arguments: object) -> SubArena:
+        lent.append(lend(*arguments))  # type: ignore[arg-type]  # as it was called
+        return lent[-1]
 
-        def keep(*arguments: object) -> SubArena:
-            lent.append(lend(*arguments))  # type: ignore[arg-type]  # as it was called
-            return lent[-1]
+    def stop_and_borrow(*arguments: object) -> SubArena:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return borrow(*arguments)  # type: ignore[arg-type]  # as it was called
 
-        def stop_and_borrow(*arguments: object) -> SubArena:
-            os.kill(os.getpid(), signal.SIGSTOP)
-            return borrow(*arguments)  # type: ignore[arg-type]  # as it was called
-
-        if group.rank == 2:
-            lender.borrow = stop_and_borrow  # type: ignore[assignment, method-assign]
-            with pytest.raises(unisono.LeftOut):
-                group.shrink()
-            note(tmp_path)
-            return None
-        lender.lend = keep  # type: ignore[assignment, method-assign]
-        smaller = shrink_without(group, {2}, r"is to use the memory, .* leave it out: shrink\(without=\[2\]\)")
-        seen = total(smaller)
-        wake(tmp_path, group, smaller, 2)
-        return seen, [memory.returned for memory in lent]
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [(3.0, [True, False]), (3.0, []), None]
+    if group.rank == 2:
+        lender.borrow = stop_and_borrow  # type: ignore[assignment, method-assign]
+        with pytest.raises(unisono.LeftOut):
+            group.shrink()
+        note(tmp_path)
+        return None
+    lender.lend = keep  # type: ignore[assignment, method-assign]
+    smaller = shrink_without(group, {2}, r"is to use the memory, .* leave it out: shrink\(without=\[2\]\)")
+    seen = total(smaller)
+    wake(tmp_path, group, smaller, 2)
+    return seen, [memory.returned for memory in lent]
 
 
-def test_on_another_host_nobody_goes_on_without_those_who_wait_for_memory(tmp_path: Path) -> None:
+@in_new_world(4, hosts="2+2", gives=[0.0, 14.0, 14.0, 14.0])
+def test_on_another_host_nobody_goes_on_without_those_who_wait_for_memory(tmp_path: Path) -> float:
     """Rank 0 is stopped while it lends memory on its host. Rank 2 has lent it on the other host at once."""
-
-    def work() -> float:
-        group = unisono.init()
-        unisono.barrier()
-        if group.rank == 0:
-            hear_that_it_is_left_out(group, 0)
-            note(tmp_path)
-            return 0.0
-        smaller = shrink_without(group, {0}, r"leave it out: shrink\(without=\[0\]\)")
-        seen = total(smaller)
-        wake(tmp_path, group, smaller, 0)
-        return seen
-
-    assert unisono.run(work, 4, hosts="2+2", timeout_s=60) == [0.0, 14.0, 14.0, 14.0]
+    group = unisono.init()
+    unisono.barrier()
+    if group.rank == 0:
+        hear_that_it_is_left_out(group, 0)
+        note(tmp_path)
+        return 0.0
+    smaller = shrink_without(group, {0}, r"leave it out: shrink\(without=\[0\]\)")
+    seen = total(smaller)
+    wake(tmp_path, group, smaller, 0)
+    return seen
 
 
+@in_new_world(2, hosts="1+1")
 def test_where_one_host_has_no_memory_the_others_hear_of_it(tmp_path: Path) -> None:
-    def work() -> None:
-        group = unisono.init()
+    group = unisono.init()
+    if group.rank == 0:
+        lend_raises(group, unisono.OutOfMemory("not here"))
+        with pytest.raises(unisono.OutOfMemory, match="the shared memory of rank 0 has no room"):
+            group.shrink()
+        until((tmp_path / "heard").exists)
+    else:
+        with pytest.raises(unisono.PeerFailed, match="OutOfMemory: the shared memory of rank 0 has no room") as caught:
+            group.shrink()
+        assert caught.value.rank == 0
+        (tmp_path / "heard").touch()
 
-        def fail() -> None:
-            raise unisono.OutOfMemory("not here")
 
-        if group.rank == 0:
-            replace_lend(group, fail)
-            with pytest.raises(unisono.OutOfMemory, match="the shared memory of rank 0 has no room"):
+@in_new_world(3, all_give=7.0)
+def test_an_exception_after_all_have_agreed_is_told_in_the_first_call_of_the_smaller_group(tmp_path: Path) -> float:
+    group = unisono.init()
+    unisono.barrier()
+    if group.rank == 0:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(survivors, "go_on", interrupt)
+            with pytest.raises(KeyboardInterrupt):
                 group.shrink()
-            until((tmp_path / "heard").exists)
-        else:
-            with pytest.raises(
-                unisono.PeerFailed, match="OutOfMemory: the shared memory of rank 0 has no room"
-            ) as caught:
-                group.shrink()
-            assert caught.value.rank == 0
-            (tmp_path / "heard").touch()
-
-    unisono.run(work, 2, hosts="1+1", timeout_s=60)
-
-
-def test_an_exception_after_all_have_agreed_is_told_in_the_first_call_of_the_smaller_group(tmp_path: Path) -> None:
-    def work() -> float:
-        group = unisono.init()
-        unisono.barrier()
-        if group.rank == 0:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(survivors, "go_on", interrupt)
-                with pytest.raises(KeyboardInterrupt):
-                    group.shrink()
-            until(lambda: all((tmp_path / name).exists() for name in "12"))
-            smaller = group.shrink()
-        else:
-            smaller = group.shrink()
-            with pytest.raises(unisono.PeerFailed, match=r"KeyboardInterrupt in shrink\(\)") as caught:
-                unisono.barrier()
-            assert caught.value.rank == 0
-            (tmp_path / str(group.rank)).touch()
-        return total(smaller.shrink())
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [7.0] * 3
+        until(lambda: all((tmp_path / name).exists() for name in "12"))
+        smaller = group.shrink()
+    else:
+        smaller = group.shrink()
+        with pytest.raises(unisono.PeerFailed, match=r"KeyboardInterrupt in shrink\(\)") as caught:
+            unisono.barrier()
+        assert caught.value.rank == 0
+        (tmp_path / str(group.rank)).touch()
+    return total(smaller.shrink())
 
 
 def interrupt(*_: object) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,9 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S, die, note, notes
+from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
+from tests.support.programs import Python, place
 from tests.support.waiting import until
 from unisono import PeerGone, RankFailed
 
@@ -114,86 +113,61 @@ def test_sub_groups_of_the_living_go_on_and_others_shrink(tmp_path: Path) -> Non
     assert {rank: one["sum"] for rank, one in notes(tmp_path).items()} == {0: 9.0, 1: 9.0, 2: 9.0, 3: 8.0, 5: 8.0}
 
 
-def test_who_is_there_but_does_not_come_is_named_and_left_out(tmp_path: Path) -> None:
-    def stuck() -> str:
-        group, pair = unisono.init(), unisono.new_group([0, 1])
-        if group.rank == 2:
-            with pytest.raises(unisono.PeerFailed, match="goes on in a smaller group"):
-                unisono.barrier()
-            until((tmp_path / "went on").exists)
-            with pytest.raises(unisono.LeftOut, match="have gone on without rank 2") as caught:
-                group.shrink()
-            assert caught.value.failed == (2,)
-            return "left out"
-        with pytest.raises(unisono.WaitTimeout) as late:
-            group.shrink(timeout_s=0.1)
-        assert 2 in late.value.missing
-        unisono.barrier(group=pair)  # type: ignore[arg-type]  # both are members
-        mine = torch.tensor([1.0 + group.rank])
-        unisono.all_reduce(mine, group=group.shrink(without=[2]))
-        assert mine.item() == 3.0
-        with pytest.raises(unisono.PeerFailed, match="went on in group 'ranks 0, 1'"):
-            unisono.barrier(group=group)
-        (tmp_path / "went on").touch()
-        return "went on"
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(stuck) == ["went on", "went on", "left out"]
-
-
-def test_after_an_abort_all_go_on() -> None:
-    def work() -> tuple[int, float]:
-        group = unisono.init()
-        if group.rank == 0:
-            group.abort("again, please")
-        with pytest.raises(unisono.PeerFailed, match="again, please"):
+@in_new_world(3, gives=["went on", "went on", "left out"])
+def test_who_is_there_but_does_not_come_is_named_and_left_out(tmp_path: Path) -> str:
+    group, pair = unisono.init(), unisono.new_group([0, 1])
+    if group.rank == 2:
+        with pytest.raises(unisono.PeerFailed, match="goes on in a smaller group"):
             unisono.barrier()
-        group = group.shrink()
-        mine = torch.tensor([2.0**group.rank])
-        unisono.all_reduce(mine)
-        return group.size, mine.item()
+        until((tmp_path / "went on").exists)
+        with pytest.raises(unisono.LeftOut, match="have gone on without rank 2") as caught:
+            group.shrink()
+        assert caught.value.failed == (2,)
+        return "left out"
+    with pytest.raises(unisono.WaitTimeout) as late:
+        group.shrink(timeout_s=0.1)
+    assert 2 in late.value.missing
+    unisono.barrier(group=pair)  # type: ignore[arg-type]  # both are members
+    mine = torch.tensor([1.0 + group.rank])
+    unisono.all_reduce(mine, group=group.shrink(without=[2]))
+    assert mine.item() == 3.0
+    with pytest.raises(unisono.PeerFailed, match="went on in group 'ranks 0, 1'"):
+        unisono.barrier(group=group)
+    (tmp_path / "went on").touch()
+    return "went on"
 
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [(3, 7.0)] * 3
 
-
-def test_who_has_aborted_the_old_group_is_waited_for_in_the_new_one() -> None:
-    def work() -> float:
-        group = unisono.init()
-        boards = [group.host.arena.board(rank) for rank in range(2)]
-        page = group.host.arena.board(1)  # type: ignore[union-attr]  # of the world
-        if group.rank == 0:
-            group.abort("again, please")
-        with pytest.raises(unisono.PeerFailed, match="again, please"):
-            unisono.barrier()
-        group = group.shrink()
-        mine = torch.tensor([2.0**group.rank])
-        if group.rank == 0:
-            until(lambda: page.wait is not None or group.host.arena.board(1).gave_up.number > 0)
-        unisono.all_reduce(mine)
-        assert boards[0].gone is not None
-        return mine.item()
-
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [3.0, 3.0]
+@in_new_world(2, gives=[3.0, 3.0])
+def test_who_has_aborted_the_old_group_is_waited_for_in_the_new_one() -> float:
+    group = unisono.init()
+    boards = [group.host.arena.board(rank) for rank in range(2)]
+    page = group.host.arena.board(1)  # type: ignore[union-attr]  # of the world
+    if group.rank == 0:
+        group.abort("again, please")
+    with pytest.raises(unisono.PeerFailed, match="again, please"):
+        unisono.barrier()
+    group = group.shrink()
+    mine = torch.tensor([2.0**group.rank])
+    if group.rank == 0:
+        until(lambda: page.wait is not None or group.host.arena.board(1).gave_up.number > 0)
+    unisono.all_reduce(mine)
+    assert boards[0].gone is not None
+    return mine.item()
 
 
 @pytest.mark.parametrize("hosts", [None, "1+1"])
-def test_who_makes_another_call_hears_that_the_others_shrink(hosts: str | None) -> None:
+@in_new_world(2, hosts="hosts", all_give=11.0)
+def test_who_makes_another_call_hears_that_the_others_shrink(hosts: str | None) -> float:
     """Nobody has gone: rank 0 has been interrupted in a message, say, and rank 1 knows nothing of it."""
-
-    def work() -> float:
-        me, group = unisono.get_rank(), unisono.init()
-        unisono.barrier()
-        if me == 1:
-            with pytest.raises(unisono.PeerFailed, match="goes on in a smaller group") as caught:
-                unisono.barrier()
-            assert caught.value.rank == 0
-        tensor = torch.full((3,), 10.0**me)
-        unisono.all_reduce(tensor, group=group.shrink())
-        return tensor[1].item()
-
-    assert unisono.run(work, 2, hosts=hosts, timeout_s=20) == [11.0] * 2
+    me, group = unisono.get_rank(), unisono.init()
+    unisono.barrier()
+    if me == 1:
+        with pytest.raises(unisono.PeerFailed, match="goes on in a smaller group") as caught:
+            unisono.barrier()
+        assert caught.value.rank == 0
+    tensor = torch.full((3,), 10.0**me)
+    unisono.all_reduce(tensor, group=group.shrink())
+    return tensor[1].item()
 
 
 def replace_lend(group: unisono.Group, act: Callable[[], object]) -> None:
@@ -208,34 +182,38 @@ def replace_lend(group: unisono.Group, act: Callable[[], object]) -> None:
     lender.lend = act_and_lend  # type: ignore[method-assign]
 
 
-def test_a_rank_that_is_stopped_while_it_lends_the_memory_is_waited_for_with_a_limit(tmp_path: Path) -> None:
-    def work() -> float:
-        group = unisono.init()
-        lender = psutil.Process(group.host.arena.board(0).pid)
-        unisono.barrier()
+def lend_raises(group: unisono.Group, error: BaseException) -> None:
+    def fail() -> None:
+        raise error
 
-        def stop_once() -> None:
-            if not (tmp_path / "0").exists():
-                (tmp_path / "0").touch()
-                lender.suspend()
+    replace_lend(group, fail)
 
-        if group.rank == 0:
-            replace_lend(group, stop_once)
-        else:
-            with pytest.raises(unisono.WaitTimeout, match="is to lend the memory") as late:
-                group.shrink(timeout_s=3.0)
-            assert late.value.missing == (0,)
-            (tmp_path / str(group.rank)).touch()
-            until(lambda: all((tmp_path / name).exists() for name in "012"))
-            if group.rank == 1:
-                until(lambda: lender.status() == psutil.STATUS_STOPPED)
-                lender.resume()
-        mine = torch.tensor([2.0**group.rank])
-        unisono.all_reduce(mine, group=group.shrink())
-        return mine.item()
 
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [7.0] * 3
+@in_new_world(3, all_give=7.0)
+def test_a_rank_that_is_stopped_while_it_lends_the_memory_is_waited_for_with_a_limit(tmp_path: Path) -> float:
+    group = unisono.init()
+    lender = psutil.Process(group.host.arena.board(0).pid)
+    unisono.barrier()
+
+    def stop_once() -> None:
+        if not (tmp_path / "0").exists():
+            (tmp_path / "0").touch()
+            lender.suspend()
+
+    if group.rank == 0:
+        replace_lend(group, stop_once)
+    else:
+        with pytest.raises(unisono.WaitTimeout, match="is to lend the memory") as late:
+            group.shrink(timeout_s=3.0)
+        assert late.value.missing == (0,)
+        (tmp_path / str(group.rank)).touch()
+        until(lambda: all((tmp_path / name).exists() for name in "012"))
+        if group.rank == 1:
+            until(lambda: lender.status() == psutil.STATUS_STOPPED)
+            lender.resume()
+    mine = torch.tensor([2.0**group.rank])
+    unisono.all_reduce(mine, group=group.shrink())
+    return mine.item()
 
 
 @pytest.mark.parametrize("waits_for", ["its agreement", "its memory"])
@@ -266,70 +244,48 @@ def test_who_waits_long_looks_seldom(waits_for: str, tmp_path: Path) -> None:
         assert world.run(work)[1] < 600
 
 
-def test_where_there_is_no_room_for_the_memory_the_next_rank_lends_it() -> None:
-    def work() -> tuple[float, int]:
-        group = unisono.init()
-        if group.rank == 0:
-
-            def fail() -> None:
-                raise unisono.OutOfMemory("not here")
-
-            replace_lend(group, fail)
-        smaller, mine = group.shrink(), torch.tensor([2.0**group.rank])
-        unisono.all_reduce(mine, group=smaller)
-        return mine.item(), smaller.host.arena.owner  # type: ignore[union-attr]  # of a smaller group
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [(7.0, 1)] * 3
+@in_new_world(3, all_give=(7.0, 1))
+def test_where_there_is_no_room_for_the_memory_the_next_rank_lends_it() -> tuple[float, int]:
+    group = unisono.init()
+    if group.rank == 0:
+        lend_raises(group, unisono.OutOfMemory("not here"))
+    smaller, mine = group.shrink(), torch.tensor([2.0**group.rank])
+    unisono.all_reduce(mine, group=smaller)
+    return mine.item(), smaller.host.arena.owner  # type: ignore[union-attr]  # of a smaller group
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
+@in_new_world(3, all_give=7.0)
 def test_an_exception_that_ends_shrink_on_one_rank_is_told_to_the_others(
     failure: type[BaseException], tmp_path: Path
-) -> None:
+) -> float:
     """They wait for that rank when they call it again, with a limit, and go on with it once it does so, too."""
-
-    def work() -> float:
-        group = unisono.init()
-        unisono.barrier()
-        if group.rank == 0:
-
-            def fail() -> None:
-                raise failure("not here")
-
-            replace_lend(group, fail)
-            with pytest.raises(failure, match="not here"):
-                group.shrink()
-            until(lambda: all((tmp_path / name).exists() for name in "12"))
-        else:
-            with pytest.raises(unisono.PeerFailed, match=f"{failure.__name__}: not here; call shrink") as caught:
-                group.shrink()
-            assert (caught.value.rank, caught.value.whole) == (0, False)
-            with pytest.raises(unisono.WaitTimeout, match=f"In rank 0, {failure.__name__}: not here") as late:
-                group.shrink(timeout_s=0.1)
-            assert 0 in late.value.missing
-            (tmp_path / str(group.rank)).touch()
-        mine = torch.tensor([2.0**group.rank])
-        unisono.all_reduce(mine, group=group.shrink())
-        return mine.item()
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [7.0] * 3
-
-
-def test_where_no_rank_can_lend_the_memory_all_say_so() -> None:
-    def work() -> None:
-        group = unisono.init()
-
-        def fail() -> None:
-            raise unisono.OutOfMemory("not here")
-
-        replace_lend(group, fail)
-        with pytest.raises(unisono.OutOfMemory, match="the shared memory of ranks 0, 1, 2 has no room"):
+    group = unisono.init()
+    unisono.barrier()
+    if group.rank == 0:
+        lend_raises(group, failure("not here"))
+        with pytest.raises(failure, match="not here"):
             group.shrink()
+        until(lambda: all((tmp_path / name).exists() for name in "12"))
+    else:
+        with pytest.raises(unisono.PeerFailed, match=f"{failure.__name__}: not here; call shrink") as caught:
+            group.shrink()
+        assert (caught.value.rank, caught.value.whole) == (0, False)
+        with pytest.raises(unisono.WaitTimeout, match=f"In rank 0, {failure.__name__}: not here") as late:
+            group.shrink(timeout_s=0.1)
+        assert 0 in late.value.missing
+        (tmp_path / str(group.rank)).touch()
+    mine = torch.tensor([2.0**group.rank])
+    unisono.all_reduce(mine, group=group.shrink())
+    return mine.item()
 
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        world.run(work)
+
+@in_new_world(3)
+def test_where_no_rank_can_lend_the_memory_all_say_so() -> None:
+    group = unisono.init()
+    lend_raises(group, unisono.OutOfMemory("not here"))
+    with pytest.raises(unisono.OutOfMemory, match="the shared memory of ranks 0, 1, 2 has no room"):
+        group.shrink()
 
 
 def test_ranks_that_there_are_not() -> None:
@@ -353,19 +309,11 @@ except unisono.PeerGone as error:
 """
 
 
-def test_without_rank_0_and_its_store(tmp_path: Path) -> None:
+def test_without_rank_0_and_its_store(python: Python, tmp_path: Path) -> None:
     """Processes that meet at a store which rank 0 serves."""
-    script, port = tmp_path / "train.py", str(free_port())
+    script, port = tmp_path / "train.py", free_port()
     script.write_text(SCRIPT)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(3)
-    ]
+    ranks = [python(script, **place(rank, 3, port)) for rank in range(3)]
     said = [rank.communicate(timeout=90)[0].strip() for rank in ranks]
     assert said == ["", "(0,) 0 6.0", "(0,) 1 6.0"]
     assert [rank.returncode for rank in ranks] == [-signal.SIGKILL, 0, 0]

@@ -73,13 +73,6 @@ def mismatch():
     unisono.all_reduce(torch.zeros(3 + init().rank))
 
 
-def test_a_rank_that_returned_is_not_waited_for():
-    with pytest.raises(RankFailed) as caught:
-        run(lambda: init().rank == 0 or only(0, boom), 3)
-    assert isinstance(caught.value, PeerGone)
-    assert "returned from the function" in str(caught.value)
-
-
 def test_exceptions_of_main_and_system_exit():
     class Mine(Exception):
         pass
@@ -118,24 +111,6 @@ def test_an_argument_that_the_ranks_cannot_read_is_their_error():
 
     with pytest.raises(RankFailed, match="invalid literal for int"):
         run(init, 2, args=(Grenade(),))
-
-
-def test_a_killed_rank_is_named_at_once():
-    with pytest.raises(RankFailed) as caught:
-        run(only, 3, args=(2, lambda: os.kill(os.getpid(), signal.SIGKILL)))
-    error = caught.value
-    assert error.rank == 2
-    assert all("PeerGone: rank 2" in said for said in error.waiting.values())  # none was killed before it ended
-    assert "was killed by signal 9 (SIGKILL)" in error.traceback
-    assert isinstance(error.__cause__, PeerGone)
-    assert error.__cause__.rank == 2
-    assert sorted(error.waiting) == [0, 1]
-
-
-def test_a_rank_that_exits_is_named_with_its_code():
-    with pytest.raises(RankFailed, match="exited with code 3") as caught:
-        run(lambda: os._exit(3) if init().rank == 0 else 0, 2)
-    assert isinstance(caught.value.__cause__, ChildProcessError)
 
 
 def test_a_rank_killed_between_two_runs_fails_the_next_one():

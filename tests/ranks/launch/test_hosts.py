@@ -74,18 +74,6 @@ def test_they_need_no_files(tmp_path, monkeypatch):
         assert not [*tmp_path.iterdir()]
 
 
-def test_after_a_failure_the_ranks_are_new_ones():
-    def fail_once(fail):
-        if fail:
-            raise ValueError("on purpose")
-        return unisono.init().hosts.text
-
-    with unisono.world(hosts="2x1") as world:
-        with pytest.raises(RankFailed, match="on purpose"):
-            world.run(fail_once, fail=True)
-        assert world.run(fail_once, fail=False) == ["2x1", "2x1"]
-
-
 def test_a_word_of_the_last_run_that_comes_late_says_nothing_in_this_one():
     """Rank 0 keeps what its copy of rank 2's board says once that has returned, and gets the same in the next run."""
 

@@ -38,16 +38,11 @@ def lines(text: str) -> list[str]:
     return sorted(text.splitlines())
 
 
-def test_into_a_stream_without_a_file(capsys):
+@pytest.mark.parametrize("stream", ["capsys", "capfd"], ids=["without a file", "a file"])
+def test_into_a_stream(request, stream):
+    capture = request.getfixturevalue(stream)
     run(speak, 3)
-    seen = capsys.readouterr()
-    assert lines(seen.out) == [f"rank {rank} speaks: äöü" for rank in range(3)]
-    assert lines(seen.err) == [f"rank {rank} complains" for rank in range(3)]
-
-
-def test_into_a_file(capfd):
-    run(speak, 3)
-    seen = capfd.readouterr()
+    seen = capture.readouterr()
     assert lines(seen.out) == [f"rank {rank} speaks: äöü" for rank in range(3)]
     assert lines(seen.err) == [f"rank {rank} complains" for rank in range(3)]
 

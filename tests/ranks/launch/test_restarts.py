@@ -18,17 +18,12 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import DEADLINE_S, die
 from tests.support.newcomers import catch_up
 from tests.support.waiting import until
 from unisono import PeerGone, RankFailed, WaitTimeout, init, run, world
 from unisono.ranks.launch import processes
 from unisono.ranks.launch.reports import Collector
-
-DEADLINE_S = 60.0
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def lose_and_grow(victim: int) -> tuple[int, int, str]:

@@ -1,11 +1,14 @@
-"""`came`: the time of ranks is up when a test says so."""
+"""Threads that are ranks; and `came`: their time is up when a test says so."""
 
 from __future__ import annotations
+
+import threading
 
 import pytest
 
 from tests.support.waiting import until
 from unisono.ranks.rendezvous import meeting_member
+from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.rendezvous import _Meeting
 
 
@@ -30,3 +33,12 @@ def came(monkeypatch: pytest.MonkeyPatch) -> Came:
     come, came = _Meeting._come, Came()
     monkeypatch.setattr(_Meeting, "_come", lambda self: (come(self), came.append(self)))
     return came
+
+
+@pytest.fixture
+def threads_are_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of this process pass for processes: each has an identity of its own, and the kernel is not asked."""
+    mine = Identity.mine
+    own = classmethod(lambda _cls: mine().replace(pid=threading.get_ident(), ticks=0))
+    monkeypatch.setattr(Identity, "mine", own)
+    monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)

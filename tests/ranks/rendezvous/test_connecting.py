@@ -5,12 +5,10 @@ The link between hosts, measured when they meet: what is made of the figures, an
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
@@ -20,6 +18,7 @@ from torch.distributed import HashStore
 import unisono
 from tests.support.in_process_carrier import InProcessCarrier, Wires
 from tests.support.ports import free_port
+from tests.support.programs import Python, place
 from unisono.base.errors import ArgumentError, WaitTimeout
 from unisono.base.link import Link
 from unisono.ranks.rendezvous import measured_link
@@ -63,36 +62,17 @@ except BaseException as error:
 """
 
 
-Ranks = Callable[..., "list[subprocess.Popen[str]]"]
-
-
-@pytest.fixture
-def ranks() -> Iterator[Ranks]:
-    """ranks(size, *arguments): as many processes, each on a host of its own."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(size: int, *arguments: str) -> list[subprocess.Popen[str]]:
-        port = free_port()
-        for rank in range(size):
-            place = {
-                "RANK": f"{rank}", "WORLD_SIZE": f"{size}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",
-                "UNISONO_HOST_ID": f"{rank}", "OMP_NUM_THREADS": "1",
-            }  # fmt: skip
-            words = [sys.executable, "-c", SCRIPT, *arguments]
-            started.append(subprocess.Popen(words, env={**os.environ, **place}, stdout=subprocess.PIPE, text=True))
-        return started
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+def three(python: Python, *arguments: object) -> list[subprocess.Popen[str]]:
+    """Ranks, each on a host of its own."""
+    port = free_port()
+    return [python("-c", SCRIPT, *arguments, **place(rank, 3, port), UNISONO_HOST_ID=rank) for rank in range(3)]
 
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("doomed", [1, 2])
-def test_who_is_killed_before_it_has_connected_is_named_by_all(ranks: Ranks, doomed: int) -> None:
+def test_who_is_killed_before_it_has_connected_is_named_by_all(python: Python, doomed: int) -> None:
     """Nobody waits out the limit of a minute."""
-    all_of_them = ranks(3, "killed", f"{doomed}")
+    all_of_them = three(python, "killed", doomed)
     out = all_of_them[doomed].stdout
     assert out is not None
     assert out.readline() == "met\n"
@@ -105,9 +85,9 @@ def test_who_is_killed_before_it_has_connected_is_named_by_all(ranks: Ranks, doo
             assert "pid 0" not in said
 
 
-def test_who_gives_up_before_it_has_connected_is_named_by_all(ranks: Ranks) -> None:
+def test_who_gives_up_before_it_has_connected_is_named_by_all(python: Python) -> None:
     """Rank 2 reads at the store, which rank 0's process runs, when rank 0 knows already."""
-    all_of_them = ranks(3, "interrupted", "1", "2")
+    all_of_them = three(python, "interrupted", 1, 2)
     said = [process.communicate(timeout=100)[0] for process in all_of_them]
     assert said[1].startswith("met\nKeyboardInterrupt")
     for rank in (0, 2):

@@ -1,13 +1,11 @@
 """`init` and `shutdown`, alone and under torchrun."""
 
-import os
 import re
 import socket
-import subprocess
-import sys
 
 import pytest
 
+from tests.support.programs import torchrun
 from unisono import run
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, WaitTimeout
@@ -117,19 +115,8 @@ def test_who_is_not_to_warn_does_not(silence, alone, monkeypatch, capfd):
 def test_torchrun(tmp_path, size):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    launcher = subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size), script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        out, err = launcher.communicate(timeout=60)
-    finally:
-        launcher.terminate()  # asked like this, it ends its workers too
-        launcher.communicate()
-    assert launcher.returncode == 0, err
-    said = sorted(out.splitlines())
+    done = torchrun(size, script)
+    assert done.returncode == 0, done.stderr
+    said = sorted(done.stdout.splitlines())
     assert [line.split(" at ")[0] for line in said] == [f"rank {rank} of {size}" for rank in range(size)]
     assert len({line.split(" at ")[1] for line in said}) == 1

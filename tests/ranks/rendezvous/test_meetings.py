@@ -29,14 +29,9 @@ from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
 from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.which_rank import Launch
 
+pytestmark = pytest.mark.usefixtures("threads_are_ranks")
+
 SOON_S, LONG_S = 30.0, 60.0
-
-
-@pytest.fixture(autouse=True)
-def threads_pass_for_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = Identity.mine
-    monkeypatch.setattr(Identity, "mine", lambda: mine().replace(pid=threading.get_ident(), ticks=0))
-    monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
 
 
 @pytest.fixture

@@ -24,15 +24,7 @@ from unisono.ranks.rendezvous.rendezvous_messages import MeetingMessage, message
 from unisono.ranks.rendezvous.stores import open_store
 from unisono.ranks.rendezvous.which_rank import Launch
 
-HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711, 99)
-
-
-@pytest.fixture(autouse=True)
-def threads_pass_for_processes(monkeypatch):
-    mine = Identity.mine
-    own = classmethod(lambda cls: mine().replace(pid=threading.get_ident(), ticks=0))
-    monkeypatch.setattr(Identity, "mine", own)
-    monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
+pytestmark = pytest.mark.usefixtures("threads_are_ranks")
 
 
 def meet(*arguments):

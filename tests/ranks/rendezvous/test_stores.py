@@ -72,12 +72,8 @@ def test_a_program_that_is_no_store_is_told_in_time(capfd: pytest.CaptureFixture
 
 
 @pytest.fixture
-def job(monkeypatch):
-    """A job's name; threads pass for processes."""
-    mine = Identity.mine
-    own = classmethod(lambda cls: mine().replace(pid=threading.get_ident(), ticks=0))
-    monkeypatch.setattr(Identity, "mine", own)
-    monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
+def job(threads_are_ranks):
+    """A job's name."""
     return f"test {secrets.token_hex(8)}"
 
 
@@ -98,15 +94,6 @@ def together(job, size, ranks, timeout_s=60.0):
         return list(pool.map(lambda rank: meet(job, rank, size, timeout_s), ranks))
 
 
-@pytest.mark.parametrize("size", [2, 3, 7])
-def test_all_share_one_arena(job, size):
-    arenas = together(job, size, range(size))
-    arenas[0].board(size - 1).set_gone(DepartureKind.LEFT, "tested")
-    for arena in arenas:
-        assert str(arena.board(size - 1).gone) == "tested"
-        arena.close()
-
-
 def test_two_jobs_at_once(job):
     with ThreadPoolExecutor(4) as pool:
         first, second = (
@@ -117,12 +104,6 @@ def test_two_jobs_at_once(job):
     assert [str(arena.board(0).gone) for pair in arenas for arena in pair] == ["only the first"] * 2 + ["None"] * 2
     for arena in arenas[0] + arenas[1]:
         arena.close()
-
-
-def test_who_does_not_come_is_named_by_everybody_else(job):
-    for rank, error in zip((0, 2, 3), together(job, 4, (0, 2, 3), 3.0), strict=True):
-        assert isinstance(error, WaitTimeout)
-        assert (error.missing, error.waiting) == ((1,), rank)
 
 
 def test_without_rank_0_nobody_waits_longer_than_asked(job):

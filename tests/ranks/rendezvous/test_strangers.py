@@ -7,13 +7,10 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +18,7 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from tests.conftest import examples
+from tests.support.programs import Python
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone
 from unisono.base.fd_channel import PlainChannel, listen
@@ -67,24 +65,6 @@ while True:
     held.append(sock.accept())
 """
 
-Program = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def program() -> Iterator[Program]:
-    """program(text, *arguments): another process, which has said its first line; it is killed in the end."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(text: str, *arguments: object) -> subprocess.Popen[str]:
-        words = [sys.executable, "-I", "-S", "-c", text, *map(str, arguments)]
-        started.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
 
 @pytest.fixture
 def name() -> str:
@@ -111,11 +91,11 @@ def said(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_only_ranks_get_the_descriptor(program: Program, name: str, arena: Arena) -> None:
+def test_only_ranks_get_the_descriptor(python: Python, name: str, arena: Arena) -> None:
     deadline = time.monotonic() + DEADLINE_S
     with listen(name) as listener, ThreadPoolExecutor(1) as pool:
         done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline)
-        assert said(program(STRANGER, name, 20, "listens")) == f"{[(b'', [])] * 20}"
+        assert said(python("-I", "-S", "-c", STRANGER, name, 20, "listens")) == f"{[(b'', [])] * 20}"
         mine, word = fetch(name, 0, Identity.mine(), 1, deadline)
         assert word == "that is all"
         assert done.result() == []
@@ -124,10 +104,10 @@ def test_only_ranks_get_the_descriptor(program: Program, name: str, arena: Arena
 
 
 @pytest.mark.parametrize("then", ["is silent", "floods"])
-def test_nobody_holds_up_the_ranks(program: Program, name: str, arena: Arena, then: str) -> None:
+def test_nobody_holds_up_the_ranks(python: Python, name: str, arena: Arena, then: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
     with listen(name) as listener, ThreadPoolExecutor(1) as pool:
-        assert said(program(STRANGER, name, 500, then)) == "connected"  # all of them before any rank
+        assert said(python("-I", "-S", "-c", STRANGER, name, 500, then)) == "connected"  # all of them before any rank
         done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline)
         fetch(name, 0, Identity.mine(), 1, deadline)[0].close()
         assert done.result() == []
@@ -156,8 +136,8 @@ def test_a_rank_without_room_is_named(name: str, arena: Arena, monkeypatch: pyte
             done.result()
 
 
-def test_a_process_that_waits_in_place_of_rank_0_is_refused(program: Program, name: str) -> None:
-    impostor = program(IMPOSTOR, name)
+def test_a_process_that_waits_in_place_of_rank_0_is_refused(python: Python, name: str) -> None:
+    impostor = python("-I", "-S", "-c", IMPOSTOR, name)
     assert said(impostor) == "listening"
     with pytest.raises(ArgumentError, match=f"process {impostor.pid} .* waits where rank 0, process {os.getpid()} "):
         fetch(name, 0, Identity.mine(), 1, time.monotonic() + DEADLINE_S)
@@ -228,20 +208,6 @@ def test_a_meeting_refuses_what_strangers_write(key: str) -> None:
             store.set(other, value)
     with pytest.raises(ArgumentError, match="another program, or another version of unisono, writes to this store"):
         meet(rank, 2, store, 20)
-
-
-def test_where_rank_0_has_no_memory_all_hear_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_size: int, _config: Any) -> Arena:
-        raise OutOfMemory("rank 0 has none")
-
-    mine = Identity.mine
-    monkeypatch.setattr(Identity, "mine", lambda: mine().replace(pid=threading.get_ident(), ticks=0))
-    monkeypatch.setattr(Arena, "create", refuse)
-    store = HashStore()
-    with ThreadPoolExecutor(3) as pool:
-        for done in [pool.submit(meet, rank, 3, store, DEADLINE_S) for rank in range(3)]:
-            with pytest.raises(OutOfMemory, match="rank 0 has none"):
-                done.result()
 
 
 words = st.recursive(

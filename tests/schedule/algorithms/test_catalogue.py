@@ -222,8 +222,8 @@ def test_the_optimal_ones_reach_the_lower_bound_in_bytes(name: str) -> None:
         assert count(algorithm.schedule(p)).most_sent == pytest.approx(bound)
 
 
-@pytest.mark.parametrize("formula", ["__import__('os')", "m.real", "q + 1", "m if p else 0", "m +", "'m'", "m < p"])
-def test_a_formula_is_arithmetic_only(formula: str) -> None:
+@pytest.mark.parametrize("formula", ["__import__('os')", "q + 1", "m +", "'m'"])
+def test_a_formula_is_arithmetic_on_names_that_it_knows(formula: str) -> None:
     with pytest.raises(ArgumentError, match="no arithmetic"):
         evaluate(formula, 8)
 

@@ -13,7 +13,7 @@ from tests.conftest import examples
 from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
-from unisono.schedule import ROOTED, Hosts, prove
+from unisono.schedule import ROOTED, Hosts, Proof, prove
 from unisono.schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, prove_by_parts, spanning
 
 MAPS = ["2x1", "2x2", "2x2:round_robin", "4x1", "3+1", "1+3", "4+2+3", "2+3+4:round_robin", "3x3", "1x4", "1"]
@@ -27,19 +27,22 @@ def forms(collective: str, core: str, hosts: Hosts) -> list[HierarchicalTable]:
     return [spanning(collective, hosts, root, rails=many, core=core) for root, many in product(roots, rails)]
 
 
-def check(call: HierarchicalTable) -> None:
+def check(call: HierarchicalTable) -> Proof:
     schedule, proof = call.schedule(), prove(call.schedule())
     assert (schedule.collective, schedule.ranks, schedule.root) == (call.collective, call.hosts.ranks, call.root)
     assert proof.same_bits is (True if call.collective == "all_reduce" else None)
     everywhere = set(range(len(call.hosts.members)))
     assert all(known == everywhere for known in call.heard())
+    return proof
 
 
 @each("collective, core", NAMES)
 @pytest.mark.parametrize("text", MAPS)
-def test_every_form_is_proved_and_hears_of_every_host(text: str, collective: str, core: str) -> None:
+def test_every_form_is_proved_also_by_its_parts_and_hears_of_every_host(text: str, collective: str, core: str) -> None:
     for call in forms(collective, core, Hosts.parse(text)):
-        check(call)
+        whole, exact = prove_by_parts(call)[0], check(call)
+        assert (whole.ranks, whole.same_bits, whole.method) == (exact.ranks, exact.same_bits, "parts")
+        assert whole.rounds >= exact.rounds
 
 
 @each("collective, core", NAMES)
@@ -123,16 +126,6 @@ def test_what_there_is_not(words: tuple[str, dict], said: str) -> None:
     collective, options = words
     with pytest.raises(ArgumentError, match=re.escape(said)):
         spanning(collective, Hosts.parse("3+1"), **options)
-
-
-@each("collective, core", NAMES)
-@pytest.mark.parametrize("text", MAPS)
-def test_parts_prove_what_the_whole_table_proves(text: str, collective: str, core: str) -> None:
-    for call in forms(collective, core, Hosts.parse(text)):
-        whole, exact = prove_by_parts(call)[0], prove(call.schedule())
-        assert (whole.ranks, whole.same_bits) == (exact.ranks, exact.same_bits)
-        assert whole.method == "parts"
-        assert whole.rounds >= exact.rounds
 
 
 def broken(call: HierarchicalTable, draw: st.DataObject) -> HierarchicalTable:

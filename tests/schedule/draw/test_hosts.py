@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.schedule.draw.test_text import numbers
 from unisono.schedule import DST, SRC, Hosts, Schedule, expand
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import spanning
@@ -21,14 +22,6 @@ def tables(hosts: Hosts) -> list[Schedule]:
     names = ["all_reduce.ring", "all_to_all.pairwise", "barrier.dissemination", "broadcast.linear"]
     flat = [CATALOGUE[name].schedule(hosts.ranks).replace(hosts=hosts) for name in names]
     return [*flat, *(spanning(name, hosts).schedule() for name in ("all_reduce", "all_gather", "scatter"))]
-
-
-def numbers(spans: str) -> list[int]:
-    found: list[int] = []
-    for part in spans.split(","):
-        first, _, last = part.partition("..")
-        found += range(int(first), int(last or first) + 1)
-    return found
 
 
 @pytest.mark.parametrize("text_of_hosts", MAPS)

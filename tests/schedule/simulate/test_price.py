@@ -6,7 +6,6 @@ Costs of this host: found again from times that were made of them, kept, and use
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +33,6 @@ from unisono.schedule.simulate import (
     play,
     price,
     price_here,
-    prices,
     ready,
     routed,
     trusted,
@@ -144,15 +142,6 @@ def test_prices_agree_with_the_exact_simulator(name: str, shape: str) -> None:
     far = {key: value for key, value in off.items() if value > 0.1}
     assert len(far) <= len(off) / 20, far
     assert max(off.values()) < 0.4, far
-
-
-def test_several_processes_find_the_same_prices() -> None:
-    hosts = Hosts.parse("4x2")
-    make = partial(network, "torus", hosts, PLAIN)
-    some, late = list(candidates("all_reduce", hosts, MANY)), {3: 0.01}
-    alone, together = (sorted(prices(some, make, MANY, late=late, processes=count)) for count in (1, 2))
-    assert alone == together
-    assert alone == sorted(price(ready(one, make()), make(), MANY, late=late) for one in some if not one.why_not)
 
 
 def test_rounds_that_have_become_steady_are_not_played_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,11 +101,3 @@ def _wrong(folder: str, fault: str) -> list[int]:
 def test_faults_are_counted_in_every_call(fault: str, wrong: int, tmp_path: Path) -> None:
     """Four calls are made after the first, whose result is right, one of them timed."""
     assert unisono.run(_wrong, ranks=3, args=(str(tmp_path), fault)) == [[wrong, 0]] * 3
-
-
-def test_both_engines_have_one_result(tmp_path: Path) -> None:
-    with unisono.world(3, timeout_s=60) as world:
-        for call in ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all"):
-            ranks = world.run(compare, _trials(call, 12300), 2, 0.01, str(tmp_path))
-            assert [[one.wrong for one in rank] for rank in ranks] == [[0, 0]] * 3
-            assert all(len({len(one.times) for one in of_trial}) == 1 for of_trial in zip(*ranks, strict=True))

@@ -6,23 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.tools.cli.test_explain import say
 from unisono.base.config import Config
 from unisono.base.link import Link
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
 from unisono.schedule.choose.over_hosts import choose_spanning
 from unisono.schedule.draw import html, svg, text
-from unisono.tools.cli import app
 from unisono.tools.cli.shared.costs_over_hosts import find_call, part_rows, prove_call
-
-
-def say(*arguments: str, fails: int = 0) -> str:
-    """What the command prints; on failure, its one line of error."""
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == fails, result.output + result.stderr
-    return result.stderr if fails else result.stdout
 
 
 def test_explain_says_what_leaves_a_host_beside_the_bound_and_how_long_it_takes() -> None:
@@ -118,16 +110,15 @@ def test_thousands_of_hosts_are_explained_by_their_parts(collective: str, words:
     assert "The rounds are shown up to 128 ranks" in printed
 
 
-def test_the_whole_table_is_proved_on_demand() -> None:
+def test_a_large_call_is_proved_by_its_parts() -> None:
     found = find_call("all_reduce", Hosts.parse("70x2"), rails=1)
     assert found is not None
-    for whole, method in ((True, "exact"), (False, "parts")):
-        facts, parts = prove_call(found.call, whole)
-        assert facts.proof is not None
-        assert facts.proof.method == method
-        assert facts.proof.same_bits
-        assert bool(parts) != whole
-        assert len(dict(part_rows(found.call, parts))) == 3
+    facts, parts = prove_call(found.call)
+    assert facts.proof is not None
+    assert facts.proof.method == "parts"
+    assert facts.proof.same_bits
+    assert parts
+    assert len(dict(part_rows(found.call, parts))) == 3
 
 
 @pytest.mark.parametrize(

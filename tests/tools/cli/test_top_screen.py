@@ -1,4 +1,4 @@
-"""`unisono top` on a terminal: keys, sizes, and a job that ends."""
+"""`unisono top` on a terminal: sizes, Ctrl-C, and a job that ends."""
 
 from __future__ import annotations
 
@@ -17,31 +17,6 @@ from pathlib import Path
 
 from tests.observe.test_look import looping, running
 from tests.support.waiting import until
-from unisono.tools.cli.top import RankChoice, keys_in
-
-
-def pressed(ranks: int, data: str) -> list[int | None]:
-    """Which rank is chosen after each key."""
-    choice, found = RankChoice(ranks), []
-    for key in keys_in(data):
-        choice.press(key)
-        found.append(choice.rank)
-    return found
-
-
-def test_ranks_are_chosen_by_their_numbers_digit_by_digit() -> None:
-    assert pressed(300, "125") == [1, 12, 125]
-    assert pressed(300, "1258") == [1, 12, 125, 8]  # there is no rank 1258
-    assert pressed(300, "12\r5") == [1, 12, 12, 5]
-    assert pressed(4, "139") == [1, 3, 3]
-    assert pressed(12, "11\x1b") == [1, 11, None]
-
-
-def test_ranks_are_chosen_by_arrow_keys() -> None:
-    assert pressed(3, "\x1b[B\x1b[B\x1bOB\x1b[B") == [0, 1, 2, 0]
-    assert pressed(3, "\x1b[A\x1b[Ax\x1bOA") == [2, 1, None, 2]
-    assert pressed(20, "1\x1b[B0") == [1, 2, 0]
-
 
 PROGRAM = """
 import fcntl, termios
@@ -57,7 +32,7 @@ class Screen:
     def __init__(self, pid: int) -> None:
         self.master, slave = pty.openpty()
         self.resize(40, 120, slave)
-        words = [sys.executable, "-c", PROGRAM, "top", str(pid), "--every", "0.2"]
+        words = [sys.executable, "-c", PROGRAM, "top", str(pid)]
         environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
         environ = {name: value for name, value in environ.items() if value or name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
@@ -70,12 +45,6 @@ class Screen:
     def resize(self, rows: int, columns: int, fd: int | None = None) -> None:
         """Give the window another size; its program hears of that."""
         fcntl.ioctl(self.master if fd is None else fd, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
-
-    def press(self, keys: str) -> None:
-        """Press keys; what was shown before counts no more."""
-        self.read()
-        self.seen = ""
-        os.write(self.master, keys.encode())
 
     def read(self) -> str:
         """All that has been shown."""
@@ -111,17 +80,13 @@ def screen(pid: int) -> Iterator[Screen]:
         os.close(made.master)
 
 
-def test_keys_show_stacks_and_the_window_may_change(tmp_path: Path) -> None:
+def test_the_window_may_change_and_ctrl_c_leaves(tmp_path: Path) -> None:
     with running(looping, tmp_path) as (_, pids), screen(pids[0]) as top:
-        top.shows("calls/s", str(pids[3]), "ranks 0, 2, 3 have waited", "q: leave")
-        top.press("1")
-        top.shows("rank 1:", "in looping")
-        top.press("\x1b[B")
-        top.shows("rank 2:")
+        top.shows("calls/s", str(pids[3]), "ranks 0, 2, 3 have waited")
         until(lambda: top.width() == 120, 60.0)
         top.resize(30, 90)
         until(lambda: top.width() == 90, 60.0)
-        top.press("q")
+        os.write(top.master, b"\x03")
         assert top.ends() == 0
 
 

@@ -20,8 +20,7 @@ from unisono.schedule.simulate import known_costs
 from unisono.tools.cli import app, tune
 from unisono.tools.cli.shared.timed_calls import Trial, measure
 from unisono.tools.cli.tune import cut, pick
-from unisono.tools.machine.checks import check_tuned
-from unisono.tools.machine.probes import Load
+from unisono.tools.machine.checks import Load, check_tuned
 
 SIZES = (1, 2, 4, 8)
 RATES = Rates(1 << 20, 2.5e-11, 3.5e-11, 1.5e-11)

@@ -13,8 +13,7 @@ import pytest
 from unisono.base.linux import Allowance
 from unisono.base.tuning_results import HostCosts, Moment, Rates, TuningResults
 from unisono.tools.machine import checks
-from unisono.tools.machine.checks import Finding, Seen, check_tuned, look, starts, surroundings
-from unisono.tools.machine.probes import Load, huge_gain, look_at_load, shares
+from unisono.tools.machine.checks import Finding, Load, Seen, check_tuned, look, look_at_load, starts, surroundings
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -39,10 +38,7 @@ GOOD = Seen(
     may_read=True,
     ptrace_scope=0,
     filtered=False,
-    huge_pages="never",
-    huge_gain=0.0,
     threads="",
-    answers_to="",
     tuned=TUNED,
     master="",
     address="10.1.2.3",
@@ -94,15 +90,9 @@ FOUND: list[tuple[str, int, dict[str, Any], str, str]] = [
     ("ptrace", 4, {"may_read": False, "ptrace_scope": 1}, "advice", "ptrace_scope=0"),
     ("ptrace", 4, {"may_read": False, "filtered": True}, "advice", "--cap-add SYS_PTRACE"),
     ("ptrace", 4, {"may_read": False}, "advice", "as one user"),
-    ("huge pages", 4, {"huge_gain": 0.12}, "advice", "12% less time"),
-    ("huge pages", 4, {"huge_gain": 0.01}, "ok", "never"),
-    ("huge pages", 4, {"huge_gain": 0.12, "huge_pages": "within_size"}, "ok", "within_size"),
     ("threads", 4, {"usable": 8, "threads": "2"}, "ok", "OMP_NUM_THREADS=2"),
     ("threads", 8, {"usable": 2, "threads": "1"}, "ok", "OMP_NUM_THREADS=1"),  # fewer are not possible
     ("threads", 4, {"usable": 8, "threads": "8"}, "advice", "OMP_NUM_THREADS=2"),
-    ("gloo", 4, {}, "ok", "are Gloo's (UNISONO_AS is not set)"),
-    ("gloo", 4, {"answers_to": "gloo"}, "ok", "are unisono's"),
-    ("gloo", 4, {"answers_to": "nccl"}, "problem", "UNISONO_AS=gloo, or unset it"),
     ("address", 4, {}, "ok", "10.1.2.3 (eth0)"),
     ("address", 4, {"master": "node0"}, "ok", "10.1.2.3 (eth0) toward MASTER_ADDR=node0"),
     ("address", 4, {"address": "", "outside": ""}, "ok", "loopback"),
@@ -154,10 +144,6 @@ def test_tuned_or_not() -> None:
         assert told.change.startswith("unisono tune")
 
 
-def test_copies_on_huge_pages_are_timed() -> None:
-    assert 0 <= huge_gain() < 1
-
-
 def test_a_filter_for_system_calls_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "read_word", lambda *_: None)
     assert not look().may_read
@@ -177,14 +163,6 @@ def test_what_this_system_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     seen = look()
     assert seen.no_memfd == "memfd_create is refused: EPERM, Operation not permitted"
     assert seen.no_pidfd == "pidfd_open: this system has none"
-
-
-def test_shares_of_the_time_between_two_looks() -> None:
-    """In the order of the kernel: user, nice, system, idle, iowait, irq, softirq, steal; guests are in user, too."""
-    before = 100, 0, 0, 1000, 5, 0, 0, 10, 50, 0
-    after = 230, 10, 10, 1035, 10, 0, 0, 20, 90, 0
-    assert shares(before, after) == (0.75, 0.05)
-    assert shares(after, after) == (0.0, 0.0), "a system that tells nothing is quiet"
 
 
 def test_another_program_is_seen_and_this_one_is_not() -> None:

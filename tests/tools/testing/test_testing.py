@@ -16,6 +16,7 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S
+from tests.support.on_ranks import in_new_world
 from unisono import AlgorithmError, ArgumentError
 from unisono import testing as oracle
 from unisono.engine.compile.program import DONE, Lowering
@@ -185,44 +186,19 @@ def test_calls_that_are_refused_or_differ(tmp_path: Path) -> None:
         ({"at": ("all_reduce", 1, "row", 3), "refuse": 0}, "before a call"),
     ],
 )
+@in_new_world(1)
 def test_faults_that_there_are_not(wrong: dict[str, Any], words: str) -> None:
-    def work() -> None:
-        with pytest.raises(unisono.ArgumentError, match=words), chaos(**wrong):
-            pass
-
-    with unisono.World(1) as world:
-        world.run(work)
+    with pytest.raises(unisono.ArgumentError, match=words), chaos(**wrong):
+        pass
 
 
-def test_survivors_go_on() -> None:
-    def train() -> tuple[int, float]:
-        weights = torch.zeros(1)
-
-        def step() -> None:
-            change = torch.tensor([float(unisono.init().world.rank)])
-            unisono.all_reduce(change)
-            weights.add_(change)
-
-        with chaos(kill=0, at=("all_reduce", 3)):
-            for _ in range(4):
-                unisono.retry(step, [weights])
-        return unisono.get_world_size(), weights.item()
-
-    results = unisono.run(train, ranks=3, return_exceptions=True)
-    assert results[1:] == [(2, 12.0), (2, 12.0)]
-    assert isinstance(results[0], unisono.RankFailed)
-
-
-def test_nothing_is_left_of_it() -> None:
-    def work() -> bool:
-        group = unisono.init()
-        before = group.run
-        with chaos(kill=1, at=("all_reduce", 100)):
-            unisono.all_reduce(torch.ones(3))
-        return group.run == before
-
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [True, True]
+@in_new_world(2, gives=[True, True])
+def test_nothing_is_left_of_it() -> bool:
+    group = unisono.init()
+    before = group.run
+    with chaos(kill=1, at=("all_reduce", 100)):
+        unisono.all_reduce(torch.ones(3))
+    return group.run == before
 
 
 def test_a_rank_dies_at_each_row_of_its_messages_between_hosts() -> None:

@@ -27,99 +27,68 @@ syscall = types.ExternalFunction("syscall", types.intp(*[types.intp] * 7))
 usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
-@intrinsic
-def load(typing: Any, address: Any) -> Any:
-    """Load the 64-bit word at an address that only this process writes."""
+def _load(bits: int, order: str = "") -> Any:
+    """An intrinsic (address) that loads a word of so many bits. order: "" for a plain load."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(builder.inttoptr(args[0], _I64.as_pointer()))
+    def read(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            word = builder.load_atomic(pointer, ordering=order, align=bits // 8) if order else builder.load(pointer)
+            return builder.zext(word, _I64)
 
-    return types.int64(types.intp), generate
+        return types.int64(types.intp), generate
 
-
-@intrinsic
-def store(typing: Any, address: Any, value: Any) -> Any:
-    """Store a 64-bit word that only this process reads, or that a later release store publishes."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], builder.inttoptr(args[0], _I64.as_pointer()))
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.int64), generate
+    return intrinsic(read)
 
 
-@intrinsic
-def load_acquire(typing: Any, address: Any) -> Any:
-    """Load the 64-bit word that another process publishes with store_release."""
+def _store(bits: int, order: str = "") -> Any:
+    """An intrinsic (address, value) that stores a word of so many bits. order: "" for a plain store."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(builder.inttoptr(args[0], _I64.as_pointer()), ordering="acquire", align=8)
+    def write(typing: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            word = builder.trunc(args[1], ir.IntType(bits))
+            if order:
+                builder.store_atomic(word, pointer, ordering=order, align=bits // 8)
+            else:
+                builder.store(word, pointer)
+            return context.get_dummy_value()
 
-    return types.int64(types.intp), generate
+        return types.void(types.intp, types.int64), generate
 
-
-@intrinsic
-def store_release(typing: Any, address: Any, value: Any) -> Any:
-    """Store a 64-bit word, and so publish all that this process has written before."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], _I64.as_pointer())
-        builder.store_atomic(args[1], pointer, ordering="release", align=8)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.int64), generate
+    return intrinsic(write)
 
 
-@intrinsic
-def load_half(typing: Any, address: Any) -> Any:
-    """Load the 32-bit half of a word at an address; as `load_acquire`."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], _I32.as_pointer())
-        return builder.zext(builder.load_atomic(pointer, ordering="acquire", align=4), _I64)
-
-    return types.int64(types.intp), generate
-
-
-@intrinsic
-def store_half(typing: Any, address: Any, value: Any) -> Any:
-    """Store the 32-bit half of a word at an address; as `store_release`."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], _I32.as_pointer())
-        builder.store_atomic(builder.trunc(args[1], _I32), pointer, ordering="release", align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.int64), generate
-
-
-@intrinsic
-def add_half(typing: Any, address: Any, value: Any) -> Any:
-    """Add to the 32-bit half of a word at an address, as one step, which is a load_half and a store_half, too."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], _I32.as_pointer())
-        builder.atomic_rmw("add", pointer, builder.trunc(args[1], _I32), "seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.int64), generate
-
-
-def _rmw(what: str) -> Any:
-    """An intrinsic (address, value) that changes a 64-bit word as one step, and returns what was there before."""
+def _rmw(what: str, bits: int) -> Any:
+    """An intrinsic (address, value) that changes a word as one step, and returns what was there before."""
 
     def change(typing: Any, address: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], _I64.as_pointer())
-            return builder.atomic_rmw(what, pointer, args[1], "seq_cst")
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            before = builder.atomic_rmw(what, pointer, builder.trunc(args[1], ir.IntType(bits)), "seq_cst")
+            return builder.zext(before, _I64)
 
         return types.int64(types.intp, types.int64), generate
 
     return intrinsic(change)
 
 
-add = _rmw("add")
-swap = _rmw("xchg")
+load = _load(64)
+"""Load the word at an address that only this process writes."""
+store = _store(64)
+"""Store a word that only this process reads, or that a later release store publishes."""
+load_acquire = _load(64, "acquire")
+"""Load the word that another process publishes with store_release."""
+store_release = _store(64, "release")
+"""Store a word, and so publish all that this process has written before."""
+load_half = _load(32, "acquire")
+"""Load the 32-bit half of a word; as `load_acquire`."""
+store_half = _store(32, "release")
+"""Store the 32-bit half of a word; as `store_release`."""
+add_half = _rmw("add", 32)
+"""Add to the 32-bit half of a word, as one step, which is a load_half and a store_half, too."""
+add = _rmw("add", 64)
+swap = _rmw("xchg", 64)
 
 
 @intrinsic

@@ -12,8 +12,7 @@ then sleeps: until the counter changes. A rank that has written loads the flag, 
 set, the rank clears it, raises the counter and wakes all sleepers.
 
 So either the sleeper sees what was written, or the writer sees the flag. The counter is for several sleepers: the
-writer may have cleared the flag of one, which must not take another's flag for its own. `tests/engine/test_sleepers.py`
-goes through all orders.
+writer may have cleared the flag of one, which must not take another's flag for its own.
 """
 
 from __future__ import annotations

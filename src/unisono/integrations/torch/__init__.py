@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
-from functools import cache, wraps
+from functools import cache
 from typing import Any
 
 from ...base.release import NAME
@@ -52,8 +52,6 @@ def _register() -> None:
         recording = getattr(distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", None)
         if isinstance(recording, set):
             recording.add(NAME)
-        if new_comm := getattr(distributed.distributed_c10d, "new_comm", None):  # torchcomms is installed
-            distributed.distributed_c10d.new_comm = _without_ours(new_comm)  # type: ignore[attr-defined]
     if os.environ.get("UNISONO_DEFAULT") == "1":
         backends.default_device_backend_map["cpu"] = NAME
     if os.environ.get("UNISONO_AS"):
@@ -64,23 +62,6 @@ def _register() -> None:
         from .watch import patch
 
         patch()
-
-
-def _without_ours(new_comm: Any) -> Any:
-    """torchcomms' function that makes communicators: torch calls it for every backend, where the user says so."""
-
-    @wraps(new_comm)
-    def changed(backend: str, *args: Any, **options: Any) -> Any:
-        if backend == NAME:
-            from ...base.errors import ArgumentError
-
-            raise ArgumentError(
-                "with TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 torch makes its groups by torchcomms, which has no "
-                f'backend "{NAME}"; unset this variable'
-            )
-        return new_comm(backend, *args, **options)
-
-    return changed
 
 
 def _create(options: Any, pg_options: Any) -> Any:

@@ -85,9 +85,6 @@ def _why_not() -> str:
     """Why this library cannot answer to Gloo's name; empty if it can."""
     if not distributed.is_available() or not distributed.is_gloo_available():
         return "this torch has no Gloo"
-    uses_torchcomms = getattr(distributed.distributed_c10d, "_use_torchcomms_enabled", None)
-    if uses_torchcomms is not None and uses_torchcomms():
-        return "with TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 torch makes its groups by torchcomms only; unset it"
     name = moved()
     return f"this torch has no {name}; a newer {NAME} may know what has taken its place" if name else ""
 

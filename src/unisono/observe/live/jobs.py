@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from ...base.errors import ArgumentError, UnisonoError
 from ...base.units import format_seconds, plural
 from ...engine.memory.arena import Arena
@@ -48,10 +50,7 @@ def processes_of(pid: int) -> list[int]:
 
 def _processes() -> Iterator[int]:
     me = os.getuid()
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdecimal() and entry.stat().st_uid == me:
-                yield int(entry.name)
+    return (one.pid for one in psutil.process_iter(["uids"]) if one.info["uids"] and one.info["uids"].effective == me)
 
 
 def _line_of(pid: int) -> Iterator[int]:

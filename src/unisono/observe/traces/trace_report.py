@@ -1,4 +1,4 @@
-"""The report of a trace: where time goes, which ranks make others wait, and which calls could have been one."""
+"""The report of a trace: where time goes, and which ranks make others wait."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ...base.errors import UnisonoError
-from ...base.records import CallRecord
 from ...schedule import count, lower_bounds
 from ...schedule.algorithms import find
 from .tracks import RankCall, Track, by_group, by_number, time_inside_ns, waits_for_last
 
-_BACK_TO_BACK_NS, _SERIES, _SMALL = 50_000, 4, 64 << 10
-"""A series: at most this time between two calls, at least this number of calls, at most these bytes in each."""
 _LATE_NS = 20_000
 _MOST_RANKS = 64
 """Tables for up to this number of ranks are counted."""
@@ -58,18 +55,6 @@ class Latecomer(NamedTuple):
     line: str
 
 
-class Series(NamedTuple):
-    """Calls that could have been one. times: the number of equal series. calls: the calls of all these series."""
-
-    collective: str
-    group: str
-    line: str
-    times: int
-    calls: int
-    nbytes: int
-    took_ns: int
-
-
 class RankTime(NamedTuple):
     """The time of one rank, from its first call to the end of its last.
 
@@ -88,7 +73,6 @@ class TraceReport(NamedTuple):
 
     kinds: Sequence[CallKind]
     late: Sequence[Latecomer]
-    series: Sequence[Series]
     times: Sequence[RankTime]
     lost: int
 
@@ -104,7 +88,7 @@ def report(tracks: Sequence[Track]) -> TraceReport:
             _one_call(name, some[0], calls, kinds, late)
         sizes.update({(name, key[0]): some[0].size for key in kinds if key[4] == name})
     lost = max((track.calls[0].number - 1 for track in tracks if track.calls), default=0)
-    return TraceReport(_kinds(kinds, sizes), _late(late), _series(groups), list(_times(tracks)), lost)
+    return TraceReport(_kinds(kinds, sizes), _late(late), list(_times(tracks)), lost)
 
 
 def _one_call(
@@ -156,42 +140,6 @@ def _late(late: Mapping[int, list[tuple[int, str]]]) -> list[Latecomer]:
             lines[line] += waited
         found.append(Latecomer(rank, len(times), lines.total(), lines.most_common(1)[0][0]))
     return sorted(found, key=lambda one: -one.waited_ns)
-
-
-def _series(groups: Mapping[tuple[int, int, str], Sequence[Track]]) -> list[Series]:
-    """Small calls of the first rank that follow each other at once."""
-    found: dict[tuple[str, str, str], list[Sequence[tuple[RankCall, int]]]] = {}
-    for (_, _, name), some in groups.items():
-        for calls in _runs(min(some, key=lambda track: track.rank)):
-            record = calls[0][0].what.record if calls[0][0].what else CallRecord("")
-            found.setdefault((record.collective, name, record.where), []).append(calls)
-    rows = []
-    for key, series in found.items():
-        nbytes = sum(size for calls in series for _, size in calls)
-        took = sum(calls[-1][0].left_ns - calls[0][0].entered_ns for calls in series)
-        rows.append(Series(*key, len(series), sum(map(len, series)), nbytes, took))
-    return sorted(rows, key=lambda row: -row.took_ns)
-
-
-def _runs(track: Track) -> Iterator[list[tuple[RankCall, int]]]:
-    run: list[tuple[RankCall, int]] = []
-    for call in track.calls:
-        fits = call.what is not None and call.what.record.collective != "barrier" and track.nbytes(call) <= _SMALL
-        if run and not (fits and _follows(run[-1][0], call)):
-            if len(run) >= _SERIES:
-                yield run
-            run = []
-        if fits:
-            run.append((call, track.nbytes(call)))
-    if len(run) >= _SERIES:
-        yield run
-
-
-def _follows(one: RankCall, two: RankCall) -> bool:
-    if one.what is None or two.what is None or not one.left_ns or two.entered_ns - one.left_ns > _BACK_TO_BACK_NS:
-        return False
-    first, second = one.what.record, two.what.record
-    return (first.collective, first.op, first.dtype) == (second.collective, second.op, second.dtype)
 
 
 def _times(tracks: Iterable[Track]) -> Iterator[RankTime]:

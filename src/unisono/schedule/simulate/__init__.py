@@ -3,7 +3,7 @@
 from .clocks import Played, Routed, play, routed
 from .links import Hardware, Network
 from .networks import NETWORKS, network
-from .survey import Candidate, Price, Ready, candidates, price, prices, ready
+from .survey import Candidate, Price, Ready, candidates, price, ready
 from .table_messages import Messages, messages, messages_of_call
 from .this_host import Timed, calibrate, known_costs, like_this_host, price_here, trusted, whole_call, without_own
 
@@ -28,7 +28,6 @@ __all__ = [
     "play",
     "price",
     "price_here",
-    "prices",
     "ready",
     "routed",
     "trusted",

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import ceil, log2
-from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
@@ -172,59 +168,3 @@ def _too_large(algorithm: Algorithm, ranks: int) -> str:
         if expected > most:
             return f"left out: its table would have about {expected:.2g} {what}"
     return ""
-
-
-_MANY = 4096
-"""From this number of ranks on, several processes are worth their start."""
-
-
-def prices(
-    some: Iterable[Candidate],
-    make: Callable[[], Network],
-    nbytes: float,
-    *,
-    late: Mapping[int, float] | None = None,
-    segment_bytes: int = 0,
-    processes: int = 0,
-) -> Iterator[Price]:
-    """Price all candidates but those with a `why_not`. Prices come in the order in which they are ready.
-
-    make: makes the network. Several processes call it, so pickle must be able to send it.
-    processes: how many; 0: one for each processor that this process may use, or one if there are few ranks.
-    """
-    able = (one for one in some if not one.why_not)
-    network = make()
-    processes = processes or (len(os.sched_getaffinity(0)) if network.ranks >= _MANY else 1)
-    if processes == 1:
-        for one in able:
-            yield _price(one, network, nbytes, late, segment_bytes)
-        return
-    # Not forked: this process may have threads.
-    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_begin, initargs=(make,)) as pool:
-        waiting: list[Future[Price]] = []
-        try:
-            waiting += (pool.submit(_work, one, nbytes, late, segment_bytes) for one in able)
-            for done in as_completed(waiting):
-                yield done.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-_network: Network
-"""The network in a worker process of `prices`."""
-
-
-def _begin(make: Callable[[], Network]) -> None:
-    global _network  # noqa: PLW0603  a process is one worker
-    gc.disable()  # a table has no cycles of garbage, and the search for them takes a third of the time
-    _network = make()
-
-
-def _work(one: Candidate, nbytes: float, late: Mapping[int, float] | None, segment_bytes: int) -> Price:
-    return _price(one, _network, nbytes, late, segment_bytes)
-
-
-def _price(
-    one: Candidate, network: Network, nbytes: float, late: Mapping[int, float] | None, segment_bytes: int
-) -> Price:
-    return price(ready(one, network), network, nbytes, late=late, segment_bytes=segment_bytes)

@@ -17,8 +17,7 @@ from ...base.errors import ArgumentError
 from ...base.linux import model as processor
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Hosts
-from ..machine.checks import check_load
-from ..machine.probes import look_at_load
+from ..machine.checks import check_load, look_at_load
 from .shared.costs_over_hosts import known_hosts
 from .shared.printing import compile_first, console, date, plain_table, processors, progress
 from .shared.timed_calls import ENGINES, Compared, Trial, compare, slowest
@@ -116,8 +115,7 @@ def _measure(hosts: Hosts, names: Mapping[int, str], seconds: float) -> list[_Ce
 
 
 def _table(cells: Sequence[_Cell]) -> Table:
-    table = plain_table()
-    table.add_column("call")
+    table = plain_table("call")
     for column in ("size", *ENGINES):
         table.add_column(column, justify="right")
     table.add_column("unisono is")

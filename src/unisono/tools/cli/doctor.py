@@ -91,15 +91,11 @@ def _panel(rank: int, pid: int, stack: Stack) -> Panel:
 def _doctor_machine(ranks: int, as_json: bool) -> None:
     """Look and print. Ends with 1 if there is a problem."""
     from ..machine.checks import look, starts, surroundings
-    from ..machine.probes import huge_gain
 
     ranks = ranks or max(2, processors())
     with progress("doctor: looking at the machine"):
         seen = look()
-        findings = starts(seen, ranks)
-        if all(one.level != "problem" for one in findings):
-            seen = seen._replace(huge_gain=huge_gain())
-    findings += surroundings(seen, ranks)
+    findings = [*starts(seen, ranks), *surroundings(seen, ranks)]
     findings.sort(key=lambda one: [*_COLOURS].index(one.level))
     if as_json:
         said = {

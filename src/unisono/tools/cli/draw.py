@@ -14,7 +14,7 @@ from ...base.errors import AlgorithmError, ArgumentError
 from ...base.link import Link
 from ...base.units import parse_bytes, plural
 from ...schedule import Hosts, Schedule, find_fault
-from ...schedule.draw import html, svg, svg_contract, svg_film, text
+from ...schedule.draw import html, svg, svg_film, text
 from .shared.costs_over_hosts import find_call, known_hosts
 from .shared.printing import console, paint, progress, write
 from .shared.target import find_target
@@ -44,7 +44,6 @@ def draw(
     ] = "16MiB",
     link: Annotated[str, typer.Option(help="The network, such as 1Gbit,100us: likewise; else UNISONO_LINK.")] = "",
     film: Annotated[bool, typer.Option("--film", help="A picture that plays the rounds by itself, as .svg.")] = False,
-    contract: Annotated[bool, typer.Option("--contract", help="Only what is there before and after, as .svg.")] = False,
 ) -> None:
     """Draw the rounds of an algorithm from the very table that runs: as text, a picture, or a page that plays them.
 
@@ -60,8 +59,8 @@ def draw(
     with progress("making the table"):
         tables = [_table(each, places, collective, algorithm, rails, link, **named) for each in (name, beside) if each]
     schedule = tables[0]
-    if (contract or film) and suffix != ".svg":
-        raise ArgumentError("--contract and --film make a picture: name its file, as in --output before_after.svg")
+    if film and suffix != ".svg":
+        raise ArgumentError("--film makes a picture: name its file, as in --output film.svg")
     if output is None:
         out = console()
         out.print(paint(text(schedule, width=out.width)), soft_wrap=True, end="")
@@ -73,7 +72,7 @@ def draw(
             if suffix == ".html":
                 content: str = html(*tables, nbytes=size, link=network)
             else:
-                content = (svg_contract if contract else svg_film if film else _FORMATS[suffix])(schedule)
+                content = (svg_film if film else _FORMATS[suffix])(schedule)
         write(output, content)
         names = " and ".join(each.name for each in tables)
         typer.echo(f"wrote {output}: {names} at {plural(schedule.ranks, 'rank')}", err=True)

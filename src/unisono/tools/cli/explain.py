@@ -34,7 +34,7 @@ from .shared.costs_over_hosts import (
     times_of,
 )
 from .shared.lane_rows import lane_rows, lanes_here
-from .shared.printing import console, paint, plain_table, progress
+from .shared.printing import console, labelled, paint, plain_table, progress
 from .shared.target import MOST_EXACT, Costs, Facts, Target, bound_costs, facts, find_target
 
 VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
@@ -152,11 +152,8 @@ def on_this_host(target: Target, nbytes: int, costs: HostCosts | None, times: Ma
         for some in CATALOGUE.values():
             if some.collective == kind and some.allows(ranks):
                 prices[some.name] = price_here(some, ranks, size, costs, segment_bytes).seconds
-    table = plain_table()
     columns = ["on this machine", *["predicted"] * bool(prices), *["measured"] * bool(times)]
-    columns += ["predicted / measured"] * bool(prices and times)
-    for column in columns:
-        table.add_column(column)
+    table = plain_table(*columns, *["predicted / measured"] * bool(prices and times))
     for name in sorted(prices or times, key=lambda name: times.get(name, prices.get(name, 0.0))):
         cells = [format_seconds(some[name]) for some in (prices, times) if some]
         ratio = [f"{prices[name] / times[name]:.2f}"] if prices and times else []
@@ -193,9 +190,6 @@ def explain(
         bool, typer.Option("--measure", help="Start ranks here, and time the call by each algorithm there is.")
     ] = False,
     rounds: Annotated[bool, typer.Option(help="Show the rounds, one by one.")] = True,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="Make and prove the whole table, however large it is.")
-    ] = False,
 ) -> None:
     """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds.
 
@@ -210,7 +204,7 @@ def explain(
     if measure and places and places.spans:
         raise ArgumentError("--measure is for ranks of this host: leave out --hosts")
     if call:
-        _explain_call(call, nbytes, whole, rounds)
+        _explain_call(call, nbytes, rounds)
         return
     if rails or link:
         raise ArgumentError("--rails and --link are for collectives over several hosts: add --hosts, such as 4x8")
@@ -229,7 +223,7 @@ def explain(
         grid = paint(text(table, width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES))
     try:
         with progress(f"proving {title} for {plural(ranks, 'rank')}"):
-            found = facts(target, whole)
+            found = facts(target)
     except AlgorithmError:
         out.print(grid, soft_wrap=True, end="")  # the grid shows where the table goes wrong
         raise
@@ -269,7 +263,7 @@ def _here(target: Target, nbytes: int, measure: bool) -> None:
         out.print("[dim]unisono tune measures what predictions are made of[/]\n")
 
 
-def _explain_call(found: OverHosts, nbytes: str, whole: bool, rounds: bool) -> None:
+def _explain_call(found: OverHosts, nbytes: str, rounds: bool) -> None:
     """Explain a call over hosts. nbytes: the size of the vector, as the user gave it."""
     call, length, out = found.call, parse_bytes(nbytes), console()
     hosts, kind = call.hosts, call.collective
@@ -282,21 +276,16 @@ def _explain_call(found: OverHosts, nbytes: str, whole: bool, rounds: bool) -> N
         show(0, "counting")
         moved = call.levels()
         show(1, "proving")
-        proof, parts = prove_call(call, whole)
+        proof, parts = prove_call(call)
         show(2, "which hosts hear of which")
         heard = call.heard()
     out.print(level_costs(kind, hosts, call.root, moved, nbytes, times_of(found, moved, length)))
-    table = plain_table()
-    table.show_header = False
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
-    for label, said in (*derived_rows(found, moved, nbytes), *part_rows(call, parts), *proof_rows(proof)):
-        table.add_row(label, escape(said))
+    rows = [*derived_rows(found, moved, nbytes), *part_rows(call, parts), *proof_rows(proof)]
     everybody = set(range(len(hosts.members)))
     if all(known == everybody for known in heard):
-        table.add_row("gate", "no result is written before all hosts are known to make this call")
+        rows.append(("gate", "no result is written before all hosts are known to make this call"))
     out.print()
-    out.print(table)
+    out.print(labelled(rows))
     if rounds and hosts.ranks <= MOST_EXACT:
         out.print()
         grid = text(call.schedule(), width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES)
@@ -313,10 +302,7 @@ def _costs(target: Target, costs: Costs, size: str) -> Table:
     """The costs beside the lower bounds. size: the vector's, as the user gave it."""
     kind, ranks = target.algorithm.collective, target.ranks
     bounds = bound_costs(kind, ranks)
-    table = plain_table()
-    for column in ("", "this algorithm", "lower bound"):
-        table.add_column(column)
-    many = costs.ports > 1
+    table, many = plain_table("", "this algorithm", "lower bound"), costs.ports > 1
     table.add_row(
         "rounds",
         rounds_text(costs) + (f" of up to {plural(costs.ports, 'message')}" if many else ""),
@@ -330,19 +316,12 @@ def _costs(target: Target, costs: Costs, size: str) -> Table:
 
 
 def _about(target: Target, found: Facts, nbytes: int) -> Table:
-    table = plain_table()
-    table.show_header = False
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
-    for label, said in (*proof_rows(found), *lane_rows(target, nbytes)):
-        table.add_row(label, said)
-    label = "idea"
+    rows, label = [*proof_rows(found), *lane_rows(target, nbytes)], "idea"
     for line in inspect.cleandoc(target.algorithm.doc).splitlines():
         head, colon, rest = line.partition(": ")
         if colon and head in LINES:
-            table.add_row(head, escape(rest))
+            rows.append((head, rest))
         elif line:
-            table.add_row(label, escape(line))
+            rows.append((label, line))
             label = ""
-    table.add_row("written in", escape(target.source))
-    return table
+    return labelled([*rows, ("written in", target.source)])

@@ -16,6 +16,7 @@ from rich.table import Table
 from ...base.config import Config
 from ...base.errors import ArgumentError
 from ...base.link import Link
+from ...base.python import no_collections
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Hosts
 from ...schedule.simulate import (
@@ -27,7 +28,8 @@ from ...schedule.simulate import (
     known_costs,
     like_this_host,
     network,
-    prices,
+    price,
+    ready,
     whole_call,
     without_own,
 )
@@ -82,8 +84,9 @@ def simulate(
             raise ArgumentError(f"--network {_MEASURED} says what is inside a host: leave out --inside")
         on, hardware = "two-levels", like_this_host(costs, length, hardware)
     hardware = replace(hardware, inside=_inside(inside, hardware.inside))
-    make = partial(_network, on, places, hardware, tuple(slow_link or ()))
-    where = make()
+    where = network(on, places, hardware)
+    for text in slow_link or ():
+        where = where.slow(text)
     late = dict(_late(text, places.ranks) for text in late_rank or ())
     config = config.replace(link=hardware.between)
     every = list(candidates(collective, places, length, root, config))
@@ -93,8 +96,10 @@ def simulate(
     if costs and where.one_host:
         wanted = [some._replace(make=partial(without_own, some.make)) for some in wanted]
     found: list[Price] = []
-    with progress(f"simulate, {plural(places.ranks, 'rank')}", sum(not some.why_not for some in wanted)) as show:
-        for one in prices(wanted, make, length, late=late, segment_bytes=config.segment_bytes):
+    able = [some for some in wanted if not some.why_not]
+    with progress(f"simulate, {plural(places.ranks, 'rank')}", len(able)) as show, no_collections():
+        for some in able:
+            one = price(ready(some, where), where, length, late=late, segment_bytes=config.segment_bytes)
             found.append(whole_call(one, length, costs) if costs and where.one_host else one)
             show(len(found), one.name)
     about = {some.name: some for some in wanted}
@@ -108,23 +113,16 @@ def simulate(
     title = f"{plural(places.ranks, 'rank')} on {plural(len(places.members), 'host')} ({places.text})"
     out.print(f"[bold]{collective}[/] · {escape(title)}{size} · {escape(where.name)}", soft_wrap=True)
     out.print(f"{_links(hardware, where, places)}\n", soft_wrap=True)
-    able = [one for one in found if not about[one.name].priced_only]
-    if able:
-        out.print(_table(able))
-        by = f' (algorithm="{about[able[0].name].algorithm}")' if places.spans else ""
-        out.print(f"\n{_short(able[0].name, collective)}{by}: {_sum(able[0])}", soft_wrap=True)
-    if len(able) < len(found):
-        out.print(f"{chr(10) * bool(able)}priced only: a call cannot choose these over hosts")
-        out.print(_table(found[len(able) :]))
+    chosen = [one for one in found if not about[one.name].priced_only]
+    if chosen:
+        out.print(_table(chosen))
+        by = f' (algorithm="{about[chosen[0].name].algorithm}")' if places.spans else ""
+        out.print(f"\n{_short(chosen[0].name, collective)}{by}: {_sum(chosen[0])}", soft_wrap=True)
+    if len(chosen) < len(found):
+        out.print(f"{chr(10) * bool(chosen)}priced only: a call cannot choose these over hosts")
+        out.print(_table(found[len(chosen) :]))
     for some in left_out:
         out.print(f"[dim]{_short(some.name, collective)}: {some.why_not}[/]", soft_wrap=True)
-
-
-def _network(on: str, hosts: Hosts, hardware: Hardware, slow: Sequence[str]) -> Network:
-    made = network(on, hosts, hardware)
-    for text in slow:
-        made = made.slow(text)
-    return made
 
 
 def _links(hardware: Hardware, where: Network, hosts: Hosts) -> str:

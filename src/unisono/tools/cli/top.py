@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import select
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,120 +21,13 @@ from ...base.errors import ArgumentError
 from ...base.units import format_bytes, format_seconds, ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import parent
-from ...observe.live.jobs import attached, find_jobs, stack_of, the_job
+from ...observe.live.jobs import attached, find_jobs, the_job
 from ...observe.live.snapshot import Culprit, Snapshot, headlines, rates, snapshot
 from .shared.printing import console, plain_table
 
-_UP, _DOWN, _ENTER = "up", "down", "enter"
-_NAMES = {
-    "\x1b[A": _UP,
-    "\x1bOA": _UP,
-    "\x1b[B": _DOWN,
-    "\x1bOB": _DOWN,
-    "\r": _ENTER,
-    "\n": _ENTER,
-    "k": _UP,
-    "j": _DOWN,
-}
-_QUIT = {"q", "Q", "\x03", "\x04"}
-_KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
-_HELP = "a rank's number, or the arrow keys: its Python stack; Enter: once more; Esc: hide it; q: leave"
-
-
-class RankChoice:
-    """The rank whose stack is shown. Keys choose it: its number, digit by digit, or up and down. None: no stack."""
-
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
-        self._typed = ""
-        self.rank: int | None = None
-
-    def press(self, key: str) -> None:
-        """Take in a key. A digit extends the number before it, if there is such a rank."""
-        if key in (_UP, _DOWN):
-            step = 1 if key == _DOWN else -1
-            first = 0 if key == _DOWN else self._ranks - 1
-            self.rank, self._typed = first if self.rank is None else (self.rank + step) % self._ranks, ""
-        elif key.isdecimal():
-            longer = self._typed + key
-            self._typed = longer if int(longer) < self._ranks else key
-            if int(self._typed) < self._ranks:
-                self.rank = int(self._typed)
-        elif key == _ENTER:
-            self._typed = ""
-        else:
-            self.rank, self._typed = None, ""
-
-
-def keys_in(data: str) -> list[str]:
-    """The keys in the bytes that a terminal has sent."""
-    return [_NAMES.get(key, key) for key in _KEY.findall(data)]
-
-
-def watch(
-    ranks: int,
-    picture: Callable[[], RenderableType],
-    stack: Callable[[int], Sequence[str]],
-    all_gone: Callable[[], bool],
-    every: float,
-) -> None:
-    """Show a new picture every `every` seconds until q is pressed, or all ranks are gone. Then the last picture stays.
-
-    stack: gives the stack of a rank, in lines.
-    """
-    choice, lines = RankChoice(ranks), list[str]()
-    shown = picture()
-    with _terminal() as key, Live(shown, auto_refresh=False, screen=True) as live:
-        while not all_gone():
-            live.update(Group(shown, Text(_HELP, "dim"), *map(Text, lines)), refresh=True)
-            data = key(every)
-            if data is None:  # no key within the time, or the window has another size
-                shown = picture()
-                continue
-            for pressed in keys_in(data):
-                if pressed in _QUIT:
-                    return
-                choice.press(pressed)
-            lines = [] if choice.rank is None else ["", f"rank {choice.rank}:", *stack(choice.rank)]
-    live.console.print(shown)
-    live.console.print("all ranks have ended")
-
-
-@contextmanager
-def _terminal() -> Iterator[Callable[[float], str | None]]:
-    """A function that waits for keys, for a number of seconds; None: no key came, or the window has changed."""
-    import termios
-    import tty
-
-    fd = sys.stdin.fileno()
-    usual = termios.tcgetattr(fd)
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    handler = signal.signal(signal.SIGWINCH, lambda *_: None)
-
-    def key(seconds: float) -> str | None:
-        ready, _, _ = select.select([fd, woken], [], [], seconds)
-        if woken in ready:
-            os.read(woken, 64)
-        if fd not in ready:
-            return None
-        return os.read(fd, 64).decode(errors="replace") or "\x04"  # the terminal has gone
-
-    try:
-        tty.setcbreak(fd)
-        yield key
-    finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, usual)
-        signal.signal(signal.SIGWINCH, handler)
-        signal.set_wakeup_fd(before)
-        os.close(woken)
-        os.close(wake)
-
-
 _PATIENCE_NS = 200_000_000
 """How long ranks may wait before `top` shows for which rank. All calls wait a little."""
-_FIRST_S = 0.25
+_FIRST_S, _EVERY_S = 0.25, 1.0
 _PROGRAM = 40
 """The most characters that are shown of a program on a command line."""
 _FORK_SERVER = "unisono.ranks.launch.fork_server"
@@ -147,32 +37,49 @@ def top(
     pid: Annotated[int | None, typer.Argument(help="A process of the job; without it, the only job there is.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Print what is seen now, and leave.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON; with --once, one object, otherwise lines.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 1.0,
 ) -> None:
     """Show what the ranks of a running job do: which compute, which wait in which call for which ranks, and how fast.
 
     The job needs no code for it and is not slowed: the command reads its shared memory. Only the user who runs the job
-    can look. On a terminal, the number of a rank, or the arrow keys, show its Python stack, and q leaves.
+    can look. On a terminal it looks again and again, until Ctrl-C; `unisono doctor` shows Python stacks.
     """
-    if every <= 0:
-        raise ArgumentError(f"--every {every:g}: give a number of seconds above 0")
     if pid is None and len(find_jobs()) > 1 and not as_json:
         _list_jobs()
         return
     with attached(the_job(pid)) as arena:
-        before = snapshot(arena, _PATIENCE_NS)
-        time.sleep(min(every, _FIRST_S))
-        after = snapshot(arena, _PATIENCE_NS)
+        looks = _looks(arena)
         if as_json:
-            print(json.dumps(frame(before, after)), flush=True)
-            while not once and not _all_gone(after):
-                time.sleep(every)
-                before, after = after, snapshot(arena, _PATIENCE_NS)
-                print(json.dumps(frame(before, after)), flush=True)
+            for look in looks:
+                print(json.dumps(frame(*look)), flush=True)
+                if once:
+                    return
         elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            console().print(_picture(before, after))
+            console().print(_picture(*next(looks)))
         else:
-            _watch(arena, before, every)
+            _watch(looks)
+
+
+def _looks(arena: Arena) -> Iterator[tuple[Snapshot, Snapshot]]:
+    """Each look, with the one before it, until all ranks have ended."""
+    before = snapshot(arena, _PATIENCE_NS)
+    time.sleep(_FIRST_S)
+    after = snapshot(arena, _PATIENCE_NS)
+    yield before, after
+    while not all(rank.gone for rank in after.ranks):
+        time.sleep(_EVERY_S)
+        before, after = after, snapshot(arena, _PATIENCE_NS)
+        yield before, after
+
+
+def _watch(looks: Iterator[tuple[Snapshot, Snapshot]]) -> None:
+    """Show each look until Ctrl-C, or the end of all ranks. Then the last picture stays."""
+    with suppress(KeyboardInterrupt):
+        with Live(screen=True) as live:
+            for look in looks:
+                picture = _picture(*look)
+                live.update(picture, refresh=True)
+        live.console.print(picture)
+        live.console.print("all ranks have ended")
 
 
 def frame(before: Snapshot, after: Snapshot) -> dict[str, Any]:
@@ -204,9 +111,7 @@ def frame(before: Snapshot, after: Snapshot) -> dict[str, Any]:
 
 
 def _list_jobs() -> None:
-    table = plain_table()
-    for name in ("process", "ranks", "command"):
-        table.add_column(name)
+    table = plain_table("process", "ranks", "command")
     for job in find_jobs():
         try:
             with attached(job) as arena:
@@ -240,10 +145,6 @@ def _shortened(words: Sequence[str]) -> str:
 
 def _ago(seen: Snapshot, then_ns: int) -> float:
     return round(max(0, seen.at_ns - then_ns) / 1e9, 6) if then_ns else 0.0
-
-
-def _all_gone(seen: Snapshot) -> bool:
-    return all(rank.gone for rank in seen.ranks)
 
 
 def _sentence(seen: Snapshot, culprit: Culprit) -> str:
@@ -282,14 +183,3 @@ def _does(after: Snapshot, rank: int) -> str:
     for_whom = ranks_text(wait.missing, 4)
     where = f"call #{seen.inside.number} of group {seen.inside.group!r}" if seen.inside else wait.call
     return f"waits for {for_whom} in {where}"
-
-
-def _watch(arena: Arena, first: Snapshot, every: float) -> None:
-    """Show pictures of a job, until q is pressed or the job has ended."""
-    looks = [first, first]
-
-    def picture() -> RenderableType:
-        looks[:] = [looks[1], snapshot(arena, _PATIENCE_NS)]
-        return _picture(*looks)
-
-    watch(arena.size, picture, lambda rank: stack_of(arena, rank).frames, lambda: _all_gone(looks[1]), every)

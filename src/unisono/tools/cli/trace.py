@@ -116,18 +116,6 @@ def _tables(found: TraceReport) -> Iterator[Table | Text]:
         ["rank", "calls", "waited", "mostly at"],
         [[str(late.rank), str(late.calls), _time(late.waited_ns), _short(late.line)] for late in found.late],
     )
-    if found.series:
-        yield _table(
-            "calls that could be one (all_reduce_coalesced, flatten_)",
-            ["call", "times", "calls", "bytes", "took", "line"],
-            [
-                [
-                    series.collective, str(series.times), str(series.calls), format_bytes(series.nbytes),
-                    _time(series.took_ns), _short(series.line),
-                ]
-                for series in found.series
-            ],
-        )  # fmt: skip
     yield _table(
         "time in calls",
         ["rank", "from first to last call", "in calls", "share", "of which in the background"],

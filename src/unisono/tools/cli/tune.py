@@ -23,8 +23,7 @@ from ...schedule.algorithms import CATALOGUE
 from ...schedule.choose import is_oversubscribed, one_shot_limit, one_shot_product
 from ...schedule.choose.lane_limits import MOST
 from ...schedule.simulate import Timed, calibrate, trusted
-from ..machine.checks import check_load
-from ..machine.probes import look_at_load
+from ..machine.checks import check_load, look_at_load
 from .shared.printing import compile_first, console, date, plain_table, processors, progress
 from .shared.timed_calls import Trial, measure, quietest
 
@@ -214,9 +213,7 @@ def tune(
     out.print(f"{processor()}, {processors()} processors · unisono {unisono.__version__} · {today}\n")
     if busy.level != "ok":
         out.print(f"[bold]Measured while {busy.says}.[/]\n", soft_wrap=True)
-    table = plain_table()
-    for column in ("setting", "default", "measured", "what it is"):
-        table.add_column(column)
+    table = plain_table("setting", "default", "measured", "what it is")
     for name, setting in SETTINGS.items():
         if name in found:
             figures = (format_bytes(getattr(config, name)) for config in (default, default.replace(**found)))

@@ -25,22 +25,16 @@ from ...engine.kernels import unit
 from ...engine.machine_code import writable_folder
 from ...engine.process.alive import read_word
 from ...hosts.addresses import interfaces, own_address
-from .probes import Load, look_at_load
 
-_BUSY = 0.25
-"""The least number of processors used by other programs to report."""
+_LOOK_S, _BUSY = 0.4, 0.25
+"""How long to look at the load, and the least number of processors used by other programs to report."""
 _MUCH_STOLEN = 0.02
 _LITTLE, _MUCH = 64 << 20, 1 << 30
 """Free bytes for each rank: below _LITTLE staging areas may not fit, and from _MUCH on they surely do."""
 _FEW_FILES, _MANY_FILES = 64, 1024
 _RANKS, _MUCH_RESIDUAL = 2, 0.3
 """The number of ranks in calls of `unisono tune`, and the least distance of calls from their prices to report."""
-_HUGE_PAGES, _WORTH = "/sys/kernel/mm/transparent_hugepage/shmem_enabled", 0.03
 _NEWER = "run on Linux 5.3 or later, in a container whose filter for system calls allows it"
-_ANSWERS = {
-    "": "groups that programs ask of Gloo are Gloo's (UNISONO_AS is not set)",
-    "gloo": "UNISONO_AS=gloo: groups for CPU tensors that programs ask of Gloo are unisono's",
-}
 _CAP_SYS_PTRACE, _NOBODY = 19, 3  # of linux/capability.h; Yama's scope in which no right helps
 
 
@@ -71,6 +65,39 @@ def judge(topic: str, says: str, good: bool, reason: str, change: str, *, broken
     return Finding("problem" if broken else "advice", topic, says, reason, change)
 
 
+class Load(NamedTuple):
+    """The use of the processors by other programs, while this process is quiet for a moment.
+
+    busy: the number of processors, on average.
+    stolen: the share of all time that a hypervisor took.
+    busiest: name and number of the process that used most; "" if there is none.
+    """
+
+    busy: float
+    stolen: float
+    busiest: str
+
+
+def look_at_load() -> Load:
+    """Look at the load for a moment."""
+    before, shares = _used(), psutil.cpu_times_percent(_LOOK_S)
+    used_s = {one: took_s - before.get(one, took_s) for one, took_s in _used().items()}
+    busy = max(0.0, 100 - shares.idle - shares.iowait - shares.steal) / 100
+    most = max(used_s, key=used_s.__getitem__, default="")
+    return Load(busy * (os.cpu_count() or 1), shares.steal / 100, most if used_s.get(most) else "")
+
+
+def _used() -> dict[str, float]:
+    """Name and number of each other process -> the processor seconds that it has used."""
+    used = {}
+    for one in psutil.process_iter():
+        with suppress(psutil.Error):
+            times = one.cpu_times()
+            used[f"{one.name()}, {one.pid}"] = times.user + times.system
+    used.pop(f"{psutil.Process().name()}, {os.getpid()}", None)
+    return used
+
+
 class Seen(NamedTuple):
     """A machine, and this process on it.
 
@@ -78,7 +105,6 @@ class Seen(NamedTuple):
     address_space, files: the limits, or infinity.
     no_memfd, no_pidfd: why the system has none for this process, or "".
     crosses, may_read: would ranks read each other's memory, and may they?
-    huge_gain: the share of their time that copies save on huge pages.
     address, outside: from which address this host sends to `master`, and to other hosts; "": there is no route.
     interface: the interface with `address`.
     """
@@ -101,10 +127,7 @@ class Seen(NamedTuple):
     may_read: bool
     ptrace_scope: int
     filtered: bool
-    huge_pages: str
-    huge_gain: float
     threads: str
-    answers_to: str
     tuned: TuningResults | None
     master: str
     address: str
@@ -143,10 +166,7 @@ def look() -> Seen:
         may_read=_reads_itself() and (scope == 0 or (capable > 0 and scope < _NOBODY)),
         ptrace_scope=scope,
         filtered=status.get("Seccomp") == "2",
-        huge_pages=next((word[1:-1] for word in _text(_HUGE_PAGES).split() if word[0] == "["), "not known"),
-        huge_gain=0.0,
         threads=os.environ.get("OMP_NUM_THREADS", ""),
-        answers_to=os.environ.get("UNISONO_AS", ""),
         tuned=measured(),
         master=master,
         address=address,
@@ -272,27 +292,11 @@ def surroundings(seen: Seen, ranks: int) -> list[Finding]:
             f"{allow}; or make tensors with unisono.empty, which need no copy",
         ),
         judge(
-            "huge pages",
-            f"for shared memory: {seen.huge_pages}",
-            seen.huge_pages in ("always", "within_size", "force") or seen.huge_gain < _WORTH,
-            "a processor looks up an address for every 4 KiB that it copies between ranks, not for every 2 MiB;"
-            f" on huge pages copies take {seen.huge_gain:.0%} less time, as measured just now",
-            f"as root: echo within_size > {_HUGE_PAGES}",
-        ),
-        judge(
             "threads",
             many if threads else "OMP_NUM_THREADS is not set: torchrun and unisono run choose it",
             threads * ranks <= max(usable, ranks),
             "threads of one rank displace others, and all wait for the last",
             f"OMP_NUM_THREADS={max(1, usable // ranks)}",
-        ),
-        judge(
-            "gloo",
-            _ANSWERS.get(seen.answers_to, f"UNISONO_AS={seen.answers_to}"),
-            seen.answers_to in _ANSWERS,
-            'there is no other name than "gloo"',
-            "UNISONO_AS=gloo, or unset it",
-            broken=True,
         ),
         check_tuned(seen.tuned),
         check_address(seen.master, seen.address, seen.outside, seen.interface),

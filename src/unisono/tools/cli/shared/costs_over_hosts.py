@@ -96,10 +96,10 @@ def find_call(
     return OverHosts(form.make(collective, hosts, root), rails or usual, why, config.link, only)
 
 
-def prove_call(call: HierarchicalTable, whole: bool = False) -> tuple[Facts, tuple[Proof, ...]]:
-    """The proof of a call, and the proofs of its parts if it was proved by parts. whole: prove the whole table."""
+def prove_call(call: HierarchicalTable) -> tuple[Facts, tuple[Proof, ...]]:
+    """The proof of a call, and the proofs of its parts if it was proved by parts."""
     begin = time.perf_counter()
-    if whole or call.hosts.ranks <= MOST_EXACT:
+    if call.hosts.ranks <= MOST_EXACT:
         return Facts(None, prove(call.schedule()), time.perf_counter() - begin), ()
     proof, parts = prove_by_parts(call)
     return Facts(None, proof, time.perf_counter() - begin), parts
@@ -116,9 +116,7 @@ def level_costs(
         exact = share(fraction, n if by_host else hosts.ranks)
         return exact if exact == "0" else f"{exact} = {format_bytes(fraction * parse_bytes(size), size)}"
 
-    table = plain_table()
-    for column in ("", "inside a host", "between hosts", "lower bound"):
-        table.add_column(column)
+    table = plain_table("", "inside a host", "between hosts", "lower bound")
     table.add_row("rounds", f"{found.inside}", f"{found.between}", f"{bounds.rounds}")
     if collective != "barrier":
         sides = (("leaves", found.leaves, bounds.leaves), ("enters", found.enters, bounds.enters))

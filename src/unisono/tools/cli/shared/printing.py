@@ -7,11 +7,12 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -26,9 +27,20 @@ def console() -> Console:
     return Console(highlight=False, width=None if known else 80)
 
 
-def plain_table() -> Table:
+def plain_table(*columns: str) -> Table:
     """A table without lines."""
-    return Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    return Table(*columns, box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+
+
+def labelled(rows: Iterable[tuple[str, str]]) -> Table:
+    """A table of labels and texts."""
+    table = plain_table()
+    table.show_header = False
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
 
 
 def paint(grid: str) -> Text:

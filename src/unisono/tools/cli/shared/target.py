@@ -198,11 +198,8 @@ class Facts:
     note: str = ""
 
 
-def facts(target: Target, whole: bool = False) -> Facts:
-    """Count and prove an algorithm in the way that suits the number of ranks.
-
-    whole: make the whole table and prove it exactly, however long it takes. Raises AlgorithmError for a wrong table.
-    """
+def facts(target: Target) -> Facts:
+    """Count an algorithm, and prove it in the way that suits the number of ranks. Raises AlgorithmError."""
     algorithm, ranks = target.algorithm, target.ranks
     target.check()
     begin = time.perf_counter()
@@ -210,9 +207,9 @@ def facts(target: Target, whole: bool = False) -> Facts:
     def known(schedule: Schedule, proof: Proof | None, note: str = "") -> Facts:
         return Facts(_counted(schedule), proof, time.perf_counter() - begin, note)
 
-    if whole or ranks <= MOST_EXACT:
+    if ranks <= MOST_EXACT:
         return known(target.schedule, prove(target.schedule))
-    ask = f"--ranks {MOST_EXACT} or --whole"
+    ask = f"--ranks {MOST_EXACT}"
     one = algorithm.symmetric(ranks)
     if one is not None:
         return known(one, prove_symmetric(one))

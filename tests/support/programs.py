@@ -1,0 +1,48 @@
+"""Programs in processes of their own, as launchers start them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+Python = Callable[..., "subprocess.Popen[str]"]
+
+
+@contextmanager
+def processes() -> Iterator[Python]:
+    """start("-c", text, RANK=0): Python with these words and variables, and with pipes. All are killed in the end."""
+    with ExitStack() as ended:
+
+        def start(*words: object, **variables: object) -> subprocess.Popen[str]:
+            given, pipe = {name: str(value) for name, value in variables.items()}, subprocess.PIPE
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", **given}
+            command = [sys.executable, *map(str, words)]
+            process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+            ended.callback(process.communicate)
+            ended.callback(process.kill)
+            return process
+
+        yield start
+
+
+def place(rank: int, size: int, port: int) -> dict[str, object]:
+    """What a launcher tells a rank."""
+    return {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+
+def torchrun(ranks: int, script: Path, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script by torchrun. The launcher is asked to end after 100 s: it then ends its workers, too."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(script)]
+    environment, pipe = {**os.environ, "OMP_NUM_THREADS": "1", **variables}, subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, *command, *map(str, words)], env=environment, stdout=pipe, stderr=pipe, text=True
+    ) as launcher:
+        try:
+            out, err = launcher.communicate(timeout=100)
+        finally:
+            launcher.terminate()
+    return subprocess.CompletedProcess(command, launcher.returncode, out, err)
