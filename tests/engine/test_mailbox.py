@@ -13,15 +13,15 @@ import torch
 from tests.support.each import each
 from tests.support.mailboxes import RING, Boxes, receive, run, send, values
 from unisono.base.errors import InternalError, MessageMismatch
-from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, requests
+from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, requests
 from unisono.engine.tensors import DTYPE_CODES
 
 
-def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> bool:
+def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> int:
     return box.send_at_once(tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes, tensor.shape, to, tag)
 
 
-def received_at_once(box: Mailbox, tensor: torch.Tensor, source: int, tag: int) -> bool:
+def received_at_once(box: Mailbox, tensor: torch.Tensor, source: int, tag: int) -> int:
     return box.receive_at_once(tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes, source, tag, 1)
 
 
@@ -253,14 +253,19 @@ def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes],
         count, at_once = draw.choice([1, 1, 10, 700, 2000]), draw.random() < 0.5
         if kind == 0:
             tensor = values(count, k)
-            if not (at_once and sent_at_once(made[me], tensor, peer, tag)):
+            if not (at_once and (taken := sent_at_once(made[me], tensor, peer, tag))):
                 send(made[me], tensor, peer, tag)
+            elif taken == 2:
+                made[me].adopt(Send(tensor, peer, tag))
             sent[me, peer, tag].append(k)
         elif kind == 1:
             target = torch.full((count,), -1)
             request = Receive(target, peer, tag)
-            if at_once and received_at_once(made[me], target, peer, tag):
-                request.done = True
+            if at_once and (taken := received_at_once(made[me], target, peer, tag)):
+                if taken == 1:
+                    request.done = True
+                else:
+                    made[me].adopt(request)
             else:
                 assert (target == -1).all()
                 request = receive(made[me], None, peer, tag)
@@ -296,15 +301,63 @@ def test_a_short_message_moves_at_once_or_not_at_all(boxes: Callable[[int], Boxe
     assert (target == -1).all()
     run(b)
     assert torch.equal(early.tensor, values(50, 2))
-    assert not sent_at_once(a, values(RING), 1, 3), "there is no room for so much"
+    filling = values(RING // 16)
+    assert sent_at_once(a, filling, 1, 3)
+    assert not sent_at_once(a, filling, 1, 3), "there is no room for so much"
+    assert not sent_at_once(a, values(RING), 1, 3), "half of the ring is full"
+    assert received_at_once(b, torch.empty_like(filling), 0, 3)
     assert sent_at_once(a, sent.view(5, 1, 10), 1, 3)
     assert received_at_once(b, target, 0, 3)
     assert torch.equal(target, sent)
     send(a, values(RING), 1, 3)
     assert not sent_at_once(a, sent, 1, 3), "another one waits for room"
-    assert not received_at_once(b, torch.empty(RING, dtype=torch.int64), 0, 3), "a part is there"
     run(a, b)
     assert b.unexpected_tags(0) == [3]
+
+
+@pytest.mark.parametrize("boxes", ["near"], indirect=True)
+def test_a_long_message_is_begun_at_once_and_its_receive_gets_the_rest(boxes: Callable[[int], Boxes]) -> None:
+    a, b = boxes(2)
+    meet = send(a, values(1), 1)
+    run(a, b)
+    assert torch.equal(receive(b, None, 0).tensor, meet.tensor)
+    sent = [values(3 * RING, k) for k in range(3)]
+    first = Send(sent[0], 1, 3)
+    assert sent_at_once(a, sent[0], 1, 3) == 2
+    a.adopt(first)
+    a.submit(first)  # once is enough
+    for tensor in sent[1:]:
+        assert not sent_at_once(a, tensor, 1, 3), "another one waits for room"
+        send(a, tensor, 1, 3)
+    target = Receive(torch.empty(3 * RING, dtype=sent[0].dtype), 0, 3)
+    assert received_at_once(b, target.tensor, 0, 3) == 2
+    b.adopt(target)
+    assert not received_at_once(b, torch.empty_like(sent[0]), 0, 3), "the next one has not come"
+    dropped = Receive(torch.empty_like(sent[0]), 0, 3)
+    b.submit(dropped)
+    run(a, b)
+    assert target.done
+    assert torch.equal(target.tensor, sent[0])
+    assert torch.equal(dropped.tensor, sent[1])
+    assert torch.equal(receive(b, None, 0, 3).tensor, sent[2])
+
+
+@pytest.mark.parametrize("boxes", ["near"], indirect=True)
+def test_a_receive_of_a_begun_message_can_be_cancelled(boxes: Callable[[int], Boxes]) -> None:
+    """The message waits for the next receive, with the bytes that have come."""
+    a, b = boxes(2)
+    send(a, values(1), 1)
+    run(a, b)
+    receive(b, None, 0)
+    send(a, values(2 * RING, 1), 1)
+    target = Receive(torch.empty(2 * RING, dtype=values(1).dtype), 0, 0)
+    assert received_at_once(b, target.tensor, 0, 0) == 2
+    b.adopt(target)
+    b.cancel(target)
+    target.tensor.fill_(-1)
+    run(a, b)
+    assert torch.equal(receive(b, None, 0).tensor, values(2 * RING, 1))
+    assert (target.tensor == -1).all()
 
 
 @pytest.mark.parametrize("boxes", ["near"], indirect=True)

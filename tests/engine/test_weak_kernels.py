@@ -118,6 +118,23 @@ def receives_whole(memory: Memory, others: dict[str, Any]) -> bool:
     return memory.read(TARGET) == 7 if done else arrived == 0
 
 
+def send_pieces(memory: Memory, others: dict[str, Any]) -> None:
+    """Publish the words of a frame one by one."""
+    cursor = set_cursor(memory, 0)
+    memory.write(cursor + 8 * (CursorWord.HEADER + HeaderWord.NBYTES), 16)
+    for k in range(2):
+        memory.write(DATA + 8 * k, 7 + k)
+    assert as_python(ring.write, memory, {"PIECE_BYTES": 8, **others})(cursor, DATA) == 1
+
+
+def receives_pieces(memory: Memory, others: dict[str, Any]) -> bool:
+    """Take the words that are there, the second one perhaps after a second look."""
+    cursor = set_cursor(memory, 1)
+    taken = as_python(ring.read_whole, memory, others)(cursor, TARGET, 0, 0, 16)
+    done = memory.read(cursor + 8 * CursorWord.DONE) if taken == 2 else 16 * taken
+    return all(memory.read(TARGET + 8 * k) == 7 + k for k in range(done // 8))
+
+
 def leave(memory: Memory, others: dict[str, Any]) -> None:
     """Give the call up, then overwrite the tensor that peers may still read."""
     memory.release(NUMBER, 1)
@@ -143,6 +160,7 @@ KERNEL_SCENES: dict[str, tuple[Callable[[Memory], object], Callable[..., object]
     "mail": (nothing, offer, accepts),
     "ring": (nothing, send, receives),
     "whole frame": (nothing, send_whole, receives_whole),
+    "pieces": (nothing, send_pieces, receives_pieces),
     "a rank that leaves": (sign, leave, sees_leaver),
 }
 KERNEL_MUTANTS = [
@@ -152,6 +170,7 @@ KERNEL_MUTANTS = [
     ("mail", {"store_release": "write"}, {}), ("mail", {}, {"load_acquire": "read"}),
     ("ring", {"store_release": "write"}, {}), ("ring", {}, {"load_acquire": "read"}),
     ("whole frame", {"store_release": "write"}, {}), ("whole frame", {}, {"load_acquire": "read"}),
+    ("pieces", {"store_release": "write"}, {}), ("pieces", {}, {"load_acquire": "read"}),
     ("a rank that leaves", {}, {"acquire_fence": "order_nothing"}),
 ]  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,14 +45,14 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and tensor.is_cpu and not tensor.is_conj() and not tensor.is_neg()
 
 
-_is_nested: Any = torch.Tensor.is_nested.__get__  # type: ignore[attr-defined]
+_is_nested = attrgetter("is_nested")
 
 
 def have_strides(values: Iterable[Any]) -> bool:
     """Are these tensors, none of them nested? Only then torch's check of known lists does not end the process."""
     try:
-        return True not in map(_is_nested, values)
-    except TypeError:
+        return not any(map(_is_nested, values))
+    except AttributeError:
         return False
 
 

@@ -15,10 +15,11 @@ from tests.support.values import values
 from tests.support.waiting import once_waiting, until
 from unisono import p2p
 from unisono.calls.p2p.progress_engine import ProgressEngine, progress_engine
+from unisono.engine.mailbox import Mailbox
 from unisono.engine.mailbox.poller import Poller
 
 SIZES = (1, 3, 100, 5000, 16_384, 16_385, 40_000, 300_000)
-"""Floats: the longest that come as a whole have 64 KiB."""
+"""Floats: an `irecv` of up to 64 KiB is posted later; the longest are longer than a ring."""
 
 
 def meet() -> None:
@@ -92,6 +93,26 @@ def test_threads_that_exchange_messages_of_many_sizes(seed: int) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.ranks(2)
+def test_a_long_message_begins_on_the_short_way_and_ends_on_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message of more bytes than are moved in one call."""
+    me, adopted, adopt = unisono.get_rank(), [], Mailbox.adopt
+    sent, target = values(3_000_000, 5), torch.zeros(3_000_000)
+    meet()
+    mailbox = progress_engine(unisono.init()).mailbox
+    with monkeypatch.context() as patch:
+        patch.setattr(Mailbox, "adopt", lambda self, request: (adopted.append(request), adopt(self, request)))
+        if me == 0:
+            p2p.send(sent, 1, tag=2)
+        else:
+            until(mailbox.poller.poll)
+            assert p2p.recv(target, 0, tag=2) == 0
+            assert torch.equal(target, sent)
+    assert len(adopted) == 1
+    p2p.sendrecv(values(3, me), 1 - me, target := torch.zeros(3), 1 - me)
+    assert torch.equal(target, values(3, 1 - me))
 
 
 @pytest.mark.ranks(2)

@@ -76,6 +76,7 @@ class ListLayout:
     fits: tells whether other tensors have this layout.
     tracked: does any of the tensors require grad?
     apart: the latest addresses that were found to share no memory.
+    table: the same addresses, for the kernel; never written again, as a call in the background may still read it.
     steps: (call, timeout) -> the first pass's request, and an action for each pass.
     """
 
@@ -85,7 +86,8 @@ class ListLayout:
     nbytes: Table
     fits: Callable[..., bool]
     tracked: bool
-    apart: bytes = b""
+    apart: tuple[int, ...] = ()
+    table: array[int] = field(default_factory=lambda: array("q"))
     steps: dict[Any, tuple[Request, list[Action]]] = field(default_factory=dict)
 
     def keep(self, asked: object, steps: tuple[Request, list[Action]]) -> None:
@@ -214,16 +216,17 @@ def make(
         timeout_s = None if timeout_s is None else seconds(timeout_s)
         kind = (call.collective, call.gets, len(call.parts))
         layout = known_layout(group, kind, tensors)
-        addresses = None if layout is None else array("q", map(_data_ptr, tensors))
-        if layout is None or addresses is None or addresses.tobytes() != layout.apart:
+        addresses = None if layout is None else tuple(map(_data_ptr, tensors))
+        if layout is None or addresses is None or addresses != layout.apart:
             if layout is None or addresses is None or 0 in addresses:
                 _check(group, call, tensors)
                 layout = make_layout(group, kind, tensors, len(call.parts))
-                addresses = array("q", map(_data_ptr, tensors))
-            if both := _overlap(group, call, layout, np.array(addresses)):
+                addresses = tuple(map(_data_ptr, tensors))
+            if both := _overlap(group, call, layout, np.array(addresses, np.int64)):
                 first, second = map(call.argument, both)
                 raise ArgumentError(f"{first} and {second} share memory: each needs its own")
-            layout.apart = addresses.tobytes()
+            layout.apart, layout.table = addresses, array("q", addresses)
+        table = layout.table
         op = None if call.op is None else resolve(call.op)
         factor = op.factor if isinstance(op, PremulSum) else None
         steps = layout.steps.get((what, timeout_s))
@@ -238,7 +241,7 @@ def make(
     marked = needed_by_autograd(written) if held else []
 
     def action(where: str | None) -> Sequence[torch.Tensor]:
-        _carry(call, layout, tensors, addresses, factor, lambda k: actions[k](where))
+        _carry(call, layout, tensors, table, factor, lambda k: actions[k](where))
         mark_written(marked)
         return written
 
@@ -294,8 +297,10 @@ def _carry(
 ) -> None:
     """Pack, run and unpack each pass in turn. table: the addresses of the tensors. factor: of `premul_sum`."""
     copies = {k: make_plain(tensors[k]).detach() for k in layout.scattered}
-    for k, copy in copies.items():
-        table[k] = copy.data_ptr()
+    if copies:
+        table = array("q", table)
+        for k, copy in copies.items():
+            table[k] = copy.data_ptr()
     parts, _ = table.buffer_info()
     addresses = parts, parts + 8 * len(call.parts)
     move = kernel("pack.move")

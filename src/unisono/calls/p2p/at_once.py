@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...engine.mailbox import Mailbox, Receive
+from ...engine.mailbox import Mailbox, Receive, Send
 from ...engine.process.nested import check_nested, holds
 from ...engine.tensors import DTYPE_CODES, mark_written, needed_by_autograd, use_count
 from ...ranks.group import current
@@ -19,6 +19,8 @@ _CODES = {dtype: code for dtype, code in DTYPE_CODES.items() if not (dtype.is_co
 _TAGS = 1 << 63
 _SOON_S = 0.001
 """How long a receive waits: after that, the long way costs little more."""
+
+_BEGUN = 2
 
 _Message = tuple[int, int, int]
 """The address of a tensor, the code of its dtype, its bytes."""
@@ -40,38 +42,51 @@ def usual(tensor: Any, peer: Any, group: Any, tag: Any) -> tuple[Group, Mailbox,
 
 
 def comes_whole(mailbox: Mailbox, message: _Message) -> bool:
-    """Does all of a message come at once? Otherwise the long way takes its first part while the rest comes."""
+    """Does all of a message come at once? Otherwise an `irecv` is posted now, to take its first part."""
     return message[2] <= mailbox.most_at_once
 
 
 @holds("mailbox")
-def sent_at_once(tensor: Any, dst: Any, group: Any, tag: Any) -> bool:
-    """Send a tensor, if all of it fits into the ring to its receiver, and no other message waits for room."""
+def sent_at_once(tensor: Any, dst: Any, group: Any, tag: Any, *, waits: bool) -> bool | Send:
+    """Send a tensor, if no other message waits for room in the ring to its receiver.
+
+    waits: the caller waits for the end of a message that is longer than the ring. Returns its request if there was no
+    room for its rest in time. Otherwise, such a message is not sent.
+    """
     found = usual(tensor, dst, group, tag)
     if found is None:
         return False
     group, mailbox, message = found
-    if message[2] > mailbox.capacity:
+    if message[2] > mailbox.capacity and not waits:
         return False
     shape = tensor.shape
     if mailbox.lock.locked():
         check_nested(mailbox, f"the messages of {group}")
     with mailbox.lock:
         try:
-            return mailbox.send_at_once(*message, shape, dst, tag)
+            sent = mailbox.send_at_once(*message, shape, dst, tag)
+            if sent == _BEGUN:
+                begun = Send(tensor, dst, tag)
+                mailbox.adopt(begun)
+                return begun
+            return bool(sent)
         except BaseException as error:
             stop(group, error)
             raise
 
 
-def received_soon(tensor: Any, src: Any, group: Any, tag: Any, entered_ns: int, timeout_s: float | None) -> bool:
+def received_soon(
+    tensor: Any, src: Any, group: Any, tag: Any, entered_ns: int, timeout_s: float | None
+) -> bool | Receive:
     """Receive a tensor, if the next message from its source is for it. Waits until something changes, but not long.
 
     entered_ns: when the call began, by the monotonic clock. timeout_s: the most to wait; None: as long as the group.
+    Returns a request if a part of the message has come, and its rest comes late.
     """
     found = usual(tensor, src, group, tag)
-    if found is None or not _taken(*found, (src, tag, entered_ns), timeout_s):
-        return False
+    taken = found is not None and _taken(*found, (src, tag, entered_ns), timeout_s, tensor)
+    if taken is not True:
+        return taken
     if tensor.requires_grad or use_count(tensor) > 1:
         mark_written(needed_by_autograd((tensor,)))
     return True
@@ -92,7 +107,8 @@ def completed_soon(receive: Receive, group: Group, mailbox: Mailbox, timeout_s: 
     if mailbox.later is not receive:
         return False
     found = usual(receive.tensor, receive.peer, group, receive.tag)
-    if found is None or not _taken(*found, (receive.peer, receive.tag, receive.entered_ns), timeout_s, receive):
+    what = receive.peer, receive.tag, receive.entered_ns
+    if found is None or _taken(*found, what, timeout_s, receive.tensor, receive) is not True:
         return False
     mark_written(receive.marked)
     return True
@@ -105,11 +121,10 @@ def _taken(
     message: _Message,
     what: tuple[int, int, int],
     timeout_s: float | None,
+    tensor: Any,
     later: Receive | None = None,
-) -> bool:
-    """Take a message into a tensor, now or soon. what: source, tag, and when the call began."""
-    if not comes_whole(mailbox, message):
-        return False
+) -> bool | Receive:
+    """Take a message into a tensor, now or soon. what: source, tag, and when the call began. Returns as above."""
     poller, waited = mailbox.poller, False
     while True:
         wakeups = poller.wakeups
@@ -121,9 +136,15 @@ def _taken(
                     if later is not None:
                         return False
                     mailbox.settle()
-                if mailbox.receive_at_once(*message, *what):
+                if taken := mailbox.receive_at_once(*message, *what):
+                    mailbox.later = None
+                    if taken == _BEGUN:
+                        begun = later or Receive(tensor, what[0], what[1])
+                        begun.entered_ns = what[2]
+                        mailbox.adopt(begun)
+                        return begun
                     if later is not None:
-                        mailbox.later, later.done = None, True
+                        later.done = True
                     return True
             except BaseException as error:
                 stop(group, error)

@@ -97,10 +97,11 @@ def send(
     """
     if timeout_s is not None:
         timeout_s = seconds(timeout_s)
-    if sent_at_once(tensor, dst, group, tag):
+    sent = sent_at_once(tensor, dst, group, tag, waits=True)
+    if sent is True:
         return
     group = group_or_default(group)
-    request = send_request(tensor, dst, group, tag)
+    request = sent or send_request(tensor, dst, group, tag)
     progress_engine(group).complete([request], lambda: f"{send_text(tensor, dst, tag)} ({caller()})", timeout_s)
 
 
@@ -160,10 +161,11 @@ def recv(
     if timeout_s is not None:
         timeout_s = seconds(timeout_s)
     entered_ns = time.monotonic_ns()
-    if received_soon(tensor, src, group, tag, entered_ns, timeout_s):
+    taken = received_soon(tensor, src, group, tag, entered_ns, timeout_s)
+    if taken is True:
         return src  # type: ignore[return-value]  # the source of this message is a rank
     group = group_or_default(group)
-    request = receive_request(tensor, src, group, tag)
+    request = taken or receive_request(tensor, src, group, tag)
     request.entered_ns = entered_ns
     text = lambda: f"{receive_text(tensor, src, tag)} ({caller()})"  # noqa: E731
     progress_engine(group).complete([request], text, timeout_s, entered_ns / 1e9)
@@ -177,7 +179,7 @@ def isend(
     """Start a `send`; the tensor must not change until the Transfer's `wait` has returned."""
     if timeout_s is not None:
         timeout_s = seconds(timeout_s)
-    if sent_at_once(tensor, dst, group, tag):
+    if sent_at_once(tensor, dst, group, tag, waits=False):
         return FinishedTransfer(group_or_default(group).rank)
     group = group_or_default(group)
     request = send_request(tensor, dst, group, tag)

@@ -23,6 +23,8 @@ _NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for
 _RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10
 """Powers of two. A ring fits into a second-level cache, and is too small for a heap to give its pages back to the
 system: so a message outlives its sender's group."""
+_MOST_SPINS = 300
+"""Some five microseconds; a side that goes on copies a piece in half of one."""
 _ALL_RINGS_BYTES = 8 << 20
 """The most for all rings of a rank, unless each ring has _LEAST_RING_BYTES."""
 
@@ -61,11 +63,14 @@ def new_ring(heap: Heap, capacity: int) -> torch.Tensor:
 
 
 class _Channel:
-    """ring: the address of the ring buffer. peer: the address of the word that says that the other side sleeps."""
+    """ring: the address of the ring buffer. peer: the address of the word that says that the other side sleeps. spins:
+    see `CursorWord`.
+    """
 
-    def __init__(self, ring: int, peer: int) -> None:
+    def __init__(self, ring: int, peer: int, spins: int) -> None:
         words = np.zeros(CURSOR_WORDS, np.int64)
         words[CursorWord.RING], words[CursorWord.DONE], words[CursorWord.PEER] = ring, -1, peer
+        words[CursorWord.SPINS] = min(spins, _MOST_SPINS)
         self.ring = ring
         self._words, self._cursor = words.data, words.ctypes.data
         self._kernels = kernels()
@@ -83,8 +88,8 @@ class _Channel:
 class SendChannel(_Channel):
     """The sender's end, with the queue of requests that are not written yet."""
 
-    def __init__(self, ring: int, peer: int) -> None:
-        super().__init__(ring, peer)
+    def __init__(self, ring: int, peer: int, spins: int = 0) -> None:
+        super().__init__(ring, peer, spins)
         self.queue: deque[Send] = deque()
         self._shape: torch.Size | None = None
         self._dtype = -1
@@ -98,7 +103,10 @@ class SendChannel(_Channel):
         return self._kernels.write(self._cursor, tensor.data_ptr())
 
     def write_whole(self, address: int, dtype: int, nbytes: int, shape: torch.Size, tag: int) -> int:
-        """Write a message of a plain tensor at an address, if all of it fits: 1; or 0. dtype: its code."""
+        """Write a message of a plain tensor at an address, if all of it fits, or it is longer than the ring: 1; or 0.
+
+        2: it has begun, and there was no room for its rest in time. dtype: its code.
+        """
         if shape != self._shape or dtype != self._dtype:
             self._describe(dtype, nbytes, shape)
         return self._kernels.write_whole(self._cursor, address, tag)
@@ -115,13 +123,13 @@ class SendChannel(_Channel):
 class ReceiveChannel(_Channel):
     """The receiver's end. message: the message that is arriving, or None."""
 
-    def __init__(self, ring: int, source: int, peer: int) -> None:
-        super().__init__(ring, peer)
+    def __init__(self, ring: int, source: int, peer: int, spins: int = 0) -> None:
+        super().__init__(ring, peer, spins)
         self.source = source
         self.message: Message | None = None
 
     def read_header(self) -> Message | None:
-        """The next message, without its payload; None while there is none."""
+        """The next message, or the one that has begun, without its payload; None while there is none."""
         if not self._kernels.read_header(self._cursor):
             return None
         words = self._words
@@ -134,5 +142,8 @@ class ReceiveChannel(_Channel):
         return self._kernels.read_payload(self._cursor, target)
 
     def read_whole(self, target: int, tag: int, dtype: int, nbytes: int) -> int:
-        """Read the next message to an address if all of it is there, with this tag, code of a dtype, and payload: 1."""
+        """Read the next message to an address, if it is there, with this tag, code of a dtype, and payload: 1; or 0.
+
+        2: it has begun, and its rest has not come in time.
+        """
         return self._kernels.read_whole(self._cursor, target, tag, dtype, nbytes)

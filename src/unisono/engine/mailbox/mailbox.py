@@ -12,7 +12,7 @@ import torch
 
 from ...base.errors import InternalError, MessageMismatch, PeerFailed, PeerGone
 from ..kernels import kernel
-from ..kernels.ring_buffer import CAPACITY, DATA, PIECE_BYTES, READ, WRITTEN, CursorWord
+from ..kernels.ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord
 from ..logs.rank_logs import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.arena import Layout
 from ..memory.heap import Heap
@@ -24,6 +24,7 @@ from .poller import Poller
 from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Receive, Send
 from .streams import FarPeers
 
+_WHOLE_BYTES = 64 << 10
 _LOAN_S, _SLOWEST, _ASK_S = 10.0, 10e6, 0.0001
 """A cancelled request waits for a carrier that has its tensor: the least limit, the bytes per second that extend it,
 and the time between two looks.
@@ -46,7 +47,7 @@ class Mailbox:
     finished: the requests that are done; the caller empties this list.
     later: a receive that is posted before the mailbox is used for anything but sends; mostly, it is complete by then.
     capacity: the bytes of each ring.
-    most_at_once: the most bytes of a message that comes as a whole: `receive_at_once` does not take a part.
+    most_at_once: the most bytes of a message that mostly comes as a whole.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class Mailbox:
         self._written, self._arrived = [0] * arena.size, [0] * arena.size
         """How many messages have gone to each rank, and have come from each rank."""
         self.capacity = ring_capacity(arena.size)
-        self.most_at_once = min(PIECE_BYTES, self.capacity // 2)
+        self.most_at_once = min(_WHOLE_BYTES, self.capacity // 2)
+        self._spins = most_spins
         self._rings: list[torch.Tensor] = []  # peers read them as long as the mailbox lives
         self._outgoing: dict[int, SendChannel | FarSendChannel] = {}
         self._incoming: dict[int, ReceiveChannel | FarReceiveChannel] = {}
@@ -87,10 +89,10 @@ class Mailbox:
         if self._far_ranks:
             self.listen([request.peer] if request.peer != ANY_SOURCE else self._far_ranks)
         if isinstance(request, Receive):
-            message = self._matching.post(request)
+            message = self._matching.post(request) if request.message is None else None
             if message is not None:
                 self._match(request, message)
-        elif isinstance(request, Send):
+        elif isinstance(request, Send) and not request.begun:
             if request.peer == self._rank:
                 self._send_to_self(request)
             else:
@@ -99,27 +101,47 @@ class Mailbox:
                 if len(channel.queue) == 1:
                     self._write(request.peer)
 
-    def send_at_once(self, address: int, dtype: int, nbytes: int, shape: torch.Size, receiver: int, tag: int) -> bool:
-        """Send a plain tensor, if a message has gone to this rank before, and all of it fits: True. Or do nothing."""
+    def send_at_once(self, address: int, dtype: int, nbytes: int, shape: torch.Size, receiver: int, tag: int) -> int:
+        """Send a plain tensor, if a message has gone to this rank before, and no other one waits for room: 1.
+
+        Or do nothing: 0. 2: the message has begun, and there was no room for its rest in time: call `adopt` now.
+        """
         entered_ns, channel = monotonic_ns(), self._outgoing.get(receiver)
         if channel.__class__ is not SendChannel or channel.queue:
-            return False
-        if not channel.write_whole(address, dtype, nbytes, shape, tag):
-            return False
+            return 0
+        if (written := channel.write_whole(address, dtype, nbytes, shape, tag)) != 1:
+            return written
         self._written[receiver] = place = self._written[receiver] + 1
         self._log.write(self._group, tag, entered_ns, 2 * receiver, nbytes, place, monotonic_ns())
-        return True
+        return 1
 
-    def receive_at_once(self, address: int, dtype: int, nbytes: int, source: int, tag: int, entered_ns: int) -> bool:
-        """Receive into a plain tensor, if all of the next message from this rank is there, and for it. dtype: code."""
+    def receive_at_once(self, address: int, dtype: int, nbytes: int, source: int, tag: int, entered_ns: int) -> int:
+        """Receive into a plain tensor, if the next message from this rank is there, and for it: 1. Or do nothing: 0.
+
+        2: the message has begun, and its rest has not come in time: call `adopt` now. dtype: its code.
+        """
         channel = self._incoming.get(source)
         if channel.__class__ is not ReceiveChannel or channel.message or self._matching.concerns(source, tag):
-            return False
-        if not channel.read_whole(address, tag, dtype, nbytes):
-            return False
+            return 0
+        if (read := channel.read_whole(address, tag, dtype, nbytes)) != 1:
+            return read
         self._arrived[source] = place = self._arrived[source] + 1
         self._log.write(self._group, tag, entered_ns, 2 * source + 1, nbytes, place, monotonic_ns())
-        return True
+        return 1
+
+    def adopt(self, request: MessageRequest) -> None:
+        """Go on with the message that `send_at_once` or `receive_at_once` has begun, for a request of its tensor."""
+        request.entered_ns = request.entered_ns or monotonic_ns()
+        if isinstance(request, Send):
+            request.begun = True
+            self._outgoing[request.peer].queue.append(request)
+            self._write(request.peer)
+        elif isinstance(request, Receive):
+            channel = self._incoming[request.peer]
+            channel.message = message = channel.read_header()
+            if message is not None:
+                self._arrived[request.peer] = message.place = self._arrived[request.peer] + 1
+                self._match(request, message)
 
     def settle(self) -> None:
         """Post `later`."""
@@ -274,7 +296,7 @@ class Mailbox:
             self._rings.append(new_ring(self._heap, self.capacity))
             address = self._rings[-1].data_ptr()
             asleep = self._arena.awaits_mail(receiver)
-            channel = self._outgoing[receiver] = SendChannel(address, asleep)
+            channel = self._outgoing[receiver] = SendChannel(address, asleep, self._spins)
             offset = address - self._arena.heap(self._rank)
             kernel("waiting.publish")(self._arena.mail(self._rank, receiver), offset + 1, asleep)
         return channel
@@ -342,7 +364,7 @@ class Mailbox:
                 f"rank {source} says that its messages lie at byte {offset} of its heap, where they are not: a program "
                 "has overwritten shared memory, or the ranks run different versions"
             )
-        channel = self._incoming[source] = ReceiveChannel(there, source, self._arena.awaits_mail(source))
+        channel = self._incoming[source] = ReceiveChannel(there, source, self._arena.awaits_mail(source), self._spins)
         self.poller.watch(source, channel.ring + WRITTEN, channel.address_of(CursorWord.POSITION))
         return channel
 

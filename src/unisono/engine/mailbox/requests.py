@@ -37,13 +37,16 @@ class MessageRequest:
 
 
 class Send(MessageRequest):
-    """Send a plain tensor to a peer. Done as soon as the tensor may change again."""
+    """Send a plain tensor to a peer. Done as soon as the tensor may change again.
 
-    __slots__ = ("tensor",)
+    begun: has `Mailbox.send_at_once` begun it?
+    """
+
+    __slots__ = ("begun", "tensor")
 
     def __init__(self, tensor: torch.Tensor, peer: int, tag: int) -> None:
         super().__init__(peer, tag, tensor.nbytes)
-        self.tensor = tensor
+        self.tensor, self.begun = tensor, False
 
 
 class Receive(MessageRequest):
