@@ -102,7 +102,7 @@ def test_the_table_of_the_readme() -> None:
                 right = local("amd", size, name) if place == "one host" else remote("no limit", size, name)
                 assert microseconds(value) == pytest.approx(right, rel=0.01), (where, contender)
                 seen += 1
-    assert seen == 22
+    assert seen == 26
     for name in ("amd", "amd_hosts_mpi"):
         date = re.search(r"- date: (.*)", report(name))
         assert date
