@@ -35,8 +35,9 @@ _NUMBER, _ACROSS, _SLEEPS = int(LineWord.NUMBER), int(LineWord.ACROSS), int(Stat
 
 _BRISK_BYTES = 32 << 10
 """Where ranks and processes that compute share processors, a yield costs a rank its claim to its processor for a time
-slice, and a rank that sleeps keeps it. So in calls on longer blocks, ranks that outnumber processors sleep at once. In
-shorter calls they yield first, because a wake-up takes longer than a yield.
+slice, and a rank that sleeps keeps it. So in calls on longer blocks, ranks that outnumber processors sleep at once, and
+nap between looks for messages if carriers' threads need their processors. In shorter calls they yield first, because a
+wake-up takes longer than a yield.
 """
 
 
@@ -112,7 +113,8 @@ class _SpanCall:
         self._group, self._span, self._plan, self._host = group, span, plan, group.host
         self._begun: list[Exchange] = []
         self._gate_passed = self.compares = False
-        self._rests = plan.nbytes > _BRISK_BYTES and not group.host.most_spins
+        self._is_brisk = plan.nbytes <= _BRISK_BYTES
+        self._rests = not (self._is_brisk or group.host.most_spins)
         self.details = ""
         self.failure: BaseException | None = None
         self._stops = self._make(inp, out)
@@ -200,8 +202,8 @@ class _SpanCall:
 
     @cached_property
     def _message_wait(self) -> MessageWait:
-        host, span = self._host, self._span
-        return MessageWait(span, host.most_spins, apart=host.processors_for_carriers, rests=self._rests)
+        apart = self._host.processors_for_carriers
+        return MessageWait(self._span, self._host.most_spins, apart=apart, rests=not (self._is_brisk or apart))
 
     def _until_far(self, missing: Callable[[], int | None], exchanges: Sequence[Exchange]) -> Iterator[int]:
         """Wait for messages of these exchanges."""
