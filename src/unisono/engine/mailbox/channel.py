@@ -11,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ...base.errors import InternalError
 from ..kernels import kernel
 from ..kernels.ring_buffer import CAPACITY, CURSOR_WORDS, DATA, CursorWord, HeaderWord
+from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import ALL_DTYPES, DTYPE_CODES
 from .requests import Message, Send
@@ -60,6 +62,21 @@ def new_ring(heap: Heap, capacity: int) -> torch.Tensor:
     ctypes.memset(address, 0, DATA)
     ctypes.c_int64.from_address(address + CAPACITY).value = capacity
     return ring
+
+
+def find_ring(arena: Layout, source: int, rank: int, capacity: int) -> int:
+    """The address of the ring from `source` to `rank`, which `source` has published. Raises InternalError if there is
+    none.
+    """
+    offset = ctypes.c_int64.from_address(arena.mail(source, rank)).value - 1
+    there: int = arena.heap(source) + offset
+    fits = offset >= 0 == offset % 8 and offset + DATA + capacity <= arena.heap_bytes
+    if not fits or ctypes.c_int64.from_address(there + CAPACITY).value != capacity:
+        raise InternalError(
+            f"rank {source} says that its messages lie at byte {offset} of its heap, where they are not: a program "
+            "has overwritten shared memory, or the ranks run different versions"
+        )
+    return there
 
 
 class _Channel:

@@ -10,14 +10,14 @@ from time import monotonic_ns
 
 import torch
 
-from ...base.errors import InternalError, MessageMismatch, PeerFailed, PeerGone
+from ...base.errors import MessageMismatch, PeerFailed, PeerGone
 from ..kernels import kernel
-from ..kernels.ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord
+from ..kernels.ring_buffer import READ, WRITTEN, CursorWord
 from ..logs.rank_logs import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.arena import Layout
 from ..memory.heap import Heap
-from ..tensors import copy_of, dtype_name
-from .channel import ReceiveChannel, SendChannel, new_ring, ring_capacity
+from ..tensors import copy_of
+from .channel import ReceiveChannel, SendChannel, find_ring, new_ring, ring_capacity
 from .far_channel import FarFrame
 from .far_ends import FarReceiveChannel, FarSendChannel
 from .poller import Poller
@@ -319,10 +319,7 @@ class Mailbox:
             self.poller.unwatch(self._size + receiver)
 
     def _send_to_self(self, send: Send) -> None:
-        tensor = send.tensor
-        shape = list(tensor.shape)
-        message = Message(self._rank, send.tag, monotonic_ns(), tensor.dtype, shape, tensor.nbytes)
-        message.buffer, message.complete = copy_of(tensor), True
+        message = Message.of(send, self._rank)
         self._written[self._rank] = send.place = message.place = self._written[self._rank] + 1
         self._arrive(message)
         self._finish(send)
@@ -356,14 +353,7 @@ class Mailbox:
 
     def _channel_from(self, source: int) -> ReceiveChannel:
         """The channel from a rank that has published its ring's place. Raises InternalError if no ring is there."""
-        offset = ctypes.c_int64.from_address(self._arena.mail(source, self._rank)).value - 1
-        there = self._arena.heap(source) + offset
-        fits = offset >= 0 == offset % 8 and offset + DATA + self.capacity <= self._arena.heap_bytes
-        if not fits or ctypes.c_int64.from_address(there + CAPACITY).value != self.capacity:
-            raise InternalError(
-                f"rank {source} says that its messages lie at byte {offset} of its heap, where they are not: a program "
-                "has overwritten shared memory, or the ranks run different versions"
-            )
+        there = find_ring(self._arena, source, self._rank, self.capacity)
         channel = self._incoming[source] = ReceiveChannel(there, source, self._arena.awaits_mail(source), self._spins)
         self.poller.watch(source, channel.ring + WRITTEN, channel.address_of(CursorWord.POSITION))
         return channel
@@ -383,11 +373,9 @@ class Mailbox:
         tensor = receive.tensor
         receive.source, receive.whom = message.source, 2 * message.source + 1
         receive.nbytes, receive.place = message.nbytes, message.place
-        if tensor is not None and (tensor.dtype is not message.dtype or tensor.nbytes != message.nbytes):
+        if (sent := receive.refuses(message)) is not None:
             message.buffer = None
-            sent = f"{dtype_name(message.dtype)}{message.shape}"
-            expected = f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
-            receive.error = MessageMismatch(message.source, sent, self._rank, expected, message.tag, self._world_ranks)
+            receive.error = MessageMismatch(message.source, sent[0], self._rank, sent[1], message.tag, self._world_ranks)
             self._finish(receive)
             return
         receive.message, message.receive = message, receive

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import TypeVar
 
 import torch
 
-from ..tensors import as_bits, is_plain, mark_written, needed_by_autograd
+from ..tensors import as_bits, copy_of, dtype_name, is_plain, mark_written, needed_by_autograd
 
 ANY_SOURCE = -1
 """The peer of a Receive that takes a message from any rank."""
@@ -68,6 +69,13 @@ class Receive(MessageRequest):
         self.order = 0
         self.message: Message | None = None
 
+    def refuses(self, message: Message) -> tuple[str, str] | None:
+        """What was sent, and what this receive expects, if dtype or size differ."""
+        tensor = self.tensor
+        if tensor is None or (tensor.dtype is message.dtype and tensor.nbytes == message.nbytes):
+            return None
+        return f"{dtype_name(message.dtype)}{message.shape}", f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
+
     def deliver(self, data: torch.Tensor) -> None:
         """Take a complete payload, of the right dtype and number of elements. Raises RuntimeError if torch refuses."""
         if self.tensor is None:
@@ -97,6 +105,14 @@ class Message:
         self.complete = False
         self.place = 0
         self.receive: Receive | None = None
+
+    @classmethod
+    def of(cls, send: Send, source: int) -> Message:
+        """A message that has arrived as a copy of what this rank sends to itself."""
+        tensor = send.tensor
+        message = cls(source, send.tag, monotonic_ns(), tensor.dtype, list(tensor.shape), tensor.nbytes)
+        message.buffer, message.complete = copy_of(tensor), True
+        return message
 
     def new_buffer(self) -> torch.Tensor:
         """An uninitialised tensor for the payload."""
