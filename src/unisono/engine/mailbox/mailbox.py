@@ -67,9 +67,8 @@ class Mailbox:
         self._log, self._group = log or MessageLog(memoryview(bytearray(MESSAGE_LOG_BYTES))), arena.start
         self._written, self._arrived = [0] * arena.size, [0] * arena.size
         """How many messages have gone to each rank, and have come from each rank."""
-        self.capacity = ring_capacity(arena.size)
+        self.capacity, self._spins = ring_capacity(arena.size), most_spins
         self.most_at_once = min(_WHOLE_BYTES, self.capacity // 2)
-        self._spins = most_spins
         self._rings: list[torch.Tensor] = []  # peers read them as long as the mailbox lives
         self._outgoing: dict[int, SendChannel | FarSendChannel] = {}
         self._incoming: dict[int, ReceiveChannel | FarReceiveChannel] = {}
@@ -303,8 +302,7 @@ class Mailbox:
 
     def _write(self, receiver: int) -> None:
         """Write as much as fits; if bytes are left, watch for more room."""
-        channel = self._outgoing[receiver]
-        queue = channel.queue
+        queue = (channel := self._outgoing[receiver]).queue
         if isinstance(channel, FarSendChannel):
             channel.read_answers()
         while queue and channel.write(queue[0]):
@@ -335,15 +333,11 @@ class Mailbox:
                 channel.message = message
                 self._arrived[channel.source] = message.place = self._arrived[channel.source] + 1
                 begun.append(message)
-        if len(begun) > 1:
-            begun.sort(key=lambda message: message.sent_ns)
-        for message in begun:
+        for message in sorted(begun, key=lambda message: message.sent_ns):
             self._arrive(message)
         for channel in channels:
             message = channel.message
-            if message is not None and channel.read_payload(
-                message.buffer.data_ptr() if message.buffer is not None else 0
-            ):
+            if message is not None and channel.read_payload(message.address):
                 channel.message = None
                 message.complete = True
                 if message.receive is not None:
@@ -373,9 +367,10 @@ class Mailbox:
         tensor = receive.tensor
         receive.source, receive.whom = message.source, 2 * message.source + 1
         receive.nbytes, receive.place = message.nbytes, message.place
-        if (sent := receive.refuses(message)) is not None:
+        if (words := receive.refuses(message)) is not None:
             message.buffer = None
-            receive.error = MessageMismatch(message.source, sent[0], self._rank, sent[1], message.tag, self._world_ranks)
+            sent, expected = words
+            receive.error = MessageMismatch(message.source, sent, self._rank, expected, message.tag, self._world_ranks)
             self._finish(receive)
             return
         receive.message, message.receive = message, receive

@@ -114,6 +114,11 @@ class Message:
         message.buffer, message.complete = copy_of(tensor), True
         return message
 
+    @property
+    def address(self) -> int:
+        """Of the buffer; 0: drop the payload."""
+        return 0 if self.buffer is None else self.buffer.data_ptr()
+
     def new_buffer(self) -> torch.Tensor:
         """An uninitialised tensor for the payload."""
         return torch.empty(self.shape, dtype=self.dtype, device="cpu")
