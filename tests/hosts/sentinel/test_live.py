@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import os
-import secrets
 import select
 import signal
-import subprocess
-import sys
-from contextlib import suppress
 from unittest.mock import Mock, call
 
 import pytest
 
-from tests.support.fake_hosts import WORLD, FakeHosts, sentinel_of
-from tests.support.programs import run_python
+from tests.support.fake_hosts import WORLD, FakeHosts
 from tests.support.waiting import until
 from unisono.base.config import Config
-from unisono.base.errors import InternalError
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
 from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import SENTINEL_ENDED, Topic
-from unisono.engine.process.alive import start_ticks
 from unisono.hosts.far import Far
 from unisono.hosts.sentinel import start
 from unisono.hosts.sentinel.main import Watching
 from unisono.hosts.sentinel.regions import Regions
-from unisono.hosts.sentinel.start import Sentinel
 from unisono.hosts.sentinel.state_machine import Ended
-from unisono.schedule import Hosts
 
 COUNT = (1 << 32) - 1
 """The part of the word `Arena.news` in which the sentinel counts."""
@@ -242,108 +233,6 @@ def test_a_group_is_forgotten_by_its_last_rank_here() -> None:
         until(lambda: fake.far[0].is_free(8))
 
 
-LEADER = """
-import os, sys, secrets, signal
-from unisono import Config
-from unisono.engine.memory.arena import Arena
-from unisono.engine.process.alive import start_ticks
-from unisono.schedule import Hosts
-from unisono.hosts.sentinel.start import Sentinel
-state, name, other = sys.argv[1], sys.argv[2], int(sys.argv[3])
-hosts, arena = Hosts.parse("2+1"), Arena.create(3, Config(heap_bytes=1 << 20))
-ranks = {rank: (pid, start_ticks(pid)) for rank, pid in enumerate((os.getpid(), other))}
-sentinel = Sentinel(arena)
-address = sentinel.listen(name, "127.0.0.1")
-if state == "serves":
-    sentinel.serve(hosts, 0, ranks, [address, ("127.0.0.1", 9)], bytes(32), 1.5)
-else:
-    sentinel._process.wait()
-print(arena.fd, flush=True)
-signal.pause()
-"""
-
-
-def start_leader(state: str, name: str) -> tuple[subprocess.Popen[str], Arena]:
-    """A rank 0 that has started a sentinel for itself and this process, and the arena."""
-    command = [sys.executable, "-c", LEADER, state, name, str(os.getpid())]
-    leader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert leader.stdout
-    fd = int(leader.stdout.readline())
-    return leader, Arena.attach(os.open(f"/proc/{leader.pid}/fd/{fd}", os.O_RDWR))
-
-
-def test_the_sentinel_outlives_its_leader_but_not_its_ranks() -> None:
-    """Though the other host is not there, so that it can say goodbye to nobody."""
-    name = secrets.token_hex(8)
-    leader, arena = start_leader("serves", name)
-    far = Far(arena, Hosts.parse("2+1"), 1, name, 1.5)
-    sentinel = os.pidfd_open(sentinel_of(far))
-    with leader:
-        leader.kill()
-    until(lambda: far.left(0) == (DepartureKind.DIED, "was killed by signal 9 (SIGKILL)"))
-    assert arena.board(0).gone == far.left(0)
-    assert not select.select([sentinel], [], [], 0)[0]
-    far.close()
-    arena.close()
-    assert select.select([sentinel], [], [], 20)[0]
-    os.close(sentinel)
-
-
-def test_a_sentinel_that_is_told_nothing_ends_with_its_leader() -> None:
-    leader, arena = start_leader("alone", secrets.token_hex(8))
-    (sentinel,) = (
-        pid
-        for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
-        if holds(pid, arena.fd) and pid not in (leader.pid, os.getpid())
-    )
-    ended = os.pidfd_open(sentinel)
-    with leader:
-        leader.kill()
-    arena.close()
-    assert select.select([ended], [], [], 20)[0]
-    os.close(ended)
-
-
-def holds(pid: int, fd: int) -> bool:
-    """Does a process have a descriptor of this process's file?"""
-    mine = os.fstat(fd)
-    with suppress(OSError):
-        return any(os.path.samestat(os.stat(f"/proc/{pid}/fd/{one}"), mine) for one in os.listdir(f"/proc/{pid}/fd"))
-    return False
-
-
-def test_a_rank_that_leaves_at_once_waits_until_its_sentinel_has_taken_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sentinel takes in living processes only: it would not read what a rank said that has ended."""
-    monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", "import time; time.sleep(0.2); main(int"))
-    arena, hosts, name = Arena.create(2, Config(heap_bytes=1 << 20)), Hosts.parse("1+1"), secrets.token_hex(8)
-    sentinel = Sentinel(arena)
-    address = sentinel.listen(name, "127.0.0.1")
-    sentinel.serve(hosts, 0, {0: (os.getpid(), start_ticks(os.getpid()))}, [address] * 2, bytes(32), 1.5)
-    far = Far(arena, hosts, 0, name, 1.5)
-    assert not far.sentinel_pid
-    far.close()
-    assert far.sentinel_pid
-    arena.close()
-
-
-def test_ranks_hear_that_their_sentinel_has_not_started(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """They have connected before it could say so."""
-    monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", "raise ImportError('no such file'); main(int"))
-    arena, hosts, name = Arena.create(2, Config(heap_bytes=1 << 20)), Hosts.parse("1+1"), secrets.token_hex(8)
-    sentinel = Sentinel(arena)
-    address = sentinel.listen(name, "127.0.0.1")
-    far = Far(arena, hosts, 0, name, 1.5)
-    with suppress(InternalError):  # as long as it has not ended
-        sentinel.serve(hosts, 0, {0: (os.getpid(), start_ticks(os.getpid()))}, [address] * 2, bytes(32), 1.5)
-    until(lambda: far.left(1) is not None)
-    assert "its sentinel has not started: standard error shows why" in str(far.cut_off)
-    assert "no such file" in capfd.readouterr().err
-    far.close()
-    arena.close()
-
-
 def test_a_child_of_a_rank_does_not_speak_for_it() -> None:
     with FakeHosts("1+1") as fake:
         inherited = Far(fake.arenas[1], fake.hosts, 1, fake.names[1], 1.5)
@@ -379,26 +268,3 @@ def test_words_of_who_has_started_a_rank_are_waited_for_where_the_system_has_non
     assert watching.ended(5.11) == [Ended(0, "died")]
     assert not watching.impatient
     arena.close()
-
-
-MOST_MODULES = 23
-"""Ours; each costs the start of a job over hosts a third of a millisecond to a millisecond."""
-NOT_NEEDED = {
-    "_pickle", "ast", "dataclasses", "datetime", "inspect", "ipaddress", "numba", "numpy", "pathlib", "pickle",
-    "platform", "subprocess", "threading", "torch", "traceback", "urllib",
-}  # fmt: skip
-"""Modules that would take a sentinel a millisecond to fourteen to import."""
-
-
-@pytest.mark.cold
-def test_it_imports_only_what_it_needs() -> None:
-    code = f"import sys; sys.path[:] = {sys.path}; import unisono.hosts.sentinel.main; print(*sys.modules)"
-    names = run_python("-I", "-S", "-c", code, check=True).stdout.split()
-    assert not NOT_NEEDED & {*names}
-    ours = [name for name in names if name.startswith("unisono")]
-    assert len(ours) <= MOST_MODULES, ours
-    others = {name.removeprefix("unisono.hosts.sentinel.") for name in ours if name.startswith("unisono.hosts.")}
-    assert others == {
-        "unisono.hosts.sentinel", "board_replicas", "host_liveness", "local_ranks", "main", "regions", "shared_facts",
-        "state_machine", "wire",
-    }  # fmt: skip

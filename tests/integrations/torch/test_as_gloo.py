@@ -24,6 +24,16 @@ def store(name: str) -> Any:
     return dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
 
 
+def by_hand(name: str, kind: Any) -> tuple[Any, Any]:
+    """A group with a backend of this class, put together as programs do that serve models."""
+    me, size, where, gloo = dist.get_rank(), dist.get_world_size(), store(name), dist.ProcessGroup.BackendType.GLOO
+    group, backend = dist.ProcessGroup(where, me, size), kind(where, me, size, timeout=LIMIT)
+    group._set_default_backend(gloo)
+    group._register_backend(CPU, gloo, backend)
+    group._set_group_name(name)
+    return group, backend
+
+
 @in_process_group(3, "gloo", named=range(3))
 def test_groups_that_torch_makes() -> None:
     me, size = dist.get_rank(), dist.get_world_size()
@@ -122,15 +132,9 @@ def test_groups_made_by_their_class() -> None:
 
 @in_process_group(2, "gloo", named=range(2))
 def test_groups_put_together_by_hand() -> None:
-    """As programs do that serve models."""
-    me, size, where = dist.get_rank(), dist.get_world_size(), store("by hand")
-    kind = dist.ProcessGroup.BackendType.GLOO
-    group = dist.ProcessGroup(where, me, size)
-    group._set_default_backend(kind)
-    backend: Any = dist.ProcessGroupGloo(where, me, size, timeout=LIMIT)
+    me, size = dist.get_rank(), dist.get_world_size()
+    group, backend = by_hand("by hand", dist.ProcessGroupGloo)
     backend._set_sequence_number_for_group()
-    group._register_backend(CPU, kind, backend)
-    group._set_group_name("by hand")
     before = backend.group.host.call_number
     tensor = torch.tensor([me + 1], dtype=torch.int32)
     group.allreduce([tensor]).wait()
@@ -140,10 +144,7 @@ def test_groups_put_together_by_hand() -> None:
     assert (tensor.item(), [each.item() for each in gathered[0]]) == (6, [3, 4])
     assert backend.group.host.call_number == before + 3  # they were ours
     assert ours(group._get_backend(CPU))
-    other = dist.ProcessGroup(store("other"), me, size)
-    other._set_default_backend(kind)
-    gloo = dist.ProcessGroupGloo.genuine(store("genuine"), me, size, timeout=LIMIT)  # type: ignore[attr-defined]
-    other._register_backend(CPU, kind, gloo)
+    other, gloo = by_hand("genuine", dist.ProcessGroupGloo.genuine)  # type: ignore[attr-defined]
     other.allreduce([tensor]).wait()
     assert (tensor.item(), other._get_backend(CPU)) == (12, gloo)
 
@@ -152,15 +153,10 @@ def test_groups_put_together_by_hand() -> None:
 def test_cpp_code_finds_gloo_in_a_group_put_together_by_hand() -> None:
     from importlib import import_module
 
-    me, size, where = dist.get_rank(), dist.get_world_size(), store("for c++")
-    kind = dist.ProcessGroup.BackendType.GLOO
-    group = dist.ProcessGroup(where, me, size)
-    group._set_default_backend(kind)
-    group._register_backend(CPU, kind, dist.ProcessGroupGloo(where, me, size, timeout=LIMIT))
-    group._set_group_name("for c++")
+    group, _ = by_hand("for c++", dist.ProcessGroupGloo)
     torch._C._distributed_c10d._register_process_group("for c++", group)
     operators = import_module("torch.ops")._c10d_functional
-    out = operators.wait_tensor(operators.all_reduce(torch.ones(2) + me, "sum", "for c++"))
+    out = operators.wait_tensor(operators.all_reduce(torch.ones(2) + dist.get_rank(), "sum", "for c++"))
     torch._C._distributed_c10d._unregister_process_group("for c++")
     assert out.tolist() == [3.0, 3.0]
 

@@ -37,12 +37,20 @@ try:
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", "step()", "was killed by signal 9 (SIGKILL)"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "leave()", "was killed by signal 9 (SIGKILL)"),
+        ("hang_up(); os.kill(os.getpid(), signal.SIGKILL)", "leave()", "was killed by signal 9 (SIGKILL)"),
         ("raise RuntimeError('shape')", "step()", "raised RuntimeError: shape"),
     ],
 )
 def test_a_program_that_ends_by_the_error_says_the_cause(job: Job, end: str, survivors: str, told: str) -> None:
-    """torch raises in C++ when the connections of a rank close. The thread that watches may be late."""
+    """torch raises in C++ when the connections of a rank close. The thread that watches may be late.
+
+    A process may end a while after its connections.
+    """
     body = f"""{DDP}
+from unisono.integrations.torch.watched_calls import groups
+def hang_up():
+    groups[id(dist.group.WORLD)].abort()
+    time.sleep(0.2)
 sys.excepthook = lambda *_: print("a hook", flush=True)
 def leave():
     try: step()

@@ -168,14 +168,25 @@ class WatchedGroup:
         self.notes[key] = known = number, record, in_torch, code  # the code lives, so its id is its own
         return known
 
-    def abort(self) -> None:
-        """End all waits of this rank in torch's group, also in C++. Gloo's `abort` ends none: close its connections."""
+    def _open_sockets(self) -> list[int]:
+        """The file descriptors of Gloo's sockets that it has not closed."""
+        still = []
         for number, name in self._sockets:
             with suppress(OSError):
                 if os.readlink(f"/proc/self/fd/{number}") == name:
-                    with socket.socket(fileno=os.dup(number)) as connection:
-                        connection.getpeername()  # raises where it listens: Gloo would end the process
-                        connection.shutdown(socket.SHUT_RDWR)
+                    still.append(number)
+        return still
+
+    def broken(self) -> bool:
+        """Has Gloo closed a connection of a group that is open? It does so when the other rank's end is closed."""
+        return len(self._open_sockets()) < len(self._sockets)
+
+    def abort(self) -> None:
+        """End all waits of this rank in torch's group, also in C++. Gloo's `abort` ends none: close its connections."""
+        for number in self._open_sockets():
+            with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+                connection.getpeername()  # raises where it listens: Gloo would end the process
+                connection.shutdown(socket.SHUT_RDWR)
         of = self.of()
         if of is not None:
             with suppress(RuntimeError, NotImplementedError):

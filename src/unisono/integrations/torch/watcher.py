@@ -73,14 +73,15 @@ class Watcher:
                 self.look()
             time.sleep(_LOOK_S * min(max(1.0, self.world.size / _FEW), 4.0))
 
-    def cause(self, *failed: WatchedGroup, most_s: float = _CAUSE_S, sure: bool = True) -> Any:
+    def cause(self, *failed: WatchedGroup, sure: bool = True) -> Any:
         """Why a call of one of these groups has just failed: see `WatchedGroup.failed`.
 
-        sure: it has failed. Otherwise only a process that has died is a reason.
+        sure: it has failed. Otherwise only a process that has died is a reason, and one whose connections are closed
+        is waited for until it has ended.
         """
-        until, self._compare_at = time.monotonic() + most_s, 0.0
+        until, self._compare_at = time.monotonic() + _CAUSE_S, 0.0
         while all(watched.failed is None and not watched.group.closed for watched in failed):
-            late = time.monotonic() >= until
+            late = time.monotonic() >= until or not (sure or any(self._ends(watched) for watched in failed))
             for watched in failed:
                 if self._lock.acquire(timeout=_CAUSE_S):  # not where the thread that watches waits in NCCL's abort
                     try:
@@ -100,7 +101,7 @@ class Watcher:
         while error is not None and not isinstance(error, DistError) and "gloo" not in f"{error}":
             error = error.__cause__ or error.__context__
         if mine and not self.world.closed:
-            self.cause(*mine, most_s=_CAUSE_S if error else 0.0, sure=error is not None)
+            self.cause(*mine, sure=error is not None)
 
     def look(self) -> None:
         """Look once at all groups."""
@@ -148,6 +149,10 @@ class Watcher:
         """The ranks that have gone, and how; first those that have not gone because of another."""
         others = [rank for rank in range(watched.group.size) if rank != watched.group.rank]
         return sorted([(rank, how) for rank in others if (how := watched.group.liveness.gone(rank))], key=_blame)
+
+    def _ends(self, watched: WatchedGroup) -> bool:
+        """Is a process about to end? The kernel closes its connections first."""
+        return not self._departures(watched) and watched.broken()
 
     def _ended_by_gone(self, watched: WatchedGroup, mine: Sequence[WatchedCall], now: float) -> bool:
         for rank, how in self._departures(watched):

@@ -42,7 +42,7 @@ Copy = Callable[[], object]
 """Copies the bytes of some chunks."""
 
 _TAG_ODD, _TAG_MASK = 0x9E3779B97F4A7C15, (1 << 30) - 1
-_KEPT, _KEPT_BYTES = 1024, 256 << 20
+_KEPT, _KEPT_BYTES = 1024, 1 << 30
 """The most calls with steps that a turn keeps. A turn with more memory than this is forgotten when the next begins."""
 
 
