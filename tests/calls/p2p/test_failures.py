@@ -166,7 +166,7 @@ def test_a_peer_that_refuses_all_calls(tmp_path: Path, name: str, new_world: New
     with new_world(3, timeout_s=DEADLINE_S) as world:
         said = world.run(work)[0]
     assert said.startswith(f"rank 0 waited in {name.split(maxsplit=1)[0]}(")
-    assert ", but rank 1 gave up group 'world': WaitTimeout: rank 1 waited 0.0" in said
+    assert ", but rank 1 gave up group 'world': WaitTimeout: rank 1 waited " in said
 
 
 @pytest.mark.parametrize("how", ["returned", "killed"])
