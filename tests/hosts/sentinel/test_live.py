@@ -53,6 +53,25 @@ def test_what_a_rank_wakes_the_others_with_comes_without_a_question() -> None:
             assert arena.board(0).gave_up == GivenUp(9, False, frozenset({2}), "tired")
 
 
+def test_what_a_rank_has_said_before_it_left_reaches_a_rank_that_uses_the_group_later() -> None:
+    """As where a sentinel starts so late that the first calls are over."""
+    with FakeHosts("1+1", register=False) as fake:
+        fake.far[1].register(WORLD, fake.arenas[1].start, [0, 1])
+        board, given_up = fake.arenas[1].board(1), GivenUp(9, False, frozenset({0}), "tired")
+        board.set_gave_up(given_up)
+        board.set_proposal(Topic.SHRINK, Proposal(frozenset({0}), decided=True))
+        board.set_gone(DepartureKind.ABORTED, "aborted the group")
+        fake.far[1].wake(WORLD)
+        fake.far[1].close()
+        until(lambda: fake.far[0].left(1) is not None)
+        fake.far[0].register(WORLD, fake.arenas[0].start, [0, 1])
+        refresh(fake, 0)
+        copy = fake.arenas[0].board(1)
+        assert copy.gone == (DepartureKind.ABORTED, "aborted the group")
+        assert (copy.gave_up, copy.proposal(Topic.SHRINK)) == (given_up, board.proposal(Topic.SHRINK))
+        assert fake.far[0].left(1) == (DepartureKind.LEFT, "left the group")
+
+
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_rank_is_told_everywhere(by: signal.Signals) -> None:
     with FakeHosts("2+2+1") as fake:

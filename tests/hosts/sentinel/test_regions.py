@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from unisono.base.records import DepartureKind
+import pytest
+
+from unisono.base.records import Departure, DepartureKind
 from unisono.engine.memory.board import BOARD_BYTES, LINE, Board
 from unisono.hosts.sentinel.regions import _Pages
 
@@ -51,3 +53,16 @@ def test_that_a_rank_has_gone_is_written_behind_the_end_of_its_call() -> None:
     board = Interrupted(here)
     _Pages(here.line, board).write(_Pages(there.line, there.board).read(), keep_gone=False)
     assert board.seen == [(False, 0), (True, 4096)]
+
+
+@pytest.mark.parametrize("how", DepartureKind)
+@pytest.mark.parametrize("run", [1, 2])
+def test_of_what_is_said_before_a_known_departure_an_abort_in_this_run_counts(how: DepartureKind, run: int) -> None:
+    there, here = Member(), Member()
+    there.board.begin_run(1)
+    there.board.set_gone(how, "said")
+    here.board.begin_run(run)
+    here.board.set_gone(DepartureKind.LEFT, "known")
+    _Pages(here.line, here.board).write(_Pages(there.line, there.board).read(), keep_gone=True)
+    aborted = run == 1 and how is DepartureKind.ABORTED
+    assert here.board.gone == (Departure(how, "said") if aborted else Departure(DepartureKind.LEFT, "known"))
