@@ -177,6 +177,24 @@ def test_who_waits_for_other_ranks_hears_of_it_too(tmp_path: Path) -> None:
     assert "all_reduce(float32[2], sum) #1 of group 'ranks 0, 1'" in said[1]
 
 
+@in_new_world(2)
+def test_an_abort_while_a_rank_looks_at_its_peers(tmp_path: Path) -> None:
+    group: Any = unisono.init()
+    if group.rank == 1:
+        until((tmp_path / "looks").exists)
+        group.abort("enough")
+        return
+    seen = group.liveness.gone
+
+    def gone(rank: int) -> Any:
+        (tmp_path / "looks").touch()
+        until(lambda: seen(rank))
+        return seen(rank)
+
+    group.liveness.gone = gone
+    assert failure(lambda: p2p.recv(None, 1)).reason == "aborted group 'world': enough"
+
+
 @in_new_world(3, all_give=6.0)
 def test_the_end_of_a_group_is_not_that_of_the_group_it_was_made_of() -> float:
     world = unisono.init()

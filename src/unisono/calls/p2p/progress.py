@@ -123,12 +123,12 @@ class ProgressLoop:
         that a receive waits for. Raises PeerFailed if the group has been aborted.
         """
         group = self.group
-        check_abort(group, call)
         self._locked(self.mailbox.log_waiting, request)
         if group.span is not None:
             group.span.ask()
             self._locked(self.mailbox.listen_to_all)
         lost = self._lost(request, group, awaited)
+        check_abort(group, call)  # after the look: a peer that hears of it earlier gives up, or leaves
         if lost is None or self.advance(request):  # messages that a rank sent before it went can still be received
             return request.done
         check_left_out(group)
