@@ -110,7 +110,7 @@ def tape_by_kernel(memory: Memory, others: dict[str, Any], *counts: int) -> None
     state = {StateWord.ROW_LOG: BEGIN, StateWord.ROW_LOG_MASK: 3, StateWord.ROW_LOG_NEXT: counts[0] - 1}
     for word, value in state.items():
         memory.write(STATE + 8 * word, value)
-    for word, value in ((TapeWord.STATE, STATE), (TapeWord.SEGMENT, 0), (TapeWord.AT, PLAN)):
+    for word, value in ((TapeWord.STATE, STATE), (TapeWord.AT, PLAN)):
         memory.write(TAPE + 8 * word, value)
     memory.write(PLAN + 8 * STEP, 0)
     for count in counts:

@@ -29,5 +29,5 @@ def test_scenes_drawn_by_lot() -> None:
 
 
 def test_what_does_not_arrive_is_seen() -> None:
-    with pytest.raises(AssertionError, match=r"lost \{1: "):
+    with pytest.raises(AssertionError, match=r"lost \{1\}"):
         check(NetworkScene("1+1", Weather(loss=1.0), ("tell 0",)))

@@ -15,6 +15,19 @@ from unisono.base.config import Config
 SOURCE = Path(unisono.__file__).parent
 TEXT = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()
 STATIONS = re.findall(r"^\| (\d+) \| `([\w/]+\.py)` `(\w+)` \|", TEXT, re.MULTILINE)
+ROADS = re.search(r"^\| \| on one host \| over several hosts \|\n(.*?)\n\n", TEXT, re.MULTILINE | re.DOTALL)
+COLUMNS = [
+    re.findall(r"`([\w/]+\.py)` `(\w+)`", "".join(column))
+    for column in zip(*[line.split("|")[2:4] for line in ROADS[1].splitlines()[1:]], strict=True)
+]
+UNSEEN = {
+    ("engine/kernels/interpret.py", "run"),  # machine code
+    ("engine/kernels/replay.py", "run"),
+    ("engine/compile/plan.py", "Plan"),  # records
+    ("engine/compile/program.py", "Program"),
+    ("hosts/messages/tape_rows.py", "TapeRow"),
+    ("ranks/failures/attend.py", "attend"),  # for long waits
+}
 
 TOOLS = ("base", "calls/arguments.py", "calls/ops.py", "ranks/group")
 """Places without a station of their own, of which stations use a function here and there."""
@@ -65,6 +78,17 @@ def test_a_cold_call_passes_the_stations_in_their_order() -> None:
     assert hops == ["calls/collectives/all_reduce.py", "calls/dispatch/shortcut.py"]
 
 
+def test_both_roads_are_as_the_table_says() -> None:
+    one, several = (set(column) for column in COLUMNS)
+    assert min(len(one), len(several)) >= 6
+    patient = Config(look_up_s=60.0)
+    for column, hosts in ((one, None), (several, "2x2")):
+        with unisono.World(4, hosts=hosts, config=patient) as world:
+            seen = [{*each} for each in world.run(walk)]
+        assert column - UNSEEN <= set.union(*seen)
+        assert not (column - UNSEEN - one) & set.union(*seen) or hosts
+
+
 def test_every_station_is_there() -> None:
-    for _, path, name in STATIONS:
+    for path, name in {*((path, name) for _, path, name in STATIONS), *COLUMNS[0], *COLUMNS[1]}:
         assert re.search(rf"^(def|class) {name}\b|^    def {name}\(", (SOURCE / path).read_text(), re.MULTILINE), path

@@ -62,7 +62,7 @@ class EngineInProcess(InProcessCarrier):
         """See `CompiledCarrier`."""
         if self._wires.aborted:
             raise Lost(peer, "aborted")
-        return kernel("replay.run")(tape, 0)
+        return kernel("replay.run")(tape)
 
     def adopt(self, request: int, _peer: int, _data: torch.Tensor, *, sends: bool) -> Handle:
         """See `CompiledCarrier`."""

@@ -19,7 +19,8 @@ from tests.support.in_process_carrier import InProcessCarrier, Wires
 from unisono.engine.carrier import Carrier
 from unisono.engine.compile.program import StateWord
 from unisono.engine.logs.rank_logs import LoggedRow, RowLog, RowLogWord
-from unisono.hosts.messages import Bytes, Exchange, Journal, MessageProgram, Room
+from unisono.engine.tape import LEFT
+from unisono.hosts.messages import Bytes, MessageProgram, Room, Tags, TapeRow, TapeRun, TapeWriter
 from unisono.hosts.messages.message_program import FINAL, GIVEN, KEPT, ChunkPlace
 from unisono.schedule import BLOCKED, Schedule, T, X, Y
 
@@ -47,24 +48,28 @@ def cut(vector: torch.Tensor, chunks: int) -> list[torch.Tensor]:
     return [vector[a:b] for a, b in pairwise(bounds)]
 
 
-def exchange_of(
+def tape_of(
     carrier: Carrier,
     program: MessageProgram,
     peers: Sequence[int],
     chunks: Sequence[torch.Tensor],
     kernel: int,
     number: int,
-    tag: Any,
+    tags: Tags,
     *,
     y: Sequence[torch.Tensor] = (),
     given: Sequence[torch.Tensor] | None = None,
     final: Sequence[torch.Tensor] | None = None,
+    host: Any = None,
+    waits_until_left: bool = False,
     **more: Any,
-) -> Exchange:
-    """An exchange on tensors. Its messages keep them.
+) -> TapeRun:
+    """One program on tensors, as a tape. Its messages keep them.
 
     chunks, y: the chunks of buffers X and Y, also of the input and of results, if these have no others.
     kernel: the address of the combine kernel; 0: none.
+    waits_until_left: it ends with a LEFT.
+    more: see `TapeWriter.leg`.
     """
     room, places = Room(), dict[ChunkPlace, Bytes]()
     vars(room)["tensors"] = chunks, y, given, final
@@ -75,7 +80,10 @@ def exchange_of(
     for chunk, tensor in enumerate(chunks):
         places[ChunkPlace(T, chunk, KEPT)] = room.take(tensor.nbytes)
     combine = (kernel, chunks[0].dtype.itemsize) if kernel else None
-    return Exchange(carrier, program, peers, places, combine, number, tag, room=room, **more)
+    writer = TapeWriter(carrier, room, combine)
+    rows = [*writer.leg(program, peers, places, tags, **more)]
+    rows += [TapeRow(LEFT, (-1,))] if waits_until_left else []
+    return TapeRun(carrier, rows, writer.buffers, number, host)
 
 
 def span_of(tensor: torch.Tensor) -> Bytes:
@@ -168,41 +176,40 @@ def run_messages(
     _kept, kernel = combine_kernel(combine, dtype)
     logs = [Logged(random) for _ in range(p)]
 
-    def exchange(rank: int) -> Exchange:
+    def tape(rank: int) -> TapeRun:
         place = places[rank]
-        return exchange_of(
+        return tape_of(
             carriers[rank],
             programs[rank],
             [rank + _SALT for rank in range(p)],
             cut(place.kept, chunks),
             kernel,
             1,
-            tag,
-            persistent=(lambda round_: round_) if persistent or compiled else None,
-            journal=Journal(logs[rank], 0, 0),
+            Tags(tag, (lambda round_: round_) if persistent or compiled else None),
+            host=logs[rank],
             y=cut(place.y, chunks),
             given=None if layout is Layout.ONE else cut(place.given, chunks),
             final=None if layout is Layout.ONE else cut(place.final, chunks),
         )
 
-    exchanges = [exchange(rank) for rank in range(p)]
+    tapes = [tape(rank) for rank in range(p)]
     for call in range(calls):
         if call:
             values = [(vector + call) % 65_521 for vector in values]
             for rank, place in enumerate(places):
                 place.given.copy_(torch.from_numpy(values[rank]))
-                exchanges[rank].begin(call + 1)
-        _finish(exchanges, wires, random)
+                tapes[rank].begin(call + 1)
+        _finish(tapes, wires, random)
         assert wires.unmet == 0 or (persistent and wires.untaken == 0)
         _check(schedule, programs, places, values)
         if layout is Layout.APART:
             assert all(np.array_equal(place.given.numpy(), mine) for place, mine in zip(places, values, strict=True))
-    for one in exchanges:
+    for one in tapes:
         one.close()
 
 
-def _finish(exchanges: Sequence[Exchange], wires: Wires, random: Random) -> None:
-    going = list(exchanges)
+def _finish(tapes: Sequence[TapeRun], wires: Wires, random: Random) -> None:
+    going = list(tapes)
     while going:
         if random.random() < 0.5 or not wires.move():
             one = random.choice(going)
@@ -226,7 +233,7 @@ def _check(
         assert {X, Y} >= {buffer for buffer, _ in program.ends}
 
 
-def finish(ranks: list[Exchange], wires: Wires) -> None:
+def finish(ranks: list[TapeRun], wires: Wires) -> None:
     going = ranks
     while going:
         going = [one for one in going if not one.advance()]

@@ -1,18 +1,22 @@
-"""A tape: copies, combinations and messages at known addresses, as rows of words that compiled code runs.
+"""A tape: a call as rows of words that compiled code runs, one behind the other, at known addresses.
 
 A row is one of
 
     COPY                              copy bytes
-    COMBINE                           out = first op second
+    COMBINE                           out = first op second; without a second, out = the complete result `first`
     POST                              the carrier's engine may write a payload into its place
     SEND                              the payload leaves
     TAKE                              until the message of these POSTs is there
+    LEFT                              until the payloads that leave straight from places have left
+    RUN                               a program of the ranks of this host
+    MEET                              until the ranks of this host are here
 
 A message is one payload, or some. Its last word tells that it is there. If this word is no part of the data, it is the
 number of the call. A message with another number is of a call that has failed: the places are posted again.
 
-`kernels.replay` runs tapes. Where only Python code can call the carrier's engine, it stops at messages: CARRIER. With
-other engines, it stops so where the word of a message has come before all of it.
+`kernels.replay` runs tapes. It stops at rows that Python code has to do, SERVE: LEFT, RUN and MEET, and messages where
+only Python code can call the carrier's engine. With other engines, it stops so where the word of a message has come
+before all of it.
 """
 
 from __future__ import annotations
@@ -21,13 +25,15 @@ from enum import IntEnum
 
 ROW_BYTES = 64
 
-COPY, COMBINE, POST, SEND, TAKE = range(5)
+COPY, COMBINE, POST, SEND, TAKE, LEFT, RUN, MEET = range(8)
 
-STEP = 7
-"""The last word of each row: the step of the program whose part it is, as logs count them."""
+STEP, PIECE_BITS = 7, 32
+"""The last word of each row, for logs: the piece of the vector in its upper half of 32 bits, in the lower half the step
+of the program whose part the row is. Below 0: it is no part of a program.
+"""
 
-CARRIER = 5
-"""The status of a tape that has stopped at a message, for Python code to call the carrier."""
+SERVE = 5
+"""The status of a tape that has stopped at a row for Python code to do its part."""
 
 
 class CopyWord(IntEnum):
@@ -43,8 +49,10 @@ class CombineWord(IntEnum):
 
     OUT = 1
     FIRST = 2
-    SECOND = 3
+    SECOND = 3  # 0: there is none
     COUNT = 4  # of elements
+    KERNEL = 5  # the address of the combine kernel
+    RANKS = 6  # by whose number an average divides a complete result
 
 
 class TapeMessageWord(IntEnum):
@@ -67,6 +75,12 @@ class TapeTakeWord(IntEnum):
     COUNT = 4  # of its POSTs
 
 
+class TapeLeftWord(IntEnum):
+    """The words of a LEFT."""
+
+    PIECE = 1  # of the vector, whose payloads are meant; -1: all
+
+
 class TapeWord(IntEnum):
     """The words of a tape."""
 
@@ -74,12 +88,10 @@ class TapeWord(IntEnum):
     FIRST = 1  # the address of the first row
     END = 2  # the address behind the last row
     NUMBER = 3  # of the call
-    KERNEL = 4  # the address of the combine kernel
-    ENGINE = 5  # the address of the words of an `EngineWord` each; 0: only Python code calls the engine
-    SENDING = 6  # the messages that the engine may still read, once all rows are done
-    STATUS = 7  # the engine's, of the message that is lost
-    STATE = 8  # the address of the words of a `StateWord` each, where rows are logged; 0: they are not
-    SEGMENT = 9  # of the call, for the log
+    ENGINE = 4  # the address of the words of an `EngineWord` each; 0: only Python code calls the engine
+    SENDING = 5  # the messages that the engine may still read, once all rows are done
+    STATUS = 6  # the engine's, of the message that is lost
+    STATE = 7  # the address of the words of a `StateWord` each, where rows are logged; 0: they are not
 
 
 class EngineWord(IntEnum):

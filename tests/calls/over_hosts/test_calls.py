@@ -251,7 +251,7 @@ FILES = {
     "calls/dispatch/over_hosts/chunks.py",
     "engine/host.py",
     "engine/logs/rank_logs.py",
-    "hosts/messages/exchange.py",
+    "hosts/messages/tape_run.py",
     "hosts/span.py",
     "ranks/group/group.py",
 }

@@ -14,7 +14,8 @@ import unisono
 from tests.support.waiting import until
 from tests.support.worlds import OnHosts
 from unisono.base.records import Departure, DepartureKind
-from unisono.hosts.messages import Exchange
+from unisono.engine.tape import TAKE
+from unisono.hosts.messages import TapeRow, TapeRun
 from unisono.hosts.span import Span
 from unisono.ranks.failures.attend import Watch
 from unisono.schedule import Hosts
@@ -239,25 +240,25 @@ def test_the_rank_behind_one_that_waits_itself_is_named_on_another_host(on_hosts
 @pytest.mark.ranks(hosts="2x1")
 def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host is told at once that it has left, and what it sent before may take longer."""
-    group, looks, advance, look_as_always = unisono.new_group(), 0, Exchange.advance, Watch.look
+    group, looks, advance, look_as_always = unisono.new_group(), 0, TapeRun.advance, Watch.look
 
     def look(watch: Watch, *given: Any) -> None:
         nonlocal looks
         looks += group.liveness.gone(1) is not None
         look_as_always(watch, *given)
 
-    def late(exchange: Exchange) -> bool:
-        if advance(exchange) and looks <= 4:
-            exchange.done, exchange.waiting_for = False, 1
-        return exchange.done
+    def late(run: TapeRun, *, served: bool = False) -> bool:
+        if advance(run, served=served) and looks <= 4:
+            run.done, run.row = False, TapeRow(TAKE, (), peer=1)
+        return run.done
 
     tensor = torch.full((10,), 10.0**group.rank)
     if group.rank == 0:
         with monkeypatch.context() as patch:
             patch.setattr(Watch, "look", look)
-            patch.setattr(Exchange, "advance", late)
-            patch.setattr(Exchange, "wake", lambda *_: False)
-            patch.setattr(Exchange, "watched", None)
+            patch.setattr(TapeRun, "advance", late)
+            patch.setattr(TapeRun, "wake", lambda *_: False)
+            patch.setattr(TapeRun, "watched", None)
             unisono.all_reduce(tensor, group=group)
     else:
         unisono.all_reduce(tensor, group=group)

@@ -20,7 +20,7 @@ import torch
 import unisono
 from tests.support.engine_in_process import combine_kernel
 from tests.support.execute import execute
-from tests.support.message_runs import combined, cut, elements, exchange_of, tag
+from tests.support.message_runs import combined, cut, elements, tag, tape_of
 from tests.support.on_ranks import in_world
 from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
@@ -32,7 +32,7 @@ from unisono.engine.reducers import combine_address
 from unisono.engine.tensors import dtype_name
 from unisono.hosts.carriers.gloo import GlooCarrier
 from unisono.hosts.carriers.ucx import UcxCarrier
-from unisono.hosts.messages import lower, nap
+from unisono.hosts.messages import Tags, lower, nap
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule import Y
 from unisono.schedule.algorithms import CATALOGUE
@@ -110,19 +110,19 @@ def test_all_collectives(kind: Kind, size: int, tmp_path: Path) -> int:
             n = elements(schedule, wanted)
             inputs = [np.arange(n, dtype=np.int64) * (rank + 3) % 65_521 for rank in range(size)]
             given, y = torch.tensor(inputs[me]), torch.zeros(n, dtype=torch.int64)
-            exchange = exchange_of(
+            run = tape_of(
                 carrier,
                 program,
                 range(size),
                 cut(given, chunks),
                 combine,
                 call + 1,
-                tag,
+                Tags(tag),
                 y=cut(y, chunks),
+                waits_until_left=True,
             )
-            wait(exchange.advance)
-            wait(exchange.finish_sends)
-            exchange.close()
+            wait(run.advance)
+            run.close()
             want = execute(schedule, inputs, combine=combined)
             for buffer, chunk in program.ends:
                 got = cut(y if buffer == Y else given, chunks)[chunk].tolist()
@@ -143,26 +143,26 @@ def test_types(kind: Kind, dtype: torch.dtype, tmp_path: Path) -> None:
     for call, n in enumerate((1, 5, 500_000)):
         given = (torch.arange(n) % 7 + me).to(dtype)
         kept, final = torch.empty_like(given), torch.zeros_like(given)
-        exchange = exchange_of(
+        run = tape_of(
             carrier,
             program,
             range(3),
             cut(kept, 3),
             combine_address(dtype_name(dtype), "sum", last=False),
             call + 1,
-            tag,
+            Tags(tag),
             given=cut(given, 3),
             final=cut(final, 3),
+            waits_until_left=True,
         )
         for again in range(3):
             if again:
-                exchange.begin(call + 1 + 3 * again)
-            wait(exchange.advance)
-            wait(exchange.finish_sends)
+                run.begin(call + 1 + 3 * again)
+            wait(run.advance)
             assert given.equal((torch.arange(n) % 7 + me).to(dtype))
             assert final.equal((torch.arange(n) % 7 * 3 + 3).to(dtype))
             final.zero_()
-        exchange.close()
+        run.close()
     unisono.barrier()
     carrier.close()
 
@@ -190,9 +190,9 @@ def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(kind: Kind,
     for name in ("all_reduce.circulant", "broadcast.linear"):
         schedule = CATALOGUE[name].schedule(2)
         chunks, combine = cut(torch.ones(1000), schedule.chunks), combine_address("float32", "sum", last=False)
-        exchange = exchange_of(carrier, lower(schedule)[me], range(2), chunks, combine, 1 + me, tag)
-        exchange.advance()
-        exchange.give_up()
+        run = tape_of(carrier, lower(schedule)[me], range(2), chunks, combine, 1 + me, Tags(tag))
+        run.advance()
+        run.give_up()
     unisono.barrier()
     with patch.object(sys.modules[kind.__module__], "_LAST_S", 2 * LATE_S):
         closing = threading.Thread(target=carrier.close)

@@ -16,7 +16,8 @@ LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
 
 SCRIPT = """
 import sys, threading, torch
-from unisono.hosts.messages import Exchange, Bytes, lower, nap
+from unisono.engine.tape import LEFT
+from unisono.hosts.messages import Bytes, Room, Tags, TapeRow, TapeRun, TapeWriter, lower, nap
 from unisono.hosts.messages.message_program import FINAL, GIVEN, KEPT, ChunkPlace
 from unisono import CATALOGUE
 from unisono.engine.carrier import Lost
@@ -41,14 +42,12 @@ calls = [(name, n) for name in ("circulant", "recursive_doubling") for n in (1, 
 for call, (name, elements) in enumerate(calls):
     schedule = CATALOGUE["all_reduce." + name].schedule(size)
     vector = torch.arange(elements, dtype=torch.float64) + rank
-    exchange = Exchange(
-        carrier, lower(schedule)[rank], range(size), places(vector, schedule.chunks),
-        (combine_address("float64", "sum", last=False), 8), call + 1,
-        lambda number, round_, index: number * 1000 + round_ * 10 + index,
-    )
-    until(exchange.advance)
-    until(exchange.finish_sends)
-    exchange.close()
+    writer = TapeWriter(carrier, Room(), (combine_address("float64", "sum", last=False), 8))
+    tags = Tags(lambda number, round_, index: number * 1000 + round_ * 10 + index)
+    rows = writer.leg(lower(schedule)[rank], range(size), places(vector, schedule.chunks), tags)
+    run = TapeRun(carrier, [*rows, TapeRow(LEFT, (-1,))], writer.buffers, call + 1)
+    until(run.advance)
+    run.close()
     assert vector.equal(torch.arange(elements, dtype=torch.float64) * size + sum(range(size))), vector
 
 never = carrier.irecv((rank + 1) % size, 999_999, torch.zeros(8, dtype=torch.uint8))

@@ -12,11 +12,11 @@ import torch
 
 from tests.support.engine_in_process import EngineInProcess
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import Logged, cut, exchange_of, finish, tag
+from tests.support.message_runs import Logged, cut, finish, tag, tape_of
 from unisono.engine.carrier import Lost
 from unisono.engine.clock import read_cycles
 from unisono.engine.reducers import combine_address
-from unisono.hosts.messages import Exchange, Journal, lower, persistent_receives
+from unisono.hosts.messages import Tags, TapeRun, lower, persistent_receives
 from unisono.hosts.messages.message_program import MOVE, SEND, TAKE
 from unisono.schedule.algorithms import CATALOGUE
 
@@ -31,20 +31,19 @@ def carriers(seed: int = 1) -> tuple[Wires, list[EngineInProcess]]:
 
 def part(
     carrier: InProcessCarrier, rank: int, number: int, *, name: str = "all_reduce.circulant"
-) -> tuple[Exchange, torch.Tensor]:
+) -> tuple[TapeRun, torch.Tensor]:
     """One rank's part in a table of two ranks, and its vector."""
     schedule = CATALOGUE[name].schedule(2)
     vector = torch.full((10,), number + rank)
     chunks, program = cut(vector, schedule.chunks), lower(schedule)[rank]
-    made = exchange_of(
+    made = tape_of(
         carrier,
         program,
         [0, 1],
         chunks,
         SUM,
         number,
-        tag,
-        persistent=lambda round_: round_,
+        Tags(tag, lambda round_: round_),
         y=cut(vector.clone(), schedule.chunks),
     )
     return made, vector
@@ -153,9 +152,9 @@ def test_steps_that_copy_combine_or_send_are_logged_and_so_are_waits(compiled: b
     schedule, logs = CATALOGUE["all_reduce.circulant"].schedule(2), [Logged() for _ in range(2)]
     vectors, programs = [torch.full((10,), 1 + rank) for rank in range(2)], lower(schedule)
     made = [
-        exchange_of(
-            carrier, program, [0, 1], cut(vector, schedule.chunks), SUM, 7, tag,
-            journal=Journal(log, 2, 100),
+        tape_of(
+            carrier, program, [0, 1], cut(vector, schedule.chunks), SUM, 7, Tags(tag),
+            host=log, piece=2, first=100,
         )
         for carrier, program, vector, log in zip(both, programs, vectors, logs, strict=True)
     ]  # fmt: skip

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import exchange_of, finish, tag
+from tests.support.message_runs import finish, tag, tape_of
 from tests.support.waiting import until
 from unisono.engine.carrier import Handle, Lost
 from unisono.engine.reducers import combine_address
 from unisono.engine.tensors import dtype_name
-from unisono.hosts.messages import Exchange, ReceiveBuffers, lower, persistent_receives
+from unisono.hosts.messages import ReceiveBuffers, Tags, TapeRun, lower, persistent_receives
 from unisono.hosts.messages.persistent_receives import ReceiveBuffer
 from unisono.schedule.algorithms import CATALOGUE
 
@@ -56,14 +56,14 @@ def test_a_message_is_taken_before_its_receive_is_posted_again() -> None:
     assert place.handle is not None, "it stands for the next call"
 
 
-def standing_pair(carriers: list[InProcessCarrier], vectors: list[torch.Tensor], number: int) -> list[Exchange]:
+def standing_pair(carriers: list[InProcessCarrier], vectors: list[torch.Tensor], number: int) -> list[TapeRun]:
     """Both ranks of an all_reduce whose messages arrive in receives that are always posted."""
     programs = lower(CATALOGUE["all_reduce.recursive_doubling"].schedule(2))
     combine = combine_address(dtype_name(vectors[0].dtype), "sum", last=False)
     return [
-        exchange_of(
-            carrier, program, [0, 1], [vector], combine, number, tag,
-            persistent=lambda round_: round_,
+        tape_of(
+            carrier, program, [0, 1], [vector], combine, number,
+            Tags(tag, lambda round_: round_),
         )
         for carrier, program, vector in zip(carriers, programs, vectors, strict=True)
     ]  # fmt: skip
@@ -116,10 +116,10 @@ def test_what_no_exchange_uses_any_more_is_forgotten_unless_it_stands(monkeypatc
     wires = Wires(Random(13))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
 
-    def make(number: int) -> list[Exchange]:
+    def make(number: int) -> list[TapeRun]:
         return standing_pair(carriers, [torch.ones(3) for _ in range(2)], number)
 
-    def use(ranks: list[Exchange]) -> list[ReceiveBuffer]:
+    def use(ranks: list[TapeRun]) -> list[ReceiveBuffer]:
         finish(ranks, wires)
         places = ranks[0]._receive_buffers
         for one in ranks:

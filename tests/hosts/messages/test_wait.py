@@ -65,12 +65,12 @@ def test_a_rank_that_waits_for_long_returns_less_often(monkeypatch: pytest.Monke
 
 
 class Watched:
-    """An exchange with a missing message, and a span whose carrier has a thread. told: how often it woke the rank."""
+    """A tape with a missing message, and a span whose carrier has a thread. told: how often it woke the rank."""
 
     def __init__(self) -> None:
         self.words = (ctypes.c_int64 * 2)()
         self.watched = ctypes.addressof(self.words), ctypes.addressof(self.words) + 8
-        self.done, self.is_under_way, self.told = False, True, 0
+        self.told = 0
         self.carrier, self.resources, self.news, self.seen = self, {}, ctypes.c_uint64(), 0
         self.wait = None
 
@@ -88,14 +88,14 @@ class Watched:
 def test_a_rank_looks_at_memory_first_and_in_a_crowd_for_longer(apart: bool, rests: bool) -> None:
     it: Any = Watched()
     waiting = wait.MessageWait(it, 1, apart=apart, rests=rests)
-    assert not waiting.pause([it], 0, 0.0, 1e-4)
+    assert not waiting.pause(it, 0, 0.0, 1e-4)
     assert it.told == 0
-    assert waiting.pause([it], 0, 0.005, 1e-4) is apart
+    assert waiting.pause(it, 0, 0.005, 1e-4) is apart
     assert it.told == apart
-    assert waiting.pause([it], 0, 1.0, 1e-4)
+    assert waiting.pause(it, 0, 1.0, 1e-4)
     assert it.told == 1 + apart
     it.words[0] = 1
-    assert waiting.pause([it], 0, 0.0, 60.0)
+    assert waiting.pause(it, 0, 0.0, 60.0)
     assert it.told == 1 + apart
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from ..compile.program import DONE, LOST, WAITING, StateWord
 from ..logs.rank_logs import RowLogWord
 from ..tape import (
-    CARRIER,
     COMBINE,
     COPY,
+    PIECE_BITS,
     POST,
     ROW_BYTES,
     SEND,
+    SERVE,
     STEP,
+    TAKE,
     CombineWord,
     CopyWord,
     EngineWord,
@@ -34,17 +36,14 @@ from .compiled import compiled
 from .move import get, put
 
 _ALL_BITS = -1
+_STEP_MASK = (1 << PIECE_BITS) - 1
 
 
 @compiled
-def run(tape, served):  # type: ignore[no-untyped-def]
-    """Go on with a tape as far as it goes without a wait. served: the carrier has done its part of the row AT.
-
-    Returns DONE, or, at the row AT, WAITING, LOST or CARRIER.
-    """
+def run(tape):  # type: ignore[no-untyped-def]
+    """Go on with a tape as far as it goes without a wait: DONE, or, at the row AT, WAITING, LOST or SERVE."""
     at, end, engine = get(tape, TapeWord.AT), get(tape, TapeWord.END), get(tape, TapeWord.ENGINE)
     logs = get(tape, TapeWord.STATE)
-    at += ROW_BYTES * served
     while at < end:
         kind, status, began = get(at, 0), DONE, 0
         if logs:
@@ -52,14 +51,17 @@ def run(tape, served):  # type: ignore[no-untyped-def]
         if kind == COPY:
             memcpy(get(at, CopyWord.TO), get(at, CopyWord.SOURCE), get(at, CopyWord.NBYTES))
         elif kind == COMBINE:
-            outs, ins, kernel = at + 8 * CombineWord.OUT, at + 8 * CombineWord.FIRST, get(tape, TapeWord.KERNEL)
-            call_combine(kernel, outs, 1, ins, 2, get(at, CombineWord.COUNT), 1)
+            outs, ins, count = at + 8 * CombineWord.OUT, at + 8 * CombineWord.FIRST, get(at, CombineWord.COUNT)
+            inputs = 2 if get(at, CombineWord.SECOND) else 1
+            call_combine(get(at, CombineWord.KERNEL), outs, 1, ins, inputs, count, get(at, CombineWord.RANKS))
         elif kind == POST:
             status = _post(at, engine)
         elif kind == SEND:
             status = _send(tape, at, engine)
-        else:
+        elif kind == TAKE:
             status = _take(tape, at, engine)
+        else:
+            status = SERVE
         put(tape, TapeWord.AT, at)
         if logs and kind in (COPY, COMBINE, SEND):
             log(tape, began)
@@ -77,7 +79,10 @@ def log(tape, began):  # type: ignore[no-untyped-def]
     """Log that the rank has been at the row AT since `began`, in cycles. If it is of the same step as the row that was
     logged last, the rank is still at this step.
     """
-    state, segment, step = get(tape, TapeWord.STATE), get(tape, TapeWord.SEGMENT), get(get(tape, TapeWord.AT), STEP)
+    state, place = get(tape, TapeWord.STATE), get(get(tape, TapeWord.AT), STEP)
+    if place < 0:
+        return 0
+    segment, step = place >> PIECE_BITS, place & _STEP_MASK
     number, count, rows = get(tape, TapeWord.NUMBER), get(state, StateWord.ROW_LOG_NEXT), get(state, StateWord.ROW_LOG)
     mask = get(state, StateWord.ROW_LOG_MASK)
     entry = rows + 8 * RowLogWord.WORDS * ((count - 1) & mask)
@@ -106,7 +111,7 @@ def _post(row, engine):  # type: ignore[no-untyped-def]
         store(mark, get(row, TapeMessageWord.TO))
     if engine == 0:
         posted = get(row, TapeMessageWord.TAG)
-        return DONE if posted and load(posted) else CARRIER
+        return DONE if posted and load(posted) else SERVE
     place, nbytes, tag = (
         get(row, TapeMessageWord.PLACE),
         get(row, TapeMessageWord.NBYTES),
@@ -124,7 +129,7 @@ def _send(tape, row, engine):  # type: ignore[no-untyped-def]
     if mark:
         store(mark, get(tape, TapeWord.NUMBER))
     if engine == 0:
-        return CARRIER
+        return SERVE
     place, nbytes, tag = (
         get(row, TapeMessageWord.PLACE),
         get(row, TapeMessageWord.NBYTES),
@@ -138,10 +143,10 @@ def _send(tape, row, engine):  # type: ignore[no-untyped-def]
 
 @compiled
 def _take(tape, row, engine):  # type: ignore[no-untyped-def]
-    """Take a message, if it is there. CARRIER: its word is, but perhaps not all of it."""
+    """Take a message, if it is there. SERVE: its word is, but perhaps not all of it."""
     mark, missing = get(row, TapeTakeWord.MARK), get(row, TapeTakeWord.MISSING)
     if engine == 0:
-        return WAITING if load(mark) == missing else CARRIER
+        return WAITING if load(mark) == missing else SERVE
     first = get(tape, TapeWord.FIRST) + get(row, TapeTakeWord.POSTS)
     end = first + ROW_BYTES * get(row, TapeTakeWord.COUNT)
     post = first
@@ -153,7 +158,7 @@ def _take(tape, row, engine):  # type: ignore[no-untyped-def]
             if status == DONE:
                 post += ROW_BYTES
             elif call_engine(get(engine, EngineWord.PROGRESS), get(engine, EngineWord.ENGINE)) == 0:
-                return WAITING if load(mark) == missing else CARRIER
+                return WAITING if load(mark) == missing else SERVE
         if missing or load(mark) == get(tape, TapeWord.NUMBER):
             return DONE
         while post > first:

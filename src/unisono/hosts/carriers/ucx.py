@@ -126,7 +126,7 @@ class UcxCarrier:
 
     def replay(self, tape: int, peer: int) -> int:
         with self._use(peer):
-            return self._replay(tape, 0)
+            return self._replay(tape)
 
     def adopt(self, request: int, peer: int, data: torch.Tensor, *, sends: bool) -> _UcxHandle:
         with self._use(peer):

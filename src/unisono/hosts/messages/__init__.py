@@ -1,22 +1,26 @@
 """Across hosts: a table's transfers as messages that a carrier moves, proved and run."""
 
-from .exchange import Exchange, Journal
 from .lowering import lower
 from .message_memory import Bytes, Room
 from .message_program import MessageProgram
 from .message_proof import prove_messages
 from .persistent_receives import ReceiveBuffers
+from .tape_rows import BEGIN, Tags, TapeRow, TapeWriter
+from .tape_run import TapeRun
 from .wait import RESTS_S, MessageWait, nap, until
 
 __all__ = [
+    "BEGIN",
     "RESTS_S",
     "Bytes",
-    "Exchange",
-    "Journal",
     "MessageProgram",
     "MessageWait",
     "ReceiveBuffers",
     "Room",
+    "Tags",
+    "TapeRow",
+    "TapeRun",
+    "TapeWriter",
     "lower",
     "nap",
     "prove_messages",

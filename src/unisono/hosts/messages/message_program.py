@@ -1,4 +1,4 @@
-"""A rank's program of messages: `lower` makes it of a table, `prove_messages` proves it and an `Exchange` runs it.
+"""A rank's program of messages: `lower` makes it, `prove_messages` proves it, and a `TapeWriter` puts it on a tape.
 
 Its rows are of four kinds, in the order in which they are done:
 

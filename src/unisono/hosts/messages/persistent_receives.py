@@ -34,7 +34,7 @@ class ReceiveBuffer:
 
     handle: its receive, if posted.
     whole: begins with the message, and ends with a cache line.
-    users: the number of exchanges that have it.
+    users: the number of tapes that have it.
     uses: the number of calls that have used it.
     posted: the address of a word: 1 while its receive is posted, else 0.
     is_persistent: its receive is posted ahead.
@@ -100,7 +100,7 @@ class ReceiveBuffers:
         return buffer
 
     def give_back(self, buffer: ReceiveBuffer) -> None:
-        """One exchange less uses it. Call this on the thread that makes calls of its kind."""
+        """One tape less uses it. Call this on the thread that makes calls of its kind."""
         buffer.users -= 1
         if not (buffer.users or buffer.is_persistent or buffer.handle):
             del self._all[buffer.key]

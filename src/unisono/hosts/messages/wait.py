@@ -6,7 +6,7 @@ import ctypes
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...engine.clock import read_cycles
 from ...engine.compile.program import LOOK_UP_SHARE, LOOK_UPS, PATIENCE_NS, WAITING, StateWord
 from ...engine.mailbox.poller import Poller
-from .exchange import Exchange
+from .tape_run import TapeRun
 
 if TYPE_CHECKING:
     from ..span import Span
@@ -30,9 +30,6 @@ _AGAIN_S, _AGAIN_SHARE = 300e-6, 30
 """A rank that sleeps wakes by itself, too, after a thirtieth of its wait so far, at least _AGAIN_S, and looks. Beside
 processes that compute, the thread that would wake it may get a processor later than the rank does.
 """
-_POLLED = 4
-"""The most messages that a rank looks at; each rank has one under way in each piece of a vector."""
-
 _PR_SET_TIMERSLACK = 29
 _SLACK_NS = 1000
 _thread = threading.local()
@@ -92,33 +89,31 @@ class MessageWait:
         self._looks_s = math.inf if span.carrier.wait is not None else _LOOKS_S if apart else _LOOKS_IN_CROWD_S
         self._news: SimpleQueue[None] = SimpleQueue()
 
-    def pause(self, exchanges: Sequence[Exchange], _: int, waited_s: float, most_s: float) -> bool:
-        """Wait for news of one of these exchanges; see `Pause`."""
-        began, first = read_cycles(), next((exchange for exchange in exchanges if not exchange.done), None)
-        heard = (self._poll if waited_s < self._looks_s else self._sleep)(exchanges, waited_s, most_s)
-        if first is not None:
-            first.write_down(began)
+    def pause(self, run: TapeRun, _: int, waited_s: float, most_s: float) -> bool:
+        """Wait for news of a tape; see `Pause`."""
+        began = read_cycles()
+        heard = (self._poll if waited_s < self._looks_s else self._sleep)(run, waited_s, most_s)
+        run.write_down(began)
         return heard
 
-    def _poll(self, exchanges: Sequence[Exchange], waited_s: float, most_s: float) -> bool:
+    def _poll(self, run: TapeRun, waited_s: float, most_s: float) -> bool:
         """Look at memory until there is news, or a rank of the world has gone; False if no thread would write there."""
-        span = self._span
+        span, watched = self._span, run.watched
         poller: Poller | None = span.resources.get(Poller)
         if poller is None:
             counter = ctypes.addressof(span.news)
-            poller = Poller(_POLLED, self._most_spins, carrier=span.carrier.wait, counter=counter)
+            poller = Poller(1, self._most_spins, carrier=span.carrier.wait, counter=counter)
             span.resources[Poller] = poller
-        watched = [pair for exchange in exchanges if (pair := exchange.watched)][:_POLLED]
-        for slot in range(_POLLED):
-            poller.watch(slot, *(watched[slot] if slot < len(watched) else (poller.zero, poller.zero)))
+        if watched is None:
+            return False
+        poller.watch(0, *watched)
         waited_s = max(waited_s, RESTS_S) if self._rests and span.carrier.wait is None else waited_s
-        return bool(watched) and poller.wait(span.seen, waited_s, min(self._looks_s, most_s))
+        return poller.wait(span.seen, waited_s, min(self._looks_s, most_s))
 
-    def _sleep(self, exchanges: Sequence[Exchange], waited_s: float, most_s: float) -> bool:
+    def _sleep(self, run: TapeRun, waited_s: float, most_s: float) -> bool:
         """Sleep until there is news, or it is time to look again; False if no thread would wake this one."""
         news = self._news
-        told = [exchange.wake(lambda: news.put(None)) for exchange in exchanges if exchange.is_under_way]
-        if not told or not all(told):
+        if not run.wake(lambda: news.put(None)):
             return False
         with suppress(Empty):
             news.get(timeout=min(max(waited_s / _AGAIN_SHARE, _AGAIN_S), most_s))

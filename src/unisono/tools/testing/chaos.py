@@ -21,7 +21,7 @@ from ...base.units import seconds
 from ...calls.dispatch.over_hosts.hosts_run import Relay
 from ...engine.compile.plan import CallPlan, Plan
 from ...engine.compile.program import DONE, WAITING, StateWord
-from ...hosts.messages import Exchange
+from ...hosts.messages import TapeRun
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from .rehearsal import stop_at_row
@@ -53,7 +53,7 @@ def chaos(
 
     Every rank enters the block; only one rank fails. at: here in its 17th all_reduce of the block, counted from 1,
     before row 3 of its program, counted from 0; without a row, before the call. In a call of several segments the row
-    is in the first segment. In a call over several hosts, rows are those of the rank's messages to other hosts.
+    is in the first segment. In a call over several hosts, rows are those of the rank's tape.
 
     The rank, by number, that shall
     kill: be killed by SIGKILL; exit: end by os._exit; stop: be stopped by SIGSTOP, and go on after duration_s;
@@ -102,7 +102,7 @@ class _Injector:
         self._calls, self._latest, self._over = 0, 0, False
         self.wrong = ""
         self._rows = 0
-        """In a call over several hosts, the rows of the tapes that have begun."""
+        """In a call over several hosts, the rows of its tape."""
 
     def run(self, address: int, inp: int, out: int, state: int) -> int:
         group = self.group
@@ -134,23 +134,23 @@ class _Injector:
 
     def _fail_between_hosts(self, plan: CallPlan, row: int, call: tuple[int, int, int, int]) -> int:
         """Go on with a call over several hosts. At the row, fail."""
-        begin = Exchange.begin
+        begin = TapeRun.begin
 
         def fault() -> None:
             self._over = True
             self._fail(plan)
 
-        def begin_and_stop(exchange: Exchange, number: int) -> None:
-            begin(exchange, number)
-            if 0 <= row - self._rows < len(exchange.rows):
-                exchange.stop_before(row - self._rows, fault)
-            self._rows += len(exchange.rows)
+        def begin_and_stop(run: TapeRun, number: int) -> None:
+            begin(run, number)
+            self._rows = len(run.rows)
+            if 0 <= row < self._rows:
+                run.stop_before(row, fault)
 
-        with patch.object(Exchange, "begin", begin_and_stop):
+        with patch.object(TapeRun, "begin", begin_and_stop):
             status = self.original(*call)
         if status == DONE and not self._over:
             self._over = True
-            self.wrong = f"row {row}: the messages of this {self.collective} have {self._rows} rows"
+            self.wrong = f"row {row}: this {self.collective} has {self._rows} rows"
         return status
 
     def _fail(self, plan: CallPlan) -> None:

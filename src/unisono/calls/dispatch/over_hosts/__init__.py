@@ -3,14 +3,20 @@
 A call takes the road of a call on one host: `make_plan` keeps a `SpanPlan` in `Group.plans`, the fast paths find it,
 and `Group.run` runs it on addresses. Here `Group.run` is the `run` of a `Relay`, and no kernel.
 
-A call runs the parts of a `HierarchicalTable`: the kernel runs parts inside a host, which are programs of the group of
-its ranks (`InsideProgram`), and an `Exchange` runs parts between hosts. `hosts_plan` follows each chunk from the user's
-input through scratch memory to the output, `hosts_steps` finds these places in memory, and `hosts_run` makes the call.
-If a wait takes long, also of the kernel, it returns an outcome, as a kernel does, and `ranks.failures.attend` looks at
-the ranks of all hosts. `RefusedCalls` has the memory of calls that did not match.
+A call is one list of rows, a tape (`engine.tape`), made of the parts of a `HierarchicalTable`. A part inside a host is
+a RUN, a program of the group of its ranks (`InsideProgram`). A part between hosts is rows of messages (`TapeWriter`).
+`hosts_plan` follows each chunk from the user's input through scratch memory to the output, `hosts_steps` finds these
+places in memory and puts the rows in order, and `hosts_run` makes the call. If a wait takes long, also of the kernel,
+it returns an outcome, as a kernel does, and `ranks.failures.attend` looks at the ranks of all hosts. `RefusedCalls` has
+the memory of calls that did not match.
 
-The gate across hosts needs no messages of its own. A rank enters the call on its own control line, and waits for the
-ranks of its host. The parts inside the host, into scratch memory, and the messages follow. The last message of each
+All ranks have the same order of rows, by turns. A row waits only for rows of earlier turns, or for a RUN or a MEET of
+its own turn, which the ranks of a host make in one order. So no circle of ranks waits. The first turn has all parts
+before the messages and the first messages; then each round has a turn for what is sent and one for what is taken. A
+long vector goes in pieces, and each piece is a round behind the piece before.
+
+The gate across hosts, MEET, needs no messages of its own. A rank enters the call on its own control line, and waits for
+the ranks of its host. The parts inside the host, into scratch memory, and the messages follow. The last message of each
 table tells a rank that every host has entered the call; if the data alone does not tell this, a barrier of words runs
 beside it. Only then is the user's output written. A rank is compared with ranks of other hosts once it has made the
 parts before the messages: a rank that raised before would be missing in them.

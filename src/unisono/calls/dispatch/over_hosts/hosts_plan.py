@@ -130,6 +130,7 @@ class SpanPlan(CallPlan, kw_only=True):
     request: the call, without tensors.
     inp, out: the form of the tensors; if the plan is not `shared`, the call works on copies of them.
     made, fetched: the elements of scratch memory.
+    rounds: the most rounds of a table between hosts.
     has_insides: are there parts inside this host?
     beside: the other ranks of this host.
     waits_for: the ranks beside this one that have legs: their messages tell that every host has entered the call.
@@ -141,6 +142,7 @@ class SpanPlan(CallPlan, kw_only=True):
     out: Side
     made: int
     fetched: int
+    rounds: int
     has_insides: bool
     beside: tuple[int, ...]
     waits_for: tuple[int, ...]
@@ -196,7 +198,7 @@ def plan_span(
             like=blank(request.like.numel(), request.like.dtype), inp=None, out=None, says=request.record
         ),
         inp=Side.of(given, item, own_in, request.inp), out=Side.of(result, item, own_out, request.out),
-        made=made, fetched=fetched,
+        made=made, fetched=fetched, rounds=max((part.table.rounds for part in spanning.across), default=0),
         has_insides=any(any(part.sizes) for wave in waves for part in (*wave.before, *wave.after)), beside=beside,
         waits_for=tuple(rank for rank in beside if rank in on_rails),
     )  # fmt: skip

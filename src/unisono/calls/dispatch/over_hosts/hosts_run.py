@@ -19,15 +19,14 @@ from ....base.units import format_bytes
 from ....engine.carrier import Carrier, Lost
 from ....engine.compile.program import AT_ONCE, DONE, IN_TIME, LOST, WAITING, LineWord, StateWord
 from ....engine.memory.arena import Arena
-from ....engine.reducers import combiner
-from ....engine.tensors import dtype_name
-from ....hosts.messages import RESTS_S, Exchange, MessageWait, until
+from ....engine.tape import MEET, RUN
+from ....hosts.messages import RESTS_S, MessageWait, TapeRun, until
 from ....hosts.span import Span
 from ....ranks.group.group import Group, keep_for_good
 from ....ranks.group.sub_groups import Making
 from ..planning import SpanPlanner
 from .hosts_plan import PLANS, SpanPlan, plan_span
-from .hosts_steps import WaveSteps, forget_all, steps_of
+from .hosts_steps import forget_all, steps_of
 
 _OF: WeakKeyDictionary[Any, RefusedCalls] = WeakKeyDictionary()
 
@@ -111,8 +110,8 @@ class _SpanCall:
 
     def __init__(self, group: Group, span: Span, plan: SpanPlan, inp: int, out: int) -> None:
         self._group, self._span, self._plan, self._host = group, span, plan, group.host
-        self._begun: list[Exchange] = []
-        self._gate_passed = self.compares = False
+        self._tape: TapeRun | None = None
+        self.compares = False
         self._is_brisk = plan.nbytes <= _BRISK_BYTES
         self._rests = not (self._is_brisk or group.host.most_spins)
         self.details = ""
@@ -138,15 +137,15 @@ class _SpanCall:
         self._stops.close()
         self.failure = None
         self._end()
-        begun, self._begun = self._begun, []
-        for exchange in begun:
-            exchange.give_up()
+        run, self._tape = self._tape, None
+        if run is not None:
+            run.give_up()
         memory, arena, local = forget_all(self._span), self._group.world.host.arena, self._span.local
         if local is not None and local.host.unfinished:
             local.host.sign_off(tag=False)
             keep_for_good(memory)  # ranks of this host read it in a part of the call, and may be late
         self._span.keeps_refused = None
-        if refused and begun and isinstance(arena, Arena):  # the world's always is
+        if refused and run is not None and run.has_begun and isinstance(arena, Arena):  # the world's always is
             calls = RefusedCalls.of(self._span.carrier)
             self._span.keeps_refused = calls.keep
             calls.add(sum(block.nbytes for block in memory))
@@ -168,16 +167,23 @@ class _SpanCall:
         steps = steps_of(self._group, span, plan, number, inp, out)
         if not plan.shared:
             plan.inp.copy(inp, steps.given)
-        for wave in steps.waves:
-            yield from self._begin(wave)
-        self.compares = True
-        yield from self._look()  # in a very short call, no rank waits, and none would look
-        for wave in steps.waves:
-            yield from self._finish(wave)
-        if plan.shared:
-            for exchange in steps.exchanges:
-                yield from self._until_sent(exchange)
-        elif plan.writes:
+        self._tape = run = steps.run
+        served = False
+        while not run.advance(served=served):
+            served = run.row.kind in (RUN, MEET)
+            if run.row.kind == RUN:
+                yield from steps.insides[run.row.words[0]].run(span.local, span.here)
+                continue
+            if not self.compares:
+                yield from self._compare()
+            if run.row.kind == MEET:
+                yield from self._meet(has_legs=bool(run.row.words[0]))
+            else:
+                yield from self._until_far(run)
+        if not self.compares:  # in a very short call, no rank waits, and none would look
+            yield from self._compare()
+        self._host.pass_gate()
+        if not plan.shared and plan.writes:
             plan.out.copy(out, steps.result, back=True)
         self._host.skip_call()
 
@@ -205,9 +211,14 @@ class _SpanCall:
         apart = self._host.processors_for_carriers
         return MessageWait(self._span, self._host.most_spins, apart=apart, rests=not (self._is_brisk or apart))
 
-    def _until_far(self, missing: Callable[[], int | None], exchanges: Sequence[Exchange]) -> Iterator[int]:
-        """Wait for messages of these exchanges."""
-        return until(missing, partial(self._message_wait.pause, exchanges), self._host.words, self._look)
+    def _until_far(self, run: TapeRun) -> Iterator[int]:
+        """Wait for messages, until the tape is at another kind of row."""
+
+        def missing() -> int | None:
+            rank = -1 if run.advance() else run.waiting_for
+            return None if rank < 0 else self._group.world_ranks.index(rank)
+
+        return until(missing, partial(self._message_wait.pause, run), self._host.words, self._look)
 
     def _until_here(self, missing: Callable[[], int | None], word: int) -> Iterator[int]:
         """Wait for ranks of this host. word: a word of a rank's control line: once it is at least the number of this
@@ -229,59 +240,15 @@ class _SpanCall:
         """A rank of this host with messages that are not done."""
         return next((rank for rank in self._plan.waits_for if self._host.across(rank) < self._number), None)
 
-    # The steps of the call
+    def _compare(self) -> Iterator[int]:
+        """All parts before the messages are made: ranks of other hosts can be compared with this one."""
+        self.compares = True
+        yield from self._look()
 
-    def _begin(self, wave: WaveSteps) -> Iterator[int]:
-        """Make the parts before the messages, and send the first messages; earlier waves go on, too."""
-        for part in wave.before:
-            yield from part.run(self._span.local, self._span.here)
-        for copy in wave.brings:
-            copy()
-        self._begun += wave.exchanges
-        self._advance()
-
-    def _advance(self) -> bool:
-        """Let messages go on; True when all begun exchanges are done."""
-        done = True
-        for exchange in self._begun:
-            done = (exchange.done or exchange.advance()) and done
-        return done
-
-    def _finish(self, wave: WaveSteps) -> Iterator[int]:
-        """Take messages of other hosts, and make the parts after them. The first wave tells that all have entered."""
-
-        def missing() -> int | None:
-            if self._advance():
-                return None
-            waits = [exchange.waiting_for for exchange in wave.exchanges if not exchange.done]
-            return self._group.world_ranks.index(waits[0]) if waits else None
-
-        if missing() is not None:
-            yield from self._until_far(missing, self._begun)
-        if self._plan.request.op == "avg":
-            for exchange, sums in zip(wave.exchanges, wave.sums, strict=True):
-                yield from self._until_sent(exchange)
-                for total in sums:
-                    self._average(total)
-        if not self._gate_passed:
-            if wave.exchanges and self._plan.beside:
-                self._host.set_across()
-            if self._across_done() is not None:
-                yield from self._until_here(self._across_done, _ACROSS)
-            self._host.pass_gate()
-            self._gate_passed = True
-        for part in wave.after:
-            yield from part.run(self._span.local, self._span.here)
-        for copy in wave.copies:
-            copy()
-
-    def _average(self, total: torch.Tensor) -> None:
-        dtype = dtype_name(self._plan.request.like.dtype)
-        combiner(dtype, "avg", self._group.size, last=True)(total, [total])
-
-    def _until_sent(self, exchange: Exchange) -> Iterator[int]:
-        """Wait until the messages that leave straight from places have been taken: only then may a rank write there."""
-        if not exchange.finish_sends():
-            ranks = self._group.world_ranks
-            missing = lambda: None if exchange.finish_sends() else ranks.index(exchange.waiting_for)  # noqa: E731
-            yield from self._until_far(missing, [exchange])
+    def _meet(self, *, has_legs: bool) -> Iterator[int]:
+        """Wait until the messages to all ranks of this host have told that all hosts have entered the call."""
+        if has_legs and self._plan.beside:
+            self._host.set_across()
+        if self._across_done() is not None:
+            yield from self._until_here(self._across_done, _ACROSS)
+        self._host.pass_gate()

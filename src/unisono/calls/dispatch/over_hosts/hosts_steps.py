@@ -10,20 +10,21 @@ of a host have entered the same call by then. So their programs differ only if s
 others; then they all run the staged program.
 """
 
-import ctypes
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
 
 from ....base.errors import InternalError
 from ....base.records import digest
+from ....engine import tape
 from ....engine.compile.plan import CallPlan
 from ....engine.compile.program import DISAGREE, FAILED, WAITING
 from ....engine.reducers import CustomOp, combine_address
 from ....engine.tensors import dtype_name, tensor_at
-from ....hosts.messages import Bytes, Exchange, Journal, Room
+from ....hosts.messages import BEGIN, Bytes, Room, Tags, TapeRow, TapeRun, TapeWriter
 from ....hosts.messages.message_program import KEPT, ChunkPlace
 from ....hosts.span import Span
 from ....ranks.group.group import Group
@@ -38,9 +39,8 @@ from .hosts_plan import At, Home, Inside, Leg, SpanPlan, Wave
 View = Callable[[At], torch.Tensor]
 """Finds chunks in memory."""
 
-Copy = Callable[[], object]
-"""Copies the bytes of some chunks."""
-
+_LAST = 1 << 62
+"""The last turn."""
 _TAG_ODD, _TAG_MASK = 0x9E3779B97F4A7C15, (1 << 30) - 1
 _KEPT, _KEPT_BYTES = 1024, 1 << 30
 """The most calls with steps that a turn keeps. A turn with more memory than this is forgotten when the next begins."""
@@ -117,28 +117,17 @@ def _differs(local: Group, plan: CallPlan) -> bool:
     return any(signature not in (0, plan.signature) for signature in theirs)  # 0: it has given the call up
 
 
-class WaveSteps(NamedTuple):
-    """The steps of a wave. exchanges: one for each leg. sums: the results of each leg, which an average divides."""
-
-    before: list[InsideProgram]
-    brings: list[Copy]
-    exchanges: list[Exchange]
-    sums: list[list[torch.Tensor]]
-    after: list[InsideProgram]
-    copies: list[Copy]
-
-
 class Steps(NamedTuple):
-    """The steps of one call.
+    """The steps of one call, as a tape.
 
     given, result: the addresses of its copies of the user's tensors, if any. In a call in place, the two are one.
-    exchanges: the exchanges of all waves.
+    insides: the programs of its RUNs.
     """
 
     given: int
     result: int
-    waves: list[WaveSteps]
-    exchanges: list[Exchange]
+    run: TapeRun
+    insides: list[InsideProgram]
 
 
 class Turn:
@@ -155,8 +144,7 @@ class Turn:
     def close(self) -> None:
         """Keep no steps."""
         for steps in self.steps.values():
-            for exchange in steps.exchanges:
-                exchange.close()
+            steps.run.close()
         self.steps.clear()
 
 
@@ -176,8 +164,7 @@ def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, ou
         turn.room.begin()
         steps = turn.steps[key] = _Maker(group, span, plan, number, turn.room).make(sides)
     else:
-        for exchange in steps.exchanges:
-            exchange.begin(number)
+        steps.run.begin(number)
     return steps
 
 
@@ -194,14 +181,19 @@ def _tag(places: tuple[int, int, int], call: object, round_: int, index: int = 0
 
 
 class _Maker:
-    """Makes steps. They hold neither the group nor its span, which hold them."""
+    """Makes steps. They hold neither the group nor its span, which hold them.
+
+    All ranks have the same order of rows, by their turns: those of a piece of the vector, a wave, come one round behind
+    those of the piece before. A rank first makes all parts before messages, and sends the first messages of all waves.
+    """
 
     def __init__(self, group: Group, span: Span, plan: SpanPlan, number: int, room: Room) -> None:
         self._group, self._span, self._number, self._room = group, span, number, room
         self._plan, self._request, self._dtype = plan, plan.request, plan.request.like.dtype
-        self._item = max(1, self._dtype.itemsize)
-        self._rows = 0
-        """The number of rows of the exchanges that have been made."""
+        self._item, self._op = max(1, self._dtype.itemsize), self._request.op
+        self._insides: list[InsideProgram] = []
+        self._logged = 0
+        """The number of the steps of all legs so far."""
 
     def make(self, sides: tuple[Sequence[int], Sequence[int]] | None) -> Steps:
         """sides: the addresses of the blocks of the user's tensors; None: the call works on copies."""
@@ -217,55 +209,74 @@ class _Maker:
             Home.MADE: {0: made},
             Home.FETCHED: {0: fetched},
         }
-        waves = [self._wave(number, wave) for number, wave in enumerate(plan.waves)]
-        return Steps(given, result, waves, [exchange for wave in waves for exchange in wave.exchanges])
+        combine = None
+        if isinstance(self._op, str | CustomOp):
+            combine = combine_address(dtype_name(self._dtype), self._op, last=False), self._item
+        self._writer = TapeWriter(self._span.carrier, self._room, combine)
+        rows = [row for piece, wave in enumerate(plan.waves) for row in self._wave(piece, wave)]
+        if plan.shared and _lend(rows):
+            rows.append(TapeRow(tape.LEFT, (-1,), turn=_LAST))
+        rows.sort(key=attrgetter("turn"))
+        run = TapeRun(self._span.carrier, rows, self._writer.buffers, self._number, self._group.host)
+        return Steps(given, result, run, self._insides)
 
     def _take(self, count: int) -> int:
         return self._room.take(count * self._item).start
 
-    def _wave(self, number: int, wave: Wave) -> WaveSteps:
-        def view(at: At) -> torch.Tensor:
-            found = self._at(wave, at)
-            return tensor_at(found.start, found.nbytes // self._item, self._dtype)
-
-        def copy(at: At, home: Home) -> Copy:
-            to, source = self._at(wave, at._replace(place=home)), self._at(wave, at)
-            return partial(ctypes.memmove, to.start, source.start, to.nbytes)
-
-        return WaveSteps(
-            [*self._parts(wave.before, view)],
-            [copy(at, Home.MADE) for leg in wave.legs for at in leg.brings],
-            [self._exchange(number, wave, leg) for leg in wave.legs],
-            [[*map(view, leg.results)] for leg in wave.legs],
-            [*self._parts(wave.after, view)],
-            [copy(at, Home.RESULT) for at in wave.copies],
-        )
+    def _wave(self, piece: int, wave: Wave) -> Iterator[TapeRow]:
+        """The rows of a wave; by their turns they are sorted."""
+        yield from self._parts(wave, wave.before, BEGIN)
+        yield from (self._copy(wave, at, Home.MADE, BEGIN) for leg in wave.legs for at in leg.brings)
+        legs = [row for leg in wave.legs for row in self._leg(piece, wave, leg)]
+        yield from legs
+        turn = 2 * (self._plan.rounds + piece) + 1
+        if self._op == "avg" and wave.legs:
+            if _lend(legs):
+                yield TapeRow(tape.LEFT, (piece,), turn=turn)
+            yield from (self._average(wave, at, turn) for leg in wave.legs for at in leg.results)
+        if piece == 0 and (self._plan.beside or self._plan.shared):  # else the user's output is written after the tape
+            yield TapeRow(tape.MEET, (bool(wave.legs),), turn=turn)
+        yield from self._parts(wave, wave.after, turn)
+        yield from (self._copy(wave, at, Home.RESULT, turn) for at in wave.copies)
 
     def _at(self, wave: Wave, at: At) -> Bytes:
         block, start, stop = wave.layouts[at.place].run(at.first, at.last)
         base = self._blocks[at.place][block]
         return Bytes(base + start * self._item, base + stop * self._item)
 
-    def _parts(self, parts: Iterable[Inside], view: View) -> Iterator[InsideProgram]:
+    def _copy(self, wave: Wave, at: At, home: Home, turn: int) -> TapeRow:
+        to, source = self._at(wave, at._replace(place=home)), self._at(wave, at)
+        return TapeRow(tape.COPY, (to.start, source.start, to.nbytes), turn=turn)
+
+    def _average(self, wave: Wave, at: At, turn: int) -> TapeRow:
+        total, divide = self._at(wave, at), combine_address(dtype_name(self._dtype), "avg", last=True)
+        words = total.start, total.start, 0, total.nbytes // self._item, divide, self._group.size
+        return TapeRow(tape.COMBINE, words, turn=turn)
+
+    def _parts(self, wave: Wave, parts: Iterable[Inside], turn: int) -> Iterator[TapeRow]:
+        def view(at: At) -> torch.Tensor:
+            found = self._at(wave, at)
+            return tensor_at(found.start, found.nbytes // self._item, self._dtype)
+
         local = self._span.local
         for part in parts:
             if any(part.sizes):
+                yield TapeRow(tape.RUN, (len(self._insides),), turn=turn)
                 request = inside_request(part, self._request, local.rank, view)
-                yield InsideProgram(local, request, part.algorithm)
+                self._insides.append(InsideProgram(local, request, part.algorithm))
 
-    def _exchange(self, number: int, wave: Wave, leg: Leg) -> Exchange:
-        op, combine = self._request.op, None
-        if isinstance(op, str | CustomOp):
-            combine = combine_address(dtype_name(self._dtype), op, last=False), self._item
+    def _leg(self, piece: int, wave: Wave, leg: Leg) -> Iterator[TapeRow]:
         places = {place: self._at(wave, at) for place, at in leg.places.items()}
         for chunk, count in enumerate(leg.temporary):
             places[ChunkPlace(T, chunk, KEPT)] = self._room.take(count * self._item)
-        carrier, call = self._span.carrier, self._number
-        tag = partial(_tag, (self._span.gid, leg.number, self._plan.signature))
+        carrier, tag = self._span.carrier, partial(_tag, (self._span.gid, leg.number, self._plan.signature))
         lasts = carrier.own_thread or carrier.compiled
-        first, self._rows = self._rows, self._rows + len([*leg.program.steps()])
-        return Exchange(
-            carrier, leg.program, [self._group.world_ranks[peer] for peer in leg.peers], places, combine, call, tag,
-            room=self._room, persistent=partial(tag, f"turn {call & 1}") if lasts else None,
-            journal=Journal(self._group.host, number, first),
-        )  # fmt: skip
+        tags = Tags(tag, partial(tag, f"turn {self._number & 1}") if lasts else None)
+        first, self._logged = self._logged, self._logged + len([*leg.program.steps()])
+        peers = [self._group.world_ranks[peer] for peer in leg.peers]
+        return self._writer.leg(leg.program, peers, places, tags, piece=piece, first=first)
+
+
+def _lend(rows: Iterable[TapeRow]) -> bool:
+    """Does a payload of these rows leave straight from its place?"""
+    return any(row.kind == tape.SEND and row.wire.straight for row in rows)

@@ -12,14 +12,15 @@ import torch
 from tests.conftest import NIGHTLY
 from tests.support.each import each
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import Layout, cut, exchange_of, finish, run_messages, tag
+from tests.support.message_runs import Layout, cut, finish, run_messages, tag, tape_of
 from tests.support.waiting import until
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Handle, Lost
 from unisono.engine.reducers import combine_address
+from unisono.engine.tape import LEFT
 from unisono.hosts.carriers import waiter
 from unisono.hosts.carriers.waiter import settle_apart
-from unisono.hosts.messages import Exchange, Room, lower, message_memory, nap, persistent_receives
+from unisono.hosts.messages import Room, Tags, TapeRun, lower, message_memory, nap, persistent_receives
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule.algorithms import CATALOGUE
 
@@ -61,20 +62,21 @@ def test_the_same_exchange_in_many_calls(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def pair(
-    name: str, elements: int, wires: Wires, *, twice: bool = False, combine: bool = True
-) -> tuple[list[Exchange], list[torch.Tensor]]:
+    name: str, elements: int, wires: Wires, *, twice: bool = False, combine: bool = True, waits_until_left: bool = False
+) -> tuple[list[TapeRun], list[torch.Tensor]]:
     """Both ranks of a table, and their vectors."""
     schedule = CATALOGUE[name].schedule(2)
     vectors = [torch.arange(elements * (1 + (twice and rank)), dtype=torch.int64) * (rank + 1) for rank in range(2)]
     ranks = [
-        exchange_of(
+        tape_of(
             InProcessCarrier(wires, rank),
             program,
             [0, 1],
             cut(vector, schedule.chunks),
             SUM if combine else 0,
             1,
-            tag,
+            Tags(tag),
+            waits_until_left=waits_until_left,
         )
         for rank, (program, vector) in enumerate(zip(lower(schedule), vectors, strict=True))
     ]
@@ -84,7 +86,7 @@ def pair(
 def test_a_table_without_data_has_messages_that_are_words_only() -> None:
     wires, schedule = Wires(Random(1)), CATALOGUE["barrier.dissemination"].schedule(3)
     ranks = [
-        exchange_of(InProcessCarrier(wires, rank), program, [0, 1, 2], (), 0, 1, tag)
+        tape_of(InProcessCarrier(wires, rank), program, [0, 1, 2], (), 0, 1, Tags(tag))
         for rank, program in enumerate(lower(schedule))
     ]
     assert not ranks[0].advance()
@@ -128,11 +130,10 @@ def test_what_is_given_up_keeps_its_memory_and_harms_no_later_call() -> None:
 def test_places_are_free_once_what_leaves_them_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_memory, "LARGE_BYTES", 16)
     wires = Wires(Random(1))
-    ranks, _ = pair("broadcast.linear", 100, wires)
-    assert ranks[0].advance(), "the root has nothing to wait for"
-    assert not ranks[0].finish_sends()
+    ranks, _ = pair("broadcast.linear", 100, wires, waits_until_left=True)
+    assert not ranks[0].advance(), "the root has nothing else to wait for"
+    assert ranks[0].row.kind == LEFT
     finish(ranks, wires)
-    until(ranks[0].finish_sends)
     ranks[0].close()
 
 
@@ -140,7 +141,6 @@ def test_messages_that_are_copied_leave_their_places_at_once() -> None:
     wires = Wires(Random(1))
     ranks, vectors = pair("broadcast.linear", 4, wires)
     assert ranks[0].advance()
-    assert ranks[0].finish_sends()
     vectors[0].fill_(-1)
     finish(ranks, wires)
     assert vectors[1].tolist() == [0, 1, 2, 3]
@@ -206,9 +206,9 @@ def test_the_carrier_does_not_write_into_results(name: str, monkeypatch: pytest.
         kept, final = (torch.zeros(64, dtype=torch.int64) for _ in range(2))
         mine = torch.arange(64) * (rank + 1)
         ranks.append(
-            exchange_of(
+            tape_of(
                 InProcessCarrier(wires, rank), program, [0, 1], cut(kept, schedule.chunks),
-                SUM, 1, tag,
+                SUM, 1, Tags(tag),
                 given=cut(mine, schedule.chunks), final=cut(final, schedule.chunks),
             )
         )  # fmt: skip
