@@ -133,17 +133,17 @@ def check_own(list_name: str, tensors: Sequence[torch.Tensor], own_name: str, ow
 def check_splits(argument: str, tensor: torch.Tensor, sizes: Any, group: Group) -> list[torch.Tensor]:
     """Split a tensor into blocks of these lengths along its first dimension, one per rank; None or []: equal blocks."""
     rows = tensor.shape[0] if tensor.dim() else 0
-    if sizes is None or len(sizes) == 0:
+    try:
+        sizes = [index(size) for size in (() if sizes is None else sizes)]
+    except TypeError:
+        raise DTypeError(f"{argument}_split_sizes: expected {group.size} integers, got {sizes}") from None
+    if not sizes:
         if rows % group.size:
             raise ArgumentError(
                 f"{argument}: is {shape_name(tensor)}; {rows} rows cannot be split among {group.size} ranks alike: "
                 f"pass {argument}_split_sizes"
             )
         sizes = [rows // group.size] * group.size
-    try:
-        sizes = [index(size) for size in sizes]
-    except TypeError:
-        raise DTypeError(f"{argument}_split_sizes: expected {group.size} integers, got {sizes}") from None
     if len(sizes) != group.size or sum(sizes) != rows or min(sizes) < 0:
         raise ArgumentError(
             f"{argument}_split_sizes: {sizes} are no {group.size} lengths that sum up to the {rows} rows of "

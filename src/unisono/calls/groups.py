@@ -103,6 +103,8 @@ def destroy_group(group: Group | NonMember) -> None:
 
     The group's memory is freed when the last member has left. For the default group: the same as `shutdown()`.
     """
+    if not isinstance(group, (Group, NonMember)):
+        raise DTypeError(f"group: expected a Group, got {type(group).__name__}")
     if group is get_default():
         shutdown()
     else:

@@ -151,7 +151,7 @@ class Work(Generic[Result_co]):
             self._complete(self._future)
 
     def _complete(self, future: torch.futures.Future[Any]) -> None:
-        if not self._completes.acquire(blocking=False):
+        if not self._completes.acquire(blocking=False) or future.done():  # a program may have completed it itself
             return
         if self._exception is None:
             future.set_result(self._result)

@@ -46,7 +46,7 @@ class Hosts(Value):
         """From `4x8` (4 hosts of 8 ranks) or `3+1` (3 ranks, then 1). With `:round_robin` at the end, hosts get ranks
         in turn. Raises ArgumentError.
         """
-        found = re.fullmatch(_FORM, text.strip())
+        found = re.fullmatch(_FORM, text.strip()) if isinstance(text, str) else None
         sizes: list[int] = []
         if found:
             sizes = [int(size) for size in (found["sizes"] or "").split("+") if size]

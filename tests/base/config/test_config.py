@@ -89,6 +89,11 @@ def test_every_figure_is_a_setting_that_counts_for_the_whole_group() -> None:
     assert all(least <= getattr(Config(), name) <= most for name, (least, most) in LIMITS.items())
 
 
+def test_a_segment_has_a_length() -> None:
+    with pytest.raises(ArgumentError, match=r"segment_bytes=0 \(UNISONO_SEGMENT_BYTES\)"):
+        Config(segment_bytes=0)
+
+
 def test_figures_replace_defaults_and_the_environment_replaces_figures(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,11 @@ WRONG: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "a stacked tensor for a scatter list": (lambda: unisono.scatter(f(), torch.zeros(2, 4), 0), ANY, ""),
     "a stacked tensor for a gather list": (lambda: unisono.gather(f(), torch.zeros(2, 4), 0), ANY, ""),
     "split sizes with None": (lambda: unisono.all_to_all_single(f(), f(), [None, 4], [2, 2]), ANY, ""),
+    "one split size": (
+        lambda: unisono.all_to_all_single(f(), f(), 2, [2, 2]),
+        DTypeError,
+        "expected 2 integers, got 2",
+    ),
     "broken split sizes": (lambda: unisono.all_to_all_single(f(), f(), [1.5, 2.5], [2, 2]), ANY, ""),
     "a root of objects": (lambda: unisono.gather_object(1, [None, None], dst=5), ANY, ""),
     "no module": (lambda: unisono.broadcast_module("model"), ANY, ""),

@@ -48,6 +48,8 @@ def test_a_scale_is_looked_at_in_every_call() -> None:
         unisono.broadcast_coalesced([quantized(0.5)], 0)
     with pytest.raises(unisono.DTypeError, match="quint8"):
         unisono.empty(3, dtype=torch.quint8)
+    with pytest.raises(unisono.DTypeError, match=r"dtype: expected a torch.dtype, got str"):
+        unisono.empty(3, dtype="float32")
     unisono.barrier()
 
 
@@ -88,6 +90,20 @@ def test_times_may_be_timedeltas() -> None:
     else:
         unisono.recv(f(), 0)
         unisono.all_reduce(f())
+
+
+@pytest.mark.ranks(2)
+def test_a_group_that_is_none_is_named() -> None:
+    for call in (
+        lambda group: unisono.all_reduce(f(), group=group),
+        lambda group: unisono.new_group(group=group),
+        unisono.get_rank,
+        unisono.get_process_group_ranks,
+        unisono.grow,
+        unisono.destroy_group,
+    ):
+        with pytest.raises(unisono.DTypeError, match=r"group: expected a Group.*, got str"):
+            call("world")
 
 
 @in_new_world(2)

@@ -40,6 +40,21 @@ def test_a_work_tells_how_far_its_call_is() -> None:
     assert tensor.tolist() == [2.0] * 5
 
 
+@pytest.mark.ranks(2)
+def test_later_calls_go_on_after_a_future_that_the_program_has_completed() -> None:
+    if unisono.get_rank() == 0:
+        pending = unisono.all_reduce(torch.ones(3), async_op=True)
+        pending.get_future().set_result(None)
+        unisono.send(torch.zeros(1), 1)
+    else:
+        unisono.recv(torch.zeros(1), 0)
+        pending = unisono.all_reduce(torch.ones(3), async_op=True)
+    pending.wait()
+    later = torch.ones(3)
+    unisono.all_reduce(later, async_op=True).wait(10)
+    assert later.tolist() == [2.0] * 3
+
+
 @pytest.mark.ranks(3)
 def test_a_wait_that_runs_out_of_time_names_who_is_missing() -> None:
     group = unisono.new_group([0, 2])

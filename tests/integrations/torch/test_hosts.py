@@ -134,3 +134,40 @@ def test_torchrun_on_two_nodes(python: Python, tmp_path: Path) -> None:
     lines = [sorted(out.splitlines()) for out, _ in said]
     wanted = [[f"{turn} {me} 1111.0 2x2 3.0 True" for turn in range(2) for me in pair] for pair in ([0, 1], [2, 3])]
     assert lines == wanted, said
+
+
+FORKED = """
+import multiprocessing, os, sys, time
+import torch, torch.distributed as dist
+
+def work(rank):
+    os.environ["UNISONO_HOST_ID"] = f"{rank * int(sys.argv[1])}"
+    dist.init_process_group("unisono", f"file://{sys.argv[2]}", rank=rank, world_size=2)
+    words = torch.zeros(3)
+    if rank == 0:
+        dist.send(words + 7, 1)
+        work.last = dist.all_reduce(words, async_op=True)
+        return
+    time.sleep(0.2)
+    dist.recv(words, 0)
+    dist.all_reduce(words)
+    try:
+        dist.barrier()
+    except dist.DistBackendError as error:
+        os.write(1, f"{words.tolist()} {error.how.words}\\n".encode())
+        raise ValueError("is told")
+
+context = multiprocessing.get_context("fork")
+ranks = [context.Process(target=work, args=(rank,)) for rank in range(2)]
+for rank in ranks:
+    rank.start()
+for rank in ranks:
+    rank.join()
+"""
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_process_of_multiprocessing_finishes_its_calls(python: Python, tmp_path: Path, hosts: int) -> None:
+    """Up to Python 3.12, such a process runs no functions of `atexit`."""
+    out, errors = python("-c", FORKED, hosts - 1, tmp_path / "store").communicate(timeout=60)
+    assert out == "[7.0, 7.0, 7.0] ended\n", errors

@@ -147,7 +147,7 @@ def test_forks_and_threads(job: Job) -> None:
 
 
 def test_a_process_that_ends_well_without_a_word(job: Job) -> None:
-    """As processes of multiprocessing end: the others may go on alone."""
+    """The others may go on alone."""
     job.start(2, "dist.barrier()\nif rank:\n    os._exit(0)\ntime.sleep(2)\nprint('done')")
     assert job.output(0) == "done\n"
 

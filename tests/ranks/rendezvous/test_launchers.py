@@ -84,6 +84,7 @@ def test_one_rank_needs_no_meeting_place():
         ({"WORLD_SIZE": "2"}, {}, "RANK is not"),
         ({**TORCHRUN, "RANK": "two"}, {}, "RANK='two'"),
         ({**TORCHRUN, "MASTER_PORT": "http"}, {}, "MASTER_PORT='http'"),
+        ({**TORCHRUN, "MASTER_PORT": "65536"}, {}, "MASTER_PORT=65536"),
         ({**TORCHRUN, "RANK": "5"}, {}, "below the size"),
         ({**TORCHRUN, "RANK": "-1"}, {}, "at least 0"),
         ({}, {"rank": 0, "size": 0}, "below the size"),

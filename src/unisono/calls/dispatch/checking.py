@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Self
 
-from ...base.errors import DTypeError, MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout
+from ...base.errors import MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout
 from ...base.python import LateModule
 from ...base.records import CallRecord
 from ...engine.process.nested import caller, check_nested, holds
-from ...ranks.group.current import NonMember
 from ...ranks.group.group import Group
 from ..work import worker_of
 
@@ -31,12 +30,10 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
     """
 
     def __init__(self, group: Group | None, collective: str) -> None:
-        self.group: Group = initialize.group_or_default(None) if group is None else group
+        self.group: Group = initialize.group_or_default(group)
         self.collective = collective
 
     def __enter__(self) -> Self:
-        if not isinstance(self.group, Group | NonMember):
-            raise DTypeError(f"group: expected a Group or None, got {type(self.group).__name__}")
         self.group.check_usable()
         return self
 

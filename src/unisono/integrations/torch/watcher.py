@@ -44,7 +44,7 @@ _MISMATCH_S = 0.5
 difference may be the reason."""
 _MOST_NAMED = 4
 _WELL = Departure(DepartureKind.DIED, ending_in_words(0))
-"""How processes of multiprocessing end, which run no functions of `atexit`."""
+"""How processes end by `os._exit(0)`, which run no functions of `atexit`."""
 _FOLLOWS = ("gloo", DistError.__name__, "DistBackendError", PeerGone.__name__, MismatchError.__name__)
 """Words in the error of a rank whose call has failed because of another rank."""
 _UNEVEN = {form.collective for form in FORMS.values() if not form.alike}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...base.config import Config
-from ...base.errors import ArgumentError, NotInitialized
+from ...base.errors import ArgumentError, DTypeError, NotInitialized
 from ...base.records import DepartureKind
 from ...base.units import hints_timeout_s, seconds
 from ...engine.memory.arena import Arena
@@ -82,7 +82,11 @@ def init(
 
 def group_or_default(group: Any) -> Group:
     """The group that a call names; if it names none, the default group, made by `init` if there is none."""
-    return group if group is not None else get_default() or init()
+    if group is None:
+        return get_default() or init()
+    if not isinstance(group, (Group, NonMember)):
+        raise DTypeError(f"group: expected a Group or None, got {type(group).__name__}")
+    return cast("Group", group)  # a NonMember refuses its calls itself
 
 
 def get_rank(group: Group | NonMember | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...base.errors import ArgumentError
+from ...base.errors import ArgumentError, DTypeError
 from ...engine.tensors import as_bits, check_is_tensor
 from .group import Group
 from .initialize import group_or_default
@@ -13,8 +13,8 @@ from .initialize import group_or_default
 def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group: Group | None = None) -> torch.Tensor:
     """An uninitialised CPU tensor in shared memory: collectives read and write it in place (zero copy).
 
-    A call is zero copy if every rank passes such tensors. Raises ArgumentError, and OutOfMemory if there is too little
-    memory.
+    A call is zero copy if every rank passes such tensors. Raises ArgumentError, DTypeError, and OutOfMemory
+    if there is too little memory.
 
     shape: integers, or one tuple of them, as in torch.empty.
     dtype: torch's default dtype unless given.
@@ -22,6 +22,8 @@ def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     if not all(isinstance(n, int) and n >= 0 for n in sizes):
         raise ArgumentError(f"shape: expected integers from 0 up, got {shape}")
+    if not (dtype is None or isinstance(dtype, torch.dtype)):
+        raise DTypeError(f"dtype: expected a torch.dtype, got {type(dtype).__name__}")
     return group_or_default(group).empty(*sizes, dtype=dtype)  # type: ignore[arg-type]
 
 

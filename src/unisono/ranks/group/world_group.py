@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from weakref import ref
 
 from ...base.config import Config
 from ...base.errors import PeerFailed, WaitTimeout
@@ -25,11 +26,30 @@ def world_group(
     """
     config = config or Config.from_env()
     if not met.hosts.spans:
-        return Group(met.arena, rank, name=name, config=config)
-    from .world_over_hosts import group_over_hosts  # not on one host
+        group = Group(met.arena, rank, name=name, config=config)
+    else:
+        from .world_over_hosts import group_over_hosts  # not on one host
 
-    limit_s = config.timeout_s if timeout_s is None else timeout_s
-    return group_over_hosts(met, rank, name=name, config=config, timeout_s=limit_s)
+        limit_s = config.timeout_s if timeout_s is None else timeout_s
+        group = group_over_hosts(met, rank, name=name, config=config, timeout_s=limit_s)
+    _leave_with_multiprocessing(ref(group))
+    return group
+
+
+def _leave_with_multiprocessing(world: ref[Group]) -> None:
+    """Have a process that multiprocessing has forked leave the group at its end: it runs no functions of `atexit`."""
+    process = sys.modules.get("multiprocessing.process")
+    spawned = sys.version_info >= (3, 13) or "--multiprocessing-fork" in sys.orig_argv  # these run them
+    if process is None or process.parent_process() is None or spawned:
+        return
+    from multiprocessing.util import Finalize
+
+    def leave() -> None:
+        group = world()
+        if group is not None and not group.closed:
+            leave_at_exit(group)
+
+    Finalize(None, leave, exitpriority=0)
 
 
 @shrinks
@@ -42,8 +62,9 @@ def _shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gr
 def leave_at_exit(world: Group) -> None:
     """When the program ends: finish asynchronous calls, unless an exception ends it; tell the peers; close."""
     how, words = DepartureKind.ENDED, "ended"
-    error = getattr(sys, "last_value", None)  # the exception whose traceback Python has just printed
-    if error is not None:
+    # The exception whose traceback Python has just printed, or multiprocessing is about to print.
+    error = getattr(sys, "last_value", None) or sys.exc_info()[1]
+    if error is not None and not isinstance(error, SystemExit):
         text = " ".join(str(error).split())
         how, words = DepartureKind.RAISED, f"raised {type(error).__qualname__}{text and f': {text}'}"
     else:

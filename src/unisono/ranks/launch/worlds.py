@@ -109,7 +109,7 @@ class World:
         if hosts is not None:
             from ...schedule import Hosts  # numpy, which others need not load
 
-            self._hosts = Hosts.parse(hosts) if isinstance(hosts, str) else hosts
+            self._hosts = hosts if isinstance(hosts, Hosts) else Hosts.parse(hosts)
             ranks = self._hosts.ranks if ranks is None else ranks
             if ranks != self._hosts.ranks:
                 raise ArgumentError(f"{ranks} ranks, but hosts {self._hosts.text} have {self._hosts.ranks}")

@@ -102,6 +102,8 @@ def _by_store(launch: Launch, environ: Mapping[str, str]) -> Launch:
             f"{launch.why}, but MASTER_ADDR and MASTER_PORT, where the ranks meet, are not both set: "
             "start the script with torchrun, or use unisono.run(), which needs neither"
         )
+    if not 0 <= port < 1 << 16:
+        raise ArgumentError(f"MASTER_PORT={port}: the port where the ranks meet is at most {(1 << 16) - 1}")
     launch = launch._replace(address=environ["MASTER_ADDR"], port=port, name=job_at_store(environ, launch.size))
     if environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return launch
