@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from unisono.base.errors import ArgumentError
-from unisono.schedule.simulate.links import NO_LINK, Network, Numbers
+from unisono.schedule.simulate.networks import NO_LINK, Network, Numbers
 from unisono.schedule.simulate.table_messages import Messages
 
 MOST_RANKS = 64

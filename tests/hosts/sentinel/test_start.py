@@ -144,6 +144,6 @@ def test_it_imports_only_what_it_needs() -> None:
     assert len(ours) <= MOST_MODULES, ours
     others = {name.removeprefix("unisono.hosts.sentinel.") for name in ours if name.startswith("unisono.hosts.")}
     assert others == {
-        "unisono.hosts.sentinel", "board_replicas", "host_liveness", "local_ranks", "main", "regions", "shared_facts",
+        "unisono.hosts.sentinel", "board_replicas", "host_liveness", "main", "regions", "shared_facts",
         "state_machine", "wire",
     }  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import unisono
-from unisono.integrations.torch.private_names import FOR_GLOO, is_there
+from unisono.integrations.torch.answer_to import FOR_GLOO, is_there
 
 _C10D, _PYTHON, _DYNAMO = "torch._C._distributed_c10d", "torch.distributed.distributed_c10d", "torch._C._dynamo"
 _GLOO, _OPTIONS = f"{_C10D}.ProcessGroupGloo", f"{_C10D}.ProcessGroupGloo._Options"

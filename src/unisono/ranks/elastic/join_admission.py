@@ -16,8 +16,7 @@ from ...base.errors import ArgumentError, OutOfMemory, UnisonoError
 from ...base.units import seconds
 from ...engine.memory.sub_arena import SubArena
 from ..group.group import Group
-from .join_listener import ANY, JoinListener, JoinRequest, job_name
-from .join_request import OUTCOME_S, Offer
+from .join_request import ANY, OUTCOME_S, JoinListener, JoinRequest, Offer, job_name
 
 _ROUND_S = 0.2
 """How often the other members hear that no process has come yet."""

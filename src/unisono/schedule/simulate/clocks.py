@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .links import Links, Network, Numbers
+from .networks import Links, Network, Numbers
 from .table_messages import Messages
 
 SINCE, UNTIL, WORK, LOAD, COUNT, TOTAL, FIRST, LAST = range(8)

@@ -18,7 +18,7 @@ from ..choose.over_hosts import SpanningChoice, choose_spanning, why_priced_only
 from ..contract import ROOTED
 from ..hosts import Hosts
 from .clocks import Routed, play, routed
-from .links import Network
+from .networks import Network
 from .table_messages import Messages, messages, messages_of_call
 
 _MOST_ROWS, _MOST_ROUNDS = 4_000_000, 20_000

@@ -22,8 +22,7 @@ from ...base.units import format_bytes, format_seconds
 from ..algorithms import Algorithm
 from ..hosts import Hosts
 from .clocks import routed
-from .links import Hardware, Numbers
-from .networks import network
+from .networks import Hardware, Numbers, network
 from .survey import Price, Ready, price
 from .table_messages import Messages, messages
 

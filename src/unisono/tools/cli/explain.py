@@ -33,9 +33,8 @@ from .shared.costs_over_hosts import (
     prove_call,
     times_of,
 )
-from .shared.lane_rows import lane_rows, lanes_here
 from .shared.printing import console, labelled, paint, plain_table, progress
-from .shared.target import MOST_EXACT, Costs, Facts, Target, bound_costs, facts, find_target
+from .shared.target import MOST_EXACT, Costs, Facts, Target, bound_costs, facts, find_target, lane_rows, lanes_here
 
 VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
 """What a rank does -> the field of `Costs`."""
