@@ -8,7 +8,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from typer.testing import CliRunner
 
 import unisono
+from tests.support.programs import run_python
 from unisono.base.records import CallRecord
 from unisono.engine.logs.plan_registry import PlanNote
 from unisono.observe.traces import recording
@@ -141,9 +141,8 @@ def test_the_command_runs_a_job_and_reports(tmp_path: Path) -> None:
         "import torch, unisono\nunisono.init()\nt = torch.full((4,), unisono.get_rank() + 1.0)\n"
         "for _ in range(40):\n    unisono.all_reduce(t, 'max')\n"
     )
-    run = [sys.executable, "-m", "unisono"]
-    command = [*run, "trace", "-o", str(tmp_path / "out"), "--", *run, "run", "-n", "2", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    job = sys.executable, "-m", "unisono", "run", "-n", "2", script
+    done = run_python("-m", "unisono", "trace", "-o", tmp_path / "out", "--", *job)
     assert done.returncode == 0, done.stderr
     assert "where time goes" in done.stdout
     assert "one_shot" in done.stdout
@@ -327,9 +326,8 @@ def test_folders_of_several_hosts_become_one_file(tmp_path: Path, monkeypatch: p
                 shutil.copy(path, tmp_path / f"h{host}" / "calls")
 
     def command(*folders: str) -> str:
-        words = [sys.executable, "-m", "unisono", "trace", *(str(tmp_path / folder) for folder in folders)]
-        environ = {**os.environ, "UNISONO_TRACE": ""}
-        return subprocess.run(words, capture_output=True, text=True, timeout=110, check=True, env=environ).stdout
+        words, environ = [tmp_path / folder for folder in folders], {**os.environ, "UNISONO_TRACE": ""}
+        return run_python("-m", "unisono", "trace", *words, check=True, env=environ).stdout
 
     said = command("h1")
     assert "ranks 0, 1 of 4 not in it" in said.replace("\n", " ")

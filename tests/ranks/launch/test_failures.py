@@ -4,8 +4,6 @@ import _thread
 import copy
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.programs import run_python
 from unisono import init, run, world
 from unisono.base.errors import ArgumentError, MismatchError, OutOfMemory, PeerGone, RankFailed, UsageError, WaitTimeout
 from unisono.base.records import CallRecord
@@ -147,9 +146,7 @@ with world(2) as w:
 
 def test_the_servers_death_is_an_error_and_the_next_run_starts_another():
     # In a process of its own: other tests have ranks of this one's server.
-    done = subprocess.run(
-        [sys.executable, "-c", SERVERS_DEATH], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python("-c", SERVERS_DEATH)
     assert done.stdout.split("\n")[:2] == ["True", "[0, 1]"], done.stderr
 
 

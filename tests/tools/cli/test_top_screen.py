@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.observe.test_look import looping, running
+from tests.support.programs import run_python
 from tests.support.waiting import until
 from unisono.engine.kernels import unit
 from unisono.tools.cli.shared import printing
@@ -146,9 +147,7 @@ def test_a_terminal_has_a_bar_that_goes() -> None:
 
 
 def test_a_pipe_has_nothing() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COUNT], input="\n", capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run_python("-c", COUNT, check=True, input="\n")
     assert (done.stdout, done.stderr) == ("the result\n", "")
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.support.markdown import ROOT, blocks
+from tests.support.programs import run_python
 from tests.support.waiting import until
 from tests.tools.pytest_plugin.conftest import RanksSession
 
@@ -112,9 +111,7 @@ def test_a_session_without_such_tests_loads_nothing(tmp_path: Path) -> None:
         f"import pytest, sys; print(+pytest.main([{str(PLUGIN)[1:-1]}]));"
         "print(sorted(name for name in sys.modules if name.startswith(('unisono', 'torch', 'numpy'))))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run_python("-c", code, check=True, cwd=tmp_path)
     loaded = ["unisono", "unisono.base", "unisono.base.release", "unisono.tools", "unisono.tools.pytest_plugin"]
     assert done.stdout.splitlines()[-2:] == ["0", str(loaded)]
 
