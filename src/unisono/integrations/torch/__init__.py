@@ -6,7 +6,7 @@ imports very little. The other modules are loaded when the first process group i
 `process_group` makes a group, and backends for other devices beside it. It has the classes that torch sees, and
 `group_methods` their methods. `join_group` joins and leaves a group. `entry` decorates each method: with the forms of
 torch's calls, events for profilers, and torch's classes and phrases of errors. `to_torch` has these, and the works that
-asynchronous calls return. `patch` changes torch itself; `shared_buffers` is one reason for it.
+asynchronous calls return. `patch` changes torch itself.
 
 `answer_to` changes more: programs that ask for Gloo get our groups (`create_named`, `named_gloo`), also within groups
 that they put together. `watch` watches groups that stay Gloo's or NCCL's: `watched_calls` logs calls of Python code,

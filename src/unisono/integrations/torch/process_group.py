@@ -25,8 +25,7 @@ from ...base.release import NAME
 from ...ranks.rendezvous.meetings import may_come
 from .group_methods import Calls
 from .join_group import go_on, join, leave
-from .patch import hide_from_dynamo, patch_torch
-from .shared_buffers import make_buffer
+from .patch import hide_from_dynamo, make_buffer, patch_torch
 from .to_torch import Finished, TorchWork, for_torch
 
 if TYPE_CHECKING:

@@ -296,9 +296,4 @@ def _differ(calls: Sequence[CallRecord]) -> bool:
     in_cpp = sum(call.words == IN_CPP for call in calls)
     if 0 < in_cpp < len(calls):
         return len({call.collective for call in calls}) > 1
-    return len({_compared(call) for call in calls}) > 1
-
-
-def _compared(call: CallRecord) -> CallRecord:
-    """What ranks must agree on."""
-    return call._replace(where="", counts=() if call.collective in _UNEVEN else call.counts)
+    return len({one._replace(where="", counts=() if one.collective in _UNEVEN else one.counts) for one in calls}) > 1

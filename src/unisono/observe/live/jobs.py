@@ -43,11 +43,6 @@ def find_jobs(pid: int | None = None) -> list[LiveJob]:
     return [job for job in found.values() if pid is None or any(pid in _line_of(holder) for holder, _ in job)]
 
 
-def processes_of(pid: int) -> list[int]:
-    """A process of this user, and the processes of this user that it has started."""
-    return [process for process in sorted(_processes()) if pid in _line_of(process)]
-
-
 def _processes() -> Iterator[int]:
     me = os.getuid()
     return (one.pid for one in psutil.process_iter(["uids"]) if one.info["uids"] and one.info["uids"].effective == me)
@@ -129,7 +124,7 @@ class MeetingRank(NamedTuple):
 
 def meeting_ranks(pid: int) -> Iterator[MeetingRank]:
     """The ranks without a group among a process and the processes that it has started."""
-    for process in processes_of(pid):
+    for process in [one for one in sorted(_processes()) if pid in _line_of(one)]:  # it, and those that it has started
         waiting = waiting_of(process)
         if waiting is not None:
             yield MeetingRank(process, waiting, stack_of_process(process, start_ticks(process), waiting.stacks))

@@ -49,11 +49,6 @@ _METHODS = {
 }
 
 
-def rounds_text(costs: Costs) -> str:
-    """The number of rounds, such as `6`, or `at most 11`."""
-    return f"{'at most ' if costs.bound else ''}{costs.rounds:g}"
-
-
 def amount_text(costs: Costs, field: str, ranks: int, size: str) -> str:
     """An amount, such as `6/4 m = 24 MiB`; `?` if it is not known. size: of the vector, as the user gave it."""
     amount: float | None = getattr(costs, field)
@@ -304,7 +299,7 @@ def _costs(target: Target, costs: Costs, size: str) -> Table:
     table, many = plain_table("", "this algorithm", "lower bound"), costs.ports > 1
     table.add_row(
         "rounds",
-        rounds_text(costs) + (f" of up to {plural(costs.ports, 'message')}" if many else ""),
+        f"{'at most ' * costs.bound}{costs.rounds:g}" + (f" of up to {plural(costs.ports, 'message')}" if many else ""),
         f"{bounds.rounds} with one message at a time" if many else f"{bounds.rounds}",
     )
     for verb, field in VERBS.items() if kind != "barrier" else ():
