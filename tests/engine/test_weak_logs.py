@@ -192,8 +192,7 @@ def test_without_an_order_it_does_not(weak: Weak, name: str, mutant: str) -> Non
 
 
 ROWS = {"rows": rows_by_kernel, "rows of a tape": tape_by_kernel}
-KERNELS = ("calls", *ROWS)
-"""What kernels log."""
+KERNELS = ("calls", *ROWS)  # what kernels log
 
 
 def by_kernel(name: str, others: dict[str, Any]) -> Scene:

@@ -22,8 +22,7 @@ from unisono.ranks.rendezvous.stores import open_store
 from unisono.ranks.rendezvous.which_rank import Launch
 from unisono.schedule import Hosts
 
-PORT = 29500
-"""Where the ranks meet, on the first host."""
+PORT = 29500  # where the ranks meet, on the first host
 
 _PREFIX = "unisono"
 _CLONE_NEWNET = 0x40000000

@@ -55,8 +55,7 @@ NAMES = [
 ]
 """One or two tables of each collective."""
 
-SIZES = (0, 1, 7, 1001, 70_003)
-"""The last is long enough for messages that are not copied."""
+SIZES = (0, 1, 7, 1001, 70_003)  # the last is long enough for messages that are not copied
 
 LATE_S = 20.0
 

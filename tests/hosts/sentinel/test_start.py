@@ -132,8 +132,7 @@ def test_ranks_hear_that_their_sentinel_has_not_started(
     arena.close()
 
 
-MOST_MODULES = 23
-"""Ours; each costs the start of a job over hosts a third of a millisecond to a millisecond."""
+MOST_MODULES = 23  # ours; each costs the start of a job over hosts a third of a millisecond to a millisecond
 NOT_NEEDED = {
     "_pickle", "ast", "dataclasses", "datetime", "inspect", "ipaddress", "numba", "numpy", "pathlib", "pickle",
     "platform", "subprocess", "threading", "torch", "traceback", "urllib",

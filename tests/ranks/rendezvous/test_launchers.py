@@ -313,8 +313,7 @@ MPI.COMM_WORLD.Barrier()
 """
 
 
-ABI = {"openmpi": {"MPI4PY_MPIABI": "openmpi"}, "mpich": {}}
-"""mpi4py's wheel serves both, and takes MPICH unless told."""
+ABI = {"openmpi": {"MPI4PY_MPIABI": "openmpi"}, "mpich": {}}  # mpi4py's wheel serves both, and takes MPICH unless told
 
 
 @pytest.mark.sampled(most=1)

@@ -26,16 +26,12 @@ from ..work import FinishedWork, Work
 from .at_once import completed_soon, postpone
 from .progress import ProgressLoop
 
-_GRACE_S = 0.001
-"""How long the thread leaves a new request alone: mostly, its owner waits for it soon."""
-_WAITED_S = 0.003
-"""The thread naps like a caller that has waited for _WAITED_S: for a tenth of a millisecond at first."""
-_CHECK_PEERS_S = 0.1
-"""How often the thread looks whether peers are still there."""
+_GRACE_S = 0.001  # how long the thread leaves a new request alone: mostly, its owner waits for it soon
+_WAITED_S = 0.003  # the thread naps like a caller that has waited for _WAITED_S: for a tenth of a millisecond at first
+_CHECK_PEERS_S = 0.1  # how often the thread looks whether peers are still there
 _LAST_MESSAGES_S = 10.0
 """How long the end of a world waits until other hosts have received its messages: later, they are lost."""
-_IDLE_S = 1.0
-"""The thread ends after _IDLE_S without a request."""
+_IDLE_S = 1.0  # the thread ends after _IDLE_S without a request
 
 
 class ProgressEngine(ProgressLoop):

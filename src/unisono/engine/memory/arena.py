@@ -45,8 +45,7 @@ from .board import (
 )
 
 KEY_BYTES = 16
-_ENTRY = struct.Struct(f"<{KEY_BYTES}sQQ")
-"""The key of the group, where its region begins, and a check of both."""
+_ENTRY = struct.Struct(f"<{KEY_BYTES}sQQ")  # the key of the group, where its region begins, and a check of both
 
 ENTRIES = 4096 // _ENTRY.size
 NO_ROOM = 0

@@ -58,8 +58,7 @@ class Ranks:
         self.listener = listener
         self._ranks = {pid: (rank, ticks) for rank, (pid, ticks) in ranks.items()}
         self.connections: dict[int, _Connection] = {}
-        self._said: list[bytes] = []
-        """The messages for all ranks."""
+        self._said: list[bytes] = []  # the messages for all ranks
 
     def accept(self) -> Iterator[int]:
         """Take in the ranks that have connected; yields their descriptors."""

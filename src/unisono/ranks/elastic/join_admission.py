@@ -18,8 +18,7 @@ from ...engine.memory.sub_arena import SubArena
 from ..group.group import Group
 from .join_request import ANY, OUTCOME_S, JoinListener, JoinRequest, Offer, job_name
 
-_ROUND_S = 0.2
-"""How often the other members hear that no process has come yet."""
+_ROUND_S = 0.2  # how often the other members hear that no process has come yet
 _OPENING_S = 0.1
 """How long a rank listens before the first look: a process that wants to join asks several times in this time."""
 

@@ -32,8 +32,7 @@ from ..rendezvous.launchers import find_job, integer
 
 ANY = -1
 """Stands for any free place."""
-_MOST_REQUESTS = 128
-"""The most processes that may wait for a place."""
+_MOST_REQUESTS = 128  # the most processes that may wait for a place
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from ...base.records import DepartureKind
 from ..rendezvous.rendezvous import MeetingResult
 from .group import Group, shrinks
 
-_AT_EXIT_S = 10.0
-"""How long the end of a program waits for its asynchronous calls: peers may be late, or never come."""
+_AT_EXIT_S = 10.0  # how long the end of a program waits for its asynchronous calls: peers may be late, or never come
 
 
 def world_group(

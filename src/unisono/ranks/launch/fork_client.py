@@ -18,11 +18,8 @@ _BOOT_S = 300.0
 _ANSWER_S = 30.0
 """A fork server that works answers within microseconds, and within seconds on a host that is out of memory."""
 
-_LEAVE_S = 5.0
-"""A fork server leaves as soon as its parent's socket ends; one that does not is killed."""
-
-_ALSO = ("pytest",)
-"""What ranks need, too, if it is loaded here when the fork server starts."""
+_LEAVE_S = 5.0  # a fork server leaves as soon as its parent's socket ends; one that does not is killed
+_ALSO = ("pytest",)  # what ranks need, too, if it is loaded here when the fork server starts
 
 _BOOT = (
     "import sys; fd, parent, also, *path = sys.argv[1:]; sys.path[:] = path; "

@@ -37,8 +37,7 @@ START_S = 300.0
 """How long ranks may take to load the user's function: its modules' imports take long on a cold network disk."""
 
 _FORK_S = 60.0
-_STACKS_S = 2.0
-"""How long to wait for the stacks of ranks that are stuck."""
+_STACKS_S = 2.0  # how long to wait for the stacks of ranks that are stuck
 
 
 class RankProcesses:
@@ -49,8 +48,7 @@ class RankProcesses:
 
     def __init__(self, size: int, config: Config | None = None, hosts: Hosts | None = None) -> None:
         self._fork_server = open_world()
-        self._left = ExitStack()
-        """Closes the arenas at the end."""
+        self._left = ExitStack()  # closes the arenas at the end
         weakref.finalize(self, self._left.close)
         members = hosts.members if hosts else (range(size),)
         arenas = {host: self._left.enter_context(closing(Arena.create(size, config))) for host in members}
@@ -58,8 +56,7 @@ class RankProcesses:
         for rank, arena in enumerate(self._arenas):
             arena.board(rank).set_parent_tells_end()  # `Collector` keeps the promise
         self.pids: list[int] = []
-        self._size, self._idle = size, set(range(size))
-        """The idle ranks: each leaves when the parent tells it to."""
+        self._size, self._idle = size, set(range(size))  # the idle ranks: each leaves when the parent tells it to
         self._channels: list[Channel] = []
         self._runs = 0
         self._config, self._job = config, f"run {secrets.token_hex(16)}"

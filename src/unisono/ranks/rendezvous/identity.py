@@ -30,8 +30,7 @@ _COMMON = ("look_up_s", "link", "carrier", "host_silence_s")
 """The settings that all ranks of several hosts must have in common. Each host has its own settings for calls inside it:
 machines differ in their best settings.
 """
-_ON_ONE_HOST = ("look_up_s",)
-"""The settings that all ranks must have in common, also if they are all on one host."""
+_ON_ONE_HOST = ("look_up_s",)  # the settings that all ranks must have in common, also if they are all on one host
 
 _MOST_ADDRESS = len("255.255.255.255")
 """Characters of an address in a host's name. Longer ones do not appear in messages."""

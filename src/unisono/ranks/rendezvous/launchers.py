@@ -56,11 +56,8 @@ class _Launcher(Value):
     """Without this variable, the other variables belong to an enclosing allocation, which launches no ranks."""
 
 
-_MPICH_MANAGERS = {"hydra_pmi_proxy", "mpiexec.gforker"}
-"""The processes that start ranks, by their names in /proc."""
-
-_FIRST_PORT, _PORTS = 10_000, 20_000
-"""Ports of jobs are below those that the system gives to outgoing connections."""
+_MPICH_MANAGERS = {"hydra_pmi_proxy", "mpiexec.gforker"}  # the processes that start ranks, by their names in /proc
+_FIRST_PORT, _PORTS = 10_000, 20_000  # ports of jobs are below those that the system gives to outgoing connections
 
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:

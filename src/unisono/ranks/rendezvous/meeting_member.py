@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from .socket_store import SocketStore
     from .stores import Store
 
-_LATE_S = 3.0
-"""How long after the end of the meeting ranks may still come."""
+_LATE_S = 3.0  # how long after the end of the meeting ranks may still come
 _LOOK_LATE_S = 0.005
 
 
@@ -63,10 +62,8 @@ def _stay(store: TorchStore, ranks: Sequence[int]) -> None:
 
 
 _ASK_S = 0.005
-_CHECK_S = 0.05
-"""How often to look whether the ranks that have come are still there."""
-_SAY_S = 1.0
-"""How often rank 0 looks which ranks have not come, to say so on its page."""
+_CHECK_S = 0.05  # how often to look whether the ranks that have come are still there
+_SAY_S = 1.0  # how often rank 0 looks which ranks have not come, to say so on its page
 _TO_DO = {
     "rank": "to come",
     "hosts": "to say which ranks share a host",

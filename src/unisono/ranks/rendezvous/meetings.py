@@ -36,8 +36,7 @@ _NOTICE = "meeting"
 _LOOK_S, _NEXT_S = 0.05, 0.02
 """How often a rank looks whether rank 0 may still come, and whether it has begun the next meeting."""
 
-_heard: dict[int, str] = {}
-"""Rank -> the last meeting that this process has heard of as this rank."""
+_heard: dict[int, str] = {}  # rank -> the last meeting that this process has heard of as this rank
 
 
 def may_come(_rank: int) -> str:

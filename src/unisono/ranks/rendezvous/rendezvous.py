@@ -48,8 +48,7 @@ _LOOPBACK = "127.0.0.1"
 _REGISTER_GLOBAL_EXPEDITED = 4  # of linux/membarrier.h
 _RETRY_S = 0.005
 
-_timed_out: "set[Launch]" = set()
-"""The launches with a time-out in this process's last call."""
+_timed_out: "set[Launch]" = set()  # the launches with a time-out in this process's last call
 
 
 class MeetingResult(Value):

@@ -24,8 +24,7 @@ from .table_messages import Messages, messages, messages_of_call
 _MOST_ROWS, _MOST_ROUNDS = 4_000_000, 20_000
 """Larger tables are not made, unless all ranks do the same: then the rows of one rank are enough."""
 
-_FEW = 512
-"""Up to this number of ranks any table is made."""
+_FEW = 512  # up to this number of ranks any table is made
 
 
 class Candidate(NamedTuple):

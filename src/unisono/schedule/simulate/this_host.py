@@ -34,8 +34,7 @@ _LEAST_STEP_S, _LEAST_BYTE_S = 2e-8, 5e-12
 
 _LEAST_MIB = format_seconds(_LEAST_BYTE_S * (1 << 20))
 
-_NEAR = 1.01
-"""A figure below the least figure times this is the least."""
+_NEAR = 1.01  # a figure below the least figure times this is the least
 
 
 class Timed(NamedTuple):

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 _APART_S = 0.3
 _MOST_STACKS, _FRAMES = 6, 8
-_COLOURS = {"problem": "bold red", "advice": "yellow", "ok": "green"}
-"""Of findings; worst first."""
+_COLOURS = {"problem": "bold red", "advice": "yellow", "ok": "green"}  # of findings; worst first
 
 
 def doctor(

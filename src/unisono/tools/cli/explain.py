@@ -120,8 +120,7 @@ def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
     }[collective]
 
 
-_SECONDS = 3.0
-"""The time for all calls of `--measure` together, without the start."""
+_SECONDS = 3.0  # the time for all calls of `--measure` together, without the start
 
 
 def time_candidates(target: Target, nbytes: int) -> dict[str, float]:
