@@ -112,12 +112,7 @@ def commit() -> str:
     if shutil.which("git") is None:
         return ""
     done = subprocess.run(
-        ["git", "rev-parse", "HEAD"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        timeout=10,
-        check=False,
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False
     )
     return done.stdout.strip()
 

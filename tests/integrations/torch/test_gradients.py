@@ -60,18 +60,12 @@ def test_values_and_gradients_of_calls_by_their_formulae(size: int) -> None:
     check(lambda t: functional.scatter(parts(t), 0, world), blocks[0][me], mine[me], mine.flatten() * first)
     summed = blocks.sum(0)
     check(
-        lambda t: functional.reduce_scatter(torch.empty(2), parts(t), group=world),
-        summed[me],
-        mine[me],
-        mine.flatten(),
+        lambda t: functional.reduce_scatter(torch.empty(2), parts(t), group=world), summed[me], mine[me], mine.flatten()
     )
     exchanged, back = blocks[:, me], weights[:, me].flatten()
     check(lambda t: functional.all_to_all(empty(), parts(t), world), exchanged, w[me], back)
     check(
-        lambda t: functional.all_to_all_single(torch.empty(2 * size), t, group=world),
-        exchanged.flatten(),
-        w[me],
-        back,
+        lambda t: functional.all_to_all_single(torch.empty(2 * size), t, group=world), exchanged.flatten(), w[me], back
     )
 
 

@@ -19,17 +19,7 @@ long. Otherwise a call passes these files: `send_recv` (checks) → `progress_en
 """
 
 from .progress_engine import Transfer
-from .send_recv import (
-    P2POp,
-    batch_isend_irecv,
-    irecv,
-    isend,
-    recv,
-    recv_object_list,
-    send,
-    send_object_list,
-    sendrecv,
-)
+from .send_recv import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
 
 __all__ = [
     "P2POp", "Transfer", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",

@@ -174,11 +174,7 @@ class Offer(NamedTuple):
 
 @hints_timeout_s
 def join(
-    door: str | None = None,
-    *,
-    rank: int | None = None,
-    timeout_s: float | None = None,
-    config: Config | None = None,
+    door: str | None = None, *, rank: int | None = None, timeout_s: float | None = None, config: Config | None = None
 ) -> Group:
     """The group of a job that runs already, in which this new process takes the place of a rank that has ended.
 

@@ -87,13 +87,7 @@ def read_notice(store: AskedStore) -> MeetingNotice | None:
 
 
 def _the_notice(
-    store: AskedStore,
-    rank: int,
-    size: int,
-    job: str,
-    began: float,
-    deadline: float,
-    why_absent: Callable[[int], str],
+    store: AskedStore, rank: int, size: int, job: str, began: float, deadline: float, why_absent: Callable[[int], str]
 ) -> MeetingNotice:
     details = (
         f" The store at {store.where} answers, but rank 0 has not begun a meeting there. It has not called init(), "

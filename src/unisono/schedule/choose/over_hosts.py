@@ -66,11 +66,7 @@ class SpanningChoice(NamedTuple):
 
 
 def choose_spanning(
-    collective: str,
-    nbytes: int,
-    hosts: Hosts,
-    config: Config | None = None,
-    algorithm: AlgorithmLike | None = None,
+    collective: str, nbytes: int, hosts: Hosts, config: Config | None = None, algorithm: AlgorithmLike | None = None
 ) -> SpanningChoice:
     """The choice for a collective on vectors of `nbytes`, as `schedule.counts` defines a vector.
 

@@ -88,11 +88,7 @@ def tape(schedule: Schedule) -> dict[str, Any]:
     houses = [(number, [r for r in host if r in shown]) for number, host in enumerate(hosts.members if hosts else ())]
     return {
         "name": schedule.name,
-        "lines": [
-            f"{size(schedule)}, {plural(schedule.rounds, 'round')}",
-            costs(schedule),
-            *between(schedule),
-        ],
+        "lines": [f"{size(schedule)}, {plural(schedule.rounds, 'round')}", costs(schedule), *between(schedule)],
         "fault": str(story.fault) if story.fault else "",
         "left_out": _left_out(story, len(ranks), len(slots)),
         "partial": len(story.frames) < schedule.rounds,

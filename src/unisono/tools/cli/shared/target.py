@@ -241,14 +241,7 @@ def bound_costs(collective: str, ranks: int) -> Costs:
 def _counted(schedule: Schedule) -> Costs:
     counts = count(schedule)
     equal = frozenset(name for name in ("sent", "received", "added") if len(set(getattr(counts, name))) == 1)
-    return Costs(
-        counts.rounds,
-        counts.most_sent,
-        counts.most_received,
-        counts.most_added,
-        counts.ports,
-        equal,
-    )
+    return Costs(counts.rounds, counts.most_sent, counts.most_received, counts.most_added, counts.ports, equal)
 
 
 def _formulas(algorithm: Algorithm, ranks: int) -> Costs | None:
