@@ -127,7 +127,6 @@ NONE = {
     "negative timedelta": (timedelta(seconds=-2), ArgumentError, "=-2: give seconds"),
 }
 
-
 CALLS: Mapping[str, Callable[[Any], Any]] = {
     "all_reduce": lambda s: unisono.all_reduce(f(), timeout_s=s),
     "reduce": lambda s: unisono.reduce(f(), 0, timeout_s=s),

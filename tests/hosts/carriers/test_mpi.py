@@ -56,7 +56,6 @@ except Lost as lost:
     sys.stdout.write(f"rank {rank}: {lost.reason}\\n")
 """
 
-
 CALLS = """
 import os, sys, torch
 os.environ["UNISONO_HOST_ID"] = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))

@@ -199,7 +199,6 @@ except dist.DistBackendError as error:
     print(error)
 """
 
-
 SHORT = timedelta(seconds=0.3)
 WAITING = (
     "Rank {} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "

@@ -293,7 +293,6 @@ from mpi4py import MPI
 MPI.COMM_WORLD.Barrier()
 """
 
-
 ABI = {"openmpi": {"MPI4PY_MPIABI": "openmpi"}, "mpich": {}}  # mpi4py's wheel serves both, and takes MPICH unless told
 
 

@@ -75,7 +75,6 @@ TENSOR, ARRAY, NUMBER = range(len(LEAVES), len(LEAVES) + 3)
 SEGMENTED = frozenset({TENSOR, ARRAY, NUMBER})
 """The leaves with bytes behind the tree."""
 
-
 _BY_VALUE: Mapping[str, type] = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
 """Cloudpickle's own list: with it, a class that comes twice by value stays one class."""
 

@@ -214,7 +214,9 @@ class SentinelState:
                 self._present.discard(subject)
                 self._depart(subject, how, words)
             elif kind is FactKind.LEFT and subject != self._me:
-                self._has_left(subject)
+                for rank in self._hosts[subject]:
+                    self._memory.depart(rank, DepartureKind.LEFT, "left the group")
+                self._copies.drop_host(subject, self._now)
             elif kind is FactKind.LOST:
                 self._tell_lost_at = self._now + (0.0 if of is None else _HEARSAY_S)
         out = [subject for kind, subject, _, _ in new if kind is not FactKind.GONE]
@@ -234,11 +236,6 @@ class SentinelState:
         if fact.kind is FactKind.GONE:
             return fact.subject < ranks and fact.how in DepartureKind.__members__.values()
         return fact.subject < len(self._hosts)
-
-    def _has_left(self, host: int) -> None:
-        for rank in self._hosts[host]:
-            self._memory.depart(rank, DepartureKind.LEFT, "left the group")
-        self._copies.drop_host(host, self._now)
 
     def _depart(self, rank: int, how: int, words: str) -> None:
         self._memory.depart(rank, how, words)

@@ -79,7 +79,10 @@ class Watcher:
         """
         until, self._compare_at = time.monotonic() + _CAUSE_S, 0.0
         while all(watched.failed is None and not watched.group.closed for watched in failed):
-            late = time.monotonic() >= until or not (sure or any(self._ends(watched) for watched in failed))
+            # Does a process end now? The kernel closes its connections first.
+            late = time.monotonic() >= until or not (
+                sure or any(not self._departures(x) and x.broken() for x in failed)
+            )
             for watched in failed:
                 if self._lock.acquire(timeout=_CAUSE_S):  # not where the thread that watches waits in NCCL's abort
                     try:
@@ -147,10 +150,6 @@ class Watcher:
         """The ranks that have gone, and how; first those that have not gone because of another."""
         others = [rank for rank in range(watched.group.size) if rank != watched.group.rank]
         return sorted([(rank, how) for rank in others if (how := watched.group.liveness.gone(rank))], key=_blame)
-
-    def _ends(self, watched: WatchedGroup) -> bool:
-        """Is a process about to end? The kernel closes its connections first."""
-        return not self._departures(watched) and watched.broken()
 
     def _ended_by_gone(self, watched: WatchedGroup, mine: Sequence[WatchedCall], now: float) -> bool:
         for rank, how in self._departures(watched):

@@ -26,7 +26,6 @@ from ...engine.process.nested import PACKAGE, TORCH, is_users
 
 _NAME = "/memfd:unisono (deleted)"
 
-
 LiveJob = list[tuple[int, int]]
 """The processes that have the memory of a world open, each with its file descriptor."""
 

@@ -22,7 +22,6 @@ from ...schedule import Hosts
 HOST_ID = "UNISONO_HOST_ID"
 """The environment variable that tells apart hosts that look alike, or makes several hosts of one."""
 
-
 MOST_NAME = 32
 """Characters of a host's short name: a thousand of them go into one message."""
 

@@ -141,7 +141,6 @@ _ALIKE = 1e-9
 
 _LITTLE = 2000  # up to this number of messages, Python plays them in less time than the import of Numba takes
 
-
 _AT_ONCE = 1 << 14
 
 

@@ -47,7 +47,6 @@ from ....schedule.choose.lane_limits import Lanes, Processors, choose_lanes
 
 COLLECTIVES = tuple(dict.fromkeys(entry.collective for entry in CATALOGUE.values()))
 
-
 IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce", "scan", "exscan", "barrier"})
 """The collectives whose output is their input."""
 
@@ -210,7 +209,10 @@ def facts(target: Target) -> Facts:
     begin = time.perf_counter()
 
     def known(schedule: Schedule, proof: Proof | None, note: str = "") -> Facts:
-        return Facts(_counted(schedule), proof, time.perf_counter() - begin, note)
+        counts = count(schedule)
+        equal = frozenset(name for name in ("sent", "received", "added") if len(set(getattr(counts, name))) == 1)
+        most = counts.most_sent, counts.most_received, counts.most_added
+        return Facts(Costs(counts.rounds, *most, counts.ports, equal), proof, time.perf_counter() - begin, note)
 
     if ranks <= MOST_EXACT:
         return known(target.schedule, prove(target.schedule))
@@ -236,12 +238,6 @@ def bound_costs(collective: str, ranks: int) -> Costs:
     sent = own if collective == "gather" else bounds.sent
     received = own if collective == "scatter" else lower_bounds(dual, ranks).sent
     return Costs(bounds.rounds, sent, received, bounds.added)
-
-
-def _counted(schedule: Schedule) -> Costs:
-    counts = count(schedule)
-    equal = frozenset(name for name in ("sent", "received", "added") if len(set(getattr(counts, name))) == 1)
-    return Costs(counts.rounds, counts.most_sent, counts.most_received, counts.most_added, counts.ports, equal)
 
 
 def _formulas(algorithm: Algorithm, ranks: int) -> Costs | None:
