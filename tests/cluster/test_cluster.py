@@ -184,9 +184,9 @@ MEETS = """
 import os, sys
 from unisono.ranks.rendezvous.which_rank import detect
 from unisono.ranks.rendezvous.rendezvous import meet
-from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.stores import MeetingPlace
 launch = detect(os.environ)
-store = open_store(launch, 100)
+store = MeetingPlace(launch, 100).enter()
 met = meet(launch.rank, launch.size, store, 100)
 inode = os.fstat(met.arena.fd).st_ino
 sys.stdout.write(f"{launch.rank} {met.hosts.members} {met.address} {inode} {met.secret.hex()} {'|'.join(met.names)}\\n")

@@ -140,8 +140,7 @@ class _Method(ctypes.Structure):
 _new_function = ctypes.pythonapi.PyCFunction_NewEx
 _new_function.restype, _new_function.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
-_loaded: list[object] = []
-"""What must live as long as the loaded code."""
+_loaded: list[object] = []  # what must live as long as the loaded code
 
 
 @cache

@@ -14,7 +14,7 @@ import pytest
 from tests.support.mpi_launchers import LAUNCHERS, run_by
 from unisono.base.errors import ArgumentError
 from unisono.ranks.rendezvous import launchers
-from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.which_rank import Launch, detect
 
 MEET = {"MASTER_ADDR": "node-a", "MASTER_PORT": "41001"}
@@ -250,7 +250,7 @@ def test_ranks_of_an_mpi_on_several_hosts_ask_it_where_to_meet(environ, monkeypa
     assert (launch.rank, launch.size, launch.by_mpi, launch.job) == (1, 4, True, "")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ArgumentError, match=r"without mpi4py .* nothing tells .* set MASTER_ADDR"):
-        open_store(launch, 1.0)
+        MeetingPlace(launch, 1.0).enter()
 
 
 @pytest.mark.parametrize(
@@ -276,13 +276,12 @@ for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
         os.environ[name] = "1"
 os.environ["UNISONO_HOST_ID"] = str(number % 2)
 from unisono.ranks.rendezvous.which_rank import detect
-from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.rendezvous import meet
-from unisono.ranks.rendezvous.stores import open_store
 launch = detect(os.environ)
 assert launch.by_mpi
 for _ in range(2):
-    store = open_store(launch, 60)
+    store = MeetingPlace(launch, 60).enter()
     met = meet(launch.rank, launch.size, store, 60)
     sys.stdout.write(f"{launch.rank} on {met.hosts.text}\\n")
     store.add("done", 1)

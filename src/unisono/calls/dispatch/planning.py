@@ -52,8 +52,7 @@ class PlanKey(NamedTuple):
     words: str
     scale: str
     says: CallRecord | None
-    has: tuple[bool, bool]
-    """Has this rank an input, an output?"""
+    has: tuple[bool, bool]  # has this rank an input, an output?
 
 
 class SpanPlanner(Value):

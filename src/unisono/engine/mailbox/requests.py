@@ -125,8 +125,7 @@ class Message:
 
 
 Item = TypeVar("Item")
-_Queues = dict[tuple[int, int], deque[Item]]
-"""First in, first out, for each (source, tag); empty queues are removed."""
+_Queues = dict[tuple[int, int], deque[Item]]  # first in, first out, for each (source, tag); empty queues are removed
 
 
 class MatchingQueues:

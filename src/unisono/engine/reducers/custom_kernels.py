@@ -100,8 +100,7 @@ def word(_typing: Any, base: Any, k: Any) -> Any:
 _BLOCK = 256
 """Elements per block. A block is combined with one input after the other, in loops that LLVM can vectorise."""
 
-_MANY = 200
-"""A process is warned after this number of kernels, which take some 400 MB and a minute and a half."""
+_MANY = 200  # a process is warned after this number of kernels, which take some 400 MB and a minute and a half
 _compiled_ops: list[str] = []
 
 

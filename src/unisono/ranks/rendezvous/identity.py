@@ -38,22 +38,17 @@ _MOST_ADDRESS = len("255.255.255.255")
 class Identity(Value):
     """Decides whether two processes can share memory, and whether they can be ranks of one group at all."""
 
-    host: str
-    """Its name, for messages."""
+    host: str  # its name, for messages
     boot: str
-    namespaces: str
-    """Network and process-id namespaces: abstract sockets and process ids are valid within one only."""
+    namespaces: str  # network and process-id namespaces: abstract sockets and process ids are valid within one only
     user: int
     pid: int
-    ticks: int
-    """When the process started: see `engine.process.alive.start_ticks`."""
+    ticks: int  # when the process started: see `engine.process.alive.start_ticks`
     host_id: str = ""
     version: str = __version__
     byte_order: str = sys.byteorder
-    common: str = ""
-    """The settings that ranks must have in common."""
-    address: str = ""
-    """The address where other hosts reach it."""
+    common: str = ""  # the settings that ranks must have in common
+    address: str = ""  # the address where other hosts reach it
 
     @classmethod
     def mine(cls) -> "Identity":

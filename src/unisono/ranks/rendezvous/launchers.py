@@ -48,10 +48,8 @@ class _Launcher(Value):
     """The job's name, or "" if no variable gives it; None: this launcher gives none."""
     local_size: str = ""
     nodes: tuple[str, ...] = ()
-    first_node: Callable[[Mapping[str, str]], str] | None = None
-    """Where rank 0 runs; None: only MPI knows."""
-    names_hosts: bool = False
-    """Does the job have another name on each host?"""
+    first_node: Callable[[Mapping[str, str]], str] | None = None  # where rank 0 runs; None: only MPI knows
+    names_hosts: bool = False  # does the job have another name on each host?
     needs: str = ""
     """Without this variable, the other variables belong to an enclosing allocation, which launches no ranks."""
 

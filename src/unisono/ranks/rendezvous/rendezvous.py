@@ -293,7 +293,7 @@ class _Meeting(MeetingMember):
 
 
 def meet_in_rounds(place: "MeetingPlace", config: Config | None = None) -> MeetingResult:
-    """Meet the ranks of a launch at this place. Raises as `open_store` and `meet` do.
+    """Meet the ranks of a launch at this place. Raises as `MeetingPlace.enter` and `meet` do.
 
     A meeting ends for all ranks when the time of a rank that others count on is up. A rank in its first call of
     `init()` then hears at once which ranks are missing. A rank that calls `init()` again may do so while others are in

@@ -37,8 +37,7 @@ class SocketStore:
     ArgumentError if the name is taken, WaitTimeout if rank 0 does not come, PeerGone if it has died.
     """
 
-    is_socket = True
-    """See `at_socket`."""
+    is_socket = True  # see `at_socket`
 
     def __init__(self, job: str, rank: int, timeout_s: float) -> None:
         self._start, self._deadline = time.monotonic(), time.monotonic() + timeout_s

@@ -73,11 +73,6 @@ class MeetingPlace:
             self._at_socket = None
 
 
-def open_store(launch: Launch, timeout_s: float) -> Store:
-    """The store of one meeting of this launch's ranks. Raises as `MeetingPlace.enter` does."""
-    return MeetingPlace(launch, timeout_s).enter()
-
-
 def _at_address(launch: Launch, deadline: float) -> TorchStore:
     start, serve = time.monotonic(), launch.rank == 0 and not launch.store_runs
     where = f"MASTER_ADDR={launch.address}, MASTER_PORT={launch.port}"
