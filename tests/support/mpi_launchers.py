@@ -50,7 +50,7 @@ def run_by(wheel: str, ranks: int, program: str, folder: Path, **environment: st
         pytest.skip(f"the wheel {wheel} is not installed")
     script = folder / "script.py"
     script.write_text(program)
-    words = [found[0], "-n", f"{ranks}", sys.executable, script]
+    words = [f"{found[0]}", "-n", f"{ranks}", sys.executable, f"{script}"]
     done = subprocess.run(
         words, capture_output=True, text=True, timeout=110, check=False, env={**found[1], **environment}
     )
