@@ -126,7 +126,8 @@ def _kernel(step: Any, dtype: int, number: Any) -> Any:
 
 
 @once
-def _compiled(dtype: str, op: CustomOp) -> Any:
+def custom_kernel(dtype: str, op: CustomOp) -> Any:
+    """The kernel for this dtype and op. Raises DTypeError for a function that Numba cannot compile."""
     number, function = number_type(dtype), getattr(op.function, "py_func", op.function)
     # As in numpy, a division by zero gives inf or 0, where Python would raise.
     step = njit(function if isinstance(function, FunctionType) else _in_python(function), error_model="numpy")
@@ -188,11 +189,3 @@ def _may_raise(compiled: Any) -> bool:
     name, code = re.escape(compiled.fndesc.llvm_func_name), compiled.library.get_llvm_str()
     body = re.search(rf'define [^\n]*@"?{name}"?\([^\n]*\n(.*?)\n}}', code, re.DOTALL)
     return body is None or "excinfo" in body[1]
-
-
-def custom_address(dtype: str, op: CustomOp) -> int:
-    """The address of the kernel for this dtype and op. Compiles it on first use.
-
-    Raises DTypeError for a function that Numba cannot compile.
-    """
-    return int(_compiled(dtype, op).address)

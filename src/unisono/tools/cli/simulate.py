@@ -37,9 +37,7 @@ from .shared.printing import console, plain_table, progress
 from .shared.target import check_collective, lanes_here
 
 _LATE = re.compile(r"(?P<rank>\d+):(?P<time>.+)")
-
 _MEASURED = "measured"
-
 _NOTHING_S = 1e-12
 
 
