@@ -130,7 +130,8 @@ FOR_GLOO = {
     f"{_PYTHON}._create_process_group_wrapper": _ALL,
     f"{_C10D}.ProcessGroup._register_backend": _ALL,
 }
-"""Name -> the versions of torch in which it was seen. A name behind a colon is a local variable of a function."""
+"""The private names of torch without which this cannot work -> the versions of torch in which each was seen. A name
+behind a colon is a local variable of a function. If one is missing, Gloo stays Gloo entirely."""
 
 
 def moved() -> str:

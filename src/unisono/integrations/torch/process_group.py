@@ -1,4 +1,5 @@
 """The classes that torch sees: a process group, and from torch 2.14 on a backend within it; `create` makes a group.
+With "cpu:unisono,cuda:nccl" the group has backends for tensors of other devices, too.
 
 Both are `Calls` in Python. Python code calls their methods directly, C++ code looks them up by name.
 
