@@ -13,7 +13,8 @@ from typing import Any
 
 from unisono.ranks.group.current import set_default
 from unisono.ranks.group.group import Group
-from unisono.ranks.group.initialize import init, world_group
+from unisono.ranks.group.initialize import init
+from unisono.ranks.group.world_group import world_group
 from unisono.ranks.launch.worlds import World
 from unisono.ranks.rendezvous.identity import HOST_ID
 from unisono.ranks.rendezvous.rendezvous import meet

@@ -39,7 +39,7 @@ from ..calls.p2p import recv, send
 from ..engine.memory.arena import Arena
 from ..hosts.addresses import reachable
 from ..ranks.group.group import Group
-from ..ranks.group.initialize import world_group
+from ..ranks.group.world_group import world_group
 from ..ranks.rendezvous.rendezvous import meet
 from .torch.to_torch import for_torch
 

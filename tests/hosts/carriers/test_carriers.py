@@ -55,7 +55,8 @@ NAMES = [
 ]
 """One or two tables of each collective."""
 
-SIZES = (0, 1, 7, 1001, 70_003)  # the last is long enough for messages that are not copied
+SIZES = (0, 1, 7, 1001, 70_003)
+"""The last is long enough for messages that are not copied."""
 
 LATE_S = 20.0
 
@@ -110,7 +111,14 @@ def test_all_collectives(kind: Kind, size: int, tmp_path: Path) -> int:
             inputs = [np.arange(n, dtype=np.int64) * (rank + 3) % 65_521 for rank in range(size)]
             given, y = torch.tensor(inputs[me]), torch.zeros(n, dtype=torch.int64)
             exchange = exchange_of(
-                carrier, program, range(size), cut(given, chunks), combine, call + 1, tag, y=cut(y, chunks)
+                carrier,
+                program,
+                range(size),
+                cut(given, chunks),
+                combine,
+                call + 1,
+                tag,
+                y=cut(y, chunks),
             )
             wait(exchange.advance)
             wait(exchange.finish_sends)

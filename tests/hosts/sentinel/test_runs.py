@@ -1,4 +1,8 @@
-"""Copied words of other hosts: one of an earlier run says nothing in this one; line and board are copied together."""
+"""A world whose ranks make one run after another: a copied word of the last run says nothing in this one.
+
+Sentinels, boards and a bad network, as they are; who gives the runs is this test. A rank may be seen to have returned
+only once it has, in this run; and if it has, all hosts hear of it. Each small damage to a board must show.
+"""
 
 from __future__ import annotations
 
@@ -168,49 +172,3 @@ def test_that_a_rank_had_returned_is_no_word_about_the_end_of_its_process() -> N
     net.run(0.1)
     everywhere(memories, 2)
     assert net.heard(1, "gone") == net.heard(0, "gone") == [["gone", 2, *killed]]
-
-
-class Member:
-    """A rank that ends its call, which its line says, and then leaves, which its board says."""
-
-    def __init__(self) -> None:
-        self.line, self.page = memoryview(bytearray(LINE)), memoryview(bytearray(BOARD_BYTES))
-        self.board = Board(self.page)
-
-    def end_and_leave(self) -> None:
-        self.line.cast("q")[0] = 4096
-        self.board.set_gone(DepartureKind.RETURNED, "")
-
-
-class Interrupted(Board):
-    """A board whose owner ends its call and leaves while it is read; and which sees the line at each copy."""
-
-    def __init__(self, member: Member) -> None:
-        super().__init__(member.page)
-        self._member, self._left = member, False
-        self.seen: list[tuple[bool, int]] = []
-
-    def image(self) -> bytes:
-        if not self._left:
-            self._left = True
-            self._member.end_and_leave()
-        return super().image()
-
-    def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
-        super().copy(image, keep_gone=keep_gone)
-        self.seen.append((self.gone is not None, self._member.line.cast("q")[0]))
-
-
-def test_a_member_is_read_as_it_was_at_one_moment() -> None:
-    member = Member()
-    image = _Pages(member.line, Interrupted(member)).read()
-    assert Board(memoryview(image[LINE:])).gone is not None
-    assert memoryview(image[:LINE]).cast("q")[0] == 4096
-
-
-def test_that_a_rank_has_gone_is_written_behind_the_end_of_its_call() -> None:
-    there, here = Member(), Member()
-    there.end_and_leave()
-    board = Interrupted(here)
-    _Pages(here.line, board).write(_Pages(there.line, there.board).read(), keep_gone=False)
-    assert board.seen == [(False, 0), (True, 4096)]

@@ -21,8 +21,8 @@ from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.heap import Heap
 from unisono.engine.memory.sub_arena import Lender
 from unisono.engine.process.alive import ending_in_words, exit_status, has_ended, is_ending, start_ticks, watch_process
-from unisono.ranks.group.initialize import leave_at_exit
 from unisono.ranks.group.rank_liveness import RankLiveness
+from unisono.ranks.group.world_group import leave_at_exit
 
 MINE = start_ticks(os.getpid())
 

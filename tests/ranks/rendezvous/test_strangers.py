@@ -23,7 +23,7 @@ from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone
 from unisono.base.fd_channel import PlainChannel, listen
 from unisono.engine.memory.arena import Arena
-from unisono.ranks.group.initialize import world_group
+from unisono.ranks.group.world_group import world_group
 from unisono.ranks.rendezvous.handover import Handover, fetch
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.rendezvous import MeetingResult, meet

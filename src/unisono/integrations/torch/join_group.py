@@ -22,7 +22,7 @@ from ...engine.memory.meeting_page import meeting_page
 from ...hosts import AT_END
 from ...ranks.group.current import get_default, set_default
 from ...ranks.group.group import Group
-from ...ranks.group.initialize import leave_at_exit, world_group
+from ...ranks.group.world_group import leave_at_exit, world_group
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.launchers import job_at_store
 from ...ranks.rendezvous.meetings import enter_meeting, may_come

@@ -21,8 +21,8 @@ from ...base.errors import ArgumentError, UnisonoError
 from ...base.python import tell
 from ...base.units import ranks_text
 from ...ranks.group.group import Group
-from ...ranks.group.initialize import leave_at_exit
 from ...ranks.group.sub_groups import make_sub_group
+from ...ranks.group.world_group import leave_at_exit
 from ...ranks.rendezvous.asked_store import AskedStore
 from .flight_recorder import NCCL
 from .group_methods import Calls

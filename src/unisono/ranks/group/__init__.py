@@ -1,4 +1,4 @@
-"""Groups. `initialize` makes the group of all ranks of a job, with `world_over_hosts` on several hosts. `sub_groups`
+"""Groups. `world_group` makes the group of all ranks of a job, with `world_over_hosts` on several hosts. `sub_groups`
 makes smaller ones in its memory.
 
 `rank_liveness` tells whether a member is still there. `abort` tells whether a rank has aborted the group. After a

@@ -1,19 +1,14 @@
-"""`init()`, `get_rank()`, `get_world_size()`, `shutdown()`: the default group of this process.
-
-`world_group` makes the group of all ranks that have met, and `leave_at_exit` leaves it when a program ends.
-"""
+"""`init()`, `get_rank()`, `get_world_size()`, `shutdown()`: the default group of this process."""
 
 from __future__ import annotations
 
 import atexit
 import os
-import sys
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...base.config import Config
-from ...base.errors import ArgumentError, NotInitialized, PeerFailed, WaitTimeout
+from ...base.errors import ArgumentError, NotInitialized
 from ...base.records import DepartureKind
 from ...base.units import hints_timeout_s, seconds
 from ...engine.memory.arena import Arena
@@ -23,56 +18,11 @@ from ...schedule import Hosts
 from ..rendezvous.rendezvous import MeetingResult, meet_in_rounds
 from ..rendezvous.which_rank import detect
 from .current import NonMember, get_default, get_job, set_default
-from .group import Group, shrinks
+from .group import Group
+from .world_group import leave_at_exit, world_group
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
-
-_AT_EXIT_S = 10.0  # how long the end of a program waits for its asynchronous calls: peers may be late, or never come
-
-
-def world_group(
-    met: MeetingResult, rank: int, *, name: str = "world", config: Config | None = None, timeout_s: float | None = None
-) -> Group:
-    """The group of all ranks that have met. timeout_s: how long to wait for them; None: as long as the config's calls.
-
-    Over several hosts: raises WaitTimeout if the sentinel of a host, or a connection, does not come; PeerGone if a rank
-    has ended, or given up, meanwhile; ArgumentError for content of the store that no rank would have written.
-    """
-    config = config or Config.from_env()
-    if not met.hosts.spans:
-        return Group(met.arena, rank, name=name, config=config)
-    from .world_over_hosts import group_over_hosts  # not on one host
-
-    limit_s = config.timeout_s if timeout_s is None else timeout_s
-    return group_over_hosts(met, rank, name=name, config=config, timeout_s=limit_s)
-
-
-@shrinks
-def _shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Group:
-    from .survivors import shrink  # most groups never shrink
-
-    return shrink(group, without, timeout_s)
-
-
-def leave_at_exit(world: Group) -> None:
-    """When the program ends: finish asynchronous calls, unless an exception ends it; tell the peers; close."""
-    how, words = DepartureKind.ENDED, "ended"
-    error = getattr(sys, "last_value", None)  # the exception whose traceback Python has just printed
-    if error is not None:
-        text = " ".join(str(error).split())
-        how, words = DepartureKind.RAISED, f"raised {type(error).__qualname__}{text and f': {text}'}"
-    else:
-        try:
-            world.finish(_AT_EXIT_S)  # peers still need them
-        except WaitTimeout:
-            words = "ended while its call waited in the background"
-    for group in world.all_of_it:
-        if not group.closed:
-            group.tell_departure(how, words)
-            group.give_up(PeerFailed(group.rank, words, group.rank, "a call"))
-    world.close()
-
 
 _store: Store | None = None
 """Kept because this process may be its server, as rank 0, and torch's own process groups may meet there, too."""

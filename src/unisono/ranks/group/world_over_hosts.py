@@ -46,7 +46,7 @@ this long at most. It is also the longest time by which connecting may exceed it
 
 
 def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config, timeout_s: float) -> Group:
-    """The group of all ranks of several hosts that have met; see `initialize.world_group`."""
+    """The group of all ranks of several hosts that have met; see `world_group`."""
     if met.store is None:
         raise InternalError("ranks of several hosts have met without a store")
     deadline = time.monotonic() + timeout_s

@@ -26,7 +26,7 @@ from ...schedule import Hosts
 from ..elastic.join_request import enter
 from ..group.current import join_run
 from ..group.group import Group
-from ..group.initialize import world_group
+from ..group.world_group import world_group
 from ..rendezvous.identity import HOST_ID
 from ..rendezvous.rendezvous import MeetingResult, met_in_run
 from .launch_messages import RAISED_AT_NS, STARTED, RankSetup, Report, Task, pack, unpack

@@ -101,7 +101,8 @@ class _Injector:
         self.original: Callable[..., int] = group.run
         self._calls, self._latest, self._over = 0, 0, False
         self.wrong = ""
-        self._rows = 0  # in a call over several hosts, the rows of the tapes that have begun
+        self._rows = 0
+        """In a call over several hosts, the rows of the tapes that have begun."""
 
     def run(self, address: int, inp: int, out: int, state: int) -> int:
         group = self.group

@@ -1,0 +1,58 @@
+"""The group of all ranks that have met, and how a program that ends leaves it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from ...base.config import Config
+from ...base.errors import PeerFailed, WaitTimeout
+from ...base.records import DepartureKind
+from ..rendezvous.rendezvous import MeetingResult
+from .group import Group, shrinks
+
+_AT_EXIT_S = 10.0
+"""How long the end of a program waits for its asynchronous calls: peers may be late, or never come."""
+
+
+def world_group(
+    met: MeetingResult, rank: int, *, name: str = "world", config: Config | None = None, timeout_s: float | None = None
+) -> Group:
+    """The group of all ranks that have met. timeout_s: how long to wait for them; None: as long as the config's calls.
+
+    Over several hosts: raises WaitTimeout if the sentinel of a host, or a connection, does not come; PeerGone if a rank
+    has ended, or given up, meanwhile; ArgumentError for content of the store that no rank would have written.
+    """
+    config = config or Config.from_env()
+    if not met.hosts.spans:
+        return Group(met.arena, rank, name=name, config=config)
+    from .world_over_hosts import group_over_hosts  # not on one host
+
+    limit_s = config.timeout_s if timeout_s is None else timeout_s
+    return group_over_hosts(met, rank, name=name, config=config, timeout_s=limit_s)
+
+
+@shrinks
+def _shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Group:
+    from .survivors import shrink  # most groups never shrink
+
+    return shrink(group, without, timeout_s)
+
+
+def leave_at_exit(world: Group) -> None:
+    """When the program ends: finish asynchronous calls, unless an exception ends it; tell the peers; close."""
+    how, words = DepartureKind.ENDED, "ended"
+    error = getattr(sys, "last_value", None)  # the exception whose traceback Python has just printed
+    if error is not None:
+        text = " ".join(str(error).split())
+        how, words = DepartureKind.RAISED, f"raised {type(error).__qualname__}{text and f': {text}'}"
+    else:
+        try:
+            world.finish(_AT_EXIT_S)  # peers still need them
+        except WaitTimeout:
+            words = "ended while its call waited in the background"
+    for group in world.all_of_it:
+        if not group.closed:
+            group.tell_departure(how, words)
+            group.give_up(PeerFailed(group.rank, words, group.rank, "a call"))
+    world.close()
