@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page
 from tests.schedule.draw.test_text import numbers
 from tests.support.browser import opened
 from tests.support.each import each
+from tests.support.schedule_oracles import twice
 from unisono.base.errors import ArgumentError
 from unisono.schedule import ADD, COPY, DST, JOIN, SRC, Hosts, Schedule, contract, expand, send, trace
 from unisono.schedule.algorithms import CATALOGUE, Algorithm
@@ -93,10 +94,6 @@ def test_a_wrong_table_shows_where_it_is_wrong() -> None:
 
     missing = groups(svg(trace(forgets, 3, 1, "broadcast", name="forgets")), "wrong")
     assert [group.get("data-slot") for group in missing] == ["1-2-0-0"]
-
-    def twice(r, p):
-        yield send(0, 1, 0, op=ADD)
-        yield send(0, 1, 0, op=ADD)
 
     counted_twice = groups(svg(trace(twice, 2, 1, "reduce", name="twice")), "wrong")
     assert "1-1-0-0" in {group.get("data-slot") for group in counted_twice}
@@ -201,10 +198,6 @@ def test_what_is_too_much_for_a_film_is_refused() -> None:
 
 
 def test_a_wrong_table_says_so() -> None:
-    def twice(r, p):
-        yield send(0, 1, 0, op=ADD)
-        yield send(0, 1, 0, op=ADD)
-
     picture = svg_film(trace(twice, 2, 1, "all_reduce", name="<mine>"))
     assert "this table breaks its contract" in picture
     assert "&lt;mine&gt;" in picture

@@ -23,7 +23,6 @@ from .shared.printing import compile_first, console, date, plain_table, processo
 from .shared.timed_calls import ENGINES, Compared, Trial, compare, slowest
 
 _TURNS = 5  # the number of turns of each engine with each size
-
 _TIMEOUT_S = 600.0
 
 
