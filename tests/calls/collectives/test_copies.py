@@ -156,8 +156,8 @@ LONG = 6000
 
 
 @pytest.fixture(scope="module")
-def worlds() -> Iterator[Worlds]:
-    """worlds(p): ranks of this file's own. How often they disagree depends on where their heaps have room for lists."""
+def own_worlds() -> Iterator[Worlds]:
+    """own_worlds(p): ranks that other files do not have. How often they disagree depends on the room in their heaps."""
     with ExitStack() as stack:
         made = {ranks: stack.enter_context(unisono.World(ranks, timeout_s=60)) for ranks in (2, 3)}
         yield made.__getitem__
@@ -209,7 +209,7 @@ def test_once_all_ranks_share_again_nothing_is_staged() -> None:
     assert seen == [["zero copy, in place"], []]
 
 
-def test_the_order_of_foreground_and_background_calls_does_not_matter(worlds: Worlds) -> None:
+def test_the_order_of_foreground_and_background_calls_does_not_matter(own_worlds: Worlds) -> None:
     """Calls planned before an earlier one was found not to match run staged, too, or are made again."""
 
     def work() -> int:
@@ -220,7 +220,7 @@ def test_the_order_of_foreground_and_background_calls_does_not_matter(worlds: Wo
         assert not any(finish() for finish in calls)
         return unisono.init().host.call_number
 
-    numbers = worlds(3).run(work)
+    numbers = own_worlds(3).run(work)
     assert numbers == numbers[:1] * 3
 
 
@@ -230,7 +230,7 @@ def test_a_list_on_one_rank_and_one_tensor_on_another() -> None:
         assert not start("reduce_scatter" if unisono.get_rank() else "reduce_scatter_single", True)()
 
 
-def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds, tmp_path: Path) -> None:
+def test_a_rank_that_comes_late_is_waited_for(own_worlds: Worlds, tmp_path: Path) -> None:
     """Ranks 0 and 1 disagree. They wait for rank 2 longer than for calls that nothing can cure: until it comes, and
     then until it has told its call, which takes as long, as if another thread of it kept the interpreter.
     """
@@ -261,4 +261,4 @@ def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds, tmp_path: Path) ->
                 until(lambda: len(list(tmp_path.glob("* waits"))) == 2)
             return not start("all_reduce", group.rank == 0, group=group)()
 
-    assert all(worlds(3).run(work))
+    assert all(own_worlds(3).run(work))
