@@ -251,7 +251,7 @@ MUTANTS = [
         "ranks/failures/attend.py",
         "if not silent or _can_be_cured(calls):",
         "if not silent:",
-        ("calls/collectives/test_copies.py",),
+        ("calls/collectives/test_lowering_mismatch.py",),
     ),
     Mutant(
         "a call of which one rank has died ends before the others have told",
