@@ -116,7 +116,7 @@ def main(backend: str, hosts: int) -> None:
         more = OVER_HOSTS if hosts > 1 else {}
         places = [(part, place) for part, of_part in (PARTS | more).items() for place in of_part]
         later = [place.partition(":")[0] for of_part in more.values() for place in of_part]
-        clock.run("imports", imports, ["integrations.torch.create", *later])
+        clock.run("imports", imports, ["integrations.torch.process_group", *later])
         for part, place in places:
             clock.watch(part, place)
     if store is None:

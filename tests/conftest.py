@@ -28,8 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 os.environ["UNISONO_MEASURED"] = ""  # the tests are about the defaults, whatever `unisono tune` has found here
 
-NIGHTLY = bool(os.environ.get("NIGHTLY"))
-"""Is this `make nightly`? Tests that draw their cases draw more of them then."""
+NIGHTLY = bool(os.environ.get("NIGHTLY"))  # is this `make nightly`? Tests that draw their cases draw more of them then
 
 RUN_S = 270.0 if NIGHTLY else 90.0
 """The limit of a run on ranks of several hosts: by night it makes all cases, by day a sample of them."""
@@ -113,12 +112,7 @@ def commit() -> str:
     if shutil.which("git") is None:
         return ""
     done = subprocess.run(
-        ["git", "rev-parse", "HEAD"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        timeout=10,
-        check=False,
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False
     )
     return done.stdout.strip()
 

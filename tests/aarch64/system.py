@@ -16,8 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-SUITE, PYTHON = "bookworm", "3.11"
-"""A release of Debian, and the version of its Python."""
+SUITE, PYTHON = "bookworm", "3.11"  # a release of Debian, and the version of its Python
 PACKAGES = (f"python{PYTHON}", "libstdc++6", "libgomp1", "bash", "coreutils", "dash", "procps")
 NEEDED = ("apt-get", "dpkg", "dpkg-deb", "tar", "unshare")
 TESTERS = ("expecttest", "hypothesis", "numpy", "psutil", "pytest", "pyyaml")

@@ -1,13 +1,16 @@
 """The hosts themselves: calls run on them, links have rates, are counted, and can be cut.
 
-mpirun over several hosts: rank 0 tells the others by MPI where to meet.
-Groups of torch.distributed over hosts, real and pretended.
-The trace of hosts that reach each other over a network only.
+mpirun over several hosts: rank 0 tells the others by MPI where to meet. Processes that torchrun or a script starts meet
+and know who shares memory. Groups of torch.distributed over hosts, real and pretended. The trace of hosts that reach
+each other over a network only. Faults of ranks, hosts and links while long messages are under way.
 """
 
 from __future__ import annotations
 
 import json
+import random
+import re
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.host_faults.__main__ import trial
 
 import unisono
 from tests.observe.test_trace import check
@@ -22,6 +26,7 @@ from tests.support.cluster import Cluster
 from tests.support.mpi_launchers import LAUNCHERS, launcher, mpirun
 from tests.support.namespaces import PORT, enter
 from tests.support.on_ranks import in_new_world
+from tests.support.waiting import until
 
 Clusters = Callable[[str], Cluster]
 
@@ -173,3 +178,145 @@ def test_one_file_with_one_clock(
     for rank in range(3):
         calls = [one["args"]["call"] for one in slices if one["pid"] == rank]
         assert calls.count("all_reduce(float32[5], max)") == 30
+
+
+MEETS = """
+import os, sys
+from unisono.ranks.rendezvous.which_rank import detect
+from unisono.ranks.rendezvous.rendezvous import meet
+from unisono.ranks.rendezvous.stores import MeetingPlace
+launch = detect(os.environ)
+store = MeetingPlace(launch, 100).enter()
+met = meet(launch.rank, launch.size, store, 100)
+inode = os.fstat(met.arena.fd).st_ino
+sys.stdout.write(f"{launch.rank} {met.hosts.members} {met.address} {inode} {met.secret.hex()} {'|'.join(met.names)}\\n")
+sys.stdout.flush()
+store.add("done", 1)
+while store.add("done", 0) < launch.size:
+    os.sched_yield()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(MEETS)
+    return path
+
+
+def expect_meeting(cluster: Cluster, said: list[str]) -> None:
+    """Every rank has the same map and secret, its host's address, and the memory that its host has alone."""
+    lines = sorted(line for text in said for line in text.splitlines() if line[:1].isdecimal())
+    hosts = cluster.hosts
+    assert len(lines) == hosts.ranks, said
+    inodes = {}
+    for rank, line in enumerate(lines):
+        number, rest = line.split(" ", 1)
+        *rest, names = re.fullmatch(r"(\(\(.*\)\)) (\S+) (\S+) (\S+) (.*)", rest).groups()
+        members, address, inode, secret = rest
+        own = {name.partition(" at ")[2] for name in names.split("|")}  # they are of one name
+        assert own == {cluster.address(host) for host in range(len(hosts.members))}
+        assert (int(number), members) == (rank, f"{hosts.members}")
+        assert address == cluster.address(hosts.host_of(rank))
+        assert secret in lines[0]
+        assert len(secret) == 64
+        assert inodes.setdefault(hosts.host_of(rank), inode) == inode
+    assert len(set(inodes.values())) == len(hosts.members)
+
+
+@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+def test_torchrun(cluster: Clusters, script, rendezvous):
+    two = cluster("2x2")
+    for node in range(2):
+        if rendezvous == "static":
+            how = ["--node-rank", node, "--master-addr", two.address(0), "--master-port", PORT]
+        else:  # all these hosts have one name, and it leads to 127.0.0.1
+            how = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{two.address(0)}:{PORT}", "--rdzv-id", "job",
+                   "--rdzv-conf", f"is_host={int(node == 0)}", "--local-addr", two.address(node)]  # fmt: skip
+        two.start(node, "-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 2, *how, script)
+    expect_meeting(two, two.finish())
+
+
+@pytest.mark.parametrize("shape", ["2x1", "3+1", "2x2:round_robin"])
+def test_plain_environment(cluster: Clusters, script, shape):
+    some = cluster(shape)
+    for rank in range(some.hosts.ranks):
+        env = {"RANK": rank, "WORLD_SIZE": some.hosts.ranks, "MASTER_ADDR": some.address(0), "MASTER_PORT": PORT}
+        some.start(some.hosts.host_of(rank), script, env=env)
+    expect_meeting(some, some.finish())
+
+
+SOON_S = 10.0
+"""A host is lost after 2 s, a rank late after 4 s. No engine's own time-out is as short."""
+
+
+@pytest.mark.parametrize(
+    ("shape", "fault", "place"),
+    [
+        ("3x1", "stop", "long call"),
+        ("3x1", "stop host", "messages"),
+        ("3x1", "cut link", "messages"),
+        ("2x2", "cut link", "gate"),
+        ("2+1", "cut link", "long call"),
+        ("3x1", "cut pair", "long call"),
+        ("3x1", "kill", "long call"),
+        ("3x1", "kill sentinel", "gate"),
+    ],
+)
+def test_all_name_the_culprit_and_go_on(cluster: Clusters, carrier: str, shape: str, fault: str, place: str) -> None:
+    """Of two hosts the first one goes on, so it is the second that is cut off."""
+    one = trial(cluster(shape), fault, place, int(shape != "3x1"))
+    assert not one.left_behind
+    left = [rank for rank in one.said if rank not in one.victims]
+    for rank, end in one.said.items():
+        if rank in one.victims:
+            assert end.after == ("" if fault == "kill" else "LeftOut"), end
+        else:
+            assert end.error == ("WaitTimeout" if fault == "stop" else "PeerGone"), end
+            assert end.named == [*one.victims], end
+            assert end.after_s is not None
+            assert end.after_s < SOON_S
+            assert (end.after, end.left) == ("right", left), end
+
+
+@pytest.mark.parametrize("place", ["long call", "messages"])
+def test_a_link_that_is_gone_for_a_second_delays_calls_only(cluster: Clusters, carrier: str, place: str) -> None:
+    one = trial(cluster("3x1"), "gone 1 s", place, 0)
+    assert not one.left_behind
+    assert [(end.error, end.after) for end in one.said.values()] == [("", "same group")] * 3
+
+
+@pytest.mark.parametrize("how", ["cable", "link"])
+def test_packets_that_are_lost_are_sent_again(cluster: Clusters, carrier: str, tmp_path: Path, how: str) -> None:
+    """A cable has a loose contact; or the link itself goes down and up, so that nothing can be sent."""
+    some, over, rng = cluster("2+1"), threading.Event(), random.Random(5)
+    break_it, mend_it = (some.cut, some.mend) if how == "cable" else (some.link_down, some.link_up)
+
+    def work() -> str:
+        group = unisono.init()
+        me, beside = group.rank, (group.rank + 1) % 3
+        (tmp_path / "ready").touch()
+        for turn in range(20):
+            for items in (2, 3_000, 300_000):
+                tensor = torch.full((items,), 10.0**me)
+                unisono.all_reduce(tensor)
+                assert bool((tensor == 111.0).all())
+                sent = unisono.isend(torch.full((items,), turn), beside)
+                assert bool((unisono.recv(src=(me + 2) % 3) == turn).all())
+                sent.wait()
+        return group.span.carrier.name
+
+    def shake() -> None:
+        until((tmp_path / "ready").exists)
+        while not over.wait(rng.uniform(0.05, 0.3)):
+            break_it(1)
+            over.wait(rng.uniform(0.01, 0.05))
+            mend_it(1)
+
+    shaking = threading.Thread(target=shake)
+    shaking.start()
+    try:
+        assert some.run(work) == [carrier] * 3
+    finally:
+        over.set()
+        shaking.join()

@@ -1,18 +1,27 @@
-"""Every example of the pages is run, and prints what the page shows."""
+"""Every example of the pages, of the README and of the main docstrings is run, and prints what is shown."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
+import textwrap
+import time
+from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 import yaml
 
+import unisono
 from tests.support.markdown import ROOT, Block, blocks, run
 from tests.support.programs import run_python
+from unisono.base import errors
 from unisono.base.config import Config
 from unisono.base.tuning import save
 from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
@@ -74,18 +83,66 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def unisono(*words: str, folder: Path, figures: Path, **settings: str) -> None:
+def command(*words: str, folder: Path, figures: Path, **settings: str) -> None:
     environment = {**os.environ, "UNISONO_MEASURED": str(figures), **settings}
     done = run_python("-m", "unisono", *words, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", COMMANDS)
-def test_command_lines(command: str, figures: Path, tmp_path: Path) -> None:
-    line = shlex.split(command)
-    settings = dict(word.split("=") for word in takewhile(lambda word: "=" in word, line))
-    program, *words = line[len(settings) :]
+@pytest.mark.parametrize("line", COMMANDS)
+def test_command_lines(line: str, figures: Path, tmp_path: Path) -> None:
+    all_words = shlex.split(line)
+    settings = dict(word.split("=") for word in takewhile(lambda word: "=" in word, all_words))
+    program, *words = all_words[len(settings) :]
     assert program == "unisono"
     brief = ["--anyway", "--seconds", "0"] if words == ["tune"] else []
-    unisono(*words, *brief, folder=tmp_path, figures=figures, **settings)
+    command(*words, *brief, folder=tmp_path, figures=figures, **settings)
+
+
+CALLS = [
+    unisono.all_reduce,
+    unisono.broadcast,
+    unisono.reduce,
+    unisono.all_gather,
+    unisono.gather,
+    unisono.scatter,
+    unisono.reduce_scatter,
+    unisono.all_to_all,
+    unisono.send,
+    unisono.recv,
+    unisono.barrier,
+]
+
+
+def name(call: Callable[..., Any]) -> str:
+    return call.__name__
+
+
+@pytest.mark.parametrize("call", CALLS, ids=name)
+def test_every_parameter_and_the_errors_are_named(call: Callable[..., Any]) -> None:
+    text = " ".join((inspect.getdoc(call) or "").split())
+    assert not [parameter for parameter in inspect.signature(call).parameters if f" {parameter}: " not in text]
+    raised = text.split("Raises ")[1]
+    assert {"PeerGone", "PeerFailed", "WaitTimeout"} <= {error for error in errors.__all__ if error in raised}
+
+
+@pytest.mark.parametrize("call", CALLS, ids=name)
+def test_the_example_gives_what_it_says(call: Callable[..., Any], worlds: Callable[[int], unisono.World]) -> None:
+    lines = (inspect.getdoc(call) or "").splitlines()
+    example = textwrap.dedent("\n".join(line for line in lines if line.startswith("    ") or not line))
+    work, _, run = example.strip().rpartition("\n\n")
+    expression, _, said = run.partition("  # ")
+    names: dict[str, Any] = {"torch": torch, "time": time, "unisono": unisono}
+    exec(work, names)  # noqa: S102  a docstring of ours
+    run_there = SimpleNamespace(run=lambda function, ranks: worlds(ranks).run(function))
+    assert repr(eval(expression, {"work": names["work"], "unisono": run_there})) == said  # noqa: S307
+
+
+PROGRAMS = [block for block in blocks(ROOT / "README.md") if block.language == "python"]
+
+
+@pytest.mark.parametrize("block", PROGRAMS, ids=str)
+def test_programs_of_the_readme(block: Block, tmp_path: Path) -> None:
+    printed = run(block, tmp_path)
+    assert 'op="avg"' not in block.text or printed.strip() == str([[15.0] * 4] * 4)

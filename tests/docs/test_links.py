@@ -1,16 +1,26 @@
-"""Links lead somewhere: in the repository, on the site, and from the package index into both."""
+"""Links lead somewhere, and the pages that are written from the code have everything that is in the code.
+
+Links lead into the repository, to the site, and from the package index into both.
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+import unisono
 from tests.support.markdown import ROOT
+from unisono.base import errors
+from unisono.base.config import SETTINGS, environment_name
+from unisono.schedule.algorithms import CATALOGUE
 
 PAGES = sorted(
     path
@@ -85,3 +95,81 @@ def problem(path: Path, link: str, address: str, generated: Mapping[str, str]) -
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_somewhere(path: Path, site: tuple[str, Mapping[str, str]]) -> None:
     assert not [said for link in links(path) if (said := problem(path, link, *site))]
+
+
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def extension() -> Iterator[Any]:
+    """extension(name): a module of the extension that writes the pages."""
+    sys.path.insert(0, str(DOCS))
+    yield lambda name: importlib.import_module(f"_ext.{name}")
+    sys.path.remove(str(DOCS))
+
+
+def test_every_public_name_is_in_the_reference(extension: Any) -> None:
+    page = "\n".join(extension("api").pages().values())
+    shown = set(re.findall(r"^\.\. (?:autofunction|autoclass|py:data):: unisono\.(\w+)(?:\(\))?$", page, re.MULTILINE))
+    modules = {"algorithms", "autograd", "draw", "p2p", "simulate", "testing"}
+    elsewhere = {*errors.__all__, *modules, "Config"}  # these have pages of their own
+    assert shown == set(unisono.__all__) - elsewhere
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_says_what_to_do(extension: Any, name: str) -> None:
+    assert extension("errors").next_move(getattr(errors, name))
+    assert f"unisono.{name}" in extension("errors").page()
+
+
+def test_every_setting_is_in_the_table(extension: Any) -> None:
+    page = extension("settings").page()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(SETTINGS)
+    for name in SETTINGS:
+        assert any(name in row and environment_name(name) in row for row in rows)
+
+
+def test_every_algorithm_has_its_drawing(extension: Any) -> None:
+    files = extension("algorithms").pages()
+    for name, algorithm in CATALOGUE.items():
+        assert files[f"algorithms/drawings/{name}.svg"].startswith("<svg")
+        assert f"## {algorithm.name}\n" in files[f"algorithms/{algorithm.collective}.md"]
+
+
+def test_the_words_of_the_glossary_are_those_of_the_code() -> None:
+    """Each is a word of the file that its entry names, or the file's name."""
+    glossary = (DOCS / "glossary.md").read_text()
+    entries = re.findall(r"^(\S.*)\n((?:  .*\n)+)", glossary, re.MULTILINE)
+    assert len(entries) >= 70
+    assert [term for term, _ in entries] == sorted(term for term, _ in entries)
+    for term, text in entries:
+        files = re.findall(r"`([\w/]+\.py)`", text)
+        assert files, term
+        code = " ".join(file + (ROOT / "src" / "unisono" / file).read_text().lower() for file in files)
+        assert not [word for word in re.findall(r"\w+", term.lower()) if word.rstrip("s") not in code], term
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted((ROOT / ".github").rglob("*.yml")), ROOT / ".readthedocs.yaml"], ids=lambda path: path.name
+)
+def test_settings_of_services_are_yaml(path: Any) -> None:
+    assert yaml.safe_load(path.read_text())
+
+
+def test_links_and_images_work_on_a_package_index() -> None:
+    """They are absolute, and those into the repository name a file that is there: images raw, the others as a page."""
+    text = (ROOT / "README.md").read_text()
+    found = re.findall(r"(!?)\[[^\]]*\]\((\S+?)\)", text) + re.findall(r"^()\[.+\]: (\S+)$", text, re.MULTILINE)
+    assert {image for image, _ in found} == {"", "!"}
+    for image, target in found:
+        assert target.startswith("https://"), target
+        host = (
+            "https://raw.githubusercontent.com/unisono/unisono/main/"
+            if image
+            else "https://github.com/unisono/unisono/"
+        )
+        if image or target.startswith(host):
+            path = ROOT / re.sub("^(blob|tree)/main/", "", target.removeprefix(host))
+            assert path.exists(), target
+            assert image or f"/{'tree' if path.is_dir() else 'blob'}/main/" in target

@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.reducers_driver import (
-    data,
-    expected,
-    result,
-    run,
-    same_bits,
-)
+from tests.support.reducers_driver import data, expected, result, run, same_bits
 from unisono.base.errors import DTypeError
 from unisono.calls.ops import make_op
 from unisono.engine.reducers import DTYPES, CustomOp, check_combine, combine_address, custom_kernels
@@ -151,10 +145,7 @@ def test_a_process_that_makes_ever_new_ops_is_warned_once(monkeypatch: pytest.Mo
 
     assert made(20.0) == made(20.0) == made(20.0) == [19.0] * 2  # one kernel
     assert made(30.0) == [29.0] * 2
-    with pytest.warns(
-        RuntimeWarning,
-        match=r"compiled 3 kernels .*, 3 of them for 'scaled', the last one at .*\.py:",
-    ):
+    with pytest.warns(RuntimeWarning, match=r"compiled 3 kernels .*, 3 of them for 'scaled', the last one at .*\.py:"):
         assert made(40.0) == [39.0] * 2
     assert made(50.0) == [49.0] * 2  # a warning would be an error
 

@@ -17,8 +17,7 @@ from unisono.engine.host import Host
 from unisono.engine.kernels import interpret, ring, waiting
 from unisono.engine.kernels.ring_buffer import CAPACITY, CURSOR_WORDS, CursorWord, HeaderWord
 
-DATA = 1 << 30
-"""A word of memory that other words are about."""
+DATA = 1 << 30  # a word of memory that other words are about
 STATES, PLAN, CONTROL, CURSORS, RING, TARGET, PAIRS, STAGE, FLAGS, LANES, ROW, OUT, OWN = (
     n << 40 for n in range(1, 14)
 )

@@ -15,14 +15,7 @@ from tests.support.weak_memory import Memory, Page, Scene, Weak, allowed, as_pyt
 from unisono.engine.compile.program import PlanWord, StateWord
 from unisono.engine.kernels import interpret, replay
 from unisono.engine.logs.plan_registry import GroupNote, PlanRegistry
-from unisono.engine.logs.rank_logs import (
-    CallLog,
-    MessageLog,
-    RowLog,
-    log_bytes,
-    message_log_bytes,
-    row_log_bytes,
-)
+from unisono.engine.logs.rank_logs import CallLog, MessageLog, RowLog, log_bytes, message_log_bytes, row_log_bytes
 from unisono.engine.tape import STEP, TapeWord
 
 BEGIN, STATE, PLAN, TAPE = 1 << 20, 1 << 40, 2 << 40, 3 << 40
@@ -192,8 +185,7 @@ def test_without_an_order_it_does_not(weak: Weak, name: str, mutant: str) -> Non
 
 
 ROWS = {"rows": rows_by_kernel, "rows of a tape": tape_by_kernel}
-KERNELS = ("calls", *ROWS)
-"""What kernels log."""
+KERNELS = ("calls", *ROWS)  # what kernels log
 
 
 def by_kernel(name: str, others: dict[str, Any]) -> Scene:

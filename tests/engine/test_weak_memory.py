@@ -28,8 +28,7 @@ from unisono.hosts.span import Span
 
 BEGIN, LINES, DATA, TARGET = 1 << 20, 1 << 25, 1 << 30, 1 << 35
 """Where the page of a scene is, and a control line; a word of memory that a page is about; and where it is copied."""
-GONE, CALL = 64, 2112
-"""Where a board has its departure, and its call of number 1."""
+GONE, CALL = 64, 2112  # where a board has its departure, and its call of number 1
 
 
 def on(memory: Memory) -> Board:

@@ -20,10 +20,8 @@ from tests.fuzz.programs import Program, shown
 from tests.fuzz.shrink import shrink
 from tests.fuzz.worlds import Worlds
 
-PROGRAMS = 25
-"""In one world."""
-TRIES = 3
-"""How often a program runs in a new world before it counts as right: some faults are races."""
+PROGRAMS = 25  # in one world
+TRIES = 3  # how often a program runs in a new world before it counts as right: some faults are races
 SHRINK_S = 60.0
 
 

@@ -12,8 +12,7 @@ import unisono
 from tests.support.matrix import Case
 from unisono.base.config import SETTINGS, environment_name
 
-_ROOT_AT = {"reduce": 1, "broadcast": 1, "scatter": 2, "gather": 2}
-"""Where a root is among the arguments."""
+_ROOT_AT = {"reduce": 1, "broadcast": 1, "scatter": 2, "gather": 2}  # where a root is among the arguments
 
 _IN_TORCH = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
 

@@ -31,10 +31,8 @@ from unisono.base.config import Config
 
 TIMEOUT_S = 6.0
 """Of calls, where a rank is frozen; other scenes have no time-out that could hide that a rank waits for ever."""
-MOST_S = 45.0
-"""How long a scene may take; those of its ranks that are not ready then are shown with their stacks."""
-_STOPPED_S = 0.5
-"""Less than hosts may be silent."""
+MOST_S = 45.0  # how long a scene may take; those of its ranks that are not ready then are shown with their stacks
+_STOPPED_S = 0.5  # less than hosts may be silent
 _MARK = "UNISONO_FUZZ_SCENE"
 _LEFT_S = 30.0
 _SMALLER_S = 120.0

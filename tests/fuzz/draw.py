@@ -52,14 +52,12 @@ SETTINGS: dict[str, tuple[float | str, ...]] = {
 
 COUNTS = (0, 1, 2, 7, 64, 97, 1000, 2049, 5003, 5003, 20_011, 100_003)
 LONG = (400_009, 1 << 20, 3_000_017)
-MOST_BYTES = 16 << 20
-"""What all ranks together pass in a call."""
+MOST_BYTES = 16 << 20  # what all ranks together pass in a call
 
 MOVE_BLOCKS = ("bruck", "hierarchical")
 """All_to_all by these moves blocks to places of others, and over hosts is refused where these have other sizes."""
 
-FINE = ("segment_bytes", "one_way_segment_bytes", "look_up_s")
-"""Settings with which a long call takes very many steps."""
+FINE = ("segment_bytes", "one_way_segment_bytes", "look_up_s")  # settings with which a long call takes very many steps
 
 GLOO_DTYPES = ("int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 GLOO_FORMS = ("all_reduce", "broadcast", "scatter", "gather", "all_gather", "all_gather_single", "all_to_all_single")

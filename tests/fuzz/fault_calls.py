@@ -11,8 +11,7 @@ import unisono
 from tests.fuzz.fault_scene import Call
 from unisono.tools.testing import oracle
 
-_BLOCKS = ("reduce_scatter", "all_to_all")
-"""What has a block for each rank as its input."""
+_BLOCKS = ("reduce_scatter", "all_to_all")  # what has a block for each rank as its input
 _IN_PLACE = ("all_reduce", "broadcast", "reduce", "scan")
 
 

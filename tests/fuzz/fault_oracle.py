@@ -7,10 +7,8 @@ from typing import Any
 
 from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, Scene
 
-SOON_S = 15.0
-"""How long after the last fault a survivor may hear of it and go on, where no time-out tells it."""
-TIMED_OUT_S = 28.0
-"""The same where a rank is frozen: a few times as long as calls wait."""
+SOON_S = 15.0  # how long after the last fault a survivor may hear of it and go on, where no time-out tells it
+TIMED_OUT_S = 28.0  # the same where a rank is frozen: a few times as long as calls wait
 
 Said = Sequence[Mapping[str, Any]]
 

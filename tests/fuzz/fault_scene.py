@@ -12,8 +12,7 @@ COLLECTIVES = (
 )  # fmt: skip
 MESSAGES = ("ring", "chain")
 """ring: each rank sends to the next one and receives from the one before. chain: each receives, then sends."""
-DEADLY = ("kill", "os_exit", "exit", "raise", "return", "stop and kill")
-"""Faults after which a rank does not come back."""
+DEADLY = ("kill", "os_exit", "exit", "raise", "return", "stop and kill")  # faults after which a rank does not come back
 STOPPING = ("stop and kill", "pause", "freeze", "pause sentinel")
 """pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out. The
 sentinel is that of the rank's host.

@@ -1,16 +1,23 @@
-"""What other tests stand on: `each`, `frames`, and processes that end as those of Python do."""
+"""What other tests stand on: `each`, `frames`, processes that end as those of Python do, and rings of tests.
+
+Of rings: what a sample has, and that a test that passes only in its second run is told and counted.
+"""
 
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import threading
+from itertools import product
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.conftest import MOST_RERUNS, sample
 from tests.support.each import each
 from tests.support.programs import run_python
 from tests.support.waiting import frames
@@ -72,3 +79,47 @@ def test_a_process_ends_as_python_ends(last: str, code: int, error: str) -> None
     done = run_python("-c", ENDS + last)
     assert (done.returncode, done.stdout) == (code, "thread\nbye\n"), done.stderr
     assert done.stderr.strip().endswith(error) if error else not done.stderr
+
+
+ROOT = Path(__file__).parents[2]
+
+FLAKY = """
+from pathlib import Path
+import pytest
+
+@pytest.mark.parametrize("number", range({count}))
+def test_flaky(number):
+    seen = Path(__file__).with_name(str(number))
+    if not seen.exists():
+        seen.touch()
+        raise AssertionError("the first time")
+"""
+
+
+@pytest.mark.parametrize("axes", [(6, 11), (5, 4, 2), (7,), (2, 2, 2, 2)])
+def test_a_sample_has_each_value_and_is_the_same_for_one_seed(axes: tuple[int, ...]) -> None:
+    class Case:
+        def __init__(self, values: tuple[int, ...]) -> None:
+            self.callspec = SimpleNamespace(params=dict(zip(names, values, strict=True)))
+
+    names = "abcd"[: len(axes)]
+    cases: list[Any] = [*map(Case, product(*map(range, axes)))]
+    drawn = sample(cases, "some")
+    for name, length in zip(names, axes, strict=True):
+        assert {case.callspec.params[name] for case in drawn} == set(range(length))
+    assert len(drawn) <= sum(axes)
+    assert sample(cases, "some") == drawn
+    assert any(sample(cases, str(seed)) != drawn for seed in range(20))
+
+
+@pytest.mark.parametrize(("count", "parallel"), [(MOST_RERUNS, ()), (MOST_RERUNS + 1, ("--numprocesses", "2"))])
+def test_a_run_in_which_many_tests_pass_only_when_run_again_fails(
+    count: int, parallel: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "test_flaky.py").write_text(FLAKY.format(count=count))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = quick\n long\n sampled\n")
+    options = "-p", "tests.conftest", "--rootdir", str(tmp_path), "--reruns", "1", *parallel
+    done = run_python("-m", "pytest", *options, tmp_path, cwd=ROOT, env={**os.environ, "NIGHTLY": "1"})
+    assert f"{count} tests were run again" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("AssertionError: the first time") >= count
+    assert done.returncode == (count > MOST_RERUNS), done.stdout

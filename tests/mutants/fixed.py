@@ -92,14 +92,14 @@ MUTANTS = [
         "schedule/choose/lane_limits.py",
         "busy = movers + neighbours - ranks",
         "busy = movers",
-        ("schedule/choose/test_lane_limits.py",),
+        ("schedule/choose/test_choose.py",),
     ),
     Mutant(
         "by default, lanes take the processors of ranks that only wait",
         "schedule/choose/lane_limits.py",
         "        busy = neighbours\n",
         "        busy = movers\n",
-        ("schedule/choose/test_lane_limits.py",),
+        ("schedule/choose/test_choose.py",),
     ),
     Mutant(
         "a rank decides by what only its own host knows, which may be lost",
@@ -237,7 +237,7 @@ MUTANTS = [
         "ranks/launch/reports.py",
         "layout.__new__(kind, str(plain))",
         "kind.__new__(kind, str(plain))",
-        ("ranks/launch/test_outcome.py",),
+        ("ranks/launch/test_failures.py",),
     ),
     Mutant(
         "the stack of a late rank is told to itself, too",

@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from unisono.base.errors import ArgumentError
-from unisono.schedule.simulate.links import NO_LINK, Network, Numbers
+from unisono.schedule.simulate.networks import NO_LINK, Network, Numbers
 from unisono.schedule.simulate.table_messages import Messages
 
-MOST_RANKS = 64
-"""The exact simulator is for so many ranks: it takes minutes for some tables of more."""
+MOST_RANKS = 64  # the exact simulator is for so many ranks: it takes minutes for some tables of more
 
 _ZERO = 1e-12
 

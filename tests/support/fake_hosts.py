@@ -23,8 +23,7 @@ from unisono.hosts.far import Far
 from unisono.hosts.sentinel.start import Sentinel
 from unisono.schedule import Hosts
 
-WORLD = 7
-"""The number of the group of all ranks."""
+WORLD = 7  # the number of the group of all ranks
 Addresses = Sequence[tuple[str, int]]
 Route = Callable[[int, Addresses], Addresses]
 

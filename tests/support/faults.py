@@ -16,8 +16,7 @@ import unisono
 DEADLINE_S = 60.0
 """For a whole run, in which nothing takes long: but busy processors may take 20 s to start its processes."""
 
-SOON_S = 20.0
-"""Many times what it takes until a rank hears of a death: two busy processors may have other work."""
+SOON_S = 20.0  # many times what it takes until a rank hears of a death: two busy processors may have other work
 
 
 def die(how: str = "SIGKILL") -> None:

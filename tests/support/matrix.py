@@ -35,8 +35,7 @@ FORMS = {
 """The calls, and how their blocks can be: of one size, of several, of several which the taker does not know."""
 
 REDUCING = ("all_reduce", "reduce", "scan", "exscan", "reduce_scatter", "reduce_scatter_single")
-WRITTEN = ("all_reduce", "scan", "exscan")
-"""Calls whose tensor is written on every rank, but for rank 0 of exscan."""
+WRITTEN = ("all_reduce", "scan", "exscan")  # calls whose tensor is written on every rank, but for rank 0 of exscan
 
 ALIASED = ("scatter", "gather", "all_gather", "all_gather_single", "reduce_scatter", "reduce_scatter_single")
 """Calls in which an input and an output may be the same memory."""

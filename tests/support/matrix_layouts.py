@@ -25,14 +25,12 @@ VIEWS: dict[str, tuple[Callable[[int], int], Callable[[torch.Tensor, int], torch
 }
 """Elements of the memory, and the view of it; `Held` makes a conjugate or negative view of that, or a leaf."""
 
-LAYOUTS = (*VIEWS, "mixed")
-"""mixed: another one for every tensor and rank."""
+LAYOUTS = (*VIEWS, "mixed")  # mixed: another one for every tensor and rank
 
 READ_ONLY = ("expanded", "conjugate", "negative")
 _MIXED = ("strided", "contiguous", "transposed", "offset", "expanded", "channels_last")
 
-_BEHIND = 64
-"""Bytes behind each tensor's memory that are guards, too."""
+_BEHIND = 64  # bytes behind each tensor's memory that are guards, too
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 

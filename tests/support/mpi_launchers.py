@@ -41,6 +41,23 @@ def launcher(wheel: str) -> tuple[Path, dict[str, str]] | None:
     return found[0], environment
 
 
+def run_by(wheel: str, ranks: int, program: str, folder: Path, **environment: str) -> str:
+    """What a program prints on ranks of this host that a wheel's launcher has started. Skips the test without it."""
+    import pytest  # benchmarks need this file without it
+
+    found = launcher(wheel)
+    if found is None:
+        pytest.skip(f"the wheel {wheel} is not installed")
+    script = folder / "script.py"
+    script.write_text(program)
+    words = [f"{found[0]}", "-n", f"{ranks}", sys.executable, f"{script}"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=110, check=False, env={**found[1], **environment}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def over_hosts(
     wheel: str, found: tuple[Path, dict[str, str]], spaces: Namespaces, folder: Path
 ) -> tuple[list[str], dict[str, str]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from tests.support.execute import even_bounds, execute
-from unisono.schedule import Schedule, X, Y
+from unisono.schedule import ADD, Rows, Schedule, Transfer, X, Y, send
 
 JUNK = -7
 
@@ -67,3 +69,9 @@ def all_to_all_v_is_right(schedule: Schedule, seed: int = 0) -> bool:
     got = execute(schedule, data, bounds)[Y]
     blocks = [np.split(vector, ends[1:-1]) for vector, ends in zip(data, bounds[X], strict=True)]
     return all(np.array_equal(got[q], np.concatenate([blocks[r][q] for r in range(p)])) for q in range(p))
+
+
+def twice(r: Rows, p: int) -> Iterator[Transfer]:
+    """An algorithm that counts what rank 0 has twice."""
+    yield send(0, 1, 0, op=ADD)
+    yield send(0, 1, 0, op=ADD)

@@ -26,8 +26,7 @@ _PLACES = (
     wait.MessageWait._sleep,
     wait.nap,
 )
-WAITS = frozenset(place.__code__ for place in _PLACES)
-"""Where a thread is while it waits in a call."""
+WAITS = frozenset(place.__code__ for place in _PLACES)  # where a thread is while it waits in a call
 
 
 def until(condition: Callable[[], bool], most_s: float = 60.0) -> None:

@@ -39,12 +39,10 @@ from typing import Any
 
 _SET_PDEATHSIG, _SET_SUBREAPER, _COLLAPSE = 1, 36, 25
 _LIBC = ctypes.CDLL(None)
-_FIRST = 1000
-"""Where descriptors wait until those of the warm process are closed."""
+_FIRST = 1000  # where descriptors wait until those of the warm process are closed
 _LOADED = ("LD_", "MALLOC_", "NUMBA_", "OMP_", "PYTHON", "UNISONO_AS", "UNISONO_WATCH")
 """How names of variables begin that are read when a process starts, or imports torch."""
-_THREADS = "OMP_NUM_THREADS"
-"""This one can be obeyed later."""
+_THREADS = "OMP_NUM_THREADS"  # this one can be obeyed later
 _NEEDED = (
     *("torch._dynamo", "torch._functorch.aot_autograd", "torch.distributed.checkpoint"),  # DDP and optimizers, too
     *("unisono.calls.dispatch.over_hosts.hosts_run", "unisono.hosts.carriers.ucx"),
@@ -59,8 +57,7 @@ _owner = 0
 os.environ["MALLOC_TRIM_THRESHOLD_"] = str(2**20)  # else glibc keeps what a rank has freed: 0.9 GB of all algorithms
 _environ = dict(os.environ)
 
-cold = False
-"""Processes start as always: while a test runs that says so."""
+cold = False  # processes start as always: while a test runs that says so
 
 
 class Popen(_Popen):  # type: ignore[type-arg]

@@ -20,8 +20,7 @@ from unisono.engine.compile.program import StateWord
 from unisono.engine.host import Host
 from unisono.engine.memory.arena import LINE
 
-View = dict[int, int]
-"""Byte of a word -> the number of the oldest value that may be read there."""
+View = dict[int, int]  # byte of a word -> the number of the oldest value that may be read there
 
 
 def _join(into: View, other: View) -> None:

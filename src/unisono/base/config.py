@@ -47,19 +47,22 @@ def environment_name(setting: str) -> str:
 class Setting:
     """A setting. Its value in the class is its default.
 
-    unit, why: its unit and its meaning.
+    unit: by the end of its name, or by its name.
+    why: its meaning.
     usually: its default.
     of_kind: its defaults on some kinds of processors.
     kind: this machine's kind of processor, if it has a default of its own.
     """
 
-    def __init__(self, usually: Any, unit: str, why: str, of_kind: dict[str, Any]) -> None:
-        self.usually, self.unit, self.why, self.of_kind = usually, unit, why, of_kind
+    def __init__(self, usually: Any, why: str, of_kind: dict[str, Any]) -> None:
+        self.usually, self.why, self.of_kind = usually, why, of_kind
         self.kind = next((kind for kind in of_kind if KINDS[kind].here()), "")
         self.default = of_kind.get(self.kind, usually)
 
     def __set_name__(self, owner: type, name: str) -> None:
         SETTINGS[name] = self
+        ends = (unit for end, unit in (("_s", "seconds"), ("_bytes", "bytes")) if name.endswith(end))
+        self.unit = {"link": "link", "carrier": "carrier", "trace": "folder"}.get(name) or next(ends, "count")
 
     def __get__(self, instance: object, owner: type) -> Any:
         return self.default
@@ -69,9 +72,9 @@ SETTINGS: dict[str, Setting] = {}
 """The settings by name, in order."""
 
 
-def _setting(default: Any, unit: str, why: str, **of_kind: Any) -> Any:
+def _setting(default: Any, why: str, **of_kind: Any) -> Any:
     """of_kind: other defaults, for kinds of processors."""
-    return Setting(default, unit, why, of_kind)
+    return Setting(default, why, of_kind)
 
 
 class Config(Value):
@@ -82,117 +85,92 @@ class Config(Value):
     """
 
     timeout_s: float = _setting(
-        300.0, "seconds", "a call raises WaitTimeout after this long; the default allows slow data loaders; inf: never"
+        300.0, "a call raises WaitTimeout after this long; the default allows slow data loaders; inf: never"
     )
     stall_warning_s: float = _setting(
-        5.0,
-        "seconds",
-        "a call that has waited this long says on standard error for which rank, and where the rank is; 0: never",
+        5.0, "a call that has waited this long says on standard error for which rank, and where the rank is; 0: never"
     )
-    segment_bytes: int = _setting(
-        512 << 10, "bytes", "what a rank stages per step of a long call; half a second-level cache"
-    )
+    segment_bytes: int = _setting(512 << 10, "what a rank stages per step of a long call; half a second-level cache")
     one_way_segment_bytes: int = _setting(
         128 << 10,
-        "bytes",
         "the shortest segment of a call of more than two in which some ranks stage what others read: short ones let "
         "readers begin early, but are written where others have just read",
         amd=512 << 10,  # to write where another processor has just read is dear there
     )
-    one_shot_bytes: int = _setting(16 << 10, "bytes", "the longest vector for which two ranks use a one_shot algorithm")
+    one_shot_bytes: int = _setting(16 << 10, "the longest vector for which two ranks use a one_shot algorithm")
     crowd_one_shot_bytes: int = _setting(
         64 << 10,
-        "bytes",
         "the same where ranks outnumber processors: one more wait then takes until each has had its turn on one",
     )
     zero_copy_bytes: int = _setting(
         8 << 10,
-        "bytes",
         "the longest vector in shared memory that two ranks stage all the same, signature and payload in one line",
     )
     cross_memory_bytes: int = _setting(
         1 << 20,
-        "bytes",
         "the shortest private vector that is copied from process to process by system calls, where that is faster than "
         "to stage it; 0: none",
         amd_one_cache=0,  # what another processor has written is cheap to read there: staging takes half the time
     )
     fetch_bytes: int = _setting(
         1 << 20,
-        "bytes",
         "the longest output into which a peer's bytes are copied from four pages in turn; half a second-level cache",
     )
     tag_bytes: int = _setting(
-        32 << 10,
-        "bytes",
-        "the longest message that shares cache lines with its signature, so that one wait brings both",
+        32 << 10, "the longest message that shares cache lines with its signature, so that one wait brings both"
     )
     heap_bytes: int = _setting(
-        0,
-        "bytes",
-        "address space of each rank for shared tensors, backed when used; 0 means half of the machine's memory",
+        0, "address space of each rank for shared tensors, backed when used; 0 means half of the machine's memory"
     )
     look_up_s: float = _setting(
         0.02,
-        "seconds",
         "how often a waiting kernel returns to Python, for signals, dead peers and the timeout; up to five times less "
         "often after seconds",
     )
-    spins: int = _setting(
-        2000, "count", "pauses before a waiting rank first yields, where every rank has its own processor"
-    )
+    spins: int = _setting(2000, "pauses before a waiting rank first yields, where every rank has its own processor")
 
     link: Link = _setting(
         Link(),
-        "link",
         "the network between hosts, such as 1Gbit,100us: what passes each way and what a small message takes; from it "
         "follows by which algorithm hosts exchange. auto: measured when the hosts meet",
     )
     carrier: str = _setting(
         "gloo",
-        "carrier",
         "what takes messages between hosts: gloo, which comes with torch; ucx, from unisono[ucx], where calls shall be "
         "short and only the ranks reach the network; or mpi, where an MPI has started the ranks",
     )
     host_silence_s: float = _setting(
         1.5,
-        "seconds",
         "a host of which nothing is heard for this long, and half a second more, is lost for good; at least 0.5. A "
         "network that is out for longer at times needs more",
     )
     lanes: int = _setting(
         0,
-        "count",
         "the most threads of a rank that share a long copy or sum, never more than there are processors for; 0: as "
         "many as PyTorch has there, up to 4; ranks may differ in it",
     )
     lane_bytes: int = _setting(
         8 << 20,
-        "bytes",
         "the longest vector whose copies and sums one thread of a rank makes alone, as to wake another one takes some "
         "50 µs; ranks may differ in it",
     )
     keep_inputs: int = _setting(
-        0,
-        "count",
-        "1: calls in place work on a copy, so that a tensor is as it was if its call fails; costs two copies of it",
+        0, "1: calls in place work on a copy, so that a tensor is as it was if its call fails; costs two copies of it"
     )
     trace: str = _setting(
-        "", "folder", "where to write down all calls of all ranks, for `unisono trace` and Perfetto; empty: nowhere"
+        "", "where to write down all calls of all ranks, for `unisono trace` and Perfetto; empty: nowhere"
     )
     trace_calls: int = _setting(
         1 << 16,
-        "count",
         "how many calls of each rank and group a trace keeps, the last ones, and where it has rounds, how many rows of "
         "their programs; a call takes 32 bytes, a row 40",
     )
     trace_rounds: int = _setting(
         0,
-        "count",
         "1: a trace also has when the rounds of each call began and ended, and for which rank this one waited in them; "
         "calls take a little longer",
     )
-    debug: int = _setting(0, "count", "1: each call, its algorithm and why, its bytes and time, on standard error")
+    debug: int = _setting(0, "1: each call, its algorithm and why, its bytes and time, on standard error")
 
     def __init__(self, **settings: Any) -> None:
         """Raises ArgumentError for a silence that is too short, and for a number of lanes that makes no sense.

@@ -80,8 +80,7 @@ class _Socket(socket.socket):
 class Channel:
     """One end of a connection; takes the socket over. Not for several threads at once."""
 
-    _most_bytes = 1 << 62
-    """The most bytes of a message."""
+    _most_bytes = 1 << 62  # the most bytes of a message
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = _Socket(fileno=sock.detach())

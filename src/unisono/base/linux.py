@@ -75,9 +75,7 @@ KINDS: Mapping[str, Kind] = {
     "amd_one_cache": Kind("AMD processors that share one cache", lambda: vendor() == "amd" and shares_cache()),
 }
 
-
-_NO_LIMIT = 1 << 60
-"""Version 1 writes a number of about 2^63 bytes where there is none."""
+_NO_LIMIT = 1 << 60  # version 1 writes a number of about 2^63 bytes where there is none
 
 
 class Allowance(Value):

@@ -19,8 +19,7 @@ class Value:
         Place(1).replace(seat=2)  # Place(host=1, seat=2)
     """
 
-    field_names: ClassVar[tuple[str, ...]] = ()
-    """The names of the fields, in order."""
+    field_names: ClassVar[tuple[str, ...]] = ()  # the names of the fields, in order
 
     def __init_subclass__(cls, *, kw_only: bool = False) -> None:
         """kw_only: for type checkers."""

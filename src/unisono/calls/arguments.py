@@ -41,14 +41,9 @@ _BITS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch
 """Quantized dtypes with elements of whole bytes -> the dtypes of their bits."""
 
 
-def plain_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype itself; for quantized dtypes, the dtype of their numbers."""
-    return _BITS.get(dtype, dtype)
-
-
 def blank(count: int, dtype: torch.dtype) -> torch.Tensor:
     """A tensor without memory, with this number of elements of this size."""
-    return torch.empty(count, dtype=plain_dtype(dtype), device="meta")
+    return torch.empty(count, dtype=_BITS.get(dtype, dtype), device="meta")
 
 
 def check_op(op: Any, tensor: torch.Tensor) -> str | PremulSum | CustomOp:

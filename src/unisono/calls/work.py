@@ -76,8 +76,7 @@ class Work(Generic[Result_co]):
         self._done = _Latch()
         self._exception: BaseException | None = None
         self._result: Any = None
-        self._completes = threading.Lock()
-        """The thread that completes the future acquires it, for good."""
+        self._completes = threading.Lock()  # the thread that completes the future acquires it, for good
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the call has ended. Returns True, or raises the call's error.

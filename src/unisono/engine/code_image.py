@@ -23,11 +23,6 @@ PAGE = 4096
 """Bytes of a page, on the processors that this module knows. The distance from code to data depends on it."""
 
 
-def is_image(code: bytes) -> bool:
-    """Is this an image, and no object file?"""
-    return code.startswith(MAGIC)
-
-
 def load(image: bytes) -> int:
     """The address of the function of an image, in memory that stays mapped until the process ends.
 

@@ -37,8 +37,7 @@ from .process.stacks import answer_with_stacks
 from .reducers import CustomOp, combine_address
 
 _LINE_WORDS = LINE // 8
-_PASSED = 1 << 30
-"""A row behind the gate of any program."""
+_PASSED = 1 << 30  # a row behind the gate of any program
 
 _SEGMENT, _PC, _OFFSET, _CALL = map(int, (StateWord.SEGMENT, StateWord.PC, StateWord.OFFSET, StateWord.CALL))
 _PROGRESS, _NUMBER, _SIGNATURE = map(int, (LineWord.PROGRESS, LineWord.NUMBER, LineWord.SIGNATURE))
@@ -46,8 +45,7 @@ _PROGRESS, _NUMBER, _SIGNATURE = map(int, (LineWord.PROGRESS, LineWord.NUMBER, L
 
 _programs: dict[tuple[int, int], dict[tuple[int, Lowering], tuple[Schedule, Program]]] = {}
 """The programs of this process, by (size, rank) of the group. Groups with equal size and rank share them."""
-_MOST_PROGRAMS = 256
-"""The most programs that are kept for a size and rank: some users make a new table for each call."""
+_MOST_PROGRAMS = 256  # the most programs that are kept for a size and rank: some users make a new table for each call
 
 _JOIN_S, _ASK_S = 0.05, 0.0002
 

@@ -70,7 +70,7 @@ class Unit:
                     code = image_of(made, symbol(self.name)) or made
                     if folder is not None:
                         self._keep(folder, code)
-        if code_image.is_image(code):
+        if code.startswith(code_image.MAGIC):
             return code_image.load(code)
         from .object_code import link
 
@@ -80,10 +80,11 @@ class Unit:
         """The code on disk; None if there is none, or none that may run. say: report bad code on standard error."""
         for folder in _folders():
             with suppress(OSError), (folder / self._file).open("rb") as file:
+                trusted = 0, os.geteuid(), Path(__file__).stat().st_uid  # root, this user, who owns this installation
                 about, content = os.fstat(file.fileno()), file.read()
                 code = content[_DIGEST_BYTES:]
                 wrong = ""
-                if about.st_uid not in _owners() or about.st_mode & 0o022:
+                if about.st_uid not in trusted or about.st_mode & 0o022:
                     wrong = "can be written to by other users; it is not used"
                 elif content[:_DIGEST_BYTES] != _digest(code):
                     wrong = "is damaged; its code is compiled again"
@@ -139,8 +140,7 @@ class _Method(ctypes.Structure):
 _new_function = ctypes.pythonapi.PyCFunction_NewEx
 _new_function.restype, _new_function.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
-_loaded: list[object] = []
-"""What must live as long as the loaded code."""
+_loaded: list[object] = []  # what must live as long as the loaded code
 
 
 @cache
@@ -176,11 +176,6 @@ def _llvm_version() -> bytes:
     import llvmlite
 
     return str(llvmlite.__version__).encode()
-
-
-def _owners() -> tuple[int, ...]:
-    """The users that this process trusts to write code: its own, root, and the owner of this installation."""
-    return 0, os.geteuid(), Path(__file__).stat().st_uid
 
 
 def _digest(code: bytes) -> bytes:

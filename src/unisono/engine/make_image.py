@@ -71,8 +71,7 @@ class _Image:
             _Section._make(struct.unpack_from("<IIQQQQIIQQ", code, first + size * k)) for k in range(count)
         ]
         self._text, self._data = bytearray(), bytearray()
-        self._at: dict[int, int] = {}
-        """Number of a section -> where it is, counted from the beginning of its part."""
+        self._at: dict[int, int] = {}  # number of a section -> where it is, counted from the beginning of its part
         for number, section in enumerate(self._sections):
             self._place(number, section)
         self._data_at = -(-len(self._text) // PAGE) * PAGE

@@ -16,11 +16,9 @@ _OTHERWISE = {
 }  # fmt: skip
 """LLVM's names of processor features, and Linux's, where they differ by more than points and underscores."""
 
-_numbers = itertools.count()
-"""Numbers the libraries: the linker refuses a second one of the same name."""
+_numbers = itertools.count()  # numbers the libraries: the linker refuses a second one of the same name
 
-_linked: list[Any] = []
-"""What must live as long as the linked code."""
+_linked: list[Any] = []  # what must live as long as the linked code
 
 
 def object_code(module: Any) -> bytes:

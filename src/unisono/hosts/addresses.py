@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-_ELSEWHERE = "192.0.2.1"
-"""An address that no host has (RFC 5737): the way there is the default route."""
+_ELSEWHERE = "192.0.2.1"  # an address that no host has (RFC 5737): the way there is the default route
 _PROBE_S = 2.0
 
 

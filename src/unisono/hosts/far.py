@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from ..engine.memory.arena import Arena
     from ..schedule import Hosts
 
-_TAKE_IN_S = 1.0
-"""How long a rank that leaves at once waits for a sentinel that starts."""
+_TAKE_IN_S = 1.0  # how long a rank that leaves at once waits for a sentinel that starts
 
 
 class Far:
@@ -53,15 +52,12 @@ class Far:
         self._lock = threading.RLock()
         self._out: deque[bytes] = deque()
         self._newest = 0  # the newest ticket
-        self._asked: dict[int, int] = {}
-        """Group -> the ticket that is under way."""
-        self._next: dict[int, int] = {}
-        """Group -> the ticket that follows."""
+        self._asked: dict[int, int] = {}  # group -> the ticket that is under way
+        self._next: dict[int, int] = {}  # group -> the ticket that follows
         self._used: set[int] = set()
         self._left: dict[int, Departure] = {}
         self._cut_off: str | None = None
-        self._crash = ""
-        """Why the sentinel has ended, in its own words."""
+        self._crash = ""  # why the sentinel has ended, in its own words
         self._looked_at = self._silent_s = 0.0
         self._pinged = self._ended = self._gave_up = False
         """The sentinel was asked for a sign of life; has closed the connection; has been silent for too long."""

@@ -127,10 +127,7 @@ class UnisonoGroup(BaseGroup):  # type: ignore[misc]  # Ray is not there when ty
 
     @_errors_of_torch()
     def reducescatter(
-        self,
-        tensor: Sequence[Any],
-        tensor_list: Sequence[Any],
-        reducescatter_options: Any = types.ReduceScatterOptions,
+        self, tensor: Sequence[Any], tensor_list: Sequence[Any], reducescatter_options: Any = types.ReduceScatterOptions
     ) -> None:
         """Replace the tensor by the sum of all ranks' tensors for this rank. The list stays as it is."""
         reduce_scatter(_only(tensor), _list(tensor_list), _op(reducescatter_options), self.group)

@@ -1,9 +1,17 @@
-"""Asynchronous calls like earlier ones: they start on the caller's thread, and never block it."""
+"""Calls like earlier ones, also on lists, and calls back to back, in the foreground and the background.
+
+Asynchronous ones start on the caller's thread, and never block it.
+"""
 
 from __future__ import annotations
 
+import random
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -12,6 +20,11 @@ import pytest
 import torch
 
 import unisono
+from tests.conftest import examples
+from tests.support.matrix import Case, ops
+from tests.support.matrix_driver import begin, check
+from tests.support.worlds import Worlds
+from unisono.base.config import Config
 from unisono.calls.dispatch.planning import patience_ns
 
 
@@ -146,3 +159,120 @@ def test_long_calls_run_on_the_worker_where_there_are_processors_and_otherwise_w
     assert [patience_ns(group(True), nbytes) > 0 for nbytes in sizes] == [True, True, False]
     brief, *longer = (patience_ns(group(False), nbytes) for nbytes in sizes)
     assert 0 < brief < longer[0] < longer[1]  # as long as the call may take
+
+
+def test_no_call_is_taken_for_another_while_peers_come_late() -> None:
+    """Who looks up at the gate may see a peer in the next call already: that is no disagreement."""
+
+    def many(calls: int) -> None:
+        late = random.Random(unisono.init().rank)
+        for seed in range(calls):
+            check(Case("all_reduce", "float32", "sum", 1, seed=seed % 31))
+            if late.random() < 0.5:
+                time.sleep(late.random() * 1e-3)
+
+    with unisono.World(3, timeout_s=60, config=Config(look_up_s=1e-6, spins=0)) as world:
+        world.run(many, examples(600))
+
+
+def test_the_environment_reaches_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNISONO_LOOK_UP_S", "0.000001")
+    assert unisono.run(lambda: unisono.init().host.config.look_up_s, 2) == [1e-6] * 2
+
+
+@pytest.mark.ranks(2)
+def test_callbacks_may_call_and_ask_while_more_is_queued() -> None:
+    first, second, third = torch.ones(50_000), torch.ones(50_000), torch.ones(5)
+    work = unisono.all_reduce(first, async_op=True)
+    called = work.get_future().then(lambda _: unisono.all_reduce(third))
+    queued = unisono.all_reduce(second, async_op=True)
+    asked = work.get_future().then(lambda _: work.get_future().done() and work.is_success())
+    called.wait()
+    queued.wait()
+    assert third[0].item(), asked.wait() == (2.0, True)
+
+
+def test_a_work_keeps_its_tensors(worlds: Worlds) -> None:
+    """Temporaries that nobody else holds live until the call has ended."""
+
+    def temporaries() -> list[float]:
+        group = unisono.init()
+        results = [torch.zeros(20_000 * group.size) for _ in range(20)]
+        works = []
+        for k, result in enumerate(results):
+            works.append(unisono.all_gather_single(result, torch.full((20_000,), float(k + group.rank)), async_op=True))
+            torch.full((20_000,), -1.0)  # takes the place of what has been given up too early
+        for work in works:
+            work.wait()
+        return [float(result.sum()) for result in results]
+
+    want = [20_000.0 * (k + k + 1) for k in range(20)]
+    assert worlds(2).run(temporaries) == [want] * 2
+
+
+FORMS = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
+
+
+@contextmanager
+def unplanned() -> Iterator[None]:
+    """In this block, calls on lists must have a plan."""
+    patches = [patch.object(sys.modules[f"unisono.calls.collectives.{name}"], "Call", None) for name in FORMS]
+    for one in patches:
+        one.start()
+    try:
+        yield
+    finally:
+        for one in patches:
+            one.stop()
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.ranks(2, 3)
+def test_every_form(async_op: bool, ranks: int) -> None:
+    group = unisono.new_group(range(ranks))  # the world's may ask for sizes, after other tests
+
+    def make(seed: int) -> None:
+        for form, root in product(FORMS, (0, ranks - 1)):
+            case = Case(form, "float32", ops(form, "float32")[0], 2, async_op=async_op, root=root, seed=seed)
+            call = partial(getattr(unisono, form), group=group, async_op=async_op)
+            assert not begin(case, group.rank, ranks, lambda given, call=call: call(*given))()  # type: ignore[misc]
+
+    make(1)
+    with unplanned():
+        make(2)
+
+
+@pytest.mark.ranks(2)
+def test_a_tensor_with_new_memory_is_written_there() -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    group = unisono.new_group(range(size))
+    outputs, mine = [torch.zeros(3) for _ in range(size)], torch.full((3,), 1.0 + me)
+    unisono.all_gather(outputs, mine, group)
+    with unplanned():
+        old = outputs[1].data
+        outputs[1].data = torch.zeros(3)
+        mine.add_(10)
+        unisono.all_gather(outputs, mine, group)
+    assert [tensor.tolist() for tensor in outputs] == [[11.0 + rank] * 3 for rank in range(size)]
+    assert old.tolist() == [2.0] * 3
+
+
+@pytest.mark.ranks(2)
+def test_what_is_unlike_the_earlier_call_is_checked() -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    mine, whole = torch.full((2,), 1.0 + me), torch.zeros(2 * size)
+    unisono.all_gather([torch.zeros(2) for _ in range(size)], mine)
+    shared = [whole[:2]] * size
+    overlapping = [whole[k : k + 2] for k in range(size)]
+    for wrong in (shared, overlapping, [torch.zeros(2) for _ in range(size - 1)], [torch.zeros(2).int()] * size):
+        with pytest.raises(unisono.ArgumentError):
+            unisono.all_gather(wrong, mine)
+    with pytest.raises(unisono.DTypeError):
+        unisono.all_gather([None] * size, mine)
+    strided = [torch.zeros(4)[::2] for _ in range(size)]
+    unisono.all_gather(strided, mine)
+    own = [mine if rank == me else torch.zeros(2) for rank in range(size)]
+    unisono.all_gather(own, mine)
+    unisono.all_gather(own, mine)  # an input may be the block of the output that is its own
+    for got in (strided, own):
+        assert [tensor.tolist() for tensor in got] == [[1.0 + rank] * 2 for rank in range(size)]

@@ -1,11 +1,17 @@
-"""What users do by mistake: one clear error on every rank, and the ranks stay together."""
+"""What users do by mistake: one clear error on every rank, and the ranks stay together.
+
+A time that is none is refused by every public call, in the same words, with the name of the argument.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +19,7 @@ import torch
 
 import unisono
 from tests.support.on_ranks import in_new_world, in_world
+from unisono import ArgumentError, DTypeError
 
 
 def f(count: int = 4) -> torch.Tensor:
@@ -125,3 +132,119 @@ def test_a_forked_child_does_not_answer_for_its_rank() -> str:
     os.waitpid(child, 0)
     time.sleep(0)
     return "parent"
+
+
+NONE = {
+    "nan": (float("nan"), ArgumentError, "=nan: give seconds"),
+    "negative": (-0.5, ArgumentError, "=-0.5: give seconds"),
+    "text": ("x", DTypeError, ": expected seconds or a timedelta, got str"),
+    "list": ([1.0], DTypeError, ": expected seconds or a timedelta, got list"),
+    "truth": (True, DTypeError, ": expected seconds or a timedelta, got bool"),
+    "negative timedelta": (timedelta(seconds=-2), ArgumentError, "=-2: give seconds"),
+}
+
+CALLS: Mapping[str, Callable[[Any], Any]] = {
+    "all_reduce": lambda s: unisono.all_reduce(f(), timeout_s=s),
+    "reduce": lambda s: unisono.reduce(f(), 0, timeout_s=s),
+    "broadcast": lambda s: unisono.broadcast(f(), 0, timeout_s=s),
+    "scatter": lambda s: unisono.scatter(None, None, 1 - unisono.get_rank(), timeout_s=s),
+    "gather": lambda s: unisono.gather(f(), None, 1 - unisono.get_rank(), timeout_s=s),
+    "all_gather": lambda s: unisono.all_gather(None, f(), timeout_s=s),
+    "all_gather_single": lambda s: unisono.all_gather_single(f(8), f(), timeout_s=s),
+    "reduce_scatter": lambda s: unisono.reduce_scatter(f(), [f(), f()], timeout_s=s),
+    "reduce_scatter_single": lambda s: unisono.reduce_scatter_single(f(), f(8), timeout_s=s),
+    "all_to_all": lambda s: unisono.all_to_all(None, [f(), f()], timeout_s=s),
+    "all_to_all_single": lambda s: unisono.all_to_all_single(f(), f(), timeout_s=s),
+    "scan": lambda s: unisono.scan(f(), timeout_s=s),
+    "exscan": lambda s: unisono.exscan(f(), timeout_s=s),
+    "barrier": lambda s: unisono.barrier(timeout_s=s),
+    "all_reduce_coalesced": lambda s: unisono.all_reduce_coalesced([f(), f()], timeout_s=s),
+    "broadcast_coalesced": lambda s: unisono.broadcast_coalesced([f(), f()], 0, timeout_s=s),
+    "all_gather_coalesced": lambda s: unisono.all_gather_coalesced([f(8)], [f()], timeout_s=s),
+    "reduce_scatter_coalesced": lambda s: unisono.reduce_scatter_coalesced([f()], [f(8)], timeout_s=s),
+    "all_gather_object": lambda s: unisono.all_gather_object([None, None], 1, timeout_s=s),
+    "gather_object": lambda s: unisono.gather_object(1, None, 1 - unisono.get_rank(), timeout_s=s),
+    "broadcast_object_list": lambda s: unisono.broadcast_object_list([1], 0, timeout_s=s),
+    "scatter_object_list": lambda s: unisono.scatter_object_list([None], None, 1 - unisono.get_rank(), timeout_s=s),
+    "send": lambda s: unisono.send(f(), 1, timeout_s=s),
+    "recv": lambda s: unisono.recv(f(), 1, timeout_s=s),
+    "isend": lambda s: unisono.isend(f(), 1, timeout_s=s),
+    "irecv": lambda s: unisono.irecv(f(), 1, timeout_s=s),
+    "sendrecv": lambda s: unisono.sendrecv(f(), 1, f(), 1, timeout_s=s),
+    "batch_isend_irecv": lambda s: unisono.batch_isend_irecv([], timeout_s=s),
+    "send_object_list": lambda s: unisono.send_object_list([1], 1, timeout_s=s),
+    "recv_object_list": lambda s: unisono.recv_object_list([1], 1, timeout_s=s),
+    "new_group": lambda s: unisono.new_group([0, 1], timeout_s=s),
+    "split": lambda s: unisono.split(0, timeout_s=s),
+    "grow": lambda s: unisono.grow(size=2, timeout_s=s),
+    "init": lambda s: unisono.init(timeout_s=s),
+    "join": lambda s: unisono.join("a job", timeout_s=s),
+    "run": lambda s: unisono.run(f, 1, timeout_s=s),
+    "world": lambda s: unisono.world(1, timeout_s=s),
+    "World": lambda s: unisono.World(1, timeout_s=s),
+    "Config": lambda s: unisono.Config(timeout_s=s),
+}
+"""Public name -> a call with this time-out."""
+
+OTHERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "Group.timeout_s": ("timeout_s", lambda s: setattr(unisono.init(), "timeout_s", s)),
+    "Group.finish": ("timeout_s", lambda s: unisono.init().finish(s)),
+    "Group.shrink": ("timeout_s", lambda s: unisono.init().shrink(timeout_s=s)),
+    "World.timeout_s": ("timeout_s", lambda s: setattr(unisono.world(1), "timeout_s", s)),
+    "Config.replace": ("look_up_s", lambda s: unisono.Config().replace(look_up_s=s)),
+    "testing.chaos": ("duration_s", lambda s: enter(unisono.testing.chaos(stop=0, at=("barrier", 1), duration_s=s))),
+}
+"""What else takes a time -> the name of its argument, and a call with it."""
+
+
+def enter(block: Any) -> None:
+    with block:
+        pass
+
+
+def refused(what: str, argument: str, call: Callable[[Any], Any]) -> None:
+    for kind, (given, error, words) in NONE.items():
+        with pytest.raises(error) as raised:
+            call(given)
+        assert f"{argument}{words}" in str(raised.value), (what, kind)
+
+
+def test_the_table_has_every_public_call_with_a_time() -> None:
+    public = [getattr(unisono, name) for name in unisono.__all__ if callable(getattr(unisono, name))]
+    timed = {one.__name__ for one in public if "timeout_s" in _arguments(one)}
+    assert timed | {"Config"} == CALLS.keys()
+
+
+def _arguments(one: Any) -> Mapping[str, Any]:
+    try:
+        return {} if inspect.isclass(one) and issubclass(one, Exception) else inspect.signature(one).parameters
+    except ValueError:
+        return {}
+
+
+@pytest.mark.ranks(2)
+def test_a_time_that_is_none_is_refused_by_every_call() -> None:
+    for what, call in CALLS.items():
+        if what != "grow":  # its first rank refuses for all ranks, as tests of its own say
+            refused(what, "timeout_s", call)
+    for what, (argument, call) in OTHERS.items():
+        refused(what, argument, call)
+    tensor = torch.ones(2)
+    unisono.all_reduce(tensor, timeout_s=timedelta(minutes=1))  # type: ignore[arg-type]  # a timedelta is taken, too
+    assert tensor.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.ranks(2)
+def test_a_handle_refuses_a_time_that_is_none_before_and_after_its_call() -> None:
+    me = unisono.get_rank()
+    late = unisono.irecv(f(), 1 - me)
+    refused("a receive", "timeout", late.wait)
+    unisono.send(f(), 1 - me)
+    assert late.wait(float("inf"))
+    works = [late, unisono.isend(f(), me), unisono.all_reduce(f(), async_op=True)]
+    for work in works:
+        refused("a work", "timeout", work.wait)
+        refused("a result", "timeout", work.result)
+        assert work.wait(60)
+        refused("a work that is done", "timeout", work.wait)
+    assert unisono.recv(src=me).tolist() == f().tolist()

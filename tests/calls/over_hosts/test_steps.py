@@ -17,7 +17,6 @@ from unisono.ranks.group import current
 LONG, SHORT = 300_000, 1000
 """Elements of float64: such tensors are read where they are, and copied before."""
 
-
 pytestmark = pytest.mark.sampled(most=1)
 SHAPES = ("2x1", "2x2")
 

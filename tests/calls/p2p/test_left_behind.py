@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -18,6 +16,7 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S
+from tests.support.programs import run_python
 from tests.support.waiting import until
 from tests.support.worlds import NewWorld, Worlds
 from unisono import PeerGone, WaitTimeout, p2p
@@ -63,7 +62,7 @@ print("end", flush=True)
 
 
 def test_what_is_forgotten_does_not_hold_up_the_end() -> None:
-    done = subprocess.run([sys.executable, "-c", FORGETFUL], capture_output=True, text=True, timeout=60, check=True)
+    done = run_python("-c", FORGETFUL, check=True)
     assert (done.stdout, done.stderr) == ("end\n", "")
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.mpi_launchers import LAUNCHERS, launcher
+from tests.support.mpi_launchers import LAUNCHERS, launcher, run_by
 from tests.support.ports import free_port
 
 LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
@@ -58,7 +55,6 @@ except Lost as lost:
     sys.stdout.write(f"rank {rank}: {lost.reason}\\n")
 """
 
-
 CALLS = """
 import os, sys, torch
 os.environ["UNISONO_HOST_ID"] = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
@@ -90,25 +86,13 @@ def test_ranks_of_mpirun(wheel: str, tmp_path: Path) -> None:
 
 def _run(wheel: str, folder: Path, program: str) -> list[str]:
     """What two ranks print, sorted."""
-    found = launcher(wheel)
-    if found is None or importlib.util.find_spec("mpi4py") is None:
-        pytest.skip(f"mpi4py or the wheel {wheel} is not installed")
-    script = folder / "script.py"
-    script.write_text(program)
-    done = subprocess.run(
-        [found[0], "-n", "2", sys.executable, script],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        env={
-            **found[1],
-            "OMPI_MCA_mpi_yield_when_idle": "1",
-            "UNISONO_CARRIER": "mpi",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "MPI4PY_LIBMPI": str(found[0].parent.parent / "lib" / LIBRARIES[wheel]),
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    return sorted(done.stdout.splitlines())
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    settings = {
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "UNISONO_CARRIER": "mpi",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": f"{free_port()}",
+    }
+    if found := launcher(wheel):
+        settings["MPI4PY_LIBMPI"] = f"{found[0].parent.parent / 'lib' / LIBRARIES[wheel]}"
+    return sorted(run_by(wheel, 2, program, folder, **settings).splitlines())

@@ -22,8 +22,7 @@ from unisono.hosts.sentinel.state_machine import Asked, Closed, Ended, Event, Fo
 from unisono.hosts.sentinel.wire import MemberPage, Pages
 
 HOSTS = [(0, 3, 6), (1, 4, 7), (2, 5, 8)]
-RUNS = (8, 9)
-"""Numbers of their groups."""
+RUNS = (8, 9)  # numbers of their groups
 SEEDS = range(120)
 WAKES, MOST_WORDS = 0.3, 5
 
@@ -35,8 +34,7 @@ class Scene(FakeNetwork):
         draw = self.draw = random.Random(seed)
         loss, twice, slow_s = draw.choice([0.1, 0.3]), draw.choice([0.0, 0.3]), draw.choice([0.002, 0.02, 0.1])
         super().__init__(HOSTS, seed, loss, twice, slow_s, silent_s=6.0)
-        self.asked: list[tuple[int, list[int]]] = []
-        """Of each ticket, its group, and what the members had said."""
+        self.asked: list[tuple[int, list[int]]] = []  # of each ticket, its group, and what the members had said
         self.answered: set[object] = set()
         self.faults: list[str] = []
         self._dead: set[int] = set()

@@ -21,8 +21,7 @@ from unisono.hosts.sentinel.main import Watching
 from unisono.hosts.sentinel.regions import Regions
 from unisono.hosts.sentinel.state_machine import Ended
 
-COUNT = (1 << 32) - 1
-"""The part of the word `Arena.news` in which the sentinel counts."""
+COUNT = (1 << 32) - 1  # the part of the word `Arena.news` in which the sentinel counts
 
 
 def refresh(fake: FakeHosts, host: int, gid: int = WORLD) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.programs import run_python
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 400
@@ -35,10 +36,7 @@ def run(program: str, *words: object, **settings: str) -> Any:
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         **settings,
     }
-    done = subprocess.run(
-        [sys.executable, PROGRAMS / program, *map(str, words)],
-        capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment,
-    )  # fmt: skip
+    done = run_python(PROGRAMS / program, *words, timeout=LIMIT_S, env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-RANKS = 4
-"""The number with which PyTorch's tests leave out none for want of ranks."""
+RANKS = 4  # the number with which PyTorch's tests leave out none for want of ranks
 
 
 def cases(directory: str) -> list[type[unittest.TestCase]]:

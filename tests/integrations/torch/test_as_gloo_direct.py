@@ -16,8 +16,7 @@ from tests.support.torch_ranks import TorchRanks
 
 OPS = dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.AVG
 MANY = 100
-DOES_MORE = ["broadcast tensor -1", "broadcast tensor 1", "coalesced dtypes"]
-"""What Gloo refuses and these groups do."""
+DOES_MORE = ["broadcast tensor -1", "broadcast tensor 1", "coalesced dtypes"]  # what Gloo refuses and these groups do
 
 
 def made(name: str) -> Any:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.two_tensor import TwoTensor
 
-from tests.integrations.torch.test_as_gloo_refused import said
+from tests.integrations.torch.test_as_gloo import said
 from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks
 from unisono.base.errors import ArgumentError, MismatchError, WaitTimeout

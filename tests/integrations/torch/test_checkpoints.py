@@ -136,10 +136,7 @@ def test_what_a_wrapped_model_has_learnt() -> None:
 
     kind = fsdp.FullyShardedDataParallel
     pieces, _, whole, _ = trained(lambda one: kind(one, use_orig_params=True, device_id="cpu"))
-    same(
-        states.get_model_state_dict(pieces, options=states.StateDictOptions(full_state_dict=True)),
-        whole.state_dict(),
-    )
+    same(states.get_model_state_dict(pieces, options=states.StateDictOptions(full_state_dict=True)), whole.state_dict())
     with kind.summon_full_params(pieces):
         same({name: one.detach() for name, one in pieces.named_parameters()}, whole.state_dict())
 

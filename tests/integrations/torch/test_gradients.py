@@ -1,4 +1,4 @@
-"""Calls that gradients flow through, objects, and programs that torchrun starts."""
+"""Calls that gradients flow through, an error within backward, objects, and programs that torchrun starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
+from tests.integrations.torch.test_data_parallel import model
 from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks
 
@@ -58,18 +60,12 @@ def test_values_and_gradients_of_calls_by_their_formulae(size: int) -> None:
     check(lambda t: functional.scatter(parts(t), 0, world), blocks[0][me], mine[me], mine.flatten() * first)
     summed = blocks.sum(0)
     check(
-        lambda t: functional.reduce_scatter(torch.empty(2), parts(t), group=world),
-        summed[me],
-        mine[me],
-        mine.flatten(),
+        lambda t: functional.reduce_scatter(torch.empty(2), parts(t), group=world), summed[me], mine[me], mine.flatten()
     )
     exchanged, back = blocks[:, me], weights[:, me].flatten()
     check(lambda t: functional.all_to_all(empty(), parts(t), world), exchanged, w[me], back)
     check(
-        lambda t: functional.all_to_all_single(torch.empty(2 * size), t, group=world),
-        exchanged.flatten(),
-        w[me],
-        back,
+        lambda t: functional.all_to_all_single(torch.empty(2 * size), t, group=world), exchanged.flatten(), w[me], back
     )
 
 
@@ -93,3 +89,36 @@ def test_lists_of_objects(ranks: TorchRanks) -> None:
     assert got[1][:2] == [{"from": 2}, "x" * 200]
     assert got[1][2].tolist() == [2, 3, 4]
     assert got[2] == [None] * 4
+
+
+@pytest.mark.ranks(2, backend="unisono")
+def test_an_error_within_backward_reaches_the_user() -> None:
+    wrapped = nn.parallel.DistributedDataParallel(model())
+    wrapped(torch.randn(2, 16)).sum().backward()
+    if dist.get_rank():
+        with pytest.raises(RuntimeError, match="disagree"):
+            dist.all_reduce(torch.ones(3))
+        dist.all_reduce(torch.ones(1))
+    else:
+        with pytest.raises(RuntimeError, match="disagree"):
+            wrapped(torch.randn(2, 16)).sum().backward()
+        dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.ranks(2, backend="unisono")
+def test_functional_collectives() -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    me, world = dist.get_rank(), dist.group.WORLD
+    ones = torch.ones(2) * (me + 1)
+    assert functional.all_reduce(ones, "sum", world).tolist() == [3.0, 3.0]
+    assert functional.all_gather_tensor(ones, 0, world).tolist() == [1.0, 1.0, 2.0, 2.0]
+    assert functional.reduce_scatter_tensor(torch.arange(4.0), "sum", 0, world).tolist() == [4.0 * me, 4.0 * me + 2]
+    assert functional.all_to_all_single(ones, None, None, world).tolist() == [1.0, 2.0]
+    assert functional.broadcast(ones, 1, world).tolist() == [2.0, 2.0]
+    for one in functional.all_reduce_coalesced([ones, ones], "sum", world):
+        assert one.tolist() == [3.0, 3.0]
+    for one in functional.all_gather_into_tensor_coalesced([ones, ones], world):
+        assert one.tolist() == [1.0, 1.0, 2.0, 2.0]
+    for one in functional.reduce_scatter_tensor_coalesced([ones, ones], "sum", [0, 0], world):
+        assert one.tolist() == [3.0]

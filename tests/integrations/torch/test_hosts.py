@@ -119,7 +119,6 @@ for turn in range(2):
     dist.destroy_process_group()
 """
 
-
 SOURCES = Path(unisono.__file__).parents[1]
 
 

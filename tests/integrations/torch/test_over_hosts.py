@@ -19,28 +19,26 @@ from tests.integrations.torch.test_checkpoints import (  # noqa: F401
     test_a_checkpoint_is_loaded_by_another_number_of_ranks,
     test_states_of_what_is_sharded,
 )
+from tests.integrations.torch.test_data_parallel import test_calls_out_of_callbacks_of_several_buckets  # noqa: F401
+from tests.integrations.torch.test_direct import (  # noqa: F401
+    test_a_model_s_parameters_are_sent_between_forward_passes,
+    test_distribute_tensor_leaves_views_usable,
+)
+from tests.integrations.torch.test_errors import test_ranks_that_miss_a_monitored_barrier  # noqa: F401
+from tests.integrations.torch.test_gradients import (  # noqa: F401
+    test_functional_collectives,
+)
 from tests.integrations.torch.test_groups import (  # noqa: F401
     test_many_sub_groups_leave_nothing_behind,
     test_meshes,
     test_sub_groups,
 )
-from tests.integrations.torch.test_hooks import test_calls_out_of_callbacks_of_several_buckets  # noqa: F401
-from tests.integrations.torch.test_phrases import test_ranks_that_miss_a_monitored_barrier  # noqa: F401
-from tests.integrations.torch.test_pipeline import (  # noqa: F401
+from tests.integrations.torch.test_sharded import (  # noqa: F401  # noqa: F401
     test_a_stage_on_each_rank,
-    test_stages_that_are_replicated,
-)
-from tests.integrations.torch.test_sharded import (  # noqa: F401
+    test_layouts_of_a_tensor_on_a_mesh,
     test_sharded_within_and_replicated_between,
+    test_stages_that_are_replicated,
     test_wrapped_and_sharded,
-)
-from tests.integrations.torch.test_tensor_parallel import test_layouts_of_a_tensor_on_a_mesh  # noqa: F401
-from tests.integrations.torch.test_training import (  # noqa: F401
-    test_functional_collectives,
-)
-from tests.integrations.torch.test_views import (  # noqa: F401
-    test_a_model_s_parameters_are_sent_between_forward_passes,
-    test_distribute_tensor_leaves_views_usable,
 )
 from tests.support.torch_ranks import TorchRanks, two_hosts
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import unisono
-from unisono.integrations.torch.private_names import FOR_GLOO, is_there
+from unisono.integrations.torch.answer_to import FOR_GLOO, is_there
 
 _C10D, _PYTHON, _DYNAMO = "torch._C._distributed_c10d", "torch.distributed.distributed_c10d", "torch._C._dynamo"
 _GLOO, _OPTIONS = f"{_C10D}.ProcessGroupGloo", f"{_C10D}.ProcessGroupGloo._Options"
@@ -68,7 +68,8 @@ LATER_NAMES = {
 """Names that earlier versions do not have."""
 
 FOREIGN = re.compile(
-    r"_(exit|asdict|getframe|current_frames|registry|shutdown|run_exitfuncs|getvalue|reprcompare|ZSt\w+|internal_kv_\w+)$"
+    r"_(exit|asdict|getframe|current_frames|registry|shutdown|run_exitfuncs|getvalue|reprcompare|fixtureinfo|ZSt\w+"
+    r"|internal_kv_\w+)$"
 )
 """Private names of others: Python's, pytest's, Numba's, C++'s and Ray's."""
 OWN = re.compile(r"def (_\w+)|self\.(_\w+)|^\s*(_\w+)\b.*=", re.MULTILINE)

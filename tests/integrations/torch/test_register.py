@@ -106,7 +106,6 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 print(repr(dist.group.WORLD))
 """
 
-
 PART = """
 import torch
 import torch.distributed as dist

@@ -1,11 +1,17 @@
-"""Models in pieces: sharded, split within layers, and in stages. What they learn is what they learn over Gloo."""
+"""Models in pieces: sharded, split within layers, and in stages. They compute and learn what the whole does."""
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
+import torch
+import torch.distributed as dist
 from torch import nn
 
 from tests.integrations.torch.test_data_parallel import model, same_as_gloo, train
+from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -37,3 +43,223 @@ def test_sharded_within_and_replicated_between(ranks: TorchRanks) -> None:
         return train(whole, 3)
 
     same_as_gloo(ranks, 4, work)
+
+
+STAGES, WIDTH = 4, 8
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(STAGES)])
+
+
+def examples() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(12, WIDTH, generator=generator), torch.randn(12, WIDTH, generator=generator)
+
+
+def of_one_process() -> tuple[torch.Tensor, list[float], list[torch.Tensor]]:
+    """The output, the loss of each of four micro-batches, and the gradients of the mean of these losses."""
+    whole, (data, target) = layers(), examples()
+    losses = [
+        nn.functional.mse_loss(whole(part), wanted) for part, wanted in zip(data.chunk(4), target.chunk(4), strict=True)
+    ]
+    torch.stack(losses).mean().backward()
+    return whole(data), [loss.item() for loss in losses], [parameter.grad for parameter in whole.parameters()]
+
+
+def check(schedule: Any, parts: dict[int, nn.Module]) -> None:
+    """Run the schedule twice with these stages of this rank, and compare with one process."""
+    output, losses, gradients = of_one_process()
+    data, target = examples()
+    for _ in range(2):
+        seen: list[torch.Tensor] = []
+        for part in parts.values():
+            part.zero_grad()
+        first, last = 0 in parts, STAGES - 1 in parts
+        got = schedule.step(*[data] * first, target=target if last else None, losses=seen if last else None)
+        if last:
+            assert torch.allclose(got, output, atol=1e-6)
+            assert torch.allclose(torch.stack(seen), torch.tensor(losses), atol=1e-6)
+        for number, part in parts.items():
+            for one, other in zip(part.parameters(), gradients[2 * number :][:2], strict=True):
+                assert torch.allclose(one.grad, other, atol=1e-6), number
+    assert len(set(losses)) == 4
+
+
+@pytest.mark.parametrize("name", ["ScheduleGPipe", "Schedule1F1B"])
+@pytest.mark.ranks(4, backend="unisono")
+def test_a_stage_on_each_rank(name: str) -> None:
+    from torch.distributed import pipelining
+
+    me = dist.get_rank()
+    part = layers()[me]
+    stage = pipelining.PipelineStage(part, me, STAGES, torch.device("cpu"))
+    check(getattr(pipelining, name)(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss), {me: part})
+
+
+@pytest.mark.parametrize("name", ["ScheduleInterleaved1F1B", "ScheduleLoopedBFS", "ScheduleInterleavedZeroBubble"])
+@pytest.mark.ranks(2, backend="unisono")
+def test_two_stages_on_each_rank(name: str) -> None:
+    from torch.distributed import pipelining
+
+    whole, mine = layers(), (dist.get_rank(), dist.get_rank() + 2)
+    parts: dict[int, nn.Module] = {number: whole[number] for number in mine}
+    stages: list[Any] = [
+        pipelining.PipelineStage(part, number, STAGES, torch.device("cpu")) for number, part in parts.items()
+    ]
+    check(getattr(pipelining, name)(stages, n_microbatches=4, loss_fn=nn.functional.mse_loss), parts)
+
+
+@pytest.mark.ranks(4, backend="unisono")
+def test_stages_that_are_replicated() -> None:
+    """Two pipelines of two ranks each, on other examples, whose gradients are averaged."""
+    from torch.distributed import pipelining
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "stages"))
+    copy, number = mesh.get_coordinate() or (0, 0)
+    whole, (data, target) = layers(), examples()
+    nn.functional.mse_loss(whole(data), target).backward()
+    half = nn.Sequential(*layers()[2 * number :][:2])
+    stage = pipelining.PipelineStage(half, number, 2, torch.device("cpu"), group=mesh.get_group("stages"))
+    schedule = pipelining.ScheduleGPipe(stage, n_microbatches=3, loss_fn=nn.functional.mse_loss)
+    schedule.step(*[data.chunk(2)[copy]] * (not number), target=target.chunk(2)[copy] if number else None)
+    for one, other in zip(half.parameters(), list(whole.parameters())[4 * number :], strict=False):
+        dist.all_reduce(one.grad, dist.ReduceOp.AVG, mesh.get_group("copies"))
+        assert torch.allclose(one.grad, other.grad, atol=1e-6)
+
+
+class Block(nn.Module):
+    """A transformer's layer: attention with 6 heads of 4, and an MLP of 18."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.LayerNorm(24), nn.LayerNorm(24)
+        self.q, self.k, self.v, self.o = (nn.Linear(24, 24) for _ in range(4))
+        self.up, self.down = nn.Linear(24, 18), nn.Linear(18, 24)
+        for norm in (self.first, self.second):
+            nn.init.normal_(norm.weight)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        """(batch, length, 24), of the length or a part of it."""
+        normed = self.first(data)
+        q, k, v = (part(normed).unflatten(-1, (-1, 4)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        heads = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        data = data + self.o(heads.transpose(1, 2).flatten(2))
+        return data + self.down(nn.functional.gelu(self.up(self.second(data))))
+
+
+@pytest.mark.parametrize(("size", "sequence"), [(2, False), (3, True)], ids=["whole sequence", "sequence in pieces"])
+@in_process_group("size")
+def test_a_transformer_layer_in_pieces(size: int, sequence: bool) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import parallel as tp
+
+    mesh, whole = init_device_mesh("cpu", (size,)), Block()
+    layout = Shard(1) if sequence else Replicate()
+    plan: dict[str, Any] = {name: tp.ColwiseParallel(input_layouts=layout) for name in ("q", "k", "v", "up")}
+    plan |= {name: tp.RowwiseParallel(output_layouts=layout) for name in ("o", "down")}
+    if sequence:
+        plan |= {name: tp.SequenceParallel(use_local_output=True) for name in ("first", "second")}
+    pieces = tp.parallelize_module(copy.deepcopy(whole), mesh, plan)
+    assert pieces.up.weight.to_local().shape == (18 // size, 24)
+
+    data = torch.randn(2, 6, 24, generator=torch.Generator().manual_seed(1))
+    expected = whole(data)
+    expected.square().sum().backward()
+    mine = distribute_tensor(data, mesh, [layout]).to_local()
+    got = pieces(mine)
+    got.square().sum().backward()
+    got = DTensor.from_local(got, mesh, [layout]).full_tensor()
+    assert torch.allclose(got, expected, atol=1e-4)
+    for (name, one), other in zip(pieces.named_parameters(), whole.parameters(), strict=True):
+        gradient = one.grad.full_tensor() if isinstance(one.grad, DTensor) else one.grad
+        assert torch.allclose(gradient, other.grad, atol=1e-3), name
+
+
+@pytest.mark.ranks(3, backend="unisono")
+def test_cross_entropy_of_a_vocabulary_in_pieces() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    mesh, generator = init_device_mesh("cpu", (3,)), torch.Generator().manual_seed(2)
+    logits = torch.randn(7, 11, generator=generator).requires_grad_()
+    target = torch.randint(11, (7,), generator=generator)
+    target[3] = -100  # to be ignored
+    whole = nn.functional.cross_entropy(logits, target)
+    whole.backward()
+    pieces = distribute_tensor(logits.detach(), mesh, [Shard(1)]).requires_grad_()
+    with loss_parallel():
+        loss = nn.functional.cross_entropy(pieces, target)
+        loss.backward()
+    assert torch.allclose(loss.full_tensor(), whole)
+    assert pieces.grad.placements == (Shard(1),)
+    assert torch.allclose(pieces.grad.full_tensor(), logits.grad, atol=1e-7)
+
+
+@pytest.mark.ranks(3, backend="unisono")
+def test_layouts_of_a_tensor() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+    me, mesh = dist.get_rank(), init_device_mesh("cpu", (3,))
+    whole = torch.arange(20.0).reshape(5, 4)  # rows 2, 2, 1; columns 2, 2, none
+    parts = {0: whole.tensor_split([2, 4]), 1: whole.tensor_split([2, 4], dim=1)}
+    mine = whole * (me + 1)  # the ranks' sum is 6 times the whole, their maximum 3 times
+    partial = {op: DTensor.from_local(mine, mesh, [Partial(op)]) for op in ("sum", "max", "avg")}
+    times = {"sum": 6, "max": 3, "avg": 2}
+
+    for layout in (Shard(0), Shard(1), Replicate()):
+        one = distribute_tensor(whole if me == 1 else torch.zeros(5, 4), mesh, [layout], src_data_rank=1)
+        assert torch.equal(one.full_tensor(), whole)
+        for other in (Shard(0), Shard(1), Replicate()):
+            moved = one.redistribute(mesh, [other]).to_local()
+            expected = parts[other.dim][me] if isinstance(other, Shard) else whole
+            assert torch.equal(moved, expected), (layout, other)
+        for op, values in partial.items():
+            moved = values.redistribute(mesh, [layout]).to_local()
+            expected = parts[layout.dim][me] if isinstance(layout, Shard) else whole
+            assert torch.equal(moved, expected * times[op]), (op, layout)
+    unasked = distribute_tensor(mine, mesh, [Shard(0)], src_data_rank=None)  # each takes what it has
+    assert torch.equal(unasked.to_local(), parts[0][me] * (me + 1))
+
+
+@pytest.mark.ranks(4, backend="unisono")
+def test_layouts_of_a_tensor_on_a_mesh() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+    me, mesh = dist.get_rank(), init_device_mesh("cpu", (2, 2))
+    whole = torch.arange(35.0).reshape(7, 5)
+    parts = whole.tensor_split([3], dim=1)
+    twice = distribute_tensor(whole, mesh, [Shard(0), Shard(0)])  # rows 2, 2, 2, 1
+    assert torch.equal(twice.to_local(), whole.tensor_split([2, 4, 6])[me])
+    for layouts in ([Shard(1), Shard(0)], [Replicate(), Shard(1)], [Shard(0), Replicate()]):
+        assert torch.equal(twice.redistribute(mesh, layouts).full_tensor(), whole)
+    both = DTensor.from_local(whole * 10**me, mesh, [Partial(), Partial()])
+    assert torch.equal(both.redistribute(mesh, [Shard(0), Shard(1)]).full_tensor(), whole * 1111)
+    columns = DTensor.from_local(parts[me % 2] * 10**me, mesh, [Partial(), Shard(1)], shape=(7, 5), stride=(5, 1))
+    assert torch.equal(columns.full_tensor(), torch.cat([parts[0] * 101, parts[1] * 1010], 1))
+
+
+@pytest.mark.ranks(3, backend="unisono")
+def test_gradients_of_layouts() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh, generator = init_device_mesh("cpu", (3,)), torch.Generator().manual_seed(3)
+    a, b, weights = (torch.randn(5, 5, generator=generator) for _ in range(3))
+    whole = [one.clone().requires_grad_() for one in (a, b)]
+    (whole[0] @ whole[1] * weights).sum().backward()
+    for layouts in ((Shard(0), Replicate()), (Replicate(), Shard(1)), (Shard(1), Shard(0)), (Shard(0), Shard(0))):
+        pieces = [
+            distribute_tensor(one, mesh, [layout]).requires_grad_() for one, layout in zip((a, b), layouts, strict=True)
+        ]
+        product = (pieces[0] @ pieces[1]).redistribute(mesh, [Shard(1)])
+        (product * distribute_tensor(weights, mesh, [Shard(1)])).sum().full_tensor().backward()
+        for one, other in zip(pieces, whole, strict=True):
+            assert torch.allclose(one.grad.full_tensor(), other.grad, atol=1e-5), layouts

@@ -26,10 +26,8 @@ from unisono.calls.dispatch.plan_cache import forget_plans
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
 WIDTH = 160
-MIB = 0.06
-"""A bucket for the 100 KiB of a layer."""
-SHORT = 16 << 10
-"""Bytes, more than the longest call that is staged in any case."""
+MIB = 0.06  # a bucket for the 100 KiB of a layer
+SHORT = 16 << 10  # bytes, more than the longest call that is staged in any case
 
 
 def layers(count: int = 3) -> nn.Sequential:

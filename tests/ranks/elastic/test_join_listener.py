@@ -23,8 +23,7 @@ from unisono.base.fd_channel import PlainChannel, connect
 from unisono.engine.memory.arena import Arena
 from unisono.engine.process.alive import start_ticks
 from unisono.ranks.elastic.join_admission import _places
-from unisono.ranks.elastic.join_listener import ANY, JoinListener, JoinRequest, job_name, socket_name
-from unisono.ranks.elastic.join_request import Offer
+from unisono.ranks.elastic.join_request import ANY, JoinListener, JoinRequest, Offer, job_name, socket_name
 
 
 @pytest.fixture
@@ -145,7 +144,7 @@ def test_a_forked_child_of_this_process_does_not_keep_it_open(listener: JoinList
     """Ranks have children, such as the workers of a DataLoader, which may outlive them for a while."""
     code = (
         "import os, sys, time, unisono\n"
-        "from unisono.ranks.elastic.join_listener import JoinListener\n"
+        "from unisono.ranks.elastic.join_request import JoinListener\n"
         "group = unisono.init()\n"
         "group.world.join_listener = JoinListener(sys.argv[1])\n"
         "if os.fork() == 0:\n"

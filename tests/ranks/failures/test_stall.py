@@ -27,8 +27,7 @@ from unisono.engine.process.ask_stacks import process_status
 
 DEADLINE_S = 30.0
 SOON = Config(stall_warning_s=0.3)
-STEADY = Config(stall_warning_s=1.0)
-"""Where several ranks wait: the others rely on the lowest for as long again."""
+STEADY = Config(stall_warning_s=1.0)  # where several ranks wait: the others rely on the lowest for as long again
 
 
 def until(condition: Callable[[], bool]) -> None:

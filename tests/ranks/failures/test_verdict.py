@@ -23,8 +23,7 @@ from unisono.ranks.failures.verdict import Disagree, Failed, Gone, Late, Patienc
 
 pytestmark = pytest.mark.quick
 
-N, MINE, OTHER = 7, 111, 222
-"""The call that this rank (0) is in, its signature, and that of another call."""
+N, MINE, OTHER = 7, 111, 222  # the call that this rank (0) is in, its signature, and that of another call
 
 
 def at_gate(overdue: bool = False, waiting_for: int = 1) -> Situation:

@@ -48,7 +48,6 @@ CALLS: dict[str, Call] = {
 }
 """Calls that end only if rank 2 makes one, too."""
 
-
 FOR_PEERS = {attend.__code__, Poller.wait.__code__}
 WAITS = {*FOR_PEERS, _Latch.wait.__code__, torch.futures.Future.wait.__code__}
 

@@ -1,4 +1,7 @@
-"""How a peer that cannot speak any more is found to have gone: by the process that started then, not by its number."""
+"""How a peer that cannot speak any more is found to have gone: by the process that started then, not by its number.
+
+And what the peers of a rank are told when its program ends.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from unisono.engine.memory.heap import Heap
 from unisono.engine.memory.sub_arena import Lender
 from unisono.engine.process.alive import ending_in_words, exit_status, has_ended, is_ending, start_ticks, watch_process
 from unisono.ranks.group.rank_liveness import RankLiveness
+from unisono.ranks.group.world_group import leave_at_exit
 
 MINE = start_ticks(os.getpid())
 
@@ -192,3 +196,40 @@ class no_descriptors:  # noqa: N801  reads like the function that it stands for
 
     def __exit__(self, *_: object) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)
+
+
+class World:
+    """A world of one group; told: what its peers hear."""
+
+    rank, closed = 1, False
+
+    def __init__(self) -> None:
+        self.told: list[tuple[DepartureKind, str]] = []
+        self.all_of_it = [self]
+
+    def tell_departure(self, how: DepartureKind, words: str) -> None:
+        self.told.append((how, words))
+
+    def give_up(self, error: BaseException) -> None:
+        del error
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KeyError("mine"), "raised KeyError: 'mine'"),
+        (ValueError("two\n  lines"), "raised ValueError: two lines"),
+        (KeyboardInterrupt(), "raised KeyboardInterrupt"),
+    ],
+)
+def test_the_exception_that_ends_a_program_is_told(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, words: str
+) -> None:
+    monkeypatch.setattr(sys, "last_value", error, raising=False)
+    world: Any = World()
+    leave_at_exit(world)
+    assert world.told == [(DepartureKind.RAISED, words)]
+    assert world.closed

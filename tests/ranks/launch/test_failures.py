@@ -1,10 +1,9 @@
-"""What a parent hears when ranks raise, die or get stuck."""
+"""What a parent hears when ranks raise, die or get stuck: reports in, results or one exception out."""
 
 import _thread
+import copy
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -12,9 +11,13 @@ import pytest
 import torch
 
 import unisono
+from tests.support.programs import run_python
 from unisono import init, run, world
-from unisono.base.errors import ArgumentError, MismatchError, PeerGone, RankFailed, WaitTimeout
+from unisono.base.errors import ArgumentError, MismatchError, OutOfMemory, PeerGone, RankFailed, UsageError, WaitTimeout
+from unisono.base.records import CallRecord
 from unisono.ranks.launch import processes
+from unisono.ranks.launch.launch_messages import Report, pack, unpack
+from unisono.ranks.launch.reports import outcomes, rank_failed, results
 
 PACKAGE = os.path.dirname(unisono.__file__)
 
@@ -143,9 +146,7 @@ with world(2) as w:
 
 def test_the_servers_death_is_an_error_and_the_next_run_starts_another():
     # In a process of its own: other tests have ranks of this one's server.
-    done = subprocess.run(
-        [sys.executable, "-c", SERVERS_DEATH], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python("-c", SERVERS_DEATH)
     assert done.stdout.split("\n")[:2] == ["True", "[0, 1]"], done.stderr
 
 
@@ -194,3 +195,136 @@ def test_tensors_in_exceptions_are_carried():
     with pytest.raises(RankFailed) as caught:
         run(raise_with_tensor, 1)
     assert caught.value.__cause__.args[0].tolist() == [0, 1, 2]
+
+
+def returned(rank, value):
+    return rank, (Report(rank, "returned", "returned", at_ns=rank), pack(value))
+
+
+def raised(rank, error, at_ns, kind="raised"):
+    how = f"raised {type(error).__name__}: {error}"
+    return rank, (Report(rank, kind, how, f"Traceback of rank {rank}\n{how}\n", at_ns), pack(error))
+
+
+def died(rank, at_ns):
+    how = "was killed by signal 9 (SIGKILL)"
+    return rank, (Report(rank, "died", how, f"process 4711 {how}\n", at_ns), b"")
+
+
+def stuck(rank):
+    return rank, (Report(rank, "stuck", "did not finish", f"stack of rank {rank}\n", 99), b"")
+
+
+def gone(rank, waiting):
+    return PeerGone(rank, 4711, "was killed by signal 9", waiting, "all_reduce #3")
+
+
+def verdict(*reports):
+    with pytest.raises(Exception) as caught:
+        results(dict(reports), "run(f)", 30.0, 1.5)
+    return caught.value
+
+
+def test_results_come_in_rank_order():
+    assert results(dict([returned(2, "c"), returned(0, "a"), returned(1, "b")]), "run(f)", 0.1, None) == ["a", "b", "c"]
+
+
+def test_the_first_in_time_is_blamed():
+    error = verdict(returned(0, 1), raised(1, KeyError("late"), 20), raised(2, ValueError("early"), 10))
+    assert type(error) is RankFailed
+    assert error.rank == 2
+    assert isinstance(error.__cause__, ValueError)
+    assert "Traceback of rank 2" in str(error)
+    assert "(and rank 1 raised KeyError: 'late')" in str(error)
+    assert error.waiting == {}
+
+
+def test_who_only_waited_is_not_blamed_even_if_earlier():
+    error = verdict(raised(0, gone(2, 0), 5, "waited"), raised(1, gone(2, 1), 6, "waited"), died(2, 7))
+    assert error.rank == 2
+    assert sorted(error.waiting) == [0, 1]
+    assert "killed by signal 9 (SIGKILL)" in error.traceback
+
+
+def test_a_dead_rank_has_a_cause_too():
+    waited_for = verdict(raised(0, gone(1, 0), 5, "waited"), died(1, 7)).__cause__
+    assert isinstance(waited_for, PeerGone)
+    assert waited_for.rank == 1
+    alone = verdict(returned(0, None), died(1, 7)).__cause__
+    assert isinstance(alone, ChildProcessError)
+    assert "rank 1 was killed by signal 9" in str(alone)
+
+
+def test_all_the_same_is_said_once():
+    calls = {rank: CallRecord(name) for rank, name in enumerate(("broadcast", "all_reduce", "broadcast"))}
+    error = verdict(*(raised(rank, MismatchError(4, calls, [1]), 10 + rank) for rank in (0, 1, 2)))
+    assert isinstance(error, RankFailed)
+    assert isinstance(error, MismatchError)
+    assert isinstance(error, UsageError)
+    assert (error.rank, error.number, error.odd) == (0, 4, (1,))
+    assert "(the same on ranks 1, 2)" in str(error)
+    assert str(error).count("Traceback") == 1
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        ArgumentError("no such root"),
+        WaitTimeout("all_reduce #3", 1.0, [1], 0),
+        gone(3, 1),
+        RankFailed(2, "inner"),
+        rank_failed(2, "inner", {}, ArgumentError("deep")),
+        OutOfMemory("full"),
+        ValueError("not ours"),
+        None,
+    ],
+)
+def test_the_error_is_both_and_survives_pickling(cause):
+    error = rank_failed(1, "Traceback", {0: "waited"}, cause)
+    for twin in (error, unpack(pack(error)), copy.copy(error)):
+        assert isinstance(twin, RankFailed)
+        assert isinstance(twin, ArgumentError) == isinstance(cause, ArgumentError)
+        assert isinstance(twin, WaitTimeout) == isinstance(cause, WaitTimeout)
+        assert isinstance(twin, MemoryError) == isinstance(cause, MemoryError)
+        assert (twin.rank, twin.traceback, twin.waiting) == (1, "Traceback", {0: "waited"})
+        assert str(twin) == "rank 1 failed:\nTraceback\n\nrank 0 failed after it:\nwaited"
+        assert repr(type(twin)) == "<class 'unisono.RankFailed'>"
+    assert error.__cause__ is cause
+    if isinstance(error, ArgumentError | WaitTimeout | PeerGone):
+        assert isinstance(unpack(pack(error)).__cause__, type(cause))
+
+
+def test_stuck_ranks_show_their_stacks():
+    error = verdict(returned(0, 1), raised(1, ValueError("x"), 1), stuck(2))
+    assert "stack of rank 2" in error.waiting[2]
+    late = verdict(returned(0, 1), stuck(1), stuck(3), returned(2, 1))
+    assert isinstance(late, WaitTimeout)
+    assert late.missing == (1, 3)
+    assert "run(f) took longer than 1.5 s: ranks 1, 3 had not finished" in str(late)
+    assert "stack of rank 3" in str(late)
+
+
+def test_a_result_that_only_the_rank_can_read_is_named():
+    with pytest.raises(ArgumentError, match="result of rank 1"):
+        results({0: returned(0, 1)[1], 1: (Report(1, "returned", "returned"), b"junk")}, "run(f)", 0.1, None)
+
+
+def test_outcomes_have_each_rank_s_own_failure():
+    waited = raised(1, gone(2, 1), 5, "waited")
+    reports = dict([returned(3, "d"), waited, died(2, 7), stuck(4), raised(0, KeyError("k"), 9)])
+    reports[5] = Report(5, "returned", "returned"), b"junk"
+    reports[6] = Report(6, "starting", "did not finish", "stack of rank 6\n"), b""
+    zero, one, two, value, four, five, six = outcomes(reports, "run(f)", 30.0, 1.5)
+    assert value == "d"
+    failures = [zero, one, two, four, five, six]
+    assert [failure.rank for failure in failures] == [0, 1, 2, 4, 5, 6]
+    assert all(isinstance(failure, RankFailed) and not failure.waiting for failure in failures)
+    assert isinstance(zero.__cause__, KeyError)
+    assert isinstance(one, PeerGone)
+    assert str(two.__cause__) == "rank 2 was killed by signal 9 (SIGKILL)"
+    assert isinstance(four, WaitTimeout)
+    assert "run(f) took longer than 1.5 s: rank 4 had not finished" in str(four.__cause__)
+    assert "stack of rank 4" in str(four)
+    assert isinstance(five, ArgumentError)
+    assert isinstance(six, WaitTimeout)
+    assert "the start of run(f) took longer than 30 s" in str(six.__cause__)

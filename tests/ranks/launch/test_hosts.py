@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 from types import SimpleNamespace
@@ -17,6 +15,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.programs import run_python
 from tests.support.waiting import until
 from unisono import init, run, world
 from unisono.base.errors import ArgumentError, RankFailed, WaitTimeout
@@ -101,8 +100,7 @@ def test_a_word_of_the_last_run_that_comes_late_says_nothing_in_this_one():
 def test_a_script(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    words = [sys.executable, "-m", "unisono", "run", "--hosts", "2+1", "--no-prefix", script]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=110, check=False)
+    done = run_python("-m", "unisono", "run", "--hosts", "2+1", "--no-prefix", script)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
         "2+1 ['0', '0', '3', '2', '0']", "2+1 ['1', '1', '3', '2', '0']", "2+1 ['2', '0', '3', '1', '1']",
@@ -183,5 +181,5 @@ def test_a_slow_start_leaves_the_whole_time_to_the_function(tmp_path):
 @pytest.mark.cold
 def test_the_process_that_runs_needs_neither_torch_nor_numba():
     code = "import sys, unisono\nunisono.run(int, 2)\nprint([m for m in ('torch', 'numba') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110, check=True)
+    done = run_python("-c", code, check=True)
     assert done.stdout == "[]\n"

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.support.programs import run_python
 from unisono import init, run, world
 from unisono.base.errors import RankFailed
 
@@ -141,8 +142,8 @@ import torch
 PATIENT = """
 import sys
 from unisono import world
-from unisono.ranks.launch import fork_client
-fork_client._LEAVE_S = 600.0
+from unisono.ranks.launch import processes
+processes._LEAVE_S = 600.0
 sys.path.insert(0, {folder!r})
 w = world(2)
 w.run(int)
@@ -237,13 +238,7 @@ def test_a_forgotten_world_ends_with_its_object():
 
 def test_nothing_is_said_at_exit():
     code = "from unisono import run, world\nw = world(2)\nw.run(int)\nrun(int, 2)"
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
+    done = run_python("-X", "dev", "-W", "error", "-c", code, check=True)
     assert (done.stdout, done.stderr) == ("", "")
 
 

@@ -6,7 +6,6 @@ What can be imported travels by name, everything else by value.
 
 from __future__ import annotations
 
-# ruff: noqa: T201  printing is what is tested
 import atexit
 import ctypes
 import functools
@@ -23,6 +22,9 @@ from pathlib import Path
 import pytest
 
 import unisono
+
+# ruff: noqa: T201  printing is what is tested
+from tests.support.programs import run_python
 from unisono import init, run, world
 from unisono.base.errors import RankFailed
 from unisono.ranks.launch.launch_messages import pack, unpack
@@ -80,7 +82,7 @@ def test_much_output_does_not_block(capsys):
 
 def test_the_order_of_parent_and_ranks_is_kept():
     code = "from unisono import run\nprint('before')\nrun(print, 1, ('within',))\nprint('after')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    done = run_python("-c", code, check=True)
     assert done.stdout == "before\nwithin\nafter\n"
 
 

@@ -3,7 +3,6 @@
 import functools
 import os
 import random
-import subprocess
 import sys
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.programs import run_python
 from unisono import init, run, shutdown, world
 from unisono.base.errors import ArgumentError, NotInitialized, RankFailed
 from unisono.ranks.group.current import get_default
@@ -156,7 +156,7 @@ if child == 0:
 os.waitpid(child, 0)
 print(os.getpid(), w.run(os.getpid) == pids)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True)
+    done = run_python("-c", script, check=True)
     refusal, count, last = done.stdout.splitlines()
     parent, same = last.split()
     assert f"belongs to process {parent}" in refusal
@@ -210,7 +210,7 @@ def test_a_plain_script_needs_no_guard(tmp_path):
         "answers = run(f, 3)\n"
         "print([a.rank for a in answers], all(type(a) is Answer for a in answers))\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, check=True)
+    done = run_python(script, check=True)
     assert (done.stdout, done.stderr) == ("[0, 1, 2] True\n", "")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from random import Random
 
@@ -18,7 +17,7 @@ from torch.distributed import HashStore
 import unisono
 from tests.support.in_process_carrier import InProcessCarrier, Wires
 from tests.support.ports import free_port
-from tests.support.programs import Python, place
+from tests.support.programs import Python, place, run_python
 from unisono.base.errors import ArgumentError, WaitTimeout
 from unisono.base.link import Link
 from unisono.ranks.rendezvous import measured_link
@@ -134,9 +133,7 @@ except TimeoutError as error:
 @pytest.mark.parametrize("thread", ["connects", "asks"])
 def test_a_thread_left_behind_in_torch_does_not_abort_a_program_that_ends(thread: str) -> None:
     """It returns from torch while the interpreter shuts down."""
-    done = subprocess.run(
-        [sys.executable, "-c", LEFT_BEHIND, thread], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = run_python("-c", LEFT_BEHIND, thread)
     assert (done.returncode, done.stderr) == (3, "")
 
 

@@ -6,16 +6,15 @@ Processes that mpirun or srun has started form one group, or are told why not; n
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.mpi_launchers import LAUNCHERS, launcher
+from tests.support.mpi_launchers import LAUNCHERS, run_by
 from unisono.base.errors import ArgumentError
 from unisono.ranks.rendezvous import launchers
-from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.which_rank import Launch, detect
 
 MEET = {"MASTER_ADDR": "node-a", "MASTER_PORT": "41001"}
@@ -149,33 +148,15 @@ def expect_group(results, size):
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("wheel", LAUNCHERS)
 def test_mpirun(wheel, size, tmp_path):
-    found = launcher(wheel)
-    if found is None:
-        pytest.skip(f"the wheel {wheel} is not installed")
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
-        [found[0], "-n", str(size), sys.executable, script],
-        capture_output=True, text=True, timeout=110, check=False, env=found[1],
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    expect_group([done.stdout], size)
+    expect_group([run_by(wheel, size, SCRIPT, tmp_path)], size)
 
 
-def test_srun(tmp_path):
+def test_srun(python):
     size, processes = 3, []
     for rank in reversed(range(size)):  # rank 0 comes last
         slurm = {**SLURM, "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(size), "SLURM_NTASKS": "64",
                  "SLURM_JOB_ID": f"{os.getpid()}"}  # fmt: skip
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-c", SCRIPT],
-                env={**os.environ, **slurm, "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+        processes.append(python("-c", SCRIPT, **slurm))
     said = [process.communicate(timeout=110) for process in processes]
     assert all(process.returncode == 0 for process in processes), said
     expect_group([out for out, _ in said], size)
@@ -270,7 +251,7 @@ def test_ranks_of_an_mpi_on_several_hosts_ask_it_where_to_meet(environ, monkeypa
     assert (launch.rank, launch.size, launch.by_mpi, launch.job) == (1, 4, True, "")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ArgumentError, match=r"without mpi4py .* nothing tells .* set MASTER_ADDR"):
-        open_store(launch, 1.0)
+        MeetingPlace(launch, 1.0).enter()
 
 
 @pytest.mark.parametrize(
@@ -296,13 +277,12 @@ for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
         os.environ[name] = "1"
 os.environ["UNISONO_HOST_ID"] = str(number % 2)
 from unisono.ranks.rendezvous.which_rank import detect
-from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.rendezvous import meet
-from unisono.ranks.rendezvous.stores import open_store
 launch = detect(os.environ)
 assert launch.by_mpi
 for _ in range(2):
-    store = open_store(launch, 60)
+    store = MeetingPlace(launch, 60).enter()
     met = meet(launch.rank, launch.size, store, 60)
     sys.stdout.write(f"{launch.rank} on {met.hosts.text}\\n")
     store.add("done", 1)
@@ -313,9 +293,7 @@ from mpi4py import MPI
 MPI.COMM_WORLD.Barrier()
 """
 
-
-ABI = {"openmpi": {"MPI4PY_MPIABI": "openmpi"}, "mpich": {}}
-"""mpi4py's wheel serves both, and takes MPICH unless told."""
+ABI = {"openmpi": {"MPI4PY_MPIABI": "openmpi"}, "mpich": {}}  # mpi4py's wheel serves both, and takes MPICH unless told
 
 
 @pytest.mark.sampled(most=1)
@@ -323,17 +301,8 @@ ABI = {"openmpi": {"MPI4PY_MPIABI": "openmpi"}, "mpich": {}}
 def test_mpirun_over_hosts(wheel, tmp_path):
     """As if on two hosts; that they are one machine, the address of rank 0's store is told by MPI all the same."""
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    found = launcher(wheel)
-    if found is None:
-        pytest.skip(f"the wheel {wheel} is not installed")
-    script = tmp_path / "script.py"
-    script.write_text(ACROSS)
-    done = subprocess.run(
-        [found[0], "-n", "3", sys.executable, script],
-        capture_output=True, text=True, timeout=110, check=False, env=found[1] | ABI[wheel],
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"{rank} on 2+1 (0 2 | 1)" for rank in (0, 0, 1, 1, 2, 2)]
+    said = run_by(wheel, 3, ACROSS, tmp_path, **ABI[wheel])
+    assert sorted(said.splitlines()) == [f"{rank} on 2+1 (0 2 | 1)" for rank in (0, 0, 1, 1, 2, 2)]
 
 
 def test_torchrun_s_variables_come_first():

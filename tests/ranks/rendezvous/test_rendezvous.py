@@ -21,7 +21,7 @@ from unisono.ranks.rendezvous import rendezvous, stores
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.rendezvous_messages import MeetingMessage, message_of, store_silent, why_ended
-from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.which_rank import Launch
 
 pytestmark = pytest.mark.usefixtures("threads_are_ranks")
@@ -77,7 +77,8 @@ def test_a_second_attempt_does_not_meet_the_first():
     there = [Launch(rank, 3, "environment", "", "127.0.0.1", port) for rank in range(3)]
     server = TCPStore("127.0.0.1", port, 3, is_master=True, wait_for_workers=False, multi_tenant=True)
     first_arenas, second_arenas = (
-        together(lambda launch: meet(launch.rank, launch.size, open_store(launch, 60), 60), there) for _ in range(2)
+        together(lambda launch: meet(launch.rank, launch.size, MeetingPlace(launch, 60).enter(), 60), there)
+        for _ in range(2)
     )
     del server
     first_arenas[0].board(0).set_gone(DepartureKind.LEFT, "only the first")
@@ -91,7 +92,7 @@ def test_nobody_at_the_meeting_place():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         with pytest.raises(WaitTimeout, match="MASTER_PORT") as caught:
-            open_store(Launch(1, 2, "environment", "", "127.0.0.1", probe.getsockname()[1]), 0.5)
+            MeetingPlace(Launch(1, 2, "environment", "", "127.0.0.1", probe.getsockname()[1]), 0.5).enter()
     assert caught.value.missing == (0,)
 
 
@@ -102,7 +103,7 @@ def test_a_port_in_use_is_said(monkeypatch):
         taken.listen()
         launch = Launch(0, 2, "environment", "", "127.0.0.1", taken.getsockname()[1])
         with pytest.raises(ArgumentError, match="rank 0 cannot listen"):
-            open_store(launch, 2.0)
+            MeetingPlace(launch, 2.0).enter()
 
 
 def test_a_rank_that_dies_before_it_has_the_arena_is_named(monkeypatch):

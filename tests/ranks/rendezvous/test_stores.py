@@ -24,7 +24,7 @@ from unisono.ranks.rendezvous import rendezvous, stores
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.rendezvous_messages import write_identity
 from unisono.ranks.rendezvous.socket_store import SocketStore
-from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.which_rank import Launch
 
 
@@ -50,14 +50,14 @@ def test_a_name_that_does_not_resolve_is_told(monkeypatch: pytest.MonkeyPatch) -
     for rank in range(2):
         nowhere = Launch(rank, 2, "Slurm", "", "node7.invalid", 29500)
         with pytest.raises(ArgumentError, match=r"'node7.invalid' cannot be resolved .* MASTER_ADDR.* and MASTER_PORT"):
-            open_store(nowhere, 3600.0)
+            MeetingPlace(nowhere, 3600.0).enter()
     assert time.monotonic() - began < SOON_S
 
 
 def test_a_host_without_a_way_to_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
     with pytest.raises(ArgumentError, match=r"255.255.255.255 cannot be reached .* MASTER_ADDR.* and MASTER_PORT"):
-        open_store(Launch(1, 2, "Slurm", "", "255.255.255.255", 29500), 3600.0)
+        MeetingPlace(Launch(1, 2, "Slurm", "", "255.255.255.255", 29500), 3600.0).enter()
 
 
 def test_a_program_that_is_no_store_is_told_in_time(capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.schedule_oracles import twice
 from unisono.base.errors import ArgumentError
 from unisono.schedule import ADD, Hosts, Schedule, count, levels, send, trace
 from unisono.schedule.algorithms import CATALOGUE
@@ -124,10 +125,6 @@ def test_the_page_stands_alone_and_escapes_names() -> None:
 
 
 def test_a_wrong_table_says_so() -> None:
-    def twice(r, p):
-        yield send(0, 1, 0, op=ADD)
-        yield send(0, 1, 0, op=ADD)
-
     data = table(trace(twice, 2, 1, "all_reduce"))
     assert "counted twice" in data["fault"]
     assert data["wrong"] == [[], [], [0, 1]]

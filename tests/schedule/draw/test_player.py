@@ -13,9 +13,10 @@ from playwright.sync_api import Browser
 from tests.schedule.draw.pages import STILL, at, table
 from tests.schedule.draw.screenshots import FOLDER, SHOTS, take
 from tests.support.browser import opened
+from tests.support.schedule_oracles import twice
 from tests.support.waiting import until
 from unisono.base.link import Link
-from unisono.schedule import ADD, Hosts, X, send, trace
+from unisono.schedule import Hosts, X, trace
 from unisono.schedule.algorithms.over_hosts import spanning
 from unisono.schedule.draw import html
 from unisono.schedule.draw.film import Film, Held, film
@@ -194,10 +195,6 @@ def test_hosts_have_frames_and_what_goes_between_them_is_dashed(chromium: Browse
 
 
 def test_what_is_wrong_is_framed(chromium: Browser) -> None:
-    def twice(r, p):
-        yield send(0, 1, 0, op=ADD)
-        yield send(0, 1, 0, op=ADD)
-
     with opened(chromium, html(trace(twice, 2, 1, "all_reduce")), **STILL) as tab:
         assert "counted twice" in tab.evaluate("document.querySelector('.fault').textContent")
         assert tab.evaluate("document.querySelectorAll('[role=gridcell].wrong').length") == 0

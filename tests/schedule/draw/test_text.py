@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from tests.support.each import each
+from tests.support.schedule_oracles import twice
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import ADD, COPY, JOIN, Schedule, contract, expand, send, trace
 from unisono.schedule.algorithms import CATALOGUE, Algorithm
@@ -134,10 +135,6 @@ def test_a_film_ends_with_what_the_contract_promises(algorithm: Algorithm) -> No
 
 
 def test_what_is_added_twice_is_there_twice() -> None:
-    def twice(r, p):
-        yield send(0, 1, 0, op=ADD)
-        yield send(0, 1, 0, op=ADD)
-
     story = film(trace(twice, 2, 1, "all_reduce"))
     assert story.states()[-1][1, 0, 0] == ((0, 0), (0, 0), (1, 0))
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.programs import Python, place
 from tests.support.waiting import until
 from unisono.engine.memory.meeting_page import waiting_of
 from unisono.tools.cli import app, doctor
@@ -56,36 +54,16 @@ def test_a_job_that_runs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "A job runs here: unisono doctor 4711 says what it does." in done.stdout
 
 
-def test_ranks_without_a_group_are_told_with_whom_they_wait_for(tmp_path: Path) -> None:
+def test_ranks_without_a_group_are_told_with_whom_they_wait_for(tmp_path: Path, python: Python) -> None:
     """Rank 0 waits for two ranks that do not come, rank 1 of another job for a rank 0 that does not listen."""
     script = tmp_path / "waits.py"
     script.write_text("import unisono\n\nunisono.init(timeout_s=100)\n")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))  # bound but not listening
         port = probe.getsockname()[1]
-        places = {0: ("3", "0"), 1: ("2", f"{port}")}
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, script],
-                env={
-                    **os.environ,
-                    "RANK": f"{rank}",
-                    "WORLD_SIZE": size,
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": at,
-                },
-            )
-            for rank, (size, at) in places.items()
-        ]
-        try:
-            until(lambda: "to come" in _what(ranks[0].pid) and "to listen" in _what(ranks[1].pid), 100)
-            first, second = (
-                CliRunner().invoke(app, ["doctor", f"{rank.pid}"], env={"COLUMNS": "200"}) for rank in ranks
-            )
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
+        ranks = [python(script, **place(rank, size, at)) for rank, size, at in ((0, 3, 0), (1, 2, port))]
+        until(lambda: "to come" in _what(ranks[0].pid) and "to listen" in _what(ranks[1].pid), 100)
+        first, second = (CliRunner().invoke(app, ["doctor", f"{rank.pid}"], env={"COLUMNS": "200"}) for rank in ranks)
     assert first.exit_code == second.exit_code == 0, first.output + second.output
     assert f"rank 0 of 3 (pid {ranks[0].pid}) has no group yet" in first.output
     assert "it has waited for ranks 1, 2 to come at 127.0.0.1:" in first.output

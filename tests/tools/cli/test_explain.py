@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.programs import run_python
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
 from unisono.base.tuning import save
@@ -313,13 +312,12 @@ for words in sys.argv[1:]:
 """
     commands = "explain all_reduce --ranks 4", "explain all_reduce --hosts 2x2", "list all_reduce"
     words = [*commands, f"draw all_reduce.ring -o {tmp_path}/ring.svg", "--version"]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False)
+    done = run_python("-c", code, *words)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_package_runs_as_a_module() -> None:
-    command = [sys.executable, "-m", "unisono", "explain", "all_reduce.rng"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_python("-m", "unisono", "explain", "all_reduce.rng")
     assert done.returncode == 2
     assert done.stderr.startswith("unisono: all_reduce has no algorithm 'rng'")
     assert done.stderr.count("\n") == 1

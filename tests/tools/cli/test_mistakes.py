@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.programs import run_python
 from unisono.tools.cli import app
 
 MISTAKES = {
@@ -90,13 +90,7 @@ TORCH = {
 
 
 def unisono(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "unisono", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    return run_python("-m", "unisono", *arguments)
 
 
 @pytest.fixture

@@ -1,14 +1,16 @@
-"""Sessions of pytest with tests on ranks: those that end early, that share their work, and those without such tests."""
+"""Sessions of pytest with tests on ranks: some end early, share their work, have no such tests, or are on the pages."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import re
+import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.support.markdown import ROOT, blocks
+from tests.support.programs import run_python
 from tests.support.waiting import until
 from tests.tools.pytest_plugin.conftest import RanksSession
 
@@ -109,9 +111,7 @@ def test_a_session_without_such_tests_loads_nothing(tmp_path: Path) -> None:
         f"import pytest, sys; print(+pytest.main([{str(PLUGIN)[1:-1]}]));"
         "print(sorted(name for name in sys.modules if name.startswith(('unisono', 'torch', 'numpy'))))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run_python("-c", code, check=True, cwd=tmp_path)
     loaded = ["unisono", "unisono.base", "unisono.base.release", "unisono.tools", "unisono.tools.pytest_plugin"]
     assert done.stdout.splitlines()[-2:] == ["0", str(loaded)]
 
@@ -121,3 +121,29 @@ def test_pytest_finds_the_plug_in() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     name = PLUGIN[1]
     assert project["entry-points"]["pytest11"] == {name: name}
+
+
+PAGE = ROOT / "docs" / "guides" / "own_tests.md"
+
+
+def test_the_example_project(ranks_session: RanksSession, pytester: pytest.Pytester) -> None:
+    shutil.copytree(ROOT / "examples" / "tested", pytester.path, dirs_exist_ok=True)
+    ranks_session().assert_outcomes(passed=6)
+
+
+def test_the_page(ranks_session: RanksSession) -> None:
+    tests = [block.text for block in blocks(PAGE) if "pytest.mark.ranks" in block.text]
+    first, failures, chaos = tests
+    assert PAGE.read_text().startswith(f"# Test your own programs\n\n```python\n{first}```\n")
+    done = ranks_session(test_first=first, test_failures=failures, test_chaos=chaos)
+    done.assert_outcomes(passed=3, failed=2)
+    fences = re.findall(r"^```(.*?)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    shown = "".join(text for language, text in fences if not language).splitlines()
+    printed = {plain(line) for line in done.stdout.lines}
+    assert len(shown) >= 12
+    assert not [line for line in shown if plain(line) not in printed]
+
+
+def plain(line: str) -> str:
+    """Without the folder of a file; and either rank may be the first that fails."""
+    return re.sub(r"rank [01]|\[1?0\]", "...", re.sub(r'File ".*/', 'File "', line))

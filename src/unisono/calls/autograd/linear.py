@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -127,26 +128,17 @@ def _check_together(call: LinearCall) -> None:
         raise MismatchError(at, calls, [rank for rank, number in enumerate(numbers) if number != numbers[0]])
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
-
-
-def _all_reduce(call: LinearCall, tensors: Tensors) -> Tensors:
-    result = _copy(tensors[0])
-    all_reduce.all_reduce(result, call.op, call.group)
+def _in_place(make: Callable[[torch.Tensor, LinearCall], object], call: LinearCall, tensors: Tensors) -> Tensors:
+    """Make a call that works in place on a copy."""
+    result = torch.empty(tensors[0].shape, dtype=tensors[0].dtype, device="cpu").copy_(tensors[0])
+    make(result, call)
     return [result]
 
 
-def _broadcast(call: LinearCall, tensors: Tensors) -> Tensors:
-    result = _copy(tensors[0])
-    broadcast.broadcast(result, call.root, call.group)
-    return [result]
-
-
-def _reduce(call: LinearCall, tensors: Tensors) -> Tensors:
-    result = _copy(tensors[0])
+def _reduce(result: torch.Tensor, call: LinearCall) -> None:
     reduce.reduce(result, call.root, call.op, call.group)
-    return [result if call.group.rank == call.root else result.zero_()]
+    if call.group.rank != call.root:
+        result.zero_()
 
 
 def _scatter(call: LinearCall, tensors: Tensors) -> Tensors:
@@ -164,13 +156,6 @@ def _all_gather_single(call: LinearCall, tensors: Tensors) -> Tensors:
     rows, *columns = tensors[0].shape or (1,)
     result = torch.empty((call.group.size * rows, *columns), dtype=tensors[0].dtype, device="cpu")
     all_gather.all_gather_single(result, tensors[0], call.group)
-    return [result]
-
-
-def _reduce_scatter(call: LinearCall, tensors: Tensors) -> Tensors:
-    mine = tensors[call.group.rank]
-    result = torch.empty(mine.shape, dtype=mine.dtype, device="cpu")
-    reduce_scatter.reduce_scatter(result, tensors, call.op, call.group)
     return [result]
 
 
@@ -192,13 +177,13 @@ def _all_to_all_single(call: LinearCall, tensors: Tensors) -> Tensors:
 _FORWARD: dict[str, Callable[[LinearCall, Tensors], Tensors]] = {
     "all_gather": lambda call, tensors: all_gather.all_gather(None, tensors[0], call.group),
     "all_gather_single": _all_gather_single,
-    "all_reduce": _all_reduce,
+    "all_reduce": partial(_in_place, lambda result, call: all_reduce.all_reduce(result, call.op, call.group)),
     "all_to_all": lambda call, tensors: all_to_all.all_to_all(None, tensors, call.group),
     "all_to_all_single": _all_to_all_single,
-    "broadcast": _broadcast,
+    "broadcast": partial(_in_place, lambda result, call: broadcast.broadcast(result, call.root, call.group)),
     "gather": _gather,
-    "reduce": _reduce,
-    "reduce_scatter": _reduce_scatter,
+    "reduce": partial(_in_place, _reduce),
+    "reduce_scatter": lambda call, blocks: [reduce_scatter.reduce_scatter(None, blocks, call.op, call.group)],
     "reduce_scatter_single": _reduce_scatter_single,
     "scatter": _scatter,
 }

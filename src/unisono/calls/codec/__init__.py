@@ -24,11 +24,8 @@ __all__ = ["Buffer", "decode", "encode", "to_tensor"]
 
 Buffer = bytes | memoryview
 
-_SAFE, _PICKLE = 0xA1, 0xB1
-"""First byte of the first version of each codec."""
-
-_PREFIX = struct.Struct("<BQ")
-"""The first byte, and the length of the tree."""
+_SAFE, _PICKLE = 0xA1, 0xB1  # first byte of the first version of each codec
+_PREFIX = struct.Struct("<BQ")  # the first byte, and the length of the tree
 
 
 def encode(obj: object, *, pickle: bool = False) -> list[Buffer]:

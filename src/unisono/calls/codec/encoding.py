@@ -166,8 +166,7 @@ class _Writer:
 
 
 _MOST_DIMENSIONS = 64
-_MOST_DETAILS = 1024
-"""Bytes that say dtype and shape of a tensor or an array."""
+_MOST_DETAILS = 1024  # bytes that say dtype and shape of a tensor or an array
 _MOST_ALIKE = 1000
 """The most keys, or members of a set, with the hash of another one: each is compared with all earlier ones."""
 

@@ -75,12 +75,10 @@ TENSOR, ARRAY, NUMBER = range(len(LEAVES), len(LEAVES) + 3)
 SEGMENTED = frozenset({TENSOR, ARRAY, NUMBER})
 """The leaves with bytes behind the tree."""
 
-
 _BY_VALUE: Mapping[str, type] = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
 """Cloudpickle's own list: with it, a class that comes twice by value stays one class."""
 
-_HEAP_TYPE = 1 << 9
-"""The flag of classes made by a class statement, unlike dict or Exception."""
+_HEAP_TYPE = 1 << 9  # the flag of classes made by a class statement, unlike dict or Exception
 
 
 def find_class(module_name: str, qualified_name: str) -> type | None:

@@ -27,8 +27,7 @@ from torch import Tensor
 from ...ranks.group.group import Group
 from ..dispatch import CallKey, makes_again
 
-_SINGLE = "all_to_all", "reduce_scatter"
-"""Collectives with another function for one tensor, which is cut into blocks."""
+_SINGLE = "all_to_all", "reduce_scatter"  # collectives with another function for one tensor, which is cut into blocks
 
 
 @makes_again

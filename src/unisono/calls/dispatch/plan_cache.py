@@ -21,10 +21,8 @@ ListKey = tuple[CallKey, int, int]
 
 UNKNOWN: Any = type("Unknown", (), {"__doc__": "What a fast path returns for a call that must be checked."})()
 
-_EVEN_AGAIN = 16
-"""The calls with blocks of one size after which a collective stops exchanging sizes at once."""
-_MOST_LISTS = 4
-"""The most plans that are kept for one ListKey."""
+_EVEN_AGAIN = 16  # the calls with blocks of one size after which a collective stops exchanging sizes at once
+_MOST_LISTS = 4  # the most plans that are kept for one ListKey
 
 
 def fits(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:

@@ -33,14 +33,10 @@ else:  # groups on one host do not need one, nor ranks of one thread the other
     lane_limits = LateModule("...schedule.choose.lane_limits", __package__)
     spanning = LateModule("...schedule.choose.over_hosts", __package__)
 
-_MOST_PLANS = 4096
-"""The most plans of a group, so that a program with ever new sizes does not use ever more memory."""
-_BRIEF_NS = 30_000
-"""About the cost of a change to the worker's thread and back, see `background`."""
-_BYTES_PER_NS = 4
-"""About the bytes that a call moves per nanosecond."""
-_INLINE_BYTES = 1 << 20
-"""If ranks have spare processors, longer calls run on the worker while the caller computes."""
+_MOST_PLANS = 4096  # the most plans of a group, so that a program with ever new sizes does not use ever more memory
+_BRIEF_NS = 30_000  # about the cost of a change to the worker's thread and back, see `background`
+_BYTES_PER_NS = 4  # about the bytes that a call moves per nanosecond
+_INLINE_BYTES = 1 << 20  # if ranks have spare processors, longer calls run on the worker while the caller computes
 
 
 class PlanKey(NamedTuple):
@@ -56,8 +52,7 @@ class PlanKey(NamedTuple):
     words: str
     scale: str
     says: CallRecord | None
-    has: tuple[bool, bool]
-    """Has this rank an input, an output?"""
+    has: tuple[bool, bool]  # has this rank an input, an output?
 
 
 class SpanPlanner(Value):

@@ -19,8 +19,7 @@ from .plan_cache import CallKey, ask_for_sizes, drop_shortcuts, forget_plans
 
 _FIRST_TURNS, _MOST_TURNS = 16, 1024
 """How many calls run staged after the first disagreement; twice as many after each further disagreement."""
-_MOST_KINDS = 1024
-"""The most kinds of calls that a group runs staged."""
+_MOST_KINDS = 1024  # the most kinds of calls that a group runs staged
 
 Again = Callable[[Group, CallKey, Any, Any, "float | None"], object]
 """Makes a call: group, call, input, output, seconds."""

@@ -18,18 +18,8 @@ long. Otherwise a call passes these files: `send_recv` (checks) → `progress_en
 `irecv`) → `progress` (the loop) → `engine.mailbox` (the bytes).
 """
 
-from .send_recv import (
-    P2POp,
-    batch_isend_irecv,
-    irecv,
-    isend,
-    recv,
-    recv_object_list,
-    send,
-    send_object_list,
-    sendrecv,
-)
-from .transfer import Transfer
+from .progress_engine import Transfer
+from .send_recv import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
 
 __all__ = [
     "P2POp", "Transfer", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",

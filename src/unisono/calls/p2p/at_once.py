@@ -17,13 +17,11 @@ from ...ranks.group.group import Group
 _CODES = {dtype: code for dtype, code in DTYPE_CODES.items() if not (dtype.is_complex or "q" in str(dtype))}
 """Without the dtypes of tensors that may be conjugate, or have a scale."""
 _TAGS = 1 << 63
-_SOON_S = 0.001
-"""How long a receive waits: after that, the long way costs little more."""
+_SOON_S = 0.001  # how long a receive waits: after that, the long way costs little more
 
 _BEGUN = 2
 
-_Message = tuple[int, int, int]
-"""The address of a tensor, the code of its dtype, its bytes."""
+_Message = tuple[int, int, int]  # the address of a tensor, the code of its dtype, its bytes
 
 
 def usual(tensor: Any, peer: Any, group: Any, tag: Any) -> tuple[Group, Mailbox, _Message] | None:

@@ -23,10 +23,8 @@ Result = TypeVar("Result")
 
 _LAST_NEWS_S = 0.5
 """After a silence of this length, all messages of a rank on another host that has gone or failed count as arrived."""
-_CARRIER_S = 0.001
-"""How often to call a carrier that has no thread of its own, and does not go on while a thread waits."""
-_CUT_S = 2.0
-"""A rank that no other rank reports gone counts as gone once its connection has been lost for _CUT_S."""
+_CARRIER_S = 0.001  # how often to call a carrier that has no thread of its own, and does not go on while a thread waits
+_CUT_S = 2.0  # a rank that no other rank reports gone counts as gone once its connection has been lost for _CUT_S
 _ALONE = " Only this rank itself can send that message: call isend() before, or send() in another thread."
 
 

@@ -19,8 +19,7 @@ from .program import CROSSED, MAPPED, Op, PlanWord, Program, RefWord, RowWord, T
 
 _LINE = 64
 _SMALLEST_SLOT = 4096
-_LANE_BYTES = 32 << 10
-"""The least that a lane takes at a time: it takes some microseconds to copy this."""
+_LANE_BYTES = 32 << 10  # the least that a lane takes at a time: it takes some microseconds to copy this
 _SEGMENTS = 8
 """The segments of a call in which some ranks stage what other ranks read: readers idle while the first is staged. There
 are fewer if segments would be shorter than the configuration says, but at least two: each has its own staging half.

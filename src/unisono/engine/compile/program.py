@@ -118,9 +118,7 @@ class PlanWord(IntEnum):
     EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
     FETCH = 20  # 1: the output is short enough to lie in the cache
     NOTE = 21  # the number of the note that says what this plan is: see plan_registry
-    LANES = (
-        22  # the threads that share a long move; 0: this rank only waits, and leaves its processor to lanes of others
-    )
+    LANES = 22  # the threads that share a long move; 0: this rank only waits, and leaves its processor to others' lanes
     LANE_BYTES = 23  # the least bytes of a lane's piece of a move
     WORDS = 24
 

@@ -19,8 +19,7 @@ from ..memory_order import publish, read_record, write_record
 from .rank_logs import CallLog
 
 _GROUPS, _PLANS, _SLOT = 32, 224, 512
-_SIZES = struct.Struct("<QQ")
-"""Behind the number of a note: the bytes of its text, and the bytes of a message."""
+_SIZES = struct.Struct("<QQ")  # behind the number of a note: the bytes of its text, and the bytes of a message
 _ROOM = _SLOT - 8 - _SIZES.size
 PLAN_REGISTRY_BYTES = (_GROUPS + _PLANS) * _SLOT
 
@@ -84,8 +83,7 @@ class PlanRegistry:
         self._free = deque(range(_GROUPS))
         self._changes = itertools.count(1)
         """The number of a note on a group: each note in its place has another one, so a reader knows them apart."""
-        self._plans = [0] * _PLANS
-        """Place -> the number of the note on a plan there."""
+        self._plans = [0] * _PLANS  # place -> the number of the note on a plan there
         self._logs: weakref.WeakSet[CallLog] = weakref.WeakSet()
         self.recorder: Any = None
 

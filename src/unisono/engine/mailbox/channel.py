@@ -25,10 +25,8 @@ _NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for
 _RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10
 """Powers of two. A ring fits into a second-level cache, and is too small for a heap to give its pages back to the
 system: so a message outlives its sender's group."""
-_MOST_SPINS = 300
-"""Some five microseconds; a side that goes on copies a piece in half of one."""
-_ALL_RINGS_BYTES = 8 << 20
-"""The most for all rings of a rank, unless each ring has _LEAST_RING_BYTES."""
+_MOST_SPINS = 300  # some five microseconds; a side that goes on copies a piece in half of one
+_ALL_RINGS_BYTES = 8 << 20  # the most for all rings of a rank, unless each ring has _LEAST_RING_BYTES
 
 
 class Kernels(NamedTuple):

@@ -179,8 +179,7 @@ class FarChannel:
     def __init__(self, pieces: Frames, peer: int, tags: tuple[int, int]) -> None:
         self._pieces, self._peer = pieces, peer
         self._piece_tag, self._answer_tag = tags
-        self._head_bytes = HEAD_BYTES
-        """The bytes of the next head."""
+        self._head_bytes = HEAD_BYTES  # the bytes of the next head
         self.done = -1
         self.lost: Lost | None = None
         self.lost_at = 0.0

@@ -22,14 +22,12 @@ class FarSendChannel(FarChannel):
         super().__init__(pieces, peer, tags)
         self.queue: deque[Send] = deque()
         self._under_way: deque[FarFrame] = deque()
-        self._bytes = 0
-        """The bytes of the pieces under way."""
+        self._bytes = 0  # the bytes of the pieces under way
         self._sent = self._taken = self._ready = 0
         self._loan: ZeroCopyFrame | None = None
         self._answer: FarFrame | None = None
         self._answers = 0
-        self._last_bytes = 0
-        """The length of the head that would have suited the last message."""
+        self._last_bytes = 0  # the length of the head that would have suited the last message
         self._ended = False
 
     @property
@@ -161,12 +159,10 @@ class FarReceiveChannel(FarChannel):
         self.ended = False
         self.news_at = time.monotonic()
         self._expected: deque[FarFrame] = deque()
-        self._head: FarFrame | None = None
-        """The head of the message that is arriving, if it has the payload."""
+        self._head: FarFrame | None = None  # the head of the message that is arriving, if it has the payload
         self._loan: ZeroCopyFrame | None = None
         self._taken = self._ready = self._unanswered = 0
-        self._answers: deque[FarFrame] = deque()
-        """The answers that the sender may not have yet."""
+        self._answers: deque[FarFrame] = deque()  # the answers that the sender may not have yet
         self._answered = 0
         self._broken: list[FarFrame] = []
         """The pieces that the carrier may still touch, though it has lost the connection."""

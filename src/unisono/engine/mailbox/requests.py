@@ -125,8 +125,7 @@ class Message:
 
 
 Item = TypeVar("Item")
-_Queues = dict[tuple[int, int], deque[Item]]
-"""First in, first out, for each (source, tag); empty queues are removed."""
+_Queues = dict[tuple[int, int], deque[Item]]  # first in, first out, for each (source, tag); empty queues are removed
 
 
 class MatchingQueues:
@@ -171,12 +170,10 @@ class MatchingQueues:
 
     def put_back(self, message: Message) -> Receive | None:
         """Take another receive for a message that was taken; None: there is none, and the message leads its queue."""
-        receive = self._first_posted(message.source, message.tag)
-        if receive is not None:
-            _remove(self._posted, receive.peer, receive.tag, receive)
-            return receive
-        self._unexpected.setdefault((message.source, message.tag), deque()).appendleft(message)
-        return None
+        receive = self.arrive(message)
+        if receive is None:
+            self._unexpected[message.source, message.tag].rotate(1)
+        return receive
 
     def unexpected_tags(self, source: int) -> list[int]:
         """The tags of the messages from a rank that no receive has taken."""

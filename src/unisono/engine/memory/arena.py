@@ -33,20 +33,10 @@ from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
 from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, MESSAGE_LOG_BYTES, MESSAGES, CallLog, MessageLog
 from ..memory_order import order
 from ..process.alive import start_ticks
-from .board import (
-    BOARD_BYTES,
-    LINE,
-    MAX_RANKS,
-    NEWS,
-    PAGE,
-    Board,
-    first_board,
-    whole_pages,
-)
+from .board import BOARD_BYTES, LINE, MAX_RANKS, NEWS, PAGE, Board, first_board, whole_pages
 
 KEY_BYTES = 16
-_ENTRY = struct.Struct(f"<{KEY_BYTES}sQQ")
-"""The key of the group, where its region begins, and a check of both."""
+_ENTRY = struct.Struct(f"<{KEY_BYTES}sQQ")  # the key of the group, where its region begins, and a check of both
 
 ENTRIES = 4096 // _ENTRY.size
 NO_ROOM = 0

@@ -36,8 +36,7 @@ SENTINEL_ENDED = 0x40000000 << 32
 """FUTEX_OWNER_DIED, of linux/futex.h, in the upper half of the count of urgent news."""
 _PID, _LET_GO, _TICKS, _RUN, _PARENT_TELLS, _STACKS = range(0, 48, 8)
 _GONE, _CALLS, _GAVE_UP = 64, (1088, 2112), 3136
-_HEAD = 16
-"""Bytes of a record's number and length."""
+_HEAD = 16  # bytes of a record's number and length
 _ROOM = PAGE - _GAVE_UP - _HEAD
 _RANKS = MAX_RANKS // 8
 _MOST_PID = (1 << 31) - 1

@@ -41,13 +41,7 @@ class SubArena(Layout):
     """
 
     def __init__(
-        self,
-        lender: Lender,
-        start: int,
-        members: Sequence[int],
-        rank: int,
-        of: int,
-        here: Sequence[int] | None = None,
+        self, lender: Lender, start: int, members: Sequence[int], rank: int, of: int, here: Sequence[int] | None = None
     ) -> None:
         arena = lender.arena
         super().__init__(len(members), arena.half, start)

@@ -51,8 +51,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _INSIDE = (PACKAGE, *TORCH)
 
-_holders: dict[CodeType, str] = {}
-"""Function that holds a lock -> the name of the local variable that owns the lock."""
+_holders: dict[CodeType, str] = {}  # function that holds a lock -> the name of the local variable that owns the lock
 
 
 def holds(name: str) -> Callable[[Function], Function]:

@@ -16,8 +16,7 @@ SIGNAL = getattr(signal, "SIGRTMIN", 0) + 7  # other systems than Linux import t
 STACKS_NAME = "unisono-stacks"
 """The name of the file."""
 
-_number = 0
-"""The file descriptor where this process writes its stacks; 0: it does not answer."""
+_number = 0  # the file descriptor where this process writes its stacks; 0: it does not answer
 
 
 def answer_with_stacks() -> int:

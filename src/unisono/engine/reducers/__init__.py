@@ -52,9 +52,9 @@ def combine_address(dtype: str, op: str | CustomOp, last: bool) -> int:
     """
     check_combine(dtype, op)
     if isinstance(op, CustomOp):
-        from .custom_kernels import custom_address
+        from .custom_kernels import custom_kernel
 
-        return custom_address(dtype, op)
+        return int(custom_kernel(dtype, op).address)
     if op == "avg" and not last:
         op = "sum"
     return _named_address(dtype, op, last and op == "avg")

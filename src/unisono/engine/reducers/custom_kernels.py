@@ -100,8 +100,7 @@ def word(_typing: Any, base: Any, k: Any) -> Any:
 _BLOCK = 256
 """Elements per block. A block is combined with one input after the other, in loops that LLVM can vectorise."""
 
-_MANY = 200
-"""A process is warned after this number of kernels, which take some 400 MB and a minute and a half."""
+_MANY = 200  # a process is warned after this number of kernels, which take some 400 MB and a minute and a half
 _compiled_ops: list[str] = []
 
 
@@ -127,7 +126,8 @@ def _kernel(step: Any, dtype: int, number: Any) -> Any:
 
 
 @once
-def _compiled(dtype: str, op: CustomOp) -> Any:
+def custom_kernel(dtype: str, op: CustomOp) -> Any:
+    """The kernel for this dtype and op. Raises DTypeError for a function that Numba cannot compile."""
     number, function = number_type(dtype), getattr(op.function, "py_func", op.function)
     # As in numpy, a division by zero gives inf or 0, where Python would raise.
     step = njit(function if isinstance(function, FunctionType) else _in_python(function), error_model="numpy")
@@ -189,11 +189,3 @@ def _may_raise(compiled: Any) -> bool:
     name, code = re.escape(compiled.fndesc.llvm_func_name), compiled.library.get_llvm_str()
     body = re.search(rf'define [^\n]*@"?{name}"?\([^\n]*\n(.*?)\n}}', code, re.DOTALL)
     return body is None or "excinfo" in body[1]
-
-
-def custom_address(dtype: str, op: CustomOp) -> int:
-    """The address of the kernel for this dtype and op. Compiles it on first use.
-
-    Raises DTypeError for a function that Numba cannot compile.
-    """
-    return int(_compiled(dtype, op).address)

@@ -19,8 +19,7 @@ from .conversion import TYPES, narrow, splat, vector, widen
 from .dtypes import ELEMENT_TYPES, ElementType
 
 _I32, _I64, _I128, _F64 = ir.IntType(32), ir.IntType(64), ir.IntType(128), ir.DoubleType()
-_NUMBERS = 64
-"""Numbers in a vector: they fill the widest registers of a processor, and still fit into its registers."""
+_NUMBERS = 64  # numbers in a vector: they fill the widest registers of a processor, and still fit into its registers
 
 _OF_BOOLS = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}
 

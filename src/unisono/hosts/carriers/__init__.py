@@ -10,8 +10,7 @@ from ...base.python import nap
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
-_FIRST_S, _LONGEST_S = 0.001, 0.02
-"""The first and the longest pause between two questions to the store."""
+_FIRST_S, _LONGEST_S = 0.001, 0.02  # the first and the longest pause between two questions to the store
 
 
 def await_key(store: Store, key: str, until: float) -> bool:

@@ -44,10 +44,8 @@ _LIMIT = timedelta(hours=1)
 _AT_ONCE_S = 0.001
 _CONNECT_TAG = (1 << 31) - 1
 _ABORT_TAG = (1 << 31) - 2
-_LIMITS = 5
-"""For a connection Gloo waits this many times the limit of its group."""
-_LAST_S = 5.0
-"""How long the last messages may take to leave: each waits until its receive has been posted."""
+_LIMITS = 5  # for a connection Gloo waits this many times the limit of its group
+_LAST_S = 5.0  # how long the last messages may take to leave: each waits until its receive has been posted
 
 
 class GlooCarrier:
@@ -74,12 +72,9 @@ class GlooCarrier:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._over = ""
-        self._leaving: set[_GlooHandle] = set()
-        """The messages that are being sent."""
-        self._given_up: list[Handle] = []
-        """Gloo may move them until this carrier has ended its connections."""
-        self._peers: list[int] = []
-        """The ranks with a connection to this one."""
+        self._leaving: set[_GlooHandle] = set()  # the messages that are being sent
+        self._given_up: list[Handle] = []  # Gloo may move them until this carrier has ended its connections
+        self._peers: list[int] = []  # the ranks with a connection to this one
         self._group = gloo(store, rank, size, options)
         _groups.add(self._group)
         self._connect(store, rank, {*range(size)} - {rank}, deadline)
@@ -183,8 +178,7 @@ def _unrecorded(post: Callable[..., Any], data: torch.Tensor, peer: int, tag: in
         _record(True)
 
 
-_groups: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Gloo's groups of this process, in use or not."""
+_groups: weakref.WeakSet[Any] = weakref.WeakSet()  # Gloo's groups of this process, in use or not
 
 
 def _in_child() -> None:

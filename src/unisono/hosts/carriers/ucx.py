@@ -50,10 +50,8 @@ _TAG_BITS, _RANK_BITS = 30, 18
 _ALL_BITS = (1 << 64) - 1
 _CONNECT_TAG = (1 << _TAG_BITS) - 1
 _PROOF_BYTES = 16
-_LAST_S = 5.0
-"""How long the last messages may take to leave: a long one waits until its receive has been posted."""
-_SLICE_NS = 5_000_000
-"""How long compiled code goes on before it looks whether the carrier has been ended."""
+_LAST_S = 5.0  # how long the last messages may take to leave: a long one waits until its receive has been posted
+_SLICE_NS = 5_000_000  # how long compiled code goes on before it looks whether the carrier has been ended
 _LAST_CALLS = 64
 """Calls at the end, for messages that have come: if a connection closes before all is read, sent messages are lost."""
 
@@ -78,14 +76,11 @@ class UcxCarrier:
         self._rank, self._process = rank, os.getpid()
         self._lock = threading.Lock()
         self._over, self._inside, self._worker, self._context = "", 0, 0, 0
-        self._lost: dict[int, int] = {}
-        """Peer -> the status with which the connection to it has ended."""
-        self._under_way: set[_UcxHandle] = set()
-        """The messages that UCX may read or write."""
+        self._lost: dict[int, int] = {}  # peer -> the status with which the connection to it has ended
+        self._under_way: set[_UcxHandle] = set()  # the messages that UCX may read or write
         self._given_up: set[_UcxHandle] = set()
         self._endpoints: dict[int, int] = {}
-        self._marks: dict[int, int] = {}
-        """Rank -> the part of the tags of messages to it that is not the sender."""
+        self._marks: dict[int, int] = {}  # rank -> the part of the tags of messages to it that is not the sender
         self._on_error = _teller(self._lost)
         self._params = MessageParams()
         self._how = c.addressof(self._params)

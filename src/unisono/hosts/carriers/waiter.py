@@ -17,8 +17,7 @@ from queue import SimpleQueue
 from ...engine.carrier import Carrier, Handle, Lost
 from .. import AT_END
 
-_END_S = 1.0
-"""How long the process waits for threads at its end."""
+_END_S = 1.0  # how long the process waits for threads at its end
 
 _numbers = itertools.count()
 _OPEN: set[int] = set()
@@ -100,8 +99,7 @@ def end_threads() -> None:
 
 AT_END.append(end_threads)
 
-_IDLE: list[CarrierWaiter] = []
-"""The waiters without a wait."""
+_IDLE: list[CarrierWaiter] = []  # the waiters without a wait
 
 
 def settle_apart(handles: Sequence[Handle], at_end: Callable[[], object]) -> Settling:

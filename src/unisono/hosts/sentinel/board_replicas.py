@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from .regions import Regions
 
 _AGAIN_S, _MOST_S = 0.02, 0.32
-_PACE_S = 0.0002
-"""The least time, per host, from one question to the next."""
-_MOST_EARLY = 256
-"""The most groups with pages that are kept before a rank here uses the group."""
-_MOST_FORGOTTEN = 1024
-"""The most forgotten groups with last pages that a host keeps."""
+_PACE_S = 0.0002  # the least time, per host, from one question to the next
+_MOST_EARLY = 256  # the most groups with pages that are kept before a rank here uses the group
+_MOST_FORGOTTEN = 1024  # the most forgotten groups with last pages that a host keeps
 
 
 class _Group:
@@ -75,8 +72,7 @@ class Copies:
     ) -> None:
         self._me, self._host_of, self._memory, self._send, self._tell = me, host_of, memory, send, tell
         self._groups: dict[int, _Group] = {}
-        self._forgotten: dict[int, tuple[MemberPage, ...]] = {}
-        """Forgotten group -> the last pages of its members here."""
+        self._forgotten: dict[int, tuple[MemberPage, ...]] = {}  # forgotten group -> the last pages of its members here
         self._early: dict[int, dict[int, tuple[int, MemberPage]]] = {}
         """Pages of groups that no rank here uses yet: group -> member -> the sender, and the newest page."""
         self._pulls: dict[int, _Pull] = {}

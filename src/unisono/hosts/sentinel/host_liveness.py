@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable
 
 from . import BEAT_S, FIRST_S
 
-_BEATS = 6
-"""A host that has been silent for too long has missed at least this number of beats."""
+_BEATS = 6  # a host that has been silent for too long has missed at least this number of beats
 _ALL_PAIRS = 32
 _GROW_S = 2 * BEAT_S
 """This long after the first host has been silent for too long, all hosts that are silent then are lost. So hosts behind
@@ -28,8 +27,7 @@ class Liveness:
 
     def __init__(self, hosts: int, me: int, now: float, silent_s: float) -> None:
         self._me, self._silent_s, self.beat_s = me, silent_s, min(BEAT_S, silent_s / _BEATS)
-        self._missed_s = silent_s / 2
-        """A host is missed after a silence of this length: then this host asks all others."""
+        self._missed_s = silent_s / 2  # a host is missed after a silence of this length: then this host asks all others
         self._doubt_s = silent_s / 2
         """How much longer a host may be silent if others still hear it: perhaps only the link to it is broken. Of the
         two hosts the one with the higher number is lost then, see `_patience`.
@@ -38,14 +36,12 @@ class Liveness:
         """The age up to which a word counts as lately. Twice this is less than silent_s - beat_s: so a host that no
         other host hears gets no extra time.
         """
-        self._lose_at = float("inf")
-        """When the hosts that have been silent for too long are lost."""
+        self._lose_at = float("inf")  # when the hosts that have been silent for too long are lost
         self.living = list(range(hosts))
         self.told: Collection[int] = ()
         self._until: dict[int, float] = {}
         """Host that this one listens to -> the time from which on it has been silent for too long."""
-        self._asked_until: dict[int, float] = {}
-        """The same for all other hosts, while this host misses one."""
+        self._asked_until: dict[int, float] = {}  # the same for all other hosts, while this host misses one
         self._heard: dict[int, float] = {}
         self._heard_by: dict[int, dict[int, float]] = {}
         """Host -> the hosts that have said that they hear it, and until when their word counts."""

@@ -1,4 +1,7 @@
-"""The sentinel's process: sockets and a clock around the state machine. It watches the processes of its ranks."""
+"""The sentinel's process: sockets and a clock around the state machine. It watches the processes of its ranks.
+
+The ranks of its host are connected to its socket. Other hosts send datagrams.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,134 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from mmap import mmap
 
-from ...engine.process.alive import ending_in_words, exit_status, watch_process
-from .local_ranks import Ranks
+from ...base.fd_channel import peer_of
+from ...engine.process.alive import ending_in_words, exit_status, start_ticks, watch_process
+from . import MOST_BYTES_LOCAL
 from .regions import Regions
-from .state_machine import Ended, Event, SentinelState, Tick
+from .state_machine import Asked, Closed, Ended, Event, Forgot, Pinged, Registered, SentinelState, Tick, Woke
 from .wire import MOST_BYTES, Authenticator
+
+_AT_ONCE, _AT_ONCE_LOCAL = 512, 64
+_MOST_NUMBER = 1 << 64
+_SOON_S = 0.005
+_MOST_WORDS, _MOST_PLACES = 1000, 5
+
+
+class _Connection:
+    def __init__(self, sock: socket.socket, rank: int) -> None:
+        self.sock, self.rank = sock, rank
+        self.waiting: deque[bytes] = deque()
+
+    def send(self, data: bytes) -> None:
+        self.waiting.append(data)
+        self.flush()
+
+    def flush(self) -> None:
+        with suppress(BlockingIOError, ConnectionError):
+            while self.waiting:
+                self.sock.send(self.waiting[0])
+                self.waiting.popleft()
+
+
+class Ranks:
+    """The connections of the ranks, each with its process number and start time.
+
+    The kernel says which process is at the other end. The sentinel only reads messages of ranks, and sends other
+    processes away without a word. A message is a short list in JSON.
+    """
+
+    def __init__(self, listener: socket.socket, ranks: Mapping[int, tuple[int, int]]) -> None:
+        self.listener = listener
+        self._ranks = {pid: (rank, ticks) for rank, (pid, ticks) in ranks.items()}
+        self.connections: dict[int, _Connection] = {}
+        self._said: list[bytes] = []  # the messages for all ranks
+
+    def accept(self) -> Iterator[int]:
+        """Take in the ranks that have connected; yields their descriptors."""
+        for _ in range(_AT_ONCE_LOCAL):
+            try:
+                sock, _ = self.listener.accept()
+            except OSError:  # no process connects, or no descriptor is free
+                return
+            pid, user = peer_of(sock)
+            rank, ticks = self._ranks.get(pid, (-1, 0))
+            if user != os.getuid() or rank < 0 or start_ticks(pid) != ticks:
+                sock.close()
+                continue
+            sock.setblocking(False)
+            connection = self.connections[sock.fileno()] = _Connection(sock, rank)
+            for data in self._said:
+                connection.send(data)
+            yield sock.fileno()
+
+    def receive(self, fd: int) -> Iterator[Event]:
+        """The messages of a rank. Raises ValueError if one makes no sense: then drop the connection."""
+        connection = self.connections[fd]
+        for _ in range(_AT_ONCE_LOCAL):
+            try:
+                data, _, flags, _ = connection.sock.recvmsg(MOST_BYTES_LOCAL)
+            except BlockingIOError:
+                return
+            except ConnectionError:  # the rank has left before it had read all; what it has said can still be read
+                continue
+            if not data:
+                self.drop(fd)
+                return
+            if flags & socket.MSG_TRUNC:
+                raise ValueError("a message is too long")
+            yield _event(connection.rank, data)
+
+    def tell(self, rank: int | None, value: list[object]) -> None:
+        """Send a message to a rank, on all its connections; None: to all ranks, now and when they connect."""
+        data = json.dumps(value).encode()
+        if rank is None:
+            self._said.append(data)
+        for connection in self.connections.values():
+            if rank in (None, connection.rank):
+                connection.send(data)
+
+    def flush(self) -> None:
+        """Send messages that did not fit into a rank's queue before."""
+        for connection in self.connections.values():
+            connection.flush()
+
+    def drop(self, fd: int) -> None:
+        """End a connection."""
+        self.connections.pop(fd).sock.close()
+
+
+def _event(rank: int, data: bytes) -> Event:
+    """A rank's message as an event. Raises ValueError."""
+    try:
+        said = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("no message") from error
+    match said:
+        case ["register", int(gid), int(start), list(members)] if _are_numbers(gid, start, *members):
+            return Registered(rank, gid, start, tuple(members))
+        case ["forget", int(gid)] if _are_numbers(gid):
+            return Forgot(rank, gid)
+        case ["ask", int(gid), int(ticket)] if _are_numbers(gid, ticket):
+            return Asked(rank, gid, ticket)
+        case ["wake"]:
+            return Woke(rank)
+        case ["wake", int(gid)] if _are_numbers(gid):
+            return Woke(rank, gid)
+        case ["ping"]:
+            return Pinged(rank)
+        case ["close"]:
+            return Closed(rank)
+    raise ValueError("no message")
+
+
+def _are_numbers(*values: object) -> bool:
+    return all(type(value) is int and 0 <= value < _MOST_NUMBER for value in values)
+
 
 _WORDS_S = 0.1
 """How long to wait for the parent's word about a process's end, if the system does not tell how it has ended."""
@@ -63,11 +185,6 @@ class Watching:
     def impatient(self) -> bool:
         """Has a process ended, and its parent has not yet written how?"""
         return any(rank in self._until for rank in self._pidfds)
-
-
-_AT_ONCE = 512
-_SOON_S = 0.005
-_MOST_WORDS, _MOST_PLACES = 1000, 5
 
 
 def main(channel_fd: int, arena_fd: int) -> None:

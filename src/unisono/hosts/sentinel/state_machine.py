@@ -19,8 +19,7 @@ _HEARSAY_S = BEAT_S
 """How long a sentinel waits, after another host has reported a lost host, before it tells its ranks. The hosts behind a
 cut link are found by several hosts. Only when all of them are known can a sentinel tell which side is the smaller one.
 """
-_SETTLED_S = 5.0
-"""Lost hosts no longer count for the majority this long after the ranks were told."""
+_SETTLED_S = 5.0  # lost hosts no longer count for the majority this long after the ranks were told
 _TELL_S, _LEAVE_S = 1.0, 2.0
 """A sentinel whose ranks have all left goes on until the other hosts have its last facts, by which they judge its ranks
 from then on. Then it says goodbye, and ends when the goodbye has arrived. It waits at most `silent_s` + _TELL_S for the
@@ -114,10 +113,8 @@ class SentinelState:
         self._present = set(hosts[me])
         self._beat_at = now
         self._tell_lost_at: float | None = None
-        self._told_lost: dict[int, float] = {}
-        """Lost host -> when the ranks were told."""
-        self._nagged: dict[int, float] = {}
-        """Lost host that still sends -> when it was last told that it is lost."""
+        self._told_lost: dict[int, float] = {}  # lost host -> when the ranks were told
+        self._nagged: dict[int, float] = {}  # lost host that still sends -> when it was last told that it is lost
         self._alone_since: float | None = None
         self.cut_off = ""
         self.done = False
@@ -217,7 +214,9 @@ class SentinelState:
                 self._present.discard(subject)
                 self._depart(subject, how, words)
             elif kind is FactKind.LEFT and subject != self._me:
-                self._has_left(subject)
+                for rank in self._hosts[subject]:
+                    self._memory.depart(rank, DepartureKind.LEFT, "left the group")
+                self._copies.drop_host(subject, self._now)
             elif kind is FactKind.LOST:
                 self._tell_lost_at = self._now + (0.0 if of is None else _HEARSAY_S)
         out = [subject for kind, subject, _, _ in new if kind is not FactKind.GONE]
@@ -237,11 +236,6 @@ class SentinelState:
         if fact.kind is FactKind.GONE:
             return fact.subject < ranks and fact.how in DepartureKind.__members__.values()
         return fact.subject < len(self._hosts)
-
-    def _has_left(self, host: int) -> None:
-        for rank in self._hosts[host]:
-            self._memory.depart(rank, DepartureKind.LEFT, "left the group")
-        self._copies.drop_host(host, self._now)
 
     def _depart(self, rank: int, how: int, words: str) -> None:
         self._memory.depart(rank, how, words)

@@ -27,8 +27,7 @@ MOST_BYTES = 60_000
 _USUAL_BYTES = 1200
 """The most bytes of a datagram with several parts: most networks do not fragment datagrams of this size."""
 _MOST_WORDS = 300
-_WINDOW = 1024
-"""How many datagrams may overtake each other."""
+_WINDOW = 1024  # how many datagrams may overtake each other
 
 
 class FactKind(IntEnum):
@@ -139,8 +138,7 @@ class Authenticator:
     def __init__(self, secret: bytes, me: int, hosts: int) -> None:
         self._secret, self._me = secret, me
         self._sent = [0] * hosts
-        self._seen = [(0, 0)] * hosts
-        """Host -> the highest number, and which numbers up to it have come, as bits."""
+        self._seen = [(0, 0)] * hosts  # host -> the highest number, and which numbers up to it have come, as bits
 
     def seal(self, to: int, digest: int, body: Body) -> bytes:
         """The datagram to that host. Raises ValueError if it would be too long."""

@@ -3,15 +3,14 @@
 No import is needed: once the package is installed, `import torch` calls `register` through an entry point. So this file
 imports very little. The other modules are loaded when the first process group is made.
 
-`create` makes a group, and backends for other devices beside it; `join_group` joins and leaves it. `process_group` has
-the classes that torch sees, and `group_methods` their methods. `entry` decorates each method: with the forms of torch's
-calls, events for profilers, and torch's classes and phrases of errors. `to_torch` has these, and the works that
-asynchronous calls return. `patch` changes torch itself; `shared_buffers` is one reason for it.
+`process_group` makes a group, and backends for other devices beside it. It has the classes that torch sees, and
+`group_methods` their methods. `join_group` joins and leaves a group. `entry` decorates each method: with the forms of
+torch's calls, events for profilers, and torch's classes and phrases of errors. `to_torch` has these, and the works that
+asynchronous calls return. `patch` changes torch itself.
 
 `answer_to` changes more: programs that ask for Gloo get our groups (`create_named`, `named_gloo`), also within groups
 that they put together. `watch` watches groups that stay Gloo's or NCCL's: `watched_calls` logs calls of Python code,
-`cpp_calls` follows those of C++ code and of NCCL, and `watcher` looks at all. `private_names` lists the names of torch
-that `answer_to` needs; torch may move these names.
+`cpp_calls` follows those of C++ code and of NCCL, and `watcher` looks at all.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def _imported() -> Any:
     from ...base.python import no_collections
 
     with no_collections():
-        from .create import create
+        from .process_group import create
 
     return create
 

@@ -16,10 +16,8 @@ from ...calls.p2p import recv, send
 from ...ranks.group.group import Group
 from .to_torch import for_torch, late_phrase, waiting_phrase
 
-_TAGS = 1 << 62
-"""The first tag for barriers; each barrier has its own."""
-_GRACE_S = 2.0
-"""How much longer the other ranks wait for rank 0's answer than rank 0 waits for them."""
+_TAGS = 1 << 62  # the first tag for barriers; each barrier has its own
+_GRACE_S = 2.0  # how much longer the other ranks wait for rank 0's answer than rank 0 waits for them
 
 
 def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_ranks: bool) -> None:

@@ -21,8 +21,7 @@ from .watched_calls import WatchedCall, WatchedGroup
 _LONG_S = 1.0
 """How long a call goes on before the recorder is asked, which takes 20 ms, and how often it is asked again."""
 
-_FRESH_S = 0.15
-"""torch looks every 0.1 s which calls of NCCL have ended."""
+_FRESH_S = 0.15  # torch looks every 0.1 s which calls of NCCL have ended
 
 
 class CppCalls:

@@ -19,10 +19,10 @@ from ...base.release import NAME
 from ...ranks.group.group import Group
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.meetings import may_come
-from .create import create
 from .join_group import leave, whole_world
 from .named_gloo import NamedGloo, registering_ours
 from .patch import change
+from .process_group import create
 
 _LOG = logging.getLogger(NAME)
 _HELPER, _WRAPPER = "_new_process_group_helper", "_create_process_group_wrapper"

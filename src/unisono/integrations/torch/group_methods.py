@@ -36,8 +36,7 @@ else:  # many programs need none of these modules
     )
 
 _Tensor = torch.Tensor
-_UNSET = timedelta(milliseconds=-1)
-"""The timeout in options if the caller has set none."""
+_UNSET = timedelta(milliseconds=-1)  # the timeout in options if the caller has set none
 
 
 class Calls:

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 _ASK_S = 0.0002
 _COMES = "rank {} comes"
-_FOLLOW_S = 1.0
-"""How long a rank that leaves waits for rank 0 to leave."""
+_FOLLOW_S = 1.0  # how long a rank that leaves waits for rank 0 to leave
 _LEFT = DepartureKind.LEFT, "left the group with destroy_process_group()"
 
 _world: Group | None = None

@@ -30,10 +30,8 @@ from .patch import hide_from_dynamo
 from .process_group import UnisonoProcessGroup
 
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
-_CONNECTION = "gloo/transport"
-"""Part of the errors of Gloo's connections, which ranks raise after a peer has failed."""
-_OF_ANY_SIZE = {"gather": 0, "scatter": 1}
-"""Call -> the index of the argument that is a list on the root only."""
+_CONNECTION = "gloo/transport"  # part of the errors of Gloo's connections, which ranks raise after a peer has failed
+_OF_ANY_SIZE = {"gather": 0, "scatter": 1}  # call -> the index of the argument that is a list on the root only
 
 _ours: weakref.WeakKeyDictionary[Any, NamedGloo] = weakref.WeakKeyDictionary()
 """Group that a program has put together -> our backend in it."""

@@ -31,10 +31,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SUMS = "allreduce", "reduce", "reduce_scatter", "reduce_scatter_single"
 _GIVEN = {"broadcast": 0, "allreduce": 0, "allgather": 1}
 """Calls for which Gloo takes several tensors from a rank -> the index of the argument with their list."""
-_EXCHANGES = "alltoall", "all_to_all_single"
-"""Calls in which no block of a rank may lie in place."""
-_WRITTEN = "tensors", "output"
-"""A call may write the tensors of parameters whose names begin so."""
+_EXCHANGES = "alltoall", "all_to_all_single"  # calls in which no block of a rank may lie in place
+_WRITTEN = "tensors", "output"  # a call may write the tensors of parameters whose names begin so
 _said: set[str] = set()
 
 

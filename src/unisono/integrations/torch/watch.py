@@ -33,8 +33,7 @@ from .watcher import Watcher
 
 _COME_S = 30.0
 """How long ranks wait for each other, when torch has made its group. NCCL makes it without waiting for any."""
-_CONNECTED_S = 1.0
-"""The same if torch has connected them: then all have come."""
+_CONNECTED_S = 1.0  # the same if torch has connected them: then all have come
 _PAUSE_S = 0.005
 _MOST_NAMED = 8
 

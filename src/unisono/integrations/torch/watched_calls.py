@@ -58,8 +58,7 @@ class WatchedCall(NamedTuple):
         )
 
 
-_MOST_NOTES = 100
-"""The most calls, by line and shape, of which a group knows the notes."""
+_MOST_NOTES = 100  # the most calls, by line and shape, of which a group knows the notes
 
 Waiting = tuple["WatchedGroup", int, CallRecord, int]
 """The fields of a WatchedCall: a plain tuple is made faster."""
@@ -71,8 +70,7 @@ _torchs: dict[int, CodeType] = {}
 """Functions of torch between a user's line and a method of a group, by `id`: the hash of code takes long."""
 _works: weakref.WeakKeyDictionary[Any, Waiting] = weakref.WeakKeyDictionary()
 """torch's work -> its call, for calls in the background and messages."""
-_begun: dict[int, tuple[Any, Waiting]] = {}
-"""Thread -> the work for which it will wait at once, and its call."""
+_begun: dict[int, tuple[Any, Waiting]] = {}  # thread -> the work for which it will wait at once, and its call
 _OPTIONS = {kind for name, kind in vars(c10d).items() if name.endswith("Options") and hasattr(kind, "asyncOp")}
 
 

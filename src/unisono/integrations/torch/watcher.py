@@ -33,12 +33,10 @@ from .watched_calls import Waiting, WatchedCall, WatchedGroup, groups, waits
 from .watched_forms import FORMS
 
 _LOOK_S = 0.1
-_FEW = 16
-"""Ranks of a larger job look less often, since each looks at all others."""
+_FEW = 16  # ranks of a larger job look less often, since each looks at all others
 _CAUSE_S = 0.5
 """How long a call that has failed looks for the cause: a process may end a little later than its connections."""
-_LAST_S = 1.0
-"""How long a wait may go on after a rank has gone that has made its part, as far as its log tells."""
+_LAST_S = 1.0  # how long a wait may go on after a rank has gone that has made its part, as far as its log tells
 _MISMATCH_S = 0.5
 """How often ranks compare calls and tell what they wait for, and how long one waits in a call until it does so: then a
 difference may be the reason."""
@@ -81,7 +79,10 @@ class Watcher:
         """
         until, self._compare_at = time.monotonic() + _CAUSE_S, 0.0
         while all(watched.failed is None and not watched.group.closed for watched in failed):
-            late = time.monotonic() >= until or not (sure or any(self._ends(watched) for watched in failed))
+            # Does a process end now? The kernel closes its connections first.
+            late = time.monotonic() >= until or not (
+                sure or any(not self._departures(x) and x.broken() for x in failed)
+            )
             for watched in failed:
                 if self._lock.acquire(timeout=_CAUSE_S):  # not where the thread that watches waits in NCCL's abort
                     try:
@@ -149,10 +150,6 @@ class Watcher:
         """The ranks that have gone, and how; first those that have not gone because of another."""
         others = [rank for rank in range(watched.group.size) if rank != watched.group.rank]
         return sorted([(rank, how) for rank in others if (how := watched.group.liveness.gone(rank))], key=_blame)
-
-    def _ends(self, watched: WatchedGroup) -> bool:
-        """Is a process about to end? The kernel closes its connections first."""
-        return not self._departures(watched) and watched.broken()
 
     def _ended_by_gone(self, watched: WatchedGroup, mine: Sequence[WatchedCall], now: float) -> bool:
         for rank, how in self._departures(watched):
@@ -296,9 +293,4 @@ def _differ(calls: Sequence[CallRecord]) -> bool:
     in_cpp = sum(call.words == IN_CPP for call in calls)
     if 0 < in_cpp < len(calls):
         return len({call.collective for call in calls}) > 1
-    return len({_compared(call) for call in calls}) > 1
-
-
-def _compared(call: CallRecord) -> CallRecord:
-    """What ranks must agree on."""
-    return call._replace(where="", counts=() if call.collective in _UNEVEN else call.counts)
+    return len({one._replace(where="", counts=() if one.collective in _UNEVEN else one.counts) for one in calls}) > 1

@@ -26,7 +26,6 @@ from ...engine.process.nested import PACKAGE, TORCH, is_users
 
 _NAME = "/memfd:unisono (deleted)"
 
-
 LiveJob = list[tuple[int, int]]
 """The processes that have the memory of a world open, each with its file descriptor."""
 
@@ -41,11 +40,6 @@ def find_jobs(pid: int | None = None) -> list[LiveJob]:
                     if os.readlink(entry) == _NAME:
                         found.setdefault(entry.stat().st_ino, []).append((process, int(entry.name)))
     return [job for job in found.values() if pid is None or any(pid in _line_of(holder) for holder, _ in job)]
-
-
-def processes_of(pid: int) -> list[int]:
-    """A process of this user, and the processes of this user that it has started."""
-    return [process for process in sorted(_processes()) if pid in _line_of(process)]
 
 
 def _processes() -> Iterator[int]:
@@ -129,7 +123,7 @@ class MeetingRank(NamedTuple):
 
 def meeting_ranks(pid: int) -> Iterator[MeetingRank]:
     """The ranks without a group among a process and the processes that it has started."""
-    for process in processes_of(pid):
+    for process in [one for one in sorted(_processes()) if pid in _line_of(one)]:  # it, and those that it has started
         waiting = waiting_of(process)
         if waiting is not None:
             yield MeetingRank(process, waiting, stack_of_process(process, start_ticks(process), waiting.stacks))

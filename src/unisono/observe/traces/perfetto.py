@@ -20,8 +20,7 @@ from .tracks import RankCall, RankMessage, Track, by_group, by_number, pairs_of,
 
 _SHOWN_NS = 20_000
 """Ranks always wait a little for each other. An arrow shows longer waits than this."""
-_FIRST_MESSAGE = 1 << 40
-"""The number of the first message's arrow."""
+_FIRST_MESSAGE = 1 << 40  # the number of the first message's arrow
 
 
 def write_trace(path: Path, parts: Sequence[Recorded], clocks: Sequence[HostClock] = ()) -> None:

@@ -139,8 +139,7 @@ def _note(note: dict[str, Any]) -> PlanNote:
     return PlanNote(record._replace(counts=counts), note["nbytes"], rows)
 
 
-_DRIFT = 200e-6
-"""How much faster one clock may run than another."""
+_DRIFT = 200e-6  # how much faster one clock may run than another
 _TIMES = {"entered_ns", "left_ns", "began_ns", "ended_ns"}
 """The times of calls, rows and messages. 0: this has not happened yet."""
 

@@ -13,8 +13,7 @@ from ...schedule.algorithms import find
 from .tracks import RankCall, Track, by_group, by_number, time_inside_ns, waits_for_last
 
 _LATE_NS = 20_000
-_MOST_RANKS = 64
-"""Tables for up to this number of ranks are counted."""
+_MOST_RANKS = 64  # tables for up to this number of ranks are counted
 
 
 class CallKind(NamedTuple):

@@ -1,5 +1,5 @@
 """New processes join a group.
 
-A new process asks the job's join listener (`join_request`, `join_listener`). The first rank of the group lets the
+A new process asks the job's join listener (`join_request`). The first rank of the group lets the
 process in (`join_admission`) when all members call `grow`. A process that was not let in asks again.
 """

@@ -16,11 +16,9 @@ from ...base.errors import ArgumentError, OutOfMemory, UnisonoError
 from ...base.units import seconds
 from ...engine.memory.sub_arena import SubArena
 from ..group.group import Group
-from .join_listener import ANY, JoinListener, JoinRequest, job_name
-from .join_request import OUTCOME_S, Offer
+from .join_request import ANY, OUTCOME_S, JoinListener, JoinRequest, Offer, job_name
 
-_ROUND_S = 0.2
-"""How often the other members hear that no process has come yet."""
+_ROUND_S = 0.2  # how often the other members hear that no process has come yet
 _OPENING_S = 0.1
 """How long a rank listens before the first look: a process that wants to join asks several times in this time."""
 
@@ -64,16 +62,13 @@ class JoinAdmission:
                 return Decision(full=self._full)
             if self._until is None:
                 self._until = time.monotonic() + seconds(self._limit_s)
-            self._check_size()
+            size, least, most = self._size, self._group.size, self._world.size
+            if size is not None and not (type(size) is int and least <= size <= most):
+                raise ArgumentError(f"size={size!r}: this group has {least} ranks, and can have {most}")
             outside = [rank for rank in range(self._world.size) if rank not in self._group.world_ranks]
             return self._look(self._open(), outside, self._until) if outside else Decision()
         except (UnisonoError, OSError) as error:
             return Decision(refused=str(error))
-
-    def _check_size(self) -> None:
-        size, least, most = self._size, self._group.size, self._world.size
-        if size is not None and not (type(size) is int and least <= size <= most):
-            raise ArgumentError(f"size={size!r}: this group has {least} ranks, and can have {most}")
 
     def _open(self) -> JoinListener:
         """The join listener of this job. This rank listens until another rank does."""
@@ -149,7 +144,8 @@ class JoinAdmission:
             for place, request in chosen.items():
                 listener.forget(request)
                 request.channel.send(offer._replace(rank=place), fds=[lender.arena.fd], deadline=until)
-            if all(_accepts(request, until) for request in chosen.values()):
+            # Each process says that it has mapped the memory. One that has gone is an EOFError, a late one an OSError.
+            if all(request.channel.receive(until).value == "here" for request in chosen.values()):
                 board.set_growth(decision.number, memory.start)
         except OutOfMemory as error:
             self._full = str(error)
@@ -181,8 +177,3 @@ def _places(requests: list[JoinRequest], free: list[int]) -> dict[int, JoinReque
             left.remove(place)
             given[place] = request
     return given
-
-
-def _accepts(request: JoinRequest, until: float) -> bool:
-    """Has the process mapped the memory? Raises EOFError if it has gone, OSError if it is late."""
-    return bool(request.channel.receive(until).value == "here")

@@ -38,10 +38,8 @@ from ..group.survivors import agree_on_failed, check_left_out
 from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
-_LOOKS = 20
-"""A rank that has not looked for _LOOKS times `look_up_s` was stopped itself, and this time does not count."""
-_ENDING_S = 10.0
-"""How long a process that is ending may take to return its memory, before it counts as gone."""
+_LOOKS = 20  # a rank that has not looked for _LOOKS times `look_up_s` was stopped itself, and this time does not count
+_ENDING_S = 10.0  # how long a process that is ending may take to return its memory, before it counts as gone
 _PAUSE_S = 0.002
 _COLLECT_S = 1.0
 """How long a rank waits for the other ranks' calls before it raises a MismatchError without them.
@@ -55,8 +53,7 @@ _CALM_SHARE, _CALM_S = 20, 0.5
 """How long a rank trusts a look at other hosts: a twentieth of its wait so far, at most _CALM_S."""
 _STALE_S = 2.0
 """If a host does not answer within this time, a rank looks without the answer: the rank's own time may be up."""
-_ARRIVES_S = 10.0
-"""How long messages may take, from a rank that has left after this call."""
+_ARRIVES_S = 10.0  # how long messages may take, from a rank that has left after this call
 _CAUSE_S = 2.5
 """How long a rank looks for the cause after its part has failed, beyond the time for which hosts may be silent: the
 cause may be on another host, and the loss of a host is told some time after its messages have ended.

@@ -23,10 +23,8 @@ from ..group.group import Group
 if TYPE_CHECKING:
     from ...observe.live.snapshot import WaitChain
 
-_MOST = 8
-"""The most ranks that are looked at."""
-_FRESH_S = 1.0
-"""How long to wait for answers of ranks on other hosts."""
+_MOST = 8  # the most ranks that are looked at
+_FRESH_S = 1.0  # how long to wait for answers of ranks on other hosts
 
 
 def sight(group: Group, ranks: Sequence[int]) -> tuple[Sighting, ...]:

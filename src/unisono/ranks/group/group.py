@@ -28,8 +28,7 @@ from .rank_liveness import RankLiveness
 if TYPE_CHECKING:
     from ...hosts.span import Span
 
-_CALL_ENDS_S = 10.0
-"""How long a call that cannot go on may take to find that out: it looks fifty times a second."""
+_CALL_ENDS_S = 10.0  # how long a call that cannot go on may take to find that out: it looks fifty times a second
 
 
 class Group:

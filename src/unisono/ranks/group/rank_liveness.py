@@ -42,8 +42,7 @@ class RankLiveness:
         self._layout, self._world, self._world_ranks = layout, world, world_ranks
         self._here = range(layout.size) if here is None else here
         self._far_left = far_left
-        self._pidfds: dict[tuple[int, int], int] = {}
-        """(pid, start time) of a process -> its pidfd."""
+        self._pidfds: dict[tuple[int, int], int] = {}  # (pid, start time) of a process -> its pidfd
 
     def gone(self, rank: int) -> Departure | None:
         """How a member has gone, or has aborted this group; None if it is still there."""

@@ -21,14 +21,11 @@ SHRINK = "shrink()"
 
 MOST_NAMED = 6
 """How many members the name of such a group lists."""
-_NONE = 0
-"""In place of a region's start: this rank cannot lend memory."""
+_NONE = 0  # in place of a region's start: this rank cannot lend memory
 
 _NAPS_S = 0.0002, 0.005
-_PATIENCE_S = 0.02
-"""How long a rank lets other ranks decide, at least; twice as long after each ballot of its own."""
-_ANSWER_S = 0.5
-"""How long the others have to answer a late proposal, when the time of its rank is nearly up."""
+_PATIENCE_S = 0.02  # how long a rank lets other ranks decide, at least; twice as long after each ballot of its own
+_ANSWER_S = 0.5  # how long the others have to answer a late proposal, when the time of its rank is nearly up
 
 
 def in_words(error: BaseException) -> str:

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
     from ...hosts.far import Far
 
-_NOTICE = "sentinel {}"
-"""The key of a host's `SentinelNotice`."""
+_NOTICE = "sentinel {}"  # the key of a host's `SentinelNotice`
 _LOOK_S = 0.02
 _CAUSE_S = 1.0
 """How long to look for the reason of a failed connection, after the time for which hosts may be silent: sentinels need

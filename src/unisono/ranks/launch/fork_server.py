@@ -101,8 +101,7 @@ def end_process(code: int) -> NoReturn:
 @dataclass(eq=False)
 class _World:
     channel: Channel
-    children: dict[int, int] = field(default_factory=dict)
-    """pid -> rank, of the ranks that live."""
+    children: dict[int, int] = field(default_factory=dict)  # pid -> rank, of the ranks that live
     open: bool = True
 
 

@@ -52,10 +52,8 @@ class RankSetup:
     config: Config | None
     environ: dict[str, str]
     argv: list[str]
-    job: str
-    """The name of this world, for `grow`."""
-    joins: bool = False
-    """Does it take the place of a process that has died?"""
+    job: str  # the name of this world, for `grow`
+    joins: bool = False  # does it take the place of a process that has died?
     span: SeveralHosts | None = None
 
 
@@ -66,8 +64,7 @@ class Task:
     The message carries two descriptors: for standard output and standard error from now on.
     """
 
-    path: list[str]
-    """The parent's sys.path: the function may need modules from it."""
+    path: list[str]  # the parent's sys.path: the function may need modules from it
     sources: dict[str, tuple[int, float | None, list[str], str]]
     """Source lines that are in no file (notebook cells), in linecache's form, for tracebacks."""
 

@@ -85,11 +85,7 @@ class _Rank:
             world.finish()  # peers still need the calls that the function has left in the background
             self._say_gone(DepartureKind.RETURNED, "returned from the function")
             report = Report(
-                rank,
-                "returned",
-                "returned",
-                at_ns=time.monotonic_ns(),
-                closed=world.closed or world.broken is not None,
+                rank, "returned", "returned", at_ns=time.monotonic_ns(), closed=world.closed or world.broken is not None
             )
             return report, _pack_result(rank, result)
         except BaseException as error:  # noqa: BLE001  SystemExit, too: the parent raises it again, the rank lives on

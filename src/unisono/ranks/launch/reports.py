@@ -24,8 +24,7 @@ from ...engine.memory.arena import Arena
 from ...engine.process.alive import ending_in_words, is_ending
 from .launch_messages import STARTED, Report, unpack
 
-_PIPE_BYTES = 1 << 20
-"""More than a pipe holds: one read empties the pipe."""
+_PIPE_BYTES = 1 << 20  # more than a pipe holds: one read empties the pipe
 
 
 class RankOutput:

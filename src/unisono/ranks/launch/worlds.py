@@ -182,11 +182,7 @@ class World:
                 if self._processes is None:
                     self._processes = RankProcesses(self.size, self._config, self._hosts)
                 reports = self._processes.run(
-                    payload,
-                    self._outputs,
-                    self.timeout_s,
-                    survive=self._return_exceptions,
-                    restarts=self._restarts,
+                    payload, self._outputs, self.timeout_s, survive=self._return_exceptions, restarts=self._restarts
                 )
                 collect = outcomes if self._return_exceptions else results
                 values = collect(reports, f"run({name})", time.monotonic() - start, self.timeout_s)

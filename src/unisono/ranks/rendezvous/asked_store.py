@@ -29,13 +29,11 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 
-_LEVEL = "TORCH_CPP_LOG_LEVEL"
-"""If the user has set this variable, torch's level does not change."""
+_LEVEL = "TORCH_CPP_LOG_LEVEL"  # if the user has set this variable, torch's level does not change
 _FATAL = 3
 
 _lock = threading.Lock()
-_asking = 0
-"""The number of threads that ask a store."""
+_asking = 0  # the number of threads that ask a store
 _before = _FATAL
 
 
@@ -137,8 +135,7 @@ _LEAST_S, _MOST_S, _WAITS_S = 0.001, 0.005, 1.0
 how long a rank waits in the store.
 """
 
-_AT_LEAST_S = 1.0
-"""How long a question may take at least, also when its time is up already."""
+_AT_LEAST_S = 1.0  # how long a question may take at least, also when its time is up already
 
 
 class AskedStore:
@@ -152,8 +149,7 @@ class AskedStore:
     def __init__(self, store: Store, deadline: float, look: Callable[[], object] = lambda: None) -> None:
         self._store, self._deadline, self._look, self._thread = store, deadline, look, Limited()
         self.where = store_place(store)
-        self._awaited, self._since = "", 0.0
-        """The key that this rank waits for, and since when."""
+        self._awaited, self._since = "", 0.0  # the key that this rank waits for, and since when
 
     def set(self, key: str, value: str) -> None:
         self._ask(lambda: self._store.set(key, value))

@@ -22,7 +22,6 @@ from ...schedule import Hosts
 HOST_ID = "UNISONO_HOST_ID"
 """The environment variable that tells apart hosts that look alike, or makes several hosts of one."""
 
-
 MOST_NAME = 32
 """Characters of a host's short name: a thousand of them go into one message."""
 
@@ -30,8 +29,7 @@ _COMMON = ("look_up_s", "link", "carrier", "host_silence_s")
 """The settings that all ranks of several hosts must have in common. Each host has its own settings for calls inside it:
 machines differ in their best settings.
 """
-_ON_ONE_HOST = ("look_up_s",)
-"""The settings that all ranks must have in common, also if they are all on one host."""
+_ON_ONE_HOST = ("look_up_s",)  # the settings that all ranks must have in common, also if they are all on one host
 
 _MOST_ADDRESS = len("255.255.255.255")
 """Characters of an address in a host's name. Longer ones do not appear in messages."""
@@ -40,22 +38,17 @@ _MOST_ADDRESS = len("255.255.255.255")
 class Identity(Value):
     """Decides whether two processes can share memory, and whether they can be ranks of one group at all."""
 
-    host: str
-    """Its name, for messages."""
+    host: str  # its name, for messages
     boot: str
-    namespaces: str
-    """Network and process-id namespaces: abstract sockets and process ids are valid within one only."""
+    namespaces: str  # network and process-id namespaces: abstract sockets and process ids are valid within one only
     user: int
     pid: int
-    ticks: int
-    """When the process started: see `engine.process.alive.start_ticks`."""
+    ticks: int  # when the process started: see `engine.process.alive.start_ticks`
     host_id: str = ""
     version: str = __version__
     byte_order: str = sys.byteorder
-    common: str = ""
-    """The settings that ranks must have in common."""
-    address: str = ""
-    """The address where other hosts reach it."""
+    common: str = ""  # the settings that ranks must have in common
+    address: str = ""  # the address where other hosts reach it
 
     @classmethod
     def mine(cls) -> "Identity":

@@ -48,18 +48,14 @@ class _Launcher(Value):
     """The job's name, or "" if no variable gives it; None: this launcher gives none."""
     local_size: str = ""
     nodes: tuple[str, ...] = ()
-    first_node: Callable[[Mapping[str, str]], str] | None = None
-    """Where rank 0 runs; None: only MPI knows."""
-    names_hosts: bool = False
-    """Does the job have another name on each host?"""
+    first_node: Callable[[Mapping[str, str]], str] | None = None  # where rank 0 runs; None: only MPI knows
+    names_hosts: bool = False  # does the job have another name on each host?
     needs: str = ""
     """Without this variable, the other variables belong to an enclosing allocation, which launches no ranks."""
 
 
-_MPICH_MANAGERS = {"hydra_pmi_proxy", "mpiexec.gforker"}
-"""The processes that start ranks, by their names in /proc."""
-
-_FIRST_PORT, _PORTS = 10_000, 20_000
+_MPICH_MANAGERS = {"hydra_pmi_proxy", "mpiexec.gforker"}  # the processes that start ranks, by their names in /proc
+_FIRST_PORT, _PORTS = 10_000, 20_000  # ports of jobs are below those that the system gives to outgoing connections
 
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
@@ -156,16 +152,11 @@ def _job(launcher: _Launcher, environ: Mapping[str, str]) -> Job | None:
         if launcher.first_node is None:
             return job.replace(by_mpi=True)
         if node := launcher.first_node(environ):
-            return job.replace(address=node, port=_port(name))
+            return job.replace(address=node, port=_FIRST_PORT + int(sha256(name.encode()).hexdigest(), 16) % _PORTS)
         return job.replace(refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
     if not name:
         return job.replace(refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")
     return job
-
-
-def _port(name: str) -> int:
-    """A port for a job, below those that the system gives to outgoing connections."""
-    return _FIRST_PORT + int(sha256(name.encode()).hexdigest(), 16) % _PORTS
 
 
 def integer(environ: Mapping[str, str], name: str) -> int | None:

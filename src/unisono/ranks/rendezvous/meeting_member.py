@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,16 +17,7 @@ from ...hosts.addresses import own_address, store_host
 from .asked_store import AskedStore, at_store
 from .identity import Identity, common_settings
 from .meetings import END
-from .rendezvous_messages import (
-    MeetingMessage,
-    died,
-    message_of,
-    missing,
-    read_identity,
-    twice,
-    why_ended,
-    write_identity,
-)
+from .rendezvous_messages import MeetingMessage, died, message_of, missing, read_identity, twice, why_ended
 
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
@@ -34,8 +26,7 @@ if TYPE_CHECKING:
     from .socket_store import SocketStore
     from .stores import Store
 
-_LATE_S = 3.0
-"""How long after the end of the meeting ranks may still come."""
+_LATE_S = 3.0  # how long after the end of the meeting ranks may still come
 _LOOK_LATE_S = 0.005
 
 
@@ -63,10 +54,8 @@ def _stay(store: TorchStore, ranks: Sequence[int]) -> None:
 
 
 _ASK_S = 0.005
-_CHECK_S = 0.05
-"""How often to look whether the ranks that have come are still there."""
-_SAY_S = 1.0
-"""How often rank 0 looks which ranks have not come, to say so on its page."""
+_CHECK_S = 0.05  # how often to look whether the ranks that have come are still there
+_SAY_S = 1.0  # how often rank 0 looks which ranks have not come, to say so on its page
 _TO_DO = {
     "rank": "to come",
     "hosts": "to say which ranks share a host",
@@ -118,7 +107,7 @@ class MeetingMember:
         """Write this rank's identity. Raises ArgumentError if another process has come as this rank."""
         own = self._identities[self._rank]
         with self._at_store():
-            said = self._store.set_first(f"rank {self._rank}", write_identity(own))
+            said = self._store.set_first(f"rank {self._rank}", json.dumps(vars(own)))
         there = read_identity(self._rank, said)
         if (there.place, there.pid, there.ticks) != (own.place, own.pid, own.ticks):
             raise twice(self._where, self._rank, f"process {there.pid} on {there.where}")

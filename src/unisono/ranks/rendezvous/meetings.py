@@ -36,8 +36,7 @@ _NOTICE = "meeting"
 _LOOK_S, _NEXT_S = 0.05, 0.02
 """How often a rank looks whether rank 0 may still come, and whether it has begun the next meeting."""
 
-_heard: dict[int, str] = {}
-"""Rank -> the last meeting that this process has heard of as this rank."""
+_heard: dict[int, str] = {}  # rank -> the last meeting that this process has heard of as this rank
 
 
 def may_come(_rank: int) -> str:
@@ -88,13 +87,7 @@ def read_notice(store: AskedStore) -> MeetingNotice | None:
 
 
 def _the_notice(
-    store: AskedStore,
-    rank: int,
-    size: int,
-    job: str,
-    began: float,
-    deadline: float,
-    why_absent: Callable[[int], str],
+    store: AskedStore, rank: int, size: int, job: str, began: float, deadline: float, why_absent: Callable[[int], str]
 ) -> MeetingNotice:
     details = (
         f" The store at {store.where} answers, but rank 0 has not begun a meeting there. It has not called init(), "

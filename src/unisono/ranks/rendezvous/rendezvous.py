@@ -48,8 +48,7 @@ _LOOPBACK = "127.0.0.1"
 _REGISTER_GLOBAL_EXPEDITED = 4  # of linux/membarrier.h
 _RETRY_S = 0.005
 
-_timed_out: "set[Launch]" = set()
-"""The launches with a time-out in this process's last call."""
+_timed_out: "set[Launch]" = set()  # the launches with a time-out in this process's last call
 
 
 class MeetingResult(Value):
@@ -294,7 +293,7 @@ class _Meeting(MeetingMember):
 
 
 def meet_in_rounds(place: "MeetingPlace", config: Config | None = None) -> MeetingResult:
-    """Meet the ranks of a launch at this place. Raises as `open_store` and `meet` do.
+    """Meet the ranks of a launch at this place. Raises as `MeetingPlace.enter` and `meet` do.
 
     A meeting ends for all ranks when the time of a rank that others count on is up. A rank in its first call of
     `init()` then hears at once which ranks are missing. A rank that calls `init()` again may do so while others are in

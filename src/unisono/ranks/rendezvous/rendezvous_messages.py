@@ -22,15 +22,13 @@ from ...base.value import Value
 from ...schedule import Hosts
 from .identity import MOST_NAME, Identity
 
-_MOST_BYTES = 60 << 10
-"""The most bytes of such a message: less than a `PlainChannel` takes in."""
+_MOST_BYTES = 60 << 10  # the most bytes of such a message: less than a `PlainChannel` takes in
 _MOST_TEXT, _MOST_NUMBER, _PORTS = 500, 1 << 63, 1 << 16
 _NAME = r"unisono-[0-9a-f]{32}"
 _MEETING = r"[0-9a-f]{16}"
 _BESIDE_HOSTS = {"names", "neighbours", "secret", "toward"}
 _MOST_COMMON = 128
-_COMMON = frozenset("+-.: 0123456789abcdefghijklmnopqrstuvwxyz")
-"""The characters of settings that ranks have in common."""
+_COMMON = frozenset("+-.: 0123456789abcdefghijklmnopqrstuvwxyz")  # the characters of settings that ranks have in common
 
 _brief = Repr()
 _brief.maxstring = _brief.maxother = 80
@@ -167,11 +165,6 @@ class SentinelNotice(NamedTuple):
         ):
             return cls(*told)
         raise _refusal(teller, said, "no notice of a sentinel")
-
-
-def write_identity(identity: Identity) -> str:
-    """An identity as text for the store."""
-    return json.dumps(vars(identity))
 
 
 def read_identity(rank: int, said: bytes) -> Identity:

@@ -24,8 +24,7 @@ from .meetings import END
 from .rendezvous_messages import MeetingMessage, died, message_of, missing, read_identity, twice
 
 _RETRY_S = 0.005
-_ANSWER_S = 1.0
-"""How long a rank that ends the meeting waits for rank 0's answer."""
+_ANSWER_S = 1.0  # how long a rank that ends the meeting waits for rank 0's answer
 _RANK = r"rank (0|[1-9]\d{0,3})"
 _OF_RANK_0 = ("rank 0", "hosts", "host 0", END)
 
@@ -38,8 +37,7 @@ class SocketStore:
     ArgumentError if the name is taken, WaitTimeout if rank 0 does not come, PeerGone if it has died.
     """
 
-    is_socket = True
-    """See `at_socket`."""
+    is_socket = True  # see `at_socket`
 
     def __init__(self, job: str, rank: int, timeout_s: float) -> None:
         self._start, self._deadline = time.monotonic(), time.monotonic() + timeout_s
@@ -48,12 +46,9 @@ class SocketStore:
         self.where = f"the socket of job {job}"
         self._job, self._rank, self._home = job, rank, Identity.mine()
         self._values: dict[str, str] = {}
-        self._own: tuple[str, str] | None = None
-        """The pair that this rank has sent."""
-        self._peers: list[PlainChannel] = []
-        """The ranks that have come; on other ranks, rank 0."""
-        self._newcomers: Newcomers | None = None
-        """Rank 0's: the processes that connect."""
+        self._own: tuple[str, str] | None = None  # the pair that this rank has sent
+        self._peers: list[PlainChannel] = []  # the ranks that have come; on other ranks, rank 0
+        self._newcomers: Newcomers | None = None  # rank 0's: the processes that connect
         if rank:
             self._connect()
             return

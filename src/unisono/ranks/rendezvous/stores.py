@@ -32,10 +32,8 @@ _MOST_BYTES = 4096
 _LOOPBACK = "127.0.0.1"
 _NO_WAY_S = 30.0
 """How long a rank tries to resolve a name, or to find a way to a host: networks and their names may come up late."""
-_TRY_S = 1.0
-"""How long the last try may take, when the time is up already."""
-_ANSWER_S = 3.0
-"""How long a process at a port may take to show that it is the right store."""
+_TRY_S = 1.0  # how long the last try may take, when the time is up already
+_ANSWER_S = 3.0  # how long a process at a port may take to show that it is the right store
 _OWN = "unisono store"
 
 
@@ -73,11 +71,6 @@ class MeetingPlace:
         if self._at_socket is not None:
             self._at_socket.close()
             self._at_socket = None
-
-
-def open_store(launch: Launch, timeout_s: float) -> Store:
-    """The store of one meeting of this launch's ranks. Raises as `MeetingPlace.enter` does."""
-    return MeetingPlace(launch, timeout_s).enter()
 
 
 def _at_address(launch: Launch, deadline: float) -> TorchStore:

@@ -156,8 +156,7 @@ _FILES = {
     "scan": "scan", "exscan": "scan",
 }  # fmt: skip
 """Collective -> the file that has its algorithms."""
-_ISLANDS = "hierarchical"
-"""The file of those for islands, and the name of each of them."""
+_ISLANDS = "hierarchical"  # the file of those for islands, and the name of each of them
 
 
 @cache

@@ -46,7 +46,6 @@ _DIRECT = {
     "barrier": ("direct", "every rank looks at every other rank's line, in one step"),
 }
 
-
 _CROSSING = {"all_gather", "all_reduce", "all_to_all"}
 """Collectives that are faster across memory: every rank moves the same amount, and saves a copy. A broadcast is slower
 across memory: the root's staged bytes stay in the cache for all readers. A reduce_scatter is as fast either way.

@@ -20,19 +20,15 @@ from ..algorithms.over_hosts import CORES, HierarchicalTable, flat, spanning, sp
 from ..counts import host_bounds
 from ..hosts import Hosts
 
-_MESSAGE_S = 40e-6
-"""What one more message in a round costs a host; Gloo takes 35 to 50 microseconds."""
+_MESSAGE_S = 40e-6  # what one more message in a round costs a host; Gloo takes 35 to 50 microseconds
 
 _WAKE_S = 100e-6
 """What a round takes in which a rank sleeps: a thread waits for the message, and wakes the rank. The link's latency is
 that of a word for which a rank looks. No round takes longer to wake a rank than its bytes are under way.
 """
 
-_TO_ALL = "direct", "two_shot"
-"""The algorithms in which a rank sends to all other hosts in each round."""
-
-_RANK_BYTES_PER_S = 5e9
-"""The rate at which a rank combines or copies within its host, and sends."""
+_TO_ALL = "direct", "two_shot"  # the algorithms in which a rank sends to all other hosts in each round
+_RANK_BYTES_PER_S = 5e9  # the rate at which a rank combines or copies within its host, and sends
 
 _MOST_SEGMENTS = 64
 
@@ -70,11 +66,7 @@ class SpanningChoice(NamedTuple):
 
 
 def choose_spanning(
-    collective: str,
-    nbytes: int,
-    hosts: Hosts,
-    config: Config | None = None,
-    algorithm: AlgorithmLike | None = None,
+    collective: str, nbytes: int, hosts: Hosts, config: Config | None = None, algorithm: AlgorithmLike | None = None
 ) -> SpanningChoice:
     """The choice for a collective on vectors of `nbytes`, as `schedule.counts` defines a vector.
 

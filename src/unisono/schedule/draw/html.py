@@ -36,14 +36,12 @@ class Page(str):
         return f'<iframe srcdoc="{escape(self)}" sandbox="allow-scripts" style="{style}"></iframe>'
 
 
-_MOST_SHOWN = 64
-"""The most ranks on the page, and the most slots of a rank."""
+_MOST_SHOWN = 64  # the most ranks on the page, and the most slots of a rank
 
 _MOST_MOVES, _MOST_CONTENTS = 100_000, 600_000
 """The most transfers of chunks, and contents of slots in all states, on the page. Their film takes seconds to make."""
 
-_MOST_WORDS = 40
-"""The most lines of text for a round."""
+_MOST_WORDS = 40  # the most lines of text for a round
 
 
 def tape(schedule: Schedule) -> dict[str, Any]:
@@ -90,11 +88,7 @@ def tape(schedule: Schedule) -> dict[str, Any]:
     houses = [(number, [r for r in host if r in shown]) for number, host in enumerate(hosts.members if hosts else ())]
     return {
         "name": schedule.name,
-        "lines": [
-            f"{size(schedule)}, {plural(schedule.rounds, 'round')}",
-            costs(schedule),
-            *between(schedule),
-        ],
+        "lines": [f"{size(schedule)}, {plural(schedule.rounds, 'round')}", costs(schedule), *between(schedule)],
         "fault": str(story.fault) if story.fault else "",
         "left_out": _left_out(story, len(ranks), len(slots)),
         "partial": len(story.frames) < schedule.rounds,
@@ -206,8 +200,7 @@ def _costs(schedule: Schedule) -> Iterable[list[float]]:
 SCRIPTS = ("clock", "story", "layout", "stage", "player")
 """The scripts of the page, in their order."""
 
-_INSIDE_BYTES_PER_S = 5e9
-"""The rate at which a rank copies or adds within its host, as in `explain`."""
+_INSIDE_BYTES_PER_S = 5e9  # the rate at which a rank copies or adds within its host, as in `explain`
 
 _SIZES = tuple(1 << power for power in range(10, 31, 2))
 

@@ -25,8 +25,7 @@ _TOO_MUCH = "too much for a film: draw fewer ranks, or a page (.html) that plays
 _LABEL, _TOP, _LANE, _HEIGHT, _GAP, _FRAME = 44, 84, 46, 26, 4, 20
 _NARROWEST = 480
 
-_ROUND_S, _HOLD_S, _END_S = 1.5, 1.2, 3.0
-"""Seconds for a round, before the first round, after the last round."""
+_ROUND_S, _HOLD_S, _END_S = 1.5, 1.2, 3.0  # seconds for a round, before the first round, after the last round
 
 _STYLE = (
     # Of what `use` copies, the rules with several classes know nothing.

@@ -1,8 +1,7 @@
 """Networks as data, and the costs of the catalogue's tables on them: messages are counted and timed, never sent."""
 
 from .clocks import Played, Routed, play, routed
-from .links import Hardware, Network
-from .networks import NETWORKS, network
+from .networks import NETWORKS, Hardware, Network, network
 from .survey import Candidate, Price, Ready, candidates, price, ready
 from .table_messages import Messages, messages, messages_of_call
 from .this_host import Timed, calibrate, known_costs, like_this_host, price_here, trusted, whole_call, without_own

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .links import Links, Network, Numbers
+from .networks import Links, Network, Numbers
 from .table_messages import Messages
 
 SINCE, UNTIL, WORK, LOAD, COUNT, TOTAL, FIRST, LAST = range(8)
@@ -139,9 +139,7 @@ rate, at most _EXACT rounds. The last window says what each further round takes.
 
 _ALIKE = 1e-9
 
-_LITTLE = 2000
-"""Up to this number of messages, Python plays them in less time than the import of Numba takes."""
-
+_LITTLE = 2000  # up to this number of messages, Python plays them in less time than the import of Numba takes
 
 _AT_ONCE = 1 << 14
 

@@ -18,14 +18,13 @@ from ..choose.over_hosts import SpanningChoice, choose_spanning, why_priced_only
 from ..contract import ROOTED
 from ..hosts import Hosts
 from .clocks import Routed, play, routed
-from .links import Network
+from .networks import Network
 from .table_messages import Messages, messages, messages_of_call
 
 _MOST_ROWS, _MOST_ROUNDS = 4_000_000, 20_000
 """Larger tables are not made, unless all ranks do the same: then the rows of one rank are enough."""
 
-_FEW = 512
-"""Up to this number of ranks any table is made."""
+_FEW = 512  # up to this number of ranks any table is made
 
 
 class Candidate(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..algorithms.over_hosts import HierarchicalTable, Part
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule
-from .links import Ints, Numbers
+from .networks import Ints, Numbers
 
 MOST_MESSAGES = 1 << 20
 """About the number of messages that are made of a table in which all ranks do the same."""

@@ -22,8 +22,7 @@ from ...base.units import format_bytes, format_seconds
 from ..algorithms import Algorithm
 from ..hosts import Hosts
 from .clocks import routed
-from .links import Hardware, Numbers
-from .networks import network
+from .networks import Hardware, Numbers, network
 from .survey import Price, Ready, price
 from .table_messages import Messages, messages
 
@@ -35,8 +34,7 @@ _LEAST_STEP_S, _LEAST_BYTE_S = 2e-8, 5e-12
 
 _LEAST_MIB = format_seconds(_LEAST_BYTE_S * (1 << 20))
 
-_NEAR = 1.01
-"""A figure below the least figure times this is the least."""
+_NEAR = 1.01  # a figure below the least figure times this is the least
 
 
 class Timed(NamedTuple):

@@ -22,9 +22,7 @@ from .shared.costs_over_hosts import known_hosts
 from .shared.printing import compile_first, console, date, plain_table, processors, progress
 from .shared.timed_calls import ENGINES, Compared, Trial, compare, slowest
 
-_TURNS = 5
-"""The number of turns of each engine with each size."""
-
+_TURNS = 5  # the number of turns of each engine with each size
 _TIMEOUT_S = 600.0
 
 

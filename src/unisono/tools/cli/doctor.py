@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +19,7 @@ from ...base.errors import ArgumentError
 from ...base.linux import model as processor
 from ...base.units import plural
 from ...observe.live.jobs import Stack, attached, find_jobs, meeting_ranks, stack_of, the_job
-from ...observe.live.snapshot import Diagnosis, diagnose, snapshot
+from ...observe.live.snapshot import diagnose, snapshot
 from ...observe.traces.last_calls import last_calls_text
 from .shared.printing import console, date, plain_table, processors, progress
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 _APART_S = 0.3
 _MOST_STACKS, _FRAMES = 6, 8
-_COLOURS = {"problem": "bold red", "advice": "yellow", "ok": "green"}
-"""Of findings; worst first."""
+_COLOURS = {"problem": "bold red", "advice": "yellow", "ok": "green"}  # of findings; worst first
 
 
 def doctor(
@@ -74,13 +73,9 @@ def doctor(
             out.print(
                 Columns([_panel(rank, found.after.ranks[rank].pid, stack(rank)) for rank in found.ranks[:_MOST_STACKS]])
             )
-        for text in _last_calls(found):
-            out.print(Text(f"\n{text}"))
-
-
-def _last_calls(found: Diagnosis) -> Iterator[str]:
-    for group in found.stuck:
-        yield last_calls_text([track for track in found.after.tracks if track.start == group], found.after.at_ns)
+        for group in found.stuck:
+            mine = [track for track in found.after.tracks if track.start == group]
+            out.print(Text(f"\n{last_calls_text(mine, found.after.at_ns)}"))
 
 
 def _panel(rank: int, pid: int, stack: Stack) -> Panel:

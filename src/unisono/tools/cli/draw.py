@@ -20,7 +20,6 @@ from .shared.printing import console, paint, progress, write
 from .shared.target import find_target
 
 _MOST_RANKS = 1024
-
 _FORMATS: dict[str, Callable[[Schedule], str]] = {".svg": svg, ".html": html, ".txt": partial(text, width=None)}
 
 

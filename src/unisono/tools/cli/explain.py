@@ -33,9 +33,8 @@ from .shared.costs_over_hosts import (
     prove_call,
     times_of,
 )
-from .shared.lane_rows import lane_rows, lanes_here
 from .shared.printing import console, labelled, paint, plain_table, progress
-from .shared.target import MOST_EXACT, Costs, Facts, Target, bound_costs, facts, find_target
+from .shared.target import MOST_EXACT, Costs, Facts, Target, bound_costs, facts, find_target, lane_rows, lanes_here
 
 VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
 """What a rank does -> the field of `Costs`."""
@@ -48,11 +47,6 @@ _METHODS = {
     "sampled parts": "; by its parts, each of which keeps its own contract, for a sample of blocks",
     "symmetric fingerprints": "; by random fingerprints of one rank, which stands for all because all do the same",
 }
-
-
-def rounds_text(costs: Costs) -> str:
-    """The number of rounds, such as `6`, or `at most 11`."""
-    return f"{'at most ' if costs.bound else ''}{costs.rounds:g}"
 
 
 def amount_text(costs: Costs, field: str, ranks: int, size: str) -> str:
@@ -126,8 +120,7 @@ def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
     }[collective]
 
 
-_SECONDS = 3.0
-"""The time for all calls of `--measure` together, without the start."""
+_SECONDS = 3.0  # the time for all calls of `--measure` together, without the start
 
 
 def time_candidates(target: Target, nbytes: int) -> dict[str, float]:
@@ -305,7 +298,7 @@ def _costs(target: Target, costs: Costs, size: str) -> Table:
     table, many = plain_table("", "this algorithm", "lower bound"), costs.ports > 1
     table.add_row(
         "rounds",
-        rounds_text(costs) + (f" of up to {plural(costs.ports, 'message')}" if many else ""),
+        f"{'at most ' * costs.bound}{costs.rounds:g}" + (f" of up to {plural(costs.ports, 'message')}" if many else ""),
         f"{bounds.rounds} with one message at a time" if many else f"{bounds.rounds}",
     )
     for verb, field in VERBS.items() if kind != "barrier" else ():

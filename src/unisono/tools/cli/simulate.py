@@ -33,14 +33,11 @@ from ...schedule.simulate import (
     whole_call,
     without_own,
 )
-from .shared.lane_rows import lanes_here
 from .shared.printing import console, plain_table, progress
-from .shared.target import check_collective
+from .shared.target import check_collective, lanes_here
 
 _LATE = re.compile(r"(?P<rank>\d+):(?P<time>.+)")
-
 _MEASURED = "measured"
-
 _NOTHING_S = 1e-12
 
 

@@ -28,8 +28,7 @@ from .shared.printing import console, plain_table
 _PATIENCE_NS = 200_000_000
 """How long ranks may wait before `top` shows for which rank. All calls wait a little."""
 _FIRST_S, _EVERY_S = 0.25, 1.0
-_PROGRAM = 40
-"""The most characters that are shown of a program on a command line."""
+_PROGRAM = 40  # the most characters that are shown of a program on a command line
 _FORK_SERVER = "unisono.ranks.launch.fork_server"
 
 

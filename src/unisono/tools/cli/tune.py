@@ -72,20 +72,11 @@ def host_costs(world: unisono.World, seconds: float, show: Callable[[int], objec
 
 _KI, _MI = 1 << 10, 1 << 20
 
-_RANKS = 2
-"""The number of ranks for all questions, except the one about oversubscribed ranks."""
-
-_TURNS = 7
-"""The number of turns of each alternative."""
-
-_FOR_COSTS = 0.3
-"""The part of the time for the costs of calls."""
-
-_MOST_OVERSUBSCRIBED = 16
-"""The most oversubscribed ranks: two for each processor."""
-
-_ENOUGH = 0.05
-"""A default gives way to a figure that is faster by this share, on the mean of the calls tried."""
+_RANKS = 2  # the number of ranks for all questions, except the one about oversubscribed ranks
+_TURNS = 7  # the number of turns of each alternative
+_FOR_COSTS = 0.3  # the part of the time for the costs of calls
+_MOST_OVERSUBSCRIBED = 16  # the most oversubscribed ranks: two for each processor
+_ENOUGH = 0.05  # a default gives way to a figure that is faster by this share, on the mean of the calls tried
 
 
 @dataclass(frozen=True)

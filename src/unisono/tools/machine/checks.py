@@ -37,7 +37,6 @@ _RANKS, _MUCH_RESIDUAL = 2, 0.3
 _NEWER = "run on Linux 5.3 or later, in a container whose filter for system calls allows it"
 _CAP_SYS_PTRACE, _NOBODY = 19, 3  # of linux/capability.h; Yama's scope in which no right helps
 
-
 Level = Literal["problem", "advice", "ok"]
 
 

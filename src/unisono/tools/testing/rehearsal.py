@@ -65,8 +65,7 @@ def lowerings(schedule: Schedule) -> Iterator[Lowering]:
             yield Lowering(zero_copy, in_place=True)
 
 
-_NEVER = (1 << STEP_BITS) - 1
-"""A step that no program has."""
+_NEVER = (1 << STEP_BITS) - 1  # a step that no program has
 
 
 def stop_at_row(plan: Plan, rank: int, row: int) -> Plan:
@@ -86,8 +85,7 @@ def stop_at_row(plan: Plan, rank: int, row: int) -> Plan:
 
 _ELEMENTS = 16
 """The elements of a chunk: a pair of cache lines of int64, so that all chunks have one length, as in the table."""
-_TURNS = 3
-"""After this number of turns of all ranks without progress, no rank will ever go on."""
+_TURNS = 3  # after this number of turns of all ranks without progress, no rank will ever go on
 _CONFIG = Config(look_up_s=1e-6, spins=0, heap_bytes=1 << 22, segment_bytes=1 << 16)
 _DIED = Departure(DepartureKind.DIED, "died")
 

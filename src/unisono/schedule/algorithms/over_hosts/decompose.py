@@ -51,10 +51,7 @@ def scatter(hosts: Hosts, root: int, core: str) -> HierarchicalTable:
     """The root sends the leader of each other host the blocks of the host in one message; the leader hands them out."""
     home = hosts.host_of(root)
     leaders = tuple(root if host == home else ranks[0] for host, ranks in enumerate(hosts.members))
-    across = (
-        Part("scatter", leaders, hosts.members, home, core),
-        Part("barrier", leaders, ((),), 0, "dissemination"),
-    )
+    across = (Part("scatter", leaders, hosts.members, home, core), Part("barrier", leaders, ((),), 0, "dissemination"))
     after = tuple(
         Part("scatter", host, tuple((rank,) for rank in host), host.index(leader))
         for host, leader in zip(hosts.members, leaders, strict=True)

@@ -18,11 +18,8 @@ from ...proofs.table_proof import Proof, prove
 from ...table import N, X
 from .whole import HierarchicalTable, Part, symmetric_table
 
-_MOST_MOVED = 100_000
-"""The table of a part is proved exactly if it moves no more chunks than this."""
-
-_SAMPLE = 64
-"""The number of chunks that are followed through the parts, where more than this go different ways."""
+_MOST_MOVED = 100_000  # the table of a part is proved exactly if it moves no more chunks than this
+_SAMPLE = 64  # the number of chunks that are followed through the parts, where more than this go different ways
 
 _Steps = list[list[tuple[Part, int]]]
 """The way of a chunk, phase by phase: the parts that have it, and in which of their blocks."""

@@ -8,6 +8,7 @@ docstring give the costs; tests compare the formulas with counts.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,8 +23,11 @@ from traceback import extract_tb
 from types import CodeType
 from typing import Any
 
+from ....base.config import Config
 from ....base.errors import ArgumentError, UnisonoError
 from ....base.units import plural
+from ....engine.compile.compile_schedule import compile_schedule
+from ....engine.compile.program import Lowering
 from ....schedule import (
     DUALS,
     HOLDERS,
@@ -39,9 +43,9 @@ from ....schedule import (
 from ....schedule.algorithms import CATALOGUE, Algorithm, evaluate, find, lines
 from ....schedule.algorithms.declare import Declaration
 from ....schedule.choose import choose, is_oversubscribed
+from ....schedule.choose.lane_limits import Lanes, Processors, choose_lanes
 
 COLLECTIVES = tuple(dict.fromkeys(entry.collective for entry in CATALOGUE.values()))
-
 
 IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce", "scan", "exscan", "barrier"})
 """The collectives whose output is their input."""
@@ -205,7 +209,10 @@ def facts(target: Target) -> Facts:
     begin = time.perf_counter()
 
     def known(schedule: Schedule, proof: Proof | None, note: str = "") -> Facts:
-        return Facts(_counted(schedule), proof, time.perf_counter() - begin, note)
+        counts = count(schedule)
+        equal = frozenset(name for name in ("sent", "received", "added") if len(set(getattr(counts, name))) == 1)
+        most = counts.most_sent, counts.most_received, counts.most_added
+        return Facts(Costs(counts.rounds, *most, counts.ports, equal), proof, time.perf_counter() - begin, note)
 
     if ranks <= MOST_EXACT:
         return known(target.schedule, prove(target.schedule))
@@ -233,19 +240,6 @@ def bound_costs(collective: str, ranks: int) -> Costs:
     return Costs(bounds.rounds, sent, received, bounds.added)
 
 
-def _counted(schedule: Schedule) -> Costs:
-    counts = count(schedule)
-    equal = frozenset(name for name in ("sent", "received", "added") if len(set(getattr(counts, name))) == 1)
-    return Costs(
-        counts.rounds,
-        counts.most_sent,
-        counts.most_received,
-        counts.most_added,
-        counts.ports,
-        equal,
-    )
-
-
 def _formulas(algorithm: Algorithm, ranks: int) -> Costs | None:
     """The costs by the formulas in the docstring; None for a user's algorithm without formulas."""
     try:
@@ -266,3 +260,23 @@ def _expected_rows(algorithm: Algorithm, ranks: int) -> float:
     except UnisonoError:
         return float(ranks) ** 2
     return many * (ranks / 512) ** log2(many / few) if few else 0.0
+
+
+def lane_rows(target: Target, nbytes: int) -> Iterator[tuple[str, str]]:
+    """The lines about lanes, label and text, for shared tensors and for private ones. There are none if a call has one
+    lane, and no setting asks for more.
+    """
+    config, ranks = Config.from_env(), target.ranks
+    if config.lanes == 1 or ranks > MOST_EXACT:
+        return
+    for label, zero_copy in (("lanes, shared", True), ("lanes, private", False)):
+        lowering = Lowering(zero_copy, target.algorithm.collective in IN_PLACE)
+        lanes = lanes_here(ranks, nbytes, config, len(compile_schedule(target.schedule, lowering)[0].movers))
+        if lanes.why and (config.lanes or lanes.number > 1):
+            yield label, lanes.why
+
+
+def lanes_here(ranks: int, nbytes: int, config: Config, movers: int | None = None) -> Lanes:
+    """The lanes of each rank if `unisono run` starts so many here. movers: those that copy or combine; None: all."""
+    here = Processors.here((), ranks, max(1, len(os.sched_getaffinity(0)) // ranks))
+    return choose_lanes(nbytes, ranks if movers is None else movers, ranks, ranks, here, config)

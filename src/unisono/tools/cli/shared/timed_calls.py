@@ -42,8 +42,7 @@ def start_gloo(folder: str, timeout_s: float = 120.0) -> None:
     init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
 
 
-_WARM_UP, _MOST = 3, 100
-"""Calls of a turn that are not timed, and the most that are timed."""
+_WARM_UP, _MOST = 3, 100  # calls of a turn that are not timed, and the most that are timed
 
 _MOST_LATE = 5
 """No turn begins later than this factor times the seconds. Calls that are not timed take extra time."""
