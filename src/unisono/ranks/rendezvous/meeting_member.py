@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +16,16 @@ from ...hosts.addresses import own_address, store_host
 from .asked_store import AskedStore, at_store
 from .identity import Identity, common_settings
 from .meetings import END
-from .rendezvous_messages import MeetingMessage, died, message_of, missing, read_identity, twice, why_ended
+from .rendezvous_messages import (
+    MeetingMessage,
+    died,
+    message_of,
+    missing,
+    read_identity,
+    twice,
+    why_ended,
+    write_identity,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
@@ -107,7 +115,7 @@ class MeetingMember:
         """Write this rank's identity. Raises ArgumentError if another process has come as this rank."""
         own = self._identities[self._rank]
         with self._at_store():
-            said = self._store.set_first(f"rank {self._rank}", json.dumps(vars(own)))
+            said = self._store.set_first(f"rank {self._rank}", write_identity(own))
         there = read_identity(self._rank, said)
         if (there.place, there.pid, there.ticks) != (own.place, own.pid, own.ticks):
             raise twice(self._where, self._rank, f"process {there.pid} on {there.where}")

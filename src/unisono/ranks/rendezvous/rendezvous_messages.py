@@ -167,6 +167,11 @@ class SentinelNotice(NamedTuple):
         raise _refusal(teller, said, "no notice of a sentinel")
 
 
+def write_identity(identity: Identity) -> str:
+    """An identity as text for the store."""
+    return json.dumps(vars(identity))
+
+
 def read_identity(rank: int, said: bytes) -> Identity:
     """The identity that a rank has written. Raises ArgumentError if these bytes are no identity."""
     told = _fields(said)
