@@ -27,8 +27,7 @@ from .streams import FarPeers
 _WHOLE_BYTES = 64 << 10
 _LOAN_S, _SLOWEST, _ASK_S = 10.0, 10e6, 0.0001
 """A cancelled request waits for a carrier that has its tensor: the least limit, the bytes per second that extend it,
-and the time between two looks.
-"""
+and the time between two looks."""
 
 
 class Mailbox:
@@ -46,8 +45,7 @@ class Mailbox:
     log: the log of this rank's messages.
     finished: the requests that are done; the caller empties this list.
     later: a receive that is posted before the mailbox is used for anything but sends; mostly, it is complete by then.
-    capacity: the bytes of each ring.
-    most_at_once: the most bytes of a message that mostly comes as a whole.
+    capacity: the bytes of each ring. most_at_once: the most bytes of a message that mostly comes as a whole.
     """
 
     def __init__(
@@ -84,6 +82,8 @@ class Mailbox:
 
     def submit(self, request: MessageRequest) -> None:
         """Start a request, and finish it at once if possible. Raises OutOfMemory before anything has moved."""
+        if request.done:  # `adopt` has started it, and another thread has moved the rest of its message
+            return
         request.entered_ns = request.entered_ns or monotonic_ns()
         if self._far_ranks:
             self.listen([request.peer] if request.peer != ANY_SOURCE else self._far_ranks)
