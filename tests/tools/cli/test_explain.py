@@ -150,7 +150,7 @@ def test_a_wrong_function_is_shown_before_it_is_refused(mine: Path) -> None:
         ("draw all_reduce.ring --output no/such/folder/x.svg", "cannot write no/such/folder/x.svg"),
         ("draw all_reduce.ring --ranks 64 --output x.svg", "draw fewer ranks"),
         ("draw all_reduce.ring --ranks 300", "300 ranks, 300 chunks, 598 rounds) are too many for a text: draw fewer"),
-        ("draw all_reduce.ring --ranks 300 --output x.txt", "unisono explain takes any number"),
+        ("draw all_reduce.ring --ranks 300 --output x.txt", "unisono explain takes more"),
         ("draw all_reduce.ring --ranks 300 --output x.svg", "too many for a legible picture: draw fewer ranks"),
         ("draw all_reduce.ring --ranks 300 --film --output x.svg", "too much for a film: draw fewer ranks"),
         ("list all", "'all' is no collective"),

@@ -19,6 +19,7 @@ MISTAKES = {
     "no process at all": (["top", "0"], "there is no process 0 on this host"),
     "fewer than no ranks": (["doctor", "--ranks", "-1"], "--ranks"),
     "too many ranks for a picture": (["draw", "all_reduce.ring", "--ranks", "100000"], "100000 ranks are too many"),
+    "too many ranks": (["explain", "all_reduce", "--ranks", "99999999"], "99,999,999 ranks are too many: give at most"),
     "a page where no file can be": (["draw", "all_reduce.ring", "-o", "/proc/no.html"], "cannot write /proc/no.html"),
     "a trace where no folder can be": (["trace", "-o", "/proc/no", "--", "true"], "cannot make the folder /proc/no"),
     "a trace where no folder is meant": (["trace", "-o", "t.json", "--", "true"], "-o names a folder"),

@@ -53,7 +53,7 @@ def draw(
         raise ArgumentError("a second algorithm, and --link without --hosts, are for pages: add -o page.html")
     places = known_hosts(hosts, ranks)
     if places[1] > _MOST_RANKS:
-        raise ArgumentError(f"{places[1]} ranks are too many to draw: unisono explain takes any number")
+        raise ArgumentError(f"{places[1]} ranks are too many to draw: unisono explain takes more")
     named = {"root": root, "nbytes": size}
     with progress("making the table"):
         tables = [_table(each, places, collective, algorithm, rails, link, **named) for each in (name, beside) if each]

@@ -97,6 +97,8 @@ def find_target(
     algorithm: the name of one, if `name` is a collective; "" for the one that a call on `nbytes` uses.
     collective: the collective of a user's function, if no decorator says it.
     """
+    if ranks > _MOST_RANKS:
+        raise ArgumentError(f"{ranks:,} ranks are too many: give at most {_MOST_RANKS:,}")
     if ".py:" in name:
         found, why = _own(name, collective), "it is your own"
     else:
@@ -172,7 +174,7 @@ def _names_line(path: Path) -> Iterator[None]:
 MOST_EXACT = 128
 """Up to this number of ranks a table is proved exactly and its rounds can be shown."""
 
-_MOST_ROWS = 500_000
+_MOST_ROWS, _MOST_RANKS = 500_000, 1 << 20
 
 
 @dataclass(frozen=True)
