@@ -185,7 +185,7 @@ class Config(Value):
                     raise ArgumentError(f"{error} ({environment_name(name)})") from None
         super().__init__(**settings)
         if self.segment_bytes < 1:
-            raise ArgumentError("segment_bytes=0 (UNISONO_SEGMENT_BYTES): give bytes, from 1 up")
+            raise ArgumentError(f"segment_bytes={self.segment_bytes} (UNISONO_SEGMENT_BYTES): give bytes, from 1 up")
         if not 0.5 <= self.host_silence_s < math.inf:
             raise ArgumentError(
                 f"host_silence_s={self.host_silence_s:g} (UNISONO_HOST_SILENCE_S): give seconds, from 0.5 up"
