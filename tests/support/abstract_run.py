@@ -51,6 +51,8 @@ class AbstractRun:
         self.posted: dict[tuple[int, int, int], deque[tuple[int, TapeRow]]] = {}
         self.sent: dict[tuple[int, int, int], deque[_Flight]] = {}
         self.flights: list[list[_Flight]] = [[] for _ in tapes]
+        self.met: dict[int, Counter[int]] = {}
+        """What a rank knows when it comes to its MEET, at which it tells this."""
         self.come: dict[tuple[int, int], _Flight] = {}
         """Rank and row of a POST -> its message."""
         self.receiving: list[dict[int, int]] = [{} for _ in tapes]
@@ -84,6 +86,8 @@ class AbstractRun:
             for each in self._do(rank):
                 self.at[each] += 1
                 self.knows[each][each] += 1
+                if (after := self._row(each)) is not None and after.kind == tape.MEET:
+                    self.met[each] = Counter(self.knows[each])
         if any(self.posted.values()) or any(self.sent.values()):
             raise Fault("messages are left")
 
@@ -134,7 +138,7 @@ class AbstractRun:
                 flight.state["left"] = True
         elif row.kind == tape.MEET:
             for peer in self.tapes[rank].plan.waits_for:
-                self.knows[rank] |= self.knows[peer]
+                self.knows[rank] |= self.met[peer]
         else:
             return self._inside(rank)
         return [rank]
