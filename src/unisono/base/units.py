@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -42,6 +43,16 @@ def parse_bytes(text: str | int) -> int:
         return text
     number, unit = _number_and_unit(text)
     return round(float(number) * (_BINARY | _DECIMAL)[unit])
+
+
+def integer(argument: str, value: Any, what: str = "an integer") -> int:
+    """An integer of Python or NumPy as an int. Raises DTypeError, which names the argument, for others, also bools."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise DTypeError(f"{argument}: expected {what}, got {type(value).__name__}")
 
 
 def hints_timeout_s(function: Function) -> Function:

@@ -11,6 +11,7 @@ import torch
 
 from ..base.errors import ArgumentError, DTypeError
 from ..base.records import digest
+from ..base.units import integer
 from ..engine.reducers import CustomOp
 from ..engine.tensors import check_is_tensor, dtype_name, overlaps_itself, share_memory
 from ..ranks.group.group import Group
@@ -162,11 +163,10 @@ def given_list(tensors: Any) -> Any:
 
 
 def check_root(argument: str, root: Any, group: Group) -> int:
-    if isinstance(root, bool) or not isinstance(root, int):
-        raise DTypeError(f"{argument}: expected a rank, got {type(root).__name__}")
-    if not 0 <= root < group.size:
-        raise ArgumentError(f"{argument}={root}: the ranks of this group are 0 to {group.size - 1}")
-    return root
+    rank = integer(argument, root, "a rank")
+    if not 0 <= rank < group.size:
+        raise ArgumentError(f"{argument}={rank}: the ranks of this group are 0 to {group.size - 1}")
+    return rank
 
 
 def check_rooted(

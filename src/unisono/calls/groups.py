@@ -21,7 +21,7 @@ import torch
 
 from ..base.errors import ArgumentError, DTypeError, MismatchError, OutOfMemory
 from ..base.records import CallRecord, digest
-from ..base.units import hints_timeout_s, ranks_text, seconds
+from ..base.units import hints_timeout_s, integer, ranks_text, seconds
 from ..engine.memory.sub_arena import SubArena
 from ..engine.process.nested import caller
 from ..ranks.failures.attend import odd_ones
@@ -61,7 +61,7 @@ def new_group(
     chosen: list[int] = []
     refused: ArgumentError | DTypeError | None = None
     try:
-        timeout_s = _check_timeout(timeout_s)
+        timeout_s = _check_timeout_and_name(timeout_s, name)
         chosen = list(range(parent.size)) if ranks is None else _check_ranks(ranks, parent)
     except (ArgumentError, DTypeError) as error:
         refused = error
@@ -88,7 +88,7 @@ def split(
     parent = _usable(group)
     refused: ArgumentError | DTypeError | None = None
     try:
-        timeout_s = _check_timeout(timeout_s)
+        timeout_s = _check_timeout_and_name(timeout_s, name)
         mine = max(_NO_COLOR, _NO_COLOR if color is None else _check_word("color", color)), _check_word("key", key)
     except (ArgumentError, DTypeError) as error:
         mine, refused = (_NO_COLOR, 0), error
@@ -138,17 +138,17 @@ def _usable(group: Group | None) -> Group:
     return parent
 
 
-def _check_timeout(timeout_s: float | timedelta | None) -> float | None:
+def _check_timeout_and_name(timeout_s: float | timedelta | None, name: str | None) -> float | None:
+    if name is not None and not isinstance(name, str):
+        raise DTypeError(f"name: expected a str, got {type(name).__name__}")
     return None if timeout_s is None else seconds(timeout_s, positive=True)
 
 
 def _check_ranks(ranks: Iterable[int], parent: Group) -> list[int]:
     if not isinstance(ranks, Iterable):
         raise DTypeError(f"ranks: expected a list of ranks, got {type(ranks).__name__}")
-    chosen = list(ranks)
+    chosen = [integer("ranks", rank) for rank in ranks]
     for rank in chosen:
-        if isinstance(rank, bool) or not isinstance(rank, int):
-            raise DTypeError(f"ranks: expected integers, got {type(rank).__name__}")
         if not 0 <= rank < parent.size:
             raise ArgumentError(f"ranks: there is no rank {rank} among the {parent.size} of group {parent.name!r}")
     if not chosen or len(set(chosen)) < len(chosen):
@@ -157,8 +157,7 @@ def _check_ranks(ranks: Iterable[int], parent: Group) -> list[int]:
 
 
 def _check_word(argument: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise DTypeError(f"{argument}: expected an integer, got {type(value).__name__}")
+    value = integer(argument, value)
     if not -(1 << 63) <= value < 1 << 63:
         raise ArgumentError(f"{argument}={value} does not fit into 64 bits")
     return value

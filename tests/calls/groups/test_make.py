@@ -159,6 +159,8 @@ def test_wrong_arguments() -> None:
     for timeout_s in (0, -1.0):
         with pytest.raises(ArgumentError, match="timeout_s"):
             new_group(timeout_s=timeout_s)
+    with pytest.raises(DTypeError, match="name: expected a str, got int"):
+        split(0, name=5)
     tensor = torch.ones(3)
     unisono.all_reduce(tensor)
     assert tensor.tolist() == [3.0] * 3

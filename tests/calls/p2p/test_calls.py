@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +29,22 @@ def test_a_ring_of_blocking_calls() -> None:
         p2p.send(values(count, me + k), right, tag=k)
         assert p2p.recv(tensor, left, tag=k) == left
         assert torch.equal(tensor, values(count, left + k))
+
+
+@pytest.mark.ranks(2, 3)
+def test_numbers_of_numpy() -> None:
+    """Ranks, tags and colors may be integers of NumPy; what comes back is an int."""
+    me, size = np.int64(unisono.get_rank()), np.int32(unisono.get_world_size())
+    group = unisono.new_group(np.arange(size))
+    tensor = torch.tensor([int(me)])
+    p2p.isend(tensor, (me + 1) % size, group, tag=np.uint8(7)).wait()
+    source = p2p.recv(tensor, (me - 1) % size, group, tag=np.int64(7))
+    assert (type(source), source) == (int, (me - 1) % size)
+    assert tensor.item() == source
+    p2p.isend(tensor, me, tag=np.int64(1)).wait()
+    assert p2p.irecv(None, me, tag=1).result().item() == source
+    unisono.broadcast(tensor, size - 1, unisono.split(np.int64(0), -me))
+    assert tensor.item() == size - 1
 
 
 @pytest.mark.ranks(2)

@@ -291,6 +291,8 @@ def test_where_no_rank_can_lend_the_memory_all_say_so() -> None:
 def test_ranks_that_there_are_not() -> None:
     with unisono.World(1) as world, pytest.raises(RankFailed, match="there is no rank 7"):
         world.run(lambda: unisono.init().shrink(without=[7]))
+    with unisono.World(1) as world, pytest.raises(RankFailed, match="without: expected a list of ranks, got int"):
+        world.run(lambda: unisono.init().shrink(without=3))
 
 
 SCRIPT = """

@@ -192,6 +192,8 @@ def test_wrong_calls_are_refused_before_anything_starts():
         run(3, 1)
     with pytest.raises(ArgumentError, match=r"args: expected a tuple of arguments, such as args=\(10,\), got int"):
         run(where, 1, args=10)
+    with pytest.raises(ArgumentError, match="kwargs: expected a dict of arguments by name, got int"):
+        run(where, 1, kwargs=3)
     with pytest.raises(ArgumentError, match="cannot be sent"):
         run(where, 1, args=(sys._getframe(),))
     w = world(2)

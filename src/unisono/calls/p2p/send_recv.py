@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 
 from ...base.errors import ArgumentError, DTypeError, UnisonoError
-from ...base.units import hints_timeout_s, seconds
+from ...base.units import hints_timeout_s, integer, seconds
 from ...engine.mailbox import ANY_SOURCE, Receive, Send
 from ...engine.process.nested import caller
 from ...engine.tensors import make_plain
@@ -21,32 +21,28 @@ from .at_once import comes_whole, received_soon, sent_at_once, usual
 from .progress_engine import FinishedTransfer, Transfer, progress_engine
 
 
-def check_send(tensor: Any, dst: Any, group: Group, tag: Any) -> None:
-    """Raise ArgumentError or DTypeError unless this tensor can be sent to rank `dst`."""
+def check_send(tensor: Any, dst: Any, group: Group, tag: Any) -> tuple[int, int]:
+    """The rank and the tag. Raises ArgumentError or DTypeError unless this tensor can be sent to rank `dst`."""
     _check_message(tensor, written=False)
-    check_root("dst", dst, group)
-    _check_tag(tag)
+    return check_root("dst", dst, group), _check_tag(tag)
 
 
-def check_receive(tensor: Any, src: Any, group: Group, tag: Any) -> None:
-    """Raise ArgumentError or DTypeError unless this tensor can receive from rank `src`; None: from any rank."""
+def check_receive(tensor: Any, src: Any, group: Group, tag: Any) -> tuple[int, int]:
+    """The rank and the tag. Raises ArgumentError or DTypeError unless this tensor can receive from `src`; None: any."""
     if tensor is not None:
         _check_message(tensor, written=True)
-    if src is not None:
-        check_root("src", src, group)
-    _check_tag(tag)
+    return ANY_SOURCE if src is None else check_root("src", src, group), _check_tag(tag)
 
 
 def send_request(tensor: torch.Tensor, dst: int, group: Group, tag: int) -> Send:
     """A request, with a copy of the tensor if its elements do not lie in order. Raises as `check_send` does."""
-    check_send(tensor, dst, group, tag)
+    dst, tag = check_send(tensor, dst, group, tag)
     return Send(make_plain(tensor), dst, tag)
 
 
 def receive_request(tensor: torch.Tensor | None, src: int | None, group: Group, tag: int) -> Receive:
     """A request. Raises as `check_receive` does."""
-    check_receive(tensor, src, group, tag)
-    return Receive(tensor, ANY_SOURCE if src is None else src, tag)
+    return Receive(tensor, *check_receive(tensor, src, group, tag))
 
 
 def _check_message(tensor: Any, *, written: bool) -> None:
@@ -55,11 +51,11 @@ def _check_message(tensor: Any, *, written: bool) -> None:
         raise DTypeError("tensor: quantized tensors cannot be sent; pass .int_repr()")
 
 
-def _check_tag(tag: Any) -> None:
-    if isinstance(tag, bool) or not isinstance(tag, int):
-        raise DTypeError(f"tag: expected an integer, got {type(tag).__name__}")
-    if not 0 <= tag < 1 << 63:
-        raise ArgumentError(f"tag={tag}: a tag is 0 or more, and less than 2**63")
+def _check_tag(tag: Any) -> int:
+    number = integer("tag", tag)
+    if not 0 <= number < 1 << 63:
+        raise ArgumentError(f"tag={number}: a tag is 0 or more, and less than 2**63")
+    return number
 
 
 def send_text(tensor: torch.Tensor, dst: int, tag: int) -> str:
@@ -199,8 +195,9 @@ def irecv(
     found = usual(tensor, src, group, tag)
     group = group_or_default(group)
     if found is None:
-        check_receive(tensor, src, group, tag)
-    request = Receive(tensor, ANY_SOURCE if src is None else src, tag)
+        request = receive_request(tensor, src, group, tag)
+    else:
+        request = Receive(tensor, src, tag)  # type: ignore[arg-type]  # the source of a usual message is a rank
     request.entered_ns = time.monotonic_ns()
     later = request if found is not None and comes_whole(*found[1:]) else None
     return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", timeout_s, later=later)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from ...base.errors import ArgumentError, LeftOut, OutOfMemory, PeerError, PeerFailed, WaitTimeout
 from ...base.python import nap
 from ...base.records import GivenUp, Proposal, digest
-from ...base.units import ranks_text, seconds
+from ...base.units import integer, ranks_text, seconds
 from ...engine.memory.board import Topic
 from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
@@ -258,7 +258,9 @@ def agree_on_failed(group: Group, timeout_s: float) -> frozenset[int]:
 
 def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Group:
     """See `Group.shrink`."""
-    leave_out = frozenset(without)
+    if not isinstance(without, Iterable):
+        raise ArgumentError(f"without: expected a list of ranks, got {type(without).__name__}")
+    leave_out = frozenset(integer("without", rank) for rank in without)
     if strangers := leave_out - set(range(group.size)):
         raise ArgumentError(f"without: there is no rank {min(strangers)} among the {group.size} of {group.name!r}")
     check_cut_off(group)

@@ -62,6 +62,8 @@ def run(
     """
     if not isinstance(args, Sequence) or isinstance(args, str):
         raise ArgumentError(f"args: expected a tuple of arguments, such as args=(10,), got {type(args).__name__}")
+    if not isinstance(kwargs, (Mapping, type(None))):
+        raise ArgumentError(f"kwargs: expected a dict of arguments by name, got {type(kwargs).__name__}")
     options: dict[str, Any] = {"prefix": prefix, "return_exceptions": return_exceptions, "restarts": restarts}
     with World(ranks, timeout_s=timeout_s, hosts=hosts, **options) as alone:
         return alone.run(fn, *args, **dict(kwargs or {}))
