@@ -139,6 +139,35 @@ def test_programs_that_say_gloo(installed: Path, tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == expected, done.stderr
 
 
+STARTED_AGAIN = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+
+start = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if start and os.environ["RANK"] == "0":
+    time.sleep(1.0)  # the other rank finds only what the first start has left at the store
+dist.init_process_group("cpu:gloo")
+tensor = torch.tensor([dist.get_rank() + 1])
+dist.all_reduce(tensor)
+dist.all_reduce(tensor, group=dist.new_group([0, 1]))
+if start == 0 and dist.get_rank() == 1:
+    sys.exit(3)
+dist.barrier()
+os.write(1, f"start {start}: {tensor.item()}\\n".encode())
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_that_torchrun_starts_again(installed: Path, tmp_path: Path) -> None:
+    """The agent keeps its store: what ranks of the first start have left there is not taken for the second start's."""
+    program = tmp_path / "program.py"
+    program.write_text(STARTED_AGAIN)
+    torchrun = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"
+    done = run(installed, *torchrun, program, UNISONO_AS="gloo")
+    assert done.stdout.splitlines() == ["start 1: 6"] * 2, done.stderr
+
+
 def test_twice_is_once() -> None:
     register()
     before = dict(dist.Backend._plugins)

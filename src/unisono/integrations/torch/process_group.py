@@ -9,6 +9,7 @@ the group instead (`find_our_groups`). Tensors of other devices, and other group
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from types import FrameType, WrapperDescriptorType
@@ -23,6 +24,7 @@ from torch.distributed import PrefixStore, ProcessGroup  # type: ignore[attr-def
 from ...base.config import Config
 from ...base.errors import ArgumentError
 from ...base.release import NAME
+from ...ranks.rendezvous.launchers import start_of_job
 from ...ranks.rendezvous.meetings import may_come
 from .group_methods import Calls
 from .join_group import go_on, join, leave
@@ -228,6 +230,8 @@ def create(
     apart, why_absent: see `join`.
     """
     patch_torch()
+    if not apart and (start := start_of_job(os.environ)):
+        options.store = PrefixStore(start, options.store)
     config = pg_options if isinstance(pg_options, Config) else None
     where = options.store, options.group_rank, options.group_size, options.group_id, options.timeout.total_seconds()
     try:

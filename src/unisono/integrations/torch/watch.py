@@ -24,6 +24,7 @@ from ...ranks.group.group import Group
 from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.group.world_group import leave_at_exit
 from ...ranks.rendezvous.asked_store import AskedStore
+from ...ranks.rendezvous.launchers import start_of_job
 from .flight_recorder import NCCL
 from .group_methods import Calls
 from .join_group import join, leave
@@ -81,7 +82,7 @@ def _making(original: Any) -> Any:
     def new_process_group_helper(
         size: int, rank: int, members: Any, backend: Any, store: Any, *args: Any, **options: Any
     ) -> Any:
-        mine = None if members or size == 1 else PrefixStore("unisono watches", store)
+        mine = None if members or size == 1 else PrefixStore(f"unisono watches {start_of_job(os.environ)}", store)
         try:
             if mine is not None:
                 mine.set(f"{rank}", "")

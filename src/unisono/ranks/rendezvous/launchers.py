@@ -119,13 +119,25 @@ def find_job(environ: Mapping[str, str]) -> Job | None:
     return next((job for job in agreed if not job.refusal), jobs[0] if jobs else None)
 
 
+def start_of_job(environ: Mapping[str, str]) -> str:
+    """Which start of its ranks this is, if they meet at the store of torchrun's agent; else "".
+
+    The agent keeps this store when it starts the ranks again, so keys of an earlier start are still there.
+    """
+    return _torchrun_start(environ) if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else ""
+
+
+def _torchrun_start(environ: Mapping[str, str]) -> str:
+    return f"{environ.get('TORCHELASTIC_RUN_ID', 'none')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
 def job_at_store(environ: Mapping[str, str], size: int) -> str:
     """The name of a job of `size` ranks at a store where other jobs might meet, too; "" if there is none.
 
     A launcher that has started another number of processes has not started this job, or only a part of it.
     """
     if "TORCHELASTIC_RUN_ID" in environ:
-        return f"torchrun {environ['TORCHELASTIC_RUN_ID']}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        return f"torchrun {_torchrun_start(environ)}"
     with suppress(ArgumentError):  # `detect` raises it for the rank
         job = find_job(environ)
         return job.everywhere if job is not None and job.size == size else ""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...base.errors import ArgumentError
-from .launchers import Job, find_job, integer, job_at_store
+from .launchers import Job, find_job, integer, job_at_store, start_of_job
 
 _AT = ("MASTER_ADDR", "MASTER_PORT")
 
@@ -105,7 +105,5 @@ def _by_store(launch: Launch, environ: Mapping[str, str]) -> Launch:
     if not 0 <= port < 1 << 16:
         raise ArgumentError(f"MASTER_PORT={port}: the port where the ranks meet is at most {(1 << 16) - 1}")
     launch = launch._replace(address=environ["MASTER_ADDR"], port=port, name=job_at_store(environ, launch.size))
-    if environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return launch
-    run, start = environ.get("TORCHELASTIC_RUN_ID", "none"), environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return launch._replace(store_runs=True, prefix=f"unisono/{run}/{start}")
+    start = start_of_job(environ)
+    return launch._replace(store_runs=True, prefix=f"unisono/{start}") if start else launch
