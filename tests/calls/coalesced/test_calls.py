@@ -6,6 +6,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -231,13 +232,30 @@ def test_a_tensor_that_changes_its_looks_is_seen() -> None:
         storage[:6].view(torch.int32)[:4],
         torch.arange(6.0),
     ]
+    methods: list[Callable[[], object]] = [
+        *(partial(setattr, tensor, "data", one.clone() if one.is_contiguous() else one) for one in changes),
+        lambda: tensor.resize_(3),
+        lambda: tensor.set_(storage[4:9]),
+        lambda: tensor.resize_(2, 2).t_(),
+        tensor.requires_grad_,
+    ]
     all_reduce_coalesced([tensor, other])
-    for change in changes:
-        tensor.data = change.clone() if change.is_contiguous() else change
-        expected = tensor.clone()
+    for change in methods:
+        change()
+        expected = tensor.detach().clone()
         unisono.all_reduce(expected)
         all_reduce_coalesced([tensor, other])
         assert torch.equal(tensor, expected)
+
+
+@pytest.mark.ranks(2)
+def test_a_new_tensor_in_the_place_of_a_dropped_one_is_seen() -> None:
+    other = torch.ones(5)
+    for count in (6, 6, 3, 6):
+        tensors = [torch.full((count,), unisono.get_rank() + 1.0), other]
+        all_reduce_coalesced(tensors, "max")
+        assert tensors[0].tolist() == count * [2.0]
+        del tensors
 
 
 @pytest.mark.ranks(2)

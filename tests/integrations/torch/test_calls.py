@@ -156,6 +156,7 @@ def test_one_tensor_twice_in_all_reduce_coalesced(ranks: TorchRanks, size: int, 
     def work() -> list[Any]:
         found = []
         for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+            dist.all_reduce_coalesced([mine(), mine(3), mine()], op)  # such a list without one twice is known
             tensor, other = mine(), mine(3)
             given = [tensor, other, tensor] if dist.get_rank() else [tensor, other, mine()]  # each rank for itself
             made = dist.all_reduce_coalesced(given, op, async_op=async_op)

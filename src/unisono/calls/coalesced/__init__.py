@@ -3,11 +3,13 @@
 from .coalesced_calls import (
     all_gather_coalesced,
     all_reduce_coalesced,
+    all_reduce_known,
     broadcast_coalesced,
     flatten_,
     reduce_scatter_coalesced,
 )
 
 __all__ = [
-    "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "flatten_", "reduce_scatter_coalesced",
+    "all_gather_coalesced", "all_reduce_coalesced", "all_reduce_known", "broadcast_coalesced", "flatten_",
+    "reduce_scatter_coalesced",
 ]  # fmt: skip

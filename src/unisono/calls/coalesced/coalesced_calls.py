@@ -21,7 +21,7 @@ from ..arguments import check_tensor
 from ..dispatch import checking
 from ..ops import OpLike, ReduceOp
 from ..work import Work
-from .make_coalesced import PART, WHOLE, ListCall, make
+from .make_coalesced import PART, WHOLE, ListCall, make, make_known
 
 
 @hints_timeout_s
@@ -40,8 +40,18 @@ def all_reduce_coalesced(
     numbers of elements in the same order. Makes one all_reduce per dtype and MiB.
     """
     parts = _listed(group, "all_reduce", "tensors", tensors)
-    call = ListCall("all_reduce", ("tensors",), parts, gives=PART, gets=PART, op=op)
-    return make(call, group, async_op, algorithm, timeout_s)
+    return make(_reducing(parts, op), group, async_op, algorithm, timeout_s)
+
+
+def all_reduce_known(
+    tensors: Sequence[torch.Tensor], op: OpLike, group: Group, async_op: bool, *, timeout_s: float | None
+) -> Any:
+    """`all_reduce_coalesced`, if such a call has been planned before; else UNKNOWN."""
+    return make_known(_reducing(tensors, op), group, async_op, None, timeout_s)
+
+
+def _reducing(tensors: Sequence[torch.Tensor], op: OpLike) -> ListCall:
+    return ListCall("all_reduce", ("tensors",), tensors, gives=PART, gets=PART, op=op)
 
 
 @hints_timeout_s

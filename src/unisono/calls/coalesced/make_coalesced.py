@@ -30,8 +30,9 @@ from ...engine.tensors import (
     use_count,
 )
 from ...ranks.group.group import Group
+from ...ranks.group.initialize import group_or_default
 from ..arguments import check_op, check_root, check_tensor, check_whole, count_name
-from ..dispatch import Action, Call, Request, plan_step
+from ..dispatch import UNKNOWN, Action, Call, CallKey, Request, plan_step
 from ..dispatch.plan_cache import fits
 from ..ops import PremulSum, resolve
 from ..work import Work
@@ -113,21 +114,21 @@ class _Memory:
         return self.pieces[what, room][:nbytes].view(dtype)
 
 
-def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any]) -> ListLayout | None:
+def known_layout(group: Group, call: ListCall, tensors: Sequence[Any]) -> ListLayout | None:
     """The layout of an earlier list of this kind with the same dtypes, shapes and strides; None if there is none."""
     memory: _Memory | None = group.kept.get(_Memory)
     if memory is None:
         return None
-    layouts = memory.layouts.get((*kind, len(tensors)))
+    layouts = memory.layouts.get((*call.kind, len(tensors)))
     if layouts is None or not have_strides(tensors):
         return None
     return next((layout for layout in layouts if layout.fits(*tensors)), None)
 
 
-def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.Tensor], count: int) -> ListLayout:
-    """The layout of checked tensors: `count` parts, then their wholes, if the call has wholes."""
+def make_layout(group: Group, call: ListCall, tensors: Sequence[torch.Tensor]) -> ListLayout:
+    """The layout of the call's checked tensors."""
     memory = group.kept.setdefault(_Memory, _Memory())
-    parts = tensors[:count]
+    parts, count = call.parts, len(call.parts)
     names = [count_name(tensor) for tensor in parts]
     words = f"{count} tensors: {' '.join(names[:_NAMED])}"
     if count > _NAMED:
@@ -148,7 +149,7 @@ def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.
     )
     if len(memory.layouts) >= _MOST_KINDS:
         memory.layouts.clear()
-    layouts = memory.layouts.setdefault((*kind, len(tensors)), [])
+    layouts = memory.layouts.setdefault((*call.kind, len(tensors)), [])
     layouts.insert(0, layout)
     del layouts[_MOST_LAYOUTS:]
     return layout
@@ -191,6 +192,15 @@ class ListCall:
     op: Any = None
     src: int = 0
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Lists of one kind may have one layout."""
+        return self.collective, self.gets, len(self.parts)
+
+    def key(self, algorithm: Any) -> CallKey:
+        """The call as `Call` names it."""
+        return f"{self.collective}_coalesced", self.op, self.src, algorithm
+
     def argument(self, k: int) -> str:
         """The name of tensor k, counted over parts and then wholes, such as `inputs[2]`."""
         whole, place = divmod(k, len(self.parts))
@@ -209,34 +219,55 @@ class ListCall:
 def make(
     call: ListCall, group: Group | None, async_op: bool, algorithm: Any, timeout_s: float | None
 ) -> Work[Sequence[torch.Tensor]] | None:
-    """Check the call and make it. A list with a known layout is not checked or planned again."""
-    what = f"{call.collective}_coalesced", call.op, call.src, algorithm
+    """Check the call and make it."""
+    if (known := make_known(call, group, async_op, algorithm, timeout_s)) is not UNKNOWN:
+        return known  # type: ignore[no-any-return]
+    what = call.key(algorithm)
     with Call(what, group, async_op, timeout_s) as made:
-        group, tensors = made.group, [*call.parts, *call.wholes]
+        tensors = [*call.parts, *call.wholes]
         timeout_s = None if timeout_s is None else seconds(timeout_s)
-        kind = (call.collective, call.gets, len(call.parts))
-        layout = known_layout(group, kind, tensors)
-        addresses = None if layout is None else tuple(map(_data_ptr, tensors))
-        if layout is None or addresses is None or addresses != layout.apart:
-            if layout is None or addresses is None or 0 in addresses:
-                _check(group, call, tensors)
-                layout = make_layout(group, kind, tensors, len(call.parts))
-                addresses = tuple(map(_data_ptr, tensors))
-            if both := _overlap(group, call, layout, np.array(addresses, np.int64)):
-                first, second = map(call.argument, both)
-                raise ArgumentError(f"{first} and {second} share memory: each needs its own")
-            layout.apart, layout.table = addresses, array("q", addresses)
-        table = layout.table
-        op = None if call.op is None else resolve(call.op)
-        factor = op.factor if isinstance(op, PremulSum) else None
-        steps = layout.steps.get((what, timeout_s))
-        if steps is None:
-            requests = [_request(group, call, layout, one) for one in layout.passes]
-            steps = requests[0], [plan_step(made.how, request) for request in requests]
-            layout.keep((what, timeout_s), steps)
-        made.request, actions = steps
+        _check(made.group, call, tensors)
+        layout = known_layout(made.group, call, tensors) or make_layout(made.group, call, tensors)
+        if both := _place(made.group, call, layout, tuple(map(_data_ptr, tensors))):
+            first, second = map(call.argument, both)
+            raise ArgumentError(f"{first} and {second} share memory: each needs its own")
+        requests = [_request(made.group, call, layout, one) for one in layout.passes]
+        steps = requests[0], [plan_step(made.how, request) for request in requests]
+        layout.keep((what, timeout_s), steps)
+        made.request, made.action = steps[0], _action(call, layout, tensors, steps[1])
+    work: Work[Sequence[torch.Tensor]] | None = made.run()
+    return work
 
-    written = tensors[call.written().start : call.written().stop]
+
+def make_known(call: ListCall, group: Group | None, async_op: bool, algorithm: Any, timeout_s: float | None) -> Any:
+    """Make the call, if one like it has been planned before, or return UNKNOWN: it must be checked and planned."""
+    group = group_or_default(group)
+    group.check_usable()
+    tensors = [*call.parts, *call.wholes]
+    layout = known_layout(group, call, tensors)
+    if layout is None or not (timeout_s is None or timeout_s.__class__ in (float, int)):
+        return UNKNOWN
+    what = call.key(algorithm)
+    try:
+        steps, addresses = layout.steps[what, timeout_s], tuple(map(_data_ptr, tensors))
+    except (KeyError, RuntimeError, TypeError):
+        return UNKNOWN
+    if addresses != layout.apart and (0 in addresses or _place(group, call, layout, addresses)):
+        return UNKNOWN
+    action = _action(call, layout, tensors, steps[1])
+    if not async_op and (group.worker is None or not group.worker.busy):
+        action(None)
+        return None
+    with Call(what, group, async_op, timeout_s) as made:
+        made.request, made.action = steps[0], action
+    return made.run()
+
+
+def _action(call: ListCall, layout: ListLayout, tensors: Sequence[torch.Tensor], actions: list[Action]) -> Action:
+    """Makes the call, once. Reads the grad mode: see `needed_by_autograd`."""
+    written, table = tensors[call.written().start : call.written().stop], layout.table
+    op = None if call.op is None else resolve(call.op)
+    factor = op.factor if isinstance(op, PremulSum) else None
     held = layout.tracked or max(map(use_count, written), default=0) > 1
     marked = needed_by_autograd(written) if held else []
 
@@ -245,9 +276,15 @@ def make(
         mark_written(marked)
         return written
 
-    made.action = action
-    work: Work[Sequence[torch.Tensor]] | None = made.run()
-    return work
+    return action
+
+
+def _place(group: Group, call: ListCall, layout: ListLayout, addresses: tuple[int, ...]) -> tuple[int, int] | None:
+    """Give the layout the tensors' addresses. Two tensors that share memory and must not; None if there are none."""
+    both = _overlap(group, call, layout, np.array(addresses, np.int64))
+    if both is None:
+        layout.apart, layout.table = addresses, array("q", addresses)
+    return both
 
 
 def _check(group: Group, call: ListCall, tensors: Sequence[torch.Tensor]) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:  # only a group under Gloo's name needs it
     other_ways = LateModule(".other_ways", __package__)
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def real(tensor: Any) -> Any:
@@ -54,7 +54,7 @@ def real(tensor: Any) -> Any:
 
 def reals(tensors: Any) -> list[Any]:
     """`real` of each tensor."""
-    return [real(tensor) for tensor in tensors]
+    return list(tensors) if _PLAIN.issuperset(map(type, tensors)) else [real(tensor) for tensor in tensors]
 
 
 def one(items: Sequence[Any]) -> Any:

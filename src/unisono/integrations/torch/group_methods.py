@@ -18,7 +18,7 @@ from ...base.python import LateModule
 from ...base.release import NAME
 from ...calls.arguments import check_tensor, check_whole
 from ...calls.collectives.all_reduce import all_reduce
-from ...calls.dispatch import Call, checking
+from ...calls.dispatch import UNKNOWN, Call, checking
 from ...calls.work import FinishedWork, Work
 from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
@@ -88,12 +88,13 @@ class Calls:
         """all_reduce of each tensor. A tensor that is in the list twice is reduced once, as over Gloo."""
         if not tensors:
             raise ArgumentError("requires non-empty tensor list")
-        dense = [tensor for tensor in tensors if tensor.layout is torch.strided]
-        if len({tensor.data_ptr() for tensor in dense}) < len(dense):
-            return self._allreduce_copies(reals(tensors), opts)
-        work = coalesced.all_reduce_coalesced(
-            reals(tensors), _op(opts), self.group, opts.asyncOp, timeout_s=_limit(opts)
-        )
+        given, limits = reals(tensors), (_op(opts), self.group, opts.asyncOp)
+        work = coalesced.all_reduce_known(given, *limits, timeout_s=_limit(opts))
+        if work is UNKNOWN:
+            dense = [tensor for tensor in tensors if tensor.layout is torch.strided]
+            if len({tensor.data_ptr() for tensor in dense}) < len(dense):
+                return self._allreduce_copies(given, opts)
+            work = coalesced.all_reduce_coalesced(given, *limits, timeout_s=_limit(opts))
         return self._work(work, tensors)
 
     def _allreduce_copies(self, tensors: list[torch.Tensor], opts: Any) -> c10d.Work:
