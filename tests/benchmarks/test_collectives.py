@@ -1,7 +1,5 @@
 """The benchmarks of collectives and of faults: figures, goals, checks, trials, reports. No test looks at a time."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable

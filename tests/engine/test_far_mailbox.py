@@ -1,7 +1,5 @@
 """Mailboxes on several hosts: what is special about messages that a carrier moves, by hand and by chance."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 

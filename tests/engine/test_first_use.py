@@ -1,7 +1,5 @@
 """Threads that need a kernel for the first time at the same time, in processes that have none in memory yet."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

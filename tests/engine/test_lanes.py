@@ -1,7 +1,5 @@
 """Lanes: several threads of a rank share a long move."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """The rings of a rank's last calls, and of the rows of its programs."""
 
-from __future__ import annotations
-
 import ast
 import platform
 import struct

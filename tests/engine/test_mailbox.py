@@ -1,7 +1,5 @@
 """Mailboxes move messages of any kind, in order, whatever the interleaving of their steps."""
 
-from __future__ import annotations
-
 import ctypes
 import random
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The shared memory of a group: what is allocated comes back, what is too much is refused, nothing is left behind."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """A process asks another one for its Python stacks: whatever that one does, and never where a signal would end it."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -3,8 +3,6 @@
 No message is lost, none comes twice, and nothing stays for ever.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 

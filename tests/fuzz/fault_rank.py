@@ -1,7 +1,5 @@
 """One rank of a scene: it makes the calls, suffers its faults, recovers from those of others, and tells what it saw."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Jobs seen from outside: who computes, who is in which call, and whom all others hang on."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

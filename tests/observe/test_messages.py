@@ -4,8 +4,6 @@ Errors of calls that do not end come with the last calls of all ranks, aligned b
 However the ranks of a traced job end, its trace and their last calls can be had afterwards.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Traces with rounds: what ranks do inside calls, as nested slices and as a report."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Who waits for whom, and whose line it is: pure functions of what ranks have written."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -3,8 +3,6 @@
 A fault says what is wrong first, then which `yield` is to blame; the same is there as data.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -9,8 +9,6 @@ by messages, programs and meetings. From these two follows, for every timing:
 - in the end each rank's output holds what the collective promises.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Sequence
 from random import Random

@@ -1,7 +1,5 @@
 """Hosts in network namespaces that tests cut off, start programs on, and count the bytes of."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Pages of Markdown as their blocks of code, and blocks run as a reader would run them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

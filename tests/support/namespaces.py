@@ -1,7 +1,5 @@
 """Hosts in network namespaces of this machine, joined by a switch: real networks without real machines. Needs root."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

@@ -11,8 +11,6 @@ completely or not at all.
 timeout_s: how long a rank waits for the others in each step; None: the group's default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What this machine has, by files of Linux: processors and control groups."""
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Callable, Mapping

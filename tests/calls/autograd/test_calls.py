@@ -3,8 +3,6 @@
 Gradients against differences: every element of every rank is moved a little, and the sum of all losses looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Lists of tensors in one call: the same bits as a call for each, whatever the tensors look like."""
 
-from __future__ import annotations
-
 import gc
 import time
 import weakref

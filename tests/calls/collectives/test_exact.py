@@ -3,8 +3,6 @@
 All ranks get the same bits, whatever the size of a message, the place in it, or its memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product

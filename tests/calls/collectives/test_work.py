@@ -1,7 +1,5 @@
 """Asynchronous calls: what a Work tells, and that nothing waits for one that is forgotten."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Calls of sub-groups: right results with many groups at work at once, in any memory, from any thread."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from functools import partial

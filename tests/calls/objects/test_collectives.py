@@ -3,8 +3,6 @@
 Trouble with an object on one rank: an error that names it, on every rank that it concerns, and the group goes on.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Callable

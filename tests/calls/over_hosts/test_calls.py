@@ -3,8 +3,6 @@
 A call that has been made before passes these files on its way, and none of planning.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

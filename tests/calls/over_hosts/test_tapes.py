@@ -4,8 +4,6 @@ Each part is proved alone, by `prove_messages` or `prove_programs`. Here the who
 hosts, copies and meetings, in pieces of the vector.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from random import Random
 

@@ -1,7 +1,5 @@
 """Long vectors over hosts: read and written in place, in several pieces. Parts inside a host may differ and wait."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

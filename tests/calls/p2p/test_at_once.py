@@ -1,7 +1,5 @@
 """The short way of messages: when calls take it, and that it is no different from the long one."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

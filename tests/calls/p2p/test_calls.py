@@ -1,7 +1,5 @@
 """Point-to-point calls between live ranks: what is sent is what is received, in order, whatever the size and layout."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable

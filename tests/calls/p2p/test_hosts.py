@@ -1,7 +1,5 @@
 """Messages between ranks of several hosts: what is different from one, and all of it at once."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

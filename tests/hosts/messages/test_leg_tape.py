@@ -1,7 +1,5 @@
 """Compiled code runs a rank's part in a table, together with the carrier's engine."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from contextlib import suppress

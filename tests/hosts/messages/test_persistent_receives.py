@@ -1,7 +1,5 @@
 """Where short messages arrive: in receives that stand, posted before the calls that need them."""
 
-from __future__ import annotations
-
 import threading
 import time
 from random import Random

@@ -3,8 +3,6 @@
 And who is no rank, and what is no datagram of a sentinel, at its sockets.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import secrets

@@ -1,7 +1,5 @@
 """Datagrams of sentinels: what is sent comes out; what others forge, cut, repeat or redirect does not."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import random

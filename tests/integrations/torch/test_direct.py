@@ -1,7 +1,5 @@
 """Calls on a group itself, in all forms of torch's groups, and on views: what they do over Gloo, they do over ours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

@@ -5,8 +5,6 @@ What torch does not let a backend written in Python do, as docs/torch.md says: a
 Sub-groups are in shared memory: many threads make them at once, and more than a table holds.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import random

@@ -1,7 +1,5 @@
 """What holds on one host holds over two: tests of other files, on ranks that meet as if on two machines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

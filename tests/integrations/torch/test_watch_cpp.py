@@ -1,7 +1,5 @@
 """`unisono.watch()` and calls of C++ code and of NCCL: how they are seen, and what is told when the program ends."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

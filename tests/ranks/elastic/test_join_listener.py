@@ -1,7 +1,5 @@
 """The join listener of a job: the kernel says which process connects, and what it sends is not believed."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

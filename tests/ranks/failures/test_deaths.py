@@ -3,8 +3,6 @@
 Ranks that nobody watches, as under a launcher: who dies is named with signal or exit code all the same.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

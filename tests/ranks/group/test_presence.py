@@ -3,8 +3,6 @@
 And what the peers of a rank are told when its program ends.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -3,8 +3,6 @@
 The link between hosts, measured when they meet: what is made of the figures, and that all ranks have the same.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

@@ -3,8 +3,6 @@
 A rank that does not reach the store, or finds another program there, is told why, and in time.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

@@ -1,7 +1,5 @@
 """Processes that are no ranks: they get nothing, hold nobody up, and what they write is refused with one error."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -3,8 +3,6 @@
 A picture that moves by itself: at every moment it shows what the film holds, in a browser that runs no scripts.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Costs of this host: found again from times that were made of them, kept, and used in prices.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`unisono bench` and `unisono tune`: verdicts, checks, figures, and runs of a few sizes. No test looks at a time."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """`unisono explain`, `draw` and `list`: what they say, and how they say no."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 `unisono run`: scripts on several ranks, their output, their arguments, their failures.
 """
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`unisono explain` and `draw` with --hosts: what goes between hosts, how long it takes, and frames around hosts."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`unisono simulate`: what it prints, and how it says no. A name is one table for it, for `explain` and for a call."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`unisono top` on a terminal: sizes, Ctrl-C, and a job that ends. And the bar that shows the progress of commands."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

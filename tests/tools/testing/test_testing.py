@@ -4,8 +4,6 @@
 `chaos`: the fault that is asked for happens at its place, to its rank, once; and what the others then raise.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A collective that adds or moves is a linear function of all ranks' tensors. Its 
 see `schedule.DUALS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -3,8 +3,6 @@
 `entry` brings the call to one form (`CallForms`), tells a profiler (`recorder`), and translates errors.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

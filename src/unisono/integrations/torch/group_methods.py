@@ -4,8 +4,6 @@ This class is the same for every version of torch, and a base of our ProcessGrou
 Ranks are ranks of the group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any

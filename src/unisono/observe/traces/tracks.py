@@ -1,7 +1,5 @@
 """Tracks: the calls of one rank in one group, with times, wherever they were logged; and its messages, in pairs."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """all_reduce: every rank gets the sum of all vectors. Naive first; most are an all_gather transposed, then forwards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 

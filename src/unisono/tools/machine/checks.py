@@ -1,7 +1,5 @@
 """All checks of a machine: what was seen, and for each topic a row that judges it."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import ipaddress

@@ -1,7 +1,5 @@
 """The worlds of a session of pytest, and how a test runs on one of them."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -5,8 +5,6 @@ table. Then the parts are run by their contracts alone, chunk by chunk, from wha
 must be what the whole promises, and parts at the same time must not touch the same chunk of a rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np
