@@ -35,28 +35,6 @@ def make(group: unisono.Group, form: str, given: list[Any]) -> Any:
     return getattr(unisono, form)(*given, group=group)
 
 
-@pytest.mark.sampled(most=2)
-@pytest.mark.ranks(2, 3, 5, 7)
-def test_disjoint_groups_at_once(ranks: int) -> None:
-    rank = unisono.get_rank()
-    group = split(int(rank > ranks // 2), -rank)
-    for seed, count in enumerate((1, 1000, 300_000) if ranks < 5 else (1, 20_000)):
-        check_all_collectives(group, count, shared=bool(seed % 2), seed=seed)
-
-
-@pytest.mark.ranks(4)
-def test_rows_and_columns_of_a_grid() -> None:
-    row_number, column_number = divmod(unisono.get_rank(), 2)
-    row, column = split(row_number), split(column_number)
-    for seed in range(6):
-        for group in (row, column) if seed % 2 else (column, row):
-            check_all_collectives(group, 3000, shared=seed > 2, seed=seed)
-    total = torch.full((10,), float(unisono.get_rank()))
-    unisono.all_reduce(total, group=row)
-    unisono.all_reduce(total, group=column)
-    assert total[0].item() == 6.0
-
-
 @pytest.mark.ranks(4)
 def test_shared_tensors_are_zero_copy_in_sub_groups() -> None:
     """Whatever group they were made for; so no byte of them is seen in the staging area."""

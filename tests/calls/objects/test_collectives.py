@@ -58,16 +58,6 @@ def test_all_gather_object(extra: int) -> None:
 
 
 @pytest.mark.ranks(*SIZES)
-def test_gather_object() -> None:
-    group = unisono.init()
-    for root in range(group.size):
-        places = ["old"] * group.size if group.rank == root else None
-        gather_object(made(group.rank), places, root)
-        for rank, value in enumerate(places or []):
-            check(value, rank)
-
-
-@pytest.mark.ranks(*SIZES)
 def test_broadcast_object_list() -> None:
     group = unisono.init()
     for root in range(group.size):
