@@ -59,11 +59,8 @@ def at_once() -> list[str]:
         except Exception as error:  # noqa: BLE001  of any kind: the caller tells it
             wrong.append(f"thread {thread}: {type(error).__name__}: {error}")
 
-    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(THREADS) as pool:
+        pool.map(work, range(THREADS))
     return wrong
 
 

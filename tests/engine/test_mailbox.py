@@ -105,18 +105,6 @@ def test_two_long_sends_meet(boxes: Callable[[int], Boxes]) -> None:
     assert torch.equal(receive(a, None, 1).tensor, values(50_000, 2))
 
 
-def test_tags_match_exactly_and_keep_their_order(boxes: Callable[[int], Boxes]) -> None:
-    a, b = boxes(2)
-    early = receive(b, None, 0, 7)
-    for k, tag in enumerate((5, 7, 5, 1 << 62, 7)):
-        send(a, values(3, k), 1, tag)
-    run(a, b)
-    assert torch.equal(early.tensor, values(3, 1))
-    for tag, k in ((1 << 62, 3), (5, 0), (7, 4), (5, 2)):
-        assert torch.equal(receive(b, None, 0, tag).tensor, values(3, k)), (tag, k)
-    assert not receive(b, None, 0, 5).done
-
-
 @pytest.mark.parametrize("boxes", ["near"], indirect=True)
 def test_any_source_takes_what_was_sent_first(boxes: Callable[[int], Boxes]) -> None:
     for early in (True, False):

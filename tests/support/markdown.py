@@ -29,7 +29,6 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of a page, in order."""
     text = page.read_text()
     matches = list(_BLOCK.finditer(text))
     found = []

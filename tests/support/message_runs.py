@@ -43,7 +43,6 @@ def tag(call: int, round_: int, index: int) -> int:
 
 
 def cut(vector: torch.Tensor, chunks: int) -> list[torch.Tensor]:
-    """The chunks of a vector."""
     bounds = even_bounds(len(vector), chunks).tolist()
     return [vector[a:b] for a, b in pairwise(bounds)]
 

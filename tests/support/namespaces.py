@@ -77,7 +77,6 @@ class Namespaces:
 
     @staticmethod
     def address(host: int) -> str:
-        """A host's address."""
         return f"10.77.0.{host + 1}"
 
     @property

@@ -8,6 +8,7 @@ import io
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
@@ -154,22 +155,15 @@ THREADS, ROUNDS = 4, 5
 
 
 def in_threads(work: Callable[[int], object]) -> list[object]:
-    """What a function returns or raises in threads that begin together; it gets the number of its thread."""
-    begin, got = threading.Barrier(THREADS), list[object]([None] * THREADS)
+    """What a function returns in threads that begin together; it gets the number of its thread."""
+    begin = threading.Barrier(THREADS)
 
-    def run(thread: int) -> None:
-        try:
-            begin.wait(30)
-            got[thread] = work(thread)
-        except Exception as error:  # noqa: BLE001  of any kind: the caller tells it
-            got[thread] = f"{type(error).__name__}: {error}"
+    def run(thread: int) -> object:
+        begin.wait(30)
+        return work(thread)
 
-    threads = [threading.Thread(target=run, args=(thread,)) for thread in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return got
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [*pool.map(run, range(THREADS))]
 
 
 def total(group: unisono.Group, thread: int) -> float:

@@ -22,7 +22,6 @@ KINDS = {getattr(tape, name): name for name in ("COPY", "COMBINE", "POST", "SEND
 
 
 def calls(collective: str, random: Random) -> Call:
-    """A random call of a collective."""
     hosts = Hosts.parse(random.choice(SHAPES))
     reduces = collective in ("all_reduce", "reduce", "reduce_scatter")
     rails = random.randint(1, hosts.rails) if reduces or collective in ("broadcast", "all_gather") else None

@@ -44,7 +44,6 @@ BODIES: list[Body] = [
 
 
 def pair(hosts: int = 4) -> tuple[Authenticator, Authenticator]:
-    """Of hosts 1 and 2."""
     return Authenticator(SECRET, 1, hosts), Authenticator(SECRET, 2, hosts)
 
 

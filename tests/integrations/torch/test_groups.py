@@ -23,22 +23,6 @@ from tests.support.torch_ranks import TorchRanks
 from unisono.engine.memory.arena import ENTRIES
 
 
-@pytest.mark.ranks(4, backend="unisono")
-def test_sub_groups() -> None:
-    me = dist.get_rank()
-    for members in ([0, 2], [1, 2, 3], [3]):
-        group = dist.new_group(members, timeout=timedelta(seconds=30))
-        tensor = torch.tensor([10.0**me])
-        if me in members:
-            assert dist.get_process_group_ranks(group) == members
-            dist.all_reduce(tensor, group=group)
-            assert tensor.item() == sum(10.0**r for r in members)
-            dist.broadcast(tensor.fill_(me), members[-1], group=group)
-            assert tensor.item() == members[-1]
-            dist.destroy_process_group(group)
-    dist.barrier()
-
-
 @pytest.mark.ranks(2, backend="unisono")
 def test_a_barrier_where_new_tensors_have_no_memory() -> None:
     with torch.device("meta"):

@@ -6,9 +6,10 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -221,35 +222,23 @@ anything = st.binary(max_size=300) | (words | identity_like | message_like | not
 )
 
 
+READERS: list[tuple[Callable[[bytes], Any], Callable[[Any], str]]] = [
+    (lambda written: read_identity(1, written), lambda identity: json.dumps(vars(identity))),
+    (lambda written: MeetingMessage.read(written, 3), MeetingMessage.text),
+    (lambda written: SentinelNotice.read(written, 1), SentinelNotice.text),
+]
+
+
+@pytest.mark.parametrize(("read", "text"), READERS, ids=["identity", "message", "notice"])
 @given(anything)
 @settings(max_examples=examples(400), deadline=None)
-def test_any_bytes_are_an_identity_or_an_error(written: bytes) -> None:
+def test_any_bytes_are_understood_or_an_error(read: Any, text: Any, written: bytes) -> None:
     try:
-        identity = read_identity(1, written)
+        found = read(written)
     except ArgumentError:
         return
-    assert read_identity(1, json.dumps(vars(identity)).encode()) == identity
-
-
-@given(anything)
-@settings(max_examples=examples(400), deadline=None)
-def test_any_bytes_are_a_verdict_or_an_error(written: bytes) -> None:
-    try:
-        message = MeetingMessage.read(written, 3)
-    except ArgumentError:
-        return
-    assert set(message.missing) | set(message.dead) <= {0, 1, 2}
-    assert MeetingMessage.read(message.text().encode(), 3) == message
-
-
-@given(anything)
-@settings(max_examples=examples(400), deadline=None)
-def test_any_bytes_are_a_notice_of_a_sentinel_or_an_error(written: bytes) -> None:
-    try:
-        notice = SentinelNotice.read(written, 1)
-    except ArgumentError:
-        return
-    assert SentinelNotice.read(notice.text().encode(), 1) == notice
+    assert {*getattr(found, "missing", ()), *getattr(found, "dead", ())} <= {0, 1, 2}
+    assert read(text(found).encode()) == found
 
 
 @pytest.mark.parametrize("size", [1, 2, 1024])

@@ -127,7 +127,6 @@ def _check_together(call: LinearCall) -> None:
 
 
 def _in_place(make: Callable[[torch.Tensor, LinearCall], object], call: LinearCall, tensors: Tensors) -> Tensors:
-    """Make a call that works in place on a copy."""
     result = torch.empty(tensors[0].shape, dtype=tensors[0].dtype, device="cpu").copy_(tensors[0])
     make(result, call)
     return [result]

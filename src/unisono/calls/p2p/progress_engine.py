@@ -325,5 +325,4 @@ class FinishedTransfer(FinishedWork[torch.Tensor], Transfer):
         self._rank = rank
 
     def source_rank(self) -> int:
-        """This rank."""
         return self._rank

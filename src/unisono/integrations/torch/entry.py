@@ -51,7 +51,6 @@ def real(tensor: Any) -> Any:
 
 
 def reals(tensors: Any) -> list[Any]:
-    """`real` of each tensor."""
     return [real(tensor) for tensor in tensors]
 
 

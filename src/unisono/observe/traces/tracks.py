@@ -176,7 +176,6 @@ def _log(arena: Arena, rank: int, note: GroupNote) -> CallLog | None:
 
 
 def by_group(some: Iterable[Track]) -> dict[tuple[int, int, str], list[Track]]:
-    """The tracks of each group, by `Track.key`."""
     found: dict[tuple[int, int, str], list[Track]] = {}
     for track in some:
         found.setdefault(track.key, []).append(track)

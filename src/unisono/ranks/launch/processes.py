@@ -291,7 +291,6 @@ class RankProcesses:
         self._left.close()
 
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
-        """The stack of each of these ranks."""
         deadline = time.monotonic() + _STACKS_S
         stacks = {}
         for rank in ranks:

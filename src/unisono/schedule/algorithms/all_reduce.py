@@ -186,5 +186,4 @@ def two_shot(p: int) -> Schedule:
 
 
 def _power_of_two(p: int) -> int:
-    """The largest power of two not above p."""
     return 1 << p.bit_length() - 1

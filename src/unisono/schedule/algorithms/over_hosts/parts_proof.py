@@ -105,10 +105,7 @@ def _follow(call: HierarchicalTable, chunk: int, steps: _Steps) -> None:
 
 def _contract(call: HierarchicalTable, part: Part, index: int, chunk: int, held: Mapping[int, int]) -> dict[int, int]:
     """Member -> what it holds of a chunk of a block once the part has ended."""
-    if part.collective == "barrier":
-        start, end = "all", "all"
-    else:
-        start, end = HOLDERS[part.collective]
+    start, end = HOLDERS.get(part.collective, ("all", "all"))
     places = {"all": part.members, "root": (part.members[part.root],), "owner": part.members[index : index + 1]}
     value = 0
     for rank in places[start]:
