@@ -1,7 +1,5 @@
 """Run tables as messages with all ranks in one process: at random timings, with data that show every mistake."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from enum import Enum
@@ -98,7 +96,7 @@ class Layout(Enum):
     IN_PLACE = "input and results"
 
     @classmethod
-    def of(cls, schedule: Schedule, seed: int) -> Layout:
+    def of(cls, schedule: Schedule, seed: int) -> "Layout":
         """One of those that calls of this table can have."""
         never_in_place = schedule.collective == "all_to_all"
         return [cls.ONE, cls.APART, cls.IN_PLACE][seed % (2 if never_in_place else 3)]

@@ -199,7 +199,7 @@ class _Call:
         return payloads, lengths
 
     def gather_bytes(self, payload: Payload, sizes: Sequence[int], dst: int | None = None) -> list[memoryview]:
-        """The payloads of all ranks, each of sizes[rank] bytes; if `dst` is given, on that rank only, none elsewhere."""
+        """The payloads of all ranks, rank r's of sizes[r] bytes: on rank `dst`, none elsewhere; None: on every rank."""
         mine, me = to_tensor(payload), self.group.rank
         sources = enumerate(sizes) if dst in (None, me) else ()
         blocks = [mine if rank == me else _empty(size) for rank, size in sources]
