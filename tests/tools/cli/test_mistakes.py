@@ -24,7 +24,6 @@ MISTAKES = {
     "a script that is no command": (["trace", "train.py", "--fast"], "unisono trace -- python train.py --fast"),
     "a word for a number": (["run", __file__, "--ranks=two"], "--ranks needs a number of processes"),
     "a command that there is not": (["explian", "all_reduce"], "No such command 'explian'. Did you mean 'explain'?"),
-    "an algorithm that there is not": (["draw", "rign"], "'rign' is no collective: did you mean all_gather.ring,"),
     "no number": (["run", __file__, "-n"], "-n needs a number of processes"),
 }  # fmt: skip
 

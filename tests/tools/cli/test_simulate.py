@@ -101,21 +101,6 @@ def test_hosts_like_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "leave out --inside" in say("reduce", "--network", "measured", "--inside", "5GB", fails=2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["all_redcue"], "'all_redcue' is no collective: did you mean all_reduce"),
-        (["all_reduce.rnig"], "all_reduce.rnig is no algorithm for 512 ranks"),
-        (["all_reduce", "--network", "ring"], "'ring' is no network"),
-        (["all_reduce", "--late-rank", "512:1ms"], "expected one of the ranks 0 to 511 and a time"),
-        (["all_reduce", "--late-rank", "soon"], "expected one of the ranks 0 to 511 and a time"),
-        (["all_reduce", "--slow-link", "1-2:x0.1"], "has no cable 1-2"),
-    ],
-)
-def test_what_it_refuses(arguments: list[str], message: str) -> None:
-    assert message in say(*arguments, fails=2)
-
-
 SHAPES = ["2x2", "8x8", "3+1", "4x1"]
 SIZES = [8, 16 << 20]
 
