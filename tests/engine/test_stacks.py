@@ -38,7 +38,6 @@ class Other:
         self.number = int(self.line())
 
     def line(self) -> str:
-        assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def ask(self) -> Answer:

@@ -228,7 +228,6 @@ class _Rank:
         pid = os.getpid()
         if fault.how.endswith("sentinel"):
             span = unisono.init().world.span
-            assert span is not None
             pid = sentinel_of(span.far)
         (self._folder / f"fault {self._scene.faults.index(fault)} {pid}").write_text(f"{time.monotonic()}")
         return pid

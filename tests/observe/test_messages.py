@@ -286,7 +286,6 @@ def test_ranks_that_end_at_once(tmp_path: Path, how: str) -> None:
 def test_a_launcher_that_is_asked_to_end(tmp_path: Path) -> None:
     """As by Slurm, when the time is over: the launcher ends all ranks by SIGTERM."""
     with start(tmp_path, "torchrun", "wait") as job:
-        assert job.stdout is not None
         assert job.stdout.readline() == "ready\n"
         job.send_signal(signal.SIGTERM)
         job.wait(timeout=110)

@@ -65,7 +65,6 @@ class EngineInProcess(InProcessCarrier):
     def adopt(self, request: int, _peer: int, _data: torch.Tensor, *, sends: bool) -> Handle:
         """See `CompiledCarrier`."""
         found = self.requests.pop(request)
-        assert found is not None
         assert sends == found.sent
         return found
 

@@ -53,7 +53,6 @@ def start_leader(state: str, name: str) -> tuple[subprocess.Popen[str], Arena]:
     """A rank 0 that has started a sentinel for itself and this process, and the arena."""
     command = [sys.executable, "-c", LEADER, state, name, str(os.getpid())]
     leader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert leader.stdout
     fd = int(leader.stdout.readline())
     return leader, Arena.attach(os.open(f"/proc/{leader.pid}/fd/{fd}", os.O_RDWR))
 

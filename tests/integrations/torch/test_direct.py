@@ -167,7 +167,6 @@ def test_distribute_tensor_leaves_views_usable(ranks: TorchRanks, backend: str) 
             left, _ = leaf.split(2, dim=1)
             spread = distribute_tensor(leaf, mesh, [placement])
             (first.square().sum() + left.sum()).backward()
-            assert leaf.grad is not None
             found.append((spread.to_local().tolist(), leaf.grad.tolist()))
         return found
 

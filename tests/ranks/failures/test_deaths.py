@@ -70,10 +70,8 @@ def port() -> int:
 def go(*ranks: subprocess.Popen[str]) -> None:
     """Let these ranks call init(), when all of them have imported what they need."""
     for rank in ranks:
-        assert rank.stdout is not None
         assert rank.stdout.readline() == "starts\n", rank.communicate()
     for rank in ranks:
-        assert rank.stdin is not None
         rank.stdin.write("go\n")
         rank.stdin.flush()
 

@@ -86,7 +86,6 @@ def hand_out(fd: int, listener: socket.socket, ranks: dict[int, Identity], deadl
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
@@ -259,7 +258,6 @@ def test_a_job_s_store_survives_any_bytes(sent: list[bytes]) -> None:
     """And a rank that comes after them is heard."""
     job = f"test {secrets.token_hex(8)}"
     host = SocketStore(job, 0, DEADLINE_S)
-    assert host._newcomers is not None
     at, strangers = host._newcomers.listener.getsockname(), []
     for data in sent:
         strangers.append(socket.socket(socket.AF_UNIX))

@@ -40,7 +40,6 @@ def test_a_mistake_is_told_in_a_line(mistake: str) -> None:
 def test_a_process_without_a_job_is_told_from_one_that_is_not_there() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
         done = CliRunner().invoke(app, ["doctor", str(other.pid)])
-        assert other.stdin is not None
         other.stdin.close()  # ends it
     assert done.exit_code == 2, done.output
     assert f"process {other.pid} has no job of unisono" in " ".join(done.output.split())
