@@ -353,10 +353,10 @@ NETWORKS: Mapping[str, Callable[..., Network]] = {
 }
 """Name -> the function that makes the network from hosts, a hardware, and the options behind the name."""
 
-_KINDS: Mapping[str, Callable[[str], Any]] = {
-    "int": int,
-    "float": float,
-    "tuple[int, ...]": lambda text: tuple(map(int, text.split("x"))),
+_KINDS: Mapping[Any, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    tuple[int, ...]: lambda text: tuple(map(int, text.split("x"))),
 }
 
 
