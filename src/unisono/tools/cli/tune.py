@@ -1,5 +1,7 @@
 """`unisono tune`: in some seconds, measure on this machine the settings that otherwise have defaults."""
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,5 +1,7 @@
 """The worlds of a session of pytest, and how a test runs on one of them."""
 
+from __future__ import annotations
+
 import os
 import re
 import tempfile
