@@ -9,8 +9,6 @@ sessions first, and then hogs of another session take less. Contenders take turn
 rank's time counts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

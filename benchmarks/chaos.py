@@ -3,8 +3,6 @@
 python -m benchmarks.chaos
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -7,8 +7,6 @@ this machine, if it has them. Contenders take turns. Processor time of all threa
 rank that takes more: mostly rank 0, which has torch's store.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

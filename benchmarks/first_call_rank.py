@@ -7,8 +7,6 @@ that it is ready, and begins when it is told, as all others. It runs as a script
 before the clock starts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -7,8 +7,6 @@ the model and the same data, in the same processes; a step takes as long as its 
 those of the same training on one host, of a second run over hosts, and of Gloo.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -8,8 +8,6 @@ is counted by the kernel, headers included. Where ranks share processors and lin
 the processors do.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

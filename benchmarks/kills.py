@@ -7,8 +7,6 @@ the others make that step again with `unisono.retry`. The one that is left at la
 four. The second training is told which ranks took part in which step, and nobody is killed.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

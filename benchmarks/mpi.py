@@ -4,8 +4,6 @@ A rank of a job is `python -m benchmarks.mpi FOLDER`. It calls the functions tha
 what they return.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """What reports share: names of libraries, the head with machine, versions and command, tables, and where they go."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

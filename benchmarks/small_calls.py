@@ -5,8 +5,6 @@
 Times are of rank 0, after a barrier, in microseconds: the median and the least of many calls.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from statistics import median

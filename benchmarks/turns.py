@@ -4,8 +4,6 @@ The barrier belongs to no contender, so it is the same for all of them, MPI incl
 one counter per rank. A rank increments its own and waits until no other is behind.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

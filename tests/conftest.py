@@ -1,7 +1,5 @@
 """Fixtures that tests share, such as the worlds of a session. Samples of cases, and reruns."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

@@ -1,7 +1,5 @@
 """The speed of collectives beside other libraries, and the table of goals: `python -m benchmarks.collectives`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

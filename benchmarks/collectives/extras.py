@@ -1,7 +1,5 @@
 """How long a program takes to start."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

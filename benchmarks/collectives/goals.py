@@ -1,7 +1,5 @@
 """The goals that unisono has set itself, beside what was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import NamedTuple

@@ -7,8 +7,6 @@ times one call. An iteration takes as long as its slowest rank. Every result is 
 Tensors are seen here as numpy arrays, bfloat16 as its 16 bits, so that the same lines serve torch and MPI.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import time

@@ -1,7 +1,5 @@
 """Figures, computed from measured times; and they as Markdown, and as a plot of time against size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

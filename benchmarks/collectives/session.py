@@ -3,8 +3,6 @@
 unisono, Gloo and the yardsticks are measured in the same ranks. Each MPI has its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

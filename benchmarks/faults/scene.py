@@ -5,8 +5,6 @@
 is one rank. The ranks meet at the file. Those of NCCL share one GPU.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

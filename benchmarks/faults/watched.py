@@ -1,7 +1,5 @@
 """Faults in groups of Gloo or NCCL, with `UNISONO_WATCH=1` and without: `python -m benchmarks.faults.watched`."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator, Mapping

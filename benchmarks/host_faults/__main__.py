@@ -1,7 +1,5 @@
 """Faults over several hosts, in network namespaces: `python -m benchmarks.host_faults`, as root."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What a rank of a trial does: it waits in some call, is told what has happened, and goes on with who is left."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Outcomes are tables: rows are calls and ops, columns dtypes; what has equal outcomes is written once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import tempfile

@@ -5,8 +5,6 @@ are exact in every dtype. Some are negative, so that a library that takes a dtyp
 An error in a call of the library under test is an outcome; any other is a bug of the test.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Calls of torch.distributed and training steps, on our backend and on Gloo: `python -m benchmarks.torch_backend`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,5 @@
 """What ranks do: single calls and training steps of torch.distributed, on our backend and on Gloo, in turns."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import functools

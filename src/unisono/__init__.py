@@ -11,8 +11,6 @@
 Names are loaded when they are first used, so that what needs no tensors (tables, proofs, pictures) needs no torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -17,8 +17,6 @@ AArch64, with its numbers of system calls. What it does not show:
 - Speed.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Nothing is installed on this machine, and root is not needed: `apt-get` and `pip
 unpacked. Programs run in namespaces of their own (enter.sh), where Linux starts QEMU for programs of AArch64.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Where no AArch64 can be emulated, `make aarch64` says why, and ends well. The rest of it needs downloads."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Members of a weak set are listed while another thread adds some; the collector l
 their fields are, how they compare, what is refused.
 """
 
-from __future__ import annotations
-
 import gc
 import pickle
 import sys

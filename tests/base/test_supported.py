@@ -1,7 +1,5 @@
 """On other systems and processors `import unisono` says in one sentence what is missing, and ends no program."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.programs import run_python

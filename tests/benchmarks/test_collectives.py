@@ -1,10 +1,8 @@
 """The benchmarks of collectives and of faults: figures, goals, checks, trials, reports. No test looks at a time."""
 
-from __future__ import annotations
-
 import random
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -98,25 +96,21 @@ def test_a_wrong_element_is_counted_in_every_iteration(tmp_path: Path, monkeypat
 
 def test_nobody_leaves_the_barrier_before_all_have_come(tmp_path: Path) -> None:
     ranks, rounds = 3, 50
-    arrived, early, shared = [0] * ranks, [], []
+    arrived, early = [0] * ranks, []
 
-    def live(rank: int) -> None:
+    def live(rank: int) -> int:
         meet = Rendezvous(tmp_path / "meet", rank, ranks, timeout_s=30)
         for number in range(1, rounds + 1):
             arrived[rank] = number
             meet.barrier()
             if min(arrived) < number:
                 early.append((rank, number))
-        shared.append(meet.share(rank + 7))
+        return meet.share(rank + 7)
 
-    threads = [threading.Thread(target=live, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(ranks) as pool:
+        assert [*pool.map(live, range(ranks), timeout=60)] == [7, 7, 7]
     assert early == []
     assert arrived == [rounds] * ranks
-    assert shared == [7, 7, 7]
 
 
 def verdicts(known: dict[Key, Figure], extras: Extras | None = None) -> dict[str, str]:

@@ -1,7 +1,5 @@
 """docs/calls.md: that it says what the code does, and that what fills it can tell right from wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The benchmarks of times: a small run of each, and what is made of their figures. No test looks at a time."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`cluster("2x2")`: hosts in network namespaces, for one test; where they cannot be, the test is skipped in words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 

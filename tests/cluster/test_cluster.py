@@ -5,8 +5,6 @@ and know who shares memory. Groups of torch.distributed over hosts, real and pre
 each other over a network only. Faults of ranks, hosts and links while long messages are under way.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

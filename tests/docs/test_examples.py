@@ -1,7 +1,5 @@
 """Every example of the pages, of the README and of the main docstrings is run, and prints what is shown."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -3,8 +3,6 @@
 Links lead into the repository, to the site, and from the package index into both.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

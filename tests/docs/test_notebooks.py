@@ -1,7 +1,5 @@
 """The notebooks are executed, cell by cell, by a kernel of their own; what they show is kept out of the repository."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The figures of docs/speed.md, docs/choose.md and the README are those of the reports that these pages name."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

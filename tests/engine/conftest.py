@@ -1,7 +1,5 @@
 """A processor that keeps no order, for the tests of what it may show; and mailboxes of several ranks in one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The kernels' machine code for AArch64, made here by LLVM: which instructions order memory. Nothing here runs it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module

@@ -1,7 +1,5 @@
 """The arena that others attach: sealed, its header checked, and OutOfMemory where there is no address space for it."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

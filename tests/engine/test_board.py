@@ -1,7 +1,5 @@
 """Copies of boards, as other hosts get them: equal for readers, and never half of one word and half of the next."""
 
-from __future__ import annotations
-
 import threading
 import time
 

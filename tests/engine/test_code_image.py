@@ -1,7 +1,5 @@
 """Code images: which files are believed, what they may use of the processor, and how they lie in memory."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

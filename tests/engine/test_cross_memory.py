@@ -1,7 +1,5 @@
 """Private tensors that are copied from process to process by system calls: right values, or staged, or an error."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap

@@ -1,7 +1,5 @@
 """Kernels made of users' functions, against the same functions of torch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import reduce

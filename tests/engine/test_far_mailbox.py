@@ -1,7 +1,5 @@
 """Mailboxes on several hosts: what is special about messages that a carrier moves, by hand and by chance."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 
@@ -286,7 +284,6 @@ def test_two_groups_of_the_same_ranks_do_not_hear_each_other() -> None:
 def test_tags_are_in_the_upper_half_and_different_ones() -> None:
     with far_mailboxes("1+1+1") as made:
         peers = made.boxes[0]._far
-        assert peers is not None
         pairs = {(a, b): peers._tags(a, b) for a in range(3) for b in range(3) if a != b}
         tags = [tag for pair in pairs.values() for tag in pair]
         assert len(set(tags)) == len(tags)

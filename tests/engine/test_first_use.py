@@ -1,7 +1,5 @@
 """Threads that need a kernel for the first time at the same time, in processes that have none in memory yet."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading
@@ -61,11 +59,8 @@ def at_once() -> list[str]:
         except Exception as error:  # noqa: BLE001  of any kind: the caller tells it
             wrong.append(f"thread {thread}: {type(error).__name__}: {error}")
 
-    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(THREADS) as pool:
+        pool.map(work, range(THREADS))
     return wrong
 
 

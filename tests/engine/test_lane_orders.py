@@ -5,8 +5,6 @@ the scene choose who goes on; a thread that spins lets the others go on. The sce
 the thread where it could have gone on. The order of stores on weak processors is not tried here.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from types import FunctionType

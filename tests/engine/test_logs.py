@@ -1,7 +1,5 @@
 """The rings of a rank's last calls, and of the rows of its programs."""
 
-from __future__ import annotations
-
 import ast
 import platform
 import struct
@@ -128,12 +126,10 @@ def test_every_rank_can_read_what_all_have_called() -> None:
         book = group.host.arena.plan_registry(rank)
         said = {call.number: book.plan(call.note) for call in calls}
         note = said[first + CALLS + 4]
-        assert note is not None
         assert (note.record.collective, note.record.counts, note.nbytes) == ("all_reduce", (3,), 12)
         assert note.record.algorithm.startswith("all_reduce.")
         assert note.record.where.startswith(f"{__file__}:")
         note = said[first + CALLS + 5]
-        assert note is not None
         assert (note.record.collective, note.record.root) == ("broadcast", 1)
         assert all(0 < call.entered < call.left for call in calls[:-1])
         names = {note.name: (note.rank, note.size) for note in book.groups()}

@@ -1,8 +1,6 @@
 """Machine code on disk: found again, renewed when its sources change, repaired when damaged, loaded without Numba and
 LLVM, and only if nobody else can have written it."""
 
-from __future__ import annotations
-
 import ast
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Mailboxes move messages of any kind, in order, whatever the interleaving of their steps."""
 
-from __future__ import annotations
-
 import ctypes
 import random
 from collections import defaultdict
@@ -57,7 +55,6 @@ def test_a_new_tensor_has_the_shape_of_the_sent_one(boxes: Callable[[int], Boxes
     late = receive(b, None, 0)
     for got in (early, late):
         assert got.done
-        assert got.tensor is not None
         assert got.tensor.dtype is torch.int64
         assert got.tensor.shape == shape
         assert torch.equal(got.tensor, sent)
@@ -75,7 +72,6 @@ def test_frames_of_all_lengths_and_places(boxes: Callable[[int], Boxes]) -> None
         got = receive(b, None, 0, k)
         run(b, a)
         assert sent.done
-        assert got.tensor is not None
         assert got.tensor.shape == tuple(shape)
         assert torch.equal(got.tensor.view(-1), data), k
 
@@ -105,18 +101,6 @@ def test_two_long_sends_meet(boxes: Callable[[int], Boxes]) -> None:
     assert all(request.done for request in sent)
     assert torch.equal(receive(b, None, 0).tensor, values(50_000, 1))
     assert torch.equal(receive(a, None, 1).tensor, values(50_000, 2))
-
-
-def test_tags_match_exactly_and_keep_their_order(boxes: Callable[[int], Boxes]) -> None:
-    a, b = boxes(2)
-    early = receive(b, None, 0, 7)
-    for k, tag in enumerate((5, 7, 5, 1 << 62, 7)):
-        send(a, values(3, k), 1, tag)
-    run(a, b)
-    assert torch.equal(early.tensor, values(3, 1))
-    for tag, k in ((1 << 62, 3), (5, 0), (7, 4), (5, 2)):
-        assert torch.equal(receive(b, None, 0, tag).tensor, values(3, k)), (tag, k)
-    assert not receive(b, None, 0, 5).done
 
 
 @pytest.mark.parametrize("boxes", ["near"], indirect=True)

@@ -1,7 +1,5 @@
 """Pages of 16 and 64 KiB, and cache lines of 128 bytes: what AArch64 may have. Here the system's part is imitated."""
 
-from __future__ import annotations
-
 import os
 import random
 from ctypes import c_int64

@@ -4,8 +4,6 @@ The proof of programs is worth what it rejects: each small damage to a program m
 Into how many segments a call is cut, and copies of a peer's bytes from several pages in turn.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from functools import cache

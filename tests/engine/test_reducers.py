@@ -3,8 +3,6 @@
 The float8 formats against torch: all codes one way, a dense set of float32 numbers the other.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numba

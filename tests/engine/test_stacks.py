@@ -1,7 +1,5 @@
 """A process asks another one for its Python stacks: whatever that one does, and never where a signal would end it."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess
@@ -40,7 +38,6 @@ class Other:
         self.number = int(self.line())
 
     def line(self) -> str:
-        assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def ask(self) -> Answer:

@@ -1,7 +1,5 @@
 """How ranks wait for words in shared memory: they spin, yield, nap and sleep."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random

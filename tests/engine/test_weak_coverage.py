@@ -1,7 +1,5 @@
 """Each function that orders memory runs in a scene on the model of weak memory, or stands here with a reason."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 See test_weak_memory.py. Threads that share a move are in test_weak_lanes.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

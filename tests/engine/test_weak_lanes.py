@@ -3,8 +3,6 @@
 See test_weak_memory.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any

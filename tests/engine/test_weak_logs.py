@@ -3,8 +3,6 @@
 See test_weak_memory.py.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from typing import Any

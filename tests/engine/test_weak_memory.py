@@ -5,8 +5,6 @@ The functions of the code run here themselves, on memory that shows readers ever
 that is forbidden. Logs are in test_weak_logs.py, kernels in test_weak_kernels.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@
 draws the same programs for the same seed. What it prints of a program that goes wrong is a script that runs it.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 import time

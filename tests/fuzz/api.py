@@ -1,7 +1,5 @@
 """The two APIs that a program can use, with one form: unisono's own, and torch.distributed with a backend."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

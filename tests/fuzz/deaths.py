@@ -3,8 +3,6 @@
 Prints the seed, and of each scene that goes wrong a smaller one that does so, too, as a program that can be run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """How programs are drawn: a world, then one program after another for it, all from a seed."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

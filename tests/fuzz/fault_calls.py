@@ -1,7 +1,5 @@
 """The operations of a scene on one rank: what each rank gives, what must come out, and what must not change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """A group grows while processes die at moments drawn by lot: newcomers that join, members that let them in."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

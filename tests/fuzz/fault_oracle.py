@@ -1,7 +1,5 @@
 """What must be true of a scene that has been played, whatever happened in it: complaints, from facts alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

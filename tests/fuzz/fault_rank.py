@@ -1,7 +1,5 @@
 """One rank of a scene: it makes the calls, suffers its faults, recovers from those of others, and tells what it saw."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -230,7 +228,6 @@ class _Rank:
         pid = os.getpid()
         if fault.how.endswith("sentinel"):
             span = unisono.init().world.span
-            assert span is not None
             pid = sentinel_of(span.far)
         (self._folder / f"fault {self._scene.faults.index(fault)} {pid}").write_text(f"{time.monotonic()}")
         return pid

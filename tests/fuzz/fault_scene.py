@@ -1,7 +1,5 @@
 """A scene of the fault fuzzer as data: a world, a short program, and what happens to its ranks. It prints as Python."""
 
-from __future__ import annotations
-
 import random
 from typing import NamedTuple
 

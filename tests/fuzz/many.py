@@ -1,7 +1,5 @@
 """Calls of many tensors: on a rank, with what must come of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

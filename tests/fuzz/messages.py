@@ -1,7 +1,5 @@
 """Messages from rank to rank, and the calls of objects: on a rank, with what must arrive."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 What ranks tell arrives, what dies is known everywhere, and no host is taken for lost that is there.
 """
 
-from __future__ import annotations
-
 import random
 import secrets
 import signal

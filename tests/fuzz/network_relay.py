@@ -4,8 +4,6 @@ For kernels that cannot do that to a link (`tc ... netem`). Sentinels know each 
 addresses.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import random
@@ -60,7 +58,7 @@ class Relay:
             for other in range(len(addresses))
         ]
 
-    def __enter__(self) -> Relay:
+    def __enter__(self) -> "Relay":
         self._thread.start()
         return self
 

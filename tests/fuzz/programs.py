@@ -3,8 +3,6 @@
 A step names its group: "world", or one that an earlier step has made. Ranks that are not in it leave the step out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
@@ -90,7 +88,7 @@ class Split:
 class Threads:
     """Steps that threads make at a time, each in a group of its own, which its steps call "world"."""
 
-    branches: tuple[tuple[Step, ...], ...]
+    branches: "tuple[tuple[Step, ...], ...]"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """How a rank runs a program: step by step, with a check of all that it gets."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """A smaller program that goes wrong, too: fewer steps, then plainer ones."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Scenes with deaths and other faults: a share of those that `make fuzz-faults` draws, and some that are hard."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sentinels over bad networks: some scenes of those that `make fuzz-faults` draws."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Random programs of fixed seeds, and what draws and runs them. `make fuzz` runs others."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from itertools import islice, permutations

@@ -1,7 +1,5 @@
 """Programs in live worlds: a world is kept for the programs that it can run, and replaced when one goes wrong."""
 
-from __future__ import annotations
-
 import secrets
 import tempfile
 from types import TracebackType
@@ -51,7 +49,7 @@ class Worlds:
         if world is not None:
             world.close()
 
-    def __enter__(self) -> Worlds:
+    def __enter__(self) -> "Worlds":
         return self
 
     def __exit__(

@@ -4,8 +4,6 @@ How the examples look: short, on their own, and each says what it teaches and ho
 The program of `make demo`: end to end in a tiny configuration, and the sums of its closing table.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import runpy

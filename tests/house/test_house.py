@@ -1,7 +1,5 @@
 """The house rules, as tests: how modules look, what prose must be there, what loads what."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from collections.abc import Callable, Iterator

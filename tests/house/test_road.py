@@ -1,7 +1,5 @@
 """The road of a call, as ARCHITECTURE tells it: a cold all_reduce passes its stations, in that order."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

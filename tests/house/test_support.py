@@ -3,8 +3,6 @@
 Of rings: what a sample has, and that a test that passes only in its second run is told and counted.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """Which Pythons and which torch are supported is said alike by the package, the tests' workflows and all pages."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

@@ -1,7 +1,5 @@
 """The types that users see: type checkers accept the examples as a user's code, and the stub fits what runs."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -4,8 +4,6 @@
 do without these projects.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a fresh process imports for its first call, as users start it: not what only other calls need."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

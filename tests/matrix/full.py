@@ -6,8 +6,6 @@ goes through a part of it. Sizes, roots and values are drawn from the seed. With
 share all copies and sums, even short ones: two on rank 1, three on rank 2, and so on, all turned by the seed.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Annotated
 

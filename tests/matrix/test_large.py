@@ -1,7 +1,5 @@
 """Tensors of more than 2^31 elements and bytes: with MATRIX=full (`make matrix`), where memory suffices."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The oracle itself, worked out by hand: every kind of dtype and op, scans, and blocks of several sizes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 What only copies tensors does so with every dtype, also with those that torch itself cannot copy.
 """
 
-from __future__ import annotations
-
 import os
 from itertools import product
 

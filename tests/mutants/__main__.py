@@ -6,8 +6,6 @@ Prints a line for each whose name has one of these parts: its ring, and the firs
 one is found by none, or by a later ring than the table says.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Mistakes that have been mended, each as a change of a file that makes it again."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """The mutants of mended mistakes fit the sources, and name tests. `make mutants` runs them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Jobs seen from outside: who computes, who is in which call, and whom all others hang on."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -120,7 +118,6 @@ def test_a_stopped_rank_is_the_culprit(tmp_path: Path) -> None:
         assert (found.ranks, found.waiting, found.is_circle) == ((2,), (0, 1, 3), False)
         assert [rank.pid for rank in seen.ranks] == pids
         inside = seen.ranks[0].inside
-        assert inside is not None
         assert (inside.group, inside.number, inside.missing) == ("world", seen.ranks[2].calls + 1, (2,))
         assert inside.call == "all_reduce(float32[1000], max)"
         name, line = Path(__file__).name, stopped.__code__.co_firstlineno + 4

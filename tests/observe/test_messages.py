@@ -4,8 +4,6 @@ Errors of calls that do not end come with the last calls of all ranks, aligned b
 However the ranks of a traced job end, its trace and their last calls can be had afterwards.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os
@@ -288,7 +286,6 @@ def test_ranks_that_end_at_once(tmp_path: Path, how: str) -> None:
 def test_a_launcher_that_is_asked_to_end(tmp_path: Path) -> None:
     """As by Slurm, when the time is over: the launcher ends all ranks by SIGTERM."""
     with start(tmp_path, "torchrun", "wait") as job:
-        assert job.stdout is not None
         assert job.stdout.readline() == "ready\n"
         job.send_signal(signal.SIGTERM)
         job.wait(timeout=110)

@@ -1,7 +1,5 @@
 """Traces with rounds: what ranks do inside calls, as nested slices and as a report."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -95,7 +93,6 @@ def test_calls_have_their_rounds_and_segments(tmp_path: Path, monkeypatch: pytes
             times = [moment for row in track.rows[call.number] for moment in (row.began_ns, row.ended_ns)]
             assert [call.entered_ns, *times, call.left_ns] == sorted([call.entered_ns, *times, call.left_ns])
     path = export([tmp_path], parts[0].job)
-    assert path is not None
     chains = nested(json.loads(path.read_text())["traceEvents"])
     names = {tuple(one["name"] for one in chain) for chain in chains if chain[0]["pid"] == 1}
     assert ("all_reduce 128 KiB", "segment 1", "round 0") in {name[:3] for name in names}
@@ -238,7 +235,6 @@ def test_what_goes_between_hosts_is_in_rounds(shape: str, tmp_path: Path, monkey
             times = [moment for row in rows for moment in (row.began_ns, row.ended_ns)]
             assert [call.entered_ns, *times, call.left_ns] == sorted([call.entered_ns, *times, call.left_ns])
             for row in rows:
-                assert row.what is not None
                 assert not at_home & {*row.what.sources, *row.what.targets}, "those are traced where they are done"
         assert len({row.segment for row in track.rows[long.number]}) > 1
         kinds = [row.kind for row in track.rows[long.number]]

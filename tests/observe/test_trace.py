@@ -1,7 +1,5 @@
 """Traces: all calls of a job in one file for Perfetto, by one clock for all hosts, and what they tell."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Who waits for whom, and whose line it is: pure functions of what ranks have written."""
 
-from __future__ import annotations
-
 import os
 import time
 
@@ -71,7 +69,6 @@ def test_a_wait_is_read_as_it_was_written_and_cut_to_its_page(monkeypatch: pytes
     assert arena.board(1).wait == wait
     page.set_wait(Wait("ü" * 9000, "x" * 9000 + "(end.py:3)", tuple(range(1000))))
     long = arena.board(1).wait
-    assert long is not None
     assert long.call.endswith("(end.py:3)")
     assert long.missing == tuple(range(64))
     page.set_wait(None)

@@ -1,7 +1,5 @@
 """What most programs do, once each: on one host, and over two of one rank. Two worlds, which all tests share."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -3,8 +3,6 @@
 Tables on data, in numpy.
 """
 
-from __future__ import annotations
-
 from math import lcm
 
 import numpy as np

@@ -3,8 +3,6 @@
 Costs by level: by hand, against the bounds, and from parts as from the whole table.
 """
 
-from __future__ import annotations
-
 from math import ceil, log2
 
 import pytest

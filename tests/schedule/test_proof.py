@@ -3,8 +3,6 @@
 A fault says what is wrong first, then which `yield` is to blame; the same is there as data.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -284,7 +282,6 @@ def line_of(word: str) -> str:
 
 def test_a_contribution_that_is_counted_twice() -> None:
     found = find_fault(table_of(greedy, 3))
-    assert found is not None
     assert (found.round, found.slot) == (1, (1, X, 0))
     assert found.line.endswith(line_of("greedy"))
     said = "greedy is no all_reduce: in round 1 rank 0 would be counted twice in rank 1's chunk 0"
@@ -293,7 +290,6 @@ def test_a_contribution_that_is_counted_twice() -> None:
 
 def test_a_result_that_is_overwritten_blames_its_last_writer() -> None:
     found = find_fault(table_of(overwrites))
-    assert found is not None
     assert (found.round, found.slot) == (None, (0, X, 0))
     assert found.reason == "rank 0 ends without rank 0's part of chunk 0; the last to write it is round 1"
     assert found.line.endswith(line_of("overwrites"))
@@ -310,7 +306,6 @@ def test_the_line_is_known_in_tables_made_of_tables() -> None:
     part = trace(half, 3, 1, "broadcast", root=0)
     good = trace(lambda r, p: [send(0, [1, 2], 0)], 3, 1, "broadcast")
     found = find_fault(seq(good.replace(rows=good.rows[:1]), part))
-    assert found is not None
     assert found.round == 1
     assert found.line.endswith(line_of("half"))
     assert transpose(part).yields == part.yields[::-1]

@@ -9,8 +9,6 @@ by messages, programs and meetings. From these two follows, for every timing:
 - in the end each rank's output holds what the collective promises.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Sequence
 from random import Random
@@ -119,7 +117,6 @@ class AbstractRun:
     def _do(self, rank: int) -> list[int]:
         """Do the next row of a rank; returns the ranks that have done a row."""
         row = self._row(rank)
-        assert row is not None
         words = row.words
         if row.kind == tape.COPY:
             to, source = _range(words[0], words[2]), _range(words[1], words[2])
@@ -250,7 +247,6 @@ class AbstractRun:
         requests = []
         for peer in here:
             row = self._row(peer)
-            assert row is not None
             requests.append(self.tapes[peer].insides[row.words[0]])
         first = requests[0]
         if any(

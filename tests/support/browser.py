@@ -1,7 +1,5 @@
 """The Chromium of the system, without a window, driven by Playwright."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Hosts in network namespaces that tests cut off, start programs on, and count the bytes of."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -49,7 +47,6 @@ class Cluster(Namespaces):
             _ip("-n", self.names[here], "route", "del", "blackhole", f"{self.address(there)}/32")
 
     def processes(self, host: int) -> list[int]:
-        """The processes on a host."""
         return [int(pid) for pid in _ip("netns", "pids", self.names[host]).split()]
 
     def sent(self, host: int) -> int:

@@ -1,7 +1,5 @@
 """`each`: a test of many values that is one test: to collect and report a case takes longer than most of them need."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import Signature, signature

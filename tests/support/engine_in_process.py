@@ -1,7 +1,5 @@
 """A carrier for tests whose engine compiled code calls: functions of this process, with messages of `Wires`."""
 
-from __future__ import annotations
-
 import ctypes as c
 import itertools
 from collections.abc import Callable, Iterable
@@ -50,7 +48,7 @@ class EngineInProcess(InProcessCarrier):
         self.engine = c.addressof(self._words)
 
     @property
-    def compiled(self) -> EngineInProcess:  # type: ignore[override]
+    def compiled(self) -> "EngineInProcess":  # type: ignore[override]
         """See `CompiledCarrier`."""
         return self
 
@@ -67,7 +65,6 @@ class EngineInProcess(InProcessCarrier):
     def adopt(self, request: int, _peer: int, _data: torch.Tensor, *, sends: bool) -> Handle:
         """See `CompiledCarrier`."""
         found = self.requests.pop(request)
-        assert found is not None
         assert sends == found.sent
         return found
 

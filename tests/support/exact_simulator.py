@@ -5,8 +5,6 @@ messages of different rounds meet if they do. Nothing is taken from `contention`
 messages are the same.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

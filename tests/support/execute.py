@@ -1,7 +1,5 @@
 """Run a table on real data: all ranks in one process, with numpy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Of each host, the first rank is this process, which so sees the memory of all of
 only sleep, to be killed and stopped.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import select
@@ -46,7 +44,7 @@ class FakeHosts:
         self.sleepers: dict[int, subprocess.Popen[bytes]] = {}
         self._stack = ExitStack()
 
-    def __enter__(self) -> FakeHosts:
+    def __enter__(self) -> "FakeHosts":
         with ExitStack() as stack:
             self._begin(stack)
             self._stack = stack.pop_all()

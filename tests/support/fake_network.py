@@ -1,7 +1,5 @@
 """Sentinels without processes: machines, a network that loses, repeats and reorders datagrams, a clock that jumps."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Mailboxes of ranks on several hosts, all in one process, over a carrier whose messages the test moves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random

@@ -1,7 +1,5 @@
 """Scenes of ranks that die: how they do so, how soon it must be known, and what the others keep of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A carrier for tests: all ranks in one process, and the test says which message is moved next, and how much of it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from unisono.engine.carrier import Handle, Lost
 class _Transfer:
     """A send or a receive. moved: bytes so far."""
 
-    wires: Wires
+    wires: "Wires"
     peer: int
     data: torch.Tensor
     sent: bool

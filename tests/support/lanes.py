@@ -1,7 +1,5 @@
 """Lanes where there would be none: in short calls, and more of them than there are processors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import unisono

@@ -1,7 +1,5 @@
 """Steps of mailboxes of several ranks in one process, so that every interleaving can be made by hand."""
 
-from __future__ import annotations
-
 import torch
 
 from unisono.engine.mailbox import Mailbox, Receive, Send

@@ -1,7 +1,5 @@
 """Pages of Markdown as their blocks of code, and blocks run as a reader would run them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -31,7 +29,6 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of a page, in order."""
     text = page.read_text()
     matches = list(_BLOCK.finditer(text))
     found = []

@@ -3,8 +3,6 @@
 Here are the axes and which of their combinations exist; `matrix_driver` makes a call and checks it.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 This runs on the ranks. What a rank passes depends on the case alone, so every rank knows what all others pass.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How a tensor of n elements can lie in memory: as a view of some memory, whose other elements are guards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Run tables as messages with all ranks in one process: at random timings, with data that show every mistake."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from enum import Enum
@@ -43,7 +41,6 @@ def tag(call: int, round_: int, index: int) -> int:
 
 
 def cut(vector: torch.Tensor, chunks: int) -> list[torch.Tensor]:
-    """The chunks of a vector."""
     bounds = even_bounds(len(vector), chunks).tolist()
     return [vector[a:b] for a, b in pairwise(bounds)]
 
@@ -99,7 +96,7 @@ class Layout(Enum):
     IN_PLACE = "input and results"
 
     @classmethod
-    def of(cls, schedule: Schedule, seed: int) -> Layout:
+    def of(cls, schedule: Schedule, seed: int) -> "Layout":
         """One of those that calls of this table can have."""
         never_in_place = schedule.collective == "all_to_all"
         return [cls.ONE, cls.APART, cls.IN_PLACE][seed % (2 if never_in_place else 3)]

@@ -1,7 +1,5 @@
 """The launchers of Open MPI and MPICH, where their wheels are installed, and how to use them over hosts."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import subprocess

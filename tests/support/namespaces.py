@@ -1,7 +1,5 @@
 """Hosts in network namespaces of this machine, joined by a switch: real networks without real machines. Needs root."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil
@@ -79,7 +77,6 @@ class Namespaces:
 
     @staticmethod
     def address(host: int) -> str:
-        """A host's address."""
         return f"10.77.0.{host + 1}"
 
     @property

@@ -1,7 +1,5 @@
 """Processes that join a group, forked from one of its ranks, and yet none of it: they outlive it."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -3,8 +3,6 @@
 An argument that names a parameter of the test, such as `in_world("size")`, stands for its value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, Signature, signature

@@ -1,7 +1,5 @@
 """Ports for jobs that tests start by hand."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

@@ -1,7 +1,5 @@
 """Combine kernels, called on tensors, and what they should give in a few obvious lines of torch."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache, reduce

@@ -1,7 +1,5 @@
 """What each collective does, said once more in plain numpy: the judge of tables that run on data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The tapes of all ranks of a call over hosts, as calls make them, in one process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple

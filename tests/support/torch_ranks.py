@@ -1,7 +1,5 @@
 """Tests of the torch backend run in live ranks, each function in a process group of its own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """UCX, where it is installed."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from unisono.hosts.carriers.ucx_library import ucx_library

@@ -1,7 +1,5 @@
 """Values that ranks pass: others for each seed and at each index."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -1,7 +1,5 @@
 """Wait for what will happen, in tests whose ranks meet at chosen moments."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

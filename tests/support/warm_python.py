@@ -11,8 +11,6 @@ A request is a message of JSON with the descriptors -> the pid. The new process 
 orphans: so this one becomes its parent.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import fcntl

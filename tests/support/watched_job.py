@@ -1,7 +1,5 @@
 """Ranks of a program whose groups are watched, each a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

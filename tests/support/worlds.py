@@ -1,7 +1,5 @@
 """The types of the fixtures that give tests their worlds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import unisono

@@ -40,7 +40,6 @@ _WHAT = {"link": "no link", "carrier": f"no carrier: there are {', '.join(_CARRI
 
 
 def environment_name(setting: str) -> str:
-    """The environment variable of a setting."""
     return f"UNISONO_{setting.upper()}"
 
 

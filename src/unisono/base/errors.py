@@ -23,8 +23,6 @@
 Each error has its data in fields, and makes its message from them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from errno import errorcode
@@ -57,7 +55,7 @@ class UnisonoError(Exception):
     What to do: catch a class below. Catch this one only where all failures of unisono are treated alike.
     """
 
-    def again(self) -> UnisonoError:
+    def again(self) -> "UnisonoError":
         """A copy of the error, to be raised by a later call."""
         reduced: Any = self.__reduce__()
         error: UnisonoError = reduced[0](*reduced[1])

@@ -3,8 +3,6 @@
 Sentinels import this file, so paths are texts here: `pathlib` takes a process some milliseconds to import.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress

@@ -2,8 +2,6 @@
 makes once, and threads that are left behind.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import gc

@@ -1,7 +1,5 @@
 """This package: its name, its version, which its build reads here, too, and where it runs."""
 
-from __future__ import annotations
-
 import os
 import sys
 

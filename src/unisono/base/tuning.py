@@ -4,8 +4,6 @@ They are in a file of the user's cache directory, one for each processor model, 
 unisono, so that machines may share a home directory. UNISONO_MEASURED names another file; empty, it means none.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import warnings
@@ -31,7 +29,7 @@ def file() -> Path | None:
     return Path(folder, "unisono", f"measured-{key}.json")
 
 
-def measured() -> TuningResults | None:
+def measured() -> "TuningResults | None":
     """The figures of this machine; None where there are none. Read once per process.
 
     A file that cannot be read, or is damaged, is as good as none; a warning says so.
@@ -43,7 +41,7 @@ def measured() -> TuningResults | None:
     return _read(path) if path else None
 
 
-def save(found: TuningResults) -> Path:
+def save(found: "TuningResults") -> Path:
     """Keep these figures for processes that start from now on. Returns the file. Raises OSError."""
     path = file()
     if path is None:
@@ -62,7 +60,7 @@ def _key() -> dict[str, str | int]:
 
 
 @cache
-def _read(path: Path) -> TuningResults | None:
+def _read(path: Path) -> "TuningResults | None":
     try:
         text = path.read_text()
     except FileNotFoundError:

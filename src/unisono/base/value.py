@@ -1,7 +1,5 @@
 """Frozen values with named fields, whose classes are made at once."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Self, dataclass_transform
 
 

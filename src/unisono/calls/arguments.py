@@ -1,7 +1,5 @@
 """Checks of the arguments of calls, before anything moves. Errors name the argument."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 from operator import index

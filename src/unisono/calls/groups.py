@@ -11,8 +11,6 @@ its own failures. It opens no descriptor and maps no memory, so hundreds of sub-
 A rank that is not in the new group gets a `NonMember`, which is false: guard calls with `if group:`.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Sequence
 from datetime import timedelta

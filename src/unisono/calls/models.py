@@ -4,8 +4,6 @@ Each function first checks that all ranks' models have the same names, shapes an
 every rank if they do not. Parameters and buffers with several names are sent once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

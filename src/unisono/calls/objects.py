@@ -11,8 +11,6 @@ completely or not at all.
 timeout_s: how long a rank waits for the others in each step; None: the group's default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,7 +52,7 @@ def all_gather_object(
         return [call.encoded("obj", obj)]
 
     payloads, sizes = call.announce(prepare)
-    blocks = call.all_gather_bytes(payloads[0], sizes)
+    blocks = call.gather_bytes(payloads[0], sizes)
     object_list[:] = [call.decoded(block, rank) for rank, block in enumerate(blocks)]
 
 
@@ -193,26 +191,22 @@ class _Call:
         lengths: list[int] = sizes.tolist()
         failed = [rank for rank, length in enumerate(lengths) if length < 0]
         if failed:
-            texts = self.all_gather_bytes([text], [max(0, -length) for length in lengths])
+            texts = self.gather_bytes([text], [max(0, -length) for length in lengths])
             if failure:
                 raise failure
             reason = str(texts[failed[0]], "utf-8")
             raise PeerFailed(failed[0], reason, self.group.rank, f"{self.name} ({caller()})")
         return payloads, lengths
 
-    def all_gather_bytes(self, payload: Payload, sizes: Sequence[int]) -> list[memoryview]:
-        """The payloads of all ranks; rank r's has sizes[r] bytes."""
-        mine = to_tensor(payload)
-        blocks = [mine if rank == self.group.rank else _empty(size) for rank, size in enumerate(sizes)]
-        all_gather(blocks, mine, self.group, timeout_s=self.timeout_s)
-        return [_bytes(block) for block in blocks]
-
-    def gather_bytes(self, payload: Payload, sizes: Sequence[int], dst: int) -> list[memoryview]:
-        """The payloads of all ranks on rank `dst`, none elsewhere; rank r's has sizes[r] bytes."""
-        mine = to_tensor(payload)
-        sources = enumerate(sizes) if self.group.rank == dst else ()
-        blocks = [mine if rank == dst else _empty(size) for rank, size in sources]
-        gather(mine, blocks or None, dst, self.group, timeout_s=self.timeout_s)
+    def gather_bytes(self, payload: Payload, sizes: Sequence[int], dst: int | None = None) -> list[memoryview]:
+        """The payloads of all ranks, rank r's of sizes[r] bytes: on rank `dst`, none elsewhere; None: on every rank."""
+        mine, me = to_tensor(payload), self.group.rank
+        sources = enumerate(sizes) if dst in (None, me) else ()
+        blocks = [mine if rank == me else _empty(size) for rank, size in sources]
+        if dst is None:
+            all_gather(blocks, mine, self.group, timeout_s=self.timeout_s)
+        else:
+            gather(mine, blocks or None, dst, self.group, timeout_s=self.timeout_s)
         return [_bytes(block) for block in blocks]
 
     def broadcast_bytes(self, payloads: Sequence[Payload], size: int, src: int) -> memoryview:

@@ -1,7 +1,5 @@
 """`retry`: a step of a program that all survivors repeat if a rank fails in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, Protocol, TypeVar, runtime_checkable

@@ -1,7 +1,5 @@
 """`tracing`: keep all calls of a part of a program, for Perfetto."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike

@@ -1,7 +1,5 @@
 """Asynchronous calls: `Work`, the caller's handle, and `Worker`, the thread that runs a group's calls in order."""
 
-from __future__ import annotations
-
 import math
 import queue
 import threading

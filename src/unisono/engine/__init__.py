@@ -1,7 +1,5 @@
 """Compile tables, prove the compiled programs, run them over shared memory. Start reading at `host.Host.plan`."""
 
-from __future__ import annotations
-
 from ..base.release import RUNS, unsupported
 
 __all__ = []

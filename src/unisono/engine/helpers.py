@@ -1,7 +1,5 @@
 """The helpers of a rank: the threads that share long moves with the thread of a call. See `kernels.lanes`."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,7 +37,7 @@ class Helpers:
         self._threads: list[threading.Thread] = []
         self._ended = False
 
-    def share(self, plan: Plan, rank: int, state: memoryview, lanes: Lanes) -> None:
+    def share(self, plan: Plan, rank: int, state: memoryview, lanes: "Lanes") -> None:
         """Let the lanes share the long moves of this plan, if this rank of its group moves bytes.
 
         state: the words of the rank's state in the group, `Host.words`.

@@ -1,7 +1,5 @@
 """One rank of a group: its private state for the kernel, its programs and plans."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -5,8 +5,6 @@ checksum. It is a code image, or, on processors that have none, an object file, 
 a tenth of a millisecond; importing LLVM takes ten and more, Numba several hundred.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """LLVM: optimise a module for this processor to an object file; link one into this process, where there is no image."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

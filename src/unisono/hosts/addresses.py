@@ -1,7 +1,5 @@
 """The address at which other hosts reach this one, by the system's routes. No packet is sent."""
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import os

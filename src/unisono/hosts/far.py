@@ -1,7 +1,5 @@
 """News of the ranks on other hosts, through the sentinel of this host."""
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -40,7 +38,7 @@ class Far:
     """
 
     def __init__(
-        self, arena: Arena, hosts: Hosts, rank: int, name: str, silent_s: float, deadline: float | None = None
+        self, arena: "Arena", hosts: "Hosts", rank: int, name: str, silent_s: float, deadline: float | None = None
     ) -> None:
         """Connect to the sentinel that serves at this name. silent_s: how long hosts may be silent.
 

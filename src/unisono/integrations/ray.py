@@ -11,8 +11,6 @@
 Ray Train needs nothing of this: `TorchConfig(backend="unisono")`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

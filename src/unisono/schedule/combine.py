@@ -1,7 +1,5 @@
 """Make tables of other tables: in sequence, in parallel, transposed, on some ranks, in segments."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -83,10 +81,10 @@ def transpose(schedule: Schedule) -> Schedule:
 def on(
     schedule: Schedule,
     ranks: int,
-    members: npt.ArrayLike,
+    members: "npt.ArrayLike",
     *,
     chunks: int | None = None,
-    first: npt.ArrayLike | None = None,
+    first: "npt.ArrayLike | None" = None,
     width: int = 1,
 ) -> Schedule:
     """Run a schedule on some of `ranks` ranks, and on some chunks of a larger buffer.

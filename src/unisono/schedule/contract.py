@@ -153,7 +153,6 @@ def slot_text(slot: Slot) -> str:
 
 
 def ranks_in(bits: int) -> Iterable[int]:
-    """The ranks in a set of bits."""
     return (rank for rank in range(bits.bit_length()) if bits >> rank & 1)
 
 

@@ -30,7 +30,6 @@ class Hosts(Value):
 
     @classmethod
     def one(cls, ranks: int) -> Hosts:
-        """All ranks on one host."""
         return cls((tuple(range(ranks)),))
 
     @classmethod
@@ -81,7 +80,6 @@ class Hosts(Value):
         return tuple(rank for host in self.members for rank in host)
 
     def host_of(self, rank: int) -> int:
-        """The number of a rank's host."""
         return self._places[rank][0]
 
     def seat(self, rank: int) -> int:

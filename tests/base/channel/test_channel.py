@@ -1,7 +1,5 @@
 """Messages with file descriptors: between a parent and its ranks, and plain ones that nobody unpickles."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

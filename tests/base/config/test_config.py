@@ -1,7 +1,5 @@
 """The settings of a group: defaults, environment, what `unisono tune` has measured."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

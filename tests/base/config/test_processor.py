@@ -1,7 +1,5 @@
 """What this machine has, by files of Linux: processors and control groups."""
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Callable, Mapping
@@ -69,12 +67,9 @@ def tree(tmp_path: Path) -> Tree:
     return made
 
 
-def test_no_groups_are_no_limit(tree: Tree) -> None:
-    assert allowance(tree({})) == Allowance(None, None, None)
-
-
-def test_version_2_has_the_least_of_a_group_and_of_those_above(tree: Tree) -> None:
-    root = tree(
+ALLOWANCES: dict[str, tuple[Mapping[str, str], Allowance]] = {
+    "no groups are no limit": ({}, Allowance(None, None, None)),
+    "version 2 has the least of a group and of those above": (
         {
             "proc/self/mounts": V2_MOUNT,
             "proc/self/cgroup": "0::/jobs/mine\n",
@@ -85,13 +80,10 @@ def test_version_2_has_the_least_of_a_group_and_of_those_above(tree: Tree) -> No
             f"{BASE}/jobs/mine/memory.max": "1000\n",
             f"{BASE}/jobs/mine/memory.current": "700\n",
             f"{BASE}/jobs/mine/memory.stat": "anon 400\ninactive_file 250\n",
-        }
-    )
-    assert allowance(root) == Allowance(1.5, 1000, 550)
-
-
-def test_version_1_has_a_folder_for_each_controller(tree: Tree) -> None:
-    root = tree(
+        },
+        Allowance(1.5, 1000, 550),
+    ),
+    "version 1 has a folder for each controller": (
         {
             "proc/self/mounts": V1_MOUNTS,
             "proc/self/cgroup": "4:memory:/box\n2:cpu,cpuacct:/box\n0::/\n",
@@ -104,13 +96,10 @@ def test_version_1_has_a_folder_for_each_controller(tree: Tree) -> None:
             f"{BASE}/memory/box/memory.limit_in_bytes": "4096\n",
             f"{BASE}/memory/box/memory.usage_in_bytes": "5000\n",
             f"{BASE}/memory/box/memory.stat": "inactive_file 10\ntotal_inactive_file 100\n",
-        }
-    )
-    assert allowance(root) == Allowance(0.5, 4096, 0)
-
-
-def test_in_a_container_the_path_may_be_one_outside(tree: Tree) -> None:
-    root = tree(
+        },
+        Allowance(0.5, 4096, 0),
+    ),
+    "in a container the path may be one outside": (
         {
             "proc/self/mounts": V1_MOUNTS,
             "proc/self/cgroup": "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n",
@@ -118,22 +107,26 @@ def test_in_a_container_the_path_may_be_one_outside(tree: Tree) -> None:
             f"{BASE}/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
             f"{BASE}/memory/memory.limit_in_bytes": "3000\n",
             f"{BASE}/memory/memory.usage_in_bytes": "1000\n",
-        }
-    )
-    assert allowance(root) == Allowance(2.0, 3000, 2000)
-
-
-def test_what_is_damaged_is_no_limit(tree: Tree) -> None:
-    root = tree(
+        },
+        Allowance(2.0, 3000, 2000),
+    ),
+    "what is damaged is no limit": (
         {
             "proc/self/mounts": V2_MOUNT,
             "proc/self/cgroup": "0::/\n",
             f"{BASE}/cpu.max": "many 100000\n",
             f"{BASE}/memory.max": "1000\n",
             f"{BASE}/memory.current": "?\n",
-        }
-    )
-    assert allowance(root) == Allowance(None, 1000, None)
+        },
+        Allowance(None, 1000, None),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ALLOWANCES)
+def test_what_control_groups_leave(tree: Tree, case: str) -> None:
+    files, left = ALLOWANCES[case]
+    assert allowance(tree(files)) == left
 
 
 def test_what_is_free_is_read_again(tree: Tree) -> None:

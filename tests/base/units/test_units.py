@@ -1,7 +1,5 @@
 """Numbers as text and back: bytes, counts, links, and how a time-out is named."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from inspect import signature

@@ -3,8 +3,6 @@
 Gradients against differences: every element of every rank is moved a little, and the sum of all losses looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -69,23 +67,6 @@ def test_results_require_gradients_everywhere_or_nowhere() -> None:
         before = unisono.init().host.call_number
         assert not ag.all_reduce(x).requires_grad
         assert unisono.init().host.call_number == before + 1
-
-
-@pytest.mark.ranks(3)
-def test_a_split_layer_has_the_gradients_of_the_whole() -> None:
-    """Tensor parallelism: columns of one matrix and rows of the next on every rank."""
-    me, p = unisono.get_rank(), unisono.get_world_size()
-    generator = torch.Generator().manual_seed(1)
-    x, first, second = (
-        torch.randn(n, m, generator=generator, dtype=torch.float64) for n, m in ((5, 4), (4, 6), (6, 2))
-    )
-    whole = [tensor.clone().requires_grad_() for tensor in (x, first, second)]
-    (torch.relu(whole[0] @ whole[1]) @ whole[2]).square().sum().backward()
-    parts = [first.chunk(p, 1)[me].clone().requires_grad_(), second.chunk(p)[me].clone().requires_grad_()]
-    y = ag.all_reduce(torch.relu(x @ parts[0]) @ parts[1])
-    (y.square().sum() / p).backward()  # the gradient is that of the sum of all ranks' losses
-    torch.testing.assert_close(parts[0].grad, whole[1].grad.chunk(p, 1)[me])
-    torch.testing.assert_close(parts[1].grad, whole[2].grad.chunk(p)[me])
 
 
 @pytest.mark.ranks(3)

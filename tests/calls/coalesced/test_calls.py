@@ -1,7 +1,5 @@
 """Lists of tensors in one call: the same bits as a call for each, whatever the tensors look like."""
 
-from __future__ import annotations
-
 import gc
 import time
 import weakref
@@ -92,16 +90,6 @@ def test_inputs_times_factors(make: Callable[[float], Any], ranks: int) -> None:
             assert torch.equal(output, alone)
 
 
-@pytest.mark.ranks(*SIZES)
-def test_broadcast(ranks: int) -> None:
-    for src in (0, ranks - 1, 0):
-        tensors, singly = mixed(), mixed()
-        broadcast_coalesced(tensors, src)
-        for tensor in singly:
-            unisono.broadcast(tensor, src)
-        same(tensors, singly)
-
-
 @pytest.mark.ranks(3)
 def test_the_source_of_a_broadcast_is_only_read() -> None:
     if unisono.get_rank() == 1:
@@ -110,31 +98,6 @@ def test_the_source_of_a_broadcast_is_only_read() -> None:
         tensors = [torch.zeros(4, 3), torch.zeros(2, dtype=torch.complex64)]
     broadcast_coalesced(tensors, 1)
     same(tensors, [torch.arange(3.0).repeat(4, 1), torch.tensor([1 - 2j, 3 + 1j])])
-
-
-@pytest.mark.ranks(*SIZES)
-def test_all_gather(ranks: int) -> None:
-    for _ in range(2):
-        inputs = mixed()
-        outputs = [torch.empty(ranks, *tensor.shape, dtype=tensor.dtype) for tensor in inputs]
-        outputs[2] = torch.empty(2, *outputs[2].shape)[1].transpose(0, 1).contiguous().transpose(0, 1)
-        singly = [torch.empty_like(output) for output in outputs]
-        all_gather_coalesced(outputs, inputs)
-        for output, tensor in zip(singly, inputs, strict=True):
-            unisono.all_gather_single(output, tensor)
-        same(outputs, singly)
-
-
-@pytest.mark.ranks(*SIZES)
-def test_reduce_scatter(ranks: int) -> None:
-    for op in ("sum", "avg"):
-        outputs = mixed()
-        inputs = [filled((ranks, *tensor.shape), tensor.dtype, k) for k, tensor in enumerate(outputs)]
-        singly = [torch.empty_like(output) for output in outputs]
-        reduce_scatter_coalesced(outputs, inputs, op)
-        for output, tensor in zip(singly, inputs, strict=True):
-            unisono.reduce_scatter_single(output, tensor, op)
-        same(outputs, singly)
 
 
 @pytest.mark.ranks(2, 3)

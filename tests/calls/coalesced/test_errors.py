@@ -1,7 +1,5 @@
 """Lists that ranks disagree about, or that no call can take: errors before anything moves, and a group that goes on."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """`flatten_`: tensors side by side."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Bytes that nobody encoded: an error or some plain object, never code, never a crash, never much memory."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import pickle
@@ -41,7 +39,7 @@ class Plain:
 class Hooked:
     x: int
 
-    def __new__(cls, *_: Any) -> Hooked:
+    def __new__(cls, *_: Any) -> "Hooked":
         ran.append("new")
         return object.__new__(cls)
 

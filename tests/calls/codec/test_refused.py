@@ -1,7 +1,5 @@
 """What the safe codec does not send: which type, where in the object, and what to do instead."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import warnings

@@ -1,7 +1,5 @@
 """What goes through the codec comes back: the same types, the same bits, the same order."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import struct

@@ -1,7 +1,5 @@
 """Wrong arguments raise on the rank that gave them, before anything moves; the group goes on."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Calls whose smaller tensor is this rank's block of the larger one, as those of f
 A program's default device is that of the tensors it makes, not of those that calls need for themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch

@@ -3,8 +3,6 @@
 Asynchronous ones start on the caller's thread, and never block it.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time

@@ -1,7 +1,5 @@
 """Tensors in shared memory on some ranks and private on others: the call runs staged, in step on all ranks."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 A time that is none is refused by every public call, in the same words, with the name of the argument.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys

@@ -1,7 +1,5 @@
 """Blocks of several sizes, given and not given, in every collective that moves blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any

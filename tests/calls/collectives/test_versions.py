@@ -1,7 +1,5 @@
 """Autograd hears of a call that overwrites what backward needs, and of no other call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """all_reduce with rounded values between hosts: its values, its bits, its bytes, and how values become bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """DistributedDataParallel whose gradients are rounded between hosts learns what it learns with exact ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

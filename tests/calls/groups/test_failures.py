@@ -1,7 +1,5 @@
 """What goes wrong in or around a group: everybody hears who did it, and other groups go on."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

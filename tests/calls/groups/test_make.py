@@ -4,8 +4,6 @@ What is kept for later calls has a limit, and calls whose part has gone are righ
 Ranks that a group leaves out hold something false that no call takes for the world.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 from collections.abc import Callable, Iterator

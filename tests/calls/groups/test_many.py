@@ -1,7 +1,5 @@
 """Groups are cheap: hundreds at once, and hundreds one after the other. What they keep for calls ends with them."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

@@ -1,7 +1,5 @@
 """A group that has lost ranks gets new ones: the same sums as before, whoever had died, again and again."""
 
-from __future__ import annotations
-
 import gc
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What may go wrong while a group grows: somebody dies at some moment, or is in the way. Nobody waits for ever."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Whole models: the same to begin with, averages of gradients and parameters, and models that differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

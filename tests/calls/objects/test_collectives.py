@@ -3,8 +3,6 @@
 Trouble with an object on one rank: an error that names it, on every rank that it concerns, and the group goes on.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -57,16 +55,6 @@ def test_all_gather_object(extra: int) -> None:
     assert same is places
     for rank, value in enumerate(places):
         check(value, rank, extra)
-
-
-@pytest.mark.ranks(*SIZES)
-def test_gather_object() -> None:
-    group = unisono.init()
-    for root in range(group.size):
-        places = ["old"] * group.size if group.rank == root else None
-        gather_object(made(group.rank), places, root)
-        for rank, value in enumerate(places or []):
-            check(value, rank)
 
 
 @pytest.mark.ranks(*SIZES)

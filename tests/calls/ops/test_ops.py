@@ -1,7 +1,5 @@
 """Ops by all their names, when two of a user's own are the same, and what calls do with them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial, reduce

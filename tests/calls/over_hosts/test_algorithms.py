@@ -4,8 +4,6 @@ Each algorithm that a call names gives what it must, and a name means one table 
 and so do the figures measured on them: a job over several hosts takes them as they are.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

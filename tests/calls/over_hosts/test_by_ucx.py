@@ -1,7 +1,5 @@
 """Calls over several hosts by UCX: the same results and the same errors as by Gloo."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

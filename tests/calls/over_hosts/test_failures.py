@@ -1,7 +1,5 @@
 """What ranks of several hosts say when one of them dies, aborts, is late, or leaves; and how they go on."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What ranks say whose host has lost its sentinel, and what those of other hosts do."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -4,8 +4,6 @@ A relay stops as a kernel does: if a rank is late, the relay comes back, says wh
 child has nothing to do with the carriers of its parent.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import re

@@ -1,7 +1,5 @@
 """Calls over hosts that are made again: on the same tensors and on others, on tensors that are gone, in any order."""
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np

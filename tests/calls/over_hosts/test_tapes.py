@@ -4,8 +4,6 @@ Each part is proved alone, by `prove_messages` or `prove_programs`. Here the who
 hosts, copies and meetings, in pieces of the vector.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from random import Random
 
@@ -24,7 +22,6 @@ KINDS = {getattr(tape, name): name for name in ("COPY", "COMBINE", "POST", "SEND
 
 
 def calls(collective: str, random: Random) -> Call:
-    """A random call of a collective."""
     hosts = Hosts.parse(random.choice(SHAPES))
     reduces = collective in ("all_reduce", "reduce", "reduce_scatter")
     rails = random.randint(1, hosts.rails) if reduces or collective in ("broadcast", "all_gather") else None

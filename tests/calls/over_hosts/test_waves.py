@@ -1,18 +1,19 @@
 """Long vectors over hosts: read and written in place, in several pieces. Parts inside a host may differ and wait."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import product
 
 import pytest
 import torch
 
 import unisono
+from tests.support.matrix import FORMS, Case, ops
+from tests.support.matrix_driver import check, forget
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.link import Link
@@ -35,10 +36,6 @@ def slow(request: pytest.FixtureRequest) -> Iterator[unisono.World]:
         yield world
 
 
-def given(rank: int, n: int = N) -> torch.Tensor:
-    return torch.arange(n, dtype=torch.float64) % 1009 * (rank + 1)
-
-
 def test_they_go_in_pieces() -> None:
     config = Config.from_env().replace(link=Link.parse(SLOW))
     for name in ("all_reduce", "broadcast", "all_gather", "all_to_all"):
@@ -46,43 +43,14 @@ def test_they_go_in_pieces() -> None:
         assert choose_spanning(name, 8 * N, Hosts.parse("2x2"), Config.from_env()).pieces == 1
 
 
-def test_all_reduce(slow: unisono.World) -> None:
+def test_every_call(slow: unisono.World) -> None:
     def work() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        for op, factor in (("sum", size * (size + 1) / 2), ("avg", (size + 1) / 2), ("max", size)):
-            for _ in range(2):
-                tensor = given(me)
-                unisono.all_reduce(tensor, op)
-                assert tensor.equal(given(0) * factor)
-
-    slow.run(work)
-
-
-def test_other_calls(slow: unisono.World) -> None:
-    def work() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        for root in (0, size - 1):
-            tensor = given(me)
-            unisono.broadcast(tensor, root)
-            assert tensor.equal(given(root))
-            tensor = given(me)
-            unisono.reduce(tensor, root)
-            if me == root:
-                assert tensor.equal(given(0) * size * (size + 1) / 2)
-            parts = [torch.empty(N, dtype=torch.float64) for _ in range(size)] if me == root else None
-            unisono.gather(given(me), parts, root)
-            assert parts is None or all(part.equal(given(rank)) for rank, part in enumerate(parts))
-            mine = torch.empty(N, dtype=torch.float64)
-            unisono.scatter(mine, [given(rank) for rank in range(size)] if me == root else None, root)
-            assert mine.equal(given(me))
-        whole = torch.empty(size * N, dtype=torch.float64)
-        unisono.all_gather_single(whole, given(me))
-        assert whole.equal(torch.cat([given(rank) for rank in range(size)]))
-        block = torch.empty(N, dtype=torch.float64)
-        unisono.reduce_scatter_single(block, whole * (me + 1))
-        assert block.equal(given(me) * size * (size + 1) / 2)
-        unisono.all_to_all_single(whole, torch.cat([given(me) + rank for rank in range(size)]))
-        assert whole.equal(torch.cat([given(rank) + me for rank in range(size)]))
+        for form in FORMS:
+            for op, root in product(
+                ("sum", "avg", "max") if form == "all_reduce" else ops(form, "float64")[:1], (0, 3)
+            ):
+                check(Case(form, "float64", op, N, root=root, seed=root, exact=True))
+        forget()
 
     slow.run(work)
 
@@ -144,8 +112,6 @@ def test_a_rank_raises_once_its_neighbours_need_it_no_more() -> None:
         group = unisono.init()
         me, span = group.rank, group.span
         unisono.all_reduce(torch.ones(3))
-        assert span is not None
-        assert span.local is not None
         local, pid = span.local.host, group.host.arena.board(1).pid
         number = local.call_number
 

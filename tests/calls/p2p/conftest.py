@@ -1,7 +1,5 @@
 """All tests of messages run on one host, and once more as if odd ranks were on another one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any

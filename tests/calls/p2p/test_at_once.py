@@ -1,11 +1,9 @@
 """The short way of messages: when calls take it, and that it is no different from the long one."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -68,7 +66,7 @@ def test_messages_that_need_not_wait_take_the_short_way(monkeypatch: pytest.Monk
 @pytest.mark.ranks(2)
 def test_threads_that_exchange_messages_of_many_sizes(seed: int) -> None:
     """Each thread has a tag, and takes in messages for the others while it waits."""
-    me, wrong = unisono.get_rank(), []
+    me = unisono.get_rank()
     meet()
 
     def exchange(tag: int) -> None:
@@ -85,15 +83,10 @@ def test_threads_that_exchange_messages_of_many_sizes(seed: int) -> None:
                     target = p2p.recv(None, 1 - me, tag=tag)
                 else:
                     p2p.irecv(target, 1 - me, tag=tag).wait()
-            if not torch.equal(target, values(count, 1000 * tag + k + 1 - me)):
-                wrong.append((tag, k, count))
+            assert torch.equal(target, values(count, 1000 * tag + k + 1 - me)), (tag, k, count)
 
-    threads = [threading.Thread(target=exchange, args=(tag,)) for tag in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(3) as pool:
+        assert [*pool.map(exchange, range(3))] == [None] * 3
 
 
 @pytest.mark.parametrize("by_another_thread", [False, True])

@@ -1,7 +1,5 @@
 """Point-to-point calls that cannot end well: a dead, late or departed peer, and Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Messages between ranks of several hosts: what is different from one, and all of it at once."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -20,7 +18,6 @@ from tests.support.waiting import until
 from tests.support.worlds import OnHosts
 from unisono import PeerGone, RankFailed, p2p
 from unisono.base.records import Departure, DepartureKind
-from unisono.calls.groups import new_group
 from unisono.calls.p2p import progress
 from unisono.calls.p2p.progress import ProgressLoop
 from unisono.engine.mailbox import Mailbox
@@ -94,38 +91,6 @@ def test_a_storm(on_hosts: OnHosts, seed: int) -> None:
             work.wait()
 
     on_hosts("2x2").run(storm, seed)
-
-
-@pytest.mark.ranks(hosts="2x2")
-def test_objects_and_dtypes() -> None:
-    me = unisono.get_rank()
-    other = (me + 2) % 4
-    unisono.send_object_list([{"me": me}, torch.full((9,), me)], other)
-    got: list[Any] = [None, None]
-    assert unisono.recv_object_list(got) == other
-    assert got[0] == {"me": other}
-    assert got[1].tolist() == [other] * 9
-    for count in (5, 400_000):
-        for dtype in (torch.bfloat16, torch.complex64, torch.bool, torch.float8_e4m3fn, torch.int64):
-            sent = values(count, me).to(dtype)
-            target = torch.empty(2, count, dtype=dtype)[:, ::1][1]
-            p2p.sendrecv(sent, other, target, other)
-            assert torch.equal(target.view(torch.uint8), values(count, other).to(dtype).view(torch.uint8))
-
-
-@pytest.mark.ranks(hosts="2x2")
-def test_sub_groups_across_hosts() -> None:
-    me = unisono.get_rank()
-    for k in range(3):  # the same ranks, again: no group hears the one before
-        group = new_group([3, 0, 2])
-        if group:
-            right, left = (group.rank + 1) % 3, (group.rank - 1) % 3
-            p2p.send(values(4, 10 * k + me), right, group)
-            p2p.send(values(500_000, 10 * k + me), right, group)
-            for count in (4, 500_000):
-                assert torch.equal(p2p.recv(None, left, group), values(count, 10 * k + group.world_ranks[left]))
-            p2p.send(torch.zeros(9), right, group, tag=1)  # which nobody receives
-        unisono.barrier()
 
 
 @pytest.mark.parametrize("way", ["send", "recv"])

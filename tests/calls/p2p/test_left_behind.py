@@ -3,8 +3,6 @@
 Messages within sub-groups: ranks are those of the group, and groups do not hear each other.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

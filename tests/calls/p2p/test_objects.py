@@ -3,8 +3,6 @@
 Messages from a rank to itself.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """`retry`: a step in which a rank fails counts on all survivors, or on none, and is then made again."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

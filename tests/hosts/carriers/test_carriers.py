@@ -1,7 +1,5 @@
 """Messages by Gloo and by UCX between real processes: all collectives, and what happens when messages do not come."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

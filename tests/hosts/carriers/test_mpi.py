@@ -1,7 +1,5 @@
 """Messages by MPI: ranks that mpirun has started exchange them, and a carrier that is aborted says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is special about UCX: it has no thread, no idea of who speaks to it, and habits that are off here."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

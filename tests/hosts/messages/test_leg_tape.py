@@ -1,7 +1,5 @@
 """Compiled code runs a rank's part in a table, together with the carrier's engine."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from contextlib import suppress
@@ -101,22 +99,13 @@ def test_compiled_code_runs_it_and_leaves_nothing_behind() -> None:
     assert [(carrier.requests, carrier.tapes) for carrier in both] == [({}, set())] * 2
 
 
-@pytest.mark.parametrize("way", ["begin", "later"])
-def test_a_message_that_fails_names_the_peer(way: str) -> None:
-    _, both = carriers()
-    exchange, _ = part(both[1], 1, 1)
-    both[1].fails = way
-    with pytest.raises(Lost, match="rank 0 of the world is lost: status -7"):
-        exchange.advance()
-    exchange.give_up()
-
-
 @pytest.mark.parametrize("name", ["all_reduce.circulant", "all_to_all.hierarchical"])  # the second begins with a copy
-def test_a_carrier_that_has_ended_names_the_peer(name: str) -> None:
+@pytest.mark.parametrize("way", ["begin", "later", ""])
+def test_a_message_that_fails_and_a_carrier_that_has_ended_name_the_peer(way: str, name: str) -> None:
     wires, both = carriers()
     exchange, _ = part(both[1], 1, 1, name=name)
-    wires.aborted = True
-    with pytest.raises(Lost, match="rank 0 of the world is lost: aborted"):
+    wires.aborted, both[1].fails = not way, way
+    with pytest.raises(Lost, match=f"rank 0 of the world is lost: {'status -7' if way else 'aborted'}"):
         exchange.advance()
     exchange.give_up()
 

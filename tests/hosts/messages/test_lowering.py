@@ -1,7 +1,5 @@
 """Every table of the catalogue as messages: proved, and as long as it must be."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.each import each

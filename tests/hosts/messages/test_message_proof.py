@@ -1,7 +1,5 @@
 """The proof of message programs is checked: with programs of which something is left out or moved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,9 +1,8 @@
 """Where short messages arrive: in receives that stand, posted before the calls that need them."""
 
-from __future__ import annotations
-
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
@@ -211,11 +210,8 @@ def test_a_receive_that_two_threads_post_is_posted_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(InProcessCarrier, "irecv", slowly)
     place = ReceiveBuffers.of(carrier).at(1, 5, 16)
-    threads = [threading.Thread(target=place.post, args=(carrier,)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        pool.map(place.post, [carrier] * 3)
     assert wires.unmet == 1
 
 

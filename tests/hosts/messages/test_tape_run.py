@@ -1,7 +1,5 @@
 """Message programs run, with all ranks in one process: at random timings, in pieces, again and again."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from random import Random

@@ -1,7 +1,5 @@
 """A wait for messages: it ends at once when a rank of the world has gone, and takes little of a processor."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time

@@ -5,8 +5,6 @@ that loses, repeats and delays. In the second one, ranks may leave the world, an
 A ticket brings all that the members had said when it was asked for. Each small damage to the protocol must show.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from contextlib import suppress

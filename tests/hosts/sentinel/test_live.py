@@ -1,7 +1,5 @@
 """Sentinels as processes: what the ranks of one host learn of the others, and that nothing stays behind."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """The protocol of sentinels, without processes: lossy networks, cuts, stops, many hosts."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

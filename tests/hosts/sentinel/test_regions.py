@@ -1,7 +1,5 @@
 """Line and board of a rank on another host are copied together: a rank that has gone has ended its last call."""
 
-from __future__ import annotations
-
 import pytest
 
 from unisono.base.records import Departure, DepartureKind

@@ -4,8 +4,6 @@ Sentinels, boards and a bad network, as they are; who gives the runs is this tes
 only once it has, in this run; and if it has, all hosts hear of it. Each small damage to a board must show.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Hosts that are silent: which are lost, what the smaller side of a cut network learns, what a broken link does."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.fake_network import WORLD, FakeNetwork, pairs

@@ -3,8 +3,6 @@
 And who is no rank, and what is no datagram of a sentinel, at its sockets.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import secrets
@@ -55,7 +53,6 @@ def start_leader(state: str, name: str) -> tuple[subprocess.Popen[str], Arena]:
     """A rank 0 that has started a sentinel for itself and this process, and the arena."""
     command = [sys.executable, "-c", LEADER, state, name, str(os.getpid())]
     leader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert leader.stdout
     fd = int(leader.stdout.readline())
     return leader, Arena.attach(os.open(f"/proc/{leader.pid}/fd/{fd}", os.O_RDWR))
 

@@ -1,7 +1,5 @@
 """Datagrams of sentinels: what is sent comes out; what others forge, cut, repeat or redirect does not."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import random
@@ -46,7 +44,6 @@ BODIES: list[Body] = [
 
 
 def pair(hosts: int = 4) -> tuple[Authenticator, Authenticator]:
-    """Of hosts 1 and 2."""
     return Authenticator(SECRET, 1, hosts), Authenticator(SECRET, 2, hosts)
 
 

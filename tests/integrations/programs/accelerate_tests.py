@@ -3,8 +3,6 @@
 accelerate launch accelerate_tests.py MODULE DIRECTORY
 """
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

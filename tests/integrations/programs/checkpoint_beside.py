@@ -1,7 +1,5 @@
 """Checkpoints in the background, in a group of their own: torchrun checkpoint_beside.py BACKEND DIRECTORY."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

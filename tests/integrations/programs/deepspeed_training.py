@@ -1,7 +1,5 @@
 """DeepSpeed on CPUs, ZeRO stages 1 and 2: torchrun deepspeed_training.py BACKEND DIRECTORY."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ data parallel ones another, for the CPU: through it the first rank collects the 
 them, and spreads those that it has read. Times are agreed on by reductions, plans as objects.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """PyTorch Lightning: DDP training on this host. lightning_training.py BACKEND DIRECTORY; Lightning starts the ranks."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

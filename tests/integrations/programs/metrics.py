@@ -1,7 +1,5 @@
 """torchmetrics over ranks that have seen different numbers of examples: torchrun metrics.py BACKEND DIRECTORY."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

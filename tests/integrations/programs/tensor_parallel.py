@@ -1,7 +1,5 @@
 """A small random Llama that transformers splits over the ranks: torchrun tensor_parallel.py BACKEND DIRECTORY."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

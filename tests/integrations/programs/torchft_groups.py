@@ -1,7 +1,5 @@
 """torchft's group over Gloo, configured anew as ranks come and go: torchrun torchft_groups.py BACKEND DIRECTORY."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

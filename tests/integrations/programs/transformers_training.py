@@ -1,7 +1,5 @@
 """transformers' Trainer on a tiny language model: torchrun transformers_training.py BACKEND DIRECTORY."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -3,8 +3,6 @@
 For programs that leave no choice of the backend: where there is a group, they use it.
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 

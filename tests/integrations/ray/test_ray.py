@@ -3,8 +3,6 @@
 Ray starts a small cluster of its own for each program.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -6,8 +6,6 @@ PyTorch starts the ranks of each test anew. Here they are forked from this proce
 loaded torch and the tests.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -3,8 +3,6 @@
 And new groups of the survivors after rank 0 has died, whose process torch's store was in.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

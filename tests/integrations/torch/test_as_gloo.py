@@ -3,8 +3,6 @@
 Where it cannot, or not on all ranks, each case is told in a sentence, and none hangs.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

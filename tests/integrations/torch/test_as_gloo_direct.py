@@ -3,8 +3,6 @@
 That file is not in PyTorch's wheel. Calls give what they give over Gloo, and wrong calls raise a RuntimeError, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

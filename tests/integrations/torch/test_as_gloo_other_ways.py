@@ -1,7 +1,5 @@
 """Calls that our own groups refuse: under Gloo's name they do what they do over Gloo, in every kind of group."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Every call of torch.distributed, on distinct data on every rank."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

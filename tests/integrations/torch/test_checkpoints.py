@@ -1,7 +1,5 @@
 """Models and optimizers in pieces, and what is saved of them: as of a model that one process trains on all examples."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path

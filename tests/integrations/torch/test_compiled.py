@@ -1,7 +1,5 @@
 """torch.compile, of code that communicates: it computes what the code as it is written computes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What people do with DistributedDataParallel, also with hooks that make calls: what is learnt is that over Gloo."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Calls on a group itself, in all forms of torch's groups, and on views: what they do over Gloo, they do over ours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -169,7 +167,6 @@ def test_distribute_tensor_leaves_views_usable(ranks: TorchRanks, backend: str) 
             left, _ = leaf.split(2, dim=1)
             spread = distribute_tensor(leaf, mesh, [placement])
             (first.square().sum() + left.sum()).backward()
-            assert leaf.grad is not None
             found.append((spread.to_local().tolist(), leaf.grad.tolist()))
         return found
 

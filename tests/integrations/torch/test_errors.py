@@ -3,8 +3,6 @@
 They also say what programs and torch's own tests look for.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Programs with tensors of a GPU, where there is one: our groups beside NCCL's, and copies under Gloo's name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Calls that gradients flow through, an error within backward, objects, and programs that torchrun starts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

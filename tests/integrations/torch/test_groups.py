@@ -5,8 +5,6 @@ What torch does not let a backend written in Python do, as docs/torch.md says: a
 Sub-groups are in shared memory: many threads make them at once, and more than a table holds.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import random
@@ -23,22 +21,6 @@ import unisono
 from tests.support.on_ranks import in_process_group, in_world
 from tests.support.torch_ranks import TorchRanks
 from unisono.engine.memory.arena import ENTRIES
-
-
-@pytest.mark.ranks(4, backend="unisono")
-def test_sub_groups() -> None:
-    me = dist.get_rank()
-    for members in ([0, 2], [1, 2, 3], [3]):
-        group = dist.new_group(members, timeout=timedelta(seconds=30))
-        tensor = torch.tensor([10.0**me])
-        if me in members:
-            assert dist.get_process_group_ranks(group) == members
-            dist.all_reduce(tensor, group=group)
-            assert tensor.item() == sum(10.0**r for r in members)
-            dist.broadcast(tensor.fill_(me), members[-1], group=group)
-            assert tensor.item() == members[-1]
-            dist.destroy_process_group(group)
-    dist.barrier()
 
 
 @pytest.mark.ranks(2, backend="unisono")

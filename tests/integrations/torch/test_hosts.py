@@ -1,7 +1,5 @@
 """Process groups over several hosts: they train as on one, end, and are made again; torchrun starts two nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What holds on one host holds over two: tests of other files, on ranks that meet as if on two machines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +29,6 @@ from tests.integrations.torch.test_gradients import (  # noqa: F401
 from tests.integrations.torch.test_groups import (  # noqa: F401
     test_many_sub_groups_leave_nothing_behind,
     test_meshes,
-    test_sub_groups,
 )
 from tests.integrations.torch.test_sharded import (  # noqa: F401  # noqa: F401
     test_a_stage_on_each_rank,

@@ -1,7 +1,5 @@
 """The private names of torch that the sources use: all are in one list, and in the torch that is installed."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

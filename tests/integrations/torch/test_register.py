@@ -1,7 +1,5 @@
 """How torch comes to know the backend: by itself, once the package is installed, and at no price."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """Models in pieces: sharded, split within layers, and in stages. They compute and learn what the whole does."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The buffers of DistributedDataParallel and fully_shard lie in shared memory, by themselves."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import importlib

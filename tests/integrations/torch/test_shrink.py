@@ -1,7 +1,5 @@
 """torch.distributed.shrink_group: after a rank has died, the others go on, and train, in a smaller group."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

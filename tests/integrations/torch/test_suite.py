@@ -1,7 +1,5 @@
 """PyTorch's own tests of torch.distributed: under Gloo's name no fewer of them pass than over Gloo, but for a list."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What later versions of torch ask of a backend. What a version does not have is tested as far as it goes there."""
 
-from __future__ import annotations
-
 import gc
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """`unisono.watch()`: groups of Gloo whose ranks die, differ, hang, fork, or are not watched."""
 
-from __future__ import annotations
-
 import textwrap
 import time
 

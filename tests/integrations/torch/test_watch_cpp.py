@@ -1,7 +1,5 @@
 """`unisono.watch()` and calls of C++ code and of NCCL: how they are seen, and what is told when the program ends."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -96,7 +94,6 @@ step()
                       r"for rank 2 \(last call: #(\d+)\): rank 2 \(pid \d+\) is running", line)  # fmt: skip
     assert found, line
     assert int(found[4]) == int(found[1]) - 1
-    assert first.stdout is not None
     assert "in spins" in first.stdout.readline() + first.stdout.readline()
     shown = run_python("-m", "unisono", "doctor", first.pid, check=True).stdout
     assert f"#{found[1]} all_reduce(float32[20], from C++)" in shown
@@ -229,15 +226,12 @@ def test_the_first_call_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waited_call(NCCL, "7") is None
     recorded["entries"] = [entry(1), entry(2, retired=False, name="all_gather"), entry(2, name="coalesced")]
     last = waited_call(NCCL, "7")
-    assert last is not None
     assert (last.key, last.number, last.goes_on) == ("3", 2, False)
     recorded["entries"] += [entry(3, retired=False, name="all_reduce"), entry(4, retired=False)]
     first = waited_call(NCCL, "7")
-    assert first is not None
     assert (first.number, first.goes_on, f"{first.record}") == (3, True, "all_reduce(float16[6], from C++)")
     recorded["entries"] = [entry(4, 1, retired=False, is_p2p=True, name="send 0->1")]
     message = waited_call(NCCL, "7")
-    assert message is not None
     assert (message.number, message.record.collective) == (0, "send 0->1")
     assert waited_call(NCCL, "another") is None
 

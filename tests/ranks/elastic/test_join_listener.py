@@ -1,7 +1,5 @@
 """The join listener of a job: the kernel says which process connects, and what it sends is not believed."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
@@ -156,7 +154,6 @@ def test_a_forked_child_of_this_process_does_not_keep_it_open(listener: JoinList
     with subprocess.Popen(
         [sys.executable, "-c", code, listener.job], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "child\n"
         process.wait()
         JoinListener(listener.job).close()

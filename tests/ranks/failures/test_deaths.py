@@ -3,8 +3,6 @@
 Ranks that nobody watches, as under a launcher: who dies is named with signal or exit code all the same.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
@@ -72,10 +70,8 @@ def port() -> int:
 def go(*ranks: subprocess.Popen[str]) -> None:
     """Let these ranks call init(), when all of them have imported what they need."""
     for rank in ranks:
-        assert rank.stdout is not None
         assert rank.stdout.readline() == "starts\n", rank.communicate()
     for rank in ranks:
-        assert rank.stdin is not None
         rank.stdin.write("go\n")
         rank.stdin.flush()
 

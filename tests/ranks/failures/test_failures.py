@@ -1,7 +1,5 @@
 """Ranks that die, leave, come late or are interrupted: every other rank hears the same, soon, and the group is over."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Ranks that make different calls: the same error on every rank, nothing changed, and the group goes on."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Calls of signal handlers, and of what the garbage collector runs, in the middle of a call: they work or raise."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

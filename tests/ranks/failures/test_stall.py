@@ -1,7 +1,5 @@
 """Ranks that are alive but do not come: one rank says who, what it does and where; a time-out says the same."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What a waiting rank concludes from what it sees: a table of situations, and what must hold in all of them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`group.abort`: every wait of every kind ends on all ranks, with the rank that has aborted and its reason."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

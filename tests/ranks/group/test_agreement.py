@@ -1,7 +1,5 @@
 """The agreement of survivors: every interleaving of few ranks, random ones of more. All who decide, decide the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

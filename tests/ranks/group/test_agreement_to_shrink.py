@@ -2,8 +2,6 @@
 die, be interrupted, or be left out by others while it is there. There is one decision, and all its members can go on.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Ranks that are there, but stopped while a group shrinks: the others go on without them, and they hear of it."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -3,8 +3,6 @@
 And what the peers of a rank are told when its program ends.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess
@@ -46,7 +44,6 @@ def test_who_lives_is_there_and_who_was_killed_has_died(group: Any) -> None:
     group.child.kill()
     group.child.wait()
     how = group.liveness.gone(1)
-    assert how is not None
     assert how.how == DepartureKind.DIED
 
 
@@ -90,14 +87,12 @@ def test_a_number_that_belongs_to_a_thread_by_now_is_no_life(group: Any) -> None
     finally:
         end.set()
         thread.join()
-    assert how is not None
     assert how.how == DepartureKind.DIED
 
 
 def test_a_number_that_belongs_to_another_process_by_now_is_no_life(group: Any) -> None:
     group.arena.board(1).set_process(os.getpid(), MINE - 1)
     how = group.liveness.gone(1)
-    assert how is not None
     assert how.how == DepartureKind.DIED
 
 

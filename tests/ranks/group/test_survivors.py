@@ -1,7 +1,5 @@
 """After a rank has died: all survivors name the same failed ranks, and go on in a smaller group."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 timeout_s counts from when the function has begun on every rank; the start has a limit and an error of its own.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import tempfile

@@ -4,8 +4,6 @@ What a notebook shows of a world and of a failed run.
 What can be imported travels by name, everything else by value.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import functools

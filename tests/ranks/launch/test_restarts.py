@@ -3,8 +3,6 @@
 Every way to end a rank: the others name it, and with return_exceptions they go on.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import select

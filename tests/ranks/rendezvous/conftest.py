@@ -1,7 +1,5 @@
 """Threads that are ranks; and `came`: their time is up when a test says so."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

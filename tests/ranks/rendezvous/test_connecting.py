@@ -3,8 +3,6 @@
 The link between hosts, measured when they meet: what is made of the figures, and that all ranks have the same.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time
@@ -73,7 +71,6 @@ def test_who_is_killed_before_it_has_connected_is_named_by_all(python: Python, d
     """Nobody waits out the limit of a minute."""
     all_of_them = three(python, "killed", doomed)
     out = all_of_them[doomed].stdout
-    assert out is not None
     assert out.readline() == "met\n"
     all_of_them[doomed].send_signal(signal.SIGKILL)
     for rank, process in enumerate(all_of_them):

@@ -3,8 +3,6 @@
 Processes that mpirun or srun has started form one group, or are told why not; never a group of one each.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks find the meeting that rank 0 holds; other jobs, sizes and programs at one port are told. Threads are ranks."""
 
-from __future__ import annotations
-
 import os
 import random
 import secrets

@@ -1,16 +1,15 @@
 """Processes that are no ranks: they get nothing, hold nobody up, and what they write is refused with one error."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -87,7 +86,6 @@ def hand_out(fd: int, listener: socket.socket, ranks: dict[int, Identity], deadl
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
@@ -223,35 +221,23 @@ anything = st.binary(max_size=300) | (words | identity_like | message_like | not
 )
 
 
+READERS: list[tuple[Callable[[bytes], Any], Callable[[Any], str]]] = [
+    (lambda written: read_identity(1, written), lambda identity: json.dumps(vars(identity))),
+    (lambda written: MeetingMessage.read(written, 3), MeetingMessage.text),
+    (lambda written: SentinelNotice.read(written, 1), SentinelNotice.text),
+]
+
+
+@pytest.mark.parametrize(("read", "text"), READERS, ids=["identity", "message", "notice"])
 @given(anything)
 @settings(max_examples=examples(400), deadline=None)
-def test_any_bytes_are_an_identity_or_an_error(written: bytes) -> None:
+def test_any_bytes_are_understood_or_an_error(read: Any, text: Any, written: bytes) -> None:
     try:
-        identity = read_identity(1, written)
+        found = read(written)
     except ArgumentError:
         return
-    assert read_identity(1, json.dumps(vars(identity)).encode()) == identity
-
-
-@given(anything)
-@settings(max_examples=examples(400), deadline=None)
-def test_any_bytes_are_a_verdict_or_an_error(written: bytes) -> None:
-    try:
-        message = MeetingMessage.read(written, 3)
-    except ArgumentError:
-        return
-    assert set(message.missing) | set(message.dead) <= {0, 1, 2}
-    assert MeetingMessage.read(message.text().encode(), 3) == message
-
-
-@given(anything)
-@settings(max_examples=examples(400), deadline=None)
-def test_any_bytes_are_a_notice_of_a_sentinel_or_an_error(written: bytes) -> None:
-    try:
-        notice = SentinelNotice.read(written, 1)
-    except ArgumentError:
-        return
-    assert SentinelNotice.read(notice.text().encode(), 1) == notice
+    assert {*getattr(found, "missing", ()), *getattr(found, "dead", ())} <= {0, 1, 2}
+    assert read(text(found).encode()) == found
 
 
 @pytest.mark.parametrize("size", [1, 2, 1024])
@@ -272,7 +258,6 @@ def test_a_job_s_store_survives_any_bytes(sent: list[bytes]) -> None:
     """And a rank that comes after them is heard."""
     job = f"test {secrets.token_hex(8)}"
     host = SocketStore(job, 0, DEADLINE_S)
-    assert host._newcomers is not None
     at, strangers = host._newcomers.listener.getsockname(), []
     for data in sent:
         strangers.append(socket.socket(socket.AF_UNIX))

@@ -3,8 +3,6 @@
 What the docstrings say of rounds and bytes is what the tables have.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Every algorithm of the catalogue keeps its contract: by proof, on data, and under other bounds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

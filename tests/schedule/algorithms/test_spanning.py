@@ -1,7 +1,5 @@
 """Tables over hosts: proved as one table, right on data, and nobody's result is written before all have entered."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 

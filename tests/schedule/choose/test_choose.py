@@ -1,7 +1,5 @@
 """The choice on one host, where each rank has a processor and where several share one, and how many lanes it has."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from unittest.mock import ANY

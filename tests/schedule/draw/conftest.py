@@ -1,7 +1,5 @@
 """The browser in which pages are played."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

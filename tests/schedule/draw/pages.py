@@ -1,7 +1,5 @@
 """What tests of the player share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from playwright.sync_api import Page

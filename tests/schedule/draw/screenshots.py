@@ -1,7 +1,5 @@
 """Take the pictures of the player that the documentation shows: `make screenshots`."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path

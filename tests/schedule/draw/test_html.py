@@ -3,8 +3,6 @@
 In a notebook tables and drawings show themselves, without torch and without a page of their own.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape

@@ -3,8 +3,6 @@
 The page in a real browser: on a phone, in dark colours, without motion, read by label.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 A picture that moves by itself: at every moment it shows what the film holds, in a browser that runs no scripts.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import lru_cache
@@ -70,7 +68,6 @@ def test_arrows_start_and_end_at_the_boxes_that_they_are_about(p: int) -> None:
         middles[rank, chunk] = top + float(frame.get("height", "")) / 2
     for group, row in zip(groups(picture, "move"), rows, strict=True):
         path = group.find(f"{SVG}path")
-        assert path is not None
         points = path.get("d", "").replace("M", "").replace("C", " ").split()
         assert float(points[1]) == pytest.approx(middles[row[1], row[4]], abs=0.01)
         assert float(points[-1]) == pytest.approx(middles[row[2], row[6]], abs=0.01)

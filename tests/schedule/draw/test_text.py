@@ -3,8 +3,6 @@
 A film shows what a table does: it ends with what the contract says, and shows where a wrong table goes wrong.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -3,8 +3,6 @@
 The messages of a table are those of its rows, whichever way they are made.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -3,8 +3,6 @@
 Costs of this host: found again from times that were made of them, kept, and used in prices.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -267,7 +265,6 @@ def test_a_fit_on_the_least_that_is_possible_is_not_trusted() -> None:
     assert trusted(calibrate(alike, 2, SEGMENT)) == (None, ["a further round: 20 ns"])
     flat = [one._replace(seconds=1e-4) if one.nbytes == 64 << 10 else one for one in right]
     kept, wrong = trusted(calibrate(flat, 2, SEGMENT))
-    assert kept is not None
     assert [rates.nbytes for rates in kept.rates] == [1 << 20]
     assert wrong == ["in calls on 64 KiB, what a rank copies and what a rank adds: 1 MiB in 5.24 µs"]
 

@@ -1,7 +1,5 @@
 """`unisono bench` and `unisono tune`: verdicts, checks, figures, and runs of a few sizes. No test looks at a time."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -177,7 +175,6 @@ def test_it_keeps_what_it_finds(path: Path, run: Callable[..., Any]) -> None:
         assert name in done.stdout
         assert Config.from_env().origin(name).startswith("measured on this machine on 20")
     found = measured()
-    assert found is not None
     assert found.moment == Moment(found.on, 0.04, 2)
     assert known_costs() == COSTS._replace(moment=found.moment)
     assert f"A call takes {format_seconds(COSTS.call_s)}, each further round" in done.stdout
@@ -235,7 +232,6 @@ def test_a_fit_of_noise_is_not_kept(earlier: HostCosts | None, run: Callable[...
     assert ("the costs of 2026-11-22 stay" if earlier else "there are no earlier costs") in done.stdout
     assert "A call takes" not in done.stdout
     found = measured()
-    assert found is not None
     assert found.costs == earlier
     assert found.moment is not None, "the settings are new"
 

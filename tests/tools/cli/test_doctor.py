@@ -1,7 +1,5 @@
 """`unisono doctor` of a machine: what it prints, as text and as JSON, and when it ends with 1."""
 
-from __future__ import annotations
-
 import json
 import socket
 from pathlib import Path

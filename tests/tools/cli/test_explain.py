@@ -1,7 +1,5 @@
 """`unisono explain`, `draw` and `list`: what they say, and how they say no."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -154,6 +152,24 @@ def test_a_wrong_function_is_shown_before_it_is_refused(mine: Path) -> None:
         ("draw all_reduce.ring --ranks 300 --output x.svg", "too many for a legible picture: draw fewer ranks"),
         ("draw all_reduce.ring --ranks 300 --film --output x.svg", "too much for a film: draw fewer ranks"),
         ("list all", "'all' is no collective"),
+        ("explain all_reduce --hosts 4y8", "expected such as 4x8"),
+        ("explain all_reduce --hosts 2x2 --ranks 5", "--hosts 2x2 are 4 ranks: leave out --ranks 5"),
+        ("explain all_reduce --hosts 2x2 --link fast", "expected such as 1Gbit,100us"),
+        ("explain all_reduce --link 1Gbit", "add --hosts"),
+        ("explain all_reduce --hosts 3+1 --rails 2", "2 rails are not between 1 and 1"),
+        ("explain all_reduce --hosts 2x2 --algorithm swnig", "has no algorithm 'swnig'. Did you mean 'swing'?"),
+        ("explain all_reduce.ring --hosts 2x2 --algorithm swing", "names an algorithm already: leave out --algorithm"),
+        ("explain scan --hosts 2x2", "'scan' has no table over hosts"),
+        ("explain allreduce --hosts 2x2", "did you mean all_reduce"),
+        ("explain broadcast --hosts 2x2 --root 4", "root 4 is not one of the ranks 0 to 3"),
+        ("draw all_reduce --rails 2", "add --hosts"),
+        ("draw all_reduce --hosts 2x2 --ranks 3", "leave out --ranks 3"),
+        ("simulate all_redcue", "'all_redcue' is no collective: did you mean all_reduce"),
+        ("simulate all_reduce.rnig", "all_reduce.rnig is no algorithm for 512 ranks"),
+        ("simulate all_reduce --network ring", "'ring' is no network"),
+        ("simulate all_reduce --late-rank 512:1ms", "expected one of the ranks 0 to 511 and a time"),
+        ("simulate all_reduce --late-rank soon", "expected one of the ranks 0 to 511 and a time"),
+        ("simulate all_reduce --slow-link 1-2:x0.1", "has no cable 1-2"),
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(arguments: str, words: str) -> None:

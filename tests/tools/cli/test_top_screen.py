@@ -1,7 +1,5 @@
 """`unisono top` on a terminal: sizes, Ctrl-C, and a job that ends. And the bar that shows the progress of commands."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty
@@ -128,13 +126,11 @@ def seen_on_a_terminal(until: str) -> tuple[str, str]:
         with suppress(OSError):  # it has ended
             while until not in seen:
                 seen += os.read(ours, 4096).decode()
-            assert program.stdin is not None
             program.stdin.write(b"\n")
             program.stdin.flush()
             while more := os.read(ours, 4096).decode():
                 seen += more
         os.close(ours)
-        assert program.stdout is not None
         return seen, program.stdout.read().decode()
 
 

@@ -1,7 +1,5 @@
 """Findings about a machine, each both ways."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -1,7 +1,5 @@
 """Sessions of pytest that tests look at."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

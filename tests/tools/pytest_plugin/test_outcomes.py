@@ -1,7 +1,5 @@
 """What tests on ranks can do, and what is said of each that fails: one session of pytest runs all of them."""
 
-from __future__ import annotations
-
 import re
 
 from tests.tools.pytest_plugin.conftest import RanksSession

@@ -1,7 +1,5 @@
 """Sessions of pytest with tests on ranks: some end early, share their work, have no such tests, or are on the pages."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import tomllib

@@ -1,7 +1,5 @@
 """The differentiable collectives: argument checks, and ops that are not linear."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce as fold
 from typing import Any

@@ -4,8 +4,6 @@ A collective that adds or moves is a linear function of all ranks' tensors. Its 
 see `schedule.DUALS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -129,7 +127,6 @@ def _check_together(call: LinearCall) -> None:
 
 
 def _in_place(make: Callable[[torch.Tensor, LinearCall], object], call: LinearCall, tensors: Tensors) -> Tensors:
-    """Make a call that works in place on a copy."""
     result = torch.empty(tensors[0].shape, dtype=tensors[0].dtype, device="cpu").copy_(tensors[0])
     make(result, call)
     return [result]

@@ -3,8 +3,6 @@
 Bytes come from a peer. So every claim of the bytes is checked before it is used.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 Dataclasses: which classes are no more than their fields, how to find a class by name, and how to rebuild an instance.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import struct

@@ -17,8 +17,6 @@ on the size of the message or on an element's place in it.
 algorithm: a name of the catalogue (`unisono list`) or a function of your own; None: `choose` decides.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """all_reduce: every rank gets the combination of all ranks' tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """all_to_all: every rank gets its block of every rank's tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

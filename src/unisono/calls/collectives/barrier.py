@@ -1,7 +1,5 @@
 """barrier: no rank returns before all ranks have called it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """broadcast: every rank gets the tensor of one rank."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

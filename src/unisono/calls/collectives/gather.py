@@ -1,7 +1,5 @@
 """gather: one rank gets the blocks of all ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

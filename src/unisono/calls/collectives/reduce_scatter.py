@@ -1,7 +1,5 @@
 """reduce_scatter: every rank gets its block of the combination of all ranks' tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

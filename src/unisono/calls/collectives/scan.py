@@ -1,7 +1,5 @@
 """scan and exscan: every rank gets the combination of the ranks before it, with or without its own tensor."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

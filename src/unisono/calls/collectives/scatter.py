@@ -1,7 +1,5 @@
 """scatter: every rank gets its block from one rank."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

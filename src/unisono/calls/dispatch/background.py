@@ -9,8 +9,6 @@ spare processor, the worker takes the caller's, and both drive each other's data
 costs about as much as the call itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 

@@ -8,8 +8,6 @@ next calls of this collective exchange sizes at once, until their blocks have ha
 The table is the same for all sizes: a row of a program names the block that it moves, and the plan has a size for each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

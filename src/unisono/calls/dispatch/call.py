@@ -1,7 +1,5 @@
 """`Call`: one call of this rank, from its arguments to its result."""
 
-from __future__ import annotations
-
 import weakref
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """`checking`: the block in which a call is checked. A rank that refuses its own call tells the others why."""
 
-from __future__ import annotations
-
 import time
 from typing import TYPE_CHECKING, Self
 

@@ -109,7 +109,6 @@ def keep(group: Group, plan: CallPlan, what: CallKey, inp: Tensors, out: Tensors
 
 
 def as_list(tensors: Tensors) -> Sequence[torch.Tensor]:
-    """The tensors as a list; one tensor becomes a list of one."""
     if tensors is None:
         return ()
     return [tensors] if isinstance(tensors, torch.Tensor) else tensors

@@ -5,8 +5,6 @@ a kernel need this: functions of whole tensors. Over several hosts, it is needed
 be wrong: for scan and exscan, for ops that are not commutative or not associative, and for averages of integers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module

@@ -5,8 +5,6 @@ records. So all make the call again, staged, and run the next calls like it stag
 again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 If it does nothing, the call goes the long way: it checks, posts, waits and raises.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ...engine.mailbox import Mailbox, Receive, Send

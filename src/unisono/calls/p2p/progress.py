@@ -1,7 +1,5 @@
 """The progress loop of a group: it moves the messages of all requests while a thread waits for one of them."""
 
-from __future__ import annotations
-
 import os
 import time
 import weakref

@@ -1,7 +1,5 @@
 """The progress engine of a group: the progress loop, and a thread that runs it for requests that no thread awaits."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import threading
@@ -327,5 +325,4 @@ class FinishedTransfer(FinishedWork[torch.Tensor], Transfer):
         self._rank = rank
 
     def source_rank(self) -> int:
-        """This rank."""
         return self._rank

@@ -1,7 +1,5 @@
 """Send and receive tensors: blocking, asynchronous, and several at once; and lists of objects, encoded by `codec`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, overload

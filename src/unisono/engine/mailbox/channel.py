@@ -1,7 +1,5 @@
 """The two ends of a ring buffer: one turns Send requests into bytes, the other turns bytes into Messages."""
 
-from __future__ import annotations
-
 import ctypes
 from collections import deque
 from collections.abc import Callable

@@ -16,8 +16,6 @@ ever, if the other side never does its part. So a carrier gets copies of short p
 only in a `ZeroCopyFrame`, once the other side is ready.
 """
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Callable

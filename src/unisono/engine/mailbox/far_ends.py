@@ -1,7 +1,5 @@
 """The two ends of a stream between ranks on two hosts, with the methods of the ends in `channel`. No method waits."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import time

@@ -1,7 +1,5 @@
 """One rank's sends and receives in a group: requests go in, bytes move through channels, messages meet receives."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time

@@ -1,7 +1,5 @@
 """Wait until one of several words in shared memory changes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -27,7 +25,7 @@ class Poller:
     """
 
     def __init__(
-        self, count: int, most_spins: int, asleep: int = 0, carrier: Wait | None = None, counter: int = 0
+        self, count: int, most_spins: int, asleep: int = 0, carrier: "Wait | None" = None, counter: int = 0
     ) -> None:
         # The pairs of addresses, the slots that are ready, wakeups, zero, and what `wait` learns.
         words = np.zeros(3 * count + 2 + LEARNED_WORDS, np.int64)

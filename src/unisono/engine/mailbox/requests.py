@@ -1,7 +1,5 @@
 """Requests to send and to receive, and the messages that arrive."""
 
-from __future__ import annotations
-
 import ctypes
 from collections import deque
 from collections.abc import Callable
@@ -69,7 +67,7 @@ class Receive(MessageRequest):
         self.order = 0
         self.message: Message | None = None
 
-    def refuses(self, message: Message) -> tuple[str, str] | None:
+    def refuses(self, message: "Message") -> tuple[str, str] | None:
         """What was sent, and what this receive expects, if dtype or size differ."""
         tensor = self.tensor
         if tensor is None or (tensor.dtype is message.dtype and tensor.nbytes == message.nbytes):
@@ -107,7 +105,7 @@ class Message:
         self.receive: Receive | None = None
 
     @classmethod
-    def of(cls, send: Send, source: int) -> Message:
+    def of(cls, send: Send, source: int) -> "Message":
         """A message that has arrived as a copy of what this rank sends to itself."""
         tensor = send.tensor
         message = cls(source, send.tag, monotonic_ns(), tensor.dtype, list(tensor.shape), tensor.nbytes)

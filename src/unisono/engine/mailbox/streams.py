@@ -1,7 +1,5 @@
 """The streams of all groups of a process over one carrier, and the group that each belongs to."""
 
-from __future__ import annotations
-
 import threading
 import time
 import weakref

@@ -13,8 +13,6 @@ one writer. It is complete once its check fits: so a reader needs no lock, and i
 The memory that an entry is about is ready before the entry is.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl
@@ -161,7 +159,7 @@ class Arena(Layout):
         self._staged = False
 
     @classmethod
-    def create(cls, size: int, config: Config | None = None) -> Arena:
+    def create(cls, size: int, config: Config | None = None) -> "Arena":
         """Create shared memory for `size` ranks. Other processes attach it by its `fd`."""
         if not 1 <= size <= MAX_RANKS:
             raise ArgumentError(f"a group of one host has 1 to {MAX_RANKS} ranks, not {size}")
@@ -185,7 +183,7 @@ class Arena(Layout):
         return arena
 
     @classmethod
-    def attach(cls, fd: int, *, to_look: bool = False) -> Arena:
+    def attach(cls, fd: int, *, to_look: bool = False) -> "Arena":
         """Map the arena that another process has created. Raises ArgumentError for any other file, OutOfMemory.
 
         to_look: for a process that is no rank, and only reads; addresses are then offsets.

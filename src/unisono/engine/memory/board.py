@@ -11,8 +11,6 @@ The board of a rank of a world also says whether the process answers with its st
 A rank that waits says so again and again: a rank that was stopped in a call may have nothing to wait for any more.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from enum import IntEnum

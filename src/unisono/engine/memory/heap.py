@@ -7,8 +7,6 @@ together keep at most an eighth of the memory that was free on the host when mem
 oldest kept piece go back to the system first.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os

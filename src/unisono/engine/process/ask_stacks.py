@@ -42,7 +42,6 @@ class ProcessStatus(NamedTuple):
 
 
 def process_status(pid: int) -> ProcessStatus:
-    """The status of a process now."""
     with suppress(OSError, KeyError, ValueError):
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         said = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}

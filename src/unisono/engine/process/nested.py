@@ -5,8 +5,6 @@ runs between any two steps of its thread, also while the thread holds a lock: th
 code that finds a lock taken looks up the stack: does a function of its own thread hold it?
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

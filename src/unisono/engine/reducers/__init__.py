@@ -5,8 +5,6 @@ kept on disk; `custom_kernels` compiles users' functions (`custom`). `conversion
 numbers.
 """
 
-from __future__ import annotations
-
 import ctypes
 from array import array
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@
 are converted to float32 and back as vectors of bits.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

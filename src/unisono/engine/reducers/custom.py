@@ -1,7 +1,5 @@
 """Custom ops: a user's Python function of two elements or tensors, and how ranks agree whether theirs are the same."""
 
-from __future__ import annotations
-
 import dis
 from collections.abc import Callable, Iterable
 from functools import partial

@@ -4,8 +4,6 @@ They are not kept on disk: a function depends on more than its own file. Numba n
 kernels are kept as long as the process lives, and a process that compiles ever new ones is warned.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections import Counter

@@ -4,8 +4,6 @@ A kernel is a loop over LLVM vectors, then over the remaining single elements. S
 and rounded once. avg has a second kernel, which divides, for the combine that completes a result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

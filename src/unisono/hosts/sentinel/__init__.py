@@ -5,8 +5,6 @@ Nothing here imports torch or numpy: the process starts in a moment, and takes l
 the process.
 """
 
-from __future__ import annotations
-
 __all__ = []
 
 FIRST_S = 5.0

@@ -9,8 +9,6 @@ Datagrams get lost and overtake each other, so an answer does not build on earli
 has forgotten a group keeps its last pages for such answers.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -66,7 +64,7 @@ class Copies:
         self,
         me: int,
         host_of: Sequence[int],
-        memory: Regions,
+        memory: "Regions",
         send: Callable[[int, Body], None],
         tell: Callable[[int, list[object]], None],
     ) -> None:

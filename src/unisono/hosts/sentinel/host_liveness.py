@@ -5,8 +5,6 @@ in the circle of living hosts. When a host is lost or leaves, the circle closes,
 a host misses some of the hosts that it listens to, it asks all others whether they are there: it may be cut off itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 from . import BEAT_S, FIRST_S

@@ -3,8 +3,6 @@
 The ranks of its host are connected to its socket. Other hosts send datagrams.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

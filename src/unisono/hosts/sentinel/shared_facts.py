@@ -5,8 +5,6 @@ facts that its sender knows. A host that hears another digest than its own sends
 other end with the same facts. One datagram with the same digest confirms all facts that were sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ...base.records import digest

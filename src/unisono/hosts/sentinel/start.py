@@ -1,7 +1,5 @@
 """Start a host's sentinel, and tell it what it serves."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
@@ -37,7 +35,7 @@ class Sentinel:
     arena: the memory of the host.
     """
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: "Arena") -> None:
         self._channel, theirs = socket.socketpair()
         self._start, self._sockets = arena.start, list[socket.socket]()
         with theirs:
@@ -67,7 +65,7 @@ class Sentinel:
 
     def serve(
         self,
-        hosts: Hosts,
+        hosts: "Hosts",
         me: int,
         ranks: Mapping[int, tuple[int, int]],
         addresses: Sequence[tuple[str, int]],

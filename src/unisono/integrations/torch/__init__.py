@@ -13,8 +13,6 @@ that they put together. `watch` watches groups that stay Gloo's or NCCL's: `watc
 `cpp_calls` follows those of C++ code and of NCCL, and `watcher` looks at all.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from functools import cache

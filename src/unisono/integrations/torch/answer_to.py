@@ -5,8 +5,6 @@ Gloo by its class, `torch.distributed.ProcessGroupGloo`. So another class takes 
 (`create_named`, loaded with the first group). torch's class stays in `torch._C`, where this library takes Gloo from.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import os

@@ -1,7 +1,5 @@
 """Calls of torch that are made of several of our calls: `monitored_barrier`, and all_reduce of sparse tensors."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from typing import Any

@@ -6,8 +6,6 @@ a call. If such a call goes on for a second, torch's flight recorder says which 
 call has ended last, too. No GPU is asked to wait.
 """
 
-from __future__ import annotations
-
 import time
 
 from torch.distributed import distributed_c10d

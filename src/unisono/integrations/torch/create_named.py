@@ -1,7 +1,5 @@
 """Make our group from the arguments of torch's ProcessGroupGloo; or Gloo's group, if the ranks cannot have ours."""
 
-from __future__ import annotations
-
 import logging
 import time
 import weakref

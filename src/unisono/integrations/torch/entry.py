@@ -3,8 +3,6 @@
 `entry` brings the call to one form (`CallForms`), tells a profiler (`recorder`), and translates errors.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -53,7 +51,6 @@ def real(tensor: Any) -> Any:
 
 
 def reals(tensors: Any) -> list[Any]:
-    """`real` of each tensor."""
     return list(tensors) if _PLAIN.issuperset(map(type, tensors)) else [real(tensor) for tensor in tensors]
 
 

@@ -3,8 +3,6 @@
 It is on, unless TORCH_FR_BUFFER_SIZE is 0. A look at the status of the groups takes 30 µs, one at all calls 20 ms.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -4,8 +4,6 @@ This class is the same for every version of torch, and a base of our ProcessGrou
 Ranks are ranks of the group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -111,13 +109,11 @@ class Calls:
 
     @entry(c10d.BroadcastOptions, "root", "timeout")
     def broadcast(self, tensors: Any, opts: Any) -> c10d.Work:
-        """broadcast of the tensor in the list from `opts.rootRank`."""
         work = broadcast.broadcast(one(tensors), opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, tensors)
 
     @entry(c10d.ReduceOptions, "root", "op", "timeout")
     def reduce(self, tensors: Any, opts: Any) -> c10d.Work:
-        """reduce of the tensor in the list to `opts.rootRank`."""
         limit_s = _limit(opts)
         work = reduce.reduce(one(tensors), opts.rootRank, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, tensors)
@@ -137,7 +133,6 @@ class Calls:
 
     @entry(c10d.AllgatherOptions)
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
-        """all_gather of each input into its output."""
         limit_s = _limit(opts)
         work = coalesced.all_gather_coalesced(
             reals(outputs), reals(inputs), self.group, opts.asyncOp, timeout_s=limit_s
@@ -192,14 +187,12 @@ class Calls:
 
     @entry(c10d.ReduceScatterOptions)
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any) -> c10d.Work:  # noqa: A002  torch's name
-        """reduce_scatter of one tensor."""
         limit_s, pair = _limit(opts), (real(output), real(input))
         work = reduce_scatter.reduce_scatter_single(*pair, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, [output])
 
     @entry(c10d.ReduceScatterOptions)
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
-        """reduce_scatter of each input into its output."""
         limit_s, pair = _limit(opts), (reals(outputs), reals(inputs))
         work = coalesced.reduce_scatter_coalesced(*pair, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, outputs)
@@ -228,7 +221,6 @@ class Calls:
 
     @entry(c10d.BarrierOptions, "timeout")
     def barrier(self, opts: Any) -> c10d.Work:
-        """barrier."""
         return self._work(barrier.barrier(self.group, opts.asyncOp, timeout_s=_limit(opts)), [])
 
     @entry()

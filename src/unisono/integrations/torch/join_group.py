@@ -1,7 +1,5 @@
 """Join a group through torch's store, or in the memory of the world, and leave it."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import time
@@ -45,7 +43,7 @@ _meeting = ""
 
 
 def join(
-    store: Store,
+    store: "Store",
     rank: int,
     size: int,
     name: str,
@@ -100,7 +98,7 @@ def whole_world() -> Group | None:
     return None if _world is None or _world.closed else _world
 
 
-def _all_want_ours(store: Store, rank: int, size: int, timeout_s: float, why_absent: Callable[[int], str]) -> None:
+def _all_want_ours(store: "Store", rank: int, size: int, timeout_s: float, why_absent: Callable[[int], str]) -> None:
     """Return when all members have come to make our group. A member that makes Gloo's group may not be in our world.
 
     Raises ArgumentError, with the reason, if a member will not come.
@@ -183,7 +181,7 @@ class _Last:
 
 
 def _meet(
-    store: Store, rank: int, size: int, name: str, config: Config, why_absent: Callable[[int], str]
+    store: "Store", rank: int, size: int, name: str, config: Config, why_absent: Callable[[int], str]
 ) -> MeetingResult:
     if size == 1:
         return MeetingResult(Arena.create(1, config), Hosts.one(1))

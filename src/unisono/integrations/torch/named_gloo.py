@@ -5,8 +5,6 @@ C++ code gets Gloo's group, and so do calls that only Gloo can make. A program m
 a group gets a backend of Gloo's, and its methods in Python call our group.
 """
 
-from __future__ import annotations
-
 import secrets
 import weakref
 from collections.abc import Callable
@@ -33,7 +31,7 @@ _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 _CONNECTION = "gloo/transport"  # part of the errors of Gloo's connections, which ranks raise after a peer has failed
 _OF_ANY_SIZE = {"gather": 0, "scatter": 1}  # call -> the index of the argument that is a list on the root only
 
-_ours: weakref.WeakKeyDictionary[Any, NamedGloo] = weakref.WeakKeyDictionary()
+_ours: "weakref.WeakKeyDictionary[Any, NamedGloo]" = weakref.WeakKeyDictionary()
 """Group that a program has put together -> our backend in it."""
 
 

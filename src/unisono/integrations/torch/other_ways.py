@@ -5,8 +5,6 @@ and outputs that share memory, a rank makes our call on copies, whatever the oth
 (`gloo_beside`), once all ranks have agreed on the call in ours.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Callable

@@ -8,8 +8,6 @@ whose C++ code makes its buckets with at::empty. `share_sharded` lets fully_shar
 `hide_from_dynamo`: torch.compile must not trace our methods, which C++ code calls while it traces.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import weakref

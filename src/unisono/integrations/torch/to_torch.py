@@ -3,8 +3,6 @@
 Programs written for torch.distributed expect its class of errors, and its phrases. Our errors get both beside our own.
 """
 
-from __future__ import annotations
-
 import threading
 from datetime import timedelta
 from functools import cache

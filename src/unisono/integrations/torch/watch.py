@@ -4,8 +4,6 @@
 groups are changed: beside each group there is one of ours (`watched_calls`), and a thread looks at all (`watcher`).
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os

@@ -6,8 +6,6 @@ program makes it by a method of torch's `ProcessGroup`, as all functions of `tor
 that watches logs its calls later (`cpp_calls`).
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import socket
@@ -46,7 +44,7 @@ class WatchedCall(NamedTuple):
     peer: the other rank of a message; -1: any.
     """
 
-    watched: WatchedGroup
+    watched: "WatchedGroup"
     number: int
     record: CallRecord
     peer: int = -1
@@ -64,7 +62,7 @@ Waiting = tuple["WatchedGroup", int, CallRecord, int]
 """The fields of a WatchedCall: a plain tuple is made faster."""
 waits: dict[int, Waiting] = {}
 """Thread -> the call for whose end it waits."""
-groups: dict[int, WatchedGroup] = {}
+groups: "dict[int, WatchedGroup]" = {}
 """The `id` of torch's group -> what is watched of it."""
 _torchs: dict[int, CodeType] = {}
 """Functions of torch between a user's line and a method of a group, by `id`: the hash of code takes long."""

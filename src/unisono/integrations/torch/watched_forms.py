@@ -1,7 +1,5 @@
 """The methods of torch's groups that make collectives: what each calls, and where its tensor is."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -5,8 +5,6 @@ Calls that differ are told on standard error, and end their group once a rank wa
 told as in our own groups.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import threading

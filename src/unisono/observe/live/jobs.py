@@ -4,8 +4,6 @@ Ask a rank for its Python stack, and show the user's part of it. Also find ranks
 each waits, where, and since when.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -108,7 +106,7 @@ class MeetingRank(NamedTuple):
 
     pid: int
     waiting: Waiting
-    stack: Stack
+    stack: "Stack"
 
     @property
     def line(self) -> str:

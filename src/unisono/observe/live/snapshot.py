@@ -4,8 +4,6 @@ A wait chain goes from a rank that waits to the rank that the others wait for in
 show why a job does not go on, and what can be done (`diagnose`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise

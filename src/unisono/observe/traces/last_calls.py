@@ -1,7 +1,5 @@
 """The last calls of a group as text, aligned by number, also for ranks that were killed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -73,7 +71,7 @@ def _said(calls: Mapping[int, RankCall], ranks: Sequence[int], now_ns: int | Non
 _MOST_MESSAGES = 20
 
 
-def last_words(parts: Sequence[Recorded]) -> str:
+def last_words(parts: "Sequence[Recorded]") -> str:
     """Which ranks ended without the end of their recording, and the last calls of all groups; empty if none did."""
     silent = [part for part in parts if not part.ended and not part.goes_on]
     if not silent:

@@ -6,8 +6,6 @@ came late, and from the send of each message to its receive. All times are of th
 far the clocks of the other hosts can be wrong.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

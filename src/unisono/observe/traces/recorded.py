@@ -6,8 +6,6 @@ exchange of time stamps would. Between two calls, clocks drift apart by a bounde
 works for ranks that were killed. In the aligned times, no rank leaves a call before another rank has entered it.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -13,8 +13,6 @@ The last rank to end its recording makes one file of all, for Perfetto: FOLDER/J
 one of all, from the folders of all hosts.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import mmap
@@ -51,7 +49,7 @@ class RecordedAt(NamedTuple):
     name: str
 
 
-def record(host: Host, folder: Path, at: RecordedAt | None = None, *, rounds: bool = False) -> Recording | None:
+def record(host: Host, folder: Path, at: RecordedAt | None = None, *, rounds: bool = False) -> "Recording | None":
     """Begin to record all calls of this rank of the world; None, and a warning, if this is not possible.
 
     at: None on one host.

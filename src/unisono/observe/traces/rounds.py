@@ -1,7 +1,5 @@
 """The parts of a call on one rank: its segments, their rounds, and the copies, combinations and waits in each."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby

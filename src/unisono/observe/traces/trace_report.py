@@ -1,7 +1,5 @@
 """The report of a trace: where time goes, and which ranks make others wait."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tracks: the calls of one rank in one group, with times, wherever they were logged; and its messages, in pairs."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -178,7 +176,6 @@ def _log(arena: Arena, rank: int, note: GroupNote) -> CallLog | None:
 
 
 def by_group(some: Iterable[Track]) -> dict[tuple[int, int, str], list[Track]]:
-    """The tracks of each group, by `Track.key`."""
     found: dict[tuple[int, int, str], list[Track]] = {}
     for track in some:
         found.setdefault(track.key, []).append(track)

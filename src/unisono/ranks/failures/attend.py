@@ -5,8 +5,6 @@ signals such as Ctrl-C, looks at every peer, and `judge` decides. Ranks of other
 of their boards.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import time

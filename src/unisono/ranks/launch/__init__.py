@@ -3,8 +3,6 @@
 `docs/processes.md` draws the processes and what they send each other, and says what follows when one of them dies.
 """
 
-from __future__ import annotations
-
 from .worlds import World, run, world
 
 __all__ = ["World", "run", "world"]

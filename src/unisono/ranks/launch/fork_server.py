@@ -14,8 +14,6 @@ leads a process group: its children, such as the workers of a DataLoader, are ki
 not end well.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import gc

@@ -4,8 +4,6 @@ Their payloads, functions, arguments and results, are pickled. Code that the oth
 name; everything else (`__main__`, notebook cells, lambdas, modules on no path) by value, and so are tensors.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import sys
@@ -34,7 +32,7 @@ RAISED_AT_NS = "_unisono_raised_at_ns"
 class SeveralHosts:
     """What ranks of several hosts need to find each other. secret: only they know it. pids: the pids of all ranks."""
 
-    hosts: Hosts
+    hosts: "Hosts"
     secret: bytes
     pids: list[int]
 

@@ -5,8 +5,6 @@ A fork server forks them. It starts at first use, one per process, and has a con
 If one dies, another one may be forked for its place. The other ranks let it in when they call `grow`.
 """
 
-from __future__ import annotations
-
 import atexit
 import linecache
 import os
@@ -154,7 +152,7 @@ class RankProcesses:
     After a failed run, kill them: their group cannot be used any more.
     """
 
-    def __init__(self, size: int, config: Config | None = None, hosts: Hosts | None = None) -> None:
+    def __init__(self, size: int, config: Config | None = None, hosts: "Hosts | None" = None) -> None:
         self._fork_server = open_world()
         self._left = ExitStack()  # closes the arenas at the end
         weakref.finalize(self, self._left.close)
@@ -291,7 +289,6 @@ class RankProcesses:
         self._left.close()
 
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
-        """The stack of each of these ranks."""
         deadline = time.monotonic() + _STACKS_S
         stacks = {}
         for rank in ranks:

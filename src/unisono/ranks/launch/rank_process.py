@@ -1,7 +1,5 @@
 """One rank of a local world, in a process forked from the fork server: set up, run tasks, report."""
 
-from __future__ import annotations
-
 import io
 import linecache
 import math

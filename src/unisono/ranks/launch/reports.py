@@ -3,8 +3,6 @@
 Meanwhile forward the ranks' output, and notice which ranks die.
 """
 
-from __future__ import annotations
-
 import codecs
 import io
 import os

@@ -5,8 +5,6 @@ limit. So a thread asks it, and the caller can stop waiting. If a store has gone
 question, before the error that names the rank; this file keeps torch quiet.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading
@@ -146,7 +144,7 @@ class AskedStore:
     look: called now and then while the store does not answer; may raise.
     """
 
-    def __init__(self, store: Store, deadline: float, look: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, store: "Store", deadline: float, look: Callable[[], object] = lambda: None) -> None:
         self._store, self._deadline, self._look, self._thread = store, deadline, look, Limited()
         self.where = store_place(store)
         self._awaited, self._since = "", 0.0  # the key that this rank waits for, and since when

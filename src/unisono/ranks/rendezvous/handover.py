@@ -5,8 +5,6 @@ descriptor; connections of others are closed. Ranks are served in the order in w
 the last message of the meeting: which ranks share memory.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import socket

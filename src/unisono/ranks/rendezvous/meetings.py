@@ -5,8 +5,6 @@ ended. So a rank that comes late, or comes again after a time-out, meets the oth
 names the job of this store, and the number of ranks that rank 0 waits for.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -45,8 +43,8 @@ def may_come(_rank: int) -> str:
 
 
 def enter_meeting(
-    store: Store, rank: int, size: int, job: str, deadline: float, why_absent: Callable[[int], str] = may_come
-) -> tuple[str, Store]:
+    store: "Store", rank: int, size: int, job: str, deadline: float, why_absent: Callable[[int], str] = may_come
+) -> "tuple[str, Store]":
     """The name of the meeting that rank 0 holds, or begins, and its part of the store. why_absent: see `may_come`.
 
     Raises WaitTimeout if rank 0 begins none by the deadline, and PeerGone if the store has gone. Raises ArgumentError

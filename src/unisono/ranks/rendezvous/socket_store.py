@@ -5,8 +5,6 @@ its rank and its identity. The identity must be the identity of the process ther
 and does not wait for them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import select

@@ -205,7 +205,6 @@ def _recognised(addresses: list[str], port: int, own: str, launch: Launch, deadl
 
 
 def _with_token(address: str, port: int, own: str, size: int) -> TCPStore | None:
-    """The store at an address, if it has this token."""
     deadline = time.monotonic() + _ANSWER_S
     with suppress(RuntimeError, TimeoutError):
         store = _tcp_store(address, port, size, deadline, serve=False)

@@ -1,7 +1,5 @@
 """all_gather: every rank gets the blocks of all ranks. Chunk r is the block of rank r. Naive first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """all_reduce: every rank gets the sum of all vectors. Naive first; most are an all_gather transposed, then forwards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -188,5 +186,4 @@ def two_shot(p: int) -> Schedule:
 
 
 def _power_of_two(p: int) -> int:
-    """The largest power of two not above p."""
     return 1 << p.bit_length() - 1

@@ -1,7 +1,5 @@
 """all_to_all: block q of rank r becomes block r of rank q, out of place (X to Y). Naive first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ..table import Rows, T, Transfer, X, Y, send

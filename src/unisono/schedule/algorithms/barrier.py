@@ -1,7 +1,5 @@
 """barrier: no rank leaves before all ranks have entered. Messages are empty: m is 0 bytes. Naive first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ..table import JOIN, Rows, Transfer, send

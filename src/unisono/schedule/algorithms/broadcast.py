@@ -1,7 +1,5 @@
 """broadcast: every rank gets the vector of the root. Naive first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

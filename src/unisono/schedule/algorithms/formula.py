@@ -11,8 +11,6 @@ of a k-nomial tree, and lgk, the logarithm of p to base k rounded up; l ranks on
 logarithm of x to base 2 rounded up.
 """
 
-from __future__ import annotations
-
 from math import ceil
 
 from ...base.errors import ArgumentError

@@ -1,7 +1,5 @@
 """gather: the root gets the blocks of all ranks. Each is a scatter transposed. Naive first."""
 
-from __future__ import annotations
-
 from ..combine import transpose
 from ..table import Schedule
 from . import scatter

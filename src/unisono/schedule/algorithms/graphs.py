@@ -1,7 +1,5 @@
 """The graphs along which several collectives send: k-nomial trees, the double binary tree, and the circulant graph."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 

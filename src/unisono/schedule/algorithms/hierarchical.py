@@ -3,8 +3,6 @@
 Ranks are numbered island by island. The ranks with the same number within their islands are a rail.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import isqrt
 

@@ -1,7 +1,5 @@
 """reduce: the root gets the sum of all vectors. Each is a broadcast transposed. Naive first."""
 
-from __future__ import annotations
-
 from ..combine import transpose
 from ..table import Schedule
 from . import broadcast

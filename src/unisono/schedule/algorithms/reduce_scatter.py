@@ -1,7 +1,5 @@
 """reduce_scatter: every rank gets one block of the sum. Each is an all_gather transposed. Naive first."""
 
-from __future__ import annotations
-
 from ..combine import transpose
 from ..table import Schedule
 from . import all_gather

@@ -3,8 +3,6 @@
 Naive first, for each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ..table import ADD, Rows, Transfer, Y, send

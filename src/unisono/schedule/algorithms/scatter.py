@@ -1,7 +1,5 @@
 """scatter: every rank gets its block from the root. Chunk r is the block of rank r. Naive first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ..table import Rows, Transfer, send

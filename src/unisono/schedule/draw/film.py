@@ -3,8 +3,6 @@
 Unlike a proof, a film does not stop at an error, so the drawing of a wrong table shows where it goes wrong.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

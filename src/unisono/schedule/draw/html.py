@@ -4,8 +4,6 @@ The page leaves out ranks and chunks from the 65th on, and late rounds of tables
 words.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Ranks are rows, chunks are columns, and each contribution in a chunk is a stripe
 round chunks travel from rank to rank and merge with the chunks there. A reader who wants no motion sees the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ...base.errors import ArgumentError

@@ -5,8 +5,6 @@ right. Every rank has a lane, every chunk a colour. If hosts are known, a frame 
 transfers between hosts are dashed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Draw a table as text: for each round its transfers, and what every rank holds after it; and numbers as text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from html import escape
 from itertools import zip_longest

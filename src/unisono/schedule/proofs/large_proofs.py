@@ -10,8 +10,6 @@ and chunks. So the rows of rank 0 stand for the whole table, and proving them pr
 where the whole table would have ten thousand million rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import groupby, pairwise
 from typing import Any
@@ -138,15 +136,15 @@ class Rank:
     def __init__(self, ranks: int, offset: int = 0) -> None:
         self.ranks, self.offset = ranks, offset % ranks
 
-    def __add__(self, other: int) -> Rank:
+    def __add__(self, other: int) -> "Rank":
         return Rank(self.ranks, self.offset + int(other))
 
     __radd__ = __add__
 
-    def __sub__(self, other: int) -> Rank:
+    def __sub__(self, other: int) -> "Rank":
         return Rank(self.ranks, self.offset - int(other))
 
-    def __mod__(self, modulus: int) -> Rank:
+    def __mod__(self, modulus: int) -> "Rank":
         if modulus != self.ranks:
             raise TypeError(f"a symbolic rank is known modulo {self.ranks} only, not modulo {modulus}")
         return self

@@ -5,8 +5,6 @@ leave one after the other; a long one waits until its receiver has come to the r
 fetches itself. Messages that are on a link at the same time share it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ takes the sender's link, the fabric, and the receiver's link. Within a host the 
 takes the receiver's link only.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -135,7 +133,7 @@ class Network:
             return f"rank{rank} {'out' if number <= self.ranks else 'in'}"
         return next("-".join(ends) for at, ends in self._cables() if at == number)
 
-    def slow(self, text: str) -> Network:
+    def slow(self, text: str) -> "Network":
         """The network with a cable, both ways, at a part of its rate: `host3-edge0:x0.1`. `3` is `host3`.
 
         Raises ArgumentError for a cable that does not exist.
@@ -355,10 +353,10 @@ NETWORKS: Mapping[str, Callable[..., Network]] = {
 }
 """Name -> the function that makes the network from hosts, a hardware, and the options behind the name."""
 
-_KINDS: Mapping[str, Callable[[str], Any]] = {
-    "int": int,
-    "float": float,
-    "tuple[int, ...]": lambda text: tuple(map(int, text.split("x"))),
+_KINDS: Mapping[Any, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    tuple[int, ...]: lambda text: tuple(map(int, text.split("x"))),
 }
 
 

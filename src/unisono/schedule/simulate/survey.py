@@ -1,7 +1,5 @@
 """The cost of every algorithm of a collective on a network, and what bounds it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import ceil, log2

@@ -4,8 +4,6 @@ If all ranks do the same, messages are made from the rows of rank 0. Then an eve
 many messages per rank in a round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple

@@ -5,8 +5,6 @@ is an equation for the costs of a round, a byte copied and a byte combined. The 
 are nearest to the times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import product

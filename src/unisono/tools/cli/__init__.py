@@ -1,7 +1,5 @@
 """The command `unisono`. A command is imported when it is called, so commands without tensors load no torch."""
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any

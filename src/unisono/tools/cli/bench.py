@@ -1,7 +1,5 @@
 """`unisono bench`: how much faster than Gloo this machine makes calls with unisono."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from statistics import median

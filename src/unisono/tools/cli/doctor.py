@@ -1,7 +1,5 @@
 """`unisono doctor PID`: why a job is stuck, from outside. Without a process: what is right with this machine."""
 
-from __future__ import annotations
-
 import json
 import platform
 import time
@@ -107,7 +105,7 @@ def _doctor_machine(ranks: int, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _print_findings(findings: Sequence[Finding], ranks: int) -> None:
+def _print_findings(findings: "Sequence[Finding]", ranks: int) -> None:
     out = console()
     linux = f"{platform.system()} {platform.release()}"
     out.print(f"{processor()} · {linux} · unisono {__version__} · {date()}\n", soft_wrap=True)

@@ -1,7 +1,5 @@
 """`unisono draw`: a table as a picture, a page that plays it, or text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`unisono explain`: which algorithm a call uses and why, its costs, its proof, its rounds."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping
 from functools import partial

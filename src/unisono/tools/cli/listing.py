@@ -1,7 +1,5 @@
 """`unisono list`: the catalogue of algorithms."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Annotated
 

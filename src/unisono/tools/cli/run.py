@@ -1,7 +1,5 @@
 """`unisono run`: a script on several ranks of this host."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

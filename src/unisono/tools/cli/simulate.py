@@ -1,7 +1,5 @@
 """`unisono simulate`: the cost of every algorithm on a network that the user need not have."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """`unisono top`: what the ranks of a running job do, seen from outside."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """`unisono trace`: run a command, record all calls of all ranks, and report where time goes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """All checks of a machine: what was seen, and for each topic a row that judges it."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import ipaddress
@@ -78,7 +76,6 @@ class Load(NamedTuple):
 
 
 def look_at_load() -> Load:
-    """Look at the load for a moment."""
     before, shares = _used(), psutil.cpu_times_percent(_LOOK_S)
     used_s = {one: took_s - before.get(one, took_s) for one, took_s in _used().items()}
     busy = max(0.0, 100 - shares.idle - shares.iowait - shares.steal) / 100

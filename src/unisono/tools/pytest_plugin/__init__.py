@@ -10,8 +10,6 @@ pytest loads this module in all its sessions. So it imports nothing that pytest 
 in the modules beside it. `warm_worlds` is in pytest's process, `rank_body` on the ranks.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Generator
 from functools import partial

@@ -1,7 +1,5 @@
 """The body of a test on a rank: what is around it there."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -4,8 +4,6 @@ The kernel runs as ever. To stop a rank within a call, it gets a copy of its pro
 happens, and the rank goes on with its own program.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

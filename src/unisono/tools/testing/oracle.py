@@ -7,8 +7,6 @@ op: any that the calls take. sizes: the number of elements of each rank's block,
 each rank (row) to each other (column); without them all blocks have the same size.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

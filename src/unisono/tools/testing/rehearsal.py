@@ -6,8 +6,6 @@ rank has had its turn. So a test can try every fault at every row, in a millisec
 way each time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any

@@ -3,8 +3,6 @@
 python actors.py HOST...        a rank for each word, on the host of that name
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

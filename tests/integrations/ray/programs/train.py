@@ -5,8 +5,6 @@ Ray Train starts seven processes for it, which import torch and more: on a busy 
 python train.py DIRECTORY [BACKEND]   without one: the backend that Ray Train chooses
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ With one rail, one rank of each host, its leader, sends and receives for all ran
 is responsible for a slice of the vector. All rails send at once, and no byte leaves a host twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 

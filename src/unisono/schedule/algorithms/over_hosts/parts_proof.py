@@ -5,8 +5,6 @@ table. Then the parts are run by their contracts alone, chunk by chunk, from wha
 must be what the whole promises, and parts at the same time must not touch the same chunk of a rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -107,10 +105,7 @@ def _follow(call: HierarchicalTable, chunk: int, steps: _Steps) -> None:
 
 def _contract(call: HierarchicalTable, part: Part, index: int, chunk: int, held: Mapping[int, int]) -> dict[int, int]:
     """Member -> what it holds of a chunk of a block once the part has ended."""
-    if part.collective == "barrier":
-        start, end = "all", "all"
-    else:
-        start, end = HOLDERS[part.collective]
+    start, end = HOLDERS.get(part.collective, ("all", "all"))
     places = {"all": part.members, "root": (part.members[part.root],), "owner": part.members[index : index + 1]}
     value = 0
     for rank in places[start]:

@@ -1,7 +1,5 @@
 """A call over hosts as one value: its parts, each a collective among some ranks, and the table that they make."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
@@ -210,7 +208,7 @@ class HierarchicalTable(Value):
         """How many rounds its phases span, with the rounds that move words only."""
         return sum(max((part.rounds for part in parts), default=0) for parts in self._parts)
 
-    def levels(self) -> Levels:
+    def levels(self) -> "Levels":
         """Its costs by level; words count as messages. It makes no whole table, so there may be many ranks."""
         from ...counts import levels_of  # no call needs it
 
@@ -224,7 +222,7 @@ class HierarchicalTable(Value):
             start += max((part.rounds for part in parts), default=0)
         return levels_of(np.concatenate(rows), self.hosts, self.chunks)
 
-    def _pairs(self) -> Levels:
+    def _pairs(self) -> "Levels":
         """The costs of an all_to_all: every block for another host goes straight there."""
         from ...counts import Levels
 

@@ -1,7 +1,5 @@
 """What `explain` and `draw` make of --hosts: the call over these hosts, its costs by level, its parts, its proof."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What commands print and write: the console, tables, colours, progress, files, and the machine and date of figures."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import re

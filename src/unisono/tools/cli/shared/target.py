@@ -5,8 +5,6 @@ otherwise random fingerprints prove the table. Tables that would be too large ar
 docstring give the costs; tests compare the formulas with counts.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys

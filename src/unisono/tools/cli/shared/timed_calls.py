@@ -1,7 +1,5 @@
 """Time calls on each rank: by several algorithms, with several settings or by several libraries, in turns."""
 
-from __future__ import annotations
-
 import datetime
 import functools
 import os
