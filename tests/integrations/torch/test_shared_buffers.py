@@ -1,5 +1,7 @@
 """The buffers of DistributedDataParallel and fully_shard lie in shared memory, by themselves."""
 
+from __future__ import annotations  # the class of a test is sent to ranks without what its annotations name
+
 import copy
 import gc
 import importlib
