@@ -6,6 +6,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -36,14 +37,7 @@ SIZES = (1, 2, 3, 7, 64, 1000, 4097, 100_003, 500_001)
 def crossing() -> Iterator[Callable[[int], unisono.World]]:
     """A world of so many ranks in which every private tensor crosses."""
     with ExitStack() as stack:
-        made: dict[int, unisono.World] = {}
-
-        def of(size: int) -> unisono.World:
-            if size not in made:
-                made[size] = stack.enter_context(unisono.World(size, timeout_s=60, config=ALL))
-            return made[size]
-
-        yield of
+        yield cache(lambda size: stack.enter_context(unisono.World(size, timeout_s=60, config=ALL)))
 
 
 def values(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -103,21 +103,6 @@ def test_two_long_sends_meet(boxes: Callable[[int], Boxes]) -> None:
     assert torch.equal(receive(a, None, 1).tensor, values(50_000, 2))
 
 
-@pytest.mark.parametrize("boxes", ["near"], indirect=True)
-def test_any_source_takes_what_was_sent_first(boxes: Callable[[int], Boxes]) -> None:
-    for early in (True, False):
-        made = boxes(4)
-        posted = [receive(made[0], None, ANY_SOURCE) for _ in range(3)] if early else []
-        for sender in (2, 3, 1):
-            send(made[sender], values(2, sender), 0)
-        if not early:
-            run(*made)
-            posted = [receive(made[0], None, ANY_SOURCE) for _ in range(3)]
-        run(*made)
-        assert [request.source for request in posted] == [2, 3, 1]
-        assert all(torch.equal(request.tensor, values(2, request.source)) for request in posted)
-
-
 def test_receives_are_served_in_their_order_whether_for_one_or_any(boxes: Callable[[int], Boxes]) -> None:
     a, b, c = boxes(3)
     posted = [receive(b, None, source) for source in (ANY_SOURCE, 0, ANY_SOURCE, 0)]

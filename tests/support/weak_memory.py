@@ -9,6 +9,8 @@ no read sees a value that is written later in the run. A copy may: `copy_late`.)
 The code under test runs on a `Page` in place of a memoryview; functions of kernels run `as_python`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -155,7 +157,7 @@ class Page:
     def __init__(self, memory: Memory, start: int, nbytes: int, unit: int = 1, step: int = 1) -> None:
         self._memory, self._start, self._nbytes, self._unit, self._step = memory, start, nbytes, unit, step
 
-    def cast(self, kind: str) -> "Page":
+    def cast(self, kind: str) -> Page:
         return Page(self._memory, self._start, self._nbytes, 1 if kind == "B" else 8)
 
     def __len__(self) -> int:

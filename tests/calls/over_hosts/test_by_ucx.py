@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import in_new_world
 from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
 from unisono.schedule import Hosts
@@ -146,41 +147,36 @@ def test_an_abort_in_the_middle_of_long_calls(tmp_path: Path) -> None:
         assert total == 1111.0
 
 
-def test_a_sent_message_arrives_whatever_its_rank_does_next(tmp_path: Path) -> None:
+@in_new_world(4, hosts="2x2", timeout_s=90, gives=[9.0, 0.0, 0.0, 0.0])
+def test_a_sent_message_arrives_whatever_its_rank_does_next(tmp_path: Path) -> float:
     """It makes no call, it waits in one for a rank of its host, or it ends."""
-
-    def work() -> float:
-        group = unisono.init()
-        me, long, got = group.rank, torch.full((70_000,), 3.0), 0.0
-        gathered = [torch.empty(3) for _ in range(4)]
-        for turn in ("no call", "a call", "the end"):
-            if me == 3:
-                unisono.send(long, 0)
-            if me == 0:
-                time.sleep(0.1)  # rank 3 has returned
-                got += unisono.recv(src=3)[-1].item()
-                (tmp_path / turn).touch()
-            if turn == "no call":
-                until((tmp_path / turn).exists)
-            if turn == "a call":
-                unisono.all_gather(gathered, torch.ones(3), timeout_s=20.0)
-        return got
-
-    assert unisono.run(work, 4, hosts="2x2", timeout_s=90) == [9.0, 0.0, 0.0, 0.0]
+    group = unisono.init()
+    me, long, got = group.rank, torch.full((70_000,), 3.0), 0.0
+    gathered = [torch.empty(3) for _ in range(4)]
+    for turn in ("no call", "a call", "the end"):
+        if me == 3:
+            unisono.send(long, 0)
+        if me == 0:
+            time.sleep(0.1)  # rank 3 has returned
+            got += unisono.recv(src=3)[-1].item()
+            (tmp_path / turn).touch()
+        if turn == "no call":
+            until((tmp_path / turn).exists)
+        if turn == "a call":
+            unisono.all_gather(gathered, torch.ones(3), timeout_s=20.0)
+    return got
 
 
-def test_a_rank_that_is_stopped_is_waited_for(tmp_path: Path) -> None:
-    def work() -> float:
-        group = unisono.init()
-        tensor = torch.ones(1 << 20)
-        (tmp_path / f"{group.rank}").write_text(str(os.getpid()))
-        unisono.barrier()
-        if group.rank == 0:
-            other = int((tmp_path / "1").read_text())
-            os.kill(other, signal.SIGSTOP)
-            threading.Timer(0.5, os.kill, (other, signal.SIGCONT)).start()
-        for _ in range(4):
-            unisono.all_reduce(tensor)
-        return tensor[-1].item()
-
-    assert unisono.run(work, 2, hosts="2x1", timeout_s=90) == [16.0, 16.0]
+@in_new_world(2, hosts="2x1", timeout_s=90, gives=[16.0, 16.0])
+def test_a_rank_that_is_stopped_is_waited_for(tmp_path: Path) -> float:
+    group = unisono.init()
+    tensor = torch.ones(1 << 20)
+    (tmp_path / f"{group.rank}").write_text(str(os.getpid()))
+    unisono.barrier()
+    if group.rank == 0:
+        other = int((tmp_path / "1").read_text())
+        os.kill(other, signal.SIGSTOP)
+        threading.Timer(0.5, os.kill, (other, signal.SIGCONT)).start()
+    for _ in range(4):
+        unisono.all_reduce(tensor)
+    return tensor[-1].item()

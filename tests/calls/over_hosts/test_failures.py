@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import in_world
 from tests.support.waiting import until
 from tests.support.worlds import OnHosts
 from unisono.base.records import Departure, DepartureKind
@@ -194,19 +195,17 @@ def test_a_time_out_that_names_no_rank_is_told() -> None:
     assert "IndexError" not in " ".join(said)
 
 
-def test_a_late_rank_of_another_host_is_named(on_hosts: OnHosts, tmp_path: Path) -> None:
-    def work() -> tuple[int, ...]:
-        me, group = unisono.get_rank(), unisono.new_group()
-        unisono.all_reduce(torch.ones(3), group=group)
-        if me == 2:
-            until(lambda: len(list(tmp_path.iterdir())) == 3)  # this rank makes no call until all others have given up
-            return ()
-        with pytest.raises(unisono.WaitTimeout) as raised:
-            unisono.all_reduce(torch.ones(3), group=group, timeout_s=0.5)
-        (tmp_path / str(me)).touch()
-        return raised.value.missing
-
-    assert on_hosts("2x2").run(work) == [(2,), (2,), (), (2,)]
+@in_world("2x2", gives=[(2,), (2,), (), (2,)])
+def test_a_late_rank_of_another_host_is_named(tmp_path: Path) -> tuple[int, ...]:
+    me, group = unisono.get_rank(), unisono.new_group()
+    unisono.all_reduce(torch.ones(3), group=group)
+    if me == 2:
+        until(lambda: len(list(tmp_path.iterdir())) == 3)  # this rank makes no call until all others have given up
+        return ()
+    with pytest.raises(unisono.WaitTimeout) as raised:
+        unisono.all_reduce(torch.ones(3), group=group, timeout_s=0.5)
+    (tmp_path / str(me)).touch()
+    return raised.value.missing
 
 
 def test_the_rank_behind_one_that_waits_itself_is_named_on_another_host(on_hosts: OnHosts, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 
 import unisono
 from tests.support.in_process_carrier import InProcessCarrier, Wires
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.calls.dispatch.over_hosts.hosts_run import RefusedCalls
 from unisono.engine.compile.program import DONE, WAITING
@@ -117,39 +118,35 @@ def test_a_group_goes_without_the_garbage_collector(closed: bool) -> None:
     assert gone
 
 
-def test_a_forked_child_may_collect_what_its_parent_has_used(carrier: str) -> None:
-    def fork() -> int:
-        use(unisono.init())
-        assert unisono.init().span.carrier.name == carrier
-        child = os.fork()
-        if child == 0:
-            with pytest.raises(unisono.NotInitialized):
-                unisono.barrier()
-            unisono.shutdown()
-            gc.collect()
-            os._exit(7)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        use(unisono.init())
-        return code
-
-    assert unisono.run(fork, 2, hosts="2x1", timeout_s=90) == [7, 7]
-
-
-def test_a_forked_child_may_collect_what_its_parent_has_dropped(carrier: str) -> None:
-    def fork() -> int:
-        group = unisono.init()
-        use(group)
-        engine = group.span.carrier
-        assert engine.name == carrier
-        group.cycle = [engine, group]  # as an error's traceback may make one
-        unisono.barrier()
+@in_new_world(2, hosts="2x1", timeout_s=90, gives=[7, 7])
+def test_a_forked_child_may_collect_what_its_parent_has_used(carrier: str) -> int:
+    use(unisono.init())
+    assert unisono.init().span.carrier.name == carrier
+    child = os.fork()
+    if child == 0:
+        with pytest.raises(unisono.NotInitialized):
+            unisono.barrier()
         unisono.shutdown()
-        gc.disable()
-        del group, engine
-        child = os.fork()
-        if child == 0:
-            gc.collect()
-            os._exit(7)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        gc.collect()
+        os._exit(7)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    use(unisono.init())
+    return code
 
-    assert unisono.run(fork, 2, hosts="2x1", timeout_s=90) == [7, 7]
+
+@in_new_world(2, hosts="2x1", timeout_s=90, gives=[7, 7])
+def test_a_forked_child_may_collect_what_its_parent_has_dropped(carrier: str) -> int:
+    group = unisono.init()
+    use(group)
+    engine = group.span.carrier
+    assert engine.name == carrier
+    group.cycle = [engine, group]  # as an error's traceback may make one
+    unisono.barrier()
+    unisono.shutdown()
+    gc.disable()
+    del group, engine
+    child = os.fork()
+    if child == 0:
+        gc.collect()
+        os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import pytest
@@ -32,11 +33,4 @@ def new_world(hosts: int) -> NewWorld:
 def worlds(hosts: int) -> Iterator[Callable[[int], unisono.World]]:
     """worlds(p): a world of p ranks, the same for everybody who asks."""
     with ExitStack() as stack:
-        made: dict[int, unisono.World] = {}
-
-        def of(size: int) -> unisono.World:
-            if size not in made:
-                made[size] = stack.enter_context(_make(size, hosts, timeout_s=60))
-            return made[size]
-
-        yield of
+        yield cache(lambda size: stack.enter_context(_make(size, hosts, timeout_s=60)))

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import in_new_world
 from tests.support.values import values
 from tests.support.waiting import until
 from tests.support.worlds import OnHosts
@@ -170,21 +171,17 @@ def test_who_has_taken_a_long_message_may_return_before_that_is_known(monkeypatc
         world.run(across)
 
 
+@in_new_world(2, hosts="1+1", timeout_s=30)
 def test_a_world_that_ends_gives_its_last_messages_away(tmp_path: Path) -> None:
     """Rank 0 closes its group, and with it all connections; rank 1 comes later."""
-
-    def last() -> None:
-        group = unisono.init()
-        if group.rank == 0:
-            p2p.send(values(100, 3), 1)
-            p2p.send(values(100_000, 4), 1)
-            (tmp_path / "ends").touch()
-            group.close()
-            group.span.carrier.close()
-            return
-        until((tmp_path / "ends").exists)
-        assert torch.equal(p2p.recv(None, 0), values(100, 3))
-        assert torch.equal(p2p.recv(None, 0), values(100_000, 4))
-
-    with unisono.World(2, hosts="1+1", timeout_s=30) as world:
-        world.run(last)
+    group = unisono.init()
+    if group.rank == 0:
+        p2p.send(values(100, 3), 1)
+        p2p.send(values(100_000, 4), 1)
+        (tmp_path / "ends").touch()
+        group.close()
+        group.span.carrier.close()
+        return
+    until((tmp_path / "ends").exists)
+    assert torch.equal(p2p.recv(None, 0), values(100, 3))
+    assert torch.equal(p2p.recv(None, 0), values(100_000, 4))

@@ -61,18 +61,6 @@ def test_what_is_refused() -> None:
         unisono.recv_object_list(got, 1 - me)
 
 
-@pytest.mark.ranks(2)
-def test_to_oneself() -> None:
-    me = unisono.get_rank()
-    for count in (0, 3, 1_000_000):
-        p2p.send(values(count, me), me, tag=3)
-        assert torch.equal(p2p.recv(None, me, tag=3), values(count, me))
-        late = p2p.irecv(torch.empty(count), tag=4)
-        p2p.isend(values(count, me), me, tag=4).wait()
-        assert late.source_rank() == me
-        assert torch.equal(late.result(), values(count, me))
-
-
 def test_to_oneself_when_all_others_have_returned(worlds: Worlds, new_world: NewWorld) -> None:
     def alone() -> None:
         me, group = unisono.get_rank(), unisono.init()

@@ -144,15 +144,6 @@ def test_messages_that_are_copied_leave_their_places_at_once() -> None:
     assert vectors[1].tolist() == [0, 1, 2, 3]
 
 
-def test_an_aborted_carrier_is_heard_of() -> None:
-    wires = Wires(Random(1))
-    ranks, _ = pair("all_reduce.recursive_doubling", 4, wires)
-    ranks[0].advance()
-    wires.aborted = True
-    with pytest.raises(Lost, match="rank 0 of the world is lost: aborted"):
-        ranks[1].advance()
-
-
 def test_a_table_that_combines_needs_to_be_told_how() -> None:
     with pytest.raises(InternalError, match="the caller has not said how"):
         pair("all_reduce.recursive_doubling", 4, Wires(Random(1)), combine=False)

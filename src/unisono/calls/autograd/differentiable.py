@@ -1,6 +1,7 @@
 """The differentiable collectives: argument checks, and ops that are not linear."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce as fold
 from typing import Any
 
@@ -25,11 +26,10 @@ def all_reduce(tensor: torch.Tensor, op: OpLike = ReduceOp.SUM, group: Group | N
     op: sum, avg, product, min or max. The last three gather the tensors of all ranks first, which takes p times the
     memory. The gradient of min and max is divided equally among the ranks that have the extreme value.
     """
-    group = group_or_default(group)
-    name = _check("all_reduce", group, tensor, op)
-    if name in _OTHERS:
-        return _combine(name, all_gather(tensor, group))
-    return apply(LinearCall(group, "all_reduce", name), [tensor])[0]
+    call = _checked("all_reduce", group, tensor, op)
+    if call.op in _OTHERS:
+        return _combine(call.op, all_gather(tensor, call.group))
+    return apply(call, [tensor])[0]
 
 
 def reduce(tensor: torch.Tensor, dst: int, op: OpLike = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
@@ -37,13 +37,11 @@ def reduce(tensor: torch.Tensor, dst: int, op: OpLike = ReduceOp.SUM, group: Gro
 
     tensor, op: as in `all_reduce`.
     """
-    group = group_or_default(group)
-    name = _check("reduce", group, tensor, op)
-    root = _check_root("reduce", group, "dst", dst)
-    if name in _OTHERS:
-        blocks = gather(tensor, root, group)
-        return _combine(name, blocks) if group.rank == root else join(torch.zeros_like(tensor), *blocks)
-    return apply(LinearCall(group, "reduce", name, root), [tensor])[0]
+    call = _checked("reduce", group, tensor, op, ("dst", dst))
+    if call.op in _OTHERS:
+        blocks = gather(tensor, call.root, call.group)
+        return _combine(call.op, blocks) if call.group.rank == call.root else join(torch.zeros_like(tensor), *blocks)
+    return apply(call, [tensor])[0]
 
 
 def broadcast(tensor: torch.Tensor, src: int, group: Group | None = None) -> torch.Tensor:
@@ -51,9 +49,7 @@ def broadcast(tensor: torch.Tensor, src: int, group: Group | None = None) -> tor
 
     tensor: the same shape and dtype on every rank; only the values of rank `src` are used.
     """
-    group = group_or_default(group)
-    _check("broadcast", group, tensor)
-    return apply(LinearCall(group, "broadcast", root=_check_root("broadcast", group, "src", src)), [tensor])[0]
+    return apply(_checked("broadcast", group, tensor, root=("src", src)), [tensor])[0]
 
 
 def scatter(tensors: Sequence[torch.Tensor] | None, src: int = 0, group: Group | None = None) -> torch.Tensor:
@@ -62,8 +58,8 @@ def scatter(tensors: Sequence[torch.Tensor] | None, src: int = 0, group: Group |
     tensors: on `src` one tensor per rank, of one dtype, in any size; None elsewhere.
     """
     group = group_or_default(group)
-    root = _check_root("scatter", group, "src", src)
     with checking(group, "scatter"):
+        root = check_root("src", src, group)
         if group.rank == root:
             check_tensors("tensors", tensors, group)
         elif tensors:
@@ -76,9 +72,7 @@ def gather(tensor: torch.Tensor, dst: int = 0, group: Group | None = None) -> tu
 
     tensor: the same dtype on every rank, in any size.
     """
-    group = group_or_default(group)
-    _check("gather", group, tensor)
-    return apply(LinearCall(group, "gather", root=_check_root("gather", group, "dst", dst)), [tensor])
+    return apply(_checked("gather", group, tensor, root=("dst", dst)), [tensor])
 
 
 def all_gather(tensor: torch.Tensor, group: Group | None = None) -> tuple[torch.Tensor, ...]:
@@ -86,9 +80,7 @@ def all_gather(tensor: torch.Tensor, group: Group | None = None) -> tuple[torch.
 
     tensor: the same dtype on every rank, in any size.
     """
-    group = group_or_default(group)
-    _check("all_gather", group, tensor)
-    return apply(LinearCall(group, "all_gather"), [tensor])
+    return apply(_checked("all_gather", group, tensor), [tensor])
 
 
 def all_gather_single(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
@@ -96,9 +88,7 @@ def all_gather_single(tensor: torch.Tensor, group: Group | None = None) -> torch
 
     tensor: [n, ...], the same shape and dtype on every rank. Returns [p·n, ...].
     """
-    group = group_or_default(group)
-    _check("all_gather", group, tensor)
-    return apply(LinearCall(group, "all_gather_single"), [tensor])[0]
+    return apply(replace(_checked("all_gather", group, tensor), collective="all_gather_single"), [tensor])[0]
 
 
 def reduce_scatter(
@@ -111,10 +101,10 @@ def reduce_scatter(
     """
     group = group_or_default(group)
     _check_list("reduce_scatter", group, "input_list", input_list)
-    name = _check("reduce_scatter", group, input_list[0], op)
-    if name in _OTHERS:
-        return _combine(name, all_to_all(input_list, group))
-    return apply(LinearCall(group, "reduce_scatter", name), input_list)[0]
+    call = _checked("reduce_scatter", group, input_list[0], op)
+    if call.op in _OTHERS:
+        return _combine(call.op, all_to_all(input_list, group))
+    return apply(call, input_list)[0]
 
 
 def reduce_scatter_single(tensor: torch.Tensor, op: OpLike = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
@@ -125,12 +115,11 @@ def reduce_scatter_single(tensor: torch.Tensor, op: OpLike = ReduceOp.SUM, group
 
     Returns [n, ...].
     """
-    group = group_or_default(group)
-    name = _check("reduce_scatter", group, tensor, op)
-    blocks = _blocks("reduce_scatter", group, "tensor", tensor)
-    if name in _OTHERS:
-        return _combine(name, all_to_all(blocks, group))
-    return apply(LinearCall(group, "reduce_scatter_single", name), [tensor])[0]
+    call = _checked("reduce_scatter", group, tensor, op)
+    blocks = _blocks(call, "tensor", tensor)
+    if call.op in _OTHERS:
+        return _combine(call.op, all_to_all(blocks, call.group))
+    return apply(replace(call, collective="reduce_scatter_single"), [tensor])[0]
 
 
 def all_to_all(input_tensor_list: Sequence[torch.Tensor], group: Group | None = None) -> tuple[torch.Tensor, ...]:
@@ -154,21 +143,23 @@ def all_to_all_single(
     input: [n, ...], of one dtype. Split sizes: the lengths of the blocks along the first dimension, one per rank;
     without them all blocks have the same size.
     """
-    group = group_or_default(group)
-    _check("all_to_all", group, input)
-    _blocks("all_to_all", group, "input", input, input_split_sizes)
+    call = _checked("all_to_all", group, input)
+    _blocks(call, "input", input, input_split_sizes)
     splits = (output_split_sizes, input_split_sizes)
-    return apply(LinearCall(group, "all_to_all_single", splits=splits), [input])[0]
+    return apply(replace(call, collective="all_to_all_single", splits=splits), [input])[0]
 
 
-def _check(collective: str, group: Group, tensor: torch.Tensor, op: Any = None) -> str:
-    """Check the tensor and the op; return the op's name."""
+def _checked(
+    collective: str, group: Group | None, tensor: torch.Tensor, op: Any = None, root: tuple[str, int] | None = None
+) -> LinearCall:
+    """A call whose tensor, op and root have been checked. root: the name of its argument, and its value."""
+    group = group_or_default(group)
     with checking(group, collective):
         check_tensor("tensor", tensor)
         name = check_op(op, tensor) if op is not None else "sum"
         if not isinstance(name, str) or name not in (*_LINEAR, *_OTHERS):
             raise ArgumentError(f"op: {op!r} has no gradient; use one of {', '.join((*_LINEAR, *_OTHERS))}")
-        return name
+        return LinearCall(group, collective, name, check_root(*root, group) if root else 0)
 
 
 def _check_list(collective: str, group: Group, argument: str, tensors: Sequence[torch.Tensor]) -> None:
@@ -177,17 +168,12 @@ def _check_list(collective: str, group: Group, argument: str, tensors: Sequence[
 
 
 def _blocks(
-    collective: str, group: Group, argument: str, tensor: torch.Tensor, sizes: Sequence[int] | None = None
+    call: LinearCall, argument: str, tensor: torch.Tensor, sizes: Sequence[int] | None = None
 ) -> list[torch.Tensor]:
-    with checking(group, collective):
+    with checking(call.group, call.collective):
         if not tensor.dim():
             raise ArgumentError(f"{argument}: is {shape_name(tensor)}; one number cannot be cut into blocks")
-        return check_splits(argument, tensor, sizes, group)
-
-
-def _check_root(collective: str, group: Group, argument: str, root: int) -> int:
-    with checking(group, collective):
-        return check_root(argument, root, group)
+        return check_splits(argument, tensor, sizes, call.group)
 
 
 def _combine(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:

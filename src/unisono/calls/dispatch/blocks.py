@@ -226,10 +226,8 @@ def _gives(request: Request, group: Group) -> list[torch.Tensor | None]:
     inp = request.inp
     if inp is None:
         return [None] * group.size
-    if request.collective == "all_gather" and is_one(inp):
-        return [inp] * group.size
-    if request.collective == "gather" and is_one(inp):
-        return [inp if rank == request.root else None for rank in range(group.size)]
+    if request.collective in ONE_IN and is_one(inp):
+        return [inp if request.collective != "gather" or rank == request.root else None for rank in range(group.size)]
     return _cut(inp, group.size)
 
 
@@ -240,10 +238,8 @@ def _takes(request: Request, group: Group) -> list[torch.Tensor | None] | None:
         return [None] * group.size
     if out is None:
         return None
-    if request.collective == "reduce_scatter" and is_one(out):
-        return [out] * group.size
-    if request.collective == "scatter" and is_one(out):
-        return [out if rank == request.root else None for rank in range(group.size)]
+    if request.collective in ONE_OUT and is_one(out):
+        return [out if request.collective != "scatter" or rank == request.root else None for rank in range(group.size)]
     return _cut(out, group.size)
 
 

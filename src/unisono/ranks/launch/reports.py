@@ -265,11 +265,9 @@ def _outcome(report: Report, payload: bytes, call: str, waited_s: float, timeout
             return _result(report.rank, payload)
         except ArgumentError as error:
             return rank_failed(report.rank, str(error), {}, error)
-    if report.kind == "starting":
-        late = _too_late(f"the start of {call}", waited_s, {report.rank: report.text})
-        return rank_failed(report.rank, _out_of_time(report.text), {}, late)
-    if report.kind == "stuck":
-        late = _too_late(call, timeout_s or waited_s, {report.rank: report.text})
+    if report.kind in ("starting", "stuck"):
+        what = (f"the start of {call}", waited_s) if report.kind == "starting" else (call, timeout_s or waited_s)
+        late = _too_late(*what, {report.rank: report.text})
         return rank_failed(report.rank, _out_of_time(report.text), {}, late)
     return rank_failed(report.rank, report.text, {}, _exception(payload) or _nameless(report))
 
