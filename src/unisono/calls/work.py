@@ -159,7 +159,7 @@ class Work(Generic[Result_co]):
         """Raise NestedCall if this call can only end after another call that this thread is in."""
         group = None if self._group is None else self._group()
         if group is not None:
-            check_nested(group, str(group))
+            check_nested(group)
 
     def _interrupted(self, error: BaseException) -> None:
         """An exception, such as Ctrl-C, has ended a wait for this call."""

@@ -117,7 +117,7 @@ def _finish(
     """
     if status is None:
         if group.lock.locked():
-            check_nested(group, str(group))
+            check_nested(group)
         group.lock.acquire()
     try:
         number = group.host.call_number

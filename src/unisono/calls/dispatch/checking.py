@@ -55,7 +55,7 @@ def _refuse(group: Group, collective: str, error: Exception) -> None:
 @holds("group")
 def _announce(group: Group, record: CallRecord) -> None:
     if group.lock.locked():
-        check_nested(group, str(group))
+        check_nested(group)
     with group.lock:
         if _all_have_followed(group):
             group.host.arena.board(group.rank).set_call(group.host.call_number, record)

@@ -86,7 +86,7 @@ def shortcut(
         return UNKNOWN
     lock = group.lock
     if lock.locked():
-        check_nested(group, str(group))
+        check_nested(group)
     lock.acquire()
     try:
         status = group.run(plan.address, first, second, group.state)
@@ -119,7 +119,7 @@ def run_plan(
     """
     began = time.perf_counter()
     if group.lock.locked():
-        check_nested(group, str(group))
+        check_nested(group)
     with group.lock:
         try:
             status = group.run(plan.address, inp, out, group.state)

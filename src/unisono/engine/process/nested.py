@@ -62,19 +62,20 @@ def holds(name: str) -> Callable[[Function], Function]:
     return register
 
 
-def check_nested(owner: object, what: str) -> None:
+def check_nested(owner: object, what: str = "") -> None:
     """Raise NestedCall if the code that makes the current call has interrupted a holder of the owner's lock.
 
-    what: the owner in words.
+    what: the owner in words, if its `str` is not.
     """
     call = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
     while call.f_back is not None and call.f_code.co_filename.startswith(_INSIDE):
         call = call.f_back
     frame = call.f_back
     while frame is not None:
-        name = _holders.get(frame.f_code)
+        code = frame.f_code
+        name = _holders.get(code) if code.co_filename.startswith(PACKAGE) else None  # a code's hash takes long
         if name is not None and frame.f_locals.get(name) is owner:
-            raise NestedCall(what, user_line(call, frame), user_line(frame))
+            raise NestedCall(what or str(owner), user_line(call, frame), user_line(frame))
         frame = frame.f_back
 
 
