@@ -44,6 +44,7 @@ _LAST = 1 << 62
 _TAG_ODD, _TAG_MASK = 0x9E3779B97F4A7C15, (1 << 30) - 1
 _KEPT, _KEPT_BYTES = 1024, 1 << 30
 """The most calls with steps that a turn keeps. A turn with more memory than this is forgotten when the next begins."""
+_CALL_ODD = 0xD1B54A32D192ED03
 
 
 def inside_request(part: Inside, whole: Request, seat: int, view: View) -> Request:
@@ -175,9 +176,9 @@ def forget_all(span: Span) -> list[torch.Tensor]:
     return memory
 
 
-def _tag(places: tuple[int, int, int], call: object, round_: int, index: int = 0) -> int:
-    """The tag of a message. places: the numbers of the group and of the leg, and the signature of the plan."""
-    return (digest(*places, call) + (round_ << 8) + index) * _TAG_ODD >> 20 & _TAG_MASK
+def _tag(leg: int, call: int, round_: int, index: int = 0) -> int:
+    """The tag of a message. leg: a digest of the numbers of the group and of the leg, and of the plan's signature."""
+    return (leg + call * _CALL_ODD + (round_ << 8) + index) * _TAG_ODD >> 20 & _TAG_MASK
 
 
 class _Maker:
@@ -269,9 +270,10 @@ class _Maker:
         places = {place: self._at(wave, at) for place, at in leg.places.items()}
         for chunk, count in enumerate(leg.temporary):
             places[ChunkPlace(T, chunk, KEPT)] = self._room.take(count * self._item)
-        carrier, tag = self._span.carrier, partial(_tag, (self._span.gid, leg.number, self._plan.signature))
+        carrier, digested = self._span.carrier, (self._span.gid, leg.number, self._plan.signature)
         lasts = carrier.own_thread or carrier.compiled
-        tags = Tags(tag, partial(tag, f"turn {self._number & 1}") if lasts else None)
+        of_kind = partial(_tag, digest(*digested, self._number & 1), 0) if lasts else None
+        tags = Tags(partial(_tag, digest(*digested)), of_kind)
         first, self._logged = self._logged, self._logged + len([*leg.program.steps()])
         peers = [self._group.world_ranks[peer] for peer in leg.peers]
         return self._writer.leg(leg.program, peers, places, tags, piece=piece, first=first)
