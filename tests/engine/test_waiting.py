@@ -175,9 +175,11 @@ def asleep_early(when: int) -> bool:
     plan = next(plan for plan in group.plans.values() if plan.nbytes == x.nbytes)
     words, says = group.host.words, group.host.arena.control(1)
     usual, words[StateWord.SLEEPS], words[StateWord.LOOK_UP_NS] = words[StateWord.LOOK_UP_NS], when, 50_000
-    status = group.run(plan.address, x.data_ptr(), x.data_ptr(), group.state)
-    assert status == WAITING | 1 << 8
-    asleep = ctypes.c_int32.from_address(says + 8 * LineWord.ASLEEP).value == 1
+    asleep = False
+    for _ in range(1 if when == IN_TIME else 100):  # the system may keep the rank from its processor for these 50 µs
+        words[StateWord.WAITED_NS] = 0
+        assert group.run(plan.address, x.data_ptr(), x.data_ptr(), group.state) == WAITING | 1 << 8
+        asleep = asleep or ctypes.c_int32.from_address(says + 8 * LineWord.ASLEEP).value == 1
     words[StateWord.SLEEPS], words[StateWord.LOOK_UP_NS] = IN_TIME, usual
     unisono.send(x, 1)
     while group.run(plan.address, x.data_ptr(), x.data_ptr(), group.state):
