@@ -14,8 +14,9 @@ from tests.support.weak_memory import Memory, Process, Scene, Weak, allowed, as_
 from unisono.base.linux import FUTEX
 from unisono.engine.compile.program import DONE, STEP_BITS, LineWord, PlanWord, StateWord
 from unisono.engine.host import Host
-from unisono.engine.kernels import interpret, ring, waiting
+from unisono.engine.kernels import interpret, replay, ring, waiting
 from unisono.engine.kernels.ring_buffer import CAPACITY, CURSOR_WORDS, CursorWord, HeaderWord
+from unisono.engine.tape import MeetWord, TapeWord
 
 DATA = 1 << 30  # a word of memory that other words are about
 STATES, PLAN, CONTROL, CURSORS, RING, TARGET, PAIRS, STAGE, FLAGS, LANES, ROW, OUT, OWN = (
@@ -147,6 +148,28 @@ def sees_leaver(memory: Memory, others: dict[str, Any]) -> bool:
     return as_python(interpret._no_rank_has_left, memory, others)(CONTROL, 1, signature, 1) != DONE or value == 0
 
 
+def meet(memory: Memory, me: int, tells: int, rank: int, others: dict[str, Any]) -> int:
+    """Tell rank 1 that this one's messages are done, or wait for rank 0 to tell that."""
+    words = {
+        MeetWord.STATE: set_state(memory, me), MeetWord.TELLS: tells, MeetWord.RANK: rank,
+        MeetWord.WORD: LineWord.ACROSS, MeetWord.SIGNATURE: 0, MeetWord.PASSES: 0,
+    }  # fmt: skip
+    for word, value in words.items():
+        memory.write(ROW + 8 * word, value)
+    memory.write(RING + 8 * TapeWord.NUMBER, 1)
+    status: int = as_python(replay._meet, memory, others)(RING, ROW)
+    return status
+
+
+def tell(memory: Memory, others: dict[str, Any]) -> None:
+    memory.write(DATA, 1)
+    meet(memory, 0, LineWord.ACROSS, -1, others)
+
+
+def sees_what_is_told(memory: Memory, others: dict[str, Any]) -> bool:
+    return meet(memory, 1, -1, 0, others) != DONE or memory.read(DATA) == 1
+
+
 def sign(memory: Memory) -> None:
     memory.write(NUMBER + 8 * (LineWord.SIGNATURE - LineWord.NUMBER), 77)
     memory.write(NUMBER, 1)
@@ -155,6 +178,7 @@ def sign(memory: Memory) -> None:
 KERNEL_SCENES: dict[str, tuple[Callable[[Memory], object], Callable[..., object], Callable[..., bool]]] = {
     "gate": (nothing, lambda m, others: pass_gate(m, 0, others), sees_gate),
     "progress": (nothing, post, sees_post),
+    "meeting": (nothing, tell, sees_what_is_told),
     "wait": (nothing, post, sees_change),
     "mail": (nothing, offer, accepts),
     "ring": (nothing, send, receives),
@@ -165,6 +189,7 @@ KERNEL_SCENES: dict[str, tuple[Callable[[Memory], object], Callable[..., object]
 KERNEL_MUTANTS = [
     ("gate", {"store_release": "write"}, {}), ("gate", {}, {"load_acquire": "read"}),
     ("progress", {"store_release": "write"}, {}), ("progress", {}, {"load_acquire": "read"}),
+    ("meeting", {"store_release": "write"}, {}), ("meeting", {}, {"load_acquire": "read"}),
     ("wait", {"store_release": "write"}, {}), ("wait", {}, {"load_acquire": "read"}),
     ("mail", {"store_release": "write"}, {}), ("mail", {}, {"load_acquire": "read"}),
     ("ring", {"store_release": "write"}, {}), ("ring", {}, {"load_acquire": "read"}),

@@ -67,11 +67,6 @@ def crosses(memory: Memory) -> bool:
     return (joined is False and made._crosses is None) or made._crosses
 
 
-def across(memory: Memory) -> None:
-    memory.write(DATA, 1)
-    Host.set_across(host(memory, LINES))
-
-
 def pages(memory: Memory) -> _Pages:
     """A control line and a board, as a sentinel has them."""
     return _Pages(Page(memory, LINES, LINE), on(memory))  # type: ignore[arg-type]
@@ -178,7 +173,6 @@ SCENES = {
         sees_signature,
     ),
     "joining": Scene(nothing, lambda m: Host._join(host(m, LINES), 5, 6), crosses),
-    "messages are done": Scene(nothing, across, lambda m: Host.across(host(m, LINES), 0) < 1 or m.read(DATA) == 1),
     "taking a place": Scene(
         lambda m: [on(m).set_process(5, 9), on(m)._write(GONE, 1, b"gone")],
         lambda m: on(m).hand_over(6, 10),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from ctypes import c_int64
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -47,7 +48,7 @@ class _Inside:
     """In place of `InsideProgram`: the request only."""
 
     def __init__(self, _local: Any, request: Request, _algorithm: Any) -> None:
-        self.request = request
+        self.request, self.arguments = request, c_int64()
 
 
 def tapes_of(call: Call) -> list[RankTape]:
@@ -77,7 +78,7 @@ def _tape_of(call: Call, rank: int) -> RankTape:
     request = Request(kind, like, inp, out, op=op, root=call.table.root, in_place=inp is not None and inp is out)
     here = hosts.beside(rank)
     host = SimpleNamespace(note_plan=lambda _: 0, logged_state=0)
-    group: Any = SimpleNamespace(rank=rank, size=size, world_ranks=range(size), host=host)
+    group: Any = SimpleNamespace(state=0, rank=rank, size=size, world_ranks=range(size), host=host)
     carrier = SimpleNamespace(tags=1 << 30, own_thread=False, compiled=None)
     local = SimpleNamespace(rank=here.index(rank))
     span: Any = SimpleNamespace(here=here, local=local, carrier=carrier, gid=1, hosts=hosts)

@@ -37,7 +37,6 @@ from .process.stacks import answer_with_stacks
 from .reducers import CustomOp, combine_address
 
 _LINE_WORDS = LINE // 8
-_PASSED = 1 << 30  # a row behind the gate of any program
 
 _SEGMENT, _PC, _OFFSET, _CALL = map(int, (StateWord.SEGMENT, StateWord.PC, StateWord.OFFSET, StateWord.CALL))
 _PROGRESS, _NUMBER, _SIGNATURE = map(int, (LineWord.PROGRESS, LineWord.NUMBER, LineWord.SIGNATURE))
@@ -84,7 +83,7 @@ class Host:
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
         self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.replace(**arena.shape)
-        self.run, self._wait, self._publish = interpreter(), kernel("waiting.wait"), kernel("waiting.publish")
+        self.run, self._publish = interpreter(), kernel("waiting.publish")
         self._cycles = kernel("waiting.read_cycles")
         self._mapping = arena.map  # keeps the addresses below valid
         if isinstance(arena, Arena):
@@ -312,31 +311,6 @@ class Host:
         self._lines[self.rank][_SIGNATURE + odd] = plan.signature
         self._publish(self._line + 8 * (_NUMBER + odd), number, self._asleep)
         return number
-
-    def pass_gate(self) -> None:
-        """Note that every rank has entered the current call; for calls over several hosts."""
-        self._state[StateWord.PC] = _PASSED
-
-    def set_across(self) -> None:
-        """Tell that this rank's messages of the current call are done."""
-        self._publish(self._line + 8 * LineWord.ACROSS, self.call_number, self._asleep)
-
-    def across(self, rank: int) -> int:
-        """The last call in which the messages of a rank are done."""
-        return _seen(self._lines[rank], LineWord.ACROSS)
-
-    def wait_for(self, rank: int, word: int, waited_s: float, most_s: float) -> bool:
-        """Wait until this word of a rank's line is at least the number of the current call; False after `most_s`.
-
-        True does not mean that nothing else is missing.
-
-        waited_s: how long the caller has waited before.
-        """
-        address, learned = self.arena.control(rank) + 8 * word, self.state + 8 * StateWord.LEARNED
-        spinning = self.most_spins, slow_yield_cycles(), learned
-        times = int(waited_s * 1e9), int(most_s * 1e9)
-        asleep = self.arena.control(rank) + 8 * LineWord.ASLEEP if self._state[StateWord.SLEEPS] else 0
-        return bool(self._wait(address, self.call_number, 0, 0, *spinning, *times, asleep))
 
     def begin_again(self) -> None:
         """Go back to the beginning of the call. This rank has not entered the gate yet."""

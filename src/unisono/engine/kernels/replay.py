@@ -1,15 +1,19 @@
-"""Run a tape: copies, combinations and messages at known addresses, one behind the other; see `engine.tape`."""
+"""Run a tape: copies, combinations, messages and programs, one behind the other; see `engine.tape`."""
 
 from __future__ import annotations
 
-from ..compile.program import DONE, LOST, WAITING, StateWord
+from types import FunctionType
+
+from ..compile.program import DONE, LOST, PASSED, WAITING, LineWord, StateWord
 from ..logs.rank_logs import RowLogWord
 from ..tape import (
     COMBINE,
     COPY,
+    MEET,
     PIECE_BITS,
     POST,
     ROW_BYTES,
+    RUN,
     SEND,
     SERVE,
     STEP,
@@ -17,6 +21,8 @@ from ..tape import (
     CombineWord,
     CopyWord,
     EngineWord,
+    MeetWord,
+    RunWord,
     TapeMessageWord,
     TapeTakeWord,
     TapeWord,
@@ -28,20 +34,31 @@ from .atomics import (
     call_send,
     cycles,
     load,
+    load_acquire,
     memcpy,
     store,
     store_release,
+    usleep,
 )
 from .compiled import compiled
+from .interpret import LINE, wait_for
+from .interpret import recording_run as record_program
+from .interpret import run as run_program
 from .move import get, put
+from .waiting import publish_and_wake
 
+_RECORDS = False
+"""Do the programs of this host log their rows, too? See `interpret`."""
+_PAUSE_US = 100
 _ALL_BITS = -1
 _STEP_MASK = (1 << PIECE_BITS) - 1
 
 
 @compiled
 def run(tape):  # type: ignore[no-untyped-def]
-    """Go on with a tape as far as it goes without a wait: DONE, or, at the row AT, WAITING, LOST or SERVE."""
+    """Go on with a tape: DONE, or, at the row AT, WAITING, LOST or SERVE. It waits for no message. At a RUN or a MEET
+    it waits as the interpreter does, and returns what the interpreter returns.
+    """
     at, end, engine = get(tape, TapeWord.AT), get(tape, TapeWord.END), get(tape, TapeWord.ENGINE)
     logs = get(tape, TapeWord.STATE)
     while at < end:
@@ -60,6 +77,22 @@ def run(tape):  # type: ignore[no-untyped-def]
             status = _send(tape, at, engine)
         elif kind == TAKE:
             status = _take(tape, at, engine)
+        elif kind in (RUN, MEET):
+            put(tape, TapeWord.AT, at)
+            sending = _sending(tape, at, engine) if engine else get(tape, TapeWord.SENDING)
+            if sending:
+                status = LOST if sending < 0 else SERVE
+            elif kind == MEET:
+                status = _meet(tape, at)
+            else:
+                given, logs_rows = get(at, RunWord.ARGUMENTS), False
+                plan, inp, out, state = get(given, 0), get(given, 1), get(given, 2), get(given, 3)
+                if _RECORDS:
+                    logs_rows = get(state, StateWord.ROW_LOG) != 0
+                    if logs_rows:
+                        status = record_program(plan, inp, out, state)
+                if not logs_rows:
+                    status = run_program(plan, inp, out, state)
         else:
             status = SERVE
         put(tape, TapeWord.AT, at)
@@ -71,6 +104,29 @@ def run(tape):  # type: ignore[no-untyped-def]
     put(tape, TapeWord.AT, at)
     if engine:
         put(tape, TapeWord.SENDING, _sending(tape, end, engine))
+    return DONE
+
+
+@compiled
+def _meet(tape, row):  # type: ignore[no-untyped-def]
+    """Tell how far this rank is, and wait for another one: DONE, or WAITING | rank << 8. The rank may also have entered
+    another call, or have given this one up.
+    """
+    state, rank, number = get(row, MeetWord.STATE), get(row, MeetWord.RANK), get(tape, TapeWord.NUMBER)
+    control, tells = get(state, StateWord.CONTROL), get(row, MeetWord.TELLS)
+    if tells >= 0:
+        mine = control + LINE * get(state, StateWord.ME)
+        publish_and_wake(mine + 8 * tells, number, mine + 8 * LineWord.ASLEEP)
+    if rank >= 0:
+        line, signature = control + LINE * rank, get(row, MeetWord.SIGNATURE)
+        theirs = line + 8 * get(row, MeetWord.WORD)
+        if load_acquire(theirs) < number and wait_for(theirs, number, rank, state) == 0:
+            return WAITING | rank << 8
+        if signature and get(line, LineWord.SIGNATURE + (number & 1)) != signature:
+            usleep(_PAUSE_US)
+            return WAITING | rank << 8
+    if get(row, MeetWord.PASSES):
+        put(state, StateWord.PC, PASSED)
     return DONE
 
 
@@ -187,10 +243,20 @@ def _status(tape, row, engine):  # type: ignore[no-untyped-def]
 
 @compiled
 def _sending(tape, end, engine):  # type: ignore[no-untyped-def]
-    """How many sent payloads the engine may still read. A connection that is lost now is for the next call to find."""
+    """How many payloads of the rows before `end` the engine may still read; -1: a connection is lost. After the last
+    row, this is for the next call to find.
+    """
     row, count = get(tape, TapeWord.FIRST), 0
     while row < end:
-        if get(row, 0) == SEND and _status(tape, row, engine) == WAITING:
-            count += 1
+        if get(row, 0) == SEND:
+            status = _status(tape, row, engine)
+            if status == LOST:
+                return -1
+            if status == WAITING:
+                count += 1
         row += ROW_BYTES
     return count
+
+
+recording_run = compiled(FunctionType(run.py_func.__code__, {**globals(), "_RECORDS": True}))
+"""`run`, which also writes the log of rows of this host's programs."""

@@ -24,7 +24,7 @@ _LOOKS_S, _LOOKS_IN_CROWD_S = 1e-3, 20e-3
 wakes the rank when they are there. If ranks and the threads of their carriers outnumber processors, the rank looks for
 longer: each thread that has to run before it may first have to wait for a processor.
 """
-RESTS_S = 1.1e-9 * PATIENCE_NS
+_RESTS_S = 1.1e-9 * PATIENCE_NS
 """A rank that has waited for so long yields no more."""
 _AGAIN_S, _AGAIN_SHARE = 300e-6, 30
 """A rank that sleeps wakes by itself, too, after a thirtieth of its wait so far, at least _AGAIN_S, and looks. Beside
@@ -107,7 +107,7 @@ class MessageWait:
         if watched is None:
             return False
         poller.watch(0, *watched)
-        waited_s = max(waited_s, RESTS_S) if self._rests and span.carrier.wait is None else waited_s
+        waited_s = max(waited_s, _RESTS_S) if self._rests and span.carrier.wait is None else waited_s
         return poller.wait(span.seen, waited_s, min(self._looks_s, most_s))
 
     def _sleep(self, run: TapeRun, waited_s: float, most_s: float) -> bool:
