@@ -98,8 +98,6 @@ class Host:
         self.plan_registry.used_by(self.log)
         self._noted: int | None = None
         self._row_log: mmap.mmap | None = None
-        self.logged_state = 0  # the address of this rank's state, for code that logs rows; 0: rows are not logged
-        """Logs the rows that no kernel runs, while rows are logged."""
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
         self._scratch = np.empty(ROOM + 8 * self.size + 320, np.uint8)  # the kernel writes before it reads
         self._addresses = np.zeros(8 * self.size + 16, np.int64)
@@ -245,7 +243,7 @@ class Host:
         """
         self.run = interpreter(logs_rows=memory is not None)
         self._row_log = memory  # keeps the address valid
-        address, rows, self.logged_state = 0, 1, self.state if memory is not None else 0
+        address, rows = 0, 1
         if memory is not None:
             address, rows = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory) // row_log_bytes(1)
         self._state[StateWord.ROW_LOG], self._state[StateWord.ROW_LOG_MASK] = address, rows - 1

@@ -71,7 +71,7 @@ class TapeTakeWord(IntEnum):
     """The words of a TAKE."""
 
     MARK = 1  # the address of the message's last word
-    MISSING = 2  # what it is until the message is there; 0: then it is the number of the call
+    MISSING = 2  # the address of what it is until the message is there; if that is 0, it is then the number of the call
     POSTS = 3  # bytes from the tape's first row to the message's first POST; the others follow
     COUNT = 4  # of its POSTs
 
@@ -110,7 +110,8 @@ class TapeWord(IntEnum):
     ENGINE = 4  # the address of the words of an `EngineWord` each; 0: only Python code calls the engine
     SENDING = 5  # payloads under way that only this thread moves: if compiled code calls the engine, once it is done
     STATUS = 6  # the engine's, of the message that is lost
-    STATE = 7  # the address of the words of a `StateWord` each, where rows are logged; 0: they are not
+    STATE = 7  # the address of the rank's state, which says how long to wait and where to log rows; 0: neither
+    NEWS = 8  # the address of a word that others count up, which ends a wait
 
 
 class EngineWord(IntEnum):

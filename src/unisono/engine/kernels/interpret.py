@@ -49,11 +49,17 @@ _ROW, _REF = 64, 32
 
 
 @compiled
+def longest_stay(state):  # type: ignore[no-untyped-def]
+    """How long the kernel may wait before it returns to Python, in nanoseconds."""
+    waited_ns, look_up_ns = get(state, StateWord.WAITED_NS), get(state, StateWord.LOOK_UP_NS)
+    return min(max(look_up_ns, waited_ns // LOOK_UP_SHARE), LOOK_UPS * look_up_ns)
+
+
+@compiled
 def wait_for(address, goal, rank, state):  # type: ignore[no-untyped-def]
     """Wait for a word of this rank: 1 when it has reached the goal, 0 when it is time to return to Python."""
     most, slow = get(state, StateWord.SPINS), get(state, StateWord.SLOW_YIELD_CYCLES)
-    waited_ns, look_up_ns = get(state, StateWord.WAITED_NS), get(state, StateWord.LOOK_UP_NS)
-    limit_ns = min(max(look_up_ns, waited_ns // LOOK_UP_SHARE), LOOK_UPS * look_up_ns)
+    waited_ns, limit_ns = get(state, StateWord.WAITED_NS), longest_stay(state)
     sleeps, learned = get(state, StateWord.SLEEPS), state + 8 * StateWord.LEARNED
     asleep = get(state, StateWord.CONTROL) + LINE * rank + 8 * LineWord.ASLEEP if sleeps else 0
     before_ns = max(waited_ns, PATIENCE_NS + 1) if sleeps == AT_ONCE else waited_ns

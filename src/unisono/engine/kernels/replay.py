@@ -41,7 +41,8 @@ from .atomics import (
     usleep,
 )
 from .compiled import compiled
-from .interpret import LINE, wait_for
+from .engine_progress import wait
+from .interpret import LINE, longest_stay, wait_for
 from .interpret import recording_run as record_program
 from .interpret import run as run_program
 from .move import get, put
@@ -56,11 +57,13 @@ _STEP_MASK = (1 << PIECE_BITS) - 1
 
 @compiled
 def run(tape):  # type: ignore[no-untyped-def]
-    """Go on with a tape: DONE, or, at the row AT, WAITING, LOST or SERVE. It waits for no message. At a RUN or a MEET
-    it waits as the interpreter does, and returns what the interpreter returns.
+    """Go on with a tape: DONE, or, at the row AT, WAITING, LOST or SERVE. At a RUN or a MEET it waits, and returns,
+    as the interpreter does. It waits for a message only if it calls the carrier's engine.
     """
     at, end, engine = get(tape, TapeWord.AT), get(tape, TapeWord.END), get(tape, TapeWord.ENGINE)
-    logs = get(tape, TapeWord.STATE)
+    state, logs = get(tape, TapeWord.STATE), False
+    if state:
+        logs = get(state, StateWord.ROW_LOG) != 0
     while at < end:
         kind, status, began = get(at, 0), DONE, 0
         if logs:
@@ -77,6 +80,8 @@ def run(tape):  # type: ignore[no-untyped-def]
             status = _send(tape, at, engine)
         elif kind == TAKE:
             status = _take(tape, at, engine)
+            while status == WAITING and engine and get(tape, TapeWord.NEWS) and _wait(tape, at, engine, state, began):
+                status = _take(tape, at, engine)
         elif kind in (RUN, MEET):
             put(tape, TapeWord.AT, at)
             sending = _sending(tape, at, engine) if engine else get(tape, TapeWord.SENDING)
@@ -86,13 +91,13 @@ def run(tape):  # type: ignore[no-untyped-def]
                 status = _meet(tape, at)
             else:
                 given, logs_rows = get(at, RunWord.ARGUMENTS), False
-                plan, inp, out, state = get(given, 0), get(given, 1), get(given, 2), get(given, 3)
+                plan, inp, out, local = get(given, 0), get(given, 1), get(given, 2), get(given, 3)
                 if _RECORDS:
-                    logs_rows = get(state, StateWord.ROW_LOG) != 0
+                    logs_rows = get(local, StateWord.ROW_LOG) != 0
                     if logs_rows:
-                        status = record_program(plan, inp, out, state)
+                        status = record_program(plan, inp, out, local)
                 if not logs_rows:
-                    status = run_program(plan, inp, out, state)
+                    status = run_program(plan, inp, out, local)
         else:
             status = SERVE
         put(tape, TapeWord.AT, at)
@@ -200,7 +205,7 @@ def _send(tape, row, engine):  # type: ignore[no-untyped-def]
 @compiled
 def _take(tape, row, engine):  # type: ignore[no-untyped-def]
     """Take a message, if it is there. SERVE: its word is, but perhaps not all of it."""
-    mark, missing = get(row, TapeTakeWord.MARK), get(row, TapeTakeWord.MISSING)
+    mark, missing = get(row, TapeTakeWord.MARK), load(get(row, TapeTakeWord.MISSING))
     if engine == 0:
         return WAITING if load(mark) == missing else SERVE
     first = get(tape, TapeWord.FIRST) + get(row, TapeTakeWord.POSTS)
@@ -220,6 +225,20 @@ def _take(tape, row, engine):  # type: ignore[no-untyped-def]
         while post > first:
             post -= ROW_BYTES
             _post(post, engine)
+
+
+@compiled
+def _wait(tape, row, engine, state, began):  # type: ignore[no-untyped-def]
+    """Wait for the message of a TAKE: 1 when its word is there, 0 when it is time to return to Python. Logged."""
+    waited_ns, limit_ns, news = get(state, StateWord.WAITED_NS), longest_stay(state), get(tape, TapeWord.NEWS)
+    pair = row + 8 * TapeTakeWord.MARK
+    put(tape, TapeWord.AT, row)
+    wait(news, load(news) + 1, pair, 1, waited_ns, limit_ns, engine)
+    if began:
+        log(tape, began)
+    done = load(get(row, TapeTakeWord.MARK)) != load(get(row, TapeTakeWord.MISSING))
+    put(state, StateWord.WAITED_NS, 0 if done else waited_ns + limit_ns)
+    return 1 if done else 0
 
 
 @compiled

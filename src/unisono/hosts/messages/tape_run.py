@@ -13,7 +13,7 @@ from typing import Any
 from ...engine import tape
 from ...engine.carrier import Carrier, CompiledCarrier, Handle, Lost
 from ...engine.clock import read_cycles
-from ...engine.compile.program import DONE, LOST, WAITING
+from ...engine.compile.program import DONE, LOST, WAITING, StateWord
 from ...engine.kernels import kernel
 from ...engine.tape import PIECE_BITS, ROW_BYTES, SERVE, TapeLeftWord, TapeMessageWord, TapeWord
 from ..carriers.waiter import Settling, settle_apart
@@ -22,6 +22,7 @@ from .tape_rows import TapeRow
 
 _WORDS = ROW_BYTES // 8
 _AT, _END, _NUMBER, _STATE = map(int, (TapeWord.AT, TapeWord.END, TapeWord.NUMBER, TapeWord.STATE))
+_ROW_LOG = int(StateWord.ROW_LOG)
 
 
 class TapeRun:
@@ -33,6 +34,7 @@ class TapeRun:
     buffers: where persistent receives of its messages are.
     number: the number of the first call, from 1.
     host: the `Host` that logs its steps, if any. Each call asks it anew.
+    news: the address of a word that others count up. Compiled code that waits for a message then returns.
 
     row: the row at which it waits, or has waited last; at first that of the first message.
     status: what compiled code has returned there.
@@ -46,6 +48,7 @@ class TapeRun:
         buffers: Sequence[ReceiveBuffer],
         number: int,
         host: Any = None,
+        news: int = 0,
     ) -> None:
         self._carrier, self.rows, self._host = carrier, rows, host
         self._compiled = carrier.compiled if any(row.peer >= 0 for row in rows) else None
@@ -69,7 +72,8 @@ class TapeRun:
         self._lines = (ctypes.c_int64 * (_WORDS * max(1, len(rows))))(*lines)
         self._words = (ctypes.c_int64 * len(TapeWord))()
         self._first, self._address = ctypes.addressof(self._lines), ctypes.addressof(self._words)
-        self._words[TapeWord.FIRST] = self._first
+        self._words[TapeWord.FIRST], self._words[TapeWord.NEWS] = self._first, news
+        self._words[_STATE] = host.state if host is not None else 0
         self._run_usually = kernel("replay.run")
         self._unrouted: list[int] = []
         """The rows of payloads whose tags are for another call."""
@@ -93,7 +97,7 @@ class TapeRun:
         self.done = False
         words = self._words
         words[_NUMBER], words[_AT] = number, self._first
-        words[_STATE] = self._logs = self._host.logged_state if self._host is not None else 0
+        self._logs = self._host is not None and self._host.words[_ROW_LOG]
         self._run = kernel("replay.recording_run") if self._logs else self._run_usually
         words[TapeWord.SENDING] = 0
         if self._compiled is not None and self._unrouted:
@@ -242,8 +246,7 @@ class TapeRun:
         """The addresses of two words that differ as soon as the missing message is there. None: no message is missing,
         or no thread brings it while this rank looks there.
         """
-        looks = self._carrier.own_thread or self._carrier.wait is not None
-        return None if not looks or self.row.kind != tape.TAKE else self.row.wire.watched
+        return None if not self._carrier.own_thread or self.row.kind != tape.TAKE else self.row.wire.watched
 
     def wake(self, news: Callable[[], object]) -> bool:
         """Let another thread call `news` when the missing message has come, or has left.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -86,7 +85,7 @@ class MessageWait:
 
     def __init__(self, span: Span, most_spins: int, *, apart: bool, rests: bool) -> None:
         self._span, self._most_spins, self._rests = span, most_spins if apart else 0, rests
-        self._looks_s = math.inf if span.carrier.wait is not None else _LOOKS_S if apart else _LOOKS_IN_CROWD_S
+        self._looks_s = _LOOKS_S if apart else _LOOKS_IN_CROWD_S
         self._news: SimpleQueue[None] = SimpleQueue()
 
     def pause(self, run: TapeRun, _: int, waited_s: float, most_s: float) -> bool:
@@ -102,12 +101,12 @@ class MessageWait:
         poller: Poller | None = span.resources.get(Poller)
         if poller is None:
             counter = ctypes.addressof(span.news)
-            poller = Poller(1, self._most_spins, carrier=span.carrier.wait, counter=counter)
+            poller = Poller(1, self._most_spins, counter=counter)
             span.resources[Poller] = poller
         if watched is None:
             return False
         poller.watch(0, *watched)
-        waited_s = max(waited_s, _RESTS_S) if self._rests and span.carrier.wait is None else waited_s
+        waited_s = max(waited_s, _RESTS_S) if self._rests else waited_s
         return poller.wait(span.seen, waited_s, min(self._looks_s, most_s))
 
     def _sleep(self, run: TapeRun, waited_s: float, most_s: float) -> bool:

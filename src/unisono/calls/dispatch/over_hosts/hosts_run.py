@@ -20,7 +20,7 @@ from ....base.units import format_bytes
 from ....engine.carrier import Carrier, Lost
 from ....engine.compile.program import AT_ONCE, DONE, IN_TIME, LOST, WAITING, StateWord
 from ....engine.memory.arena import Arena
-from ....engine.tape import MEET, RUN
+from ....engine.tape import MEET, RUN, TAKE
 from ....hosts.messages import BEGIN, MessageWait, TapeRun, until
 from ....hosts.span import Span
 from ....ranks.group.group import Group, keep_for_good
@@ -177,6 +177,8 @@ class _SpanCall:
                         yield outcome
                 elif run.row.kind == MEET:
                     yield run.status
+                elif run.row.kind == TAKE and span.carrier.compiled is not None:
+                    yield from self._look() or (WAITING | self._group.world_ranks.index(run.waiting_for) << 8,)
                 else:
                     yield from self._until_far(run)
         yield from self._look()  # in a very short call, no rank waits, and none has looked

@@ -236,7 +236,8 @@ class _Maker:
         if plan.shared and _lend(rows):
             rows.append(TapeRow(tape.LEFT, (-1,), turn=_LAST))
         rows.sort(key=attrgetter("turn"))
-        run = TapeRun(self._span.carrier, rows, self._writer.buffers, self._number, self._group.host)
+        news = ctypes.addressof(self._span.news)
+        run = TapeRun(self._span.carrier, rows, self._writer.buffers, self._number, self._group.host, news)
         return Steps(given, result, run, self._insides)
 
     def _take(self, count: int) -> int:
