@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.weak_memory import Memory, Process, Scene, Weak, allowed, as_python, explore, host, nothing
+from tests.support.weak_memory import Memory, Process, Scene, Weak, allowed, as_python, explore, host, nothing, run_meet
 from unisono.base.linux import FUTEX
 from unisono.engine.compile.program import DONE, STEP_BITS, LineWord, PlanWord, StateWord
 from unisono.engine.host import Host
-from unisono.engine.kernels import interpret, replay, ring, waiting
+from unisono.engine.kernels import interpret, ring, waiting
 from unisono.engine.kernels.ring_buffer import CAPACITY, CURSOR_WORDS, CursorWord, HeaderWord
-from unisono.engine.tape import MeetWord, TapeWord
 
 DATA = 1 << 30  # a word of memory that other words are about
 STATES, PLAN, CONTROL, CURSORS, RING, TARGET, PAIRS, STAGE, FLAGS, LANES, ROW, OUT, OWN = (
@@ -150,15 +149,7 @@ def sees_leaver(memory: Memory, others: dict[str, Any]) -> bool:
 
 def meet(memory: Memory, me: int, tells: int, rank: int, others: dict[str, Any]) -> int:
     """Tell rank 1 that this one's messages are done, or wait for rank 0 to tell that."""
-    words = {
-        MeetWord.STATE: set_state(memory, me), MeetWord.TELLS: tells, MeetWord.RANK: rank,
-        MeetWord.WORD: LineWord.ACROSS, MeetWord.SIGNATURE: 0, MeetWord.PASSES: 0,
-    }  # fmt: skip
-    for word, value in words.items():
-        memory.write(ROW + 8 * word, value)
-    memory.write(RING + 8 * TapeWord.NUMBER, 1)
-    status: int = as_python(replay._meet, memory, others)(RING, ROW)
-    return status
+    return run_meet(memory, set_state(memory, me), (tells, rank, LineWord.ACROSS, 0), others)
 
 
 def tell(memory: Memory, others: dict[str, Any]) -> None:

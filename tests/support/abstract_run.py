@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from tests.support.tapes import WORD, Call, RankTape, listed, words_of
 from unisono.engine import tape
-from unisono.engine.compile.program import LineWord
 from unisono.engine.tape import MeetWord
 from unisono.hosts.messages import TapeRow
 from unisono.schedule import HOLDERS, ONE_IN, ONE_OUT, REDUCING
@@ -55,8 +54,8 @@ class AbstractRun:
         self.posted: dict[tuple[int, int, int], deque[tuple[int, TapeRow]]] = {}
         self.sent: dict[tuple[int, int, int], deque[_Flight]] = {}
         self.flights: list[list[_Flight]] = [[] for _ in tapes]
-        self.met: dict[int, Counter[int]] = {}
-        """What a rank knows when it comes to its MEET, at which it tells this."""
+        self.told: dict[tuple[int, int], Counter[int]] = {}
+        """Rank and word of its line -> what the rank knew when it came to the MEET at which it tells this."""
         self.come: dict[tuple[int, int], _Flight] = {}
         """Rank and row of a POST -> its message."""
         self.receiving: list[dict[int, int]] = [{} for _ in tapes]
@@ -97,10 +96,10 @@ class AbstractRun:
             raise Fault("messages are left")
 
     def _tell(self, rank: int) -> None:
-        """A rank that comes to a MEET may tell that its messages are done."""
+        """A rank that comes to a MEET may tell how far it is."""
         row = self._row(rank)
-        if row is not None and row.kind == tape.MEET and row.words[_TELLS] == LineWord.ACROSS:
-            self.met[rank] = Counter(self.knows[rank])
+        if row is not None and row.kind == tape.MEET and row.words[_TELLS] >= 0:
+            self.told[rank, row.words[_TELLS]] = Counter(self.knows[rank])
 
     def _row(self, rank: int) -> TapeRow | None:
         rows = self.tapes[rank].rows
@@ -118,8 +117,8 @@ class AbstractRun:
             return all("post" in flight.state for flight in self._leaving(rank, row))
         if row.kind == tape.RUN:
             return all((other := self._row(peer)) is not None and other.kind == tape.RUN for peer in self._beside(rank))
-        if row.kind == tape.MEET and row.words[_WORD] == LineWord.ACROSS and row.words[_RANK] >= 0:
-            return row.words[_RANK] in self.met
+        if row.kind == tape.MEET and row.words[_RANK] >= 0:
+            return (row.words[_RANK], row.words[_WORD]) in self.told
         return True
 
     def _do(self, rank: int) -> list[int]:
@@ -143,9 +142,8 @@ class AbstractRun:
             for flight in self._leaving(rank, row):
                 flight.state["left"] = True
         elif row.kind == tape.MEET:
-            peer, entry = row.words[_RANK], row.words[_WORD] != LineWord.ACROSS
-            if peer >= 0:
-                self.knows[rank] |= Counter({peer: 1}) if entry else self.met[peer]
+            if row.words[_RANK] >= 0:
+                self.knows[rank] |= self.told[row.words[_RANK], row.words[_WORD]]
         else:
             return self._inside(rank)
         return [rank]

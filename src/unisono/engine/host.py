@@ -301,15 +301,6 @@ class Host:
         seen = [(_seen(line, _NUMBER + odd), _seen(line, _SIGNATURE + odd)) for odd in (0, 1)]
         return seen + [(_seen(tag, TagWord.NUMBER), _seen(tag, TagWord.SIGNATURE)) for tag in self._tags[rank]]
 
-    def enter_call(self, plan: CallPlan) -> int:
-        """Enter the next call; return its number. For calls over several hosts, made by the kernel only in part."""
-        number = self.words[_CALL]
-        self.log.enter(number, plan.note, self._cycles())
-        odd = number & 1
-        self._lines[self.rank][_SIGNATURE + odd] = plan.signature
-        self._publish(self._line + 8 * (_NUMBER + odd), number, self._asleep)
-        return number
-
     def begin_again(self) -> None:
         """Go back to the beginning of the call. This rank has not entered the gate yet."""
         self._state[StateWord.PC] = -1

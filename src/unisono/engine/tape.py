@@ -90,13 +90,13 @@ class RunWord(IntEnum):
 
 
 class MeetWord(IntEnum):
-    """The words of a MEET. The rank's state has the control lines; the words are those of a `LineWord`."""
+    """The words of a MEET. Words of control lines are those of a `LineWord`."""
 
-    STATE = 1  # the address of the rank's state
-    TELLS = 2  # the word of this rank's line that becomes the number of the call; -1: none
-    RANK = 3  # the rank of the group that is waited for; -1: none
-    WORD = 4  # the word of its line that must be at least the number of the call
-    SIGNATURE = 5  # what the word SIGNATURE of this call must be then; 0: anything
+    TELLS = 1  # the word of this rank's line that becomes the number of the call; -1: none
+    RANK = 2  # the rank of the group that is waited for; -1: none
+    WORD = 3  # the word of its line that must be at least the number of the call
+    SIGNATURE = 4  # of the call that this rank enters, and that the other one must have entered; 0: none
+    NOTE = 5  # of this call, for the log
     PASSES = 6  # 1: every rank has entered the call
 
 

@@ -88,10 +88,10 @@ def _entry(state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _log(plan, state):  # type: ignore[no-untyped-def]
+def log_entry(note, state):  # type: ignore[no-untyped-def]
     """Note in the log that this rank is in this call, unless that is noted already."""
     number, entry = get(state, StateWord.CALL), _entry(state)
-    store_release(entry + 8 * LogWord.NOTE, get(plan, PlanWord.NOTE))  # after the numbers of all earlier calls
+    store_release(entry + 8 * LogWord.NOTE, note)  # after the numbers of all earlier calls
     if get(entry, LogWord.NUMBER) != number:
         store_release(entry + 8 * LogWord.ENTERED, cycles())
         store_release(entry + 8 * LogWord.NUMBER, number)
@@ -166,7 +166,7 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
         put(line, LineWord.OUT_OFFSET, out - heap)
     store(numbers + stride * me + to_signature, mine)
     publish_and_wake(numbers + stride * me, number, control + LINE * me + 8 * LineWord.ASLEEP)
-    _log(plan, state)
+    log_entry(get(plan, PlanWord.NOTE), state)
     for k in range(1, ranks):
         rank = me + k
         if rank >= ranks:
@@ -229,7 +229,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     shared, only_waits = get(plan, PlanWord.SHARED), get(plan, PlanWord.LANES) == 0
     status = DONE
     if _RECORDS or not get(plan, PlanWord.TAG):  # else at the gate: there, no peer waits while this reads the clock
-        _log(plan, state)
+        log_entry(get(plan, PlanWord.NOTE), state)
     while True:
         half = staging + (segment & 1) * half_bytes
         if pc < 0:

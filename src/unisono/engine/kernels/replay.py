@@ -42,7 +42,7 @@ from .atomics import (
 )
 from .compiled import compiled
 from .engine_progress import wait
-from .interpret import LINE, longest_stay, wait_for
+from .interpret import LINE, log_entry, longest_stay, wait_for
 from .interpret import recording_run as record_program
 from .interpret import run as run_program
 from .move import get, put
@@ -66,6 +66,7 @@ def run(tape):  # type: ignore[no-untyped-def]
         logs = get(state, StateWord.ROW_LOG) != 0
     while at < end:
         kind, status, began = get(at, 0), DONE, 0
+        put(tape, TapeWord.AT, at)
         if logs:
             began = cycles()
         if kind == COPY:
@@ -83,24 +84,20 @@ def run(tape):  # type: ignore[no-untyped-def]
             while status == WAITING and engine and get(tape, TapeWord.NEWS) and _wait(tape, at, engine, state, began):
                 status = _take(tape, at, engine)
         elif kind in (RUN, MEET):
-            put(tape, TapeWord.AT, at)
             sending = _sending(tape, at, engine) if engine else get(tape, TapeWord.SENDING)
             if sending:
                 status = LOST if sending < 0 else SERVE
             elif kind == MEET:
                 status = _meet(tape, at)
             else:
-                given, logs_rows = get(at, RunWord.ARGUMENTS), False
+                given = get(at, RunWord.ARGUMENTS)
                 plan, inp, out, local = get(given, 0), get(given, 1), get(given, 2), get(given, 3)
-                if _RECORDS:
-                    logs_rows = get(local, StateWord.ROW_LOG) != 0
-                    if logs_rows:
-                        status = record_program(plan, inp, out, local)
-                if not logs_rows:
+                if _RECORDS and get(local, StateWord.ROW_LOG):
+                    status = record_program(plan, inp, out, local)
+                else:
                     status = run_program(plan, inp, out, local)
         else:
             status = SERVE
-        put(tape, TapeWord.AT, at)
         if logs and kind in (COPY, COMBINE, SEND):
             log(tape, began)
         if status:
@@ -117,17 +114,21 @@ def _meet(tape, row):  # type: ignore[no-untyped-def]
     """Tell how far this rank is, and wait for another one: DONE, or WAITING | rank << 8. The rank may also have entered
     another call, or have given this one up.
     """
-    state, rank, number = get(row, MeetWord.STATE), get(row, MeetWord.RANK), get(tape, TapeWord.NUMBER)
-    control, tells = get(state, StateWord.CONTROL), get(row, MeetWord.TELLS)
+    state, rank, number = get(tape, TapeWord.STATE), get(row, MeetWord.RANK), get(tape, TapeWord.NUMBER)
+    control, tells, signature = get(state, StateWord.CONTROL), get(row, MeetWord.TELLS), get(row, MeetWord.SIGNATURE)
+    signed = 8 * (LineWord.SIGNATURE + (number & 1))
     if tells >= 0:
         mine = control + LINE * get(state, StateWord.ME)
+        if signature:
+            log_entry(get(row, MeetWord.NOTE), state)
+            store(mine + signed, signature)
         publish_and_wake(mine + 8 * tells, number, mine + 8 * LineWord.ASLEEP)
     if rank >= 0:
-        line, signature = control + LINE * rank, get(row, MeetWord.SIGNATURE)
+        line = control + LINE * rank
         theirs = line + 8 * get(row, MeetWord.WORD)
         if load_acquire(theirs) < number and wait_for(theirs, number, rank, state) == 0:
             return WAITING | rank << 8
-        if signature and get(line, LineWord.SIGNATURE + (number & 1)) != signature:
+        if signature and load(line + signed) != signature:
             usleep(_PAUSE_US)
             return WAITING | rank << 8
     if get(row, MeetWord.PASSES):
@@ -232,7 +233,6 @@ def _wait(tape, row, engine, state, began):  # type: ignore[no-untyped-def]
     """Wait for the message of a TAKE: 1 when its word is there, 0 when it is time to return to Python. Logged."""
     waited_ns, limit_ns, news = get(state, StateWord.WAITED_NS), longest_stay(state), get(tape, TapeWord.NEWS)
     pair = row + 8 * TapeTakeWord.MARK
-    put(tape, TapeWord.AT, row)
     wait(news, load(news) + 1, pair, 1, waited_ns, limit_ns, engine)
     if began:
         log(tape, began)

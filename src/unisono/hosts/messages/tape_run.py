@@ -120,10 +120,9 @@ class TapeRun:
         return -1 if self.done else self._unread if self.row.kind == tape.LEFT else self.row.peer
 
     @property
-    def has_begun(self) -> bool:
-        """Has this rank done a row of this call, besides those that wait for ranks of its host to enter the call?"""
-        done = (self._words[_AT] - self._first) // ROW_BYTES
-        return any(row.kind != tape.MEET for row in self.rows[:done])
+    def turn(self) -> int:
+        """The turn of the row that comes next; when all are done, of the last one."""
+        return self.rows[min((self._words[_AT] - self._first) // ROW_BYTES, len(self.rows) - 1)].turn
 
     def advance(self) -> bool:
         """Go on as far as it goes without a long wait; True when all is done. Raises Lost.

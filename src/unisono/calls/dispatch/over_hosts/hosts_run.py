@@ -27,11 +27,11 @@ from ....ranks.group.group import Group, keep_for_good
 from ....ranks.group.sub_groups import Making
 from ..planning import SpanPlanner
 from .hosts_plan import PLANS, SpanPlan, plan_span
-from .hosts_steps import entered, forget_all, steps_of
+from .hosts_steps import ENTER, entry, forget_all, steps_of
 
 _OF: WeakKeyDictionary[Any, RefusedCalls] = WeakKeyDictionary()
 
-_SLEEPS = int(StateWord.SLEEPS)
+_CALL, _SLEEPS = int(StateWord.CALL), int(StateWord.SLEEPS)
 
 _BRISK_BYTES = 32 << 10
 """Where ranks and processes that compute share processors, a yield costs a rank its claim to its processor for a time
@@ -99,7 +99,6 @@ class Relay:
         group, span = self._group(), self._span
         if group is None:
             raise InternalError("a call is made for a group that the program has dropped")
-        group.check_usable()
         call = span.call
         if call is None:
             span.call = call = _SpanCall(group, span, PLANS[address], inp, out)
@@ -127,7 +126,7 @@ class _SpanCall:
             suspect = self._group.world_ranks.index(error.peer) if isinstance(error, Lost) else self._group.rank
             return LOST | suspect << 8
         if status == DONE:
-            self._end()
+            self._span.call = None
         return status
 
     def drop(self, *, refused: bool) -> None:
@@ -135,8 +134,7 @@ class _SpanCall:
         not know whether all have ended the call before this one.
         """
         self._stops.close()
-        self.failure = None
-        self._end()
+        self._span.call = self.failure = None
         run, self._tape = self._tape, None
         if run is not None:
             run.give_up()
@@ -145,23 +143,20 @@ class _SpanCall:
             local.host.sign_off(tag=False)
             keep_for_good(memory)  # ranks of this host read it in a part of the call, and may be late
         self._span.keeps_refused = None
-        if refused and run is not None and run.has_begun and isinstance(arena, Arena):  # the world's always is
+        if refused and run is not None and run.turn > ENTER and isinstance(arena, Arena):  # the world's always is
             calls = RefusedCalls.of(self._span.carrier)
             self._span.keeps_refused = calls.keep
             calls.add(sum(block.nbytes for block in memory))
             calls.check(arena, len(self._span.here))
 
-    def _end(self) -> None:
-        self._span.call = None
-
     def _make(self, inp: int, out: int) -> Generator[int, None, None]:
         """Make the call; yields an outcome when it has to stop. inp, out: addresses, as for the kernel."""
         plan, span, host = self._plan, self._span, self._host
-        number = host.enter_call(plan)
+        number = host.words[_CALL]
         if plan.has_insides and span.local is None:
-            entry = TapeRun(span.carrier, entered(plan, self._group.state, number), [], number)
-            while not entry.advance():
-                yield entry.status
+            entering = TapeRun(span.carrier, [*entry(plan, number)], [], number, host)
+            while not entering.advance():
+                yield entering.status
             yield from self._make_local()
         for one in (host, span.local.host) if plan.beside and span.local is not None else (host,):
             if one.words[_SLEEPS]:
@@ -189,7 +184,7 @@ class _SpanCall:
     @property
     def compares(self) -> bool:
         """See `SpanningCall`. This rank has made all parts before the messages."""
-        return self._tape is not None and (self._tape.done or self._tape.row.turn > BEGIN)
+        return self._tape is not None and self._tape.turn > BEGIN
 
     def _look(self) -> Sequence[int]:
         """Outcomes by which `attend` looks at peers after urgent news: two, because it raises at its second look."""

@@ -180,10 +180,12 @@ def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, ou
     return steps
 
 
-def entered(plan: SpanPlan, state: int, number: int) -> list[TapeRow]:
-    """Rows until all ranks of this host have entered a call. state: of this rank. number: of the call."""
-    odd = LineWord.NUMBER + (number & 1)
-    return [TapeRow(tape.MEET, (state, -1, rank, odd, plan.signature), turn=ENTER) for rank in plan.beside]
+def entry(plan: SpanPlan, number: int) -> Iterator[TapeRow]:
+    """Rows by which this rank enters a call of this number, until all ranks of its host have entered it."""
+    word = LineWord.NUMBER + (number & 1)
+    for rank in (-1, *plan.beside):
+        tells = word if rank < 0 else -1
+        yield TapeRow(tape.MEET, (tells, rank, word, plan.signature, plan.note), turn=ENTER)
 
 
 def forget_all(span: Span) -> list[torch.Tensor]:
@@ -231,7 +233,7 @@ class _Maker:
         if isinstance(self._op, str | CustomOp):
             combine = combine_address(dtype_name(self._dtype), self._op, last=False), self._item
         self._writer = TapeWriter(self._span.carrier, self._room, combine)
-        rows = entered(plan, self._group.state, self._number)
+        rows = [*entry(plan, self._number)]
         rows += [row for piece, wave in enumerate(plan.waves) for row in self._wave(piece, wave)]
         if plan.shared and _lend(rows):
             rows.append(TapeRow(tape.LEFT, (-1,), turn=_LAST))
@@ -264,7 +266,7 @@ class _Maker:
         ranks = self._plan.waits_for or (-1,)
         for rank in ranks:
             tell, passes = LineWord.ACROSS if tells and rank == ranks[0] else -1, rank == ranks[-1]
-            yield TapeRow(tape.MEET, (self._group.state, tell, rank, LineWord.ACROSS, 0, passes), turn=turn)
+            yield TapeRow(tape.MEET, (tell, rank, LineWord.ACROSS, 0, 0, passes), turn=turn)
 
     def _at(self, wave: Wave, at: At) -> Bytes:
         block, start, stop = wave.layouts[at.place].run(at.first, at.last)
