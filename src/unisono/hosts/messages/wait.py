@@ -71,7 +71,11 @@ def nap(waited_s: float) -> None:
     if not hasattr(_thread, "exact"):
         # A thread's timers may be late by 50 us; this one's now by 1 us. If the system refuses, naps only end later.
         _thread.exact = ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _SLACK_NS, 0, 0, 0) == 0
-    time.sleep(min(max(waited_s / 20, 20e-6), 500e-6))
+    time.sleep(_nap_s(waited_s))
+
+
+def _nap_s(waited_s: float) -> float:
+    return min(max(waited_s / 20, 20e-6), 500e-6)
 
 
 class MessageWait:
@@ -90,7 +94,11 @@ class MessageWait:
 
     def pause(self, run: TapeRun, _: int, waited_s: float, most_s: float) -> bool:
         """Wait for news of a tape; see `Pause`."""
-        began = read_cycles()
+        began, carrier = read_cycles(), self._span.carrier
+        if carrier.wait is not None:  # no memory tells when a message has left, and it moves only meanwhile
+            times = int(waited_s * 1e9), int(min(_nap_s(waited_s), most_s) * 1e9)
+            carrier.wait(ctypes.addressof(self._span.news), self._span.seen + 1, 0, 0, *times)
+            return True
         heard = (self._poll if waited_s < self._looks_s else self._sleep)(run, waited_s, most_s)
         run.write_down(began)
         return heard
