@@ -13,7 +13,7 @@ from tests.support.on_ranks import in_world
 from tests.support.waiting import until
 from tests.support.worlds import OnHosts
 from unisono.base.records import Departure, DepartureKind
-from unisono.engine.tape import TAKE
+from unisono.engine.tape import MEET, TAKE
 from unisono.hosts.messages import TapeRow, TapeRun
 from unisono.hosts.span import Span
 from unisono.ranks.failures.attend import Watch
@@ -161,7 +161,15 @@ def test_who_gives_up_ends_the_waits_of_its_own_host(where: str, tmp_path: Path)
             def fail(*_: object) -> None:
                 raise ValueError("enough")
 
-            group.host.pass_gate = group.host.lender.lend = fail
+            begin = TapeRun.begin
+
+            def begin_and_fail(run: TapeRun, number: int) -> None:
+                begin(run, number)
+                run.stop_before(max(at for at, row in enumerate(run.rows) if row.kind == MEET), fail)
+
+            if where == "behind the messages":
+                TapeRun.begin = begin_and_fail  # type: ignore[method-assign]
+            group.host.lender.lend = fail
             with pytest.raises(ValueError, match="enough"):
                 unisono.all_reduce(torch.ones(10))
             said = "enough"
@@ -244,8 +252,8 @@ def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypa
         looks += group.liveness.gone(1) is not None
         look_as_always(watch, *given)
 
-    def late(run: TapeRun, *, served: bool = False) -> bool:
-        if advance(run, served=served) and looks <= 4:
+    def late(run: TapeRun) -> bool:
+        if advance(run) and looks <= 4:
             run.done, run.row = False, TapeRow(TAKE, (), peer=1)
         return run.done
 
