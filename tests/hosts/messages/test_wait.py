@@ -54,7 +54,7 @@ def test_a_rank_that_waits_for_long_returns_less_often(monkeypatch: pytest.Monke
 
     def pause(_: int, waited_s: float, most_s: float) -> bool:
         nonlocal now
-        assert most_s <= max(0.02, min(waited_s / 20, 0.1)) + 1e-9
+        assert most_s <= max(0.02, min(waited_s / 20, 0.2)) + 1e-9
         now += most_s
         return True
 

@@ -52,8 +52,8 @@ PATIENCE_NS = 1_000_000
 IN_TIME, AT_ONCE = 1, 2
 """A rank sleeps when it has waited for PATIENCE_NS, or from the start: see kernels/waiting."""
 
-LOOK_UPS, LOOK_UP_SHARE = 5, 30
-"""A rank that has waited for long looks at its peers after a thirtieth of its wait, at most five times as late as at
+LOOK_UPS, LOOK_UP_SHARE = 10, 30
+"""A rank that has waited for long looks at its peers after a thirtieth of its wait, at most ten times as late as at
 first: a look takes some 0.3 ms of a processor.
 """
 

@@ -17,7 +17,7 @@ _CALLS = 32
 """The rank yields its processor after _CALLS calls in which nothing moves."""
 _PATIENCE_NS, _SHORTEST_NS, _LONGEST_NS = 50_000, 50_000, 1_000_000
 """A rank sleeps after _PATIENCE_NS in which nothing has moved; the shortest and the longest sleep."""
-_REST_NS, _REST_SHARE = 10_000_000, 200
+_REST_NS, _REST_SHARE = 50_000_000, 200
 """A rank that has waited for seconds sleeps longer: a part of its wait, at most _REST_NS. The engine still wakes it."""
 
 
@@ -47,6 +47,7 @@ def wait(address, goal, pairs, count, waited_ns, limit_ns, words):  # type: igno
             sched_yield()
         elif _may_sleep(words) and not has_changed(address, goal, pairs, count):
             _sleep(words, now - quiet_since, limit_ns)
+            turns = -1  # if nothing has moved meanwhile, the rank sleeps again
 
 
 @compiled
@@ -73,6 +74,7 @@ def settle(request, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
             words, EngineWord.UNDER_WAY
         ):
             _sleep(words, now - quiet_since, limit_ns)
+            turns = -1
 
 
 @compiled

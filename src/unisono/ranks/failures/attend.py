@@ -1,6 +1,6 @@
 """Handle a kernel or relay that returns unfinished: look at all peers, then run it again or raise.
 
-It returns after `look_up_s` seconds of waiting (20 ms by default), later on after up to 100 ms. Python then handles
+It returns after `look_up_s` seconds of waiting (20 ms by default), later on after up to 200 ms. Python then handles
 signals such as Ctrl-C, looks at every peer, and `judge` decides. Ranks of other hosts are judged only by fresh copies
 of their boards.
 """
@@ -47,7 +47,7 @@ If the known calls could be made again in another way, it waits for all other ra
 
 _SEE_S = 0.5
 """How long a rank waits to see for itself why a peer gave up. News from another host takes some milliseconds."""
-_CALM_SHARE, _CALM_S = 20, 0.5
+_CALM_SHARE, _CALM_S = 20, 1.0
 """How long a rank trusts a look at other hosts: a twentieth of its wait so far, at most _CALM_S."""
 _STALE_S = 2.0
 """If a host does not answer within this time, a rank looks without the answer: the rank's own time may be up."""
