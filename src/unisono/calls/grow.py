@@ -5,8 +5,9 @@
         group = larger
         ...  # send the state to group.newcomers
 
-A member's part is here, and for groups over hosts in `ranks.elastic.admission_over_hosts`. `join_admission` is the part of the first rank, which has the join listener, and
-`ranks.elastic.join_request` the part of a process that joins.
+A member's part is here. `ranks.elastic.join_admission` is the part of the first rank, which has the join listener, and
+`ranks.elastic.join_request` the part of a process that joins. Over hosts, `ranks.elastic.admission_over_hosts` has the
+members' part, and `ranks.elastic.store_door` the part of a process that joins.
 """
 
 from __future__ import annotations

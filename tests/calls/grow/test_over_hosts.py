@@ -15,6 +15,7 @@ import unisono
 from tests.support.newcomers import catch_up, newcomer, tell, told
 from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
+from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
 from unisono.ranks.elastic import larger_world, store_door
 from unisono.ranks.group import survivors, world_over_hosts
@@ -83,6 +84,12 @@ def test_a_process_joins(tmp_path: Path, shape: str, host: str, larger: str) -> 
     assert run(work, shape) == [[larger, expected(size + 1)]] * size
     until(lambda: bool(told(tmp_path)))
     assert told(tmp_path) == {"one": {"gives": expected(size + 1), "rank": size, "newcomers": [size], "hosts": larger}}
+
+
+@pytest.mark.skipif(bool(why_no_ucx()), reason=why_no_ucx() or "it is installed")
+def test_by_ucx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNISONO_CARRIER", "ucx")
+    test_a_process_joins(tmp_path, "2x1", "new", "3x1")
 
 
 def test_several_at_once_and_again_and_then_fewer(tmp_path: Path) -> None:
@@ -302,6 +309,7 @@ def test_what_comes_from_other_programs_is_not_believed(tmp_path: Path) -> None:
 
 @in_new_world(hosts="2x1")
 def test_doors_that_cannot_be() -> None:
+    """All ranks raise, and the group goes on."""
     for door, words in (
         (None, "door=None: over hosts"),
         ("training", "door='training'"),

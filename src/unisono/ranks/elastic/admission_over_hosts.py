@@ -46,7 +46,7 @@ class AdmissionOverHosts(JoinAdmission):
                 if now >= until:
                     return Decision(wait=True)
                 time.sleep(ROUND_S / 10)
-        except RuntimeError as error:
+        except (RuntimeError, TimeoutError) as error:
             self._close()
             raise ArgumentError(f"door: the store where new processes ask has gone: {error}") from error
 

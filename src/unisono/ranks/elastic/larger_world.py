@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ...base.config import Config
 from ...base.errors import LeftOut, PeerFailed, WaitTimeout
 from ...base.records import DepartureKind
+from ..group.current import get_default, set_default
 from ..group.group import Group
 from ..group.world_group import world_group
 from ..rendezvous.meetings import may_come
@@ -78,8 +79,6 @@ def _all_or_none(world: Group) -> Group | None:
 
 def take_over(old: Group, larger: Group) -> None:
     """Go on in the larger group, and close all groups of the old world."""
-    from ..group.current import get_default, set_default
-
     before, default = old.world, get_default()
     larger.timeout_s = old.timeout_s
     larger.world.join_listener, before.join_listener = before.join_listener, None

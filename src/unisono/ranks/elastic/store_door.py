@@ -62,7 +62,7 @@ class Address(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
-class Refused(Exception):  # noqa: N818  never seen by users
+class Refused(Exception):
     """The job does not let this process in, for good."""
 
 
