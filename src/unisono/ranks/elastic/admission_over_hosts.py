@@ -74,11 +74,10 @@ class AdmissionOverHosts(JoinAdmission):
             self._world.join_listener.close()
         self._door = self._world.join_listener = None
 
-    def invite(self, decision: Decision) -> None:
+    def invite(self, meeting: str) -> None:
         """Call the chosen processes to the meeting."""
         if self._door is not None:
-            limit_s = float(self._group.timeout_s)
-            self._door.invite(self._asked, str(decision.meeting[2:][0]), self._group.size, limit_s)
+            self._door.invite(self._asked, meeting, self._group.size, float(self._group.timeout_s))
 
     def has_failed(self, why: str) -> None:
         """Say on standard error why the group has not grown. It goes on."""
@@ -95,7 +94,7 @@ def meet_newcomers(group: Group, decision: Decision, admission: JoinAdmission | 
     try:
         store = store_of(Address(host, port))
         if isinstance(admission, AdmissionOverHosts):
-            admission.invite(decision)
+            admission.invite(meeting)
         size = group.size + len(decision.places)
         where = meeting_store(store, meeting)
         larger = larger_world(where, group.rank, group.size, size, group.host.config, lambda rank: _absent(group, rank))
