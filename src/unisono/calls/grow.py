@@ -23,7 +23,7 @@ from ..engine.memory.sub_arena import SubArena
 from ..ranks.elastic.admission_over_hosts import AdmissionOverHosts, meet_newcomers
 from ..ranks.elastic.join_admission import Decision, JoinAdmission
 from ..ranks.elastic.join_request import until_all_are_in
-from ..ranks.elastic.store_door import Address
+from ..ranks.elastic.store_door import address_of
 from ..ranks.group.abort import give_up
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
@@ -61,7 +61,7 @@ def grow(
     """
     group = group_or_default(group)
     group.check_usable()
-    over_hosts = group.world.span is not None or (door is not None and Address.parse(door) is not None)
+    over_hosts = group.world.span is not None or bool(door and address_of(door, {}))
     admits = AdmissionOverHosts if over_hosts else JoinAdmission
     admission = admits(group, door, size, timeout_s) if group.rank == 0 else None
     while True:
@@ -77,21 +77,12 @@ def grow(
         if decision.full:
             raise OutOfMemory(decision.full)
         if decision.meeting:
-            if (larger := _meet(group, admission, decision)) is not None:
+            if (larger := meet_newcomers(group, decision, admission)) is not None:
                 return larger
         elif decision.places and (memory := _make(group, admission, decision)) is not None:
             return _enter(group, memory, decision)
         if not decision.places and not decision.wait:
             return group
-
-
-def _meet(group: Group, admission: JoinAdmission | None, decision: Decision) -> Group | None:
-    """The larger group over hosts; None: no process has been let in."""
-    try:
-        return meet_newcomers(group, decision, admission)
-    except BaseException as error:
-        _tell(group, error)
-        raise
 
 
 def _make(group: Group, admission: JoinAdmission | None, decision: Decision) -> SubArena | None:

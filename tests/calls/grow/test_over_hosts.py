@@ -19,6 +19,7 @@ from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
 from unisono.ranks.elastic import larger_world, store_door
 from unisono.ranks.group import survivors, world_over_hosts
+from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.rendezvous import _Meeting
 
@@ -192,11 +193,12 @@ STEPS = {
 
 @pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("host", ["1", "new"])
-@pytest.mark.parametrize("step", ["before it asks", "when it answers", *STEPS])
+@pytest.mark.parametrize("step", ["before it asks", "when it has come", "when it has a place", *STEPS])
 def test_a_newcomer_that_dies(tmp_path: Path, step: str, host: str) -> None:
     """The old group goes on, or the larger one without it; the next newcomer gets in."""
     door = f"127.0.0.1:{free_port()}"
-    more = {"before it asks": before(store_door, "_place"), "when it answers": before(store_door, "_read")}
+    more = {"before it asks": before(store_door, "_place"), "when it has come": before(AskedStore, "value")}
+    more["when it has a place"] = before(store_door, "_Place")
     is_in = step == "when all have voted"
 
     def work() -> object:
@@ -299,8 +301,8 @@ def test_what_comes_from_other_programs_is_not_believed(tmp_path: Path) -> None:
         assert unisono.grow(door=door) is group
         if group.rank == 0:
             store = PrefixStore("unisono join", group.world.join_listener.store)
-            for ticket, said in enumerate((b"[]", b"{}", b"\xff\xfe", b"[" * 9000)):
-                store.set(f"came {ticket}", said)
+            for number, said in enumerate((b"[]", b"{}", b"\xff\xfe", b"[" * 9000)):
+                store.set(f"came {group.world.join_listener.meeting} {number}", said)
             comes(tmp_path, "one", door, "new")
         return calls(unisono.grow(size=3, door=door))
 
@@ -313,7 +315,7 @@ def test_doors_that_cannot_be() -> None:
     for door, words in (
         (None, "door=None: over hosts"),
         ("training", "door='training'"),
-        ("192.0.2.1:80", "no address of"),
+        ("192.0.2.1:80", "the first rank cannot listen there"),
     ):
         with pytest.raises(unisono.ArgumentError, match=words):
             unisono.grow(door=door)

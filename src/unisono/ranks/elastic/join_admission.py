@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ...base.errors import ArgumentError, OutOfMemory, UnisonoError
 from ...base.units import seconds
@@ -40,7 +41,7 @@ class Decision:
     wait: bool = False
     refused: str = ""
     full: str = ""
-    meeting: tuple[str, int, str] | tuple[()] = ()
+    meeting: tuple[str, str] | tuple[()] = ()
 
 
 class JoinAdmission:
@@ -81,20 +82,28 @@ class JoinAdmission:
         outside = [rank for rank in range(self._world.size) if rank not in self._group.world_ranks]
         return self._look(self._open(), outside, last) if outside else Decision()
 
-    def _open(self) -> JoinListener:
+    def _open(self) -> Any:
         """The join listener of this job. This rank listens until another rank does."""
-        world, job = self._world, job_name(self._named, os.environ)
-        listener: JoinListener | None = world.join_listener
-        if listener is None or listener.job != job:
-            if listener is not None:
-                listener.close()
-                world.join_listener = None
-            try:
-                world.join_listener = listener = JoinListener(job)
-            except OSError as error:
-                raise OSError(f"another process listens for processes that join this job ({job}): {error}") from error
+        world, job = self._world, self._job()
+        if world.join_listener is None or world.join_listener.job != job:
+            self._close()
+            world.join_listener = self._listen(job)
             time.sleep(OPENING_S)
-        return listener
+        return world.join_listener
+
+    def _close(self) -> None:
+        if self._world.join_listener is not None:
+            self._world.join_listener.close()
+            self._world.join_listener = None
+
+    def _job(self) -> str:
+        return job_name(self._named, os.environ)
+
+    def _listen(self, job: str) -> Any:
+        try:
+            return JoinListener(job)
+        except OSError as error:
+            raise OSError(f"another process listens for processes that join this job ({job}): {error}") from error
 
     def _look(self, listener: JoinListener, outside: list[int], last: float) -> Decision:
         """See `_choose`. outside: the ranks of the world that are no members."""

@@ -29,7 +29,7 @@ from ..group.current import get_default, get_job, set_default
 from ..group.group import Group
 from ..group.survivors import MOST_NAMED
 from ..rendezvous.launchers import find_job, integer
-from .store_door import Address, ask_at
+from .store_door import address_of, ask_at
 
 ANY = -1
 """Stands for any free place."""
@@ -194,7 +194,7 @@ def join(
     limit_s = None if timeout_s is None else seconds(timeout_s)
     if (there := get_default()) is not None and not there.closed:
         raise ArgumentError(f"this process is already rank {there.rank} of {there.size}: only a new one can join a job")
-    job, address = job_name(door, os.environ), Address.of(door, os.environ)
+    job, address = job_name(door, os.environ), address_of(door, os.environ)
     config = config or Config.from_env()
     wanted = rank if rank is not None else integer(os.environ, "RANK")
     if wanted is not None and wanted < 0:
@@ -204,7 +204,7 @@ def join(
     return group
 
 
-def enter(job: str, rank: int, timeout_s: float | None, config: Config, address: Address | None = None) -> Group:
+def enter(job: str, rank: int, timeout_s: float | None, config: Config, address: str = "") -> Group:
     """The group that a new process is let into. address: the door over hosts. Raises as `join` does."""
     began = time.monotonic()
     deadline = began + (config.timeout_s if timeout_s is None else timeout_s)
@@ -222,7 +222,7 @@ def enter(job: str, rank: int, timeout_s: float | None, config: Config, address:
                 channel.close()
             if group is not None:
                 return group
-        if address is not None:
+        if address:
             said = ask_at(address, config, deadline)
             if isinstance(said, Group):
                 return said

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...base.config import Config
-from ...base.errors import LeftOut, PeerFailed, WaitTimeout
+from ...base.errors import PeerFailed, WaitTimeout
 from ...base.records import DepartureKind
 from ..group.current import get_default, set_default
 from ..group.group import Group
@@ -31,12 +31,11 @@ _AGREE_S = 10.0  # how long a rank that has the new world waits for the others t
 
 def larger_world(
     store: Store, rank: int, members: int, size: int, config: Config, why_absent: Callable[[int], str] = may_come
-) -> Group | None:
-    """The group of `size` ranks that meet at this store. None: a rank has failed, and no rank has this group.
+) -> Group:
+    """The group of `size` ranks that meet at this store. why_absent: see `meetings.may_come`.
 
-    The first `members` ranks are the members of the old group. why_absent: see `meetings.may_come`.
-
-    Raises as `meet` and `world_group` do: then, too, no rank has this group.
+    The first `members` ranks are the members of the old group. Raises as `meet`, `world_group` and `shrink` do, and
+    PeerFailed if a rank has failed: then no rank has this group.
     """
     deadline = time.monotonic() + MEET_S
     met = meet(rank, size, store, MEET_S, config, why_absent)
@@ -51,30 +50,27 @@ def larger_world(
         world.tell_departure(DepartureKind.RAISED, f"raised {type(error).__name__} while the group grew")
         world.close()
         raise
-    if larger is None:
-        world.tell_departure(DepartureKind.LEFT, "left, because the group has not grown")
-        world.close()
-        return None
     larger.newcomers = tuple(range(members, size))
     return larger
 
 
-def _all_or_none(world: Group) -> Group | None:
-    """The group of all ranks of the new world, if all have it."""
+def _all_or_none(world: Group) -> Group:
+    """The group of all ranks of the new world, if all have it. Raises as `shrink` does, and PeerFailed."""
     late: tuple[int, ...] = ()
     while True:
         try:
             group = world.shrink(without=late, timeout_s=_AGREE_S)
-        except LeftOut:
-            return None
         except PeerFailed:
             continue  # once for each exception of a peer, which leaves the world
         except WaitTimeout as error:
             if late:
                 raise
             late = error.missing
-        else:
-            return group if group.size == world.size else None
+            continue
+        if group.size == world.size:
+            return group
+        failed = min({*range(world.size)} - {*group.world_ranks})
+        raise PeerFailed(failed, "has failed, or has come too late", world.rank, "grow()")
 
 
 def take_over(old: Group, larger: Group) -> None:

@@ -1,11 +1,13 @@
 """The door of a job over hosts: a store of torch at an address, where new processes ask to join.
 
-The keys, for the process with ticket 3:
+Here members and new processes may meet. The keys, for the meeting M:
 
-    open        the first rank of the group: the link of the job; its value is an answer to whether there is a door
-    came 3      the process: its identity
-    said 3 0    the first rank: `here?`, a place in a meeting, or why the process cannot join; then `said 3 1`, ...
-    here 3 0    the process: it is there, and has read `here?`
+    open        the first rank of the group: the name of the next meeting, and the link of the job
+    came M 3    a new process, the fourth that comes to the meeting: its identity
+    said M 3    the first rank: the place of this process in the meeting, or why it cannot join
+
+A new process that finds another name at `open`, and has no place, comes to that meeting, too. So the first rank sees
+which processes are still there: it names another meeting, and looks which ones come.
 
 Any process that reaches the store can write there, as at the start of a job. So each value is checked.
 """
@@ -13,18 +15,18 @@ Any process that reaches the store can write there, as at the start of a job. So
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from socket import SOCK_STREAM
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError
 from ...base.link import Link
 from ...engine.memory.board import MAX_RANKS
-from ...hosts.addresses import own_address, resolve, try_to_reach
+from ...hosts.addresses import own_address, try_to_reach
 from ..group.group import Group
 from ..rendezvous.asked_store import AskedStore
 from ..rendezvous.identity import Identity, common_settings, why_refused
@@ -34,101 +36,80 @@ from .larger_world import larger_world
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
-_PREFIX, _OPEN, _HERE = "unisono join", "open", "here?"
+_PREFIX, _OPEN, _MEETING = "unisono join", "open", r"[0-9a-f]{16}"
 _ANSWER_S = 3.0  # how long a process at the address may take to show that it is a store, and a new process to answer
 _LOOK_S = 0.05
 _MOST_BYTES = 10_000
 
 
-class Address(NamedTuple):
-    """Where a job's door is."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, door: str) -> Address | None:
-        """`10.0.0.1:29500` as an address; None: this is another name of a door."""
-        host, colon, port = door.rpartition(":")
-        fits = colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
-        return cls(host.strip("[]"), int(port)) if fits else None
-
-    @classmethod
-    def of(cls, door: str | None, environ: Mapping[str, str]) -> Address | None:
-        """The address that `door` names, or else the environment; None: none."""
-        return cls.parse(door if door else f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}")
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+def address_of(door: str | None, environ: Mapping[str, str]) -> str:
+    """The address, such as `10.0.0.1:29500`, that `door` names, or else the environment; "": it names none."""
+    named = door or f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
+    host, _, port = named.rpartition(":")
+    return named if host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16 else ""
 
 
-class Refused(Exception):
-    """The job does not let this process in, for good."""
-
-
-class Candidate(NamedTuple):
-    """A process that has come, and the first of its keys `said` that is not written."""
-
-    ticket: int
-    identity: Identity
-    entry: int
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 class StoreDoor:
-    """The door, as the first rank of a group has it. Raises ArgumentError if there can be no store at this address."""
+    """The door, as the first rank of a group has it. Raises ArgumentError if there can be no store at this address.
 
-    def __init__(self, job: str, address: Address, config: Config) -> None:
-        self.job, self.store = job, _store_at(address)
-        self._config, self._next = config, 0
-        self._waiting: dict[int, Candidate] = {}
+    job: the address.
+    meeting: the name of the next meeting.
+    """
+
+    def __init__(self, job: str, config: Config) -> None:
+        self.job, self._config = job, config
+        _, cause = try_to_reach(*_host_and_port(job))
+        try:
+            self.store = store_at(job, serve=bool(cause))
+        except (RuntimeError, TimeoutError) as error:
+            raise ArgumentError(
+                f"door: {cause or f'the process that listens at {job} is no store of torch'}, and the first rank "
+                f"cannot listen there ({error}): pass a free address of the first rank's host to unisono.grow() and to "
+                "unisono.join(): door='10.0.0.1:29500'"
+            ) from error
         self._asked = _asked(self.store)
-        self._asked.set(_OPEN, json.dumps(config.link))
+        self._name_meeting()
+
+    def _name_meeting(self) -> None:
+        self.meeting, self._came, self._waiting = os.urandom(8).hex(), 0, list[int]()
+        self._asked.set(_OPEN, json.dumps([self.meeting, *self._config.link]))
 
     def waiting(self, place: int) -> int:
-        """How many processes have come, and wait. place: the rank that the next one would have."""
-        while (said := self._value(f"came {self._next}")) is not None:
-            ticket, entry = self._next, 0
-            self._next += 1
-            while (before := self._value(f"said {ticket} {entry}")) == _HERE.encode():
-                entry += 1
+        """How many processes have come to the next meeting. place: the rank that the first one would have."""
+        while self._asked.check([key := f"came {self.meeting} {self._came}"]):
             with suppress(ArgumentError):  # another program has written this
-                if before is None:
-                    self._judge(place, Candidate(ticket, read_identity(place, said), entry))
+                one = read_identity(place, self._asked.get(key))
+                own = Identity.mine().replace(common=common_settings(self._config), address=one.address)
+                if why := why_refused({0: own, place: one}):
+                    self._say(self._came, ["refused", why])
+                else:
+                    self._waiting.append(self._came)
+            self._came += 1
         return len(self._waiting)
 
-    def _judge(self, place: int, one: Candidate) -> None:
-        own = Identity.mine().replace(common=common_settings(self._config), address=one.identity.address)
-        if why := why_refused({0: own, place: one.identity}):
-            self._say(one, ["refused", why])
-        else:
-            self._waiting[one.ticket] = one
-
-    def present(self) -> list[Candidate]:
-        """The processes that answer now."""
-        asked = [one for one in self._waiting.values() if self._say(one, _HERE)]
-        until, found = time.monotonic() + _ANSWER_S, list[Candidate]()
-        while len(found) < len(asked) and time.monotonic() < until:
-            found = [one for one in asked if self._asked.check([f"here {one.ticket} {one.entry}"])]
+    def present(self, place: int, most: int) -> int:
+        """How many of the processes that have come are still there: at most so many, as all get a place."""
+        come = min(most, self.waiting(place))
+        until = time.monotonic() + _ANSWER_S
+        if come:
+            self._name_meeting()
+        while self.waiting(place) < come and time.monotonic() < until:
             time.sleep(_LOOK_S / 10)
-        for one in asked:  # a process that comes too late takes another ticket
-            if one not in found:
-                self._say(one._replace(entry=one.entry + 1), ["again"])
-        self._waiting = {one.ticket: one._replace(entry=one.entry + 1) for one in found}
-        return [*self._waiting.values()]
+        return min(most, len(self._waiting))
 
-    def invite(self, chosen: Sequence[Candidate], meeting: str, members: int, timeout_s: float) -> None:
-        """Give these processes places in the meeting, behind the members."""
-        for rank, one in enumerate(chosen, members):
-            self._say(one, ["place", meeting, rank, members, members + len(chosen), timeout_s])
-            self._waiting.pop(one.ticket, None)
+    def invite(self, count: int, members: int, timeout_s: float) -> None:
+        """Give the first processes places in the meeting, behind the members. The others come to the next one."""
+        for rank, number in enumerate(self._waiting[:count], members):
+            self._say(number, ["place", rank, members, members + count, timeout_s])
+        self._name_meeting()
 
-    def _say(self, one: Candidate, said: object) -> bool:
-        """Say this to a process, unless another first rank has said something."""
-        text = said if isinstance(said, str) else json.dumps(said)
-        return self._asked.set_first(f"said {one.ticket} {one.entry}", text) == text.encode()
-
-    def _value(self, key: str) -> bytes | None:
-        return self._asked.get(key) if self._asked.check([key]) else None
+    def _say(self, number: int, said: list[object]) -> None:
+        self._asked.set(f"said {self.meeting} {number}", json.dumps(said))
 
     def close(self) -> None:
         """Ask the store no more."""
@@ -142,32 +123,11 @@ def meeting_store(store: Store, meeting: str) -> Store:
     return PrefixStore(f"{_PREFIX}/{meeting}", store)
 
 
-def store_of(address: Address) -> Store:
-    """The store that serves at this address. Raises RuntimeError or TimeoutError if none does."""
+def store_at(address: str, *, serve: bool = False) -> Store:
+    """The store at this address. serve: this process runs it. Raises RuntimeError or TimeoutError if there is none."""
     from ..rendezvous.stores import tcp_store  # not on one host
 
-    return tcp_store(*address, 1, time.monotonic() + _ANSWER_S, serve=False)
-
-
-def _store_at(address: Address) -> Store:
-    """The same; if no process listens at this address of this host, this process does."""
-    from ..rendezvous.stores import tcp_store  # not on one host
-
-    _, cause = try_to_reach(*address)
-    if not cause:
-        try:
-            return store_of(address)
-        except (RuntimeError, TimeoutError) as error:
-            raise ArgumentError(f"door: the process that listens at {address} is no store of torch: {error}") from error
-    own = False
-    with suppress(OSError):
-        own = resolve(*address, SOCK_STREAM)[0][4][0] == own_address(address.host)
-    if not own:
-        raise ArgumentError(
-            f"door: {cause}, and this is no address of the first rank's host: pass another one to unisono.grow() on "
-            "the ranks of the job, and to unisono.join() in new processes: door='10.0.0.1:29500'"
-        )
-    return tcp_store(*address, 1, time.monotonic() + _ANSWER_S, serve=True)
+    return tcp_store(*_host_and_port(address), 1, time.monotonic() + _ANSWER_S, serve=serve)
 
 
 def _asked(store: Store) -> AskedStore:
@@ -176,69 +136,79 @@ def _asked(store: Store) -> AskedStore:
     return AskedStore(PrefixStore(_PREFIX, store), time.monotonic() + _ANSWER_S)
 
 
-def ask_at(address: Address, config: Config, deadline: float) -> Group | str:
+def ask_at(address: str, config: Config, deadline: float) -> Group | str:
     """The group of a job that lets this process in at this door; or why it has not, if it may ask again.
 
     Raises ArgumentError if the job refuses this process.
     """
-    _, cause = try_to_reach(*address)
+    _, cause = try_to_reach(*_host_and_port(address))
     if cause:
         return f"Over hosts, {cause}"
     asked: AskedStore | None = None
     try:
-        store = store_of(address)
+        store = store_at(address)
         asked = _asked(store)
-        if not asked.check([_OPEN]):
-            return f"At {address}, no rank has called unisono.grow() for a job over hosts"
-        if (place := _place(asked, config, deadline)) is None:
-            return f"The ranks that have opened the door at {address} have not let it in"
-        config, (meeting, rank, members, size, timeout_s) = place
-        group = larger_world(meeting_store(store, meeting), rank, members, size, config)
-    except Refused as error:
+        place = _place(asked, config, deadline)
+        if isinstance(place, str):
+            return f"At {address}, {place}"
+        where = meeting_store(store, place.meeting)
+        group = larger_world(where, place.rank, place.members, place.size, place.config)
+    except _Refused as error:
         raise ArgumentError(f"the ranks of this job do not let this process in: {error}") from None
     except (UnisonoError, OSError, RuntimeError) as error:  # also why the others have ended the meeting
         return f"At {address}, {str(error).rstrip('.')}"
     finally:
         if asked is not None:
             asked.close()
-    if group is None:
-        return f"At {address}, another rank failed when this process had a place"
-    group.timeout_s = timeout_s
+    group.timeout_s = place.timeout_s
     return group
 
 
-def _place(
-    asked: AskedStore, config: Config, deadline: float
-) -> tuple[Config, tuple[str, int, int, int, float]] | None:
-    """The settings for, and the place in, the meeting to which this process is called."""
-    if not config.link.known:
-        with suppress(TypeError, ValueError):
-            latency_s, bytes_per_s = json.loads(asked.get(_OPEN))
-            config = config.replace(link=Link(float(latency_s), float(bytes_per_s)))
-    own = Identity.mine().replace(common=common_settings(config), address=own_address(asked.where.rpartition(":")[0]))
-    text, ticket, entry = write_identity(own), 0, 0
-    while asked.check([f"came {ticket}"]) or asked.set_first(f"came {ticket}", text) != text.encode():
-        ticket += 1  # also past the tickets that this process had before
-    while (said := asked.value(f"said {ticket} {entry}", _LOOK_S)) is not None or time.monotonic() < deadline:
-        if said == _HERE.encode():
-            asked.set(f"here {ticket} {entry}", "")
-            entry += 1
-        elif said is not None:
-            return _read(said, config)
-    return None
+class _Refused(Exception):
+    """The job does not let this process in, for good."""
 
 
-def _read(said: bytes, config: Config) -> tuple[Config, tuple[str, int, int, int, float]] | None:
-    """What the first rank has said. Raises Refused."""
-    try:
-        told = json.loads(said[:_MOST_BYTES])
-    except (ValueError, RecursionError):
-        return None
-    match told:
-        case ["refused", str(why)]:
-            raise Refused(why)
-        case ["place", str(meeting), int(rank), int(members), int(size), float(timeout_s)] if (
-            re.fullmatch(r"[0-9a-f]{16}", meeting) and 0 < members <= rank < size <= MAX_RANKS and timeout_s >= 0
-        ):
-            return config, (meeting, rank, members, size, timeout_s)
+class _Place(NamedTuple):
+    """A new process's place in a meeting."""
+
+    config: Config
+    meeting: str
+    rank: int
+    members: int
+    size: int
+    timeout_s: float
+
+
+def _place(asked: AskedStore, config: Config, deadline: float) -> _Place | str:
+    """The place that the first rank gives this process; or why there is none. Raises _Refused."""
+    address, number, came = own_address(asked.where.rpartition(":")[0]), 0, ""
+    while True:
+        match _json(asked.get(_OPEN)) if asked.check([_OPEN]) else None:
+            case [str(meeting), float(latency_s), float(bytes_per_s)] if re.fullmatch(_MEETING, meeting):
+                pass
+            case _:
+                return "no rank has called unisono.grow() for a job over hosts"
+        if came and (said := asked.value(f"said {came} {number}", _LOOK_S)) is not None:
+            match _json(said):
+                case ["refused", str(why)]:
+                    raise _Refused(why)
+                case ["place", int(rank), int(members), int(size), float(timeout_s)] if (
+                    0 < members <= rank < size <= MAX_RANKS and timeout_s >= 0
+                ):
+                    return _Place(config, came, rank, members, size, timeout_s)
+            return "another program has answered"
+        if time.monotonic() >= deadline:
+            return "the first rank has not let it in"
+        if came != meeting:
+            if not config.link.known:
+                config = config.replace(link=Link(latency_s, bytes_per_s))
+            text = write_identity(Identity.mine().replace(common=common_settings(config), address=address))
+            came, number = meeting, 0
+            while asked.set_first(f"came {came} {number}", text) != text.encode():
+                number += 1
+
+
+def _json(said: bytes) -> object:
+    with suppress(ValueError, RecursionError):
+        return json.loads(said[:_MOST_BYTES])
     return None

@@ -80,8 +80,9 @@ class _Rank:
             result = function(*args, **kwargs)
             if os.getpid() != process:  # a child that the function has forked: its parent is the rank
                 os._exit(0)
-            world = self._group = self._last_world(world)
-            world.finish()  # peers still need the calls that the function has left in the background
+            self._follow_growth(
+                world
+            ).finish()  # peers still need the calls that the function has left in the background
             self._say_gone(DepartureKind.RETURNED, "returned from the function")
             report = Report(
                 rank, "returned", "returned", at_ns=time.monotonic_ns(), closed=world.closed or world.broken is not None
@@ -92,17 +93,18 @@ class _Rank:
                 _end_child(error)
             at_ns = getattr(error, RAISED_AT_NS, time.monotonic_ns())
             how = "raised " + "".join(traceback.format_exception_only(error)).strip()
-            self._group = self._group and self._last_world(self._group)
+            if self._group is not None:
+                self._follow_growth(self._group)
             self._say_gone(DepartureKind.RAISED, how.splitlines()[0])
             kind = "waited" if isinstance(error, PeerGone | PeerFailed | WaitTimeout) else "raised"
             text, packed = _pack_error(error)
             return Report(rank, kind, how, text, at_ns), packed
 
-    @staticmethod
-    def _last_world(world: Group) -> Group:
-        """The world that this rank is in now: the group may have grown over hosts."""
+    def _follow_growth(self, world: Group) -> Group:
+        """The world that this rank is in now: a group that grows over hosts gets another one."""
         group = get_default()
-        return world if group is None or group.closed else group.world
+        self._group = world if group is None or group.closed else group.world
+        return self._group
 
     def _say_gone(self, how: DepartureKind, words: str) -> None:
         if self._group is not None and not self._group.closed:
