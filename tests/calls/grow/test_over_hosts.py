@@ -46,16 +46,34 @@ def expected(size: int) -> list[object]:
     return [float(sum(10**rank for rank in range(size))), size - 1.0, [float(rank) for rank in range(size)]]
 
 
-def comes(folder: Path, name: str, door: str, host: str, act: Callable[[], None] = lambda: None) -> None:
-    """A process on this host that joins and makes the calls."""
+def nothing() -> None:
+    """A newcomer does no more than to join."""
+
+
+def joins(
+    folder: Path,
+    name: str,
+    door: str,
+    host: str,
+    work: Callable[[unisono.Group], dict[str, object]],
+    before: Callable[[], None] = nothing,
+) -> None:
+    """A process on this host that joins, and tells what it has found."""
 
     def join() -> None:
         os.environ["UNISONO_HOST_ID"] = host
-        act()
-        group = unisono.join(door, timeout_s=DEADLINE_S)
-        tell(folder, name, gives=calls(group), rank=group.rank, newcomers=group.newcomers, hosts=group.hosts.text)
+        before()
+        tell(folder, name, **work(unisono.join(door, timeout_s=DEADLINE_S)))
+        unisono.shutdown()  # the last messages leave
 
     newcomer(join)
+
+
+def comes(folder: Path, name: str, door: str, host: str, before: Callable[[], None] = nothing) -> None:
+    """A process on this host that joins and makes the calls."""
+    joins(folder, name, door, host, lambda group: {
+        "gives": calls(group), "rank": group.rank, "newcomers": group.newcomers, "hosts": group.hosts.text
+    }, before)  # fmt: skip
 
 
 def run(work: Callable[..., object], hosts: str, *arguments: object) -> Sequence[object]:
@@ -98,12 +116,7 @@ def test_several_at_once_and_again_and_then_fewer(tmp_path: Path) -> None:
     door = f"127.0.0.1:{free_port()}"
 
     def stays(name: str, host: str) -> None:
-        def join() -> None:
-            os.environ["UNISONO_HOST_ID"] = host
-            group = unisono.join(door, timeout_s=DEADLINE_S)
-            tell(tmp_path, name, gives=last(group) if name != "last" else calls(group))
-
-        newcomer(join)
+        joins(tmp_path, name, door, host, lambda group: {"gives": last(group) if name != "last" else calls(group)})
 
     def last(group: unisono.Group) -> object:
         """From the group of four on."""
@@ -229,16 +242,14 @@ def test_a_member_that_dies(tmp_path: Path, step: str, rank: int) -> None:
     """The others are of one mind: all have the larger group, or all the old one, which they shrink."""
     door = f"127.0.0.1:{free_port()}"
 
-    def join() -> None:
-        os.environ["UNISONO_HOST_ID"] = "new"
+    def hurry() -> None:
         larger_world.MEET_S = 5.0
-        tell(tmp_path, "it", sum=sum_of_who_is_left(unisono.join(door, timeout_s=DEADLINE_S)))
 
     def work() -> list[object]:
-        larger_world.MEET_S = 5.0
+        hurry()
         group = unisono.init()
         if group.rank == 2:
-            newcomer(join)
+            joins(tmp_path, "it", door, "new", lambda group: {"sum": sum_of_who_is_left(group)}, hurry)
         if group.rank == rank:
             STEPS[step]()
         said = 0

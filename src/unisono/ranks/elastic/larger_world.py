@@ -78,11 +78,11 @@ def take_over(old: Group, larger: Group) -> None:
     before, default = old.world, get_default()
     larger.timeout_s = old.timeout_s
     larger.world.join_listener, before.join_listener = before.join_listener, None
+    groups, words = before.all_of_it, f"went on in group {larger.name!r}"
     with suppress(WaitTimeout):
         before.finish(_AGREE_S)
-    for group in before.all_of_it:
-        words = f"went on in group {larger.name!r}"
+    before.close()  # its last messages still leave
+    for group in groups:
         group.give_up(PeerFailed(group.rank, words, group.rank, "a call", group.named))
-    before.close()
     if default is None or default.world is before:
         set_default(larger)
