@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from tests.support.ports import free_port
 from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
 from unisono.ranks.elastic import larger_world, store_door
+from unisono.ranks.elastic.admission_over_hosts import AdmissionOverHosts
 from unisono.ranks.group import survivors, world_over_hosts
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.identity import Identity
@@ -202,6 +205,12 @@ STEPS = {
     "when it votes": before(survivors, "find_memory"),
     "when all have voted": after(larger_world, "_all_or_none"),
 }
+FIRST_STEPS = {
+    "when it looks for newcomers": before(store_door.StoreDoor, "present"),
+    "when it invites": before(store_door.StoreDoor, "invite"),
+    "when it has invited": after(store_door.StoreDoor, "invite"),
+}
+"""Of the first rank."""
 
 
 @pytest.mark.sampled(most=4)
@@ -236,8 +245,7 @@ def test_a_newcomer_that_dies(tmp_path: Path, step: str, host: str) -> None:
 
 
 @pytest.mark.sampled(most=4)
-@pytest.mark.parametrize("rank", [0, 1, 3])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("step", "rank"), [*product(STEPS, [0, 1, 3]), *product(FIRST_STEPS, [0])])
 def test_a_member_that_dies(tmp_path: Path, step: str, rank: int) -> None:
     """The others are of one mind: all have the larger group, or all the old one, which they shrink."""
     door = f"127.0.0.1:{free_port()}"
@@ -251,7 +259,7 @@ def test_a_member_that_dies(tmp_path: Path, step: str, rank: int) -> None:
         if group.rank == 2:
             joins(tmp_path, "it", door, "new", lambda group: {"sum": sum_of_who_is_left(group)}, hurry)
         if group.rank == rank:
-            STEPS[step]()
+            {**STEPS, **FIRST_STEPS}[step]()
         said = 0
         try:
             larger = unisono.grow(size=5, timeout_s=20.0, door=door)
@@ -265,6 +273,39 @@ def test_a_member_that_dies(tmp_path: Path, step: str, rank: int) -> None:
     assert [one for one in done if isinstance(one, list)] == [[said, 1111.0]] * 3
     until(lambda: bool(told(tmp_path)))
     assert told(tmp_path) == {"it": {"sum": 1111.0}}
+
+
+def test_a_member_that_is_late_keeps_the_group_as_it_is(tmp_path: Path) -> None:
+    """It has met the others, and votes when they have given up. Then all try again."""
+    door = f"127.0.0.1:{free_port()}"
+
+    def hurry() -> None:
+        larger_world._AGREE_S = 0.5
+
+    def work() -> object:
+        hurry()
+        group = unisono.init()
+        if group.rank == 0:
+            comes(tmp_path, "one", door, "new", hurry)
+            fails = AdmissionOverHosts.has_failed
+
+            def has_failed(admission: AdmissionOverHosts, error: Exception) -> None:
+                tell(tmp_path, "failed", error=str(error))
+                fails(admission, error)
+
+            AdmissionOverHosts.has_failed = has_failed  # type: ignore[method-assign]
+        elif group.rank == 1:
+            find = survivors.find_memory
+
+            def find_memory(*args: Any) -> bool:
+                until(lambda: "failed" in told(tmp_path))
+                return find(*args)
+
+            survivors.find_memory = find_memory
+        return calls(unisono.grow(size=3, door=door))
+
+    assert run(work, "2x1") == [expected(3)] * 2
+    assert "rank 1" in str(told(tmp_path)["failed"]["error"])
 
 
 def test_a_newcomer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
