@@ -56,14 +56,14 @@ def larger_world(
 
 def _all_or_none(world: Group) -> Group:
     """The group of all ranks of the new world, if all have it. Raises as `shrink` does, and PeerFailed."""
-    late: tuple[int, ...] = ()
+    late: tuple[int, ...] | None = None
     while True:
         try:
-            group = world.shrink(without=late, timeout_s=_AGREE_S)
+            group = world.shrink(without=late or (), timeout_s=_AGREE_S)
         except PeerFailed:
             continue  # once for each exception of a peer, which leaves the world
         except WaitTimeout as error:
-            if late:
+            if late is not None:
                 raise
             late = error.missing
             continue
