@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 
 from ...base.errors import ArgumentError, UnisonoError
 from ...engine.memory.board import MAX_RANKS
@@ -12,7 +13,7 @@ from ..group.abort import give_up
 from ..group.group import Group
 from .join_admission import ROUND_S, Decision, JoinAdmission
 from .larger_world import larger_world, take_over
-from .store_door import StoreDoor, address_of, meeting_store, store_at
+from .store_door import StoreDoor, address_of, store_at
 
 
 class AdmissionOverHosts(JoinAdmission):
@@ -78,11 +79,10 @@ def meet_newcomers(group: Group, decision: Decision, admission: JoinAdmission | 
     address, meeting = decision.meeting  # type: ignore[misc]  # as `grow` has seen
     first = admission if isinstance(admission, AdmissionOverHosts) else None
     try:
-        where = meeting_store(store_at(address), meeting)
+        store, size, config = store_at(address), group.size + len(decision.places), group.host.config
         if first is not None:
             first.invite(len(decision.places))
-        size = group.size + len(decision.places)
-        larger = larger_world(where, group.rank, group.size, size, group.host.config, lambda rank: _absent(group, rank))
+        larger = larger_world(store, meeting, group.rank, group.size, size, config, partial(_absent, group))
     except (UnisonoError, OSError, RuntimeError) as error:
         if first is not None:
             first.has_failed(error)
@@ -96,8 +96,5 @@ def meet_newcomers(group: Group, decision: Decision, admission: JoinAdmission | 
 
 def _absent(group: Group, rank: int) -> str:
     """Why a member will not come to the meeting; "": it may come."""
-    if rank >= group.size:
-        return ""
-    how = group.liveness.gone(rank)
-    gave_up = group.host.arena.board(rank).gave_up
-    return f"rank {rank} {how or gave_up.reason}" if how or gave_up.number else ""
+    how = rank < group.size and (group.liveness.gone(rank) or group.host.arena.board(rank).gave_up.reason)
+    return f"rank {rank} {how}" if how else ""

@@ -30,15 +30,23 @@ _AGREE_S = 10.0  # how long a rank that has the new world waits for the others t
 
 
 def larger_world(
-    store: Store, rank: int, members: int, size: int, config: Config, why_absent: Callable[[int], str] = may_come
+    store: Store,
+    meeting: str,
+    rank: int,
+    members: int,
+    size: int,
+    config: Config,
+    why_absent: Callable[[int], str] = may_come,
 ) -> Group:
-    """The group of `size` ranks that meet at this store. why_absent: see `meetings.may_come`.
+    """The group of `size` ranks that come to a meeting at this store. why_absent: see `meetings.may_come`.
 
     The first `members` ranks are the members of the old group. Raises as `meet`, `world_group` and `shrink` do, and
     PeerFailed if a rank has failed: then no rank has this group.
     """
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
+
     deadline = time.monotonic() + MEET_S
-    met = meet(rank, size, store, MEET_S, config, why_absent)
+    met = meet(rank, size, PrefixStore(meeting, store), MEET_S, config, why_absent)
     try:
         world = world_group(met, rank, config=config, timeout_s=max(0.0, deadline - time.monotonic()))
     except BaseException:

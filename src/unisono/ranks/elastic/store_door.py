@@ -19,8 +19,8 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError
@@ -72,7 +72,7 @@ class StoreDoor:
                 f"cannot listen there ({error}): pass a free address of the first rank's host to unisono.grow() and to "
                 "unisono.join(): door='10.0.0.1:29500'"
             ) from error
-        self._asked = _asked(self.store)
+        self._asked = AskedStore(self.store, time.monotonic() + _ANSWER_S)
         self._name_meeting()
 
     def _name_meeting(self) -> None:
@@ -116,24 +116,16 @@ class StoreDoor:
         self._asked.close()
 
 
-def meeting_store(store: Store, meeting: str) -> Store:
-    """The part of the store for one meeting."""
+def store_at(address: str, *, serve: bool = False) -> Store:
+    """The door's part of the store at this address. serve: this process runs it.
+
+    Raises RuntimeError or TimeoutError if there is no store.
+    """
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
 
-    return PrefixStore(f"{_PREFIX}/{meeting}", store)
-
-
-def store_at(address: str, *, serve: bool = False) -> Store:
-    """The store at this address. serve: this process runs it. Raises RuntimeError or TimeoutError if there is none."""
     from ..rendezvous.stores import tcp_store  # not on one host
 
-    return tcp_store(*_host_and_port(address), 1, time.monotonic() + _ANSWER_S, serve=serve)
-
-
-def _asked(store: Store) -> AskedStore:
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-
-    return AskedStore(PrefixStore(_PREFIX, store), time.monotonic() + _ANSWER_S)
+    return PrefixStore(_PREFIX, tcp_store(*_host_and_port(address), 1, time.monotonic() + _ANSWER_S, serve=serve))
 
 
 def ask_at(address: str, config: Config, deadline: float) -> Group | str:
@@ -144,23 +136,19 @@ def ask_at(address: str, config: Config, deadline: float) -> Group | str:
     _, cause = try_to_reach(*_host_and_port(address))
     if cause:
         return f"Over hosts, {cause}"
-    asked: AskedStore | None = None
     try:
         store = store_at(address)
-        asked = _asked(store)
-        place = _place(asked, config, deadline)
+        with closing(AskedStore(store, time.monotonic() + _ANSWER_S)) as asked:
+            place = _place(asked, config, deadline)
         if isinstance(place, str):
             return f"At {address}, {place}"
-        where = meeting_store(store, place.meeting)
-        group = larger_world(where, place.rank, place.members, place.size, place.config)
+        meeting, (rank, members, size), config, timeout_s = place
+        group = larger_world(store, meeting, rank, members, size, config)
     except _Refused as error:
         raise ArgumentError(f"the ranks of this job do not let this process in: {error}") from None
     except (UnisonoError, OSError, RuntimeError) as error:  # also why the others have ended the meeting
         return f"At {address}, {str(error).rstrip('.')}"
-    finally:
-        if asked is not None:
-            asked.close()
-    group.timeout_s = place.timeout_s
+    group.timeout_s = timeout_s
     return group
 
 
@@ -168,19 +156,11 @@ class _Refused(Exception):
     """The job does not let this process in, for good."""
 
 
-class _Place(NamedTuple):
-    """A new process's place in a meeting."""
+def _place(asked: AskedStore, config: Config, deadline: float) -> tuple[str, tuple[int, int, int], Config, float] | str:
+    """The meeting, this process's place there, the job's settings and time; or why there is no place.
 
-    config: Config
-    meeting: str
-    rank: int
-    members: int
-    size: int
-    timeout_s: float
-
-
-def _place(asked: AskedStore, config: Config, deadline: float) -> _Place | str:
-    """The place that the first rank gives this process; or why there is none. Raises _Refused."""
+    The place: this process's rank, and how many ranks are members, and are there. Raises _Refused.
+    """
     address, number, came = own_address(asked.where.rpartition(":")[0]), 0, ""
     while True:
         match _json(asked.get(_OPEN)) if asked.check([_OPEN]) else None:
@@ -195,7 +175,7 @@ def _place(asked: AskedStore, config: Config, deadline: float) -> _Place | str:
                 case ["place", int(rank), int(members), int(size), float(timeout_s)] if (
                     0 < members <= rank < size <= MAX_RANKS and timeout_s >= 0
                 ):
-                    return _Place(config, came, rank, members, size, timeout_s)
+                    return came, (rank, members, size), config, timeout_s
             return "another program has answered"
         if time.monotonic() >= deadline:
             return "the first rank has not let it in"
