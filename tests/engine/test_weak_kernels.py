@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.weak_memory import Memory, Process, Scene, Weak, allowed, as_python, explore, host, nothing
+from tests.support.weak_memory import Memory, Process, Scene, Weak, allowed, as_python, explore, host, nothing, run_meet
 from unisono.base.linux import FUTEX
 from unisono.engine.compile.program import DONE, STEP_BITS, LineWord, PlanWord, StateWord
 from unisono.engine.host import Host
@@ -145,6 +145,20 @@ def sees_leaver(memory: Memory, others: dict[str, Any]) -> bool:
     return as_python(interpret._no_rank_has_left, memory, others)(CONTROL, 1, signature, 1) != DONE or value == 0
 
 
+def meet(memory: Memory, me: int, tells: int, rank: int, others: dict[str, Any]) -> int:
+    """Tell rank 1 that this one's messages are done, or wait for rank 0 to tell that."""
+    return run_meet(memory, set_state(memory, me), (tells, rank, LineWord.ACROSS, 0), others)
+
+
+def tell(memory: Memory, others: dict[str, Any]) -> None:
+    memory.write(DATA, 1)
+    meet(memory, 0, LineWord.ACROSS, -1, others)
+
+
+def sees_what_is_told(memory: Memory, others: dict[str, Any]) -> bool:
+    return meet(memory, 1, -1, 0, others) != DONE or memory.read(DATA) == 1
+
+
 def sign(memory: Memory) -> None:
     memory.write(NUMBER + 8 * (LineWord.SIGNATURE - LineWord.NUMBER), 77)
     memory.write(NUMBER, 1)
@@ -153,6 +167,7 @@ def sign(memory: Memory) -> None:
 KERNEL_SCENES: dict[str, tuple[Callable[[Memory], object], Callable[..., object], Callable[..., bool]]] = {
     "gate": (nothing, lambda m, others: pass_gate(m, 0, others), sees_gate),
     "progress": (nothing, post, sees_post),
+    "meeting": (nothing, tell, sees_what_is_told),
     "wait": (nothing, post, sees_change),
     "mail": (nothing, offer, accepts),
     "ring": (nothing, send, receives),
@@ -163,6 +178,7 @@ KERNEL_SCENES: dict[str, tuple[Callable[[Memory], object], Callable[..., object]
 KERNEL_MUTANTS = [
     ("gate", {"store_release": "write"}, {}), ("gate", {}, {"load_acquire": "read"}),
     ("progress", {"store_release": "write"}, {}), ("progress", {}, {"load_acquire": "read"}),
+    ("meeting", {"store_release": "write"}, {}), ("meeting", {}, {"load_acquire": "read"}),
     ("wait", {"store_release": "write"}, {}), ("wait", {}, {"load_acquire": "read"}),
     ("mail", {"store_release": "write"}, {}), ("mail", {}, {"load_acquire": "read"}),
     ("ring", {"store_release": "write"}, {}), ("ring", {}, {"load_acquire": "read"}),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.weak_memory import Memory, Page, Scene, Weak, allowed, as_python
-from unisono.engine.compile.program import PlanWord, StateWord
+from unisono.engine.compile.program import StateWord
 from unisono.engine.kernels import interpret, replay
 from unisono.engine.logs.plan_registry import GroupNote, PlanRegistry
 from unisono.engine.logs.rank_logs import CallLog, MessageLog, RowLog, log_bytes, message_log_bytes, row_log_bytes
@@ -61,8 +61,8 @@ def begin_by_kernel(memory: Memory, others: dict[str, Any]) -> None:
         memory.write(STATE + 8 * word, value)
     for number in (5, 6, 7):
         memory.write(STATE + 8 * StateWord.CALL, number)
-        memory.write(PLAN + 8 * PlanWord.NOTE, 100 + number)
-        as_python(interpret._log, memory, {"cycles": lambda number=number: 10 * number, **others})(PLAN, STATE)
+        begin = as_python(interpret.log_entry, memory, {"cycles": lambda number=number: 10 * number, **others})
+        begin(100 + number, STATE)
 
 
 def messages(memory: Memory, *numbers: int, ended: int = 0) -> MessageLog:

@@ -30,6 +30,13 @@ MUTANTS = [
         ("hosts/messages/test_leg_tape.py",),
     ),
     Mutant(
+        "what a rank has sent stays where it is while the rank waits for its host",
+        "engine/kernels/replay.py",
+        "            if sending:\n",
+        "            if sending < 0:\n",
+        ("hosts/messages/test_leg_tape.py",),
+    ),
+    Mutant(
         "a lane copies the first piece in place of its own",
         "engine/kernels/lanes.py",
         " + k * piece * get(plan, PlanWord.ITEM)",

@@ -16,8 +16,11 @@ from typing import Any, NamedTuple
 
 from tests.support.tapes import WORD, Call, RankTape, listed, words_of
 from unisono.engine import tape
+from unisono.engine.tape import MeetWord
 from unisono.hosts.messages import TapeRow
 from unisono.schedule import HOLDERS, ONE_IN, ONE_OUT, REDUCING
+
+_TELLS, _RANK, _WORD = (word - 1 for word in (MeetWord.TELLS, MeetWord.RANK, MeetWord.WORD))
 
 Value = tuple[Any, frozenset[int]]
 """An element, by its block and place, and the ranks whose inputs are combined."""
@@ -45,12 +48,12 @@ class AbstractRun:
         self.call, self.tapes, self.random = call, tapes, random
         self.holds: dict[int, Value] = {}
         self.at = [0] * len(tapes)
-        self.knows = [Counter(dict.fromkeys(call.table.hosts.beside(one.rank), 1)) for one in tapes]
+        self.knows = [Counter({one.rank: 1}) for one in tapes]
         self.posted: dict[tuple[int, int, int], deque[tuple[int, TapeRow]]] = {}
         self.sent: dict[tuple[int, int, int], deque[_Flight]] = {}
         self.flights: list[list[_Flight]] = [[] for _ in tapes]
-        self.met: dict[int, Counter[int]] = {}
-        """What a rank knows when it comes to its MEET, at which it tells this."""
+        self.told: dict[tuple[int, int], Counter[int]] = {}
+        """Rank and word of its line -> what the rank knew when it came to the MEET at which it tells this."""
         self.come: dict[tuple[int, int], _Flight] = {}
         """Rank and row of a POST -> its message."""
         self.receiving: list[dict[int, int]] = [{} for _ in tapes]
@@ -71,6 +74,8 @@ class AbstractRun:
     def run(self) -> None:
         """Run all tapes to their ends, and check what they leave."""
         going = [one.rank for one in self.tapes]
+        for rank in going:
+            self._tell(rank)
         while going:
             able = [rank for rank in going if self.at[rank] == len(self.tapes[rank].rows) or self._can(rank)]
             if not able:
@@ -84,10 +89,15 @@ class AbstractRun:
             for each in self._do(rank):
                 self.at[each] += 1
                 self.knows[each][each] += 1
-                if (after := self._row(each)) is not None and after.kind == tape.MEET:
-                    self.met[each] = Counter(self.knows[each])
+                self._tell(each)
         if any(self.posted.values()) or any(self.sent.values()):
             raise Fault("messages are left")
+
+    def _tell(self, rank: int) -> None:
+        """A rank that comes to a MEET may tell how far it is."""
+        row = self._row(rank)
+        if row is not None and row.kind == tape.MEET and row.words[_TELLS] >= 0:
+            self.told[rank, row.words[_TELLS]] = Counter(self.knows[rank])
 
     def _row(self, rank: int) -> TapeRow | None:
         rows = self.tapes[rank].rows
@@ -105,14 +115,9 @@ class AbstractRun:
             return all("post" in flight.state for flight in self._leaving(rank, row))
         if row.kind == tape.RUN:
             return all((other := self._row(peer)) is not None and other.kind == tape.RUN for peer in self._beside(rank))
-        if row.kind == tape.MEET:
-            return all(self._across(peer) for peer in self.tapes[rank].plan.waits_for)
+        if row.kind == tape.MEET and row.words[_RANK] >= 0:
+            return (row.words[_RANK], row.words[_WORD]) in self.told
         return True
-
-    def _across(self, rank: int) -> bool:
-        """Has a rank of this host told that its messages are done?"""
-        kinds = [row.kind for row in self.tapes[rank].rows]
-        return tape.MEET in kinds and self.at[rank] >= kinds.index(tape.MEET)
 
     def _do(self, rank: int) -> list[int]:
         """Do the next row of a rank; returns the ranks that have done a row."""
@@ -134,8 +139,8 @@ class AbstractRun:
             for flight in self._leaving(rank, row):
                 flight.state["left"] = True
         elif row.kind == tape.MEET:
-            for peer in self.tapes[rank].plan.waits_for:
-                self.knows[rank] |= self.met[peer]
+            if row.words[_RANK] >= 0:
+                self.knows[rank] |= self.told[row.words[_RANK], row.words[_WORD]]
         else:
             return self._inside(rank)
         return [rank]

@@ -10,7 +10,6 @@ import torch
 
 from tests.support.in_process_carrier import InProcessCarrier, Wires, _Transfer
 from unisono.engine.carrier import Handle, Lost
-from unisono.engine.kernels import kernel
 from unisono.engine.tape import EngineWord
 
 _UNDER_WAY, _FAILED, _FIRST_ERROR, _TAG_BITS = 1, -7, -200, 30
@@ -56,11 +55,11 @@ class EngineInProcess(InProcessCarrier):
         """See `CompiledCarrier`."""
         return (self._rank if sends else peer) << _TAG_BITS | tag, peer
 
-    def replay(self, tape: int, peer: int) -> int:
+    def replay(self, run: Callable[[int], int], tape: int, peer: int) -> int:
         """See `CompiledCarrier`."""
         if self._wires.aborted:
             raise Lost(peer, "aborted")
-        return kernel("replay.run")(tape)
+        return run(tape)
 
     def adopt(self, request: int, _peer: int, _data: torch.Tensor, *, sends: bool) -> Handle:
         """See `CompiledCarrier`."""

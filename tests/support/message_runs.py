@@ -121,22 +121,20 @@ class _Place:
 
 
 class Logged:
-    """A log of rows in memory of this process, which a rank may use or not; see `Host.logged_state`."""
+    """A log of rows in memory of this process, which a rank may use or not, as a `Host`."""
 
     def __init__(self, random: Random | None = None, rows: int = 1024) -> None:
         self._memory = (ctypes.c_int64 * (RowLogWord.WORDS * rows))()
         self._words = (ctypes.c_int64 * StateWord.WORDS)()
         self._words[StateWord.ROW_LOG], self._words[StateWord.ROW_LOG_MASK] = ctypes.addressof(self._memory), rows - 1
-        self._random = random
+        self._random, self.state = random, ctypes.addressof(self._words)
 
     @property
-    def logged_state(self) -> int:
-        """Where rows are logged. With random numbers: or nowhere."""
-        return (
-            ctypes.addressof(self._words)
-            if self._random is None
-            else self._random.choice([0, ctypes.addressof(self._words)])
-        )
+    def words(self) -> Any:
+        """The state of the rank. With random numbers: rows are logged, or not."""
+        if self._random is not None:
+            self._words[StateWord.ROW_LOG] = self._random.choice([0, ctypes.addressof(self._memory)])
+        return self._words
 
     def read(self) -> list[LoggedRow]:
         """The rows so far."""

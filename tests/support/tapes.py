@@ -1,6 +1,7 @@
 """The tapes of all ranks of a call over hosts, as calls make them, in one process."""
 
 from collections.abc import Iterator, Sequence
+from ctypes import c_int64
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -10,6 +11,7 @@ import torch
 from unisono.calls.dispatch.over_hosts import hosts_steps
 from unisono.calls.dispatch.over_hosts.hosts_plan import SpanPlan, plan_span
 from unisono.calls.dispatch.request import Request, is_one
+from unisono.engine.compile.program import StateWord
 from unisono.hosts.messages import Room, TapeRow
 from unisono.schedule import BLOCKED, HOLDERS, ONE_IN, ONE_OUT, REDUCING
 from unisono.schedule.algorithms.over_hosts import HierarchicalTable
@@ -45,7 +47,7 @@ class _Inside:
     """In place of `InsideProgram`: the request only."""
 
     def __init__(self, _local: Any, request: Request, _algorithm: Any) -> None:
-        self.request = request
+        self.request, self.arguments = request, c_int64()
 
 
 def tapes_of(call: Call) -> list[RankTape]:
@@ -74,11 +76,11 @@ def _tape_of(call: Call, rank: int) -> RankTape:
     op = call.op if kind in REDUCING else None
     request = Request(kind, like, inp, out, op=op, root=call.table.root, in_place=inp is not None and inp is out)
     here = hosts.beside(rank)
-    host = SimpleNamespace(note_plan=lambda _: 0, logged_state=0)
-    group: Any = SimpleNamespace(rank=rank, size=size, world_ranks=range(size), host=host)
+    host = SimpleNamespace(note_plan=lambda _: 0, state=0, words=[0] * StateWord.WORDS)
+    group: Any = SimpleNamespace(state=0, rank=rank, size=size, world_ranks=range(size), host=host)
     carrier = SimpleNamespace(tags=1 << 30, own_thread=False, compiled=None)
     local = SimpleNamespace(rank=here.index(rank))
-    span: Any = SimpleNamespace(here=here, local=local, carrier=carrier, gid=1, hosts=hosts)
+    span: Any = SimpleNamespace(here=here, local=local, carrier=carrier, gid=1, hosts=hosts, news=c_int64())
     plan = plan_span(group, span, request, call.table, call.pieces, "").replace(shared=call.shared)
     room = Room()
     with patch.object(hosts_steps, "InsideProgram", _Inside):

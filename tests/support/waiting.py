@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 
 from unisono.calls.work import _Latch
-from unisono.engine.host import Host
 from unisono.engine.mailbox.poller import Poller
 from unisono.hosts.carriers.ucx import UcxCarrier
-from unisono.hosts.messages import wait
+from unisono.hosts.messages import TapeRun, wait
 from unisono.ranks.failures.attend import attend
 
 _PLACES = (
     attend,
     Poller.wait,
     UcxCarrier.wait,
-    Host.wait_for,
+    TapeRun.advance,
     _Latch.wait,
     wait.until,
     wait.MessageWait._sleep,

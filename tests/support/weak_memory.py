@@ -11,14 +11,18 @@ The code under test runs on a `Page` in place of a memoryview; functions of kern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from unisono.engine import memory_order
-from unisono.engine.compile.program import StateWord
+from unisono.engine.compile.program import LineWord, StateWord
 from unisono.engine.host import Host
+from unisono.engine.kernels import replay
 from unisono.engine.memory.arena import LINE
+from unisono.engine.tape import TapeWord
+
+_STATE, _TAPE, _ROW = (n << 40 for n in range(20, 23))
 
 View = dict[int, int]  # byte of a word -> the number of the oldest value that may be read there
 
@@ -265,7 +269,7 @@ def as_python(function: Any, memory: Memory, others: dict[str, Any]) -> Any:
         "load": memory.read, "store": memory.write, "load_acquire": memory.acquire, "store_release": memory.release,
         "acquire_fence": memory.acquire_fence, "signal_fence": lambda: None, "load_half": lambda _: 0,
         "add": memory.add, "swap": memory.swap, "memcpy": memory.copy,
-        "cycles": lambda: 1, "now_ns": lambda: 1, "_wait": lambda *_: 0,
+        "cycles": lambda: 1, "now_ns": lambda: 1, "wait_for": lambda *_: 0,
     }  # fmt: skip
     names |= {name: getattr(memory, other) if isinstance(other, str) else other for name, other in others.items()}
     code = function.py_func
@@ -295,3 +299,19 @@ def host(memory: Memory, at: int) -> Any:
 
 def nothing(memory: Memory) -> None:
     """What the writer of a scene does before, if nothing."""
+
+
+def enter(memory: Memory, control: int, others: dict[str, Any]) -> None:
+    """A rank enters call 1, by a row of a tape. control: where its control line is."""
+    memory.write(_STATE + 8 * StateWord.CONTROL, control)
+    run_meet(memory, _STATE, (LineWord.NUMBER + 1, -1, 0, 77), others)
+
+
+def run_meet(memory: Memory, state: int, words: Sequence[int], others: dict[str, Any]) -> int:
+    """Do a MEET with these words, in call 1 of the rank with this state."""
+    for at, word in enumerate(words, 1):
+        memory.write(_ROW + 8 * at, word)
+    memory.write(_TAPE + 8 * TapeWord.NUMBER, 1)
+    memory.write(_TAPE + 8 * TapeWord.STATE, state)
+    status: int = as_python(replay._meet, memory, others)(_TAPE, _ROW)
+    return status

@@ -57,7 +57,7 @@ class CompiledCarrier(Protocol):
     def route(self, peer: int, tag: int, *, sends: bool) -> tuple[int, int]:
         """The engine's tag for a message to or from a peer, and the endpoint that sends it. Raises Lost."""
 
-    def replay(self, tape: int, peer: int) -> int:
+    def replay(self, run: Callable[[int], int], tape: int, peer: int) -> int:
         """Run the tape at an address, see `kernels.replay`. Raises Lost, for this peer, if the carrier has ended."""
 
     def adopt(self, request: int, peer: int, data: torch.Tensor, *, sends: bool) -> Handle:

@@ -35,7 +35,6 @@ from .process.stacks import answer_with_stacks
 from .reducers import CustomOp, combine_address
 
 _LINE_WORDS = LINE // 8
-_PASSED = 1 << 30  # a row behind the gate of any program
 
 _SEGMENT, _PC, _OFFSET, _CALL = map(int, (StateWord.SEGMENT, StateWord.PC, StateWord.OFFSET, StateWord.CALL))
 _PROGRESS, _NUMBER, _SIGNATURE = map(int, (LineWord.PROGRESS, LineWord.NUMBER, LineWord.SIGNATURE))
@@ -82,7 +81,7 @@ class Host:
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
         self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.replace(**arena.shape)
-        self.run, self._wait, self._publish = interpreter(), kernel("waiting.wait"), kernel("waiting.publish")
+        self.run, self._publish = interpreter(), kernel("waiting.publish")
         self._cycles = kernel("waiting.read_cycles")
         self._mapping = arena.map  # keeps the addresses below valid
         if isinstance(arena, Arena):
@@ -97,8 +96,6 @@ class Host:
         self.plan_registry.used_by(self.log)
         self._noted: int | None = None
         self._row_log: mmap.mmap | None = None
-        self.logged_state = 0  # the address of this rank's state, for code that logs rows; 0: rows are not logged
-        """Logs the rows that no kernel runs, while rows are logged."""
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
         self._scratch = np.empty(ROOM + 8 * self.size + 320, np.uint8)  # the kernel writes before it reads
         self._addresses = np.zeros(8 * self.size + 16, np.int64)
@@ -244,7 +241,7 @@ class Host:
         """
         self.run = interpreter(logs_rows=memory is not None)
         self._row_log = memory  # keeps the address valid
-        address, rows, self.logged_state = 0, 1, self.state if memory is not None else 0
+        address, rows = 0, 1
         if memory is not None:
             address, rows = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory) // row_log_bytes(1)
         self._state[StateWord.ROW_LOG], self._state[StateWord.ROW_LOG_MASK] = address, rows - 1
@@ -301,40 +298,6 @@ class Host:
         line = self._lines[rank]
         seen = [(_seen(line, _NUMBER + odd), _seen(line, _SIGNATURE + odd)) for odd in (0, 1)]
         return seen + [(_seen(tag, TagWord.NUMBER), _seen(tag, TagWord.SIGNATURE)) for tag in self._tags[rank]]
-
-    def enter_call(self, plan: CallPlan) -> int:
-        """Enter the next call; return its number. For calls over several hosts, made by the kernel only in part."""
-        number = self.words[_CALL]
-        self.log.enter(number, plan.note, self._cycles())
-        odd = number & 1
-        self._lines[self.rank][_SIGNATURE + odd] = plan.signature
-        self._publish(self._line + 8 * (_NUMBER + odd), number, self._asleep)
-        return number
-
-    def pass_gate(self) -> None:
-        """Note that every rank has entered the current call; for calls over several hosts."""
-        self._state[StateWord.PC] = _PASSED
-
-    def set_across(self) -> None:
-        """Tell that this rank's messages of the current call are done."""
-        self._publish(self._line + 8 * LineWord.ACROSS, self.call_number, self._asleep)
-
-    def across(self, rank: int) -> int:
-        """The last call in which the messages of a rank are done."""
-        return _seen(self._lines[rank], LineWord.ACROSS)
-
-    def wait_for(self, rank: int, word: int, waited_s: float, most_s: float) -> bool:
-        """Wait until this word of a rank's line is at least the number of the current call; False after `most_s`.
-
-        True does not mean that nothing else is missing.
-
-        waited_s: how long the caller has waited before.
-        """
-        address, learned = self.arena.control(rank) + 8 * word, self.state + 8 * StateWord.LEARNED
-        spinning = self.most_spins, slow_yield_cycles(), learned
-        times = int(waited_s * 1e9), int(most_s * 1e9)
-        asleep = self.arena.control(rank) + 8 * LineWord.ASLEEP if self._state[StateWord.SLEEPS] else 0
-        return bool(self._wait(address, self.call_number, 0, 0, *spinning, *times, asleep))
 
     def begin_again(self) -> None:
         """Go back to the beginning of the call. This rank has not entered the gate yet."""

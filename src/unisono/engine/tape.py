@@ -9,14 +9,15 @@ A row is one of
     TAKE                              until the message of these POSTs is there
     LEFT                              until the payloads that leave straight from places have left
     RUN                               a program of the ranks of this host
-    MEET                              until the ranks of this host are here
+    MEET                              tell ranks of this host how far this one is; until one of them is as far
 
 A message is one payload, or some. Its last word tells that it is there. If this word is no part of the data, it is the
 number of the call. A message with another number is of a call that has failed: the places are posted again.
 
-`kernels.replay` runs tapes. It stops at rows that Python code has to do, SERVE: LEFT, RUN and MEET, and messages where
-only Python code can call the carrier's engine. With other engines, it stops so where the word of a message has come
-before all of it.
+`kernels.replay` runs tapes. It stops at rows that Python code has to do, SERVE: LEFT, and messages where only Python
+code can call the carrier's engine. With other engines, it stops so where the word of a message has come before all of
+it. It stops at RUN and MEET, too, while payloads are under way that only this thread moves: ranks of this host may wait
+for other hosts, which wait for these payloads.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class TapeTakeWord(IntEnum):
     """The words of a TAKE."""
 
     MARK = 1  # the address of the message's last word
-    MISSING = 2  # what it is until the message is there; 0: then it is the number of the call
+    MISSING = 2  # the address of what it is until the message is there; if that is 0, it is then the number of the call
     POSTS = 3  # bytes from the tape's first row to the message's first POST; the others follow
     COUNT = 4  # of its POSTs
 
@@ -81,6 +82,24 @@ class TapeLeftWord(IntEnum):
     PIECE = 1  # of the vector, whose payloads are meant; -1: all
 
 
+class RunWord(IntEnum):
+    """The words of a RUN."""
+
+    PROGRAM = 1  # its number among the programs of the tape
+    ARGUMENTS = 2  # the address of what the interpreter takes: plan, input, output and state
+
+
+class MeetWord(IntEnum):
+    """The words of a MEET. Words of control lines are those of a `LineWord`."""
+
+    TELLS = 1  # the word of this rank's line that becomes the number of the call; -1: none
+    RANK = 2  # the rank of the group that is waited for; -1: none
+    WORD = 3  # the word of its line that must be at least the number of the call
+    SIGNATURE = 4  # of the call that this rank enters, and that the other one must have entered; 0: none
+    NOTE = 5  # of this call, for the log
+    PASSES = 6  # 1: every rank has entered the call
+
+
 class TapeWord(IntEnum):
     """The words of a tape."""
 
@@ -89,9 +108,10 @@ class TapeWord(IntEnum):
     END = 2  # the address behind the last row
     NUMBER = 3  # of the call
     ENGINE = 4  # the address of the words of an `EngineWord` each; 0: only Python code calls the engine
-    SENDING = 5  # the messages that the engine may still read, once all rows are done
+    SENDING = 5  # payloads under way that only this thread moves: if compiled code calls the engine, once it is done
     STATUS = 6  # the engine's, of the message that is lost
-    STATE = 7  # the address of the words of a `StateWord` each, where rows are logged; 0: they are not
+    STATE = 7  # the address of the rank's state, which says how long to wait and where to log rows; 0: neither
+    NEWS = 8  # the address of a word that others count up, which ends a wait
 
 
 class EngineWord(IntEnum):

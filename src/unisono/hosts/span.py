@@ -31,9 +31,11 @@ class SpanningCall(Protocol):
     failure: what has ended the call, or None.
     """
 
-    compares: bool
     details: str
     failure: BaseException | None
+
+    @property
+    def compares(self) -> bool: ...
 
     def go_on(self) -> int:
         """Make the call as far as it goes without a long wait; return an outcome, see `engine.compile.program`."""

@@ -224,7 +224,6 @@ FILES = {
     "engine/logs/rank_logs.py",
     "hosts/messages/tape_run.py",
     "hosts/span.py",
-    "ranks/group/group.py",
 }
 BY_CARRIER = {
     "gloo": {"hosts/carriers/gloo.py", "hosts/messages/persistent_receives.py"},
@@ -276,7 +275,7 @@ def walk() -> tuple[list[str], list[int]]:
     return sorted(set().union(*(seen.files for seen in calls))), [seen.functions for seen in calls]
 
 
-@pytest.mark.parametrize(("shape", "most"), [("2x1", 60), ("2x2", 80)])
+@pytest.mark.parametrize(("shape", "most"), [("2x1", 45), ("2x2", 45)])
 def test_a_warm_call_passes_these_files(shape: str, most: int, carrier: str) -> None:
     patient = Config(
         look_up_s=60.0, carrier=carrier

@@ -13,7 +13,7 @@ from tests.support.on_ranks import in_world
 from tests.support.waiting import until
 from tests.support.worlds import OnHosts
 from unisono.base.records import Departure, DepartureKind
-from unisono.engine.tape import TAKE
+from unisono.engine.tape import MEET, TAKE
 from unisono.hosts.messages import TapeRow, TapeRun
 from unisono.hosts.span import Span
 from unisono.ranks.failures.attend import Watch
@@ -36,6 +36,7 @@ def lose(doomed: int) -> tuple[str, tuple[int, ...], float]:
     group = unisono.init()
     unisono.all_reduce(torch.ones(10))
     if group.rank == doomed:
+        unisono.all_reduce(torch.ones(10))  # all have ended the first call
         os.kill(os.getpid(), signal.SIGKILL)
     error = until_it_fails()
     assert isinstance(error, unisono.PeerGone)
@@ -51,24 +52,25 @@ def test_a_death_is_told_on_all_hosts_and_the_others_go_on(shape: str, doomed: i
     ranks = Hosts.parse(shape).ranks
     results = unisono.run(lose, ranks, (doomed,), hosts=shape, timeout_s=90, return_exceptions=True)
     left = [rank for rank in range(ranks) if rank != doomed]
+    assert not [results[rank] for rank in left if isinstance(results[rank], unisono.RankFailed)]
     for rank in left:
-        result = results[rank]
-        assert not isinstance(result, unisono.RankFailed), result
-        words, failed, total = result
+        words, failed, total = results[rank]
         assert f"rank {doomed} " in words
         assert KILLED in words
         assert failed == (doomed,)
         assert total == sum(10.0**other for other in left)
 
 
-def test_a_death_is_told_in_a_message_and_the_others_go_on() -> None:
+def test_a_death_is_told_in_a_message_and_the_others_go_on(tmp_path: Path) -> None:
     """What is still to be posted of the larger group is for a rank that has gone, too."""
 
     def work() -> float:
         group = unisono.init()
         for _ in range(3):
             unisono.all_reduce(torch.ones(10))
+        (tmp_path / str(group.rank)).touch()
         if group.rank == 2:
+            until(lambda: len(list(tmp_path.iterdir())) == 4)  # all have ended their calls
             os.kill(os.getpid(), signal.SIGKILL)
         with pytest.raises(unisono.PeerGone, match="rank 2 "):
             unisono.recv(torch.empty(10), src=2)
@@ -88,6 +90,7 @@ def test_who_hears_what_others_have_decided_waits_for_nobody(tmp_path: Path) -> 
         group = unisono.init()
         unisono.all_reduce(torch.ones(10))
         if group.rank == 2:
+            unisono.all_reduce(torch.ones(10))  # all have ended the first call
             os.kill(os.getpid(), signal.SIGKILL)
         if group.rank == 1:
             group.span.far.answered = lambda _: False
@@ -129,11 +132,13 @@ def test_an_abort_ends_the_waits_on_all_hosts_and_all_go_on_in_another_group(abo
     assert results == [(1111.0, 100.0 if rank == 2 else 1011.0, "PeerFailed") for rank in range(4)]
 
 
-def test_the_abort_of_a_group_ends_what_was_made_of_it(on_hosts: OnHosts) -> None:
+def test_the_abort_of_a_group_ends_what_was_made_of_it(on_hosts: OnHosts, tmp_path: Path) -> None:
     def work() -> str:
         world = unisono.init()
         middle = unisono.new_group([0, 1, 2])
         inner = unisono.new_group([0, 2], group=middle) if middle else None
+        (tmp_path / str(world.rank)).touch()
+        until(lambda: len(list(tmp_path.iterdir())) == 4)  # all have made it
         said = ""
         if world.rank == 1:
             middle.abort("enough")
@@ -161,7 +166,15 @@ def test_who_gives_up_ends_the_waits_of_its_own_host(where: str, tmp_path: Path)
             def fail(*_: object) -> None:
                 raise ValueError("enough")
 
-            group.host.pass_gate = group.host.lender.lend = fail
+            begin = TapeRun.begin
+
+            def begin_and_fail(run: TapeRun, number: int) -> None:
+                begin(run, number)
+                run.stop_before(max(at for at, row in enumerate(run.rows) if row.kind == MEET), fail)
+
+            if where == "behind the messages":
+                TapeRun.begin = begin_and_fail  # type: ignore[method-assign]
+            group.host.lender.lend = fail
             with pytest.raises(ValueError, match="enough"):
                 unisono.all_reduce(torch.ones(10))
             said = "enough"
@@ -244,8 +257,8 @@ def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypa
         looks += group.liveness.gone(1) is not None
         look_as_always(watch, *given)
 
-    def late(run: TapeRun, *, served: bool = False) -> bool:
-        if advance(run, served=served) and looks <= 4:
+    def late(run: TapeRun) -> bool:
+        if advance(run) and looks <= 4:
             run.done, run.row = False, TapeRow(TAKE, (), peer=1)
         return run.done
 

@@ -4,6 +4,7 @@ import gc
 import weakref
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ import torch
 from tests.support.engine_in_process import EngineInProcess
 from tests.support.in_process_carrier import InProcessCarrier, Wires
 from tests.support.message_runs import Logged, cut, finish, tag, tape_of
+from unisono.engine import tape
 from unisono.engine.carrier import Lost
 from unisono.engine.clock import read_cycles
 from unisono.engine.reducers import combine_address
-from unisono.hosts.messages import Tags, TapeRun, lower, persistent_receives
+from unisono.hosts.messages import Tags, TapeRow, TapeRun, lower, persistent_receives, tape_run
 from unisono.hosts.messages.message_program import MOVE, SEND, TAKE
 from unisono.schedule.algorithms import CATALOGUE
 
@@ -130,8 +132,31 @@ def test_an_exchange_that_is_dropped_leaves_its_memory_to_the_carrier() -> None:
     exchange.advance()
     del exchange
     gc.collect()
-    (tape,) = both[0].tapes
-    assert len(tape.take_back()) > 0
+    (kept,) = both[0].tapes
+    assert len(kept.take_back()) > 0
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_a_rank_has_sent_goes_on_while_it_waits_for_its_host(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = list[Any]()
+    monkeypatch.setattr(tape_run, "settle_apart", lambda handles, _: moved.extend(handles))
+    wires, both = carriers()
+    carrier = both[0] if compiled else InProcessCarrier(wires, 0)
+    monkeypatch.setattr(carrier, "own_thread", False, raising=False)
+    whole = part(carrier, 0, 1)[0]
+    sends = [row for row in whole.rows if row.kind == tape.SEND]
+
+    def moved_at_the_meeting(number: int) -> int:
+        run = TapeRun(carrier, [*sends, TapeRow(tape.MEET, (-1, -1))], [], number, Logged())
+        run.stop_before(len(run.rows), lambda: seen.append(len(moved)))
+        seen = list[int]()
+        moved.clear()
+        assert run.advance()
+        return seen[0]
+
+    assert max(map(moved_at_the_meeting, range(1, 9))) > 0, "of some, the engine says at once that they have left"
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -131,6 +131,7 @@ def test_places_are_free_once_what_leaves_them_has_left(monkeypatch: pytest.Monk
     ranks, _ = pair("broadcast.linear", 100, wires, waits_until_left=True)
     assert not ranks[0].advance(), "the root has nothing else to wait for"
     assert ranks[0].row.kind == LEFT
+    assert ranks[0].waiting_for == 1, "so its caller waits, and looks at this rank"
     finish(ranks, wires)
     ranks[0].close()
 

@@ -57,6 +57,9 @@ LOOK_UPS, LOOK_UP_SHARE = 5, 30
 first: a look takes some 0.3 ms of a processor.
 """
 
+PASSED = 1 << 30
+"""For PC: a row behind the gate of any program."""
+
 ENTER, LEAVE = -1, -2
 """Stand for a round: rows up to the gate, and waits until no peer uses this rank's tensors any more."""
 

@@ -44,18 +44,24 @@ _RECORDS = False
 constant there, so the code of `run` has no trace of it.
 """
 
-_LINE = 128  # see layout
+LINE = 128  # see layout
 _ROW, _REF = 64, 32
 
 
 @compiled
-def _wait(address, goal, rank, state):  # type: ignore[no-untyped-def]
+def longest_stay(state):  # type: ignore[no-untyped-def]
+    """How long the kernel may wait before it returns to Python, in nanoseconds."""
+    waited_ns, look_up_ns = get(state, StateWord.WAITED_NS), get(state, StateWord.LOOK_UP_NS)
+    return min(max(look_up_ns, waited_ns // LOOK_UP_SHARE), LOOK_UPS * look_up_ns)
+
+
+@compiled
+def wait_for(address, goal, rank, state):  # type: ignore[no-untyped-def]
     """Wait for a word of this rank: 1 when it has reached the goal, 0 when it is time to return to Python."""
     most, slow = get(state, StateWord.SPINS), get(state, StateWord.SLOW_YIELD_CYCLES)
-    waited_ns, look_up_ns = get(state, StateWord.WAITED_NS), get(state, StateWord.LOOK_UP_NS)
-    limit_ns = min(max(look_up_ns, waited_ns // LOOK_UP_SHARE), LOOK_UPS * look_up_ns)
+    waited_ns, limit_ns = get(state, StateWord.WAITED_NS), longest_stay(state)
     sleeps, learned = get(state, StateWord.SLEEPS), state + 8 * StateWord.LEARNED
-    asleep = get(state, StateWord.CONTROL) + _LINE * rank + 8 * LineWord.ASLEEP if sleeps else 0
+    asleep = get(state, StateWord.CONTROL) + LINE * rank + 8 * LineWord.ASLEEP if sleeps else 0
     before_ns = max(waited_ns, PATIENCE_NS + 1) if sleeps == AT_ONCE else waited_ns
     done = wait(address, goal, 0, 0, most, slow, learned, before_ns, limit_ns, asleep)
     put(state, StateWord.WAITED_NS, 0 if done else waited_ns + limit_ns)
@@ -64,12 +70,12 @@ def _wait(address, goal, rank, state):  # type: ignore[no-untyped-def]
 
 @compiled
 def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
-    """Wait until a rank has posted this step: 1, or 0 as `_wait`. Remembers the latest step seen of each rank."""
+    """Wait until a rank has posted this step: 1, or 0 as `wait_for`. Remembers the latest step seen of each rank."""
     known = get(state, StateWord.ADDRESSES) + 8 * rank
     if get(state, StateWord.FLOOR) >= goal or load(known) >= goal:
         return 1
-    address = control + _LINE * rank + 8 * LineWord.PROGRESS
-    if load_acquire(address) < goal and _wait(address, goal, rank, state) == 0:
+    address = control + LINE * rank + 8 * LineWord.PROGRESS
+    if load_acquire(address) < goal and wait_for(address, goal, rank, state) == 0:
         return 0
     store(known, load_acquire(address))
     return 1
@@ -82,10 +88,10 @@ def _entry(state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _log(plan, state):  # type: ignore[no-untyped-def]
+def log_entry(note, state):  # type: ignore[no-untyped-def]
     """Note in the log that this rank is in this call, unless that is noted already."""
     number, entry = get(state, StateWord.CALL), _entry(state)
-    store_release(entry + 8 * LogWord.NOTE, get(plan, PlanWord.NOTE))  # after the numbers of all earlier calls
+    store_release(entry + 8 * LogWord.NOTE, note)  # after the numbers of all earlier calls
     if get(entry, LogWord.NUMBER) != number:
         store_release(entry + 8 * LogWord.ENTERED, cycles())
         store_release(entry + 8 * LogWord.NUMBER, number)
@@ -142,36 +148,36 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
     control, odd = get(state, StateWord.CONTROL), 8 * (number & 1)
     mine = get(plan, PlanWord.SIGNATURE)
     addresses, heaps = get(state, StateWord.ADDRESSES) + 8 * ranks, get(state, StateWord.ADDRESSES) + 24 * ranks
-    numbers, stride = control + 8 * LineWord.NUMBER + odd, _LINE
+    numbers, stride = control + 8 * LineWord.NUMBER + odd, LINE
     to_signature = 8 * (LineWord.SIGNATURE - LineWord.NUMBER)
     if get(plan, PlanWord.TAG):
         numbers, stride = half + 8 * TagWord.NUMBER, get(state, StateWord.STAGE_STRIDE)
         to_signature = 8 * (TagWord.SIGNATURE - TagWord.NUMBER)
     shared = get(plan, PlanWord.SHARED)
     if shared:
-        line = control + _LINE * me + odd
+        line = control + LINE * me + odd
         heap = load(heaps + 8 * me) if shared == MAPPED else 0
         if shared == CROSSED and load(numbers + stride * me) < number:
-            pid = load(control + _LINE * me + 8 * LineWord.PID)
+            pid = load(control + LINE * me + 8 * LineWord.PID)
             error = within_reach(pid, inp, out, get(state, StateWord.SCRATCH))
             if error:
                 return FAILED | me << 8 | error << 32
         put(line, LineWord.IN_OFFSET, inp - heap)
         put(line, LineWord.OUT_OFFSET, out - heap)
     store(numbers + stride * me + to_signature, mine)
-    publish_and_wake(numbers + stride * me, number, control + _LINE * me + 8 * LineWord.ASLEEP)
-    _log(plan, state)
+    publish_and_wake(numbers + stride * me, number, control + LINE * me + 8 * LineWord.ASLEEP)
+    log_entry(get(plan, PlanWord.NOTE), state)
     for k in range(1, ranks):
         rank = me + k
         if rank >= ranks:
             rank -= ranks
         theirs = numbers + stride * rank
-        if load_acquire(theirs) < number and _wait(theirs, number, rank, state) == 0:
+        if load_acquire(theirs) < number and wait_for(theirs, number, rank, state) == 0:
             return WAITING | rank << 8
         if load(theirs + to_signature) != mine:
             return DISAGREE | rank << 8
         if shared:
-            line = control + _LINE * rank + odd
+            line = control + LINE * rank + odd
             heap = load(heaps + 8 * rank) if shared == MAPPED else 0
             store(addresses + 16 * rank, heap + get(line, LineWord.IN_OFFSET))
             store(addresses + 16 * rank + 8, heap + get(line, LineWord.OUT_OFFSET))
@@ -184,7 +190,7 @@ def _no_rank_has_left(control, number, signature, ranks):  # type: ignore[no-unt
     odd = 8 * (number & 1)
     acquire_fence()  # the values have been read before the signatures are
     for rank in range(ranks):
-        line = control + _LINE * rank + odd
+        line = control + LINE * rank + odd
         if load_acquire(line + 8 * LineWord.NUMBER) == number and get(line, LineWord.SIGNATURE) != signature:
             return WAITING | rank << 8
     return DONE
@@ -219,11 +225,11 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     outs = ins + 8 * ranks + 8
     store(tensors + 16 * me, inp)
     store(tensors + 16 * me + 8, out)
-    posted, asleep = control + _LINE * me + 8 * LineWord.PROGRESS, control + _LINE * me + 8 * LineWord.ASLEEP
+    posted, asleep = control + LINE * me + 8 * LineWord.PROGRESS, control + LINE * me + 8 * LineWord.ASLEEP
     shared, only_waits = get(plan, PlanWord.SHARED), get(plan, PlanWord.LANES) == 0
     status = DONE
     if _RECORDS or not get(plan, PlanWord.TAG):  # else at the gate: there, no peer waits while this reads the clock
-        _log(plan, state)
+        log_entry(get(plan, PlanWord.NOTE), state)
     while True:
         half = staging + (segment & 1) * half_bytes
         if pc < 0:

@@ -1,15 +1,19 @@
-"""Run a tape: copies, combinations and messages at known addresses, one behind the other; see `engine.tape`."""
+"""Run a tape: copies, combinations, messages and programs, one behind the other; see `engine.tape`."""
 
 from __future__ import annotations
 
-from ..compile.program import DONE, LOST, WAITING, StateWord
+from types import FunctionType
+
+from ..compile.program import DONE, LOST, PASSED, WAITING, LineWord, StateWord
 from ..logs.rank_logs import RowLogWord
 from ..tape import (
     COMBINE,
     COPY,
+    MEET,
     PIECE_BITS,
     POST,
     ROW_BYTES,
+    RUN,
     SEND,
     SERVE,
     STEP,
@@ -17,6 +21,8 @@ from ..tape import (
     CombineWord,
     CopyWord,
     EngineWord,
+    MeetWord,
+    RunWord,
     TapeMessageWord,
     TapeTakeWord,
     TapeWord,
@@ -28,24 +34,39 @@ from .atomics import (
     call_send,
     cycles,
     load,
+    load_acquire,
     memcpy,
     store,
     store_release,
+    usleep,
 )
 from .compiled import compiled
+from .engine_progress import wait
+from .interpret import LINE, log_entry, longest_stay, wait_for
+from .interpret import recording_run as record_program
+from .interpret import run as run_program
 from .move import get, put
+from .waiting import publish_and_wake
 
+_RECORDS = False
+"""Do the programs of this host log their rows, too? See `interpret`."""
+_PAUSE_US = 100
 _ALL_BITS = -1
 _STEP_MASK = (1 << PIECE_BITS) - 1
 
 
 @compiled
 def run(tape):  # type: ignore[no-untyped-def]
-    """Go on with a tape as far as it goes without a wait: DONE, or, at the row AT, WAITING, LOST or SERVE."""
+    """Go on with a tape: DONE, or, at the row AT, WAITING, LOST or SERVE. At a RUN or a MEET it waits, and returns,
+    as the interpreter does. It waits for a message only if it calls the carrier's engine.
+    """
     at, end, engine = get(tape, TapeWord.AT), get(tape, TapeWord.END), get(tape, TapeWord.ENGINE)
-    logs = get(tape, TapeWord.STATE)
+    state, logs = get(tape, TapeWord.STATE), False
+    if state:
+        logs = get(state, StateWord.ROW_LOG) != 0
     while at < end:
         kind, status, began = get(at, 0), DONE, 0
+        put(tape, TapeWord.AT, at)
         if logs:
             began = cycles()
         if kind == COPY:
@@ -60,9 +81,23 @@ def run(tape):  # type: ignore[no-untyped-def]
             status = _send(tape, at, engine)
         elif kind == TAKE:
             status = _take(tape, at, engine)
+            while status == WAITING and engine and get(tape, TapeWord.NEWS) and _wait(tape, at, engine, state, began):
+                status = _take(tape, at, engine)
+        elif kind in (RUN, MEET):
+            sending = _sending(tape, at, engine) if engine else get(tape, TapeWord.SENDING)
+            if sending:
+                status = LOST if sending < 0 else SERVE
+            elif kind == MEET:
+                status = _meet(tape, at)
+            else:
+                given = get(at, RunWord.ARGUMENTS)
+                plan, inp, out, local = get(given, 0), get(given, 1), get(given, 2), get(given, 3)
+                if _RECORDS and get(local, StateWord.ROW_LOG):
+                    status = record_program(plan, inp, out, local)
+                else:
+                    status = run_program(plan, inp, out, local)
         else:
             status = SERVE
-        put(tape, TapeWord.AT, at)
         if logs and kind in (COPY, COMBINE, SEND):
             log(tape, began)
         if status:
@@ -71,6 +106,33 @@ def run(tape):  # type: ignore[no-untyped-def]
     put(tape, TapeWord.AT, at)
     if engine:
         put(tape, TapeWord.SENDING, _sending(tape, end, engine))
+    return DONE
+
+
+@compiled
+def _meet(tape, row):  # type: ignore[no-untyped-def]
+    """Tell how far this rank is, and wait for another one: DONE, or WAITING | rank << 8. The rank may also have entered
+    another call, or have given this one up.
+    """
+    state, rank, number = get(tape, TapeWord.STATE), get(row, MeetWord.RANK), get(tape, TapeWord.NUMBER)
+    control, tells, signature = get(state, StateWord.CONTROL), get(row, MeetWord.TELLS), get(row, MeetWord.SIGNATURE)
+    signed = 8 * (LineWord.SIGNATURE + (number & 1))
+    if tells >= 0:
+        mine = control + LINE * get(state, StateWord.ME)
+        if signature:
+            log_entry(get(row, MeetWord.NOTE), state)
+            store(mine + signed, signature)
+        publish_and_wake(mine + 8 * tells, number, mine + 8 * LineWord.ASLEEP)
+    if rank >= 0:
+        line = control + LINE * rank
+        theirs = line + 8 * get(row, MeetWord.WORD)
+        if load_acquire(theirs) < number and wait_for(theirs, number, rank, state) == 0:
+            return WAITING | rank << 8
+        if signature and load(line + signed) != signature:
+            usleep(_PAUSE_US)
+            return WAITING | rank << 8
+    if get(row, MeetWord.PASSES):
+        put(state, StateWord.PC, PASSED)
     return DONE
 
 
@@ -144,7 +206,7 @@ def _send(tape, row, engine):  # type: ignore[no-untyped-def]
 @compiled
 def _take(tape, row, engine):  # type: ignore[no-untyped-def]
     """Take a message, if it is there. SERVE: its word is, but perhaps not all of it."""
-    mark, missing = get(row, TapeTakeWord.MARK), get(row, TapeTakeWord.MISSING)
+    mark, missing = get(row, TapeTakeWord.MARK), load(get(row, TapeTakeWord.MISSING))
     if engine == 0:
         return WAITING if load(mark) == missing else SERVE
     first = get(tape, TapeWord.FIRST) + get(row, TapeTakeWord.POSTS)
@@ -164,6 +226,19 @@ def _take(tape, row, engine):  # type: ignore[no-untyped-def]
         while post > first:
             post -= ROW_BYTES
             _post(post, engine)
+
+
+@compiled
+def _wait(tape, row, engine, state, began):  # type: ignore[no-untyped-def]
+    """Wait for the message of a TAKE: 1 when its word is there, 0 when it is time to return to Python. Logged."""
+    waited_ns, limit_ns, news = get(state, StateWord.WAITED_NS), longest_stay(state), get(tape, TapeWord.NEWS)
+    pair = row + 8 * TapeTakeWord.MARK
+    wait(news, load(news) + 1, pair, 1, waited_ns, limit_ns, engine)
+    if began:
+        log(tape, began)
+    done = load(get(row, TapeTakeWord.MARK)) != load(get(row, TapeTakeWord.MISSING))
+    put(state, StateWord.WAITED_NS, 0 if done else waited_ns + limit_ns)
+    return 1 if done else 0
 
 
 @compiled
@@ -187,10 +262,20 @@ def _status(tape, row, engine):  # type: ignore[no-untyped-def]
 
 @compiled
 def _sending(tape, end, engine):  # type: ignore[no-untyped-def]
-    """How many sent payloads the engine may still read. A connection that is lost now is for the next call to find."""
+    """How many payloads of the rows before `end` the engine may still read; -1: a connection is lost. After the last
+    row, this is for the next call to find.
+    """
     row, count = get(tape, TapeWord.FIRST), 0
     while row < end:
-        if get(row, 0) == SEND and _status(tape, row, engine) == WAITING:
-            count += 1
+        if get(row, 0) == SEND:
+            status = _status(tape, row, engine)
+            if status == LOST:
+                return -1
+            if status == WAITING:
+                count += 1
         row += ROW_BYTES
     return count
+
+
+recording_run = compiled(FunctionType(run.py_func.__code__, {**globals(), "_RECORDS": True}))
+"""`run`, which also writes the log of rows of this host's programs."""

@@ -19,7 +19,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -86,7 +86,6 @@ class UcxCarrier:
         self._how = c.addressof(self._params)
         self._send, self._receive = self._library.ucp_tag_send_nbx, self._library.ucp_tag_recv_nbx
         self._settle, self._wait = kernel("engine_progress.settle"), kernel("engine_progress.wait")
-        self._replay = kernel("replay.run")
         self._words = (c.c_int64 * len(EngineWord))()
         self.engine, self.tapes = c.addressof(self._words), set[Any]()
         others = [peer for peer in range(size) if peer != rank]
@@ -119,9 +118,9 @@ class UcxCarrier:
         sender, reader = (self._rank, peer) if sends else (peer, self._rank)
         return self._marks[reader] | sender << _TAG_BITS | tag, self._endpoints.get(peer, 0)
 
-    def replay(self, tape: int, peer: int) -> int:
+    def replay(self, run: Callable[[int], int], tape: int, peer: int) -> int:
         with self._use(peer):
-            return self._replay(tape)
+            return run(tape)
 
     def adopt(self, request: int, peer: int, data: torch.Tensor, *, sends: bool) -> _UcxHandle:
         with self._use(peer):

@@ -7,11 +7,10 @@ from .message_proof import prove_messages
 from .persistent_receives import ReceiveBuffers
 from .tape_rows import BEGIN, Tags, TapeRow, TapeWriter
 from .tape_run import TapeRun
-from .wait import RESTS_S, MessageWait, nap, until
+from .wait import MessageWait, nap, until
 
 __all__ = [
     "BEGIN",
-    "RESTS_S",
     "Bytes",
     "MessageProgram",
     "MessageWait",

@@ -111,7 +111,7 @@ class TapeWriter:
                 wire = wires[numbers[0]] = memory.wire(message, leaves=is_sent, receive_buffer=lands_at)
             yield from (self._action(action, *at) for action in wire.packing)
             if kind == TAKE:
-                yield TapeRow(tape.TAKE, (wire.watched[0], wire.missing), *at, peer, wire)
+                yield TapeRow(tape.TAKE, wire.watched, *at, peer, wire)
                 continue
             buffer = wire.receive_buffer
             for index, payload in enumerate(wire.payloads):

@@ -1,7 +1,7 @@
 """Run a tape with a rank's carrier, and log its steps for traces.
 
 Compiled code runs the rows. If it cannot call the engine of the carrier, it stops at messages. Then this file calls the
-carrier, and compiled code goes on. It stops, too, at rows that are for the caller.
+carrier, and compiled code goes on.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from typing import Any
 from ...engine import tape
 from ...engine.carrier import Carrier, CompiledCarrier, Handle, Lost
 from ...engine.clock import read_cycles
-from ...engine.compile.program import DONE, LOST, WAITING
+from ...engine.compile.program import DONE, LOST, WAITING, StateWord
 from ...engine.kernels import kernel
 from ...engine.tape import PIECE_BITS, ROW_BYTES, SERVE, TapeLeftWord, TapeMessageWord, TapeWord
 from ..carriers.waiter import Settling, settle_apart
@@ -22,7 +22,7 @@ from .tape_rows import TapeRow
 
 _WORDS = ROW_BYTES // 8
 _AT, _END, _NUMBER, _STATE = map(int, (TapeWord.AT, TapeWord.END, TapeWord.NUMBER, TapeWord.STATE))
-_FOR_CALLER = (tape.RUN, tape.MEET)
+_ROW_LOG = int(StateWord.ROW_LOG)
 
 
 class TapeRun:
@@ -34,8 +34,10 @@ class TapeRun:
     buffers: where persistent receives of its messages are.
     number: the number of the first call, from 1.
     host: the `Host` that logs its steps, if any. Each call asks it anew.
+    news: the address of a word that others count up. Compiled code that waits for a message then returns.
 
     row: the row at which it waits, or has waited last; at first that of the first message.
+    status: what compiled code has returned there.
     done: all rows are done.
     """
 
@@ -46,6 +48,7 @@ class TapeRun:
         buffers: Sequence[ReceiveBuffer],
         number: int,
         host: Any = None,
+        news: int = 0,
     ) -> None:
         self._carrier, self.rows, self._host = carrier, rows, host
         self._compiled = carrier.compiled if any(row.peer >= 0 for row in rows) else None
@@ -63,14 +66,15 @@ class TapeRun:
         for at, row in enumerate(rows):
             if row.kind == tape.POST:
                 self._posts.setdefault(id(row.wire), at)
-        self.row = next((row for row in rows if row.peer >= 0), TapeRow(tape.COPY, ()))
+        self.row, self.status = next((row for row in rows if row.peer >= 0), TapeRow(tape.COPY, ())), DONE
+        self._any_peer = self._unread = self.row.peer
         lines = chain(*(row.line(self._posts.get(id(row.wire), 0)) for row in rows))
         self._lines = (ctypes.c_int64 * (_WORDS * max(1, len(rows))))(*lines)
         self._words = (ctypes.c_int64 * len(TapeWord))()
         self._first, self._address = ctypes.addressof(self._lines), ctypes.addressof(self._words)
-        self._words[TapeWord.FIRST] = self._first
-        self._stops = {self._first + ROW_BYTES * at: row for at, row in enumerate(rows) if row.kind in _FOR_CALLER}
-        self._run = kernel("replay.run")
+        self._words[TapeWord.FIRST], self._words[TapeWord.NEWS] = self._first, news
+        self._words[_STATE] = host.state if host is not None else 0
+        self._run_usually = kernel("replay.run")
         self._unrouted: list[int] = []
         """The rows of payloads whose tags are for another call."""
         if self._compiled is not None:
@@ -93,7 +97,9 @@ class TapeRun:
         self.done = False
         words = self._words
         words[_NUMBER], words[_AT] = number, self._first
-        words[_STATE] = self._logs = self._host.logged_state if self._host is not None else 0
+        self._logs = self._host is not None and self._host.words[_ROW_LOG]
+        self._run = kernel("replay.recording_run") if self._logs else self._run_usually
+        words[TapeWord.SENDING] = 0
         if self._compiled is not None and self._unrouted:
             self._route(self._compiled)
 
@@ -111,31 +117,26 @@ class TapeRun:
     @property
     def waiting_for(self) -> int:
         """The rank of the world whose message is missing, or that has not read one; -1: none."""
-        return -1 if self.done else self.row.peer
+        return -1 if self.done else self._unread if self.row.kind == tape.LEFT else self.row.peer
 
     @property
-    def has_begun(self) -> bool:
-        """Has this rank done a row of this call?"""
-        return self._words[_AT] > self._first
+    def turn(self) -> int:
+        """The turn of the row that comes next; when all are done, of the last one."""
+        return self.rows[min((self._words[_AT] - self._first) // ROW_BYTES, len(self.rows) - 1)].turn
 
-    def advance(self, *, served: bool = False) -> bool:
-        """Go on as far as it goes without a wait; True when all is done. Raises Lost.
+    def advance(self) -> bool:
+        """Go on as far as it goes without a long wait; True when all is done. Raises Lost.
 
-        While it is not done, `row` is the one at which it waits. If this is a RUN or a MEET, the caller does it.
-
-        served: the caller has done this row.
+        While it is not done, `row` is the one at which it waits. It waits for no message; for ranks of this host, at a
+        RUN or a MEET, as long as the interpreter does.
         """
         words, compiled, status = self._words, self._compiled, DONE if self.done else SERVE
-        if served:
-            words[_AT] += ROW_BYTES
         while status == SERVE:
-            if words[_AT] in self._stops and words[_AT] != words[_END]:
-                return self._stop()
             if compiled is None:
                 status = self._run(self._address)
             else:
-                status = compiled.replay(self._address, self.row.peer)
-            if status == SERVE and words[_AT] not in self._stops:
+                status = compiled.replay(self._run, self._address, self._any_peer)
+            if status == SERVE:
                 status = self._serve((words[_AT] - self._first) // ROW_BYTES)
                 if status == DONE:
                     words[_AT] += ROW_BYTES
@@ -148,25 +149,20 @@ class TapeRun:
             if not self.done:
                 self._end()
             return True
-        self.row = row = self.rows[(words[_AT] - self._first) // ROW_BYTES]
+        self.row, self.status = self.rows[(words[_AT] - self._first) // ROW_BYTES], status
         if status == LOST and compiled is not None:
-            raise compiled.lost(row.peer, words[TapeWord.STATUS])
+            peer = self.row.peer if self.row.peer >= 0 else self._any_peer
+            raise compiled.lost(peer, words[TapeWord.STATUS])
         if self._buffers is not None:
             self._buffers.post_used(self._carrier)
         if not self._carrier.own_thread and compiled is None:
             self._carrier.progress()
         return False
 
-    def _stop(self) -> bool:
-        """The caller does this row. It may wait for ranks of this host, and they for messages of this rank."""
-        self.row = self._stops[self._words[_AT]]
-        if not self._carrier.own_thread:
-            self._keep_sending()
-        return False
-
     def _keep_sending(self) -> None:
         """Let a thread move what has not left, as the carrier has none: it waits for these messages."""
         self._sends.update(self._adopt(self._send_rows))
+        self._words[TapeWord.SENDING] = 0
         unmoved = self._carrier.pending(self._sends.values())
         if unmoved and unmoved != self._moved:
             settle_apart(unmoved, _nothing)
@@ -191,9 +187,13 @@ class TapeRun:
         began, buffer = read_cycles() if self._logs else 0, row.wire.receive_buffer
         if row.kind == tape.LEFT:
             return DONE if self._have_left(at) else WAITING
+        if row.kind in (tape.RUN, tape.MEET):  # it may wait for ranks of this host, and they for messages of this rank
+            self._keep_sending()
+            return SERVE
         if row.kind == tape.SEND:
             tag = row.tag if row.tag >= 0 else row.tag_of(self._words[_NUMBER])
             self._sends[at] = carrier.isend(row.peer, tag, row.wire.payloads[row.payload])
+            self._words[TapeWord.SENDING] = not carrier.own_thread
             if began:
                 self.write_down(began)
         elif row.kind == tape.POST and buffer is not None:
@@ -221,6 +221,7 @@ class TapeRun:
         piece = self.rows[at].words[TapeLeftWord.PIECE - 1]
         sends = [send for send in self._sends if send < at and piece in (-1, self.rows[send].step >> PIECE_BITS)]
         handles = [self._sends[send] for send in sends]
+        self._unread = self.rows[sends[0]].peer if sends else -1
         if self._carrier.own_thread:
             if self._awaited is None or self._awaited[0] != handles:
                 self._awaited = handles, settle_apart(handles, self._tell)
@@ -244,8 +245,7 @@ class TapeRun:
         """The addresses of two words that differ as soon as the missing message is there. None: no message is missing,
         or no thread brings it while this rank looks there.
         """
-        looks = self._carrier.own_thread or self._carrier.wait is not None
-        return None if not looks or self.row.kind != tape.TAKE else self.row.wire.watched
+        return None if not self._carrier.own_thread or self.row.kind != tape.TAKE else self.row.wire.watched
 
     def wake(self, news: Callable[[], object]) -> bool:
         """Let another thread call `news` when the missing message has come, or has left.

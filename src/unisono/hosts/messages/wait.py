@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +23,7 @@ _LOOKS_S, _LOOKS_IN_CROWD_S = 1e-3, 20e-3
 wakes the rank when they are there. If ranks and the threads of their carriers outnumber processors, the rank looks for
 longer: each thread that has to run before it may first have to wait for a processor.
 """
-RESTS_S = 1.1e-9 * PATIENCE_NS
+_RESTS_S = 1.1e-9 * PATIENCE_NS
 """A rank that has waited for so long yields no more."""
 _AGAIN_S, _AGAIN_SHARE = 300e-6, 30
 """A rank that sleeps wakes by itself, too, after a thirtieth of its wait so far, at least _AGAIN_S, and looks. Beside
@@ -72,7 +71,11 @@ def nap(waited_s: float) -> None:
     if not hasattr(_thread, "exact"):
         # A thread's timers may be late by 50 us; this one's now by 1 us. If the system refuses, naps only end later.
         _thread.exact = ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _SLACK_NS, 0, 0, 0) == 0
-    time.sleep(min(max(waited_s / 20, 20e-6), 500e-6))
+    time.sleep(_nap_s(waited_s))
+
+
+def _nap_s(waited_s: float) -> float:
+    return min(max(waited_s / 20, 20e-6), 500e-6)
 
 
 class MessageWait:
@@ -86,12 +89,16 @@ class MessageWait:
 
     def __init__(self, span: Span, most_spins: int, *, apart: bool, rests: bool) -> None:
         self._span, self._most_spins, self._rests = span, most_spins if apart else 0, rests
-        self._looks_s = math.inf if span.carrier.wait is not None else _LOOKS_S if apart else _LOOKS_IN_CROWD_S
+        self._looks_s = _LOOKS_S if apart else _LOOKS_IN_CROWD_S
         self._news: SimpleQueue[None] = SimpleQueue()
 
     def pause(self, run: TapeRun, _: int, waited_s: float, most_s: float) -> bool:
         """Wait for news of a tape; see `Pause`."""
-        began = read_cycles()
+        began, carrier = read_cycles(), self._span.carrier
+        if carrier.wait is not None:  # no memory tells when a message has left, and it moves only meanwhile
+            times = int(waited_s * 1e9), int(min(_nap_s(waited_s), most_s) * 1e9)
+            carrier.wait(ctypes.addressof(self._span.news), self._span.seen + 1, 0, 0, *times)
+            return True
         heard = (self._poll if waited_s < self._looks_s else self._sleep)(run, waited_s, most_s)
         run.write_down(began)
         return heard
@@ -102,12 +109,12 @@ class MessageWait:
         poller: Poller | None = span.resources.get(Poller)
         if poller is None:
             counter = ctypes.addressof(span.news)
-            poller = Poller(1, self._most_spins, carrier=span.carrier.wait, counter=counter)
+            poller = Poller(1, self._most_spins, counter=counter)
             span.resources[Poller] = poller
         if watched is None:
             return False
         poller.watch(0, *watched)
-        waited_s = max(waited_s, RESTS_S) if self._rests and span.carrier.wait is None else waited_s
+        waited_s = max(waited_s, _RESTS_S) if self._rests else waited_s
         return poller.wait(span.seen, waited_s, min(self._looks_s, most_s))
 
     def _sleep(self, run: TapeRun, waited_s: float, most_s: float) -> bool:

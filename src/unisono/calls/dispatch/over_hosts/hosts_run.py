@@ -7,7 +7,8 @@ After a mismatch a carrier may still move messages of the refused call. So the m
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,20 +18,20 @@ import torch
 from ....base.errors import InternalError, OutOfMemory
 from ....base.units import format_bytes
 from ....engine.carrier import Carrier, Lost
-from ....engine.compile.program import AT_ONCE, DONE, IN_TIME, LOST, WAITING, LineWord, StateWord
+from ....engine.compile.program import AT_ONCE, DONE, IN_TIME, LOST, WAITING, StateWord
 from ....engine.memory.arena import Arena
-from ....engine.tape import MEET, RUN
-from ....hosts.messages import RESTS_S, MessageWait, TapeRun, until
+from ....engine.tape import MEET, RUN, TAKE
+from ....hosts.messages import BEGIN, MessageWait, TapeRun, until
 from ....hosts.span import Span
 from ....ranks.group.group import Group, keep_for_good
 from ....ranks.group.sub_groups import Making
 from ..planning import SpanPlanner
 from .hosts_plan import PLANS, SpanPlan, plan_span
-from .hosts_steps import forget_all, steps_of
+from .hosts_steps import ENTER, entry, forget_all, steps_of
 
 _OF: WeakKeyDictionary[Any, RefusedCalls] = WeakKeyDictionary()
 
-_NUMBER, _ACROSS, _SLEEPS = int(LineWord.NUMBER), int(LineWord.ACROSS), int(StateWord.SLEEPS)
+_CALL, _SLEEPS = int(StateWord.CALL), int(StateWord.SLEEPS)
 
 _BRISK_BYTES = 32 << 10
 """Where ranks and processes that compute share processors, a yield costs a rank its claim to its processor for a time
@@ -98,7 +99,6 @@ class Relay:
         group, span = self._group(), self._span
         if group is None:
             raise InternalError("a call is made for a group that the program has dropped")
-        group.check_usable()
         call = span.call
         if call is None:
             span.call = call = _SpanCall(group, span, PLANS[address], inp, out)
@@ -111,7 +111,6 @@ class _SpanCall:
     def __init__(self, group: Group, span: Span, plan: SpanPlan, inp: int, out: int) -> None:
         self._group, self._span, self._plan, self._host = group, span, plan, group.host
         self._tape: TapeRun | None = None
-        self.compares = False
         self._is_brisk = plan.nbytes <= _BRISK_BYTES
         self._rests = not (self._is_brisk or group.host.most_spins)
         self.details = ""
@@ -127,7 +126,7 @@ class _SpanCall:
             suspect = self._group.world_ranks.index(error.peer) if isinstance(error, Lost) else self._group.rank
             return LOST | suspect << 8
         if status == DONE:
-            self._end()
+            self._span.call = None
         return status
 
     def drop(self, *, refused: bool) -> None:
@@ -135,8 +134,7 @@ class _SpanCall:
         not know whether all have ended the call before this one.
         """
         self._stops.close()
-        self.failure = None
-        self._end()
+        self._span.call = self.failure = None
         run, self._tape = self._tape, None
         if run is not None:
             run.give_up()
@@ -145,47 +143,48 @@ class _SpanCall:
             local.host.sign_off(tag=False)
             keep_for_good(memory)  # ranks of this host read it in a part of the call, and may be late
         self._span.keeps_refused = None
-        if refused and run is not None and run.has_begun and isinstance(arena, Arena):  # the world's always is
+        if refused and run is not None and run.turn > ENTER and isinstance(arena, Arena):  # the world's always is
             calls = RefusedCalls.of(self._span.carrier)
             self._span.keeps_refused = calls.keep
             calls.add(sum(block.nbytes for block in memory))
             calls.check(arena, len(self._span.here))
 
-    def _end(self) -> None:
-        self._span.call = None
-
     def _make(self, inp: int, out: int) -> Generator[int, None, None]:
         """Make the call; yields an outcome when it has to stop. inp, out: addresses, as for the kernel."""
-        plan, span = self._plan, self._span
-        self._number = number = self._host.enter_call(plan)
-        if self._missing_here() is not None:
-            yield from self._until_here(self._missing_here, _NUMBER + (number & 1))
+        plan, span, host = self._plan, self._span, self._host
+        number = host.words[_CALL]
         if plan.has_insides and span.local is None:
+            entering = TapeRun(span.carrier, [*entry(plan, number)], [], number, host)
+            while not entering.advance():
+                yield entering.status
             yield from self._make_local()
-        if span.local is not None and span.local.host.words[_SLEEPS]:
-            span.local.host.words[_SLEEPS] = AT_ONCE if self._rests else IN_TIME
+        for one in (host, span.local.host) if plan.beside and span.local is not None else (host,):
+            if one.words[_SLEEPS]:
+                one.words[_SLEEPS] = AT_ONCE if self._rests else IN_TIME
         steps = steps_of(self._group, span, plan, number, inp, out)
         if not plan.shared:
             plan.inp.copy(inp, steps.given)
         self._tape = run = steps.run
-        served = False
-        while not run.advance(served=served):
-            served = run.row.kind in (RUN, MEET)
-            if run.row.kind == RUN:
-                yield from steps.insides[run.row.words[0]].run(span.local, span.here)
-                continue
-            if not self.compares:
-                yield from self._compare()
-            if run.row.kind == MEET:
-                yield from self._meet(has_legs=bool(run.row.words[0]))
-            else:
-                yield from self._until_far(run)
-        if not self.compares:  # in a very short call, no rank waits, and none would look
-            yield from self._compare()
-        self._host.pass_gate()
+        with nullcontext() if span.local is None else span.local.lock:
+            while not run.advance():
+                if run.row.kind == RUN:
+                    if outcome := steps.insides[run.row.words[0]].after(span.local, span.here, run.status):
+                        yield outcome
+                elif run.row.kind == MEET:
+                    yield run.status
+                elif run.row.kind == TAKE and span.carrier.compiled is not None:
+                    yield from self._look() or (WAITING | self._group.world_ranks.index(run.waiting_for) << 8,)
+                else:
+                    yield from self._until_far(run)
+        yield from self._look()  # in a very short call, no rank waits, and none has looked
         if not plan.shared and plan.writes:
             plan.out.copy(out, steps.result, back=True)
-        self._host.skip_call()
+        host.skip_call()
+
+    @property
+    def compares(self) -> bool:
+        """See `SpanningCall`. This rank has made all parts before the messages."""
+        return self._tape is not None and self._tape.turn > BEGIN
 
     def _look(self) -> Sequence[int]:
         """Outcomes by which `attend` looks at peers after urgent news: two, because it raises at its second look."""
@@ -219,36 +218,3 @@ class _SpanCall:
             return None if rank < 0 else self._group.world_ranks.index(rank)
 
         return until(missing, partial(self._message_wait.pause, run), self._host.words, self._look)
-
-    def _until_here(self, missing: Callable[[], int | None], word: int) -> Iterator[int]:
-        """Wait for ranks of this host. word: a word of a rank's control line: once it is at least the number of this
-        call, the rank is not missing.
-        """
-
-        def pause(rank: int, waited_s: float, most_s: float) -> bool:
-            waited_s = max(waited_s, RESTS_S) if self._rests else waited_s
-            return self._host.wait_for(rank, word, waited_s, most_s) and missing() != rank
-
-        return until(missing, pause, self._host.words, self._look)
-
-    def _missing_here(self) -> int | None:
-        """A rank of this host that has not entered this call."""
-        number, signature, host = self._number, self._plan.signature, self._host
-        return next((rank for rank in self._plan.beside if host.signature(rank, number) != signature), None)
-
-    def _across_done(self) -> int | None:
-        """A rank of this host with messages that are not done."""
-        return next((rank for rank in self._plan.waits_for if self._host.across(rank) < self._number), None)
-
-    def _compare(self) -> Iterator[int]:
-        """All parts before the messages are made: ranks of other hosts can be compared with this one."""
-        self.compares = True
-        yield from self._look()
-
-    def _meet(self, *, has_legs: bool) -> Iterator[int]:
-        """Wait until the messages to all ranks of this host have told that all hosts have entered the call."""
-        if has_legs and self._plan.beside:
-            self._host.set_across()
-        if self._across_done() is not None:
-            yield from self._until_here(self._across_done, _ACROSS)
-        self._host.pass_gate()

@@ -4,12 +4,12 @@ For a short call, finding the steps takes longer than making them. So they are k
 tensors at the same addresses. Short tensors are copied: the copies are always at the same addresses. Steps only know
 addresses, and keep no memory of the user alive.
 
-The parts inside one host are programs of the kernel in the group of its ranks. The relay runs them
-(`InsideProgram.run`), and reports when the kernel waits: the ranks look at each other in the call as a whole. The ranks
-of a host have entered the same call by then. So their programs differ only if some ranks cannot reach the memory of
-others; then they all run the staged program.
+The parts inside one host are programs of the kernel in the group of its ranks. When they wait for long, the ranks look
+at each other in the call as a whole. The ranks of a host have entered the same call by then. So their programs differ
+only if some ranks cannot reach the memory of others; then they all run the staged program (`InsideProgram.after`).
 """
 
+import ctypes
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
@@ -21,7 +21,7 @@ from ....base.errors import InternalError
 from ....base.records import digest
 from ....engine import tape
 from ....engine.compile.plan import CallPlan
-from ....engine.compile.program import DISAGREE, FAILED, WAITING
+from ....engine.compile.program import DISAGREE, DONE, FAILED, WAITING, LineWord
 from ....engine.reducers import CustomOp, combine_address
 from ....engine.tensors import dtype_name, tensor_at
 from ....hosts.messages import BEGIN, Bytes, Room, Tags, TapeRow, TapeRun, TapeWriter
@@ -39,8 +39,8 @@ from .hosts_plan import At, Home, Inside, Leg, SpanPlan, Wave
 View = Callable[[At], torch.Tensor]
 """Finds chunks in memory."""
 
-_LAST = 1 << 62
-"""The last turn."""
+ENTER, _LAST = BEGIN - 1, 1 << 62
+"""The first and the last turn."""
 _TAG_ODD, _TAG_MASK = 0x9E3779B97F4A7C15, (1 << 30) - 1
 _KEPT, _KEPT_BYTES = 1024, 1 << 30
 """The most calls with steps that a turn keeps. A turn with more memory than this is forgotten when the next begins."""
@@ -70,43 +70,52 @@ def inside_request(part: Inside, whole: Request, seat: int, view: View) -> Reque
 
 
 class InsideProgram:
-    """A part of a call that is inside this host, ready to be run. local: the group of the ranks of this host."""
+    """A part of a call that is inside this host, ready to be run. local: the group of the ranks of this host.
+
+    arguments: see `RunWord`.
+    """
 
     def __init__(self, local: Group, request: Request, algorithm: str | None) -> None:
         self._request, self._algorithm = request, algorithm
-        self._inp, *kept_inp = kernel_address(request.inp)
-        self._out, *kept_out = kernel_address(request.out)
+        inp, *kept_inp = kernel_address(request.inp)
+        out, *kept_out = kernel_address(request.out)
         self._kept = kept_inp, kept_out
-        self._usual = self._plan(local)
+        self._usual = self._plan = self._make(local)
+        self._differed = 0  # the number of the call after which the plan was changed last
+        self.arguments = (ctypes.c_int64 * 4)(self._plan.address, inp, out, local.state)
 
-    def run(self, local: Group, here: Sequence[int]) -> Iterator[int]:
-        """Run it; yields outcomes, see `engine.compile.program`. here: the ranks of this host in the call."""
-        differed = False
-        with local.lock:
-            plan = self._in_turn(local) if StagedCalls in local.kept else self._usual
-            while status := local.run(plan.address, self._inp, self._out, local.state):
-                seat = status >> 8 & 0xFFFF
-                if status & 0xFF == FAILED and seat == local.rank:
-                    local.host.begin_again()
-                    local.host.cross_no_more()
-                    stage_private(local)
-                    self._usual = plan = self._plan(local)
-                elif _differs(local, plan):
-                    if differed:
-                        raise InternalError(f"ranks of one host make {plan.record} in different ways")
-                    differed = True
-                    local.host.skip_call()
-                    stage_for_a_while(local, plan)
-                    plan = self._in_turn(local)
-                else:
-                    yield (WAITING if status & 0xFF == DISAGREE else status & ~0xFFFF00) | here[seat] << 8
+    def begin(self, local: Group) -> None:
+        """A call begins, and some calls of this host's ranks run staged."""
+        self._use(self._make(local, staged=True) if takes_turn(local, self._usual) else self._usual)
 
-    def _plan(self, local: Group, *, staged: bool = False) -> CallPlan:
+    def after(self, local: Group, here: Sequence[int], status: int) -> int:
+        """The outcome if the kernel has stopped with this status, see `engine.compile.program`; DONE: it goes on with
+        another plan. here: the ranks of this host in the call.
+        """
+        host, seat = local.host, status >> 8 & 0xFFFF
+        if status & 0xFF == FAILED and seat == local.rank:
+            host.begin_again()
+            host.cross_no_more()
+            stage_private(local)
+            self._usual = self._make(local)
+            self._use(self._usual)
+        elif _differs(local, self._plan):
+            if self._differed == host.call_number:
+                raise InternalError(f"ranks of one host make {self._plan.record} in different ways")
+            host.skip_call()
+            self._differed = host.call_number
+            stage_for_a_while(local, self._plan)
+            self.begin(local)
+        else:
+            return (WAITING if status & 0xFF == DISAGREE else status & ~0xFFFF00) | here[seat] << 8
+        return DONE
+
+    def _make(self, local: Group, *, staged: bool = False) -> CallPlan:
         request = self._request
         return make_plan(local, request, request.inp, request.out, self._algorithm, staged=staged)
 
-    def _in_turn(self, local: Group) -> CallPlan:
-        return self._plan(local, staged=True) if takes_turn(local, self._usual) else self._usual
+    def _use(self, plan: CallPlan) -> None:
+        self._plan, self.arguments[0] = plan, plan.address
 
 
 def _differs(local: Group, plan: CallPlan) -> bool:
@@ -150,7 +159,7 @@ class Turn:
 
 
 def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, out: int) -> Steps:
-    """The steps of this rank's current call; all its neighbours have entered it. inp, out: as for the kernel."""
+    """The steps of this rank's current call. inp, out: as for the kernel."""
     turn: Turn | None = span.kept.get(number & 1)
     if turn is None or turn.room.nbytes > _KEPT_BYTES:
         if turn is not None:
@@ -166,7 +175,18 @@ def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, ou
         steps = turn.steps[key] = _Maker(group, span, plan, number, turn.room).make(sides)
     else:
         steps.run.begin(number)
+    if span.local is not None and StagedCalls in span.local.kept:
+        for inside in steps.insides:
+            inside.begin(span.local)
     return steps
+
+
+def entry(plan: SpanPlan, number: int) -> Iterator[TapeRow]:
+    """Rows by which this rank enters a call of this number, until all ranks of its host have entered it."""
+    word = LineWord.NUMBER + (number & 1)
+    for rank in (-1, *plan.beside):
+        tells = word if rank < 0 else -1
+        yield TapeRow(tape.MEET, (tells, rank, word, plan.signature, plan.note), turn=ENTER)
 
 
 def forget_all(span: Span) -> list[torch.Tensor]:
@@ -214,11 +234,13 @@ class _Maker:
         if isinstance(self._op, str | CustomOp):
             combine = combine_address(dtype_name(self._dtype), self._op, last=False), self._item
         self._writer = TapeWriter(self._span.carrier, self._room, combine)
-        rows = [row for piece, wave in enumerate(plan.waves) for row in self._wave(piece, wave)]
+        rows = [*entry(plan, self._number)]
+        rows += [row for piece, wave in enumerate(plan.waves) for row in self._wave(piece, wave)]
         if plan.shared and _lend(rows):
             rows.append(TapeRow(tape.LEFT, (-1,), turn=_LAST))
         rows.sort(key=attrgetter("turn"))
-        run = TapeRun(self._span.carrier, rows, self._writer.buffers, self._number, self._group.host)
+        news = ctypes.addressof(self._span.news)
+        run = TapeRun(self._span.carrier, rows, self._writer.buffers, self._number, self._group.host, news)
         return Steps(given, result, run, self._insides)
 
     def _take(self, count: int) -> int:
@@ -235,10 +257,17 @@ class _Maker:
             if _lend(legs):
                 yield TapeRow(tape.LEFT, (piece,), turn=turn)
             yield from (self._average(wave, at, turn) for leg in wave.legs for at in leg.results)
-        if piece == 0 and (self._plan.beside or self._plan.shared):  # else the user's output is written after the tape
-            yield TapeRow(tape.MEET, (bool(wave.legs),), turn=turn)
+        if piece == 0:
+            yield from self._meet(turn, tells=bool(wave.legs and self._plan.beside))
         yield from self._parts(wave, wave.after, turn)
         yield from (self._copy(wave, at, Home.RESULT, turn) for at in wave.copies)
+
+    def _meet(self, turn: int, *, tells: bool) -> Iterator[TapeRow]:
+        """The messages to all ranks of this host have told that all hosts have entered the call."""
+        ranks = self._plan.waits_for or (-1,)
+        for rank in ranks:
+            tell, passes = LineWord.ACROSS if tells and rank == ranks[0] else -1, rank == ranks[-1]
+            yield TapeRow(tape.MEET, (tell, rank, LineWord.ACROSS, 0, 0, passes), turn=turn)
 
     def _at(self, wave: Wave, at: At) -> Bytes:
         block, start, stop = wave.layouts[at.place].run(at.first, at.last)
@@ -262,9 +291,9 @@ class _Maker:
         local = self._span.local
         for part in parts:
             if any(part.sizes):
-                yield TapeRow(tape.RUN, (len(self._insides),), turn=turn)
-                request = inside_request(part, self._request, local.rank, view)
-                self._insides.append(InsideProgram(local, request, part.algorithm))
+                inside = InsideProgram(local, inside_request(part, self._request, local.rank, view), part.algorithm)
+                yield TapeRow(tape.RUN, (len(self._insides), ctypes.addressof(inside.arguments)), turn=turn)
+                self._insides.append(inside)
 
     def _leg(self, piece: int, wave: Wave, leg: Leg) -> Iterator[TapeRow]:
         places = {place: self._at(wave, at) for place, at in leg.places.items()}
