@@ -120,6 +120,11 @@ def test_by_ucx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(work, "2x1") == [expected(3)] * 2
 
 
+def barriers() -> None:
+    while True:
+        unisono.barrier()
+
+
 def test_several_at_once_and_again_and_then_fewer(tmp_path: Path) -> None:
     """Two come, then one; a rank of the first two dies; one more comes."""
     door = f"127.0.0.1:{free_port()}"
@@ -132,19 +137,15 @@ def test_several_at_once_and_again_and_then_fewer(tmp_path: Path) -> None:
         if group.size == 4:
             group = unisono.grow(size=5, door=door)
             assert group.newcomers == (4,)
-            unisono.barrier()
-            if group.rank == 2:
-                die()
-            with pytest.raises(unisono.PeerGone):
-                unisono.barrier()
-            if group.rank == 0:
-                stays("last", "other")
-            group = unisono.grow(group.shrink(), size=5, door=door)
-        elif group.newcomers == (4,):
-            unisono.barrier()
-            with pytest.raises(unisono.PeerGone):
-                unisono.barrier()
-            group = unisono.grow(group.shrink(), size=5, door=door)
+        unisono.barrier()
+        if group.rank == 2:
+            unisono.barrier()  # all have ended the first one
+            die()
+        with pytest.raises(unisono.PeerGone):
+            barriers()
+        if group.rank == 0:
+            stays("last", "other")
+        group = unisono.grow(group.shrink(), size=5, door=door)
         assert group.newcomers == (4,)
         return calls(group)
 
