@@ -6,7 +6,8 @@
         ...  # send the state to group.newcomers
 
 A member's part is here. `ranks.elastic.join_admission` is the part of the first rank, which has the join listener, and
-`ranks.elastic.join_request` the part of a process that joins.
+`ranks.elastic.join_request` the part of a process that joins. Over hosts, `ranks.elastic.admission_over_hosts` has the
+members' part, and `ranks.elastic.store_door` the part of a process that joins.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from ..base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
 from ..base.records import DepartureKind
 from ..base.units import hints_timeout_s
 from ..engine.memory.sub_arena import SubArena
+from ..ranks.elastic.admission_over_hosts import AdmissionOverHosts, meet_newcomers
 from ..ranks.elastic.join_admission import Decision, JoinAdmission
 from ..ranks.elastic.join_request import until_all_are_in
+from ..ranks.elastic.store_door import address_of
 from ..ranks.group.abort import give_up
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
@@ -42,10 +45,15 @@ def grow(
     calls. The larger group has all members in the order of the world, and is the default group if this one was; this
     group is used no more. `newcomers` of the larger group are its new ranks.
 
+    Over several hosts, any number of new processes may come, on any host. Members and newcomers make a new world, in
+    which the newcomers have the last ranks. If a rank fails meanwhile, the group stays as it is, and standard error
+    says why. All other groups of the members are closed, and the larger group is the default group.
+
     size: wait until the group has this size, and then go on with the processes that have come. None: let in the
     processes that are there, without waiting.
     timeout_s: the longest wait for `size`; None: as long as calls of this group wait.
-    door: the name of the job, for `join`; None: what the environment says.
+    door: the name of the job, for `join`; None: what the environment says. Over several hosts: an address of the first
+    rank's host and a port, such as `10.0.0.1:29500`, or those of a store of torch; None: MASTER_ADDR and MASTER_PORT.
 
     The arguments of the first rank count. Groups with an ended rank can be used no more once its place is taken again,
     not even by `shrink`. Raises ArgumentError on all ranks if there is no name for the job, if another process has the
@@ -53,12 +61,9 @@ def grow(
     """
     group = group_or_default(group)
     group.check_usable()
-    if group.world.span is not None:
-        raise ArgumentError(
-            f"group {group.name!r} belongs to a job on several hosts ({group.world.hosts.text}), which cannot grow: "
-            "go on with the ranks that are there (see Group.shrink), or start the job anew from what has been saved"
-        )
-    admission = JoinAdmission(group, door, size, timeout_s) if group.rank == 0 else None
+    over_hosts = group.world.span is not None or bool(door and address_of(door, {}))
+    admits = AdmissionOverHosts if over_hosts else JoinAdmission
+    admission = admits(group, door, size, timeout_s) if group.rank == 0 else None
     while True:
         try:
             said: list[Any] = [astuple(admission.decision()) if admission else None]
@@ -71,7 +76,10 @@ def grow(
             raise ArgumentError(decision.refused)
         if decision.full:
             raise OutOfMemory(decision.full)
-        if decision.places and (memory := _make(group, admission, decision)) is not None:
+        if decision.meeting:
+            if (larger := meet_newcomers(group, decision, admission)) is not None:
+                return larger
+        elif decision.places and (memory := _make(group, admission, decision)) is not None:
             return _enter(group, memory, decision)
         if not decision.places and not decision.wait:
             return group

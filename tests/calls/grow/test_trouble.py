@@ -321,13 +321,3 @@ def test_sizes_and_times_that_are_none() -> None:
         with pytest.raises(unisono.ArgumentError, match="timeout_s"):
             unisono.grow(size=2, timeout_s=timeout_s)  # type: ignore[arg-type]  # so it is
     unisono.barrier()
-
-
-@in_new_world(hosts="2x1", gives=[11.0, 11.0])
-def test_a_job_on_several_hosts_says_that_it_cannot_grow_and_goes_on() -> float:
-    group = unisono.init()
-    with pytest.raises(unisono.ArgumentError, match=r"several hosts \(2x1\), which cannot grow: go on .*shrink"):
-        unisono.grow(size=2)
-    tensor = torch.full((3,), 10.0**group.rank)
-    unisono.all_reduce(tensor)
-    return tensor[1].item()

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ...base.errors import ArgumentError, OutOfMemory, UnisonoError
 from ...base.units import seconds
@@ -18,8 +19,8 @@ from ...engine.memory.sub_arena import SubArena
 from ..group.group import Group
 from .join_request import ANY, OUTCOME_S, JoinListener, JoinRequest, Offer, job_name
 
-_ROUND_S = 0.2  # how often the other members hear that no process has come yet
-_OPENING_S = 0.1
+ROUND_S = 0.2  # how often the other members hear that no process has come yet
+OPENING_S = 0.1
 """How long a rank listens before the first look: a process that wants to join asks several times in this time."""
 
 
@@ -32,6 +33,7 @@ class Decision:
     wait: no process has come yet.
     refused: why no process can be let in.
     full: there is no memory for the larger group.
+    meeting: if the larger group is made over hosts, where: the address of the store, and the name of the meeting.
     """
 
     places: tuple[int, ...] = ()
@@ -39,6 +41,7 @@ class Decision:
     wait: bool = False
     refused: str = ""
     full: str = ""
+    meeting: tuple[str, str] | tuple[()] = ()
 
 
 class JoinAdmission:
@@ -62,33 +65,50 @@ class JoinAdmission:
                 return Decision(full=self._full)
             if self._until is None:
                 self._until = time.monotonic() + seconds(self._limit_s)
-            size, least, most = self._size, self._group.size, self._world.size
+            size, least, most = self._size, self._group.size, self._most
             if size is not None and not (type(size) is int and least <= size <= most):
                 raise ArgumentError(f"size={size!r}: this group has {least} ranks, and can have {most}")
-            outside = [rank for rank in range(self._world.size) if rank not in self._group.world_ranks]
-            return self._look(self._open(), outside, self._until) if outside else Decision()
+            return self._choose(self._until)
         except (UnisonoError, OSError) as error:
             return Decision(refused=str(error))
 
-    def _open(self) -> JoinListener:
+    @property
+    def _most(self) -> int:
+        """How many ranks the group can have."""
+        return self._world.size
+
+    def _choose(self, last: float) -> Decision:
+        """Look for processes for a while. last: when to decide."""
+        outside = [rank for rank in range(self._world.size) if rank not in self._group.world_ranks]
+        return self._look(self._open(), outside, last) if outside else Decision()
+
+    def _open(self) -> Any:
         """The join listener of this job. This rank listens until another rank does."""
-        world, job = self._world, job_name(self._named, os.environ)
-        listener: JoinListener | None = world.join_listener
-        if listener is None or listener.job != job:
-            if listener is not None:
-                listener.close()
-                world.join_listener = None
-            try:
-                world.join_listener = listener = JoinListener(job)
-            except OSError as error:
-                raise OSError(f"another process listens for processes that join this job ({job}): {error}") from error
-            time.sleep(_OPENING_S)
-        return listener
+        world, job = self._world, self._job()
+        if world.join_listener is None or world.join_listener.job != job:
+            self._close()
+            world.join_listener = self._listen(job)
+            time.sleep(OPENING_S)
+        return world.join_listener
+
+    def _close(self) -> None:
+        if self._world.join_listener is not None:
+            self._world.join_listener.close()
+            self._world.join_listener = None
+
+    def _job(self) -> str:
+        return job_name(self._named, os.environ)
+
+    def _listen(self, job: str) -> Any:
+        try:
+            return JoinListener(job)
+        except OSError as error:
+            raise OSError(f"another process listens for processes that join this job ({job}): {error}") from error
 
     def _look(self, listener: JoinListener, outside: list[int], last: float) -> Decision:
-        """Look for processes for a while. outside: the ranks of the world that are no members. last: when to decide."""
+        """See `_choose`. outside: the ranks of the world that are no members."""
         group, liveness = self._group, self._world.liveness
-        until = time.monotonic() + _ROUND_S
+        until = time.monotonic() + ROUND_S
         while True:
             now, living = time.monotonic(), [rank for rank in outside if liveness.lives(rank)]
             free = [rank for rank in outside if liveness.ended(rank)]

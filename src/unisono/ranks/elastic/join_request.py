@@ -29,6 +29,7 @@ from ..group.current import get_default, get_job, set_default
 from ..group.group import Group
 from ..group.survivors import MOST_NAMED
 from ..rendezvous.launchers import find_job, integer
+from .store_door import address_of, ask_at
 
 ANY = -1
 """Stands for any free place."""
@@ -181,9 +182,11 @@ def join(
     Waits at most timeout_s (else the config's) until the ranks of the job let it in: see `grow`. Their group becomes
     the default group of this process. `group.newcomers` lists the new ranks, which do not have the job's state yet.
 
-    door: the name of the job, if its ranks pass one to `grow`; None: the environment says which job it is, by
-    MASTER_ADDR and MASTER_PORT, or by a launcher's variables.
-    rank: the place in the job's world to take; None: the place in the environment's RANK, or any.
+    In a job over several hosts, this process may be on any host, and has a new rank.
+
+    door: the name of the job, or its address, if its ranks pass one to `grow`; None: the environment says which job it
+    is, by MASTER_ADDR and MASTER_PORT, or by a launcher's variables.
+    rank: the place in the world of a job on one host to take; None: the place in the environment's RANK, or any.
 
     Raises WaitTimeout if no rank lets it in. Raises ArgumentError if this process has a group already, was a rank of
     this job itself, or cannot share memory with the ranks.
@@ -191,18 +194,18 @@ def join(
     limit_s = None if timeout_s is None else seconds(timeout_s)
     if (there := get_default()) is not None and not there.closed:
         raise ArgumentError(f"this process is already rank {there.rank} of {there.size}: only a new one can join a job")
-    job = job_name(door, os.environ)
+    job, address = job_name(door, os.environ), address_of(door, os.environ)
     config = config or Config.from_env()
     wanted = rank if rank is not None else integer(os.environ, "RANK")
     if wanted is not None and wanted < 0:
         raise ArgumentError(f"rank={wanted}: a rank is at least 0; leave it out to take any place")
-    group = enter(job, ANY if wanted is None else wanted, limit_s, config)
+    group = enter(job, ANY if wanted is None else wanted, limit_s, config, address)
     set_default(group)
     return group
 
 
-def enter(job: str, rank: int, timeout_s: float | None, config: Config) -> Group:
-    """The group that a new process is let into. Raises as `join` does."""
+def enter(job: str, rank: int, timeout_s: float | None, config: Config, address: str = "") -> Group:
+    """The group that a new process is let into. address: the door over hosts. Raises as `join` does."""
     began = time.monotonic()
     deadline = began + (config.timeout_s if timeout_s is None else timeout_s)
     interpreter()  # load it now: once the ranks have let this process in, they wait for it
@@ -219,6 +222,11 @@ def enter(job: str, rank: int, timeout_s: float | None, config: Config) -> Group
                 channel.close()
             if group is not None:
                 return group
+        if address:
+            said = ask_at(address, config, deadline)
+            if isinstance(said, Group):
+                return said
+            details = f"{details} {said}."
         if time.monotonic() >= deadline:
             raise WaitTimeout("join()", time.monotonic() - began, (), details=details)
         time.sleep(_RETRY_S)

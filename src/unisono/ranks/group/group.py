@@ -46,6 +46,8 @@ class Group:
 
     _in_place = False
     """Does this rank still use the memory of a sub-group?"""
+    replaced = False
+    """Has another group taken the place of this one, which no call had broken? Then its last messages still leave."""
 
     def __init__(
         self,
@@ -314,7 +316,7 @@ class Group:
         if self.progress_engine is not None:
             self.progress_engine.close()
         if self.span is not None:
-            self.span.close(whole=self.parent is None, failed=self.broken is not None)
+            self.span.close(whole=self.parent is None, failed=self.broken is not None and not self.replaced)
         if isinstance(self.host.arena, Arena):
             self.host.forget_group()
             self.host.lender.end_helpers()

@@ -315,6 +315,7 @@ def go_on(group: Group, arena: SubArena, members: Sequence[int] | None = None) -
     following = Group(arena, arena.rank, name=name, config=group.host.config, parent=group.world, span=span)
     following.timeout_s, following.made_of = group.timeout_s, None
     if group.broken is None:
+        group.replaced = True
         group.give_up(PeerFailed(group.rank, f"went on in group {name!r}", group.rank, "a call", group.named))
     if get_default() is group:
         set_default(following)

@@ -121,7 +121,9 @@ class World:
         if not isinstance(restarts, int) or restarts < 0:
             raise ArgumentError(f"restarts: expected a whole number of processes, not {restarts!r}")
         if restarts and hosts is not None:
-            raise ArgumentError("restarts and hosts: a world on several hosts cannot grow; give one of them")
+            raise ArgumentError(
+                "restarts and hosts: run() starts new processes for ranks of one host only; give one of them"
+            )
         self.size, self._restarts = ranks, restarts
         self.timeout_s = timeout_s
         self._config, self._return_exceptions = config, return_exceptions

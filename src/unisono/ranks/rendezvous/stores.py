@@ -79,7 +79,7 @@ def _at_address(launch: Launch, deadline: float) -> TorchStore:
     waits((0,), "to listen", f"{launch.address}:{launch.port}")
     _find_a_way(launch, deadline, serve=serve)
     try:
-        return _tcp_store(launch.address, launch.port, launch.size, deadline, serve=serve)
+        return tcp_store(launch.address, launch.port, launch.size, deadline, serve=serve)
     except RuntimeError as error:
         brief = str(error).partition("\n")[0]
         if not serve:
@@ -128,7 +128,7 @@ def _whose(launch: Launch) -> str:
 
     deadline = time.monotonic() + _ANSWER_S
     with suppress(RuntimeError, TimeoutError, UnisonoError):
-        store = _tcp_store(launch.address, launch.port, launch.size, deadline, serve=False)
+        store = tcp_store(launch.address, launch.port, launch.size, deadline, serve=False)
         with closing(AskedStore(PrefixStore(launch.prefix, store), deadline)) as asked:
             if notice := read_notice(asked):
                 job = f"job {notice.job!r}" if notice.job else "another job"
@@ -136,7 +136,7 @@ def _whose(launch: Launch) -> str:
     return ""
 
 
-def _tcp_store(address: str, port: int, size: int, deadline: float, *, serve: bool) -> TCPStore:
+def tcp_store(address: str, port: int, size: int, deadline: float, *, serve: bool) -> TCPStore:
     """Raises TimeoutError if a process listens there, and has not answered by the deadline."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -169,7 +169,7 @@ def _by_mpi(launch: Launch, deadline: float) -> TorchStore:
     store: TCPStore | None = None
     told = bytearray(_MOST_BYTES)
     if launch.rank == 0:
-        store, own = _tcp_store(_LOOPBACK, 0, launch.size, deadline, serve=True), os.urandom(16).hex()
+        store, own = tcp_store(_LOOPBACK, 0, launch.size, deadline, serve=True), os.urandom(16).hex()
         store.set(_OWN, own)
         words = json.dumps([own_addresses(), store.port, own]).encode()
         told[: len(words)] = words
@@ -207,7 +207,7 @@ def _recognised(addresses: list[str], port: int, own: str, launch: Launch, deadl
 def _with_token(address: str, port: int, own: str, size: int) -> TCPStore | None:
     deadline = time.monotonic() + _ANSWER_S
     with suppress(RuntimeError, TimeoutError):
-        store = _tcp_store(address, port, size, deadline, serve=False)
+        store = tcp_store(address, port, size, deadline, serve=False)
         with closing(AskedStore(store, deadline)) as asked:
             if asked.check([_OWN]) and asked.get(_OWN) == own.encode():
                 return store
