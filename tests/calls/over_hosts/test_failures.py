@@ -277,16 +277,17 @@ def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypa
     assert tensor[3].item() == 11.0
 
 
-def test_who_has_returned_is_waited_for_until_its_last_calls_are_known(
-    on_hosts: OnHosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("how", [DepartureKind.RETURNED, DepartureKind.ENDED])
+def test_who_has_left_is_waited_for_until_the_last_calls_are_known(
+    on_hosts: OnHosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: DepartureKind
 ) -> None:
     """Its host has told that it has left the world, and not yet what it has done in the group; then bad news come of
-    somebody else, so this rank looks at once.
+    somebody else, so this rank looks at once. If its program has ended, it is known that it had ended its part.
     """
 
     def work() -> float:
         world, pair = unisono.init(), unisono.new_group([0, 2])
-        tensor, returned = torch.full((10,), 10.0**world.rank), Departure(DepartureKind.RETURNED, "returned")
+        tensor, left = torch.full((10,), 10.0**world.rank), Departure(how, "has left")
         if not pair:
             return 101.0
         if world.rank == 0:
@@ -295,7 +296,8 @@ def test_who_has_returned_is_waited_for_until_its_last_calls_are_known(
             def look_at_once(watch: Watch, *given: Any) -> None:
                 with monkeypatch.context() as patch:
                     if len(looks) < 2:
-                        patch.setattr(pair.liveness, "gone", lambda rank: returned if rank else None)
+                        patch.setattr(pair.liveness, "gone", lambda rank: left if rank else None)
+                        patch.setattr(pair.host, "has_ended", lambda _: how is DepartureKind.ENDED)
                     look(watch, *given)
                 looks.append(pair.host.entered(1))
                 if len(looks) == 2:

@@ -237,9 +237,10 @@ class Watch:
         entered = self.host.entered(rank)
         signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
         gone, span = self.group.liveness.gone(rank), self.span
-        if span is not None and gone is not None and gone.in_order and not self.is_fresh:
+        has_ended = span is not None and gone is not None and (gone.in_order or self.host.has_ended(rank))
+        if has_ended and not self.is_fresh:
             gone = None  # it made its calls before it left, and so did others: this host may not know these calls yet
-        owes = span is not None and gone is not None and not gone.in_order and not self.host.has_ended(rank)
+        owes = span is not None and gone is not None and not has_ended
         seen = PeerView(rank, entered, signature, gone, gave_up, owes)
         return seen if span is None or rank in span.here else self.from_afar(seen)
 
