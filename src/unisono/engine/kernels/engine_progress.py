@@ -2,7 +2,7 @@
 
 A call in which nothing moves is cheap. So a waiting rank first calls again and again, and sometimes yields. Then it
 sleeps until a descriptor says that the engine has something to move: a rank that wakes runs ahead of processes that
-compute. It sleeps for milliseconds at most, because other threads, and ranks of this host, write to memory, too.
+compute. It sleeps for a short time, because other threads, and ranks of this host, write to memory, too.
 """
 
 from __future__ import annotations

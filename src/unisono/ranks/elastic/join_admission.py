@@ -20,7 +20,7 @@ from ..group.group import Group
 from .join_request import ANY, OUTCOME_S, JoinListener, JoinRequest, Offer, job_name
 
 ROUND_S = 0.2  # how often the other members hear that no process has come yet
-OPENING_S = 0.1
+_OPENING_S = 0.1
 """How long a rank listens before the first look: a process that wants to join asks several times in this time."""
 
 
@@ -88,7 +88,7 @@ class JoinAdmission:
         if world.join_listener is None or world.join_listener.job != job:
             self._close()
             world.join_listener = self._listen(job)
-            time.sleep(OPENING_S)
+            time.sleep(_OPENING_S)
         return world.join_listener
 
     def _close(self) -> None:

@@ -80,9 +80,8 @@ class _Rank:
             result = function(*args, **kwargs)
             if os.getpid() != process:  # a child that the function has forked: its parent is the rank
                 os._exit(0)
-            self._follow_growth(
-                world
-            ).finish()  # peers still need the calls that the function has left in the background
+            # Peers still need the calls that the function has left in the background.
+            self._follow_growth(world).finish()
             self._say_gone(DepartureKind.RETURNED, "returned from the function")
             report = Report(
                 rank, "returned", "returned", at_ns=time.monotonic_ns(), closed=world.closed or world.broken is not None
