@@ -43,7 +43,7 @@ def are_calls(memory: Memory) -> bool:
 
 def call_by_kernel(memory: Memory, others: dict[str, Any]) -> None:
     begin_by_kernel(memory, others)
-    as_python(interpret._log_end, memory, {"cycles": lambda: 75, **others})(STATE)
+    as_python(interpret.log_end, memory, {"cycles": lambda: 75, **others})(STATE)
 
 
 def leave_in_python(memory: Memory) -> None:

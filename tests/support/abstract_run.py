@@ -48,6 +48,7 @@ class AbstractRun:
         self.call, self.tapes, self.random = call, tapes, random
         self.holds: dict[int, Value] = {}
         self.at = [0] * len(tapes)
+        self.ended: set[int] = set()
         self.knows = [Counter({one.rank: 1}) for one in tapes]
         self.posted: dict[tuple[int, int, int], deque[tuple[int, TapeRow]]] = {}
         self.sent: dict[tuple[int, int, int], deque[_Flight]] = {}
@@ -58,7 +59,7 @@ class AbstractRun:
         """Rank and row of a POST -> its message."""
         self.receiving: list[dict[int, int]] = [{} for _ in tapes]
         """Word that a carrier may write -> the row of its POST."""
-        self.outputs = [{*one.result} if call.shared else set() for one in tapes]
+        self.outputs = [{*one.result} for one in tapes]
         for one in tapes:
             for k, word in enumerate(one.given):
                 self.holds[word] = (self._key(one.rank, k), frozenset({one.rank}))
@@ -83,7 +84,8 @@ class AbstractRun:
                 raise Fault(f"all ranks wait: {where}")
             rank = self.random.choice(able)
             if self.at[rank] == len(self.tapes[rank].rows):
-                self._end(rank)
+                if rank not in self.ended:
+                    raise Fault(f"rank {rank} never ends the call")
                 going.remove(rank)
                 continue
             for each in self._do(rank):
@@ -141,6 +143,8 @@ class AbstractRun:
         elif row.kind == tape.MEET:
             if row.words[_RANK] >= 0:
                 self.knows[rank] |= self.told[row.words[_RANK], row.words[_WORD]]
+        elif row.kind == tape.LEAVE:
+            self._leave(rank)
         else:
             return self._inside(rank)
         return [rank]
@@ -276,13 +280,14 @@ class AbstractRun:
             self._read(rank, words)
         return [[self.holds.get(word) for word in words] for words in blocks]
 
-    def _end(self, rank: int) -> None:
+    def _leave(self, rank: int) -> None:
         one = self.tapes[rank]
+        self.ended.add(rank)
         if not one.result and not one.given and self.call.table.collective != "barrier":
             return
         if not self._knows_all(rank) and (one.result or self.call.table.collective == "barrier"):
             raise Fault(f"rank {rank} ends, and does not know that all ranks have entered the call")
-        user = {*one.given, *one.result} if self.call.shared else set()
+        user = {*one.given, *one.result}
         if any(not self._has_left(rank, each) and not user.isdisjoint(each.words) for each in self.flights[rank]):
             raise Fault(f"rank {rank} ends, and its tensors are still sent")
         for k, word in enumerate(one.result):

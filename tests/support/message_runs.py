@@ -80,7 +80,9 @@ def tape_of(
     writer = TapeWriter(carrier, room, combine)
     rows = [*writer.leg(program, peers, places, tags, **more)]
     rows += [TapeRow(LEFT, (-1,))] if waits_until_left else []
-    return TapeRun(carrier, rows, writer.buffers, number, host)
+    run = TapeRun(carrier, rows, writer.buffers, host)
+    run.begin(number)
+    return run
 
 
 def span_of(tensor: torch.Tensor) -> Bytes:

@@ -11,7 +11,9 @@ import torch
 from unisono.calls.dispatch.over_hosts import hosts_steps
 from unisono.calls.dispatch.over_hosts.hosts_plan import SpanPlan, plan_span
 from unisono.calls.dispatch.request import Request, is_one
+from unisono.engine import tape
 from unisono.engine.compile.program import StateWord
+from unisono.engine.tape import CopyWord, TapeWord
 from unisono.hosts.messages import Room, TapeRow
 from unisono.schedule import BLOCKED, HOLDERS, ONE_IN, ONE_OUT, REDUCING
 from unisono.schedule.algorithms.over_hosts import HierarchicalTable
@@ -80,22 +82,31 @@ def _tape_of(call: Call, rank: int) -> RankTape:
     group: Any = SimpleNamespace(state=0, rank=rank, size=size, world_ranks=range(size), host=host)
     carrier = SimpleNamespace(tags=1 << 30, own_thread=False, compiled=None)
     local = SimpleNamespace(rank=here.index(rank))
-    span: Any = SimpleNamespace(here=here, local=local, carrier=carrier, gid=1, hosts=hosts, news=c_int64())
+    span: Any = SimpleNamespace(
+        here=here, local=local, carrier=carrier, gid=1, hosts=hosts, news=c_int64(), seen=c_int64()
+    )
     plan = plan_span(group, span, request, call.table, call.pieces, "").replace(shared=call.shared)
     room = Room()
+    sides = tuple([] if one is None else [t.data_ptr() for t in listed(one)] for one in (inp, out))
     with patch.object(hosts_steps, "InsideProgram", _Inside):
-        if call.shared:
-            sides = tuple([] if one is None else [t.data_ptr() for t in listed(one)] for one in (inp, out))
-            steps = hosts_steps._Maker(group, span, plan, 1, room).make(sides)  # type: ignore[arg-type]
-        else:
-            steps = hosts_steps._Maker(group, span, plan, 1, room).make(None)
-            sides = plan.inp.in_one(steps.given), plan.out.in_one(steps.result)  # type: ignore[assignment]
+        steps = hosts_steps._Maker(group, span, plan, 1, room).make(sides if call.shared else None)
     words = [
         [start + WORD * k for start, n in zip(starts, lengths, strict=False) for k in range(n)]
         for starts, lengths in zip(sides, (plan.inp.lengths, plan.out.lengths), strict=True)
     ]
     insides = [each.request for each in steps.insides]  # type: ignore[attr-defined]
-    return RankTape(rank, plan, list(steps.run.rows), insides, *words, [inp, out, room, steps])
+    rows = [_at_known_places(row, sides) for row in steps.run.rows]
+    return RankTape(rank, plan, rows, insides, *words, [inp, out, room, steps])
+
+
+def _at_known_places(row: TapeRow, sides: Sequence[Sequence[int]]) -> TapeRow:
+    """The same row, with addresses for places in the user's tensors."""
+    if row.kind != tape.COPY or len(row.words) == CopyWord.NBYTES:
+        return row
+    to, source, nbytes, of, block = row.words
+    tensor = sides[of == TapeWord.OUT][max(block - 1, 0)]
+    to, source = (to, source + tensor) if of == TapeWord.IN else (to + tensor, source)
+    return row._replace(words=(to, source, nbytes))
 
 
 def listed(tensors: Any) -> Sequence[torch.Tensor]:

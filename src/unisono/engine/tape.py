@@ -2,7 +2,7 @@
 
 A row is one of
 
-    COPY                              copy bytes
+    COPY                              copy bytes; also from the user's input, and to the output
     COMBINE                           out = first op second; without a second, out = the complete result `first`
     POST                              the carrier's engine may write a payload into its place
     SEND                              the payload leaves
@@ -10,6 +10,7 @@ A row is one of
     LEFT                              until the payloads that leave straight from places have left
     RUN                               a program of the ranks of this host
     MEET                              tell ranks of this host how far this one is; until one of them is as far
+    LEAVE                             tell them that this rank has ended the call
 
 A message is one payload, or some. Its last word tells that it is there. If this word is no part of the data, it is the
 number of the call. A message with another number is of a call that has failed: the places are posted again.
@@ -26,7 +27,7 @@ from enum import IntEnum
 
 ROW_BYTES = 64
 
-COPY, COMBINE, POST, SEND, TAKE, LEFT, RUN, MEET = range(8)
+COPY, COMBINE, POST, SEND, TAKE, LEFT, RUN, MEET, LEAVE = range(9)
 
 STEP, PIECE_BITS = 7, 32
 """The last word of each row, for logs: the piece of the vector in its upper half of 32 bits, in the lower half the step
@@ -43,6 +44,8 @@ class CopyWord(IntEnum):
     TO = 1
     SOURCE = 2
     NBYTES = 3
+    OF = 4  # `TapeWord.IN`: SOURCE counts from this tensor; `TapeWord.OUT`: TO does; 0: both are addresses
+    BLOCK = 5  # the number of the tensor in a list, from 1; 0: the input or output is no list
 
 
 class CombineWord(IntEnum):
@@ -112,6 +115,9 @@ class TapeWord(IntEnum):
     STATUS = 6  # the engine's, of the message that is lost
     STATE = 7  # the address of the rank's state, which says how long to wait and where to log rows; 0: neither
     NEWS = 8  # the address of a word that others count up, which ends a wait
+    SEEN = 9  # the address of what it was when this rank looked last; before a LEAVE, it looks at any other
+    IN = 10  # the address of the user's input, or of a table with the addresses of a list
+    OUT = 11  # the same for the output
 
 
 class EngineWord(IntEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -56,7 +57,7 @@ class Span:
     name: the name of this host.
     local: the group of the ranks on this host, once a call has needed it.
     call: the call that is made now.
-    seen: `Arena.news` when this group last looked.
+    seen: a word, `Arena.news` when this group last looked.
     """
 
     def __init__(self, hosts: Hosts, rank: int, gid: int, carrier: Carrier, far: Far, name: str = "") -> None:
@@ -73,7 +74,7 @@ class Span:
         """Owner -> what it keeps from one call to the next."""
         self.kept: dict[Any, Any] = {}
         """For calls with even and with odd numbers: their memory, and the steps of calls that may be made again."""
-        self.news, self.seen = far.news, 0
+        self.news, self.seen = far.news, ctypes.c_int64()
 
     @property
     def recorded_at(self) -> RecordedAt:
@@ -104,9 +105,10 @@ class Span:
 
     def must_look(self) -> bool:
         """Have boards of the world, perhaps of this group, got urgent news since the last call of this method?"""
-        before, self.seen = self.seen, self.news.value
+        before, now = self.seen.value, self.news.value
         order()
-        return self.seen & _COUNT > before & _COUNT or self.seen >= SENTINEL_ENDED > before
+        self.seen.value = now
+        return now & _COUNT > before & _COUNT or now >= SENTINEL_ENDED > before
 
     def explain(self, how: Departure) -> Departure:
         """How a rank of another host has gone, with a note if this host is cut off."""

@@ -219,16 +219,13 @@ FILES = {
     "calls/dispatch/shortcut.py",
     "calls/dispatch/over_hosts/hosts_run.py",
     "calls/dispatch/over_hosts/hosts_steps.py",
-    "calls/dispatch/over_hosts/chunks.py",
-    "engine/host.py",
-    "engine/logs/rank_logs.py",
     "hosts/messages/tape_run.py",
-    "hosts/span.py",
 }
 BY_CARRIER = {
     "gloo": {"hosts/carriers/gloo.py", "hosts/messages/persistent_receives.py"},
     "ucx": {"hosts/carriers/ucx.py"},
 }
+MOST = {"gloo": 35, "ucx": 20}
 WAITING = {
     "base/units.py",
     "engine/clock.py",
@@ -237,6 +234,7 @@ WAITING = {
     "engine/memory_order.py",  # whose functions do nothing on x86-64
     "hosts/carriers/waiter.py",
     "hosts/messages/wait.py",
+    "hosts/span.py",
 }
 """Passed by a rank that waits for others, too."""
 
@@ -275,8 +273,8 @@ def walk() -> tuple[list[str], list[int]]:
     return sorted(set().union(*(seen.files for seen in calls))), [seen.functions for seen in calls]
 
 
-@pytest.mark.parametrize(("shape", "most"), [("2x1", 45), ("2x2", 45)])
-def test_a_warm_call_passes_these_files(shape: str, most: int, carrier: str) -> None:
+@pytest.mark.parametrize("shape", ["2x1", "2x2"])
+def test_a_warm_call_passes_these_files(shape: str, carrier: str) -> None:
     patient = Config(
         look_up_s=60.0, carrier=carrier
     )  # on a busy machine any rank may wait for long, and would look at the others
@@ -286,4 +284,4 @@ def test_a_warm_call_passes_these_files(shape: str, most: int, carrier: str) -> 
     passed = set().union(*(paths for paths, _ in found))  # some ranks of a host may have no messages
     files = FILES | BY_CARRIER[carrier]
     assert files <= passed <= files | WAITING
-    assert max(max(counts) for _, counts in found) <= most
+    assert max(max(counts) for _, counts in found) <= MOST[carrier]

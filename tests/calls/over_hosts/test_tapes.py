@@ -18,7 +18,9 @@ from unisono.schedule import Hosts
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
 
 SHAPES = ("2x1", "2x2", "3x1", "3x2", "1+2", "2+1+3", "4x1", "2x3")
-KINDS = {getattr(tape, name): name for name in ("COPY", "COMBINE", "POST", "SEND", "TAKE", "LEFT", "RUN", "MEET")}
+KINDS = {
+    getattr(tape, name): name for name in ("COPY", "COMBINE", "POST", "SEND", "TAKE", "LEFT", "RUN", "MEET", "LEAVE")
+}
 
 
 def calls(collective: str, random: Random) -> Call:

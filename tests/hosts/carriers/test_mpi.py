@@ -40,7 +40,8 @@ for call, (name, elements) in enumerate(calls):
     writer = TapeWriter(carrier, Room(), (combine_address("float64", "sum", last=False), 8))
     tags = Tags(lambda number, round_, index: number * 1000 + round_ * 10 + index)
     rows = writer.leg(lower(schedule)[rank], range(size), places(vector, schedule.chunks), tags)
-    run = TapeRun(carrier, [*rows, TapeRow(LEFT, (-1,))], writer.buffers, call + 1)
+    run = TapeRun(carrier, [*rows, TapeRow(LEFT, (-1,))], writer.buffers)
+    run.begin(call + 1)
     until(run.advance)
     run.close()
     assert vector.equal(torch.arange(elements, dtype=torch.float64) * size + sum(range(size))), vector

@@ -149,7 +149,8 @@ def test_what_a_rank_has_sent_goes_on_while_it_waits_for_its_host(
     sends = [row for row in whole.rows if row.kind == tape.SEND]
 
     def moved_at_the_meeting(number: int) -> int:
-        run = TapeRun(carrier, [*sends, TapeRow(tape.MEET, (-1, -1))], [], number, Logged())
+        run = TapeRun(carrier, [*sends, TapeRow(tape.MEET, (-1, -1))], [], Logged())
+        run.begin(number)
         run.stop_before(len(run.rows), lambda: seen.append(len(moved)))
         seen = list[int]()
         moved.clear()

@@ -69,7 +69,7 @@ class Watched:
         self.words = (ctypes.c_int64 * 2)()
         self.watched = ctypes.addressof(self.words), ctypes.addressof(self.words) + 8
         self.told = 0
-        self.carrier, self.resources, self.news, self.seen = self, {}, ctypes.c_uint64(), 0
+        self.carrier, self.resources, self.news, self.seen = self, {}, ctypes.c_uint64(), ctypes.c_int64()
         self.wait = None
 
     def wake(self, news: Callable[[], object]) -> bool:

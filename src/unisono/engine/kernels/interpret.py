@@ -98,7 +98,7 @@ def log_entry(note, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _log_end(state):  # type: ignore[no-untyped-def]
+def log_end(state):  # type: ignore[no-untyped-def]
     """Note in the log that this rank leaves the call."""
     store_release(_entry(state) + 8 * LogWord.LEFT, cycles())  # after the number
 
@@ -309,7 +309,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
         publish_and_wake(posted, segment << STEP_BITS, asleep)
         if offset >= total:
             offset = 0
-            _log_end(state)
+            log_end(state)
             put(state, StateWord.CALL, get(state, StateWord.CALL) + 1)
             break
     put(state, StateWord.SEGMENT, segment)

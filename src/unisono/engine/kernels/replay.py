@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from types import FunctionType
 
-from ..compile.program import DONE, LOST, PASSED, WAITING, LineWord, StateWord
+from ..compile.program import DONE, LOST, PASSED, STEP_BITS, WAITING, LineWord, StateWord
 from ..logs.rank_logs import RowLogWord
 from ..tape import (
     COMBINE,
     COPY,
+    LEAVE,
     MEET,
     PIECE_BITS,
     POST,
@@ -42,7 +43,7 @@ from .atomics import (
 )
 from .compiled import compiled
 from .engine_progress import wait
-from .interpret import LINE, log_entry, longest_stay, wait_for
+from .interpret import LINE, log_end, log_entry, longest_stay, wait_for
 from .interpret import recording_run as record_program
 from .interpret import run as run_program
 from .move import get, put
@@ -70,7 +71,7 @@ def run(tape):  # type: ignore[no-untyped-def]
         if logs:
             began = cycles()
         if kind == COPY:
-            memcpy(get(at, CopyWord.TO), get(at, CopyWord.SOURCE), get(at, CopyWord.NBYTES))
+            _copy(tape, at)
         elif kind == COMBINE:
             outs, ins, count = at + 8 * CombineWord.OUT, at + 8 * CombineWord.FIRST, get(at, CombineWord.COUNT)
             inputs = 2 if get(at, CombineWord.SECOND) else 1
@@ -96,6 +97,8 @@ def run(tape):  # type: ignore[no-untyped-def]
                     status = record_program(plan, inp, out, local)
                 else:
                     status = run_program(plan, inp, out, local)
+        elif kind == LEAVE:
+            status = _leave(tape, state)
         else:
             status = SERVE
         if logs and kind in (COPY, COMBINE, SEND):
@@ -106,6 +109,35 @@ def run(tape):  # type: ignore[no-untyped-def]
     put(tape, TapeWord.AT, at)
     if engine:
         put(tape, TapeWord.SENDING, _sending(tape, end, engine))
+    return DONE
+
+
+@compiled
+def _copy(tape, row):  # type: ignore[no-untyped-def]
+    to, source, of = get(row, CopyWord.TO), get(row, CopyWord.SOURCE), get(row, CopyWord.OF)
+    if of:
+        tensor, block = get(tape, of), get(row, CopyWord.BLOCK)
+        if block:
+            tensor = get(tensor, block - 1)
+        if of == TapeWord.IN:
+            source += tensor
+        else:
+            to += tensor
+    memcpy(to, source, get(row, CopyWord.NBYTES))
+
+
+@compiled
+def _leave(tape, state):  # type: ignore[no-untyped-def]
+    """End the call: DONE, or WAITING | this rank << 8, if there is news at which this rank has not looked."""
+    me, segment = get(state, StateWord.ME), get(state, StateWord.SEGMENT) + 1
+    if load(get(tape, TapeWord.NEWS)) != load(get(tape, TapeWord.SEEN)):
+        return WAITING | me << 8
+    mine = get(state, StateWord.CONTROL) + LINE * me
+    put(state, StateWord.SEGMENT, segment)
+    put(state, StateWord.PC, -1)
+    publish_and_wake(mine + 8 * LineWord.PROGRESS, segment << STEP_BITS, mine + 8 * LineWord.ASLEEP)
+    log_end(state)
+    put(state, StateWord.CALL, get(state, StateWord.CALL) + 1)
     return DONE
 
 

@@ -119,8 +119,11 @@ class UcxCarrier:
         return self._marks[reader] | sender << _TAG_BITS | tag, self._endpoints.get(peer, 0)
 
     def replay(self, run: Callable[[int], int], tape: int, peer: int) -> int:
-        with self._use(peer):
+        self._enter(peer)
+        try:
             return run(tape)
+        finally:
+            self._leave()
 
     def adopt(self, request: int, peer: int, data: torch.Tensor, *, sends: bool) -> _UcxHandle:
         with self._use(peer):
@@ -216,16 +219,19 @@ class UcxCarrier:
     @contextmanager
     def _use(self, peer: int) -> Iterator[None]:
         """Hold this while UCX is called, for a message from or to this peer."""
+        self._enter(peer)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _enter(self, peer: int) -> None:
         if os.getpid() != self._process:  # before the lock, which another thread may have held when this was forked
             raise InternalError("a forked process has no connections of its own to the ranks of other hosts")
         with self._lock:
             if self._over:
                 raise Lost(peer, self._over)
             self._inside += 1
-        try:
-            yield
-        finally:
-            self._leave()
 
     def _end(self, why: str) -> None:
         if os.getpid() != self._process:

@@ -21,7 +21,9 @@ from .persistent_receives import ReceiveBuffer, ReceiveBuffers
 from .tape_rows import TapeRow
 
 _WORDS = ROW_BYTES // 8
-_AT, _END, _NUMBER, _STATE = map(int, (TapeWord.AT, TapeWord.END, TapeWord.NUMBER, TapeWord.STATE))
+_AT, _END, _NUMBER, _STATE, _IN, _OUT = map(
+    int, (TapeWord.AT, TapeWord.END, TapeWord.NUMBER, TapeWord.STATE, TapeWord.IN, TapeWord.OUT)
+)
 _ROW_LOG = int(StateWord.ROW_LOG)
 
 
@@ -32,9 +34,8 @@ class TapeRun:
     read and write its memory.
     rows: in the order in which they are done.
     buffers: where persistent receives of its messages are.
-    number: the number of the first call, from 1.
     host: the `Host` that logs its steps, if any. Each call asks it anew.
-    news: the address of a word that others count up. Compiled code that waits for a message then returns.
+    news, seen: see `TapeWord`.
 
     row: the row at which it waits, or has waited last; at first that of the first message.
     status: what compiled code has returned there.
@@ -46,9 +47,9 @@ class TapeRun:
         carrier: Carrier,
         rows: Sequence[TapeRow],
         buffers: Sequence[ReceiveBuffer],
-        number: int,
         host: Any = None,
         news: int = 0,
+        seen: int = 0,
     ) -> None:
         self._carrier, self.rows, self._host = carrier, rows, host
         self._compiled = carrier.compiled if any(row.peer >= 0 for row in rows) else None
@@ -72,7 +73,8 @@ class TapeRun:
         self._lines = (ctypes.c_int64 * (_WORDS * max(1, len(rows))))(*lines)
         self._words = (ctypes.c_int64 * len(TapeWord))()
         self._first, self._address = ctypes.addressof(self._lines), ctypes.addressof(self._words)
-        self._words[TapeWord.FIRST], self._words[TapeWord.NEWS] = self._first, news
+        self._words[TapeWord.FIRST] = self._first
+        self._words[TapeWord.NEWS], self._words[TapeWord.SEEN] = news, seen
         self._words[_STATE] = host.state if host is not None else 0
         self._run_usually = kernel("replay.run")
         self._unrouted: list[int] = []
@@ -82,11 +84,11 @@ class TapeRun:
             self._compiled.tapes.add(self)
             self._unrouted = [at for at, row in enumerate(rows) if row.payload >= 0]
         self._news: Callable[[], object] = _nothing
+        self.done = False
         self.stop_before(len(rows), None)
-        self.begin(number)
 
-    def begin(self, number: int) -> None:
-        """Begin the call of this number. This takes less time than a new tape.
+    def begin(self, number: int, inp: int = 0, out: int = 0) -> None:
+        """Begin the call of this number, from 1. inp, out: see `TapeWord`.
 
         Messages of the last run have arrived: there was a call in between, and its end told that all ranks had started.
         """
@@ -96,7 +98,7 @@ class TapeRun:
         self._awaited: tuple[list[Handle], Settling] | None = None
         self.done = False
         words = self._words
-        words[_NUMBER], words[_AT] = number, self._first
+        words[_NUMBER], words[_AT], words[_IN], words[_OUT] = number, self._first, inp, out
         self._logs = self._host is not None and self._host.words[_ROW_LOG]
         self._run = kernel("replay.recording_run") if self._logs else self._run_usually
         words[TapeWord.SENDING] = 0

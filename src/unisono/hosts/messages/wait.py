@@ -97,7 +97,7 @@ class MessageWait:
         began, carrier = read_cycles(), self._span.carrier
         if carrier.wait is not None:  # no memory tells when a message has left, and it moves only meanwhile
             times = int(waited_s * 1e9), int(min(_nap_s(waited_s), most_s) * 1e9)
-            carrier.wait(ctypes.addressof(self._span.news), self._span.seen + 1, 0, 0, *times)
+            carrier.wait(ctypes.addressof(self._span.news), self._span.seen.value + 1, 0, 0, *times)
             return True
         heard = (self._poll if waited_s < self._looks_s else self._sleep)(run, waited_s, most_s)
         run.write_down(began)
@@ -115,7 +115,7 @@ class MessageWait:
             return False
         poller.watch(0, *watched)
         waited_s = max(waited_s, _RESTS_S) if self._rests else waited_s
-        return poller.wait(span.seen, waited_s, min(self._looks_s, most_s))
+        return poller.wait(span.seen.value, waited_s, min(self._looks_s, most_s))
 
     def _sleep(self, run: TapeRun, waited_s: float, most_s: float) -> bool:
         """Sleep until there is news, or it is time to look again; False if no thread would wake this one."""

@@ -138,8 +138,8 @@ class _Injector:
             self._over = True
             self._fail(plan)
 
-        def begin_and_stop(run: TapeRun, number: int) -> None:
-            begin(run, number)
+        def begin_and_stop(run: TapeRun, *how: int) -> None:
+            begin(run, *how)
             self._rows = len(run.rows)
             if 0 <= row < self._rows:
                 run.stop_before(row, fault)

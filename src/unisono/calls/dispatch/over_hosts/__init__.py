@@ -18,8 +18,8 @@ long vector goes in pieces, and each piece is a round behind the piece before.
 The gate across hosts, MEET, needs no messages of its own. A rank enters the call on its own control line, and waits for
 the ranks of its host. The parts inside the host, into scratch memory, and the messages follow. The last message of each
 table tells a rank that every host has entered the call; if the data alone does not tell this, a barrier of words runs
-beside it. Only then is the user's output written. A rank is compared with ranks of other hosts once it has made the
-parts before the messages: a rank that raised before would be missing in them.
+beside it. Only then is the user's output written. The last row, LEAVE, ends the call. A rank is compared with ranks of
+other hosts once it has made the parts before the messages: a rank that raised before would be missing in them.
 
 Messages of different calls never meet. The tags of long messages are made of the number and the signature of the call.
 Short messages of one plan have the same tags again and again, and end with the number of the call. A mismatch leaves

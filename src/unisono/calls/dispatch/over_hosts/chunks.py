@@ -79,15 +79,6 @@ class Side(NamedTuple):
         """The addresses of its blocks, one behind the other."""
         return tuple(accumulate([length * self.item for length in self.lengths[:-1]], initial=address))
 
-    def copy(self, argument: int, here: int, *, back: bool = False) -> None:
-        """Copy all blocks to memory of this rank, one behind the other; or back."""
-        if not self.in_list:
-            pairs = [(argument, here, sum(self.lengths))]
-        else:
-            pairs = [*zip(self.addresses(argument), self.in_one(here), self.lengths, strict=True)]
-        for there, mine, length in pairs:
-            ctypes.memmove(*((there, mine) if back else (mine, there)), length * self.item)
-
 
 class Scratch:
     """Where chunks lie in scratch memory. runs: chunks that lie side by side; each run begins a cache line.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from functools import cached_property, partial
+from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,7 +20,7 @@ from ....base.units import format_bytes
 from ....engine.carrier import Carrier, Lost
 from ....engine.compile.program import AT_ONCE, DONE, IN_TIME, LOST, WAITING, StateWord
 from ....engine.memory.arena import Arena
-from ....engine.tape import MEET, RUN, TAKE
+from ....engine.tape import LEAVE, MEET, RUN, TAKE
 from ....hosts.messages import BEGIN, MessageWait, TapeRun, until
 from ....hosts.span import Span
 from ....ranks.group.group import Group, keep_for_good
@@ -79,10 +79,17 @@ class RefusedCalls:
 
 
 class Relay:
-    """Takes the kernel's place in a group over hosts: `run` is called in the same way, and runs plans over hosts."""
+    """Takes the kernel's place in a group over hosts: `run` is called in the same way, and runs plans over hosts, one
+    call after the other. For each it is the `SpanningCall`.
+    """
 
     def __init__(self, group: Group, span: Span) -> None:
-        self._group, self._span = weakref.ref(group), span
+        self._group, self._span, self._host = weakref.ref(group), span, group.host
+        self._rank, self._world_ranks = group.rank, group.world_ranks
+        self.details = ""
+        self.failure: BaseException | None = None
+        self._tape: TapeRun | None = None
+        self._wait: MessageWait | None = None
 
     @classmethod
     def serve(cls, group: Group, span: Span) -> None:
@@ -96,38 +103,33 @@ class Relay:
         """Begin a call by the plan at this address, or go on with the call that has begun; return an outcome, see
         `engine.compile.program`.
         """
-        group, span = self._group(), self._span
-        if group is None:
-            raise InternalError("a call is made for a group that the program has dropped")
-        call = span.call
-        if call is None:
-            span.call = call = _SpanCall(group, span, PLANS[address], inp, out)
-        return call.go_on()
-
-
-class _SpanCall:
-    """One call; see `SpanningCall`."""
-
-    def __init__(self, group: Group, span: Span, plan: SpanPlan, inp: int, out: int) -> None:
-        self._group, self._span, self._plan, self._host = group, span, plan, group.host
-        self._tape: TapeRun | None = None
-        self._is_brisk = plan.nbytes <= _BRISK_BYTES
-        self._rests = not (self._is_brisk or group.host.most_spins)
-        self.details = ""
-        self.failure: BaseException | None = None
-        self._stops = self._make(inp, out)
-
-    def go_on(self) -> int:
-        """See `SpanningCall`."""
+        span = self._span
+        if span.call is None:
+            self._begin(PLANS[address], inp, out)
         try:
             status = next(self._stops, DONE)
-        except BaseException as error:  # noqa: BLE001  `attend` raises it, or its cause
+        except BaseException as error:
+            if self._tape is not None and self._host.words[_CALL] != self._number:
+                with suppress(Lost):
+                    self._tape.advance()
+                span.call = None
+                if isinstance(error, Lost):  # a message to a rank that has gone: the next call finds that out
+                    return DONE
+                raise  # such as Ctrl-C, right after the end of the call
             self.failure = error
-            suspect = self._group.world_ranks.index(error.peer) if isinstance(error, Lost) else self._group.rank
-            return LOST | suspect << 8
+            return LOST | (self._world_ranks.index(error.peer) if isinstance(error, Lost) else self._rank) << 8
         if status == DONE:
-            self._span.call = None
+            span.call = None
         return status
+
+    def _begin(self, plan: SpanPlan, inp: int, out: int) -> None:
+        group = self._group()
+        if group is None:
+            raise InternalError("a call is made for a group that the program has dropped")
+        self._tape, self._wait, self._number, self.details = None, None, self._host.words[_CALL], ""
+        self._is_brisk = plan.nbytes <= _BRISK_BYTES
+        self._stops = self._make(group, plan, inp, out)
+        self._span.call = self
 
     def drop(self, *, refused: bool) -> None:
         """See `SpanningCall`. Peers may still read and write the messages and all memory of the call: this rank does
@@ -138,32 +140,31 @@ class _SpanCall:
         run, self._tape = self._tape, None
         if run is not None:
             run.give_up()
-        memory, arena, local = forget_all(self._span), self._group.world.host.arena, self._span.local
+        memory, group, local = forget_all(self._span), self._group(), self._span.local
         if local is not None and local.host.unfinished:
             local.host.sign_off(tag=False)
             keep_for_good(memory)  # ranks of this host read it in a part of the call, and may be late
         self._span.keeps_refused = None
+        arena = None if group is None else group.world.host.arena
         if refused and run is not None and run.turn > ENTER and isinstance(arena, Arena):  # the world's always is
             calls = RefusedCalls.of(self._span.carrier)
             self._span.keeps_refused = calls.keep
             calls.add(sum(block.nbytes for block in memory))
             calls.check(arena, len(self._span.here))
 
-    def _make(self, inp: int, out: int) -> Generator[int, None, None]:
+    def _make(self, group: Group, plan: SpanPlan, inp: int, out: int) -> Generator[int, None, None]:
         """Make the call; yields an outcome when it has to stop. inp, out: addresses, as for the kernel."""
-        plan, span, host = self._plan, self._span, self._host
-        number = host.words[_CALL]
+        span, host = self._span, self._host
         if plan.has_insides and span.local is None:
-            entering = TapeRun(span.carrier, [*entry(plan, number)], [], number, host)
+            entering = TapeRun(span.carrier, [*entry(plan, self._number)], [], host)
+            entering.begin(self._number)
             while not entering.advance():
                 yield entering.status
-            yield from self._make_local()
+            yield from self._make_local(group)
         for one in (host, span.local.host) if plan.beside and span.local is not None else (host,):
             if one.words[_SLEEPS]:
-                one.words[_SLEEPS] = AT_ONCE if self._rests else IN_TIME
-        steps = steps_of(self._group, span, plan, number, inp, out)
-        if not plan.shared:
-            plan.inp.copy(inp, steps.given)
+                one.words[_SLEEPS] = IN_TIME if self._is_brisk or host.most_spins else AT_ONCE
+        steps = steps_of(group, span, plan, self._number, inp, out)
         self._tape = run = steps.run
         with nullcontext() if span.local is None else span.local.lock:
             while not run.advance():
@@ -172,14 +173,12 @@ class _SpanCall:
                         yield outcome
                 elif run.row.kind == MEET:
                     yield run.status
+                elif run.row.kind == LEAVE:  # in a very short call, no rank waits, and none has looked
+                    yield from self._look()
                 elif run.row.kind == TAKE and span.carrier.compiled is not None:
-                    yield from self._look() or (WAITING | self._group.world_ranks.index(run.waiting_for) << 8,)
+                    yield from self._look() or (WAITING | self._world_ranks.index(run.waiting_for) << 8,)
                 else:
                     yield from self._until_far(run)
-        yield from self._look()  # in a very short call, no rank waits, and none has looked
-        if not plan.shared and plan.writes:
-            plan.out.copy(out, steps.result, back=True)
-        host.skip_call()
 
     @property
     def compares(self) -> bool:
@@ -188,11 +187,11 @@ class _SpanCall:
 
     def _look(self) -> Sequence[int]:
         """Outcomes by which `attend` looks at peers after urgent news: two, because it raises at its second look."""
-        return 2 * (WAITING | self._group.rank << 8,) if self._span.must_look() else ()
+        return 2 * (WAITING | self._rank << 8,) if self._span.must_look() else ()
 
-    def _make_local(self) -> Iterator[int]:
+    def _make_local(self, group: Group) -> Iterator[int]:
         """Make the group of the ranks of this host. All of them have entered this call."""
-        group, here = self._group, self._span.here
+        here = self._span.here
         members = [group.world_ranks[rank] for rank in here]
         making = Making(group, here.index(group.rank), members, f"{group.name} on one host")
 
@@ -205,16 +204,15 @@ class _SpanCall:
             yield status
         self.details, self._span.local = "", making.group(group.world)  # a group that its parent holds does not hold it
 
-    @cached_property
-    def _message_wait(self) -> MessageWait:
-        apart = self._host.processors_for_carriers
-        return MessageWait(self._span, self._host.most_spins, apart=apart, rests=not (self._is_brisk or apart))
-
     def _until_far(self, run: TapeRun) -> Iterator[int]:
         """Wait for messages, until the tape is at another kind of row."""
+        if self._wait is None:
+            apart = self._host.processors_for_carriers
+            rests = not (self._is_brisk or apart)
+            self._wait = MessageWait(self._span, self._host.most_spins, apart=apart, rests=rests)
 
         def missing() -> int | None:
             rank = -1 if run.advance() else run.waiting_for
-            return None if rank < 0 else self._group.world_ranks.index(rank)
+            return None if rank < 0 else self._world_ranks.index(rank)
 
-        return until(missing, partial(self._message_wait.pause, run), self._host.words, self._look)
+        return until(missing, partial(self._wait.pause, run), self._host.words, self._look)

@@ -23,6 +23,7 @@ from ....engine import tape
 from ....engine.compile.plan import CallPlan
 from ....engine.compile.program import DISAGREE, DONE, FAILED, WAITING, LineWord
 from ....engine.reducers import CustomOp, combine_address
+from ....engine.tape import TapeWord
 from ....engine.tensors import dtype_name, tensor_at
 from ....hosts.messages import BEGIN, Bytes, Room, Tags, TapeRow, TapeRun, TapeWriter
 from ....hosts.messages.message_program import KEPT, ChunkPlace
@@ -34,6 +35,7 @@ from ..planning import make_plan
 from ..request import Request, Tensors, is_one
 from ..retry_rules import StagedCalls, stage_for_a_while, stage_private, takes_turn
 from ..step import kernel_address
+from .chunks import Side
 from .hosts_plan import At, Home, Inside, Leg, SpanPlan, Wave
 
 View = Callable[[At], torch.Tensor]
@@ -130,12 +132,9 @@ def _differs(local: Group, plan: CallPlan) -> bool:
 class Steps(NamedTuple):
     """The steps of one call, as a tape.
 
-    given, result: the addresses of its copies of the user's tensors, if any. In a call in place, the two are one.
     insides: the programs of its RUNs.
     """
 
-    given: int
-    result: int
     run: TapeRun
     insides: list[InsideProgram]
 
@@ -173,8 +172,7 @@ def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, ou
             turn.close()
         turn.room.begin()
         steps = turn.steps[key] = _Maker(group, span, plan, number, turn.room).make(sides)
-    else:
-        steps.run.begin(number)
+    steps.run.begin(number, inp, out)
     if span.local is not None and StagedCalls in span.local.kept:
         for inside in steps.insides:
             inside.begin(span.local)
@@ -218,12 +216,14 @@ class _Maker:
 
     def make(self, sides: tuple[Sequence[int], Sequence[int]] | None) -> Steps:
         """sides: the addresses of the blocks of the user's tensors; None: the call works on copies."""
-        plan, given, result = self._plan, 0, 0
+        plan, copies = self._plan, list[TapeRow]()
         made, fetched = self._take(plan.made), self._take(plan.fetched)
         if sides is None:
             given = self._take(sum(plan.inp.lengths))
             result = given if self._request.in_place else self._take(sum(plan.out.lengths))
             sides = plan.inp.in_one(given), plan.out.in_one(result)
+            copies += self._users(plan.inp, given, TapeWord.IN)
+            copies += self._users(plan.out, result, TapeWord.OUT) if plan.writes else ()
         self._blocks = {
             Home.GIVEN: dict(enumerate(sides[0], plan.inp.first)),
             Home.RESULT: dict(enumerate(sides[1], plan.out.first)),
@@ -234,17 +234,25 @@ class _Maker:
         if isinstance(self._op, str | CustomOp):
             combine = combine_address(dtype_name(self._dtype), self._op, last=False), self._item
         self._writer = TapeWriter(self._span.carrier, self._room, combine)
-        rows = [*entry(plan, self._number)]
+        rows = [*copies, *entry(plan, self._number)]
         rows += [row for piece, wave in enumerate(plan.waves) for row in self._wave(piece, wave)]
         if plan.shared and _lend(rows):
             rows.append(TapeRow(tape.LEFT, (-1,), turn=_LAST))
         rows.sort(key=attrgetter("turn"))
-        news = ctypes.addressof(self._span.news)
-        run = TapeRun(self._span.carrier, rows, self._writer.buffers, self._number, self._group.host, news)
-        return Steps(given, result, run, self._insides)
+        rows.append(TapeRow(tape.LEAVE, (), turn=_LAST))
+        words = map(ctypes.addressof, (self._span.news, self._span.seen))
+        return Steps(TapeRun(self._span.carrier, rows, self._writer.buffers, self._group.host, *words), self._insides)
 
     def _take(self, count: int) -> int:
         return self._room.take(count * self._item).start
+
+    def _users(self, side: Side, here: int, of: int) -> Iterator[TapeRow]:
+        """The copies of the user's input to this memory, or of this memory to the user's output."""
+        places = zip(side.in_one(here), side.lengths, strict=True) if side.in_list else [(here, sum(side.lengths))]
+        for block, (place, length) in enumerate(places, int(side.in_list)):
+            to, source, turn = (place, 0, ENTER) if of == TapeWord.IN else (0, place, _LAST)
+            if length:
+                yield TapeRow(tape.COPY, (to, source, length * self._item, of, block), turn=turn)
 
     def _wave(self, piece: int, wave: Wave) -> Iterator[TapeRow]:
         """The rows of a wave; by their turns they are sorted."""
