@@ -38,9 +38,6 @@ class SpanningCall(Protocol):
     @property
     def compares(self) -> bool: ...
 
-    def go_on(self) -> int:
-        """Make the call as far as it goes without a long wait; return an outcome, see `engine.compile.program`."""
-
     def drop(self, *, refused: bool) -> None:
         """Leave the call as it is, for good. refused: the group goes on.
 

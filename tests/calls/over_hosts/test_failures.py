@@ -14,7 +14,7 @@ from tests.support.waiting import until
 from tests.support.worlds import OnHosts
 from unisono.base.records import Departure, DepartureKind
 from unisono.engine.tape import MEET, TAKE
-from unisono.hosts.messages import TapeRow, TapeRun
+from unisono.hosts.messages import TapeRun
 from unisono.hosts.span import Span
 from unisono.ranks.failures.attend import Watch
 from unisono.schedule import Hosts
@@ -168,8 +168,8 @@ def test_who_gives_up_ends_the_waits_of_its_own_host(where: str, tmp_path: Path)
 
             begin = TapeRun.begin
 
-            def begin_and_fail(run: TapeRun, number: int) -> None:
-                begin(run, number)
+            def begin_and_fail(run: TapeRun, *how: int) -> None:
+                begin(run, *how)
                 run.stop_before(max(at for at, row in enumerate(run.rows) if row.kind == MEET), fail)
 
             if where == "behind the messages":
@@ -258,8 +258,10 @@ def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypa
         look_as_always(watch, *given)
 
     def late(run: TapeRun) -> bool:
+        take = next(at for at, row in enumerate(run.rows) if row.kind == TAKE)
+        run.stop_before(take if looks <= 4 else len(run.rows), None)
         if advance(run) and looks <= 4:
-            run.done, run.row = False, TapeRow(TAKE, (), peer=1)
+            run.done, run.row = False, run.rows[take]
         return run.done
 
     tensor = torch.full((10,), 10.0**group.rank)
@@ -270,6 +272,7 @@ def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypa
             patch.setattr(TapeRun, "wake", lambda *_: False)
             patch.setattr(TapeRun, "watched", None)
             unisono.all_reduce(tensor, group=group)
+        assert looks > 4
     else:
         unisono.all_reduce(tensor, group=group)
         group.close()
@@ -291,7 +294,7 @@ def test_who_has_left_is_waited_for_until_the_last_calls_are_known(
         if not pair:
             return 101.0
         if world.rank == 0:
-            look, looks = Watch.look, []
+            look, looks, must_look = Watch.look, [], Span.must_look
 
             def look_at_once(watch: Watch, *given: Any) -> None:
                 with monkeypatch.context() as patch:
@@ -305,7 +308,7 @@ def test_who_has_left_is_waited_for_until_the_last_calls_are_known(
 
             with monkeypatch.context() as patch:
                 patch.setattr(Watch, "look", look_at_once)
-                patch.setattr(Span, "must_look", lambda _: True)
+                patch.setattr(Span, "must_look", lambda span: must_look(span) or True)
                 unisono.all_reduce(tensor, group=pair)
             assert looks[:2] == [0, 0]
         else:
