@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.each import each
 from unisono.base.errors import ArgumentError
-from unisono.schedule import ROOTED, Bounds, Counts, HostBounds, Hosts, Levels, count, host_bounds, levels, lower_bounds
+from unisono.schedule import ROOTED, Bounds, Counts, Hosts, Levels, count, levels, lower_bounds
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import CORES, HierarchicalTable, spanning
 
@@ -52,18 +52,21 @@ def test_what_is_sent_is_received() -> None:
 @pytest.mark.parametrize(
     ("collective", "bounds"),
     [
-        ("broadcast", Bounds(3, 1, 0)),
-        ("reduce", Bounds(3, 1, 0.8)),
-        ("all_gather", Bounds(3, 0.8, 0)),
-        ("reduce_scatter", Bounds(3, 0.8, 0.8)),
-        ("all_reduce", Bounds(3, 1.6, 0.8)),
-        ("all_to_all", Bounds(3, 0.8, 0)),
-        ("barrier", Bounds(3, 0, 0)),
+        ("broadcast", Bounds(3, 1, 1, 0)),
+        ("reduce", Bounds(3, 1, 1, 0.8)),
+        ("scatter", Bounds(3, 0.8, 0.2, 0)),
+        ("gather", Bounds(3, 0.2, 0.8, 0)),
+        ("all_gather", Bounds(3, 0.8, 0.8, 0)),
+        ("reduce_scatter", Bounds(3, 0.8, 0.8, 0.8)),
+        ("all_reduce", Bounds(3, 1.6, 1.6, 0.8)),
+        ("all_to_all", Bounds(3, 0.8, 0.8, 0)),
+        ("barrier", Bounds(3, 0, 0, 0)),
+        ("exscan", Bounds(3, 1, 1, 0.6)),
     ],
 )
 def test_lower_bounds_at_five_ranks(collective: str, bounds: Bounds) -> None:
-    assert lower_bounds(collective, 5) == bounds
-    assert lower_bounds(collective, 1) == Bounds(0, 0, 0)
+    assert lower_bounds(collective, 5) == lower_bounds(collective, Hosts.parse("5x1")) == bounds
+    assert lower_bounds(collective, 1) == Bounds(0, 0, 0, 0)
 
 
 def test_lower_bounds_of_nothing() -> None:
@@ -91,17 +94,15 @@ def test_which_hosts_must_be_known() -> None:
         levels(CATALOGUE["all_reduce.ring"].schedule(4))
 
 
-def test_bounds_by_hand() -> None:
+def test_bounds_of_hosts_by_hand() -> None:
     hosts = Hosts.parse("3+1")
-    assert host_bounds("all_reduce", hosts) == HostBounds(1, 1.0, 1.0)
-    assert host_bounds("all_gather", hosts) == HostBounds(1, 0.75, 0.75)
-    assert host_bounds("scatter", hosts, 3) == HostBounds(1, 0.75, 0.75)
-    assert host_bounds("scatter", hosts, 0) == HostBounds(1, 0.25, 0.25)
-    assert host_bounds("all_to_all", hosts) == HostBounds(1, 0.75, 0.75)
-    assert host_bounds("all_reduce", Hosts.parse("4x8")).leaves == 1.5
-    assert host_bounds("broadcast", Hosts.one(3)) == HostBounds(0, 0.0, 0.0)
-    with pytest.raises(ArgumentError, match="'gossip' is no collective"):
-        host_bounds("gossip", hosts)
+    assert lower_bounds("all_reduce", hosts) == Bounds(1, 1.0, 1.0, 0.75)
+    assert lower_bounds("all_gather", hosts) == Bounds(1, 0.75, 0.75, 0)
+    assert lower_bounds("scatter", hosts, 3) == Bounds(1, 0.75, 0.75, 0)
+    assert lower_bounds("scatter", hosts, 0) == Bounds(1, 0.25, 0.25, 0)
+    assert lower_bounds("all_to_all", hosts) == Bounds(1, 0.75, 0.75, 0)
+    assert lower_bounds("all_reduce", Hosts.parse("4x8")).sent == 1.5
+    assert lower_bounds("broadcast", Hosts.one(3)) == Bounds(0, 0.0, 0.0, 0)
 
 
 @settings(max_examples=80, deadline=None)
@@ -111,9 +112,9 @@ def test_no_table_over_hosts_is_below_the_bounds(names: list[int], collective: s
     root = data.draw(st.integers(0, hosts.ranks - 1)) if collective in ROOTED else 0
     core = data.draw(st.sampled_from(CORES[collective]))
     call = spanning(collective, hosts, root, rails=data.draw(st.integers(1, hosts.rails)), core=core)
-    bounds, (leaves, enters) = host_bounds(collective, hosts, root), busiest(call)
-    assert leaves >= bounds.leaves - 1e-9
-    assert enters >= bounds.enters - 1e-9
+    bounds, (leaves, enters) = lower_bounds(collective, hosts, root), busiest(call)
+    assert leaves >= bounds.sent - 1e-9
+    assert enters >= bounds.received - 1e-9
 
 
 @settings(max_examples=80, deadline=None)
@@ -124,9 +125,9 @@ def test_nor_is_any_other(names: list[int], name: str) -> None:
         return
     root = hosts.ranks - 1
     found = levels(algorithm.schedule(hosts.ranks, root).replace(hosts=hosts))
-    bounds = host_bounds(algorithm.collective, hosts, root)
-    assert max(found.leaves) >= bounds.leaves - 1e-9
-    assert max(found.enters) >= bounds.enters - 1e-9
+    bounds = lower_bounds(algorithm.collective, hosts, root)
+    assert max(found.leaves) >= bounds.sent - 1e-9
+    assert max(found.enters) >= bounds.received - 1e-9
 
 
 @pytest.mark.parametrize("text", MAPS)
@@ -147,20 +148,23 @@ def test_what_goes_between_hosts_is_as_little_as_can_be(text: str) -> None:
     hosts = Hosts.parse(text)
     for rails in range(1, hosts.rails + 1):
         for collective in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"):
-            bounds, (leaves, enters) = host_bounds(collective, hosts), busiest(spanning(collective, hosts, rails=rails))
+            bounds, (leaves, enters) = (
+                lower_bounds(collective, hosts),
+                busiest(spanning(collective, hosts, rails=rails)),
+            )
             alike = len({len(host) for host in hosts.members}) == 1
             if alike or collective != "reduce_scatter":
-                assert enters == pytest.approx(bounds.enters)
+                assert enters == pytest.approx(bounds.received)
             if alike or collective != "all_gather":
-                assert leaves == pytest.approx(bounds.leaves)
+                assert leaves == pytest.approx(bounds.sent)
         for root in range(hosts.ranks):
             for collective in ("scatter", "gather"):
-                bounds = host_bounds(collective, hosts, root)
-                assert busiest(spanning(collective, hosts, root)) == pytest.approx((bounds.leaves, bounds.enters))
+                bounds = lower_bounds(collective, hosts, root)
+                assert busiest(spanning(collective, hosts, root)) == pytest.approx((bounds.sent, bounds.received))
             for collective in ("broadcast", "reduce"):
-                bounds = host_bounds(collective, hosts, root)
+                bounds = lower_bounds(collective, hosts, root)
                 chain = spanning(collective, hosts, root, rails=rails, core="chain")
-                assert busiest(chain) == pytest.approx((bounds.leaves, bounds.enters))
+                assert busiest(chain) == pytest.approx((bounds.sent, bounds.received))
 
 
 @pytest.mark.parametrize("text", MAPS)

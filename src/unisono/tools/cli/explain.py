@@ -15,11 +15,11 @@ from ...base.errors import AlgorithmError, ArgumentError
 from ...base.tuning import measured
 from ...base.tuning_results import HostCosts
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
-from ...schedule import levels
+from ...schedule import levels, lower_bounds
 from ...schedule.algorithms import CATALOGUE
 from ...schedule.algorithms.formula import LINES
 from ...schedule.choose.over_hosts import why_priced_only
-from ...schedule.draw.text import share, text
+from ...schedule.draw.text import text
 from ...schedule.simulate import price_here
 from .shared.costs_over_hosts import (
     OverHosts,
@@ -31,10 +31,10 @@ from .shared.costs_over_hosts import (
     prove_call,
     times_of,
 )
-from .shared.printing import console, labelled, paint, plain_table, progress
-from .shared.target import MOST_EXACT, Costs, Facts, Target, bound_costs, facts, find_target, lane_rows, lanes_here
+from .shared.printing import amount_text, console, labelled, paint, plain_table, progress
+from .shared.target import MOST_EXACT, Costs, Facts, Target, facts, find_target, lane_rows, lanes_here
 
-VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
+_VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
 """What a rank does -> the field of `Costs`."""
 
 _METHODS = {
@@ -45,16 +45,6 @@ _METHODS = {
     "sampled parts": "; by its parts, each of which keeps its own contract, for a sample of blocks",
     "symmetric fingerprints": "; by random fingerprints of one rank, which stands for all because all do the same",
 }
-
-
-def amount_text(costs: Costs, field: str, ranks: int, size: str) -> str:
-    """An amount, such as `6/4 m = 24 MiB`; `?` if it is not known. size: of the vector, as the user gave it."""
-    amount: float | None = getattr(costs, field)
-    if amount is None:
-        return "?"
-    exact = share(amount, ranks)
-    most = "at most " if costs.bound else ""
-    return exact if exact == "0" else f"{most}{exact} = {format_bytes(amount * parse_bytes(size), size)}"
 
 
 def bits_text(found: Facts) -> str:
@@ -157,9 +147,9 @@ def on_this_host(target: Target, nbytes: int, costs: HostCosts | None, times: Ma
 
 def least_time(collective: str, ranks: int, nbytes: int, costs: HostCosts) -> float:
     """A lower bound: the time of a call of one round in which the busiest rank copies and combines the least."""
-    bounds, rates = bound_costs(collective, ranks), costs.rates_of(nbytes)
-    copied, added = max(bounds.sent, bounds.received or 0.0), bounds.added or 0.0
-    each_s = rates.own_s + copied * rates.copy_s + added * rates.combine_s
+    bounds, rates = lower_bounds(collective, ranks), costs.rates_of(nbytes)
+    copied = max(bounds.sent, bounds.received)
+    each_s = rates.own_s + copied * rates.copy_s + bounds.added * rates.combine_s
     return costs.call_s + costs.step_s + nbytes * each_s
 
 
@@ -292,17 +282,17 @@ def _say_priced_only(why: str) -> None:
 def _costs(target: Target, costs: Costs, size: str) -> Table:
     """The costs beside the lower bounds. size: the vector's, as the user gave it."""
     kind, ranks = target.algorithm.collective, target.ranks
-    bounds = bound_costs(kind, ranks)
-    table, many = plain_table("", "this algorithm", "lower bound"), costs.ports > 1
+    bounds = lower_bounds(kind, ranks)
+    table, many, most = plain_table("", "this algorithm", "lower bound"), costs.ports > 1, "at most " * costs.bound
     table.add_row(
         "rounds",
-        f"{'at most ' * costs.bound}{costs.rounds:g}" + (f" of up to {plural(costs.ports, 'message')}" if many else ""),
+        f"{most}{costs.rounds:g}" + (f" of up to {plural(costs.ports, 'message')}" if many else ""),
         f"{bounds.rounds} with one message at a time" if many else f"{bounds.rounds}",
     )
-    for verb, field in VERBS.items() if kind != "barrier" else ():
-        who = "each rank" if field in costs.equal else "the busiest rank"
-        cells = [amount_text(each, field, ranks, size) for each in (costs, bounds)]
-        table.add_row(f"{who} {verb}", *cells)
+    for verb, field in _VERBS.items() if kind != "barrier" else ():
+        who, amount = "each rank" if field in costs.equal else "the busiest rank", getattr(costs, field)
+        said = "?" if amount is None else f"{most * (amount > 0)}{amount_text(amount, ranks, size)}"
+        table.add_row(f"{who} {verb}", said, amount_text(getattr(bounds, field), ranks, size))
     return table
 
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from ....base.config import Config
 from ....base.errors import ArgumentError
 from ....base.link import Link
-from ....base.units import format_bytes, format_seconds, parse_bytes, plural
-from ....schedule import Hosts, Levels, Proof, host_bounds, prove
+from ....base.units import format_seconds, parse_bytes, plural
+from ....schedule import Hosts, Levels, Proof, lower_bounds, prove
 from ....schedule.algorithms import find
 from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, prove_by_parts
 from ....schedule.choose.over_hosts import (
@@ -22,8 +22,7 @@ from ....schedule.choose.over_hosts import (
     time_between,
     time_inside,
 )
-from ....schedule.draw.text import share
-from .printing import plain_table
+from .printing import amount_text, plain_table
 from .target import MOST_EXACT, Facts, check_collective
 
 _METHODS = {
@@ -107,17 +106,16 @@ def level_costs(
     collective: str, hosts: Hosts, root: int, found: Levels, size: str, times: tuple[float, float] | None = None
 ) -> Table:
     """The costs inside hosts and between hosts, beside the bounds. size: the vector's, as the user gave it."""
-    bounds, n = host_bounds(collective, hosts, root), len(hosts.members)
+    bounds, n = lower_bounds(collective, hosts, root), len(hosts.members)
 
     def amount(fraction: float) -> str:
         by_host = abs(fraction * n - round(fraction * n)) < 1e-9  # 6/4 m is easier to read than 48/32 m
-        exact = share(fraction, n if by_host else hosts.ranks)
-        return exact if exact == "0" else f"{exact} = {format_bytes(fraction * parse_bytes(size), size)}"
+        return amount_text(fraction, n if by_host else hosts.ranks, size)
 
     table = plain_table("", "inside a host", "between hosts", "lower bound")
     table.add_row("rounds", f"{found.inside}", f"{found.between}", f"{bounds.rounds}")
     if collective != "barrier":
-        sides = (("leaves", found.leaves, bounds.leaves), ("enters", found.enters, bounds.enters))
+        sides = (("leaves", found.leaves, bounds.sent), ("enters", found.enters, bounds.received))
         for verb, amounts, bound in sides:
             equal = max(amounts) - min(amounts) < 1e-9
             who = "each host" if equal else "the busiest host"

@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ....base.errors import ArgumentError
-from ....schedule.draw.text import MARK, WRONG
+from ....base.units import format_bytes, parse_bytes
+from ....schedule.draw.text import MARK, WRONG, share
 
 
 def console() -> Console:
@@ -39,6 +40,12 @@ def labelled(rows: Iterable[tuple[str, str]]) -> Table:
     for row in rows:
         table.add_row(*map(escape, row))
     return table
+
+
+def amount_text(fraction: float, parts: int, size: str) -> str:
+    """A share of a vector, such as `6/4 m = 24 MiB` with 4 parts. size: of the vector, as the user gave it."""
+    exact = share(fraction, parts)
+    return exact if exact == "0" else f"{exact} = {format_bytes(fraction * parse_bytes(size), size)}"
 
 
 def paint(grid: str) -> Text:

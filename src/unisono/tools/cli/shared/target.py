@@ -27,13 +27,11 @@ from ....base.units import plural
 from ....engine.compile.compile_schedule import compile_schedule
 from ....engine.compile.program import Lowering
 from ....schedule import (
-    DUALS,
     HOLDERS,
     ROOTED,
     Proof,
     Schedule,
     count,
-    lower_bounds,
     prove,
     prove_by_fingerprints,
     prove_symmetric,
@@ -177,7 +175,7 @@ _MOST_ROWS, _MOST_RANKS = 500_000, 1 << 20
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of an algorithm, or lower bounds, of the busiest rank, as fractions of the vector; None if not known.
+    """Costs of an algorithm, of the busiest rank, as fractions of the vector; None if not known.
 
     equal: which of `sent`, `received` and `added` are the same on every rank.
     bound: a formula says "at most".
@@ -228,16 +226,6 @@ def facts(target: Target) -> Facts:
     if schedule.collective in HOLDERS:
         return known(schedule, prove_by_fingerprints(schedule))
     return known(schedule, None, f"left out above {plural(MOST_EXACT, 'rank')}; ask for it with {ask}")
-
-
-def bound_costs(collective: str, ranks: int) -> Costs:
-    """The lower bounds of a collective: no algorithm with one message at a time costs less."""
-    bounds, own = lower_bounds(collective, ranks), (ranks > 1) / ranks
-    dual = DUALS.get(collective, collective)  # a rank receives here what it sends in the dual
-    # All ranks but the root send (gather) or receive (scatter) one block only.
-    sent = own if collective == "gather" else bounds.sent
-    received = own if collective == "scatter" else lower_bounds(dual, ranks).sent
-    return Costs(bounds.rounds, sent, received, bounds.added)
 
 
 def _formulas(algorithm: Algorithm, ranks: int) -> Costs | None:
