@@ -91,7 +91,7 @@ def test_the_link_is_a_setting_too(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("collective", "words"),
     [
-        ("all_reduce", "8 × all_reduce.circulant of 1024 hosts, proved by one rank that stands for all"),
+        ("all_reduce", "8 × all_reduce.circulant of 1024 hosts, proved by random fingerprints of one"),
         ("broadcast", "broadcast.circulant of 1024 hosts, proved exactly; barrier.dissemination of 1024 hosts (words"),
         ("reduce_scatter", "by its parts, each of which keeps its own contract, for a sample of blocks"),
         ("all_to_all", "all_to_all.direct of 8192 ranks, proved by random fingerprints of one rank"),

@@ -20,9 +20,8 @@ class Proof(NamedTuple):
     """The result of a proof.
 
     method: "exact";
-    "symmetric": from the rows of rank 0, which stand for all ranks;
     "fingerprints": random numbers instead of sets, on sampled chunks;
-    "symmetric fingerprints": both, on all chunks;
+    "symmetric fingerprints": on all chunks, from the rows of rank 0, which stand for all ranks;
     "parts": each part of a call over hosts keeps its contract, and all together keep the contract of the whole;
     "sampled parts": the same, on sampled chunks.
     same_bits: all ranks end with bit-identical sums (all_reduce only); None if it does not apply.

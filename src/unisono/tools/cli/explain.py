@@ -39,7 +39,6 @@ _VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
 
 _METHODS = {
     "exact": "",
-    "symmetric": "; all ranks do the same, so one of them stands for all",
     "fingerprints": "; by random fingerprints of a sample of chunks",
     "parts": "; by its parts, each of which keeps its own contract",
     "sampled parts": "; by its parts, each of which keeps its own contract, for a sample of blocks",

@@ -27,7 +27,6 @@ from .target import MOST_EXACT, Facts, check_collective
 
 _METHODS = {
     "exact": "exactly",
-    "symmetric": "by one rank that stands for all",
     "fingerprints": "by random fingerprints",
     "symmetric fingerprints": "by random fingerprints of one rank that stands for all",
 }
