@@ -117,18 +117,12 @@ def by_a_call(name: str, hosts: Hosts, nbytes: int) -> str:
 
 def by_explain(name: str, hosts: Hosts, nbytes: int) -> str:
     """The same, as the command says it."""
-    collective, _, short = name.partition(".")
-    said = set()
-    for words in ({"name": name}, {"name": collective, "algorithm": short}):
-        found = find_call(**words, hosts=hosts, nbytes=nbytes)
-        if found:
-            assert not found.priced_only
-            said.add(found.call.name)
-        else:
-            target = find_target(**words, ranks=hosts.ranks, nbytes=nbytes).algorithm
-            said.add("" if why_priced_only(target) else target.full_name)
-    assert len(said) == 1
-    return said.pop()
+    found = find_call(name, hosts, nbytes=nbytes)
+    if found:
+        assert not found.priced_only
+        return found.call.name
+    target = find_target(name, hosts.ranks, nbytes=nbytes).algorithm
+    return "" if why_priced_only(target) else target.full_name
 
 
 @pytest.mark.parametrize("nbytes", SIZES)

@@ -160,7 +160,6 @@ def explain(
     *,
     ranks: Annotated[int | None, typer.Option(help="How many ranks take part; by default 4, or by --hosts.")] = None,
     nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, such as 4096 or 16MiB.")] = "16MiB",
-    algorithm: Annotated[str, typer.Option(help="This algorithm in place of the one that unisono would choose.")] = "",
     root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
     hosts: Annotated[str, typer.Option(help="Hosts of the ranks: 4x8, 3+1 or 2x2:round_robin.")] = "",
     link: Annotated[str, typer.Option(help="The network between hosts, such as 1Gbit,100us; else UNISONO_LINK.")] = "",
@@ -173,14 +172,14 @@ def explain(
 ) -> None:
     """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds.
 
-    With --hosts: what a call over these hosts moves between hosts, and how long it takes; with --algorithm, a call that
-    names it. On one host: the time that each algorithm should take here, by the costs that `unisono tune` has measured;
-    with --measure, the time that it takes.
+    The algorithm is the one that a call would choose, unless the name says another. With --hosts: what a call over
+    these hosts moves between hosts, and how long it takes. On one host: the time that each algorithm should take here,
+    by the costs that `unisono tune` has measured; with --measure, the time that it takes.
     """
     length = parse_bytes(nbytes)
     places, ranks = known_hosts(hosts, ranks)
     named = {"root": root, "nbytes": length}
-    call = find_call(name, places, **named, algorithm=algorithm, rails=rails, link=link) if places else None
+    call = find_call(name, places, **named, rails=rails, link=link) if places else None
     if measure and places and places.spans:
         raise ArgumentError("--measure is for ranks of this host: leave out --hosts")
     if call:
@@ -188,7 +187,7 @@ def explain(
         return
     if rails or link:
         raise ArgumentError("--rails and --link are for collectives over several hosts: add --hosts, such as 4x8")
-    target = find_target(name, ranks, algorithm=algorithm, collective=collective, **named)
+    target = find_target(name, ranks, collective=collective, **named)
     target.check()
     kind, title = target.algorithm.collective, target.algorithm.full_name
     out = console()

@@ -64,29 +64,24 @@ def find_call(
     *,
     root: int = 0,
     nbytes: int = 16 << 20,
-    algorithm: str = "",
     rails: int = 0,
     link: str = "",
 ) -> OverHosts | None:
     """The call that this name means on several hosts; None for a table that knows no hosts, such as all_reduce.swing.
 
-    algorithm: the one that the call names, unless `name` names it.
     rails: their number, or 0 for the best. Raises ArgumentError.
     """
     collective, _, short = name.partition(".")
     if ".py:" in name or not hosts.spans:
         return None
     check_collective(collective)
-    if short and algorithm:
-        raise ArgumentError(f"{name} names an algorithm already: leave out --algorithm {algorithm}")
-    named = "" if short == "spanning" else short or algorithm
-    if named and find(collective, named).name not in CORES.get(collective, ()):
+    if short and find(collective, short).name not in CORES.get(collective, ()):
         return None
     config = Config.from_env()
     if link:
         config = config.replace(link=Link.parse(link))
-    chosen = choose_spanning(collective, nbytes, hosts, config, named or None)
-    why, usual = "you named it" if named or rails else chosen.why, chosen.rails or 1
+    chosen = choose_spanning(collective, nbytes, hosts, config, short or None)
+    why, usual = "you named it" if short or rails else chosen.why, chosen.rails or 1
     form = chosen._replace(rails=rails or chosen.rails)
     only = f"a call of this size takes {plural(usual, 'rail')}" if rails not in (0, usual) else ""
     return OverHosts(form.make(collective, hosts, root), rails or usual, why, config.link, only)

@@ -84,13 +84,11 @@ class Target:
         return Path(self._code.co_filename)
 
 
-def find_target(
-    name: str, ranks: int, *, algorithm: str = "", collective: str = "", root: int = 0, nbytes: int = 16 << 20
-) -> Target:
+def find_target(name: str, ranks: int, *, collective: str = "", root: int = 0, nbytes: int = 16 << 20) -> Target:
     """The target of this name. Raises ArgumentError for names that do not exist.
 
-    name: a collective, a full name such as "all_reduce.ring", or path.py:function.
-    algorithm: the name of one, if `name` is a collective; "" for the one that a call on `nbytes` uses.
+    name: a collective, for the algorithm that a call on `nbytes` uses; a full name such as "all_reduce.ring"; or
+    path.py:function.
     collective: the collective of a user's function, if no decorator says it.
     """
     if ranks > _MOST_RANKS:
@@ -100,10 +98,8 @@ def find_target(
     else:
         wanted, _, short = name.partition(".")
         check_collective(wanted)
-        if short and algorithm:
-            raise ArgumentError(f"{name} names an algorithm already: leave out --algorithm {algorithm}")
-        if short or algorithm:
-            found, why = find(wanted, short or algorithm), "you named it"
+        if short:
+            found, why = find(wanted, short), "you named it"
         else:
             choice = choose(wanted, nbytes, max(ranks, 1), oversubscribed=is_oversubscribed(ranks))
             found, why = choice.algorithm, choice.why
