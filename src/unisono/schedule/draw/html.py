@@ -51,7 +51,7 @@ def tape(schedule: Schedule) -> dict[str, Any]:
     schedule = spread(schedule)
     rounds = _rounds(schedule)
     story = film(schedule, rounds)
-    hosts = schedule.hosts if schedule.hosts and schedule.hosts.spans else None
+    hosts = schedule.apart
     ranks = (hosts.order if hosts else tuple(range(schedule.ranks)))[:_MOST_SHOWN]
     slots = story.slots[:_MOST_SHOWN]
     cells = {(rank, *slot): k * len(slots) + i for k, rank in enumerate(ranks) for i, slot in enumerate(slots)}
@@ -66,7 +66,7 @@ def tape(schedule: Schedule) -> dict[str, Any]:
                     move.target[0],
                     move.op,
                     contents.number(move.carries),
-                    int(bool(hosts and hosts.host_of(move.source[0]) != hosts.host_of(move.target[0]))),
+                    int(story.far(move)),
                 ]
                 for move in frame.moves
                 if move.source in cells or move.target in cells
@@ -181,7 +181,7 @@ def _costs(schedule: Schedule) -> Iterable[list[float]]:
     rank copies or adds from ranks of its own host. Amounts are fractions of the vector. Unless hosts are known, each
     rank counts as a host.
     """
-    hosts = schedule.hosts if schedule.hosts and schedule.hosts.spans else Hosts.of(range(schedule.ranks))
+    hosts = schedule.apart or Hosts.of(range(schedule.ranks))
     host = np.array([hosts.host_of(rank) for rank in range(schedule.ranks)])
     moves: Rows = schedule.rows[(schedule.rows[:, SRC] != schedule.rows[:, DST]) | (schedule.rows[:, OP] != COPY)]
     far = host[moves[:, SRC]] != host[moves[:, DST]]
@@ -225,7 +225,7 @@ def html(schedule: Schedule, *beside: Schedule, nbytes: int = 16 << 20, link: Li
             "latency": network.latency_s,
             "rate": network.bytes_per_s,
             "inside": _INSIDE_BYTES_PER_S,
-            "words": _price(network, any(each.hosts and each.hosts.spans for each in tables)),
+            "words": _price(network, any(each.apart for each in tables)),
         },
         "bytes": nbytes,
         "sizes": sorted({*_SIZES, nbytes}),

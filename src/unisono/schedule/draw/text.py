@@ -43,14 +43,13 @@ def costs(schedule: Schedule) -> str:
 
 def size(schedule: Schedule) -> str:
     """The size of a table, such as `4 ranks`, or `4 ranks on 2 hosts`."""
-    hosts = schedule.hosts
-    ranks = plural(schedule.ranks, "rank")
-    return f"{ranks} on {plural(len(hosts.members), 'host')}" if hosts and hosts.spans else ranks
+    hosts, ranks = schedule.apart, plural(schedule.ranks, "rank")
+    return f"{ranks} on {plural(len(hosts.members), 'host')}" if hosts else ranks
 
 
 def between(schedule: Schedule) -> list[str]:
     """The costs between hosts, as one line; no line for a table without hosts, or with one."""
-    if not schedule.hosts or not schedule.hosts.spans:
+    if not schedule.apart:
         return []
     found, p = levels(schedule), schedule.ranks
     amounts = (("sends", max(found.leaves)), ("receives", max(found.enters)))
@@ -116,17 +115,16 @@ def transfers(story: Film, moves: Iterable[Motion]) -> list[str]:
 
     Between hosts the line is double: `0 ══→ 2  chunk 1`.
     """
-    hosts = story.schedule.hosts
-    chunks: dict[tuple[int, int, int, int, int, int], list[int]] = {}
+    chunks: dict[tuple[int, int, str, int, int, int], list[int]] = {}
     for move in moves:
         (src, sbuf, schunk), (dst, dbuf, dchunk) = move.source, move.target
         shift = (dchunk - schunk) % story.schedule.chunks
-        chunks.setdefault((src, dst, move.op, sbuf, dbuf, shift), []).append(schunk)
+        arrow = (_FAR if story.far(move) else _ARROW)[move.op]
+        chunks.setdefault((src, dst, arrow, sbuf, dbuf, shift), []).append(schunk)
     receivers: dict[tuple[int, str, str], list[int]] = {}
-    for (src, dst, op, sbuf, dbuf, shift), sent in chunks.items():
+    for (src, dst, arrow, sbuf, dbuf, shift), sent in chunks.items():
         landed = [(chunk + shift) % story.schedule.chunks for chunk in sent]
         what, there = _slots(story, sbuf, sent), _slots(story, dbuf, landed)
-        arrow = (_FAR if hosts and hosts.host_of(src) != hosts.host_of(dst) else _ARROW)[op]
         receivers.setdefault((src, arrow, what if what == there else f"{what} as {there}"), []).append(dst)
     senders: dict[tuple[str, str, str], list[int]] = {}
     for (src, arrow, what), to in receivers.items():
@@ -173,7 +171,7 @@ def _title(story: Film, width: int | None) -> list[str]:
     else:
         cell = "2: what rank 2 had"
     marks = [*(signs[op] for op in sorted(story.ops())), f"{MARK} just written", cell]
-    if schedule.hosts and schedule.hosts.spans:
+    if schedule.apart:
         marks.insert(-2, "══ between hosts")
     lines = [f"{schedule.name}: {size(schedule)}, {plural(schedule.rounds, 'round')}", costs(schedule)]
     lines += between(schedule)

@@ -180,7 +180,7 @@ def explain(
     places, ranks = known_hosts(hosts, ranks)
     named = {"root": root, "nbytes": length}
     call = find_call(name, places, **named, rails=rails, link=link) if places else None
-    if measure and places and places.spans:
+    if measure and places:
         raise ArgumentError("--measure is for ranks of this host: leave out --hosts")
     if call:
         _explain_call(call, nbytes, rounds)
@@ -192,7 +192,7 @@ def explain(
     kind, title = target.algorithm.collective, target.algorithm.full_name
     out = console()
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
-    spread = f" on {plural(len(places.members), 'host')} ({places.text})" if places and places.spans else ""
+    spread = f" on {plural(len(places.members), 'host')} ({places.text})" if places else ""
     out.print(f"[bold]{escape(title)}[/] · {plural(ranks, 'rank')}{spread}{size}, because {target.why}\n")
     if spread and ".py:" not in name and (only := why_priced_only(target.algorithm)):
         _say_priced_only(only)
@@ -208,12 +208,12 @@ def explain(
         raise
     if found.costs:
         out.print(_costs(target, found.costs, nbytes))
-    if places and places.spans and ranks <= MOST_EXACT:
+    if places and ranks <= MOST_EXACT:
         moved = levels(target.schedule.replace(hosts=places))
         out.print()
         out.print(level_costs(kind, places, root, moved, nbytes))
     out.print(f"\n{reason(kind, ranks, length, nbytes)}\n")
-    if measure or (ranks <= MOST_EXACT and not (places and places.spans)):
+    if measure or (ranks <= MOST_EXACT and not places):
         _here(target, length, measure)
     out.print(_about(target, found, length))
     if grid:

@@ -49,13 +49,16 @@ class OverHosts:
 
 
 def known_hosts(hosts: str, ranks: int | None, default: int = 4) -> tuple[Hosts | None, int]:
-    """The hosts that a user named, if any, and the number of ranks. Raises ArgumentError if they do not agree."""
+    """The hosts that a user named, if there are several, and the number of ranks.
+
+    Raises ArgumentError if these do not agree.
+    """
     if not hosts:
         return None, default if ranks is None else ranks
     found = Hosts.parse(hosts)
     if ranks not in (None, found.ranks):
         raise ArgumentError(f"--hosts {hosts} are {plural(found.ranks, 'rank')}: leave out --ranks {ranks}")
-    return found, found.ranks
+    return (found if found.spans else None), found.ranks
 
 
 def find_call(
@@ -72,7 +75,7 @@ def find_call(
     rails: their number, or 0 for the best. Raises ArgumentError.
     """
     collective, _, short = name.partition(".")
-    if ".py:" in name or not hosts.spans:
+    if ".py:" in name:
         return None
     check_collective(collective)
     if short and find(collective, short).name not in CORES.get(collective, ()):
