@@ -18,8 +18,8 @@ from unisono.schedule import Hosts
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.simulate import (
     NETWORKS,
+    Candidate,
     Hardware,
-    Ready,
     Timed,
     calibrate,
     candidates,
@@ -31,7 +31,6 @@ from unisono.schedule.simulate import (
     play,
     price,
     price_here,
-    ready,
     routed,
     trusted,
 )
@@ -44,7 +43,12 @@ MANY = 64 << 20
 def priced(name: str, shape: str, on: str, nbytes: int, hardware: Hardware = PLAIN, **more: object):
     hosts = Hosts.parse(shape)
     where = network(on, hosts, hardware)
-    return price(Ready(name, routed(messages(CATALOGUE[name].schedule(hosts.ranks)), where)), where, nbytes, **more)
+    return price(table(name, hosts.ranks), where, nbytes, **more)
+
+
+def table(name: str, ranks: int) -> Candidate:
+    """An algorithm of the catalogue, to be priced."""
+    return Candidate(name, lambda: messages(CATALOGUE[name].schedule(ranks)))
 
 
 def test_a_ring_on_a_flat_network_is_its_formula() -> None:
@@ -68,13 +72,10 @@ def test_ranks_of_a_host_share_its_port() -> None:
 
 def test_a_slow_cable_holds_up_what_passes_it() -> None:
     hosts = Hosts.parse("8x1")
-    where = network("torus:8", hosts, PLAIN)
-    one = routed(messages(CATALOGUE["all_gather.ring"].schedule(8)), where)
-    slow = where.slow("host2-host3:x0.1")
-    assert price(Ready("", one), slow, MANY).seconds == pytest.approx(
-        10 * price(Ready("", one), where, MANY).seconds, rel=0.01
-    )
-    assert price(Ready("", one), slow, MANY).link == "host2-host3"
+    where, ring = network("torus:8", hosts, PLAIN), table("all_gather.ring", 8)
+    plain, slow = (price(ring, each, MANY) for each in (where, where.slow("host2-host3:x0.1")))
+    assert slow.seconds == pytest.approx(10 * plain.seconds, rel=0.01)
+    assert slow.link == "host2-host3"
 
 
 def test_a_late_rank_costs_what_it_is_late() -> None:
@@ -131,11 +132,9 @@ def test_prices_agree_with_the_exact_simulator(name: str, shape: str) -> None:
     off = {}
     for collective in dict.fromkeys(a.collective for a in CATALOGUE.values()):
         for some in candidates(collective, hosts, 1 << 20):
-            sections = some.make()
-            one = Ready(some.name, routed(sections, where))
             for nbytes in (8, 64 << 10, 1 << 20, MANY):
                 size = 0 if collective == "barrier" else nbytes
-                got, want = price(one, where, nbytes).seconds, play_exactly(sections, where, size)
+                got, want = price(some, where, nbytes).seconds, play_exactly(some.make(), where, size)
                 off[some.name, nbytes] = abs(got / want - 1)
     far = {key: value for key, value in off.items() if value > 0.1}
     assert len(far) <= len(off) / 20, far
@@ -146,7 +145,7 @@ def test_rounds_that_have_become_steady_are_not_played_on(monkeypatch: pytest.Mo
     hosts = Hosts.parse("32x2")
     where, one = network("two-levels", hosts), CATALOGUE["all_reduce.ring"].symmetric(64)
     assert one is not None
-    ready, rounds = Ready("ring", routed(messages(one), where)), []
+    ring, rounds = Candidate("ring", lambda: messages(one)), []
     monkeypatch.setattr(clocks, "_EXACT", 48)
     monkeypatch.setattr(clocks, "_WINDOW", 8)
 
@@ -155,11 +154,11 @@ def test_rounds_that_have_become_steady_are_not_played_on(monkeypatch: pytest.Mo
         play_rounds(times, *arrays)
 
     monkeypatch.setattr(clocks, "_compiled", lambda: counted)
-    short = price(ready, where, MANY)
+    short = price(ring, where, MANY)
     assert rounds == [8, 8, 8, 8], "of either half, until one stretch is as long as the one before it on all ranks"
     monkeypatch.setattr(clocks, "_EXACT", 10**6)
     monkeypatch.setattr(clocks, "_WINDOW", 10**6)
-    assert short.seconds == pytest.approx(price(ready, where, MANY).seconds, rel=1e-9)
+    assert short.seconds == pytest.approx(price(ring, where, MANY).seconds, rel=1e-9)
 
 
 def test_of_many_ranks_what_is_too_large_is_left_out_and_said() -> None:
@@ -171,7 +170,7 @@ def test_of_many_ranks_what_is_too_large_is_left_out_and_said() -> None:
 def test_no_price_is_below_the_bound() -> None:
     hosts = Hosts.parse("8x8")
     where = network("fat-tree", hosts)
-    best = min(price(ready(one, where), where, 1 << 30).seconds for one in candidates("all_reduce", hosts, 1 << 30))
+    best = min(price(one, where, 1 << 30).seconds for one in candidates("all_reduce", hosts, 1 << 30))
     assert best > 2 * (1 << 30) * 7 / 8 / 1.25e9
 
 
@@ -181,7 +180,7 @@ def test_65_536_ranks() -> None:
     name = "all_reduce.circulant of all ranks"
     one = next(some for some in candidates("all_reduce", hosts, 8) if some.name == name)
     assert not one.why_not
-    got = price(Ready(one.name, routed(one.make(), where)), where, 8)
+    got = price(one, where, 8)
     assert got.bound == "latency"
     assert got.seconds > 2 * 13 * 10e-6
 

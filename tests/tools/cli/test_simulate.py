@@ -18,7 +18,7 @@ from unisono.schedule.algorithms import CATALOGUE, find
 from unisono.schedule.algorithms.over_hosts import CORES
 from unisono.schedule.choose.lane_limits import Processors
 from unisono.schedule.choose.over_hosts import choose_spanning, why_priced_only
-from unisono.schedule.simulate import Candidate, candidates, messages, network, price, ready
+from unisono.schedule.simulate import Candidate, candidates, messages, network, price
 from unisono.tools.cli import app
 from unisono.tools.cli.shared import target as facts_module
 from unisono.tools.cli.shared.costs_over_hosts import find_call
@@ -189,8 +189,7 @@ def test_a_price_of_what_a_call_chooses_has_its_segments() -> None:
         chosen = choose_spanning("broadcast", nbytes, hosts, link, "circulant")
         some = next(one for one in candidates("broadcast", hosts, nbytes) if one.name == chosen.name)
         assert not some.priced_only
-        where = network("two-levels", hosts)
-        assert price(ready(some, where), where, nbytes).name == chosen.name
+        assert price(some, network("two-levels", hosts), nbytes).name == chosen.name
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

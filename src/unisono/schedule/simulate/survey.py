@@ -15,7 +15,7 @@ from ..algorithms.over_hosts import CORES, RAILED, spanning_name
 from ..choose.over_hosts import SpanningChoice, choose_spanning, why_priced_only
 from ..contract import ROOTED
 from ..hosts import Hosts
-from .clocks import Routed, play, routed
+from .clocks import play, routed
 from .networks import Network
 from .table_messages import Messages, messages, messages_of_call
 
@@ -40,13 +40,6 @@ class Candidate(NamedTuple):
     why_not: str = ""
     algorithm: str = ""
     priced_only: str = ""
-
-
-class Ready(NamedTuple):
-    """A candidate with the ways of its messages, to be priced for any size."""
-
-    name: str
-    sections: list[Routed]
 
 
 class Price(NamedTuple):
@@ -111,13 +104,8 @@ def candidates(
             yield Candidate(name, make, _too_large(a, many), core, why)
 
 
-def ready(candidate: Candidate, network: Network) -> Ready:
-    """Make the messages of a candidate, and look up their ways."""
-    return Ready(candidate.name, routed(candidate.make(), network))
-
-
 def price(
-    one: Ready, network: Network, nbytes: float, *, late: Mapping[int, float] | None = None, segment_bytes: int = 0
+    one: Candidate, network: Network, nbytes: float, *, late: Mapping[int, float] | None = None, segment_bytes: int = 0
 ) -> Price:
     """Play a candidate with a vector of `nbytes`.
 
@@ -127,12 +115,12 @@ def price(
     """
     size = 0.0 if one.name.startswith("barrier.") else nbytes
     segments = max(1, ceil(size / segment_bytes)) if segment_bytes and network.one_host else 1
-    few = min(segments, 3)
-    done = play(one.sections * few, network, size / segments, late)
+    few, sections = min(segments, 3), routed(one.make(), network)
+    done = play(sections * few, network, size / segments, late)
     rank = done.last
     seconds, parts, busy = float(done.ready[rank]), done.parts[rank], done.busy
     if segments > few:
-        less = play(one.sections * (few - 1), network, size / segments, late)
+        less = play(sections * (few - 1), network, size / segments, late)
         step, factor = seconds - float(less.ready.max()), segments - few
         parts = parts + (parts - less.parts[less.last]) * factor
         seconds, busy = seconds + step * factor, busy + (busy - less.busy) * factor

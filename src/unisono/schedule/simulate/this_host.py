@@ -19,9 +19,8 @@ from ...base.tuning_results import HostCosts, Rates
 from ...base.units import format_bytes, format_seconds
 from ..algorithms import Algorithm
 from ..hosts import Hosts
-from .clocks import routed
 from .networks import Hardware, Numbers, network
-from .survey import Price, Ready, price
+from .survey import Candidate, Price, price
 from .table_messages import Messages, messages
 
 _UNIT = Hardware(inside=Link(1e-6, 1e10), combine_bytes_per_s=1e10)
@@ -130,7 +129,7 @@ def _equations(timed: Sequence[Timed], ranks: int, segment_bytes: int) -> tuple[
 
 def _price(algorithm: Algorithm, ranks: int, nbytes: int, hardware: Hardware, segment_bytes: int) -> Price:
     where = network("two-levels", Hosts.one(ranks), hardware)
-    one = Ready(algorithm.full_name, routed(without_own(partial(messages, algorithm.schedule(ranks))), where))
+    one = Candidate(algorithm.full_name, partial(without_own, partial(messages, algorithm.schedule(ranks))))
     return price(one, where, nbytes, segment_bytes=segment_bytes)
 
 

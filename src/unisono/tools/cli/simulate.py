@@ -27,7 +27,6 @@ from ...schedule.simulate import (
     like_this_host,
     network,
     price,
-    ready,
     whole_call,
     without_own,
 )
@@ -94,7 +93,7 @@ def simulate(
     able = [some for some in wanted if not some.why_not]
     with progress(f"simulate, {plural(places.ranks, 'rank')}", len(able)) as show, no_collections():
         for some in able:
-            one = price(ready(some, where), where, length, late=late, segment_bytes=config.segment_bytes)
+            one = price(some, where, length, late=late, segment_bytes=config.segment_bytes)
             found.append(whole_call(one, length, costs) if costs and where.one_host else one)
             show(len(found), one.name)
     about = {some.name: some for some in wanted}
