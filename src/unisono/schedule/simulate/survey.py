@@ -58,10 +58,14 @@ class Price(NamedTuple):
     link_s: float
 
     @property
+    def parts(self) -> dict[str, float]:
+        """The parts by their names: `latency`, `transfers`, `sums`."""
+        return {"latency": self.latency, "transfers": self.transfer, "sums": self.combine}
+
+    @property
     def bound(self) -> str:
-        """What takes most of the time: `latency`, `transfers` or `sums`."""
-        parts = {"latency": self.latency, "transfers": self.transfer, "sums": self.combine}
-        return max(parts, key=parts.__getitem__)
+        """The name of the part that takes most of the time."""
+        return max(self.parts, key=self.parts.__getitem__)
 
 
 def candidates(

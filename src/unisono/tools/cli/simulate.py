@@ -77,7 +77,8 @@ def simulate(
         if inside:
             raise ArgumentError(f"--network {_MEASURED} says what is inside a host: leave out --inside")
         on, hardware = "two-levels", like_this_host(costs, length, hardware)
-    hardware = replace(hardware, inside=_inside(inside, hardware.inside))
+    if inside:
+        hardware = replace(hardware, inside=Link.parse(inside, hardware.inside))
     where = network(on, places, hardware)
     for text in slow_link or ():
         where = where.slow(text)
@@ -139,18 +140,16 @@ def _table(prices: Sequence[Price]) -> Table:
 
 
 def _sum(one: Price) -> str:
-    parts = {"latency": one.latency, "transfers": one.transfer, "sums": one.combine}
-    said = " + ".join(f"{format_seconds(part)} {name}" for name, part in parts.items() if part > _NOTHING_S)
+    said = " + ".join(f"{format_seconds(part)} {name}" for name, part in one.parts.items() if part > _NOTHING_S)
     return f"{said or 0} = {format_seconds(one.seconds)}, on the way of the rank that is ready last"
 
 
 def _cells(one: Price) -> list[str]:
     if not one.seconds:
         return [format_seconds(0), "", ""]
-    part = {"latency": one.latency, "transfers": one.transfer, "sums": one.combine}[one.bound]
     return [
         format_seconds(one.seconds),
-        f"{one.bound} {part / one.seconds:.0%}",
+        f"{one.bound} {one.parts[one.bound] / one.seconds:.0%}",
         f"{one.link} {one.link_s / one.seconds:.0%}" if one.link else "",
     ]
 
@@ -167,16 +166,6 @@ def _json(found: Sequence[Price], about: Mapping[str, Candidate], where: Network
 
 def _short(name: str, collective: str) -> str:
     return name.removeprefix(f"{collective}.")
-
-
-def _inside(text: str, default: Link) -> Link:
-    """A link inside a host. Figures that the user leaves out are the defaults inside a host, not between hosts."""
-    if not text:
-        return default
-    given, plain = Link.parse(text), Link()
-    latency = default.latency_s if given.latency_s == plain.latency_s else given.latency_s
-    rate = default.bytes_per_s if given.bytes_per_s == plain.bytes_per_s else given.bytes_per_s
-    return Link(latency, rate)
 
 
 def _late(text: str, ranks: int) -> tuple[int, float]:
