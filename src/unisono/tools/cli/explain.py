@@ -22,6 +22,7 @@ from ...schedule.choose.over_hosts import why_priced_only
 from ...schedule.draw.text import text
 from ...schedule.simulate import price_here
 from .shared.costs_over_hosts import (
+    METHODS,
     OverHosts,
     derived_rows,
     find_call,
@@ -37,31 +38,17 @@ from .shared.target import MOST_EXACT, Costs, Facts, Target, facts, find_target,
 _VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
 """What a rank does -> the field of `Costs`."""
 
-_METHODS = {
-    "exact": "",
-    "fingerprints": "; by random fingerprints of a sample of chunks",
-    "parts": "; by its parts, each of which keeps its own contract",
-    "sampled parts": "; by its parts, each of which keeps its own contract, for a sample of blocks",
-    "symmetric fingerprints": "; by random fingerprints of one rank, which stands for all because all do the same",
-}
-
-
-def bits_text(found: Facts) -> str:
-    """Whether all ranks end with the same bits; "" for collectives without sums on all ranks."""
-    if found.proof is None or found.proof.same_bits is None:
-        return ""
-    return "the same on every rank" if found.proof.same_bits else "may differ between ranks, by rounding"
-
 
 def proof_rows(found: Facts) -> Iterator[tuple[str, str]]:
     """The lines about the proof: label and text."""
     if found.proof is None:
         yield "proof", found.note
         return
-    proved = "every rank ends with what it must have, each contribution exactly once"
-    yield "proved", f"in {format_seconds(found.took_s)}: {proved}{_METHODS[found.proof.method]}"
-    if bits_text(found):
-        yield "bits", bits_text(found)
+    proved, method = "every rank ends with what it must have, each contribution exactly once", found.proof.method
+    how = f"; {METHODS[method]}" if method != "exact" else ""
+    yield "proved", f"in {format_seconds(found.took_s)}: {proved}{how}"
+    if found.proof.same_bits is not None:
+        yield "bits", "the same on every rank" if found.proof.same_bits else "may differ between ranks, by rounding"
 
 
 def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:

@@ -25,11 +25,14 @@ from ....schedule.choose.over_hosts import (
 from .printing import amount_text, plain_table
 from .target import MOST_EXACT, Facts, check_collective
 
-_METHODS = {
+METHODS = {
     "exact": "exactly",
-    "fingerprints": "by random fingerprints",
-    "symmetric fingerprints": "by random fingerprints of one rank that stands for all",
+    "fingerprints": "by random fingerprints of a sample of chunks",
+    "symmetric fingerprints": "by random fingerprints of one rank, which stands for all because all do the same",
+    "parts": "by its parts, each of which keeps its own contract",
+    "sampled parts": "by its parts, each of which keeps its own contract, for a sample of blocks",
 }
+"""How a table was proved, in words; see `Proof`."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ def derived_rows(found: OverHosts, levels: Levels, size: str) -> Iterator[tuple[
 
 def part_rows(call: HierarchicalTable, proofs: Sequence[Proof]) -> Iterator[tuple[str, str]]:
     """The parts, phase by phase, as lines: label and text."""
-    proved = {(proof.name, proof.ranks): f", proved {_METHODS.get(proof.method, proof.method)}" for proof in proofs}
+    proved = {(proof.name, proof.ranks): f", proved {METHODS[proof.method]}" for proof in proofs}
     for label, parts in (("before", call.before), ("across", call.across), ("after", call.after)):
         kinds = Counter((part.collective, part.name, len(part.members)) for part in parts)
         said = []
