@@ -157,7 +157,7 @@ def levels(schedule: Schedule) -> Levels:
 
 def levels_of(rows: Rows, hosts: Hosts, chunks: int) -> Levels:
     """Count rows; only round, ranks and number of chunks matter. chunks: the number of chunks of the whole vector."""
-    n, host = len(hosts.members), np.array([hosts.host_of(rank) for rank in range(hosts.ranks)])
+    n, host = len(hosts.members), np.array(hosts.places)
     rows = rows[rows[:, SRC] != rows[:, DST]]
     src, dst = host[rows[:, SRC]], host[rows[:, DST]]
     far = src != dst

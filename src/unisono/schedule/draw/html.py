@@ -182,7 +182,7 @@ def _costs(schedule: Schedule) -> Iterable[list[float]]:
     rank counts as a host.
     """
     hosts = schedule.apart or Hosts.of(range(schedule.ranks))
-    host = np.array([hosts.host_of(rank) for rank in range(schedule.ranks)])
+    host = np.array(hosts.places)
     moves: Rows = schedule.rows[(schedule.rows[:, SRC] != schedule.rows[:, DST]) | (schedule.rows[:, OP] != COPY)]
     far = host[moves[:, SRC]] != host[moves[:, DST]]
     for number in range(schedule.rounds):

@@ -77,7 +77,7 @@ class Part(Value):
         whole = _table(self.collective, self.name, len(self.members), self.root, cuts)
         if self.apart is None:
             return whole
-        host = np.array([self.apart.host_of(rank) for rank in range(self.apart.ranks)])
+        host = np.array(self.apart.places)
         src, dst = whole.rows[:, SRC], whole.rows[:, DST]
         alone = np.bincount(host)[host[src]] == 1
         return whole.replace(rows=whole.rows[(host[src] != host[dst]) | (alone & (src == dst))])
