@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from importlib import import_module
+from math import log2
 from typing import Any
 
 from ...base.errors import ArgumentError
@@ -67,6 +68,13 @@ class Algorithm(Value):
                 f"{self.full_name} requires {restriction!r}: {RESTRICTIONS[restriction][0]}, not {ranks}. "
                 f"These work: {', '.join(others)}"
             )
+
+    def expected(self, ranks: int) -> tuple[float, float]:
+        """About how many rows and rounds its table has, by their growth from 64 to 128 ranks."""
+        few, many = self.schedule(64), self.schedule(128)
+        growths = ((len(few.rows), len(many.rows)), (few.rounds, many.rounds))
+        rows, rounds = (b * (ranks / 128) ** log2(b / a) if a else 0.0 for a, b in growths)
+        return rows, rounds
 
     def symmetric(self, ranks: int) -> Schedule | None:
         """The table as the rows of rank 0, if every rank does the same; None otherwise. It is small for any size."""

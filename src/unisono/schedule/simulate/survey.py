@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from math import ceil, log2
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -145,15 +145,8 @@ def _of_call(form: SpanningChoice, collective: str, hosts: Hosts, root: int) -> 
 
 
 def _too_large(algorithm: Algorithm, ranks: int) -> str:
-    """Why the table of this number of ranks is not made, by its growth from 64 to 128 ranks; "" if it is."""
-    if ranks <= _FEW:
+    """Why the table of this number of ranks is not made; "" if it is."""
+    rows, rounds = algorithm.expected(ranks) if ranks > _FEW else (0, 0)
+    if rows <= _MOST_ROWS and rounds <= _MOST_ROUNDS:
         return ""
-    few, many = algorithm.schedule(64), algorithm.schedule(128)
-    for what, most, a, b in (
-        ("rows", _MOST_ROWS, len(few.rows), len(many.rows)),
-        ("rounds", _MOST_ROUNDS, few.rounds, many.rounds),
-    ):
-        expected = b * (ranks / 128) ** log2(b / a)
-        if expected > most:
-            return f"left out: its table would have about {expected:.2g} {what}"
-    return ""
+    return f"left out: its table would have about {rows:.2g} rows in {rounds:.2g} rounds"

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
-from math import log2
 from pathlib import Path
 from traceback import extract_tb
 from types import CodeType
@@ -214,7 +213,7 @@ def facts(target: Target) -> Facts:
     one = algorithm.symmetric(ranks)
     if one is not None:
         return known(one, prove_symmetric(one))
-    rows = _expected_rows(algorithm, ranks)
+    rows, _ = algorithm.expected(ranks)
     if rows > _MOST_ROWS:
         note = f"left out: the table would have about {rows:.2g} rows; ask for it with {ask}"
         return Facts(_formulas(algorithm, ranks), None, 0.0, note)
@@ -235,15 +234,6 @@ def _formulas(algorithm: Algorithm, ranks: int) -> Costs | None:
         return None
     bound = any(formula.startswith("at most ") for formula in (stated["rounds"], sent, received))
     return Costs(rounds, most_sent, most_received, None, bound=bound)
-
-
-def _expected_rows(algorithm: Algorithm, ranks: int) -> float:
-    """About the number of rows of the table, by the growth from 256 to 512 ranks."""
-    try:
-        few, many = (len(algorithm.schedule(p).rows) for p in (256, 512))
-    except UnisonoError:
-        return float(ranks) ** 2
-    return many * (ranks / 512) ** log2(many / few) if few else 0.0
 
 
 def lane_rows(target: Target, nbytes: int) -> Iterator[tuple[str, str]]:
