@@ -3,8 +3,6 @@
 Costs by level: by hand, against the bounds, and from parts as from the whole table.
 """
 
-from math import ceil, log2
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,14 +37,6 @@ def test_several_rows_to_one_rank_are_one_message() -> None:
     counts = count(CATALOGUE["all_gather.pat"].schedule(8))
     assert (counts.rounds, counts.ports, counts.messages) == (3, 1, (3,) * 8)
     assert count(CATALOGUE["all_gather.two_way_ring"].schedule(8)).ports == 2
-
-
-def test_what_is_sent_is_received() -> None:
-    for algorithm in CATALOGUE.values():
-        for p in filter(algorithm.allows, (1, 2, 3, 5, 7, 8)):
-            counts = count(algorithm.schedule(p))
-            assert sum(counts.sent) == pytest.approx(sum(counts.received))
-            assert len(counts.sent) == len(counts.received) == len(counts.added) == len(counts.messages) == p
 
 
 @pytest.mark.parametrize(
@@ -165,25 +155,3 @@ def test_what_goes_between_hosts_is_as_little_as_can_be(text: str) -> None:
                 bounds = lower_bounds(collective, hosts, root)
                 chain = spanning(collective, hosts, root, rails=rails, core="chain")
                 assert busiest(chain) == pytest.approx((bounds.sent, bounds.received))
-
-
-@pytest.mark.parametrize("text", MAPS)
-def test_rounds_between_hosts(text: str) -> None:
-    hosts = Hosts.parse(text)
-    n = len(hosts.members)
-    lg = ceil(log2(n))
-    expected = {
-        ("all_reduce", "circulant"): 2 * lg,
-        ("all_reduce", "recursive_doubling"): n.bit_length() - 1 + 2 * (n & n - 1 > 0),
-        ("all_gather", "circulant"): lg,
-        ("reduce_scatter", "circulant"): lg,
-        ("broadcast", "binomial"): lg,
-        ("broadcast", "circulant"): 7 + lg if n > 1 else 0,
-        ("reduce", "circulant"): 7 + lg if n > 1 else 0,
-        ("scatter", "linear"): lg,  # the words take longer than the blocks
-        ("gather", "linear"): lg,
-        ("all_to_all", "direct"): min(1, n - 1),
-        ("barrier", "dissemination"): lg,
-    }
-    for (collective, core), rounds in expected.items():
-        assert spanning(collective, hosts, core=core).levels().between == rounds, collective

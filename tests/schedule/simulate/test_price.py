@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.exact_simulator import fair_rates, play_exactly
+from tests.support.exact_simulator import play_exactly
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
 from unisono.base.tuning import save
@@ -101,23 +101,6 @@ def test_compiled_or_not_the_loop_plays_the_same(monkeypatch: pytest.MonkeyPatch
     slow = play(sections, where, MANY)
     for a, b in zip(fast, slow, strict=True):
         assert np.allclose(a, b, rtol=1e-12)
-
-
-def test_fair_shares() -> None:
-    rates = np.array([np.inf, 10.0, 4.0, 100.0])
-    assert fair_rates([[1], [1, 2], [2], [3]], rates) == [8.0, 2.0, 2.0, 100.0]
-
-
-def test_the_exact_simulator_s_own_sums() -> None:
-    hosts = Hosts.parse("4x1")
-    where = network("flat", hosts, PLAIN)
-    linear = messages(CATALOGUE["broadcast.linear"].schedule(4))
-    assert play_exactly(linear, where, 1e9) == pytest.approx(3 + 10e-6)
-    binomial = messages(CATALOGUE["reduce.binomial"].schedule(4))
-    assert play_exactly(binomial, where, 1e9) == pytest.approx(2 * (1 + 10e-6 + 0.5))
-    assert play_exactly(binomial, where, 1e9, {3: 2.0}) == pytest.approx(2 + 2 * (1 + 10e-6 + 0.5))
-    with pytest.raises(ArgumentError, match="at most 64 ranks"):
-        play_exactly(linear, network("flat", Hosts.parse("65x1")), 8)
 
 
 @pytest.mark.sampled(most=2)

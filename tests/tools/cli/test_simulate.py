@@ -18,7 +18,7 @@ from unisono.schedule.algorithms import CATALOGUE, find
 from unisono.schedule.algorithms.over_hosts import CORES
 from unisono.schedule.choose.lane_limits import Processors
 from unisono.schedule.choose.over_hosts import choose_spanning, why_priced_only
-from unisono.schedule.simulate import Candidate, candidates, messages, network, price
+from unisono.schedule.simulate import Candidate, candidates, messages
 from unisono.tools.cli import app
 from unisono.tools.cli.shared import target as facts_module
 from unisono.tools.cli.shared.costs_over_hosts import find_call
@@ -181,15 +181,6 @@ def test_calls_do_use_it(on_hosts: Callable[[str], unisono.World], shape: str) -
     names = [a.full_name for a in CATALOGUE.values() if a.collective == "all_reduce" and a.allows(hosts.ranks)]
     wanted = {name: f"{by_a_call(name, hosts, 8)} over {hosts.text}" for name in names}
     assert on_hosts(shape).run(work) == [wanted] * hosts.ranks
-
-
-def test_a_price_of_what_a_call_chooses_has_its_segments() -> None:
-    hosts, link = Hosts.parse("4x2"), None
-    for nbytes in (1 << 10, 64 << 20):
-        chosen = choose_spanning("broadcast", nbytes, hosts, link, "circulant")
-        some = next(one for one in candidates("broadcast", hosts, nbytes) if one.name == chosen.name)
-        assert not some.priced_only
-        assert price(some, network("two-levels", hosts), nbytes).name == chosen.name
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
