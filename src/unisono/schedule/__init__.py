@@ -29,7 +29,6 @@ from .table import (
     Y,
     expand,
     send,
-    shows,
     spread,
     trace,
     unwrap,
@@ -58,9 +57,10 @@ else:  # a call on one host needs none of these
 
 
 def _page(table: Schedule) -> str:
+    """The page that plays the rounds, for a notebook."""
     from .draw import notebook  # only a notebook needs it
 
     return notebook(table)
 
 
-shows(_page)
+Schedule._repr_html_ = _page  # type: ignore[attr-defined]  # the modules that draw import the file of Schedule

@@ -73,18 +73,6 @@ class Schedule(Value):
         """The hosts, if there are several to tell apart."""
         return self.hosts if self.hosts and self.hosts.spans else None
 
-    def _repr_html_(self) -> str:
-        """The page that plays the rounds, for a notebook."""
-        return _pages[-1](self)
-
-
-_pages: list[Callable[[Schedule], str]] = []
-
-
-def shows(page: Callable[[Schedule], str]) -> None:
-    """Tell how notebooks show a table. The modules that draw import this file, so this file cannot import them."""
-    _pages.append(page)
-
 
 def send(
     src: Any,
