@@ -21,7 +21,7 @@ from ..contract import Slot
 from ..hosts import Hosts
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, X, spread
 from .film import Film, Held, film, slots_of_all
-from .text import between, costs, size, spans, transfers
+from .text import between, costs, limit, size, spans, transfers
 
 
 class Page(str):
@@ -76,9 +76,9 @@ def tape(schedule: Schedule) -> dict[str, Any]:
                 for slot in dict.fromkeys(move.target for move in frame.moves)
                 if slot in cells
             ],
-            "words": _words(story, number),
+            "words": limit(transfers(story, frame.moves), _MOST_WORDS),
         }
-        for number, frame in enumerate(story.frames)
+        for frame in story.frames
     ]
     for frame, cost in zip(frames, _costs(schedule), strict=False):
         frame["cost"] = cost
@@ -158,13 +158,6 @@ def _left_out(story: Film, ranks: int, slots: int) -> str:
     )
     said = [f"{what} {spans(range(some))} of {whole}" for what, some, whole in shown if some < whole]
     return f"Not all of it is shown: only {', '.join(said)}." if said else ""
-
-
-def _words(story: Film, number: int) -> list[str]:
-    lines = transfers(story, story.frames[number].moves)
-    if len(lines) <= _MOST_WORDS:
-        return lines
-    return [*lines[: _MOST_WORDS - 1], f"… {len(lines) - _MOST_WORDS + 1} more lines"]
 
 
 def _slot(story: Film, buffer: int, chunk: int) -> dict[str, Any]:

@@ -101,9 +101,9 @@ def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = No
     grid = _Columns(story, None if width is None else width - left - 2)
     for number, (block, state) in enumerate(zip(told, story.states(), strict=False)):
         written = {move.target for move in shown[number - 1].moves} if number else set()
-        beside = [f"round {number - 1}" if number else "before", *_limit([_cut(line, left) for line in block], lines)]
+        beside = [f"round {number - 1}" if number else "before", *limit([_cut(line, left) for line in block], lines)]
         wrong = story.wrong(number)
-        cells = [*grid.heads, *_limit([grid.row(slot, state, written, wrong) for slot in story.slots], lines)]
+        cells = [*grid.heads, *limit([grid.row(slot, state, written, wrong) for slot in story.slots], lines)]
         out += [f"{a:{left}}  {b}".rstrip() for a, b in zip_longest(beside, cells, fillvalue="")] + [""]
     if len(shown) < schedule.rounds:
         out.append(f"… {plural(schedule.rounds - len(shown), 'more round')}")
@@ -221,7 +221,8 @@ class _Columns:
         return self._line(_name(self.story, *slot), cells)
 
 
-def _limit(lines: list[str], most: int | None) -> list[str]:
+def limit(lines: list[str], most: int | None) -> list[str]:
+    """At most so many lines: the last one counts the rest."""
     if most is None or len(lines) <= most:
         return lines
     return [*lines[: most - 1], f"… {len(lines) - most + 1} more lines"]

@@ -97,16 +97,7 @@ def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
 _SECONDS = 3.0  # the time for all calls of `--measure` together, without the start
 
 
-def time_candidates(target: Target, nbytes: int) -> dict[str, float]:
-    """Start ranks, and time a call by each algorithm of the catalogue: name -> seconds. Raises ArgumentError."""
-    kind = target.algorithm.collective
-    names = [some.name for some in CATALOGUE.values() if some.collective == kind and some.allows(target.ranks)]
-    from .tune import time_here  # it loads torch
-
-    return time_here(kind, names, target.ranks, nbytes, _SECONDS)
-
-
-def on_this_host(target: Target, nbytes: int, costs: HostCosts | None, times: Mapping[str, float]) -> Table:
+def _on_this_host(target: Target, nbytes: int, costs: HostCosts | None, times: Mapping[str, float]) -> Table:
     """All algorithms of the catalogue, the fastest first, with the one that is explained in bold.
 
     costs: the costs of this machine, if known.
@@ -127,11 +118,11 @@ def on_this_host(target: Target, nbytes: int, costs: HostCosts | None, times: Ma
         mine = name == target.algorithm.name
         table.add_row(f"[bold]{escape(name)}[/]" if mine else escape(name), *cells, *ratio)
     if costs:
-        table.add_row("the least by these costs", format_seconds(least_time(kind, ranks, size, costs)))
+        table.add_row("the least by these costs", format_seconds(_least_time(kind, ranks, size, costs)))
     return table
 
 
-def least_time(collective: str, ranks: int, nbytes: int, costs: HostCosts) -> float:
+def _least_time(collective: str, ranks: int, nbytes: int, costs: HostCosts) -> float:
     """A lower bound: the time of a call of one round in which the busiest rank copies and combines the least."""
     bounds, rates = lower_bounds(collective, ranks), costs.rates_of(nbytes)
     copied = max(bounds.sent, bounds.received)
@@ -217,8 +208,14 @@ def _here(target: Target, nbytes: int, measure: bool) -> None:
     if costs:
         costs = costs.shared_by(lanes_here(target.ranks, nbytes, Config.from_env()).number)
     if costs or measure:
-        times = time_candidates(target, nbytes) if measure else {}
-        out.print(on_this_host(target, nbytes, costs, times))
+        times: dict[str, float] = {}
+        if measure:
+            from .tune import time_here  # it loads torch
+
+            kind = target.algorithm.collective
+            names = [some.name for some in CATALOGUE.values() if some.collective == kind and some.allows(target.ranks)]
+            times = time_here(kind, names, target.ranks, nbytes, _SECONDS)
+        out.print(_on_this_host(target, nbytes, costs, times))
     if found and costs:
         rates = costs.rates_of(nbytes)
         call = f"a call {format_seconds(costs.call_s)}, a round more {format_seconds(costs.step_s)}"

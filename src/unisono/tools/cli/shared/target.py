@@ -39,6 +39,7 @@ from ....schedule.algorithms import CATALOGUE, Algorithm, evaluate, find, lines
 from ....schedule.algorithms.declare import Declaration
 from ....schedule.choose import choose, is_oversubscribed
 from ....schedule.choose.lane_limits import Lanes, Processors, choose_lanes
+from ....schedule.contract import line_text
 
 COLLECTIVES = tuple(dict.fromkeys(entry.collective for entry in CATALOGUE.values()))
 
@@ -62,25 +63,19 @@ class Target:
     @property
     def schedule(self) -> Schedule:
         """The table. It may be large: some algorithms have a row for every pair of ranks."""
-        with _names_line(self._file):
+        with _names_line(Path(self._code.co_filename)):
             return self.algorithm.schedule(self.ranks, self.root)
 
     @property
     def source(self) -> str:
         """Where the algorithm is written, as file:line."""
-        file = self._file
-        here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-        return f"{here}:{self._code.co_firstlineno}"
+        return line_text(self._code.co_filename, self._code.co_firstlineno)
 
     @property
     def _code(self) -> CodeType:
         build = self.algorithm.build
         code: CodeType = inspect.unwrap(build.args[0] if isinstance(build, partial) else build).__code__
         return code
-
-    @property
-    def _file(self) -> Path:
-        return Path(self._code.co_filename)
 
 
 def find_target(name: str, ranks: int, *, collective: str = "", root: int = 0, nbytes: int = 16 << 20) -> Target:
