@@ -15,7 +15,7 @@ from ...base.errors import AlgorithmError, ArgumentError
 from ...base.tuning import measured
 from ...base.tuning_results import HostCosts
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
-from ...schedule import levels, lower_bounds
+from ...schedule import Counts, levels, lower_bounds
 from ...schedule.algorithms import CATALOGUE
 from ...schedule.algorithms.formula import LINES
 from ...schedule.choose.over_hosts import why_priced_only
@@ -33,10 +33,10 @@ from .shared.costs_over_hosts import (
     times_of,
 )
 from .shared.printing import amount_text, console, labelled, paint, plain_table, progress
-from .shared.target import MOST_EXACT, Costs, Facts, Target, facts, find_target, lane_rows, lanes_here
+from .shared.target import MOST_EXACT, Facts, Target, facts, find_target, lane_rows, lanes_here
 
 _VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
-"""What a rank does -> the field of `Costs`."""
+"""What a rank does -> the field of `Counts` and `Bounds`."""
 
 
 def proof_rows(found: Facts) -> Iterator[tuple[str, str]]:
@@ -261,20 +261,21 @@ def _say_priced_only(why: str) -> None:
     console().print(f"priced only: a call cannot choose this over hosts, as {escape(why)}\n", soft_wrap=True)
 
 
-def _costs(target: Target, costs: Costs, size: str) -> Table:
+def _costs(target: Target, costs: Counts, size: str) -> Table:
     """The costs beside the lower bounds. size: the vector's, as the user gave it."""
     kind, ranks = target.algorithm.collective, target.ranks
     bounds = lower_bounds(kind, ranks)
-    table, many, most = plain_table("", "this algorithm", "lower bound"), costs.ports > 1, "at most " * costs.bound
+    table, many = plain_table("", "this algorithm", "lower bound"), costs.ports > 1
     table.add_row(
         "rounds",
-        f"{most}{costs.rounds:g}" + (f" of up to {plural(costs.ports, 'message')}" if many else ""),
+        f"{costs.rounds}" + (f" of up to {plural(costs.ports, 'message')}" if many else ""),
         f"{bounds.rounds} with one message at a time" if many else f"{bounds.rounds}",
     )
     for verb, field in _VERBS.items() if kind != "barrier" else ():
-        who, amount = "each rank" if field in costs.equal else "the busiest rank", getattr(costs, field)
-        said = "?" if amount is None else f"{most * (amount > 0)}{amount_text(amount, ranks, size)}"
-        table.add_row(f"{who} {verb}", said, amount_text(getattr(bounds, field), ranks, size))
+        amounts: tuple[float, ...] = getattr(costs, field)
+        who = "each rank" if len(set(amounts)) == 1 else "the busiest rank"
+        cells = (amount_text(amount, ranks, size) for amount in (max(amounts), getattr(bounds, field)))
+        table.add_row(f"{who} {verb}", *cells)
     return table
 
 

@@ -1,8 +1,7 @@
 """The target of a command (`all_reduce`, `all_reduce.ring`, or a function in a user's file), its costs and its proof.
 
 Small tables are counted and proved exactly. For many ranks, the rows of rank 0 stand for all if all ranks do the same;
-otherwise random fingerprints prove the table. Tables that would be too large are not made. Then the formulas in the
-docstring give the costs; tests compare the formulas with counts.
+otherwise random fingerprints prove the table. Tables that would be too large are not made.
 """
 
 import inspect
@@ -28,6 +27,7 @@ from ....engine.compile.program import Lowering
 from ....schedule import (
     HOLDERS,
     ROOTED,
+    Counts,
     Proof,
     Schedule,
     count,
@@ -35,7 +35,7 @@ from ....schedule import (
     prove_by_fingerprints,
     prove_symmetric,
 )
-from ....schedule.algorithms import CATALOGUE, Algorithm, evaluate, find, lines
+from ....schedule.algorithms import CATALOGUE, Algorithm, find
 from ....schedule.algorithms.declare import Declaration
 from ....schedule.choose import choose, is_oversubscribed
 from ....schedule.choose.lane_limits import Lanes, Processors, choose_lanes
@@ -160,31 +160,14 @@ def _names_line(path: Path) -> Iterator[None]:
 MOST_EXACT = 128
 """Up to this number of ranks a table is proved exactly and its rounds can be shown."""
 
-_MOST_ROWS, _MOST_RANKS = 500_000, 1 << 20
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Costs of an algorithm, of the busiest rank, as fractions of the vector; None if not known.
-
-    equal: which of `sent`, `received` and `added` are the same on every rank.
-    bound: a formula says "at most".
-    """
-
-    rounds: float
-    sent: float
-    received: float | None
-    added: float | None
-    ports: int = 1
-    equal: frozenset[str] = frozenset()
-    bound: bool = False
+_MOST_ROWS, _MOST_RANKS = 2_500_000, 1 << 20
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The costs and the proof of a target. proof: None if left out; then `note` says why, and how to ask for it."""
+    """The costs and the proof of a target, if it is small enough; `note` says why not, and how to ask for it."""
 
-    costs: Costs | None
+    costs: Counts | None
     proof: Proof | None
     took_s: float
     note: str = ""
@@ -194,41 +177,20 @@ def facts(target: Target) -> Facts:
     """Count an algorithm, and prove it in the way that suits the number of ranks. Raises AlgorithmError."""
     algorithm, ranks = target.algorithm, target.ranks
     target.check()
-    begin = time.perf_counter()
-
-    def known(schedule: Schedule, proof: Proof | None, note: str = "") -> Facts:
-        counts = count(schedule)
-        equal = frozenset(name for name in ("sent", "received", "added") if len(set(getattr(counts, name))) == 1)
-        most = counts.most_sent, counts.most_received, counts.most_added
-        return Facts(Costs(counts.rounds, *most, counts.ports, equal), proof, time.perf_counter() - begin, note)
-
+    begin, ask = time.perf_counter(), f"ask for it with --ranks {MOST_EXACT}"
+    one = algorithm.symmetric(ranks) if ranks > MOST_EXACT else None
+    if ranks > MOST_EXACT and one is None and (rows := algorithm.expected(ranks)[0]) > _MOST_ROWS:
+        return Facts(None, None, 0.0, f"left out: the table would have about {rows:.2g} rows; {ask}")
+    schedule, proof, note = target.schedule if one is None else one, None, ""
     if ranks <= MOST_EXACT:
-        return known(target.schedule, prove(target.schedule))
-    ask = f"--ranks {MOST_EXACT}"
-    one = algorithm.symmetric(ranks)
-    if one is not None:
-        return known(one, prove_symmetric(one))
-    rows, _ = algorithm.expected(ranks)
-    if rows > _MOST_ROWS:
-        note = f"left out: the table would have about {rows:.2g} rows; ask for it with {ask}"
-        return Facts(_formulas(algorithm, ranks), None, 0.0, note)
-    schedule = target.schedule
-    if schedule.collective in HOLDERS:
-        return known(schedule, prove_by_fingerprints(schedule))
-    return known(schedule, None, f"left out above {plural(MOST_EXACT, 'rank')}; ask for it with {ask}")
-
-
-def _formulas(algorithm: Algorithm, ranks: int) -> Costs | None:
-    """The costs by the formulas in the docstring; None for a user's algorithm without formulas."""
-    try:
-        stated = lines(algorithm.doc)
-        sent, _, received = stated["bytes"].partition("; received: ")
-        rounds, most_sent = evaluate(stated["rounds"], ranks), evaluate(sent, ranks)
-        most_received = evaluate(received, ranks) if received else None
-    except ArgumentError:
-        return None
-    bound = any(formula.startswith("at most ") for formula in (stated["rounds"], sent, received))
-    return Costs(rounds, most_sent, most_received, None, bound=bound)
+        proof = prove(schedule)
+    elif one is not None:
+        proof = prove_symmetric(one)
+    elif schedule.collective in HOLDERS:
+        proof = prove_by_fingerprints(schedule)
+    else:
+        note = f"left out above {plural(MOST_EXACT, 'rank')}; {ask}"
+    return Facts(count(schedule), proof, time.perf_counter() - begin, note)
 
 
 def lane_rows(target: Target, nbytes: int) -> Iterator[tuple[str, str]]:
