@@ -69,15 +69,11 @@ SUM = (send(1, 0, 0, op=ADD), send(0, 1, 0))
             made("all_gather", 2, 2, send(0, 1, 0, op=ADD)),
             "in round 0 something is added to rank 1's chunk 0, which holds nothing",
         ),
-        (
-            made("reduce", 2, 1, send(1, 0, 0, dbuf=Y, op=ADD), result=Y),
-            "added to rank 0's chunk 0 of Y, which holds nothing",
-        ),
+        (made("all_reduce", 2, 1, send(0, 1, 0, sbuf=T, dbuf=X)), "is sent rank 0's chunk 0 of T, which holds nothing"),
         (
             made("all_reduce", 2, 1, *SUM, send(1, 0, 0, op=ADD)),
             "in round 2 ranks 0, 1 would be counted twice in rank 0's",
         ),
-        (made("all_reduce", 3, 1, *[send(1, 0, 0, op=ADD)] * 2), "in round 1 rank 1 would be counted twice"),
         (
             made("all_reduce", 2, 2, send(1, 0, 1, to=0, op=ADD)),
             "in round 0 chunk 1 would be added to chunk 0 in rank 0's",
@@ -91,7 +87,6 @@ SUM = (send(1, 0, 0, op=ADD), send(0, 1, 0))
             made("all_reduce", 2, 1, [send([0, 1], [1, 0], 0)]),
             "rank 0 ends without rank 0's part of chunk 0; the last .* round 0",
         ),
-        (made("all_reduce", 2, 1, SUM[0]), "rank 1 ends without rank 0's part of chunk 0; no round"),
         (made("broadcast", 2, 1), "rank 1 ends without rank 0's part of chunk 0; no round writes it"),
         (made("scan", 2, 1, *SUM), "rank 0 ends with rank 1's part of chunk 0, which is not for it"),
         (made("barrier", 3, 1, send([0, 1], [1, 0], 0, op=JOIN)), "rank 0 ends without rank 2's part of chunk 0"),
@@ -241,11 +236,6 @@ def test_no_mutant_that_computes_something_else_is_accepted() -> None:
     assert seen[True] > 8 * seen[False]
 
 
-def test_scratch_holds_nothing_at_first() -> None:
-    with pytest.raises(AlgorithmError, match="rank 1 is sent rank 0's chunk 0 of T, which holds nothing"):
-        prove(made("all_reduce", 2, 1, send(0, 1, 0, sbuf=T, dbuf=X)))
-
-
 HERE = Path(__file__)
 
 
@@ -311,9 +301,3 @@ def test_the_line_is_known_in_tables_made_of_tables() -> None:
 
 def test_a_table_without_fault_has_none() -> None:
     assert find_fault(trace(lambda r, p: [send(0, 1, 0)], 2, 1, "broadcast")) is None
-
-
-def test_the_error_carries_the_fault() -> None:
-    with pytest.raises(AlgorithmError) as error:
-        prove(table_of(greedy, 3))
-    assert error.value.args == (find_fault(table_of(greedy, 3)),)
