@@ -14,7 +14,7 @@ from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import ADD, COPY, Y, count, lower_bounds, prove, send, trace
 from unisono.schedule.algorithms import CATALOGUE, Algorithm, algorithm, composed, find, lines, table
-from unisono.schedule.algorithms.declare import RADIX, SEGMENTS
+from unisono.schedule.algorithms.catalogue import RADIX, SEGMENTS
 from unisono.schedule.algorithms.hierarchical import island
 
 pytestmark = pytest.mark.quick
@@ -116,15 +116,18 @@ def test_the_decorator_refuses_what_it_does_not_know() -> None:
     with pytest.raises(ArgumentError, match="in buffer X or Y, not in 'Z'"):
         algorithm("all_gather", result="Z")(ring)
 
-    @algorithm("all_gather", chunks=lambda p: 2 * p, requires=("prime",))
-    def strange(r, p):
+    with pytest.raises(
+        ArgumentError, match="requires 'prime'; the restrictions there are: commutative, even, power_of"
+    ):
+        algorithm("all_gather", requires=("prime",))(ring)
+
+
+def test_the_decorator_takes_any_number_of_chunks() -> None:
+    @algorithm("all_gather", chunks=lambda p: 2 * p)
+    def wide(r, p):
         yield send(r, (r + 1) % p, 2 * r, n=2)
 
-    with pytest.raises(
-        ArgumentError, match="requires 'prime'; the restrictions there are: commutative, even, power_of_two"
-    ):
-        find("all_gather", strange)
-    assert table(strange, 3).chunks == 6
+    assert table(wide, 3).chunks == 6
 
 
 def test_a_composed_algorithm_of_the_user() -> None:

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ...base.python import late_names
-from .catalogue import CATALOGUE, RESTRICTIONS, Algorithm, find
-from .declare import algorithm, composed, table
+from .catalogue import CATALOGUE, RESTRICTIONS, Algorithm, algorithm, composed, find, table
 
 __all__ = ["CATALOGUE", "RESTRICTIONS", "Algorithm", "algorithm", "composed", "find", "lines", "table"]
 

@@ -13,8 +13,7 @@ from ...contract import BLOCKED, DUALS, ROOTED
 from ...hosts import Hosts
 from ...moves import check_rows
 from ...table import Schedule, X, Y, spread
-from ..catalogue import CATALOGUE
-from ..declare import SEGMENTS
+from ..catalogue import CATALOGUE, SEGMENTS
 from .whole import SEGMENTED, HierarchicalTable, Part, transposed
 
 Block = tuple[int, ...]

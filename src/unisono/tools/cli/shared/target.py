@@ -36,7 +36,6 @@ from ....schedule import (
     prove_symmetric,
 )
 from ....schedule.algorithms import CATALOGUE, Algorithm, find
-from ....schedule.algorithms.declare import Declaration
 from ....schedule.choose import choose, is_oversubscribed
 from ....schedule.choose.lane_limits import Lanes, Processors, choose_lanes
 from ....schedule.contract import line_text
@@ -121,7 +120,7 @@ def _own(name: str, collective: str) -> Algorithm:
     if not callable(function):
         raise ArgumentError(f"{path} has no function {title!r}")
     note = getattr(function, "declared", None)
-    meant = collective or (note.collective if isinstance(note, Declaration) else "")
+    meant = collective or (note.collective if isinstance(note, Algorithm) else "")
     if meant not in COLLECTIVES:
         raise ArgumentError(f"{name}: say what it is meant to be: --collective with one of {', '.join(COLLECTIVES)}")
     own: Callable[..., Any] = function
