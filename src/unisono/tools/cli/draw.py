@@ -14,7 +14,7 @@ from ...base.units import parse_bytes, plural
 from ...schedule import Hosts, Schedule, find_fault
 from ...schedule.draw import html, svg, svg_film, text
 from .shared.costs_over_hosts import find_call, known_hosts
-from .shared.printing import console, paint, progress, write
+from .shared.printing import console, file_errors, paint, progress
 from .shared.target import find_target
 
 _MOST_RANKS = 1024
@@ -69,7 +69,8 @@ def draw(
                 content: str = html(*tables, nbytes=size, link=network)
             else:
                 content = (svg_film if film else _FORMATS[suffix])(schedule)
-        write(output, content)
+        with file_errors(f"write {output}"):
+            output.write_text(content, encoding="utf-8")
         names = " and ".join(each.name for each in tables)
         typer.echo(f"wrote {output}: {names} at {plural(schedule.ranks, 'rank')}", err=True)
     for each in tables:

@@ -19,7 +19,7 @@ from ...observe.traces.recording import export
 from ...observe.traces.rounds import RoundKind, WaitedIn, round_name, round_report
 from ...observe.traces.trace_report import TraceReport, report
 from ...observe.traces.tracks import message_flows, pairs_of
-from .shared.printing import console, make_folder, plain_table, progress
+from .shared.printing import console, file_errors, plain_table, progress
 
 _MOST_ROWS, _WIDTH = 12, 110
 
@@ -45,7 +45,8 @@ def trace(
             raise ArgumentError(f"{command[0]}: no such command, and no folder with a trace: unisono trace -- {hint}")
         if folders[0].suffix == ".json" and not folders[0].is_dir():
             raise ArgumentError(f"{output}: -o names a folder, in which each job gets its file: -o {output[:-5]}")
-        make_folder(folders[0])
+        with file_errors(f"make the folder {output}"):
+            folders[0].mkdir(parents=True, exist_ok=True)
         before = jobs_in(*folders)
         environ = {**os.environ, "UNISONO_TRACE": str(folders[0].resolve())}
         if rounds:

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -60,20 +59,13 @@ def paint(grid: str) -> Text:
     return painted
 
 
-def write(output: Path, content: str) -> None:
-    """Write a file. Raises ArgumentError if this is not possible."""
+@contextmanager
+def file_errors(what: str) -> Iterator[None]:
+    """Make an error of files one sentence. what: such as "write x.svg". Raises ArgumentError."""
     try:
-        output.write_text(content, encoding="utf-8")
+        yield
     except OSError as error:
-        raise ArgumentError(f"cannot write {output}: {error.strerror}") from error
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder, unless it exists. Raises ArgumentError if this is not possible."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"cannot make the folder {folder}: {error.strerror}") from error
+        raise ArgumentError(f"cannot {what}: {error.strerror}") from error
 
 
 def processors() -> int:
