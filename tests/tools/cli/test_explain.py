@@ -316,10 +316,3 @@ for words in sys.argv[1:]:
     words = [*commands, f"draw all_reduce.ring -o {tmp_path}/ring.svg", "--version"]
     done = run_python("-c", code, *words)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_package_runs_as_a_module() -> None:
-    done = run_python("-m", "unisono", "explain", "all_reduce.rng")
-    assert done.returncode == 2
-    assert done.stderr.startswith("unisono: all_reduce has no algorithm 'rng'")
-    assert done.stderr.count("\n") == 1

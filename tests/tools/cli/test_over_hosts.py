@@ -12,7 +12,6 @@ from unisono.schedule import Hosts
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
 from unisono.schedule.choose.over_hosts import choose_spanning
 from unisono.schedule.draw import html, svg, text
-from unisono.tools.cli.shared.costs_over_hosts import find_call, part_rows, prove_call
 
 
 def test_explain_says_what_leaves_a_host_beside_the_bound_and_how_long_it_takes() -> None:
@@ -102,15 +101,6 @@ def test_thousands_of_hosts_are_explained_by_their_parts(collective: str, words:
     assert "by its parts, each of which keeps its own contract" in printed
     assert "no result is written before all hosts" in printed
     assert "The rounds are shown up to 128 ranks" in printed
-
-
-def test_a_large_call_is_proved_by_its_parts() -> None:
-    found = find_call("all_reduce", Hosts.parse("70x2"), rails=1)
-    facts, parts = prove_call(found.call)
-    assert facts.proof.method == "parts"
-    assert facts.proof.same_bits
-    assert parts
-    assert len(dict(part_rows(found.call, parts))) == 3
 
 
 def test_draw_puts_hosts_into_frames(tmp_path: Path) -> None:
