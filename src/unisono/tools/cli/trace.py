@@ -17,7 +17,7 @@ from ...observe.traces.last_calls import last_words
 from ...observe.traces.recorded import HostClock, Recorded, aligned, jobs_in, recorded
 from ...observe.traces.recording import export
 from ...observe.traces.rounds import RoundKind, WaitedIn, round_name, round_report
-from ...observe.traces.trace_report import TraceReport, report
+from ...observe.traces.trace_report import CallKind, TraceReport, report
 from ...observe.traces.tracks import message_flows, pairs_of
 from .shared.printing import console, file_errors, plain_table, progress
 
@@ -101,9 +101,7 @@ def _tables(found: TraceReport) -> Iterator[Table | Text]:
         ["call", "size", "algorithm", "calls", "median", "total", "waited", "bytes/s", "sent / least"],
         [
             [
-                kind.collective + (f" ({kind.group})" if kind.group != "world" else ""), format_bytes(kind.nbytes),
-                kind.algorithm.partition(".")[2] or kind.algorithm, str(kind.calls), _time(kind.typical_ns),
-                _time(kind.total_ns), _time(kind.waited_ns),
+                *_call(kind), str(kind.calls), _time(kind.typical_ns), _time(kind.total_ns), _time(kind.waited_ns),
                 format_bytes(kind.nbytes * 1e9 / kind.typical_ns) if kind.nbytes and kind.typical_ns else "",
                 _costs(kind.sent, kind.bound),
             ]
@@ -135,8 +133,7 @@ def _round_tables(kinds: Sequence[RoundKind]) -> Iterator[Table]:
             ["call", "size", "algorithm", "entering", "waiting", "copying", "combining", "most waited"],
             [
                 [
-                    kind.collective + (f" ({kind.group})" if kind.group != "world" else ""), format_bytes(kind.nbytes),
-                    kind.algorithm.partition(".")[2] or kind.algorithm,
+                    *_call(kind),
                     *(
                         f"{ns / max(1, kind.total_ns):.0%}"
                         for ns in (kind.entering_ns, kind.waiting_ns, kind.copying_ns, kind.combining_ns)
@@ -146,6 +143,12 @@ def _round_tables(kinds: Sequence[RoundKind]) -> Iterator[Table]:
                 for kind in kinds
             ],
         )  # fmt: skip
+
+
+def _call(kind: CallKind | RoundKind) -> tuple[str, str, str]:
+    """Call, size and algorithm."""
+    group = f" ({kind.group})" if kind.group != "world" else ""
+    return f"{kind.collective}{group}", format_bytes(kind.nbytes), kind.algorithm.partition(".")[2] or kind.algorithm
 
 
 def _worst(worst: WaitedIn | None) -> str:
