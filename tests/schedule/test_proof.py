@@ -189,38 +189,22 @@ def test_a_proof_says_nothing_of_bits_where_nothing_is_added() -> None:
 def mutants(schedule: Schedule, rng: np.random.Generator, count: int):
     """The table with one row changed, deleted, doubled or moved to another round."""
     p, C = schedule.ranks, schedule.chunks
+    changes = [([SRC], p), ([DST], p), ([SCHUNK, DCHUNK], C), ([SCHUNK], C), ([DCHUNK], C), ([OP], 3), ([N], C)]
     for _ in range(count if len(schedule.rows) else 0):
         rows, i = schedule.rows.copy(), rng.integers(len(schedule.rows))
-        change = rng.integers(9)
-        if change == 0:
-            rows[i, SRC] = rng.integers(p)
-        elif change == 1:
-            rows[i, DST] = rng.integers(p)
-        elif change == 2:
-            rows[i, [SCHUNK, DCHUNK]] = rng.integers(C)
-        elif change == 3:
-            rows[i, rng.choice([SCHUNK, DCHUNK])] = rng.integers(C)
-        elif change == 4:
-            rows[i, OP] = rng.integers(3)
-        elif change == 5:
+        change = rng.integers(len(changes) + 3)
+        if change < len(changes):
+            columns, most = changes[change]
+            rows[i, columns] = rng.integers(most) + (columns == [N])
+        elif change == len(changes):
             rows = np.delete(rows, i, 0)
-        elif change == 6:
+        elif change == len(changes) + 1:
             rows = np.insert(rows, i, rows[i], 0)
-        elif change == 7:
-            rows[i, N] = rng.integers(1, C + 1)
         else:
             rows[i, ROUND] = rng.integers(schedule.rounds)
             rows = rows[np.argsort(rows[:, ROUND], kind="stable")]
         if not np.array_equal(rows, schedule.rows):
             yield schedule.replace(rows=rows)
-
-
-def refuses(schedule: Schedule) -> bool:
-    try:
-        prove(schedule)
-    except AlgorithmError:
-        return True
-    return False
 
 
 def test_no_mutant_that_computes_something_else_is_accepted() -> None:
@@ -229,7 +213,7 @@ def test_no_mutant_that_computes_something_else_is_accepted() -> None:
     for algorithm in CATALOGUE.values():
         for p in filter(algorithm.allows, (2, 3, 4, 6, 7, 8)):
             for mutant in mutants(algorithm.schedule(p, p // 3), rng, 20):
-                refused = refuses(mutant)
+                refused = find_fault(mutant) is not None
                 seen[refused] += 1
                 assert refused or is_right(mutant, 101), (algorithm.full_name, p, mutant.rows.tolist())
     assert seen[True] > 4000

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.each import each
 from tests.support.schedule_oracles import is_right
-from unisono.base.errors import AlgorithmError, ArgumentError
+from unisono.base.errors import ArgumentError
 from unisono.schedule import ADD, COPY, Y, count, lower_bounds, prove, send, trace
 from unisono.schedule.algorithms import CATALOGUE, Algorithm, algorithm, composed, find, lines, table
 from unisono.schedule.algorithms.catalogue import RADIX, SEGMENTS
@@ -108,8 +108,6 @@ def test_the_decorator_sets_chunks_result_and_restrictions(result) -> None:
     assert (found.full_name, found.requires) == ("all_reduce.all_at_once", ("even",))
     assert found.schedule(4).chunks == 1
     prove(found.schedule(4))
-    with pytest.raises(ArgumentError, match="is an algorithm for all_reduce, not for all_gather"):
-        find("all_gather", mine)
 
 
 def test_the_decorator_refuses_what_it_does_not_know() -> None:
@@ -171,14 +169,6 @@ def test_tables_are_made_once_and_shared_read_only() -> None:
         a.schedule(6).rows[0, 0] = 1
     b = CATALOGUE["broadcast.linear"]
     assert b.schedule(6, 1).root == 1
-
-
-def test_a_broken_algorithm_is_found_out_by_its_proof() -> None:
-    def deaf(r, p):
-        yield send(r[1:], 0, r[1:])
-
-    with pytest.raises(AlgorithmError, match="deaf is no all_gather: rank 1 ends without rank 0's part of chunk 0"):
-        prove(find("all_gather", deaf).schedule(4))
 
 
 ALL = each("algorithm", CATALOGUE.values())
@@ -244,16 +234,6 @@ def test_nothing_beats_the_lower_bounds(algorithm: Algorithm) -> None:
         assert counts.most_added >= bounds.added - 1e-9
         if counts.ports == 1:
             assert counts.rounds >= bounds.rounds
-
-
-@pytest.mark.parametrize(
-    "name", ["all_reduce.circulant", "all_gather.circulant", "reduce_scatter.circulant", "scatter.binomial"]
-)
-def test_the_optimal_ones_reach_the_lower_bound_in_bytes(name: str) -> None:
-    algorithm = CATALOGUE[name]
-    for p in RANKS:
-        bound = lower_bounds(algorithm.collective, p).sent
-        assert count(algorithm.schedule(p)).most_sent == pytest.approx(bound)
 
 
 @pytest.mark.parametrize(
