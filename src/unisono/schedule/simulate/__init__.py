@@ -4,7 +4,7 @@ from .clocks import Played, Routed, play, routed
 from .networks import NETWORKS, Hardware, Network, network
 from .survey import Candidate, Price, candidates, price
 from .table_messages import Messages, messages, messages_of_call
-from .this_host import Timed, calibrate, known_costs, like_this_host, price_here, trusted, whole_call, without_own
+from .this_host import Timed, calibrate, known_costs, like_this_host, price_here, trusted
 
 __all__ = [
     "NETWORKS",
@@ -28,6 +28,4 @@ __all__ = [
     "price_here",
     "routed",
     "trusted",
-    "whole_call",
-    "without_own",
 ]  # fmt: skip

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -27,8 +26,6 @@ from ...schedule.simulate import (
     like_this_host,
     network,
     price,
-    whole_call,
-    without_own,
 )
 from .shared.printing import console, plain_table, progress
 from .shared.target import check_collective, lanes_here
@@ -88,15 +85,12 @@ def simulate(
     wanted = [some for some in every if not short or short == some.algorithm or name == some.name]
     if not wanted:
         raise ArgumentError(f"{name} is no algorithm for {plural(places.ranks, 'rank')}: see unisono list {collective}")
-    if costs and where.one_host:
-        wanted = [some._replace(make=partial(without_own, some.make)) for some in wanted]
     found: list[Price] = []
     able = [some for some in wanted if not some.why_not]
     with progress(f"simulate, {plural(places.ranks, 'rank')}", len(able)) as show, no_collections():
         for some in able:
-            one = price(some, where, length, late=late, segment_bytes=config.segment_bytes)
-            found.append(whole_call(one, length, costs) if costs and where.one_host else one)
-            show(len(found), one.name)
+            found.append(price(some, where, length, late=late, segment_bytes=config.segment_bytes, costs=costs))
+            show(len(found), some.name)
     about = {some.name: some for some in wanted}
     found.sort(key=lambda of: (bool(about[of.name].priced_only), of.seconds))
     left_out = [some for some in wanted if some.why_not]
