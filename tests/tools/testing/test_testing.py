@@ -73,11 +73,6 @@ def test_nothing_is_left_of_a_rehearsal() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_before_the_gate_nobody_is_done() -> None:
-    schedule = CATALOGUE["all_reduce.ring"].schedule(4)
-    assert rehearse(schedule, kill=2, row=0) == ["told", "told", "died", "told"]
-
-
 def test_wrong_results_and_endless_waits_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = CATALOGUE["all_reduce.ring"].schedule(3)
     turn = _Rehearsal._turn
