@@ -166,7 +166,6 @@ def explain(
     if rails or link:
         raise ArgumentError("--rails and --link are for collectives over several hosts: add --hosts, such as 4x8")
     target = find_target(name, ranks, collective=collective, **named)
-    target.check()
     kind, title = target.algorithm.collective, target.algorithm.full_name
     out = console()
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"

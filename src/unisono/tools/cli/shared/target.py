@@ -55,10 +55,6 @@ class Target:
     root: int
     why: str
 
-    def check(self) -> None:
-        """Raise ArgumentError for ranks or a root that the algorithm does not take."""
-        self.algorithm.check(self.ranks, self.root)
-
     @property
     def schedule(self) -> Schedule:
         """The table. It may be large: some algorithms have a row for every pair of ranks."""
@@ -78,7 +74,7 @@ class Target:
 
 
 def find_target(name: str, ranks: int, *, collective: str = "", root: int = 0, nbytes: int = 16 << 20) -> Target:
-    """The target of this name. Raises ArgumentError for names that do not exist.
+    """The target of this name. Raises ArgumentError for names, ranks and roots that do not exist.
 
     name: a collective, for the algorithm that a call on `nbytes` uses; a full name such as "all_reduce.ring"; or
     path.py:function.
@@ -98,6 +94,7 @@ def find_target(name: str, ranks: int, *, collective: str = "", root: int = 0, n
             found, why = choice.algorithm, choice.why
     if root and found.collective not in ROOTED:
         raise ArgumentError(f"{found.collective} has no root: leave out --root {root}")
+    found.check(ranks, root)
     return Target(found, ranks, root, why)
 
 
@@ -175,7 +172,6 @@ class Facts:
 def facts(target: Target) -> Facts:
     """Count an algorithm, and prove it in the way that suits the number of ranks. Raises AlgorithmError."""
     algorithm, ranks = target.algorithm, target.ranks
-    target.check()
     begin, ask = time.perf_counter(), f"ask for it with --ranks {MOST_EXACT}"
     one = algorithm.symmetric(ranks) if ranks > MOST_EXACT else None
     if ranks > MOST_EXACT and one is None and (rows := algorithm.expected(ranks)[0]) > _MOST_ROWS:
