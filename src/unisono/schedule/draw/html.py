@@ -21,7 +21,7 @@ from ..contract import Slot
 from ..hosts import Hosts
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, X, spread
 from .film import Film, Held, film, slots_of_all
-from .text import between, costs, limit, size, spans, transfers
+from .text import limit, spans, summary, transfers
 
 
 class Page(str):
@@ -86,7 +86,7 @@ def tape(schedule: Schedule) -> dict[str, Any]:
     houses = [(number, [r for r in host if r in shown]) for number, host in enumerate(hosts.members if hosts else ())]
     return {
         "name": schedule.name,
-        "lines": [f"{size(schedule)}, {plural(schedule.rounds, 'round')}", costs(schedule), *between(schedule)],
+        "lines": summary(schedule),
         "fault": str(story.fault) if story.fault else "",
         "left_out": _left_out(story, len(ranks), len(slots)),
         "partial": len(story.frames) < schedule.rounds,

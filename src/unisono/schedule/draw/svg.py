@@ -16,7 +16,7 @@ from ...base.units import plural
 from ..contract import Slot
 from ..table import ADD, COPY, JOIN, Schedule, X
 from .film import Film, Held, Motion, check_size, film
-from .text import between, costs, size
+from .text import summary
 
 HUES = ("#2d78d2", "#c38700", "#4ba569", "#b487a5", "#5f2bf0", "#874b0f", "#00694b", "#784b87")
 """Eight colours that colour-blind people can tell apart, on light and dark ground. Numbers in boxes say the same."""
@@ -312,15 +312,8 @@ def looks(story: Film, number: int) -> Mapping[Slot, str]:
 
 def headline(story: Film) -> list[str]:
     """The title of a picture and the lines below it: size, costs, and the fault, if there is one."""
-    schedule = story.schedule
-    shape = f"{size(schedule)} · {plural(schedule.rounds, 'round')}"
-    return [
-        schedule.name,
-        shape,
-        costs(schedule),
-        *between(schedule),
-        *(wrap(str(story.fault), _LETTERS) if story.fault else []),
-    ]
+    fault = wrap(str(story.fault), _LETTERS) if story.fault else []
+    return [story.schedule.name, *summary(story.schedule), *fault]
 
 
 def _strips(lay: Geometry, height: float) -> int:

@@ -33,29 +33,28 @@ def share(fraction: float, parts: int) -> str:
     return f"{round(pieces)}/{parts} m" if exact else f"{fraction:.3g} m"
 
 
-def costs(schedule: Schedule) -> str:
-    """What the busiest rank sends, receives and adds, as one line."""
-    counts, p = count(schedule), schedule.ranks
-    amounts = (("sends", counts.most_sent), ("receives", counts.most_received), ("adds", counts.most_added))
-    said = [f"{verb} ≤ {share(amount, p)}" for verb, amount in amounts if amount and schedule.collective != "barrier"]
-    return f"a rank {', '.join(said)}" if said else "no data moves"
-
-
 def size(schedule: Schedule) -> str:
     """The size of a table, such as `4 ranks`, or `4 ranks on 2 hosts`."""
     hosts, ranks = schedule.apart, plural(schedule.ranks, "rank")
     return f"{ranks} on {plural(len(hosts.members), 'host')}" if hosts else ranks
 
 
-def between(schedule: Schedule) -> list[str]:
-    """The costs between hosts, as one line; no line for a table without hosts, or with one."""
-    if not schedule.apart:
-        return []
-    found, p = levels(schedule), schedule.ranks
-    amounts = (("sends", max(found.leaves)), ("receives", max(found.enters)))
-    said = [f"{verb} ≤ {share(amount, p)}" for verb, amount in amounts if amount and schedule.collective != "barrier"]
-    rounds = f"between hosts: {plural(found.between, 'round')}"
-    return [f"{rounds}; a host {', '.join(said)}" if said else rounds]
+def summary(schedule: Schedule) -> list[str]:
+    """The size of a table, what the busiest rank sends, receives and adds, and what goes between hosts, as lines."""
+    counts = count(schedule)
+    said = _amounts(schedule, sends=counts.most_sent, receives=counts.most_received, adds=counts.most_added)
+    lines = [f"{size(schedule)}, {plural(schedule.rounds, 'round')}", f"a rank {said}" if said else "no data moves"]
+    if schedule.apart:
+        found = levels(schedule)
+        said = _amounts(schedule, sends=max(found.leaves), receives=max(found.enters))
+        lines.append(f"between hosts: {plural(found.between, 'round')}" + (f"; a host {said}" if said else ""))
+    return lines
+
+
+def _amounts(schedule: Schedule, **most: float) -> str:
+    """Shares of the vector, such as `sends ≤ 6/4 m, adds ≤ 3/4 m`; "" where no data moves."""
+    shown = {verb: amount for verb, amount in most.items() if amount and schedule.collective != "barrier"}
+    return ", ".join(f"{verb} ≤ {share(amount, schedule.ranks)}" for verb, amount in shown.items())
 
 
 class Grid(str):
@@ -173,8 +172,8 @@ def _title(story: Film, width: int | None) -> list[str]:
     marks = [*(signs[op] for op in sorted(story.ops())), f"{MARK} just written", cell]
     if schedule.apart:
         marks.insert(-2, "══ between hosts")
-    lines = [f"{schedule.name}: {size(schedule)}, {plural(schedule.rounds, 'round')}", costs(schedule)]
-    lines += between(schedule)
+    first, *more = summary(schedule)
+    lines = [f"{schedule.name}: {first}", *more]
     if story.fault:
         marks.insert(-1, f"{WRONG} wrong")
         lines.append(str(story.fault))
