@@ -24,7 +24,7 @@ from tests.support.namespaces import Namespaces, why_no_namespaces
 
 import unisono
 from unisono.base.units import format_bytes, format_seconds, parse_bytes
-from unisono.schedule import Hosts, host_bounds
+from unisono.schedule import Hosts, lower_bounds
 from unisono.tools.cli.bench import calls_on
 from unisono.tools.cli.shared.timed_calls import ENGINES, Compared, Maker, Trial, compare, slowest
 
@@ -129,7 +129,7 @@ def bench_hosts(
                 report += _section(spaces, rate, vectors, found)
                 print(f"{shape}, {rate}", file=sys.stderr)
             spaces.rate("none")
-            leaves, bound = spaces.run(_leaves, 16 << 20)[0], host_bounds("all_reduce", spaces.hosts).leaves
+            leaves, bound = spaces.run(_leaves, 16 << 20)[0], lower_bounds("all_reduce", spaces.hosts).sent
             said = f"{leaves:.3f} of the vector leaves host 0; at least {bound:.3f} must."
             report += ["", f"An all_reduce of 16 MiB: {said}"]
     hand_in(report, output)

@@ -14,7 +14,7 @@ import unisono
 from unisono.base.link import Link
 from unisono.base.units import format_bytes, format_seconds
 from unisono.schedule import Hosts
-from unisono.schedule.simulate import Hardware, Price, Ready, candidates, network, price, ready
+from unisono.schedule.simulate import Hardware, Price, candidates, network, price
 
 COLLECTIVE, NETWORK, LINK = "all_reduce", "fat-tree:oversubscription=2", Link.parse("100Gbit,5us")
 SHAPES = [Hosts.parse(f"{count}x4") for count in (16, 8, 4, 2)]
@@ -24,16 +24,10 @@ SIZES = [8 << 3 * k for k in range(10)]
 def best(hosts: Hosts) -> list[Price]:
     """The least price on these hosts, for each size."""
     where, config = network(NETWORK, hosts, Hardware(between=LINK)), unisono.Config(link=LINK)
-    made: dict[str, Ready] = {}
     found = []
     for size in SIZES:
-        prices = []
-        for way in candidates(COLLECTIVE, hosts, size, config=config):
-            if not way.why_not and not way.priced_only:
-                if way.name not in made:
-                    made[way.name] = ready(way, where)
-                prices.append(price(made[way.name], where, size))
-        found.append(min(prices, key=lambda one: one.seconds))
+        able = [way for way in candidates(COLLECTIVE, hosts, size, config=config) if not way.why_not + way.priced_only]
+        found.append(min((price(way, where, size) for way in able), key=lambda one: one.seconds))
     return found
 
 

@@ -18,7 +18,7 @@ from tests.support.torch_ranks import TorchRanks
 from tests.support.ucx import why_no_ucx
 from tests.support.worlds import OnHosts, Worlds
 from unisono.base.python import no_collections
-from unisono.tools.pytest_plugin.warm_worlds import worlds_of
+from unisono.tools.pytest_plugin.warm_worlds import world_of
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without a terminal starts what it puts in the background like this; tests of Ctrl-C need the usual way.
@@ -146,13 +146,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def worlds(pytestconfig: pytest.Config) -> Worlds:
     """worlds(p): the world of p ranks that runs the tests on ranks, too. A run that fails takes its ranks with it."""
-    return partial(worlds_of(pytestconfig), timeout_s=60)
+    return partial(world_of, pytestconfig, timeout_s=60)
 
 
 @pytest.fixture(scope="session")
 def on_hosts(pytestconfig: pytest.Config) -> OnHosts:
     """on_hosts("2x2"): the same of this shape."""
-    return partial(worlds_of(pytestconfig), timeout_s=RUN_S)
+    return partial(world_of, pytestconfig, timeout_s=RUN_S)
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ _PAGE = """# {collective}
 ![{collective}: what the ranks hold before and after](drawings/{collective}.svg)
 
 With {ranks} ranks that send one message at a time, every algorithm takes at least {bounds.rounds} rounds, and in each
-the busiest rank sends or receives at least {bounds.sent:.4g} m.
+the busiest rank sends at least {bounds.sent:.4g} m, and receives at least {bounds.received:.4g} m.
 
 | algorithm | rounds | bytes that the busiest rank sends |
 | --- | --- | --- |

@@ -69,15 +69,11 @@ SUM = (send(1, 0, 0, op=ADD), send(0, 1, 0))
             made("all_gather", 2, 2, send(0, 1, 0, op=ADD)),
             "in round 0 something is added to rank 1's chunk 0, which holds nothing",
         ),
-        (
-            made("reduce", 2, 1, send(1, 0, 0, dbuf=Y, op=ADD), result=Y),
-            "added to rank 0's chunk 0 of Y, which holds nothing",
-        ),
+        (made("all_reduce", 2, 1, send(0, 1, 0, sbuf=T, dbuf=X)), "is sent rank 0's chunk 0 of T, which holds nothing"),
         (
             made("all_reduce", 2, 1, *SUM, send(1, 0, 0, op=ADD)),
             "in round 2 ranks 0, 1 would be counted twice in rank 0's",
         ),
-        (made("all_reduce", 3, 1, *[send(1, 0, 0, op=ADD)] * 2), "in round 1 rank 1 would be counted twice"),
         (
             made("all_reduce", 2, 2, send(1, 0, 1, to=0, op=ADD)),
             "in round 0 chunk 1 would be added to chunk 0 in rank 0's",
@@ -91,7 +87,6 @@ SUM = (send(1, 0, 0, op=ADD), send(0, 1, 0))
             made("all_reduce", 2, 1, [send([0, 1], [1, 0], 0)]),
             "rank 0 ends without rank 0's part of chunk 0; the last .* round 0",
         ),
-        (made("all_reduce", 2, 1, SUM[0]), "rank 1 ends without rank 0's part of chunk 0; no round"),
         (made("broadcast", 2, 1), "rank 1 ends without rank 0's part of chunk 0; no round writes it"),
         (made("scan", 2, 1, *SUM), "rank 0 ends with rank 1's part of chunk 0, which is not for it"),
         (made("barrier", 3, 1, send([0, 1], [1, 0], 0, op=JOIN)), "rank 0 ends without rank 2's part of chunk 0"),
@@ -182,52 +177,34 @@ def test_one_pass_and_two_passes_are_different_bits() -> None:
         send(2, 1, 0, op=ADD),
         send(0, 2, 0),
     )  # fmt: skip
-    proof = prove(table)
-    assert (proof.same_bits, proof.same_order) == (False, False)
+    assert prove(table).same_bits is False
 
 
 def test_a_proof_says_nothing_of_bits_where_nothing_is_added() -> None:
     proof = prove(CATALOGUE["all_gather.ring"].schedule(3))
     assert (proof.name, proof.ranks, proof.rounds, proof.method) == ("all_gather.ring", 3, 2, "exact")
     assert proof.same_bits is None
-    assert proof.same_order is None
 
 
 def mutants(schedule: Schedule, rng: np.random.Generator, count: int):
     """The table with one row changed, deleted, doubled or moved to another round."""
     p, C = schedule.ranks, schedule.chunks
+    changes = [([SRC], p), ([DST], p), ([SCHUNK, DCHUNK], C), ([SCHUNK], C), ([DCHUNK], C), ([OP], 3), ([N], C)]
     for _ in range(count if len(schedule.rows) else 0):
         rows, i = schedule.rows.copy(), rng.integers(len(schedule.rows))
-        change = rng.integers(9)
-        if change == 0:
-            rows[i, SRC] = rng.integers(p)
-        elif change == 1:
-            rows[i, DST] = rng.integers(p)
-        elif change == 2:
-            rows[i, [SCHUNK, DCHUNK]] = rng.integers(C)
-        elif change == 3:
-            rows[i, rng.choice([SCHUNK, DCHUNK])] = rng.integers(C)
-        elif change == 4:
-            rows[i, OP] = rng.integers(3)
-        elif change == 5:
+        change = rng.integers(len(changes) + 3)
+        if change < len(changes):
+            columns, most = changes[change]
+            rows[i, columns] = rng.integers(most) + (columns == [N])
+        elif change == len(changes):
             rows = np.delete(rows, i, 0)
-        elif change == 6:
+        elif change == len(changes) + 1:
             rows = np.insert(rows, i, rows[i], 0)
-        elif change == 7:
-            rows[i, N] = rng.integers(1, C + 1)
         else:
             rows[i, ROUND] = rng.integers(schedule.rounds)
             rows = rows[np.argsort(rows[:, ROUND], kind="stable")]
         if not np.array_equal(rows, schedule.rows):
             yield schedule.replace(rows=rows)
-
-
-def refuses(schedule: Schedule) -> bool:
-    try:
-        prove(schedule)
-    except AlgorithmError:
-        return True
-    return False
 
 
 def test_no_mutant_that_computes_something_else_is_accepted() -> None:
@@ -236,16 +213,11 @@ def test_no_mutant_that_computes_something_else_is_accepted() -> None:
     for algorithm in CATALOGUE.values():
         for p in filter(algorithm.allows, (2, 3, 4, 6, 7, 8)):
             for mutant in mutants(algorithm.schedule(p, p // 3), rng, 20):
-                refused = refuses(mutant)
+                refused = find_fault(mutant) is not None
                 seen[refused] += 1
                 assert refused or is_right(mutant, 101), (algorithm.full_name, p, mutant.rows.tolist())
     assert seen[True] > 4000
     assert seen[True] > 8 * seen[False]
-
-
-def test_scratch_holds_nothing_at_first() -> None:
-    with pytest.raises(AlgorithmError, match="rank 1 is sent rank 0's chunk 0 of T, which holds nothing"):
-        prove(made("all_reduce", 2, 1, send(0, 1, 0, sbuf=T, dbuf=X)))
 
 
 HERE = Path(__file__)
@@ -313,9 +285,3 @@ def test_the_line_is_known_in_tables_made_of_tables() -> None:
 
 def test_a_table_without_fault_has_none() -> None:
     assert find_fault(trace(lambda r, p: [send(0, 1, 0)], 2, 1, "broadcast")) is None
-
-
-def test_the_error_carries_the_fault() -> None:
-    with pytest.raises(AlgorithmError) as error:
-        prove(table_of(greedy, 3))
-    assert error.value.args == (find_fault(table_of(greedy, 3)),)

@@ -48,11 +48,11 @@ def test_one_rank_speaks_for_all(algorithm) -> None:
         rows, full = spread(one).rows, table(algorithm, p).rows
         assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, full.tolist()))
         for schedule in (one, transpose(one), all_reduce.there_and_back(one)):
-            assert prove_symmetric(schedule).method == "symmetric"
+            assert prove_symmetric(schedule).method == "symmetric fingerprints"
             prove(spread(schedule))
 
 
-def test_the_symmetric_proof_refuses_what_the_exact_one_refuses() -> None:
+def test_the_symmetric_proof_accepts_no_mutant_that_computes_something_else() -> None:
     rng = np.random.default_rng(2)
     seen: Counter[str] = Counter()
     for algorithm in SYMMETRIC:
@@ -62,7 +62,8 @@ def test_the_symmetric_proof_refuses_what_the_exact_one_refuses() -> None:
                 for mutant in mutants(schedule, rng, 25):
                     said = verdict(prove_symmetric, mutant)
                     seen[said] += 1
-                    assert said == verdict(prove, spread(mutant)), (algorithm.__name__, mutant)
+                    whole = spread(mutant)
+                    assert is_right(whole, 101) if said == "accepted" else verdict(prove, whole) == said, mutant
     assert seen["AlgorithmError"] > 500
     assert seen["accepted"] > 10
 
@@ -129,9 +130,8 @@ def as_collective_all_gather(schedule):
     return as_collective(schedule, "all_gather")
 
 
-def test_fingerprints_of_one_rank_find_a_rank_that_is_counted_twice() -> None:
+def test_a_rank_that_is_counted_twice_among_many_is_found() -> None:
     one = all_reduce.there_and_back(trace_symmetric(all_gather.circulant, 5000, "all_gather"))
-    assert prove_symmetric(one).method == "symmetric fingerprints"
     with pytest.raises(AlgorithmError, match="rank r ends without each part"):
         prove_symmetric(one.replace(rows=np.insert(one.rows, 3, one.rows[3], 0)))
 

@@ -7,26 +7,20 @@ messages are the same.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from unisono.base.errors import ArgumentError
 from unisono.schedule.simulate.networks import NO_LINK, Network, Numbers
 from unisono.schedule.simulate.table_messages import Messages
-
-MOST_RANKS = 64  # the exact simulator is for so many ranks: it takes minutes for some tables of more
 
 _ZERO = 1e-12
 
 
-def play_exactly(
-    sections: Sequence[Messages], network: Network, nbytes: float, late: Mapping[int, float] | None = None
-) -> float:
-    """Seconds until the last rank is ready. Raises ArgumentError for what it is too slow for, and for samples."""
-    if network.ranks > MOST_RANKS or any(section.weight != 1 for section in sections):
-        raise ArgumentError(f"the exact simulator is for at most {MOST_RANKS} ranks, and for every message of a table")
-    return _Play(sections, network, nbytes).run(late or {})
+def play_exactly(sections: Sequence[Messages], network: Network, nbytes: float) -> float:
+    """Seconds until the last rank is ready, for every message of a table. It takes minutes for hundreds of ranks."""
+    assert all(section.weight == 1 for section in sections)
+    return _Play(sections, network, nbytes).run()
 
 
 def fair_rates(routes: Sequence[Sequence[int]], rates: Numbers) -> list[float]:
@@ -100,9 +94,9 @@ class _Play:
             for rank in sorted(sends.keys() | gets.keys()):
                 self.program[rank].append((sends[rank], gets[rank]))
 
-    def run(self, late: Mapping[int, float]) -> float:
+    def run(self) -> float:
         for rank in range(self.network.ranks):
-            self._at(late.get(rank, 0.0), lambda rank=rank: self._enter(rank))  # type: ignore[misc]
+            self._at(0.0, lambda rank=rank: self._enter(rank))  # type: ignore[misc]
         rates: list[float] = []
         while self.events or self.flows:
             names = list(self.flows)

@@ -27,8 +27,8 @@ class Link(NamedTuple):
     bytes_per_s: float = 1.25e9
 
     @classmethod
-    def parse(cls, text: str) -> "Link":
-        """From `1Gbit,100us`, `25Gbit`, `2.5GB,1ms` or the like, or from `auto`. A missing part has its default.
+    def parse(cls, text: str, default: "Link | None" = None) -> "Link":
+        """From `1Gbit,100us`, `25Gbit`, `2.5GB,1ms` or the like, or from `auto`. A missing part is that of `default`.
 
         Raises ArgumentError.
         """
@@ -44,7 +44,7 @@ class Link(NamedTuple):
                     break
             else:
                 raise ArgumentError(f"link: expected such as 1Gbit,100us, or auto, not {text!r}")
-        return cls(**found)
+        return (default or cls())._replace(**found)
 
     @property
     def known(self) -> bool:

@@ -29,7 +29,6 @@ from .table import (
     Y,
     expand,
     send,
-    shows,
     spread,
     trace,
     unwrap,
@@ -37,19 +36,19 @@ from .table import (
 
 __all__ = [
     "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "DUALS", "HOLDERS", "JOIN", "ONE_IN", "ONE_OUT", "OP",
-    "REDUCING", "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "HostBounds",
-    "Hosts", "Levels", "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective",
-    "check_rows", "contract", "count", "expand", "find_fault", "fold", "host_bounds", "levels", "levels_of",
-    "lower_bounds", "moves", "on", "once", "par", "pipeline", "prove", "prove_by_fingerprints", "prove_symmetric",
-    "send", "seq", "spread", "trace", "trace_symmetric", "transpose", "unwrap",
+    "REDUCING", "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "Hosts", "Levels",
+    "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective", "check_rows",
+    "contract", "count", "expand", "find_fault", "fold", "levels", "levels_of", "lower_bounds", "moves", "on", "once",
+    "par", "pipeline", "prove", "prove_by_fingerprints", "prove_symmetric", "send", "seq", "spread", "trace",
+    "trace_symmetric", "transpose", "unwrap",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from .counts import Bounds, Counts, HostBounds, Levels, count, host_bounds, levels, levels_of, lower_bounds
+    from .counts import Bounds, Counts, Levels, count, levels, levels_of, lower_bounds
     from .proofs.large_proofs import Rank, prove_by_fingerprints, prove_symmetric, trace_symmetric
 else:  # a call on one host needs none of these
     _COUNTS = (
-        "Bounds", "Counts", "HostBounds", "Levels", "count", "host_bounds", "levels", "levels_of", "lower_bounds",
+        "Bounds", "Counts", "Levels", "count", "levels", "levels_of", "lower_bounds",
     )  # fmt: skip
     _LARGE = "Rank", "prove_by_fingerprints", "prove_symmetric", "trace_symmetric"
     __getattr__ = late_names(
@@ -58,9 +57,10 @@ else:  # a call on one host needs none of these
 
 
 def _page(table: Schedule) -> str:
+    """The page that plays the rounds, for a notebook."""
     from .draw import notebook  # only a notebook needs it
 
     return notebook(table)
 
 
-shows(_page)
+Schedule._repr_html_ = _page  # type: ignore[attr-defined]  # the modules that draw import the file of Schedule

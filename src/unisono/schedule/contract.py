@@ -143,7 +143,7 @@ def fault(
     line = schedule.yields[blamed] if known and blamed is not None else None
     text = f"in round {number} {reason}" if number is not None else reason
     kind = schedule.collective + (" for ops that do not commute" if ordered else "")
-    return AlgorithmError(Fault(schedule.name, kind, text, number, slot, _line_text(line)))
+    return AlgorithmError(Fault(schedule.name, kind, text, number, slot, line_text(*line) if line else ""))
 
 
 def slot_text(slot: Slot) -> str:
@@ -156,9 +156,7 @@ def ranks_in(bits: int) -> Iterable[int]:
     return (rank for rank in range(bits.bit_length()) if bits >> rank & 1)
 
 
-def _line_text(line: tuple[str, int] | None) -> str:
-    if line is None:
-        return ""
-    file, number = line
+def line_text(file: str, number: int) -> str:
+    """file:line; relative to this folder if it is below."""
     here = os.path.relpath(file)
     return f"{file if here.startswith(os.pardir) else here}:{number}"

@@ -45,10 +45,16 @@ class Counts(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Lower bounds for algorithms with one port per rank: rounds; what the busiest rank sends or receives; and adds."""
+    """Lower bounds for algorithms in which a rank sends one message at a time.
+
+    rounds: between hosts.
+    sent, received: by the busiest host.
+    added: by the busiest rank.
+    """
 
     rounds: int
     sent: float
+    received: float
     added: float
 
 
@@ -85,33 +91,41 @@ def _count_symmetric(one: Schedule) -> Counts:
     return Counts(len(busy), int(busy.max(initial=0)), (len(messages),) * p, *((x,) * p for x in (sent, sent, added)))
 
 
-def lower_bounds(collective: str, ranks: int) -> Bounds:
-    """The lower bounds of Chan, Heimlich, Purkayastha and van de Geijn (2007), extended to scans and barriers.
+def lower_bounds(collective: str, ranks: int | Hosts, root: int = 0) -> Bounds:
+    """The lower bounds of Chan, Heimlich, Purkayastha and van de Geijn (2007), extended to hosts, scans and barriers.
 
-    Rounds: data must reach all ranks, or come from all, and a round at most doubles the ranks that data has reached.
-    Bytes: a rank must send what others need and it alone has.
+    ranks: their hosts, in which anything may move; or how many, each of which is then alone on its host.
+
+    Rounds: data must reach all hosts, or come from all, and a round at most doubles the hosts that data has reached.
+    Bytes: a host must send what others need and it alone has, at best as a part of one sum per host. The busiest host
+    sends at least the mean of what hosts receive. For all_reduce Patarasuk and Yuan 2009.
     Additions: p - 1 vectors, at best shared equally.
     """
-    lg, F = (ranks - 1).bit_length(), (ranks - 1) / ranks
-    whole = float(ranks > 1)
+    sizes = [1] * ranks if isinstance(ranks, int) else [len(host) for host in ranks.members]
+    home = root if isinstance(ranks, int) else ranks.host_of(root)
+    n, p = len(sizes), sum(sizes)
+    far, mean, shared = float(n > 1), (n - 1) / n, (p - 1) / p
+    rest, away = (p - sizes[home]) / p, max([*sizes[:home], *sizes[home + 1 :]], default=0) / p
+    most, gathered = (p - min(sizes)) / p, far * max(max(sizes) / p, mean)
+    pairs = max(size * (p - size) for size in sizes) / p
     bounds = {
-        "broadcast": (whole, 0.0),
-        "reduce": (whole, F),
-        "scatter": (F, 0.0),
-        "gather": (F, 0.0),
-        "all_gather": (F, 0.0),
-        "reduce_scatter": (F, F),
-        "all_reduce": (2 * F, F),
-        "all_to_all": (F, 0.0),
-        "barrier": (0.0, 0.0),
-        "scan": (whole, F),
-        "exscan": (whole, max(0, ranks - 2) / ranks),
+        "broadcast": (far, far, 0.0),
+        "reduce": (far, far, shared),
+        "scatter": (rest, away, 0.0),
+        "gather": (away, rest, 0.0),
+        "all_gather": (gathered, most, 0.0),
+        "reduce_scatter": (most, gathered, shared),
+        "all_reduce": (2 * mean, 2 * mean, shared),
+        "all_to_all": (pairs, pairs, 0.0),
+        "barrier": (0.0, 0.0, 0.0),
+        "scan": (far, far, shared),
+        "exscan": (far, far, max(0, p - 2) / p),
     }
     if collective not in bounds:
         raise ArgumentError(
             f"{collective!r} is no collective that has lower bounds; those that have: {', '.join(bounds)}"
         )
-    return Bounds(lg, *bounds[collective])
+    return Bounds((n - 1).bit_length(), *bounds[collective])
 
 
 class Levels(NamedTuple):
@@ -134,14 +148,6 @@ class Levels(NamedTuple):
         return max(*self.leaves, *self.enters)
 
 
-class HostBounds(NamedTuple):
-    """Lower bounds: rounds between hosts with one message at a time; what the busiest host must send, and receive."""
-
-    rounds: int
-    leaves: float
-    enters: float
-
-
 def levels(schedule: Schedule) -> Levels:
     """Count a table that knows its hosts. Raises ArgumentError for one that knows none."""
     if schedule.hosts is None:
@@ -151,7 +157,7 @@ def levels(schedule: Schedule) -> Levels:
 
 def levels_of(rows: Rows, hosts: Hosts, chunks: int) -> Levels:
     """Count rows; only round, ranks and number of chunks matter. chunks: the number of chunks of the whole vector."""
-    n, host = len(hosts.members), np.array([hosts.host_of(rank) for rank in range(hosts.ranks)])
+    n, host = len(hosts.members), np.array(hosts.places)
     rows = rows[rows[:, SRC] != rows[:, DST]]
     src, dst = host[rows[:, SRC]], host[rows[:, DST]]
     far = src != dst
@@ -164,39 +170,3 @@ def levels_of(rows: Rows, hosts: Hosts, chunks: int) -> Levels:
         enters=tuple(received.tolist()),
         messages=int(np.bincount(messages[:, 1], minlength=1).max()),
     )
-
-
-def host_bounds(collective: str, hosts: Hosts, root: int = 0) -> HostBounds:
-    """Lower bounds for every algorithm, whatever moves inside hosts.
-
-    Rounds: a round at most doubles the hosts that data has reached.
-    Bytes: a host must send what others need and it alone has, at best as a part of one sum per host. The busiest host
-    sends at least the mean of what hosts receive. For all_reduce Patarasuk and Yuan 2009.
-    """
-    n, p, home = len(hosts.members), hosts.ranks, hosts.host_of(root)
-    share = [len(host) / p for host in hosts.members]
-    rest = [1 - part for part in share]
-    mean = (n - 1) / n
-    others = [share[host] for host in range(n) if host != home]
-    far, away = float(n > 1), max(others, default=0.0)
-    pairs = max(len(host) * part for host, part in zip(hosts.members, rest, strict=True))
-    most = max(rest)
-    gathered = max(*share, mean) if n > 1 else 0.0
-    bounds = {
-        "broadcast": (far, far),
-        "reduce": (far, far),
-        "scatter": (rest[home], away),
-        "gather": (away, rest[home]),
-        "all_gather": (gathered, most),
-        "reduce_scatter": (most, gathered),
-        "all_reduce": (2 * mean, 2 * mean),
-        "all_to_all": (pairs, pairs),
-        "barrier": (0.0, 0.0),
-        "scan": (far, far),
-        "exscan": (far, far),
-    }
-    if collective not in bounds:
-        raise ArgumentError(
-            f"{collective!r} is no collective that has lower bounds; those that have: {', '.join(bounds)}"
-        )
-    return HostBounds((n - 1).bit_length(), *bounds[collective])

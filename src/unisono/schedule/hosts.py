@@ -75,6 +75,11 @@ class Hosts(Value):
         return {rank: (host, seat) for host, ranks in enumerate(self.members) for seat, rank in enumerate(ranks)}
 
     @cached_property
+    def places(self) -> tuple[int, ...]:
+        """For each rank the number of its host."""
+        return tuple(self.host_of(rank) for rank in range(self.ranks))
+
+    @cached_property
     def order(self) -> tuple[int, ...]:
         """All ranks, host by host."""
         return tuple(rank for host in self.members for rank in host)

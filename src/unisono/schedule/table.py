@@ -68,17 +68,10 @@ class Schedule(Value):
         """How many rounds the table spans."""
         return int(self.rows[-1, ROUND]) + 1 if len(self.rows) else 0
 
-    def _repr_html_(self) -> str:
-        """The page that plays the rounds, for a notebook."""
-        return _pages[-1](self)
-
-
-_pages: list[Callable[[Schedule], str]] = []
-
-
-def shows(page: Callable[[Schedule], str]) -> None:
-    """Tell how notebooks show a table. The modules that draw import this file, so this file cannot import them."""
-    _pages.append(page)
+    @property
+    def apart(self) -> Hosts | None:
+        """The hosts, if there are several to tell apart."""
+        return self.hosts if self.hosts and self.hosts.spans else None
 
 
 def send(

@@ -35,6 +35,7 @@ def keeps_order(schedule: Schedule) -> bool:
 def test_exact_proof(algorithm: Algorithm) -> None:
     proved = [prove(schedule) for schedule in tables(algorithm, range(1, 18))]
     assert {proof.ranks for proof in proved} == {p for p in range(1, 18) if algorithm.allows(p)}
+    assert {proof.same_bits for proof in proved} == {True if algorithm.collective == "all_reduce" else None}
 
 
 @ALL
@@ -88,29 +89,13 @@ def test_hierarchical_algorithms_take_islands_of_any_size(islands: int, local: i
     assert is_right(schedule, 37)
 
 
-ALL_REDUCE = [a for a in CATALOGUE.values() if a.collective == "all_reduce"]
-
-
-@each("algorithm", ALL_REDUCE)
+@each("algorithm", [a for a in CATALOGUE.values() if a.collective == "all_reduce"])
 @pytest.mark.parametrize("p", [2, 3, 5, 7, 8])
 def test_the_proof_knows_which_sums_have_the_same_bits(algorithm: Algorithm, p: int) -> None:
     if not algorithm.allows(p):
         return
     schedule = algorithm.schedule(p)
-    proof = prove(schedule)
     rng = np.random.default_rng(p)
     data = (rng.standard_normal((p, 40 * schedule.chunks)) * 10.0 ** rng.integers(-3, 4, (p, 1))).astype(np.float32)
-
-    def sums(turn: int) -> np.ndarray:
-        """The sums, had the vectors been turned by so many chunks, turned back."""
-        turned = execute(schedule, np.roll(data, 40 * turn, axis=1))[schedule.result]
-        return np.roll(turned, -40 * turn, axis=1)
-
-    assert proof.same_bits == (sums(0) == sums(0)[0]).all()
-    assert proof.same_order == all((sums(turn) == sums(0)).all() for turn in range(schedule.chunks))
-
-
-def test_every_all_reduce_gives_the_same_bits_on_every_rank() -> None:
-    for algorithm in ALL_REDUCE:
-        for p in filter(algorithm.allows, range(1, 17)):
-            assert prove(algorithm.schedule(p)).same_bits
+    sums = np.array(execute(schedule, data)[schedule.result])
+    assert prove(schedule).same_bits == (sums == sums[0]).all()

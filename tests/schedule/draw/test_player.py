@@ -4,17 +4,18 @@ The page in a real browser: on a phone, in dark colours, without motion, read by
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
-from tests.schedule.draw.pages import STILL, at, table
 from tests.schedule.draw.screenshots import FOLDER, SHOTS, take
 from tests.support.browser import opened
 from tests.support.schedule_oracles import twice
 from tests.support.waiting import until
 from unisono.base.link import Link
-from unisono.schedule import Hosts, X, trace
+from unisono.schedule import Hosts, Schedule, X, trace
+from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import spanning
 from unisono.schedule.draw import html
 from unisono.schedule.draw.film import Film, Held, film
@@ -22,6 +23,7 @@ from unisono.schedule.draw.text import spans
 
 pytestmark = pytest.mark.long
 
+STILL = {"reduced_motion": "reduce"}
 NAMES = [
     "all_reduce.ring",
     "all_reduce.tree",
@@ -30,6 +32,16 @@ NAMES = [
     "barrier.dissemination",
     "scan.direct",
 ]
+
+
+def table(name: str, p: int = 5) -> Schedule:
+    """A table of the catalogue."""
+    return CATALOGUE[name].schedule(p)
+
+
+def at(tab: Page) -> Any:
+    """Where the page is, in rounds."""
+    return tab.evaluate("at")
 
 
 def held_text(story: Film, slot: tuple[int, int, int], held: Held) -> str:

@@ -33,9 +33,8 @@ def parse(picture: str) -> ElementTree.Element:
     return ElementTree.fromstring(picture)  # noqa: S314  our own picture
 
 
-def groups(picture: str, kind: str) -> list[ElementTree.Element]:
-    found = parse(picture).iter(f"{SVG}g")
-    return [group for group in found if kind in group.get("class", "").split()]
+def parts(picture: str, kind: str) -> list[ElementTree.Element]:
+    return [part for part in parse(picture).iter() if kind in part.get("class", "").split()]
 
 
 @each("algorithm", CATALOGUE.values())
@@ -43,13 +42,13 @@ def test_every_row_of_the_table_is_in_the_picture(algorithm: Algorithm) -> None:
     for p in filter(algorithm.allows, (1, 2, 3, 4, 5)):
         schedule = algorithm.schedule(p, p // 2)
         picture = svg(schedule)
-        shown = groups(picture, "transfer")
+        shown = parts(picture, "transfer")
         assert [int(group.get("data-row", "")) for group in shown] == list(range(len(schedule.rows)))
         assert [len(group) for group in shown] == schedule.rows[:, 7].tolist()
-        moves = Counter(group.get("class") for group in groups(picture, "move"))
+        moves = Counter(group.get("class") for group in parts(picture, "move"))
         assert moves == Counter(f"move {NAMES[op]}" for op in expand(schedule)[:, 8].tolist())
-        assert len(groups(picture, "result")) == len(contract(schedule).after)
-        assert not groups(picture, "wrong")
+        assert len(parts(picture, "result")) == len(contract(schedule).after)
+        assert not parts(picture, "wrong")
 
 
 @pytest.mark.parametrize("p", [2, 3, 8])
@@ -57,16 +56,16 @@ def test_arrows_start_and_end_at_the_boxes_that_they_are_about(p: int) -> None:
     schedule = CATALOGUE["all_gather.circulant"].schedule(p)
     picture = svg(schedule)
     rows = expand(schedule).tolist()
-    starts = [group.get("data-from", "").split("-")[1:] for group in groups(picture, "move")]
+    starts = [group.get("data-from", "").split("-")[1:] for group in parts(picture, "move")]
     assert starts == [[str(row[1]), str(row[3]), str(row[4])] for row in rows]
     middles = {}
-    for group in groups(picture, "box"):
+    for group in parts(picture, "box"):
         _, rank, _, chunk = map(int, group.get("data-slot", "").split("-"))
         frame = group.find(f"{SVG}rect")
         assert frame is not None
         top = float(group.get("transform", "").rstrip(")").split()[1])
         middles[rank, chunk] = top + float(frame.get("height", "")) / 2
-    for group, row in zip(groups(picture, "move"), rows, strict=True):
+    for group, row in zip(parts(picture, "move"), rows, strict=True):
         path = group.find(f"{SVG}path")
         points = path.get("d", "").replace("M", "").replace("C", " ").split()
         assert float(points[1]) == pytest.approx(middles[row[1], row[4]], abs=0.01)
@@ -77,7 +76,7 @@ def test_arrows_start_and_end_at_the_boxes_that_they_are_about(p: int) -> None:
 def test_the_contract_has_a_picture_of_before_and_after(algorithm: Algorithm) -> None:
     schedule = algorithm.schedule(4)
     promise = contract(schedule)
-    full = [group for group in groups(svg_contract(schedule), "box") if "void" not in group.get("class", "")]
+    full = [group for group in parts(svg_contract(schedule), "box") if "void" not in group.get("class", "")]
     sides = Counter(group.get("data-slot", "").split("-")[0] for group in full)
     assert sides == {"0": len(promise.before), "1": len(promise.after)}
     held = [len(group.findall(f"{SVG}text")) for group in full if group.get("data-slot", "").startswith("1-")]
@@ -89,10 +88,10 @@ def test_a_wrong_table_shows_where_it_is_wrong() -> None:
     def forgets(r, p):
         yield send(0, 1, 0)
 
-    missing = groups(svg(trace(forgets, 3, 1, "broadcast", name="forgets")), "wrong")
+    missing = parts(svg(trace(forgets, 3, 1, "broadcast", name="forgets")), "wrong")
     assert [group.get("data-slot") for group in missing] == ["1-2-0-0"]
 
-    counted_twice = groups(svg(trace(twice, 2, 1, "reduce", name="twice")), "wrong")
+    counted_twice = parts(svg(trace(twice, 2, 1, "reduce", name="twice")), "wrong")
     assert "1-1-0-0" in {group.get("data-slot") for group in counted_twice}
 
 
@@ -239,11 +238,6 @@ def test_ranks_of_a_host_stand_together(text_of_hosts: str) -> None:
     assert re.findall(r"host (\d+)", lines[at]) == [str(number) for number in range(len(hosts.members))]
     edges = {tuple(m.start() for m in re.finditer("│", line)) for line in lines if "│" in line}
     assert len(edges) == 1
-
-
-def parts(picture: str, kind: str) -> list[ElementTree.Element]:
-    found = ElementTree.fromstring(picture).iter()  # noqa: S314  our own picture
-    return [part for part in found if kind in part.get("class", "").split()]
 
 
 @pytest.mark.parametrize("text_of_hosts", MAPS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.exact_simulator import fair_rates, play_exactly
+from tests.support.exact_simulator import play_exactly
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
 from unisono.base.tuning import save
@@ -18,8 +18,8 @@ from unisono.schedule import Hosts
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.simulate import (
     NETWORKS,
+    Candidate,
     Hardware,
-    Ready,
     Timed,
     calibrate,
     candidates,
@@ -31,7 +31,6 @@ from unisono.schedule.simulate import (
     play,
     price,
     price_here,
-    ready,
     routed,
     trusted,
 )
@@ -44,7 +43,12 @@ MANY = 64 << 20
 def priced(name: str, shape: str, on: str, nbytes: int, hardware: Hardware = PLAIN, **more: object):
     hosts = Hosts.parse(shape)
     where = network(on, hosts, hardware)
-    return price(Ready(name, routed(messages(CATALOGUE[name].schedule(hosts.ranks)), where)), where, nbytes, **more)
+    return price(table(name, hosts.ranks), where, nbytes, **more)
+
+
+def table(name: str, ranks: int) -> Candidate:
+    """An algorithm of the catalogue, to be priced."""
+    return Candidate(name, lambda: messages(CATALOGUE[name].schedule(ranks)))
 
 
 def test_a_ring_on_a_flat_network_is_its_formula() -> None:
@@ -68,13 +72,10 @@ def test_ranks_of_a_host_share_its_port() -> None:
 
 def test_a_slow_cable_holds_up_what_passes_it() -> None:
     hosts = Hosts.parse("8x1")
-    where = network("torus:8", hosts, PLAIN)
-    one = routed(messages(CATALOGUE["all_gather.ring"].schedule(8)), where)
-    slow = where.slow("host2-host3:x0.1")
-    assert price(Ready("", one), slow, MANY).seconds == pytest.approx(
-        10 * price(Ready("", one), where, MANY).seconds, rel=0.01
-    )
-    assert price(Ready("", one), slow, MANY).link == "host2-host3"
+    where, ring = network("torus:8", hosts, PLAIN), table("all_gather.ring", 8)
+    plain, slow = (price(ring, each, MANY) for each in (where, where.slow("host2-host3:x0.1")))
+    assert slow.seconds == pytest.approx(10 * plain.seconds, rel=0.01)
+    assert slow.link == "host2-host3"
 
 
 def test_a_late_rank_costs_what_it_is_late() -> None:
@@ -102,23 +103,6 @@ def test_compiled_or_not_the_loop_plays_the_same(monkeypatch: pytest.MonkeyPatch
         assert np.allclose(a, b, rtol=1e-12)
 
 
-def test_fair_shares() -> None:
-    rates = np.array([np.inf, 10.0, 4.0, 100.0])
-    assert fair_rates([[1], [1, 2], [2], [3]], rates) == [8.0, 2.0, 2.0, 100.0]
-
-
-def test_the_exact_simulator_s_own_sums() -> None:
-    hosts = Hosts.parse("4x1")
-    where = network("flat", hosts, PLAIN)
-    linear = messages(CATALOGUE["broadcast.linear"].schedule(4))
-    assert play_exactly(linear, where, 1e9) == pytest.approx(3 + 10e-6)
-    binomial = messages(CATALOGUE["reduce.binomial"].schedule(4))
-    assert play_exactly(binomial, where, 1e9) == pytest.approx(2 * (1 + 10e-6 + 0.5))
-    assert play_exactly(binomial, where, 1e9, {3: 2.0}) == pytest.approx(2 + 2 * (1 + 10e-6 + 0.5))
-    with pytest.raises(ArgumentError, match="at most 64 ranks"):
-        play_exactly(linear, network("flat", Hosts.parse("65x1")), 8)
-
-
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("shape", ["4x2", "3x3"])
 @pytest.mark.parametrize("name", NETWORKS)
@@ -131,11 +115,9 @@ def test_prices_agree_with_the_exact_simulator(name: str, shape: str) -> None:
     off = {}
     for collective in dict.fromkeys(a.collective for a in CATALOGUE.values()):
         for some in candidates(collective, hosts, 1 << 20):
-            sections = some.make()
-            one = Ready(some.name, routed(sections, where))
             for nbytes in (8, 64 << 10, 1 << 20, MANY):
                 size = 0 if collective == "barrier" else nbytes
-                got, want = price(one, where, nbytes).seconds, play_exactly(sections, where, size)
+                got, want = price(some, where, nbytes).seconds, play_exactly(some.make(), where, size)
                 off[some.name, nbytes] = abs(got / want - 1)
     far = {key: value for key, value in off.items() if value > 0.1}
     assert len(far) <= len(off) / 20, far
@@ -146,7 +128,7 @@ def test_rounds_that_have_become_steady_are_not_played_on(monkeypatch: pytest.Mo
     hosts = Hosts.parse("32x2")
     where, one = network("two-levels", hosts), CATALOGUE["all_reduce.ring"].symmetric(64)
     assert one is not None
-    ready, rounds = Ready("ring", routed(messages(one), where)), []
+    ring, rounds = Candidate("ring", lambda: messages(one)), []
     monkeypatch.setattr(clocks, "_EXACT", 48)
     monkeypatch.setattr(clocks, "_WINDOW", 8)
 
@@ -155,11 +137,11 @@ def test_rounds_that_have_become_steady_are_not_played_on(monkeypatch: pytest.Mo
         play_rounds(times, *arrays)
 
     monkeypatch.setattr(clocks, "_compiled", lambda: counted)
-    short = price(ready, where, MANY)
+    short = price(ring, where, MANY)
     assert rounds == [8, 8, 8, 8], "of either half, until one stretch is as long as the one before it on all ranks"
     monkeypatch.setattr(clocks, "_EXACT", 10**6)
     monkeypatch.setattr(clocks, "_WINDOW", 10**6)
-    assert short.seconds == pytest.approx(price(ready, where, MANY).seconds, rel=1e-9)
+    assert short.seconds == pytest.approx(price(ring, where, MANY).seconds, rel=1e-9)
 
 
 def test_of_many_ranks_what_is_too_large_is_left_out_and_said() -> None:
@@ -171,7 +153,7 @@ def test_of_many_ranks_what_is_too_large_is_left_out_and_said() -> None:
 def test_no_price_is_below_the_bound() -> None:
     hosts = Hosts.parse("8x8")
     where = network("fat-tree", hosts)
-    best = min(price(ready(one, where), where, 1 << 30).seconds for one in candidates("all_reduce", hosts, 1 << 30))
+    best = min(price(one, where, 1 << 30).seconds for one in candidates("all_reduce", hosts, 1 << 30))
     assert best > 2 * (1 << 30) * 7 / 8 / 1.25e9
 
 
@@ -181,7 +163,7 @@ def test_65_536_ranks() -> None:
     name = "all_reduce.circulant of all ranks"
     one = next(some for some in candidates("all_reduce", hosts, 8) if some.name == name)
     assert not one.why_not
-    got = price(Ready(one.name, routed(one.make(), where)), where, 8)
+    got = price(one, where, 8)
     assert got.bound == "latency"
     assert got.seconds > 2 * 13 * 10e-6
 
@@ -229,12 +211,16 @@ def test_lanes_make_bytes_cheaper_but_not_rounds() -> None:
 
 
 def test_costs_are_found_again_from_the_times_that_they_make() -> None:
-    found = calibrate(timed(COSTS, (8, 64 << 10, 1 << 20)), 2, SEGMENT)
+    right = timed(COSTS, (8, 64 << 10, 1 << 20))
+    found = calibrate(right, 2, SEGMENT)
+    assert (found.residual or 0) < 0.01
     assert found.call_s == pytest.approx(COSTS.call_s, rel=0.01)
     assert found.step_s == pytest.approx(COSTS.step_s, rel=0.01)
     for got, want in zip(found.rates, COSTS.rates, strict=True):
         assert got.nbytes == want.nbytes
         assert got[1:] == pytest.approx(want[1:], rel=0.05)
+    off = [one._replace(seconds=one.seconds * (1.5 if k % 2 else 0.5)) for k, one in enumerate(right)]
+    assert 0.2 < (calibrate(off, 2, SEGMENT).residual or 0) < 1
 
 
 def test_a_cost_is_never_below_what_is_possible() -> None:
@@ -246,13 +232,6 @@ def test_a_cost_is_never_below_what_is_possible() -> None:
     fast = [one._replace(seconds=one.seconds / (4 if one.algorithm.name == "tree" else 1)) for one in slow]
     found = calibrate(fast, 2, SEGMENT)
     assert min(found.call_s, found.step_s, *found.rates[0][1:]) > 0
-
-
-def test_calls_that_take_what_they_should_leave_no_residual() -> None:
-    right = timed(COSTS, (8, 64 << 10, 1 << 20))
-    assert (calibrate(right, 2, SEGMENT).residual or 0) < 0.01
-    off = [one._replace(seconds=one.seconds * (1.5 if k % 2 else 0.5)) for k, one in enumerate(right)]
-    assert 0.2 < (calibrate(off, 2, SEGMENT).residual or 0) < 1
 
 
 def test_a_fit_on_the_least_that_is_possible_is_not_trusted() -> None:

@@ -18,11 +18,10 @@ from unisono.schedule.algorithms import CATALOGUE, find
 from unisono.schedule.algorithms.over_hosts import CORES
 from unisono.schedule.choose.lane_limits import Processors
 from unisono.schedule.choose.over_hosts import choose_spanning, why_priced_only
-from unisono.schedule.simulate import Candidate, candidates, messages, network, price, ready
+from unisono.schedule.simulate import Candidate, candidates, messages
 from unisono.tools.cli import app
-from unisono.tools.cli.shared import target as facts_module
 from unisono.tools.cli.shared.costs_over_hosts import find_call
-from unisono.tools.cli.shared.target import COLLECTIVES, Costs, facts, find_target
+from unisono.tools.cli.shared.target import COLLECTIVES, find_target
 
 
 def say(*arguments: str, fails: int = 0) -> str:
@@ -117,18 +116,12 @@ def by_a_call(name: str, hosts: Hosts, nbytes: int) -> str:
 
 def by_explain(name: str, hosts: Hosts, nbytes: int) -> str:
     """The same, as the command says it."""
-    collective, _, short = name.partition(".")
-    said = set()
-    for words in ({"name": name}, {"name": collective, "algorithm": short}):
-        found = find_call(**words, hosts=hosts, nbytes=nbytes)
-        if found:
-            assert not found.priced_only
-            said.add(found.call.name)
-        else:
-            target = find_target(**words, ranks=hosts.ranks, nbytes=nbytes).algorithm
-            said.add("" if why_priced_only(target) else target.full_name)
-    assert len(said) == 1
-    return said.pop()
+    found = find_call(name, hosts, nbytes=nbytes)
+    if found:
+        assert not found.priced_only
+        return found.call.name
+    target = find_target(name, hosts.ranks, nbytes=nbytes).algorithm
+    return "" if why_priced_only(target) else target.full_name
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
@@ -187,36 +180,3 @@ def test_calls_do_use_it(on_hosts: Callable[[str], unisono.World], shape: str) -
     names = [a.full_name for a in CATALOGUE.values() if a.collective == "all_reduce" and a.allows(hosts.ranks)]
     wanted = {name: f"{by_a_call(name, hosts, 8)} over {hosts.text}" for name in names}
     assert on_hosts(shape).run(work) == [wanted] * hosts.ranks
-
-
-def test_a_price_of_what_a_call_chooses_has_its_segments() -> None:
-    hosts, link = Hosts.parse("4x2"), None
-    for nbytes in (1 << 10, 64 << 20):
-        chosen = choose_spanning("broadcast", nbytes, hosts, link, "circulant")
-        some = next(one for one in candidates("broadcast", hosts, nbytes) if one.name == chosen.name)
-        assert not some.priced_only
-        where = network("two-levels", hosts)
-        assert price(ready(some, where), where, nbytes).name == chosen.name
-
-
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_every_way_of_counting_gives_the_same_costs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = find_target(name, 16)
-    exact = facts(target)
-    assert exact.costs is not None
-    monkeypatch.setattr(facts_module, "MOST_EXACT", 8)
-    quick = facts(target)
-    assert quick.costs == exact.costs
-    assert quick.proof is not None or "left out" in quick.note
-    monkeypatch.setattr(facts_module, "_MOST_ROWS", -1)
-    stated = facts(target)
-    if stated.proof is None:
-        assert stated.costs is not None
-        check(stated.costs, exact.costs)
-
-
-def check(stated: Costs, counted: Costs) -> None:
-    for field in ("rounds", "sent", "received"):
-        says, is_so = getattr(stated, field), getattr(counted, field)
-        if says is not None:
-            assert says >= is_so if stated.bound else says == pytest.approx(is_so)

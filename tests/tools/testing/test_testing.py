@@ -31,15 +31,10 @@ def test_the_oracle_by_hand() -> None:
         return [result.tolist() for result in results]
 
     assert lists(oracle.all_reduce([a, b])) == [[11, 22, 33, 54]] * 2
-    assert lists(oracle.all_reduce([a, b], "avg")) == [[5, 11, 16, 27]] * 2
-    assert lists(oracle.all_reduce([a, -b], "avg")) == [[-4, -9, -13, -23]] * 2
-    assert lists(oracle.all_reduce([a, b], "product")) == [[10, 40, 90, 200]] * 2
-    assert lists(oracle.all_reduce([a, b], "min")) == [[1, 2, 3, 4]] * 2
     assert lists(oracle.reduce([a, b], 1, "max")) == [[1, 2, 3, 4], [10, 20, 30, 50]]
     assert lists(oracle.reduce([a, b], 0)) == [[11, 22, 33, 54], [10, 20, 30, 50]]
     assert lists(oracle.broadcast([a, b], 1)) == [[10, 20, 30, 50]] * 2
     assert lists(oracle.scatter([None, b], 1)) == [[10, 20], [30, 50]]
-    assert lists(oracle.all_gather([a, b])) == [[1, 2, 3, 4, 10, 20, 30, 50]] * 2
     assert lists(oracle.reduce_scatter([a, b])) == [[11, 22], [33, 54]]
     assert lists(oracle.all_to_all([a, b])) == [[1, 2, 10, 20], [3, 4, 30, 50]]
     at_root, elsewhere = oracle.gather([a, b], 0)
@@ -76,11 +71,6 @@ def test_nothing_is_left_of_a_rehearsal() -> None:
         rehearse(schedule, kill=1)
         rows_of(schedule, 1)
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_before_the_gate_nobody_is_done() -> None:
-    schedule = CATALOGUE["all_reduce.ring"].schedule(4)
-    assert rehearse(schedule, kill=2, row=0) == ["told", "told", "died", "told"]
 
 
 def test_wrong_results_and_endless_waits_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,11 @@
 from typing import TYPE_CHECKING
 
 from ...base.python import late_names
-from .catalogue import CATALOGUE, RESTRICTIONS, Algorithm, find
-from .declare import algorithm, composed, table
+from .catalogue import CATALOGUE, RESTRICTIONS, Algorithm, algorithm, composed, find, table
 
-__all__ = ["CATALOGUE", "RESTRICTIONS", "Algorithm", "algorithm", "composed", "evaluate", "find", "lines", "table"]
+__all__ = ["CATALOGUE", "RESTRICTIONS", "Algorithm", "algorithm", "composed", "find", "lines", "table"]
 
 if TYPE_CHECKING:
-    from .formula import evaluate, lines
+    from .formula import lines
 else:
-    __getattr__ = late_names(__name__, dict.fromkeys(("evaluate", "lines"), ".formula"))
+    __getattr__ = late_names(__name__, {"lines": f"{__name__}.formula"})

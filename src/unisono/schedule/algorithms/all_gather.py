@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..table import Rows, Transfer, send
-from .declare import algorithm
+from .catalogue import algorithm
 from .graphs import skips
 
 

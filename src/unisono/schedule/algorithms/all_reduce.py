@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ...base.python import LateModule
 from ..combine import as_collective, fold, pipeline, seq, transpose
 from ..table import ADD, COPY, Rows, Schedule, Transfer, Y, send, trace
-from .declare import SEGMENTS, algorithm, composed, table
+from .catalogue import SEGMENTS, algorithm, composed, table
 
 if TYPE_CHECKING:
     from . import all_gather, broadcast, graphs

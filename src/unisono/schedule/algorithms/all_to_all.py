@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ..table import Rows, T, Transfer, X, Y, send
-from .declare import algorithm
+from .catalogue import algorithm
 
 
 @algorithm("all_to_all")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ..table import JOIN, Rows, Transfer, send
-from .declare import algorithm
+from .catalogue import algorithm
 
 
 @algorithm("barrier", chunks=1)

@@ -7,7 +7,7 @@ import numpy as np
 from ..combine import as_collective, once, pipeline, seq
 from ..table import Rows, Schedule, Transfer, send, trace
 from . import all_gather, scatter
-from .declare import RADIX, SEGMENTS, algorithm, composed, table
+from .catalogue import RADIX, SEGMENTS, algorithm, composed, table
 from .graphs import block_rounds, double_tree, splits
 
 

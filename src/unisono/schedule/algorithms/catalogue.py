@@ -1,16 +1,37 @@
-"""The catalogue: all algorithms by name, with their restrictions as data."""
+"""The catalogue: all algorithms by name, with their restrictions as data, and the decorators that declare them.
 
+    @algorithm("all_gather")
+    def ring(r, p):                                  # rooted collectives: (r, p, root)
+        for s in range(p - 1):
+            yield send(r, (r + 1) % p, (r - s) % p)
+
+    @composed("reduce_scatter")
+    def ring(p):                                     # rooted collectives: (p, root)
+        return transpose(table(all_gather.ring, p))
+
+The decorators leave the functions as they are and add the attribute `declared`, an `Algorithm`.
+"""
+
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from importlib import import_module
-from typing import Any
+from math import log2
+from typing import Any, TypeVar
 
 from ...base.errors import ArgumentError
 from ...base.value import Value
 from ..contract import ROOTED
-from ..table import Schedule
-from .declare import Symmetric, declaration, table
+from ..table import Schedule, X, Y, trace
+
+SEGMENTS = 8
+"""n in the formulas: into how many segments a pipeline cuts the vector, unless told."""
+
+RADIX = 4
+"""k in the formulas: into how many parts a k-nomial tree cuts the ranks."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
     "commutative": ("an operation that commutes", lambda ranks: ranks > 0),
@@ -18,6 +39,13 @@ RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
     "power_of_two": ("a power of two of ranks", lambda ranks: ranks & ranks - 1 == 0),
 }
 """Name of a restriction -> what an algorithm with it needs, and whether a number of ranks will do."""
+
+
+class Symmetric(int):
+    """A number of ranks for which `table` makes the rows of rank 0 only, as all ranks are expected to do the same.
+
+    If they do not, `table` raises ArgumentError or TypeError.
+    """
 
 
 class Algorithm(Value):
@@ -68,6 +96,13 @@ class Algorithm(Value):
                 f"These work: {', '.join(others)}"
             )
 
+    def expected(self, ranks: int) -> tuple[float, float]:
+        """About how many rows and rounds its table has, by their growth from 64 to 128 ranks."""
+        few, many = self.schedule(64), self.schedule(128)
+        growths = ((len(few.rows), len(many.rows)), (few.rounds, many.rounds))
+        rows, rounds = (b * (ranks / 128) ** log2(b / a) if a else 0.0 for a, b in growths)
+        return rows, rounds
+
     def symmetric(self, ranks: int) -> Schedule | None:
         """The table as the rows of rank 0, if every rank does the same; None otherwise. It is small for any size."""
         try:
@@ -78,6 +113,116 @@ class Algorithm(Value):
 
     def _forbids(self, ranks: int) -> list[str]:
         return [restriction for restriction in self.requires if not RESTRICTIONS[restriction][1](ranks)]
+
+
+def algorithm(
+    collective: str,
+    *,
+    name: str = "",
+    chunks: int | Callable[[int], int] | None = None,
+    result: int | str | None = None,
+    requires: tuple[str, ...] = (),
+) -> Callable[[_F], _F]:
+    """Declare a generator of rounds. By default one chunk per rank, and in place (all_to_all: into Y).
+
+    chunks: the number of chunks in each buffer, or a function that gives it for a number of ranks.
+    result: X or Y.
+    requires: names of RESTRICTIONS.
+    """
+
+    def declare(function: _F) -> _F:
+        function.declared = _generator(function, collective, name, chunks, result, requires)  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def composed(collective: str, *, name: str = "", requires: tuple[str, ...] = ()) -> Callable[[_F], _F]:
+    """Declare a function that makes the table of other tables."""
+
+    def declare(function: _F) -> _F:
+        build = partial(_composed, function, collective, name or function.__name__)
+        function.declared = _algorithm(function, build, requires)  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def declared(function: Callable[..., Any], collective: str = "") -> Algorithm:
+    """A function as an algorithm; without a decorator, a generator of rounds of the given collective."""
+    found = getattr(function, "declared", None)
+    return found if isinstance(found, Algorithm) else _generator(function, collective)
+
+
+def table(function: Callable[..., Any], ranks: int, root: int = 0, collective: str = "") -> Schedule:
+    """The table of an algorithm for this number of ranks. Its name is the full one, such as "all_gather.ring".
+
+    ranks: `Symmetric(p)` makes a symmetric table, with the rows of rank 0 only.
+    """
+    return declared(function, collective).build(ranks, root)
+
+
+@lru_cache(maxsize=128)
+def _generator(
+    function: Callable[..., Any],
+    collective: str,
+    name: str = "",
+    chunks: int | Callable[[int], int] | None = None,
+    result: int | str | None = None,
+    requires: tuple[str, ...] = (),
+) -> Algorithm:
+    title = name or getattr(function, "__name__", "algorithm")
+    wanted = ("r", "p", "root") if collective in ROOTED else ("r", "p")
+    code = getattr(function, "__code__", None)  # to look at a signature takes 50 times as long
+    if code is None or code.co_kwonlyargcount or code.co_varnames[: code.co_argcount] != wanted:
+        try:
+            inspect.signature(function).bind(*wanted)
+        except TypeError as error:
+            said = f"{collective}.{title} must be a generator {title}({', '.join(wanted)}): {error}"
+            raise ArgumentError(said) from None
+    buffers = {None: Y if collective == "all_to_all" else X, X: X, Y: Y, "X": X, "Y": Y}
+    if result not in buffers:
+        raise ArgumentError(f"{collective}.{title}: the result is in buffer X or Y, not in {result!r}")
+    build = partial(_traced, function, collective, title, chunks, buffers[result])
+    return _algorithm(function, build, requires)
+
+
+def _algorithm(function: Callable[..., Any], build: partial[Schedule], requires: tuple[str, ...]) -> Algorithm:
+    _, collective, name, *_ = build.args
+    for restriction in requires:
+        if restriction not in RESTRICTIONS:
+            known = ", ".join(RESTRICTIONS)
+            raise ArgumentError(f"{collective}.{name} requires {restriction!r}; the restrictions there are: {known}")
+    return Algorithm(collective, name, build, requires, function.__doc__ or "")
+
+
+def _traced(
+    function: Callable[..., Any],
+    collective: str,
+    name: str,
+    chunks: int | Callable[[int], int] | None,
+    result: int,
+    ranks: int,
+    root: int,
+) -> Schedule:
+    """The table of a generator of rounds."""
+    rooted, cut = collective in ROOTED, chunks(ranks) if callable(chunks) else ranks if chunks is None else chunks
+    if isinstance(ranks, Symmetric):
+        if rooted or cut != ranks:
+            raise ArgumentError(f"{collective}.{name}: ranks do not do the same, or not on a chunk each")
+        from ..proofs.large_proofs import trace_symmetric  # for large groups only
+
+        schedule = trace_symmetric(function, ranks, collective, result=result)
+    else:
+        schedule = trace(function, ranks, cut, collective, root=root if rooted else None, result=result)
+    return schedule.replace(name=f"{collective}.{name}")
+
+
+def _composed(function: Callable[..., Any], collective: str, name: str, ranks: int, root: int) -> Schedule:
+    """The table of a function that makes it of other tables."""
+    rooted = collective in ROOTED
+    schedule: Schedule = function(ranks, root) if rooted else function(ranks)
+    return schedule.replace(collective=collective, name=f"{collective}.{name}", root=root if rooted else 0)
 
 
 AlgorithmLike = str | Algorithm | Schedule | Callable[..., Any]
@@ -100,7 +245,7 @@ def find(collective: str, algorithm: AlgorithmLike) -> Algorithm:
     elif isinstance(algorithm, Schedule):
         found = Algorithm(algorithm.collective, algorithm.name, partial(_only, algorithm))
     elif callable(algorithm):
-        found = _of(algorithm, collective)
+        found = declared(algorithm, collective)
     else:
         raise ArgumentError(
             f"{algorithm!r} is no algorithm: give a name, an Algorithm, a Schedule or a generator of rounds"
@@ -138,18 +283,6 @@ def _built(build: Callable[[int, int], Schedule], ranks: int, root: int) -> Sche
     return schedule.replace(rows=rows)
 
 
-@lru_cache(maxsize=128)
-def _of(function: Callable[..., Any], collective: str = "") -> Algorithm:
-    """A function as an algorithm; without a declaration, it is one of the given collective."""
-    note = declaration(function, collective)
-    for restriction in note.requires:
-        if restriction not in RESTRICTIONS:
-            known, name = ", ".join(RESTRICTIONS), f"{note.collective}.{note.name}"
-            raise ArgumentError(f"{name} requires {restriction!r}; the restrictions there are: {known}")
-    build = partial(table, function, collective=collective)
-    return Algorithm(note.collective, note.name, build, note.requires, function.__doc__ or "")
-
-
 _FILES = {
     "broadcast": "broadcast", "reduce": "reduce", "scatter": "scatter", "gather": "gather", "all_gather": "all_gather",
     "reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce", "all_to_all": "all_to_all", "barrier": "barrier",
@@ -163,7 +296,7 @@ _ISLANDS = "hierarchical"  # the file of those for islands, and the name of each
 def _declared(file: str) -> Mapping[str, Algorithm]:
     module = import_module(f".{file}", __package__)
     functions = [f for f in vars(module).values() if callable(f) and hasattr(f, "declared")]
-    return {a.full_name: a for a in (_of(f) for f in functions if f.__module__ == module.__name__)}
+    return {a.full_name: a for a in (declared(f) for f in functions if f.__module__ == module.__name__)}
 
 
 class _Catalogue(Mapping[str, Algorithm]):

@@ -1,4 +1,4 @@
-"""Read the five lines of an algorithm's docstring, and evaluate the formulas for rounds and bytes in them.
+"""Read the five lines of an algorithm's docstring. A test evaluates the formulas for rounds and bytes in them.
 
 The docstring of every algorithm has its idea in the first line, then `rounds`, `bytes`, `wins` and `source`. `rounds`
 is the number of rounds in which messages travel; `bytes` is what the busiest rank sends, and after `; received:` what
@@ -11,11 +11,7 @@ of a k-nomial tree, and lgk, the logarithm of p to base k rounded up; l ranks on
 logarithm of x to base 2 rounded up.
 """
 
-from math import ceil
-
 from ...base.errors import ArgumentError
-from .declare import RADIX, SEGMENTS
-from .hierarchical import island
 
 LINES = ("idea", "rounds", "bytes", "wins", "source")
 """The names of the lines of an algorithm's docstring."""
@@ -28,39 +24,3 @@ def lines(doc: str) -> dict[str, str]:
     if tuple(texts) != LINES or len(rest) != len(LINES) - 1:
         raise ArgumentError(f"the docstring of an algorithm has the lines {', '.join(LINES)}; this one is\n{doc}")
     return texts
-
-
-def evaluate(formula: str, ranks: int, m: float = 1.0) -> float:
-    """The value of a formula, without its `at most`, for a number of ranks and a vector of m bytes."""
-    known = {
-        "m": m,
-        "p": ranks,
-        "F": (ranks - 1) / ranks,
-        "lg": _digits(ranks, 2),
-        "floor_lg": ranks.bit_length() - 1,
-        "pow2": 1 << ranks.bit_length() - 1,
-        "below": 1 << (ranks - 1).bit_length() >> 1,
-        "folded": int(ranks & ranks - 1 > 0),
-        "ones": sum(bin(j).count("1") for j in range(ranks)),
-        "n": SEGMENTS,
-        "k": RADIX,
-        "lgk": _digits(ranks, RADIX),
-        "l": island(ranks),
-        "ceil": ceil,
-        "max": max,
-        "min": min,
-        "rounds_for": lambda x: _digits(ceil(x), 2),
-    }
-    try:
-        value = eval(formula.removeprefix("at most "), {"__builtins__": {}}, known)  # noqa: S307  as its algorithm does
-        return float(value)
-    except Exception as error:  # noqa: BLE001  a formula may be wrong in any way
-        raise ArgumentError(f"{formula!r} is no arithmetic that a formula may have: {error}") from None
-
-
-def _digits(x: int, base: int) -> int:
-    """The logarithm of x rounded up."""
-    digits = 0
-    while base**digits < x:
-        digits += 1
-    return digits

@@ -3,7 +3,7 @@
 from ..combine import transpose
 from ..table import Schedule
 from . import scatter
-from .declare import composed, table
+from .catalogue import composed, table
 
 
 @composed("gather")

@@ -8,7 +8,7 @@ from math import isqrt
 
 from ..hosts import Hosts
 from ..table import Rows, Schedule, T, Transfer, Y, send
-from .declare import algorithm, composed
+from .catalogue import algorithm, composed
 
 
 def island(p: int) -> int:

@@ -6,7 +6,7 @@ Naive first, for each.
 from collections.abc import Iterator
 
 from ..table import ADD, Rows, Transfer, Y, send
-from .declare import algorithm
+from .catalogue import algorithm
 
 
 @algorithm("scan", chunks=1)

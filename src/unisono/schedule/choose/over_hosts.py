@@ -17,7 +17,7 @@ from ...base.link import Link, rate_text
 from ...base.units import format_bytes, format_seconds, plural
 from ..algorithms.catalogue import Algorithm, AlgorithmLike, find
 from ..algorithms.over_hosts import CORES, HierarchicalTable, flat, spanning, spanning_name
-from ..counts import host_bounds
+from ..counts import lower_bounds
 from ..hosts import Hosts
 
 _MESSAGE_S = 40e-6  # what one more message in a round costs a host; Gloo takes 35 to 50 microseconds
@@ -194,8 +194,8 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
     n = len(hosts.members)
     lg, floor = (n - 1).bit_length(), n.bit_length() - 1
     folded = int(n & n - 1 > 0)
-    most = host_bounds(collective, hosts) if collective != "barrier" else None
-    amount = max(most.leaves, most.enters) if most else 0.0
+    bounds = lower_bounds(collective, hosts)
+    amount = max(bounds.sent, bounds.received)
 
     def form(rails: int | None, core: str, rounds: int, amount: float, segments: int | None = None) -> SpanningChoice:
         inside = time_inside(collective, nbytes, hosts, rails or 1)

@@ -59,6 +59,11 @@ class Film:
     shifts: bool
     fault: Fault | None
 
+    def far(self, move: Motion) -> bool:
+        """Does the transfer go from host to host?"""
+        hosts = self.schedule.apart
+        return hosts is not None and hosts.host_of(move.source[0]) != hosts.host_of(move.target[0])
+
     def ops(self) -> set[int]:
         return {move.op for frame in self.frames for move in frame.moves}
 

@@ -21,7 +21,7 @@ from ..contract import Slot
 from ..hosts import Hosts
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, X, spread
 from .film import Film, Held, film, slots_of_all
-from .text import between, costs, size, spans, transfers
+from .text import limit, spans, summary, transfers
 
 
 class Page(str):
@@ -51,7 +51,7 @@ def tape(schedule: Schedule) -> dict[str, Any]:
     schedule = spread(schedule)
     rounds = _rounds(schedule)
     story = film(schedule, rounds)
-    hosts = schedule.hosts if schedule.hosts and schedule.hosts.spans else None
+    hosts = schedule.apart
     ranks = (hosts.order if hosts else tuple(range(schedule.ranks)))[:_MOST_SHOWN]
     slots = story.slots[:_MOST_SHOWN]
     cells = {(rank, *slot): k * len(slots) + i for k, rank in enumerate(ranks) for i, slot in enumerate(slots)}
@@ -66,7 +66,7 @@ def tape(schedule: Schedule) -> dict[str, Any]:
                     move.target[0],
                     move.op,
                     contents.number(move.carries),
-                    int(bool(hosts and hosts.host_of(move.source[0]) != hosts.host_of(move.target[0]))),
+                    int(story.far(move)),
                 ]
                 for move in frame.moves
                 if move.source in cells or move.target in cells
@@ -76,9 +76,9 @@ def tape(schedule: Schedule) -> dict[str, Any]:
                 for slot in dict.fromkeys(move.target for move in frame.moves)
                 if slot in cells
             ],
-            "words": _words(story, number),
+            "words": limit(transfers(story, frame.moves), _MOST_WORDS),
         }
-        for number, frame in enumerate(story.frames)
+        for frame in story.frames
     ]
     for frame, cost in zip(frames, _costs(schedule), strict=False):
         frame["cost"] = cost
@@ -86,7 +86,7 @@ def tape(schedule: Schedule) -> dict[str, Any]:
     houses = [(number, [r for r in host if r in shown]) for number, host in enumerate(hosts.members if hosts else ())]
     return {
         "name": schedule.name,
-        "lines": [f"{size(schedule)}, {plural(schedule.rounds, 'round')}", costs(schedule), *between(schedule)],
+        "lines": summary(schedule),
         "fault": str(story.fault) if story.fault else "",
         "left_out": _left_out(story, len(ranks), len(slots)),
         "partial": len(story.frames) < schedule.rounds,
@@ -160,13 +160,6 @@ def _left_out(story: Film, ranks: int, slots: int) -> str:
     return f"Not all of it is shown: only {', '.join(said)}." if said else ""
 
 
-def _words(story: Film, number: int) -> list[str]:
-    lines = transfers(story, story.frames[number].moves)
-    if len(lines) <= _MOST_WORDS:
-        return lines
-    return [*lines[: _MOST_WORDS - 1], f"… {len(lines) - _MOST_WORDS + 1} more lines"]
-
-
 def _slot(story: Film, buffer: int, chunk: int) -> dict[str, Any]:
     plain = story.slots[-1][0] == X
     return {
@@ -181,8 +174,8 @@ def _costs(schedule: Schedule) -> Iterable[list[float]]:
     rank copies or adds from ranks of its own host. Amounts are fractions of the vector. Unless hosts are known, each
     rank counts as a host.
     """
-    hosts = schedule.hosts if schedule.hosts and schedule.hosts.spans else Hosts.of(range(schedule.ranks))
-    host = np.array([hosts.host_of(rank) for rank in range(schedule.ranks)])
+    hosts = schedule.apart or Hosts.of(range(schedule.ranks))
+    host = np.array(hosts.places)
     moves: Rows = schedule.rows[(schedule.rows[:, SRC] != schedule.rows[:, DST]) | (schedule.rows[:, OP] != COPY)]
     far = host[moves[:, SRC]] != host[moves[:, DST]]
     for number in range(schedule.rounds):
@@ -225,7 +218,7 @@ def html(schedule: Schedule, *beside: Schedule, nbytes: int = 16 << 20, link: Li
             "latency": network.latency_s,
             "rate": network.bytes_per_s,
             "inside": _INSIDE_BYTES_PER_S,
-            "words": _price(network, any(each.hosts and each.hosts.spans for each in tables)),
+            "words": _price(network, any(each.apart for each in tables)),
         },
         "bytes": nbytes,
         "sizes": sorted({*_SIZES, nbytes}),

@@ -64,8 +64,7 @@ class _Scene:
         self.columns = {slot: k for k, slot in enumerate(story.slots)}
         self.inner = max(_NARROWEST, columns * (self.cell + _GAP) + _GAP)
         self.left = _LABEL + (self.inner - columns * (self.cell + _GAP) + _GAP) / 2
-        hosts = story.schedule.hosts
-        self.hosts = hosts.members if hosts and hosts.spans else ()
+        self.hosts = story.schedule.apart.members if story.schedule.apart else ()
         self.tops: dict[int, float] = {}
         self.bottom: float = _TOP
         for host in self.hosts or [range(story.schedule.ranks)]:

@@ -14,10 +14,9 @@ from xml.sax.saxutils import escape
 
 from ...base.units import plural
 from ..contract import Slot
-from ..hosts import Hosts
 from ..table import ADD, COPY, JOIN, Schedule, X
 from .film import Film, Held, Motion, check_size, film
-from .text import between, costs, size
+from .text import summary
 
 HUES = ("#2d78d2", "#c38700", "#4ba569", "#b487a5", "#5f2bf0", "#874b0f", "#00694b", "#784b87")
 """Eight colours that colour-blind people can tell apart, on light and dark ground. Numbers in boxes say the same."""
@@ -49,29 +48,17 @@ class Geometry:
     pitch: float
 
     @cached_property
-    def hosts(self) -> Hosts | None:
-        """The hosts, if there is more than one to tell apart."""
-        hosts = self.story.schedule.hosts
-        return hosts if hosts and hosts.spans else None
-
-    @cached_property
     def tops(self) -> Mapping[int, float]:
         """The upper edge of each rank's lane: host by host, with room for the frames."""
-        if self.hosts is None:
+        hosts = self.story.schedule.apart
+        if hosts is None:
             return {rank: rank * self.lane for rank in range(self.story.schedule.ranks)}
-        return {
-            rank: place * self.lane + (self.hosts.host_of(rank) + 1) * _FRAME
-            for place, rank in enumerate(self.hosts.order)
-        }
+        return {rank: place * self.lane + (hosts.host_of(rank) + 1) * _FRAME for place, rank in enumerate(hosts.order)}
 
     @property
     def tall(self) -> float:
         """The height of all lanes."""
         return max(self.tops.values()) + self.lane
-
-    def far(self, move: Motion) -> bool:
-        """Does the transfer go from host to host?"""
-        return self.hosts is not None and self.hosts.host_of(move.source[0]) != self.hosts.host_of(move.target[0])
 
     def x(self, column: int) -> float:
         """The left edge of the boxes in a column."""
@@ -104,7 +91,8 @@ def lanes(lay: Geometry, slots: Slots, width: float) -> str:
     out = ['<text class="quiet small middle" x="22" y="-6">rank</text>']
     if named:
         out.append(f'<text class="quiet small end" x="{LABELS - 6}" y="-6">chunk</text>')
-    for number, host in enumerate(lay.hosts.members if lay.hosts else ()):
+    hosts = lay.story.schedule.apart
+    for number, host in enumerate(hosts.members if hosts else ()):
         top, high = lay.tops[host[0]] - _FRAME + 3, len(host) * lay.lane + _FRAME - 4
         out.append(f'<rect class="host" x="-6" y="{top:g}" width="{width + 12:g}" height="{high:g}" rx="9"/>')
         out.append(f'<text class="quiet small" x="6" y="{top + 13:g}">host {number}</text>')
@@ -152,7 +140,7 @@ def arrows(lay: Geometry, column: int, moves: Iterable[Motion]) -> str:
             end = lay.y(dst, row_of[target[0], target[1]], len(row_of))
             hue = lay.hue(move.carries) if move.carries else "none"
             path = f"M{left:g} {start:g}C{left + bend:g} {start:g} {right - bend - 9:g} {end:g} {right - 9:g} {end:g}"
-            kind = f"move {_OPS[move.op]}{' far' if lay.far(move) else ''}"
+            kind = f"move {_OPS[move.op]}{' far' if lay.story.far(move) else ''}"
             out.append(f'<g class="{kind}" data-from="{_address(column, move.source)}">')
             out.append(f'<path class="path s{hue}" d="{path}"/>{_head(right, end, move.op, hue)}</g>')
         out.append("</g>")
@@ -172,7 +160,7 @@ def key(lay: Geometry, ops: Collection[int], width: float) -> tuple[str, float]:
     story = lay.story
     verbs = {COPY: "copies", ADD: "adds", JOIN: "joins"}
     items = [(f'<path class="path sq" d="M0 0h22"/>{_head(32, 0, op, "q")}', 40.0, verbs[op]) for op in sorted(ops)]
-    if lay.hosts and ops:
+    if story.schedule.apart and ops:
         items.append(('<g class="far"><path class="path sq" d="M0 0h32"/></g>', 40.0, "between hosts"))
     if story.full > 1:
         some = tuple((rank, 0) for rank in range(0, story.schedule.ranks, 2))
@@ -324,15 +312,8 @@ def looks(story: Film, number: int) -> Mapping[Slot, str]:
 
 def headline(story: Film) -> list[str]:
     """The title of a picture and the lines below it: size, costs, and the fault, if there is one."""
-    schedule = story.schedule
-    shape = f"{size(schedule)} · {plural(schedule.rounds, 'round')}"
-    return [
-        schedule.name,
-        shape,
-        costs(schedule),
-        *between(schedule),
-        *(wrap(str(story.fault), _LETTERS) if story.fault else []),
-    ]
+    fault = wrap(str(story.fault), _LETTERS) if story.fault else []
+    return [story.schedule.name, *summary(story.schedule), *fault]
 
 
 def _strips(lay: Geometry, height: float) -> int:

@@ -33,30 +33,28 @@ def share(fraction: float, parts: int) -> str:
     return f"{round(pieces)}/{parts} m" if exact else f"{fraction:.3g} m"
 
 
-def costs(schedule: Schedule) -> str:
-    """What the busiest rank sends, receives and adds, as one line."""
-    counts, p = count(schedule), schedule.ranks
-    amounts = (("sends", counts.most_sent), ("receives", counts.most_received), ("adds", counts.most_added))
-    said = [f"{verb} ≤ {share(amount, p)}" for verb, amount in amounts if amount and schedule.collective != "barrier"]
-    return f"a rank {', '.join(said)}" if said else "no data moves"
-
-
 def size(schedule: Schedule) -> str:
     """The size of a table, such as `4 ranks`, or `4 ranks on 2 hosts`."""
-    hosts = schedule.hosts
-    ranks = plural(schedule.ranks, "rank")
-    return f"{ranks} on {plural(len(hosts.members), 'host')}" if hosts and hosts.spans else ranks
+    hosts, ranks = schedule.apart, plural(schedule.ranks, "rank")
+    return f"{ranks} on {plural(len(hosts.members), 'host')}" if hosts else ranks
 
 
-def between(schedule: Schedule) -> list[str]:
-    """The costs between hosts, as one line; no line for a table without hosts, or with one."""
-    if not schedule.hosts or not schedule.hosts.spans:
-        return []
-    found, p = levels(schedule), schedule.ranks
-    amounts = (("sends", max(found.leaves)), ("receives", max(found.enters)))
-    said = [f"{verb} ≤ {share(amount, p)}" for verb, amount in amounts if amount and schedule.collective != "barrier"]
-    rounds = f"between hosts: {plural(found.between, 'round')}"
-    return [f"{rounds}; a host {', '.join(said)}" if said else rounds]
+def summary(schedule: Schedule) -> list[str]:
+    """The size of a table, what the busiest rank sends, receives and adds, and what goes between hosts, as lines."""
+    counts = count(schedule)
+    said = _amounts(schedule, sends=counts.most_sent, receives=counts.most_received, adds=counts.most_added)
+    lines = [f"{size(schedule)}, {plural(schedule.rounds, 'round')}", f"a rank {said}" if said else "no data moves"]
+    if schedule.apart:
+        found = levels(schedule)
+        said = _amounts(schedule, sends=max(found.leaves), receives=max(found.enters))
+        lines.append(f"between hosts: {plural(found.between, 'round')}" + (f"; a host {said}" if said else ""))
+    return lines
+
+
+def _amounts(schedule: Schedule, **most: float) -> str:
+    """Shares of the vector, such as `sends ≤ 6/4 m, adds ≤ 3/4 m`; "" where no data moves."""
+    shown = {verb: amount for verb, amount in most.items() if amount and schedule.collective != "barrier"}
+    return ", ".join(f"{verb} ≤ {share(amount, schedule.ranks)}" for verb, amount in shown.items())
 
 
 class Grid(str):
@@ -102,9 +100,9 @@ def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = No
     grid = _Columns(story, None if width is None else width - left - 2)
     for number, (block, state) in enumerate(zip(told, story.states(), strict=False)):
         written = {move.target for move in shown[number - 1].moves} if number else set()
-        beside = [f"round {number - 1}" if number else "before", *_limit([_cut(line, left) for line in block], lines)]
+        beside = [f"round {number - 1}" if number else "before", *limit([_cut(line, left) for line in block], lines)]
         wrong = story.wrong(number)
-        cells = [*grid.heads, *_limit([grid.row(slot, state, written, wrong) for slot in story.slots], lines)]
+        cells = [*grid.heads, *limit([grid.row(slot, state, written, wrong) for slot in story.slots], lines)]
         out += [f"{a:{left}}  {b}".rstrip() for a, b in zip_longest(beside, cells, fillvalue="")] + [""]
     if len(shown) < schedule.rounds:
         out.append(f"… {plural(schedule.rounds - len(shown), 'more round')}")
@@ -116,17 +114,16 @@ def transfers(story: Film, moves: Iterable[Motion]) -> list[str]:
 
     Between hosts the line is double: `0 ══→ 2  chunk 1`.
     """
-    hosts = story.schedule.hosts
-    chunks: dict[tuple[int, int, int, int, int, int], list[int]] = {}
+    chunks: dict[tuple[int, int, str, int, int, int], list[int]] = {}
     for move in moves:
         (src, sbuf, schunk), (dst, dbuf, dchunk) = move.source, move.target
         shift = (dchunk - schunk) % story.schedule.chunks
-        chunks.setdefault((src, dst, move.op, sbuf, dbuf, shift), []).append(schunk)
+        arrow = (_FAR if story.far(move) else _ARROW)[move.op]
+        chunks.setdefault((src, dst, arrow, sbuf, dbuf, shift), []).append(schunk)
     receivers: dict[tuple[int, str, str], list[int]] = {}
-    for (src, dst, op, sbuf, dbuf, shift), sent in chunks.items():
+    for (src, dst, arrow, sbuf, dbuf, shift), sent in chunks.items():
         landed = [(chunk + shift) % story.schedule.chunks for chunk in sent]
         what, there = _slots(story, sbuf, sent), _slots(story, dbuf, landed)
-        arrow = (_FAR if hosts and hosts.host_of(src) != hosts.host_of(dst) else _ARROW)[op]
         receivers.setdefault((src, arrow, what if what == there else f"{what} as {there}"), []).append(dst)
     senders: dict[tuple[str, str, str], list[int]] = {}
     for (src, arrow, what), to in receivers.items():
@@ -173,10 +170,10 @@ def _title(story: Film, width: int | None) -> list[str]:
     else:
         cell = "2: what rank 2 had"
     marks = [*(signs[op] for op in sorted(story.ops())), f"{MARK} just written", cell]
-    if schedule.hosts and schedule.hosts.spans:
+    if schedule.apart:
         marks.insert(-2, "══ between hosts")
-    lines = [f"{schedule.name}: {size(schedule)}, {plural(schedule.rounds, 'round')}", costs(schedule)]
-    lines += between(schedule)
+    first, *more = summary(schedule)
+    lines = [f"{schedule.name}: {first}", *more]
     if story.fault:
         marks.insert(-1, f"{WRONG} wrong")
         lines.append(str(story.fault))
@@ -223,7 +220,8 @@ class _Columns:
         return self._line(_name(self.story, *slot), cells)
 
 
-def _limit(lines: list[str], most: int | None) -> list[str]:
+def limit(lines: list[str], most: int | None) -> list[str]:
+    """At most so many lines: the last one counts the rest."""
     if most is None or len(lines) <= most:
         return lines
     return [*lines[: most - 1], f"… {len(lines) - most + 1} more lines"]

@@ -124,9 +124,6 @@ def _holders(schedule: Schedule, who: str, sample: _Numbers) -> _Flags:
     return np.asarray(rank == (schedule.root if who == "root" else sample // (schedule.chunks // schedule.ranks)))
 
 
-_MOST_EXACT = 4096
-"""Up to this number of ranks, sets of ranks are bits of an integer; above, sums of random numbers (fingerprints)."""
-
 _PROVABLE = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
 
@@ -174,11 +171,15 @@ def trace_symmetric(
     return Schedule(ranks, ranks, table, collective, title, 0, result, tuple(yields), symmetric=True)
 
 
+_Slots = dict[tuple[int, int], tuple[int, int]]
+"""Buffer and chunk - my rank -> chunk - my rank, and the fingerprint of the ranks, relative to the chunk."""
+
+
 def prove_symmetric(one: Schedule) -> Proof:
     """Prove a symmetric schedule for all ranks, in time proportional to the rows of rank 0.
 
-    For all_gather, reduce_scatter, all_reduce and all_to_all with one chunk per rank. Above 4,096 ranks, an error is
-    missed with a probability of 2^-61. Raises AlgorithmError with round and reason.
+    For all_gather, reduce_scatter, all_reduce and all_to_all with one chunk per rank. An error is missed with a
+    probability of 2^-61. Raises AlgorithmError with round and reason.
     """
     p = one.ranks
     if not one.symmetric or one.chunks != p or one.collective not in _PROVABLE:
@@ -187,8 +188,8 @@ def prove_symmetric(one: Schedule) -> Proof:
         )
     check_rows(one)
     start, end = HOLDERS.get(one.collective, ("all", "all"))
-    sets = _Bits() if p <= _MOST_EXACT else _Fingerprints(p)
-    state = _Slots(p, start, sets)
+    marks: list[int] = np.random.default_rng(0).integers(1, _PRIME, p).tolist()
+    state: _Slots = {(X, c): (c, marks[-c]) for c in (range(p) if start == "all" else (0,))}
     for number, sends in groupby(_from_rank_zero(one).tolist(), key=lambda row: row[ROUND]):
         arriving = [item for row in sends for item in _arrivals(one, state, row)]
         written = set()
@@ -199,83 +200,24 @@ def prove_symmetric(one: Schedule) -> Proof:
                     raise fault(one, f"{mine} is written twice", number=number)
                 state[slot] = chunk, ranks
             else:
-                held = state.get(slot)
-                if held is None:
+                there, held = state.get(slot, (None, 0))
+                if there is None:
                     raise fault(one, f"something is added to {mine}, which holds nothing", number=number)
-                if held[0] != chunk:
-                    raise fault(
-                        one, f"chunk r + {chunk} would be added to chunk r + {held[0]} in {mine}", number=number
-                    )
-                if sets.overlap(held[1], ranks):
-                    raise fault(one, f"a rank would be counted twice in {mine}", number=number)
-                state[slot] = chunk, sets.union(held[1], ranks)
+                if there != chunk:
+                    raise fault(one, f"chunk r + {chunk} would be added to chunk r + {there} in {mine}", number=number)
+                state[slot] = chunk, (held + ranks) % _PRIME
             written.add(slot)
-    whole = sets.whole(p) if start == "all" else sets.single(0)
+    whole = sum(marks) % _PRIME if start == "all" else marks[0]
     for c in range(p) if end == "all" else (0,):
         # In an all_to_all, place r + c gets chunk r of rank r + c.
-        want = (0, sets.single(c)) if one.collective == "all_to_all" else (c, whole)
+        want = (0, marks[c]) if one.collective == "all_to_all" else (c, whole)
         if state.get((one.result, c)) != want:
             raise fault(one, f"rank r ends without each part of chunk r + {c} exactly once")
-    return Proof(one.name, p, one.rounds, sets.method)
-
-
-class _Bits:
-    """Sets of ranks, relative to the chunk that they contribute to, as bits of an integer."""
-
-    method = "symmetric"
-
-    def single(self, rank: int) -> int:
-        return 1 << rank
-
-    def whole(self, ranks: int) -> int:
-        return (1 << ranks) - 1
-
-    def overlap(self, a: int, b: int) -> bool:
-        return a & b != 0
-
-    def union(self, a: int, b: int) -> int:
-        return a | b
-
-
-class _Fingerprints(_Bits):
-    """The same sets as sums of random numbers modulo a prime. A rank that is counted twice changes the sum."""
-
-    method = "symmetric fingerprints"
-
-    def __init__(self, ranks: int) -> None:
-        self._marks: list[int] = np.random.default_rng(0).integers(1, _PRIME, ranks).tolist()
-
-    def single(self, rank: int) -> int:
-        return self._marks[rank]
-
-    def whole(self, ranks: int) -> int:
-        return sum(self._marks[:ranks]) % _PRIME
-
-    def overlap(self, _a: int, _b: int) -> bool:
-        return False
-
-    def union(self, a: int, b: int) -> int:
-        return (a + b) % _PRIME
-
-
-class _Slots(dict[tuple[int, int], tuple[int, int]]):
-    """The content of a rank's slots: (chunk - my rank, set of ranks). Initial contents are made on demand."""
-
-    def __init__(self, ranks: int, start: str, sets: _Bits) -> None:
-        super().__init__()
-        self.ranks, self.start, self.sets = ranks, start, sets
-
-    def get(self, slot: tuple[int, int], default: Any = None) -> Any:
-        if slot in self:
-            return self[slot]
-        buffer, c = slot
-        if buffer == X and (c == 0 or self.start == "all"):
-            return c, self.sets.single(-c % self.ranks)
-        return default
+    return Proof(one.name, p, one.rounds, "symmetric fingerprints")
 
 
 def _arrivals(one: Schedule, state: _Slots, row: list[int]) -> Iterator[tuple[tuple[int, int], int, int, int]]:
-    """The chunks that a row brings to this rank from the rank `hop` before it: slot, chunk, ranks, op."""
+    """The chunks that a row brings to this rank from the rank `hop` before it: slot, chunk, fingerprint, op."""
     number, _, hop, sbuf, schunk, dbuf, dchunk, n, op = row
     p = one.ranks
     for i in range(n):

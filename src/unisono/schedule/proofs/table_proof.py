@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...base.errors import AlgorithmError
 from ...base.units import ranks_text
-from ..contract import REDUCING, Fault, Slot, Value, contract, fault, ranks_in, slot_text
+from ..contract import Fault, Slot, Value, contract, fault, ranks_in, slot_text
 from ..moves import moves
 from ..table import DBUF, DCHUNK, DST, ROUND, Schedule, expand
 
@@ -20,14 +20,11 @@ class Proof(NamedTuple):
     """The result of a proof.
 
     method: "exact";
-    "symmetric": from the rows of rank 0, which stand for all ranks;
     "fingerprints": random numbers instead of sets, on sampled chunks;
-    "symmetric fingerprints": both, on all chunks;
+    "symmetric fingerprints": on all chunks, from the rows of rank 0, which stand for all ranks;
     "parts": each part of a call over hosts keeps its contract, and all together keep the contract of the whole;
     "sampled parts": the same, on sampled chunks.
     same_bits: all ranks end with bit-identical sums (all_reduce only); None if it does not apply.
-    same_order: all chunks are combined in one order, so a sum does not depend on its place in the tensor; None if it
-    does not apply.
     """
 
     name: str
@@ -35,7 +32,6 @@ class Proof(NamedTuple):
     rounds: int
     method: str = "exact"
     same_bits: bool | None = None
-    same_order: bool | None = None
 
 
 _Held = tuple[int, int, int]
@@ -72,7 +68,8 @@ def prove(schedule: Schedule, *, ordered: bool = False) -> Proof:
     for slot, value in promise.after.items():
         if state.get(slot, (-1, 0))[:2] != value:
             raise _wrong_end(schedule, slot, state.get(slot), value)
-    return Proof(schedule.name, schedule.ranks, schedule.rounds, "exact", *_sameness(schedule, promise.after, state))
+    same_bits = _same_bits(promise.after, state) if schedule.collective == "all_reduce" else None
+    return Proof(schedule.name, schedule.ranks, schedule.rounds, "exact", same_bits)
 
 
 def find_fault(schedule: Schedule) -> Fault | None:
@@ -141,14 +138,9 @@ def _parts(bits: int, chunk: int) -> str:
     return f"the parts of {ranks_text(ranks, _MOST_NAMED)} of chunk {chunk}"
 
 
-def _sameness(
-    schedule: Schedule, after: dict[Slot, Value], state: dict[Slot, _Held]
-) -> tuple[bool | None, bool | None]:
-    """same_bits and same_order."""
-    if schedule.collective not in REDUCING:
-        return None, None
+def _same_bits(after: dict[Slot, Value], state: dict[Slot, _Held]) -> bool:
+    """Is each chunk combined in one order on all ranks?"""
     orders: dict[int, set[int]] = {}
     for slot in after:
         orders.setdefault(slot[2], set()).add(state[slot][2])
-    same_bits = all(len(order) == 1 for order in orders.values())
-    return same_bits if schedule.collective == "all_reduce" else None, len(set().union(*orders.values())) == 1
+    return all(len(order) == 1 for order in orders.values())

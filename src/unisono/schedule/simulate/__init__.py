@@ -2,9 +2,9 @@
 
 from .clocks import Played, Routed, play, routed
 from .networks import NETWORKS, Hardware, Network, network
-from .survey import Candidate, Price, Ready, candidates, price, ready
+from .survey import Candidate, Price, candidates, price
 from .table_messages import Messages, messages, messages_of_call
-from .this_host import Timed, calibrate, known_costs, like_this_host, price_here, trusted, whole_call, without_own
+from .this_host import Timed, calibrate, known_costs, like_this_host, price_here, trusted
 
 __all__ = [
     "NETWORKS",
@@ -14,7 +14,6 @@ __all__ = [
     "Network",
     "Played",
     "Price",
-    "Ready",
     "Routed",
     "Timed",
     "calibrate",
@@ -27,9 +26,6 @@ __all__ = [
     "play",
     "price",
     "price_here",
-    "ready",
     "routed",
     "trusted",
-    "whole_call",
-    "without_own",
 ]  # fmt: skip

@@ -171,19 +171,9 @@ def mix(src: Ints, dst: Ints) -> Ints:
     return np.asarray((x ^ (x >> np.uint64(31))) >> np.uint64(2), np.int64)
 
 
-def place_of(hosts: Hosts) -> Ints:
-    """For each rank the number of its host."""
-    return np.array([hosts.host_of(rank) for rank in range(hosts.ranks)], np.int64)
-
-
-def host_ports(hosts: int, hardware: Hardware, switch: str = "switch", each: int = 1) -> tuple[Bundle, Bundle]:
-    """The links of hosts to their switch, and back. each: the number of hosts at a switch; 0: all hosts."""
-
-    def up(host: int) -> tuple[str, str]:
-        return f"host{host}", switch if not each else f"{switch}{host // each}"
-
-    rate = hardware.between.bytes_per_s
-    return Bundle(hosts, rate, up), Bundle(hosts, rate, lambda host: (up(host)[1], up(host)[0]))
+def cables(size: int, bytes_per_s: float, ends: Callable[[int], tuple[str, str]]) -> tuple[Bundle, Bundle]:
+    """Links, and the links back."""
+    return Bundle(size, bytes_per_s, ends), Bundle(size, bytes_per_s, lambda index: ends(index)[::-1])
 
 
 def flat(hosts: Hosts, hardware: Hardware) -> Network:
@@ -191,9 +181,7 @@ def flat(hosts: Hosts, hardware: Hardware) -> Network:
 
     source: the single-port, fully connected model, as in Chan, Heimlich, Purkayastha and van de Geijn 2007
     """
-    p = hosts.ranks
-    ports = host_ports(p, hardware, each=0)
-    return Network("flat", hardware, np.arange(p), ports, lambda src, dst: np.stack([src, p + dst]))
+    return replace(two_levels(Hosts.of(range(hosts.ranks)), hardware), name="flat")
 
 
 def two_levels(hosts: Hosts, hardware: Hardware) -> Network:
@@ -201,8 +189,8 @@ def two_levels(hosts: Hosts, hardware: Hardware) -> Network:
 
     source: Karonis, de Supinski, Foster, Gropp, Lusk and Bresnahan 2000, with two of their levels
     """
-    place, n = place_of(hosts), len(hosts.members)
-    ports = host_ports(n, hardware, each=0)
+    place, n = np.array(hosts.places), len(hosts.members)
+    ports = cables(n, hardware.between.bytes_per_s, lambda host: (f"host{host}", "switch"))
     path = lambda src, dst: np.stack([place[src], n + place[dst]])  # noqa: E731
     return Network("two-levels", hardware, place, ports, path)
 
@@ -213,7 +201,7 @@ def rails(hosts: Hosts, hardware: Hardware, *, oversubscription: float = 1.0, sp
     oversubscription: how much more the hosts can send into a rail's switch than the switch can send to the spines.
     source: Wang and others 2023, "Optimized network architectures for large language model training"
     """
-    place = place_of(hosts)
+    place = np.array(hosts.places)
     seat = np.array([hosts.seat(rank) for rank in range(hosts.ranks)], np.int64)
     p, n, each, rate = hosts.ranks, len(hosts.members), max(map(len, hosts.members)), hardware.between.bytes_per_s
     wide = max(1.0, n / spines) * rate / oversubscription
@@ -230,12 +218,7 @@ def rails(hosts: Hosts, hardware: Hardware, *, oversubscription: float = 1.0, sp
     def trunk(index: int) -> tuple[str, str]:
         return f"rail{index // spines}", f"spine{index % spines}"
 
-    fabric = (
-        Bundle(p, rate, port),
-        Bundle(p, rate, lambda rank: port(rank)[::-1]),
-        Bundle(each * spines, wide, trunk),
-        Bundle(each * spines, wide, lambda index: trunk(index)[::-1]),
-    )
+    fabric = *cables(p, rate, port), *cables(each * spines, wide, trunk)
     return Network("rails", hardware, place, fabric, path)
 
 
@@ -250,14 +233,15 @@ def fat_tree(hosts: Hosts, hardware: Hardware, *, k: int = 0, oversubscription: 
 
     source: Al-Fares, Loukissas and Vahdat 2008, after Leiserson 1985
     """
-    place, n = place_of(hosts), len(hosts.members)
+    place, n = np.array(hosts.places), len(hosts.members)
     k = k or next(k for k in range(2, n + 4, 2) if k**3 // 4 >= n)
     if k < 2 or k % 2 or k**3 // 4 < n:
         raise ArgumentError(f"fat-tree: k={k} has room for {max(k, 0) ** 3 // 4} hosts, not for {n}; k must be even")
     half = k // 2
     edges = -(-n // half)
     pods = -(-edges // half)
-    slow = hardware.between.bytes_per_s / oversubscription
+    rate = hardware.between.bytes_per_s
+    slow = rate / oversubscription
     first = np.cumsum([0, n, n, edges * half, edges * half, pods * half * half])
 
     def path(src: Ints, dst: Ints) -> Ints:
@@ -281,11 +265,9 @@ def fat_tree(hosts: Hosts, hardware: Hardware, *, k: int = 0, oversubscription: 
         return f"agg{switch}", f"core{switch % half * half + core}"
 
     fabric = (
-        *host_ports(n, hardware, "edge", half),
-        Bundle(edges * half, slow, aggregation),
-        Bundle(edges * half, slow, lambda index: aggregation(index)[::-1]),
-        Bundle(pods * half * half, slow, core_of),
-        Bundle(pods * half * half, slow, lambda index: core_of(index)[::-1]),
+        *cables(n, rate, lambda host: (f"host{host}", f"edge{host // half}")),
+        *cables(edges * half, slow, aggregation),
+        *cables(pods * half * half, slow, core_of),
     )
     name = f"fat-tree:k={k}" + (f",oversubscription={oversubscription:g}" if oversubscription != 1 else "")
     return Network(name, hardware, place, fabric, path)
@@ -300,7 +282,7 @@ def torus(hosts: Hosts, hardware: Hardware, *, sides: tuple[int, ...] = ()) -> N
 
     source: Dally and Seitz 1987 (dimension order); Adiga and others 2005 (Blue Gene/L)
     """
-    place, n = place_of(hosts), len(hosts.members)
+    place, n = np.array(hosts.places), len(hosts.members)
     sides = sides or sides_of(n)
     if prod(sides) != n or min(sides) < 1:
         raise ArgumentError(f"torus:{'x'.join(map(str, sides))} has {prod(sides)} hosts, not {n}")

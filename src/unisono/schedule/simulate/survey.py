@@ -2,20 +2,21 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from math import ceil, log2
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
 
 from ...base.config import Config
 from ...base.errors import ArgumentError
+from ...base.tuning_results import HostCosts
 from ...base.units import plural
 from ..algorithms import CATALOGUE, Algorithm
 from ..algorithms.over_hosts import CORES, RAILED, spanning_name
 from ..choose.over_hosts import SpanningChoice, choose_spanning, why_priced_only
 from ..contract import ROOTED
 from ..hosts import Hosts
-from .clocks import Routed, play, routed
+from .clocks import play, routed
 from .networks import Network
 from .table_messages import Messages, messages, messages_of_call
 
@@ -42,13 +43,6 @@ class Candidate(NamedTuple):
     priced_only: str = ""
 
 
-class Ready(NamedTuple):
-    """A candidate with the ways of its messages, to be priced for any size."""
-
-    name: str
-    sections: list[Routed]
-
-
 class Price(NamedTuple):
     """The time of a call.
 
@@ -65,10 +59,14 @@ class Price(NamedTuple):
     link_s: float
 
     @property
+    def parts(self) -> dict[str, float]:
+        """The parts by their names: `latency`, `transfers`, `sums`."""
+        return {"latency": self.latency, "transfers": self.transfer, "sums": self.combine}
+
+    @property
     def bound(self) -> str:
-        """What takes most of the time: `latency`, `transfers` or `sums`."""
-        parts = {"latency": self.latency, "transfers": self.transfer, "sums": self.combine}
-        return max(parts, key=parts.__getitem__)
+        """The name of the part that takes most of the time."""
+        return max(self.parts, key=self.parts.__getitem__)
 
 
 def candidates(
@@ -111,28 +109,33 @@ def candidates(
             yield Candidate(name, make, _too_large(a, many), core, why)
 
 
-def ready(candidate: Candidate, network: Network) -> Ready:
-    """Make the messages of a candidate, and look up their ways."""
-    return Ready(candidate.name, routed(candidate.make(), network))
-
-
 def price(
-    one: Ready, network: Network, nbytes: float, *, late: Mapping[int, float] | None = None, segment_bytes: int = 0
+    one: Candidate,
+    network: Network,
+    nbytes: float,
+    *,
+    late: Mapping[int, float] | None = None,
+    segment_bytes: int = 0,
+    costs: HostCosts | None = None,
 ) -> Price:
     """Play a candidate with a vector of `nbytes`.
 
     late: ranks that come later, and by how many seconds.
     segment_bytes: the size of the segments of a call on one host; 0: it has one. A rank begins the next segment as soon
     as it has ended one.
+    costs: of a call on one host, for its beginning and for each rank's own vector, which it does not copy then.
     """
     size = 0.0 if one.name.startswith("barrier.") else nbytes
     segments = max(1, ceil(size / segment_bytes)) if segment_bytes and network.one_host else 1
-    few = min(segments, 3)
-    done = play(one.sections * few, network, size / segments, late)
+    few, made, costs = min(segments, 3), one.make(), costs if network.one_host else None
+    if costs:
+        made = [part._replace(share=np.where(part.src == part.dst, 0.0, part.share)) for part in made]
+    sections = routed(made, network)
+    done = play(sections * few, network, size / segments, late)
     rank = done.last
     seconds, parts, busy = float(done.ready[rank]), done.parts[rank], done.busy
     if segments > few:
-        less = play(one.sections * (few - 1), network, size / segments, late)
+        less = play(sections * (few - 1), network, size / segments, late)
         step, factor = seconds - float(less.ready.max()), segments - few
         parts = parts + (parts - less.parts[less.last]) * factor
         seconds, busy = seconds + step * factor, busy + (busy - less.busy) * factor
@@ -140,8 +143,11 @@ def price(
     name = network.link_name(link) if busy[link] else ""
     more = max(float(busy[link]) - seconds, 0.0)  # rounds that overtake each other still share their links
     seconds, parts = seconds + more, parts + np.array([0.0, more, 0.0])
+    if costs:
+        more_s = np.array([costs.call_s, size * costs.rates_of(size).own_s, 0.0])
+        seconds, parts = seconds + more_s.sum(), parts + more_s
     latency, transfer, combine = parts.tolist()
-    return Price(one.name, seconds, latency, transfer, combine, name, float(busy[link]))
+    return Price(one.name, float(seconds), latency, transfer, combine, name, float(busy[link]))
 
 
 def _of_table(algorithm: Algorithm, ranks: int, root: int) -> list[Messages]:
@@ -153,15 +159,8 @@ def _of_call(form: SpanningChoice, collective: str, hosts: Hosts, root: int) -> 
 
 
 def _too_large(algorithm: Algorithm, ranks: int) -> str:
-    """Why the table of this number of ranks is not made, by its growth from 64 to 128 ranks; "" if it is."""
-    if ranks <= _FEW:
+    """Why the table of this number of ranks is not made; "" if it is."""
+    rows, rounds = algorithm.expected(ranks) if ranks > _FEW else (0, 0)
+    if rows <= _MOST_ROWS and rounds <= _MOST_ROUNDS:
         return ""
-    few, many = algorithm.schedule(64), algorithm.schedule(128)
-    for what, most, a, b in (
-        ("rows", _MOST_ROWS, len(few.rows), len(many.rows)),
-        ("rounds", _MOST_ROUNDS, few.rounds, many.rounds),
-    ):
-        expected = b * (ranks / 128) ** log2(b / a)
-        if expected > most:
-            return f"left out: its table would have about {expected:.2g} {what}"
-    return ""
+    return f"left out: its table would have about {rows:.2g} rows in {rounds:.2g} rounds"

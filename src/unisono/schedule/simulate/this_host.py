@@ -5,7 +5,7 @@ is an equation for the costs of a round, a byte copied and a byte combined. The 
 are nearest to the times.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import product
 from typing import NamedTuple
@@ -19,13 +19,12 @@ from ...base.tuning_results import HostCosts, Rates
 from ...base.units import format_bytes, format_seconds
 from ..algorithms import Algorithm
 from ..hosts import Hosts
-from .clocks import routed
 from .networks import Hardware, Numbers, network
-from .survey import Price, Ready, price
-from .table_messages import Messages, messages
+from .survey import Candidate, Price, price
+from .table_messages import messages
 
-_UNIT = Hardware(inside=Link(1e-6, 1e10), combine_bytes_per_s=1e10)
-"""A host with round figures. They decide which way is the longest only if two ways are about equal."""
+_UNIT = HostCosts(0.0, 1e-6, (Rates(1, 0.0, 1e-10, 1e-10),))
+"""Round figures. They decide which way is the longest only if two ways are about equal."""
 
 _LEAST_STEP_S, _LEAST_BYTE_S = 2e-8, 5e-12
 """Signals and bytes between two processors take at least this time: a lower figure is noise."""
@@ -59,19 +58,9 @@ def like_this_host(costs: HostCosts, nbytes: float, hardware: Hardware | None = 
 
 def price_here(algorithm: Algorithm, ranks: int, nbytes: int, costs: HostCosts, segment_bytes: int) -> Price:
     """The price of a call on this host."""
-    return whole_call(_price(algorithm, ranks, nbytes, like_this_host(costs, nbytes), segment_bytes), nbytes, costs)
-
-
-def without_own(make: Callable[[], list[Messages]]) -> list[Messages]:
-    """The messages without the copies of a rank's own vector, which `Rates.own_s` counts."""
-    return [part._replace(share=np.where(part.src == part.dst, 0.0, part.share)) for part in make()]
-
-
-def whole_call(found: Price, nbytes: float, costs: HostCosts) -> Price:
-    """A price on one host, with the costs of every call: its beginning, and each rank's own vector."""
-    own_s = nbytes * costs.rates_of(nbytes).own_s
-    seconds = found.seconds + costs.call_s + own_s
-    return found._replace(seconds=seconds, latency=found.latency + costs.call_s, transfer=found.transfer + own_s)
+    where = network("two-levels", Hosts.one(ranks), like_this_host(costs, nbytes))
+    one = Candidate(algorithm.full_name, partial(messages, algorithm.schedule(ranks)))
+    return price(one, where, nbytes, segment_bytes=segment_bytes, costs=costs)
 
 
 def calibrate(timed: Iterable[Timed], ranks: int, segment_bytes: int) -> HostCosts:
@@ -120,18 +109,12 @@ def trusted(costs: HostCosts) -> tuple[HostCosts | None, list[str]]:
 
 def _equations(timed: Sequence[Timed], ranks: int, segment_bytes: int) -> tuple[Numbers, Numbers, Numbers]:
     """For calls on vectors of one size: rounds; bytes (columns own, copied and combined); times."""
-    prices = [_price(one.algorithm, ranks, one.nbytes, _UNIT, segment_bytes) for one in timed]
-    rounds = np.array([found.latency for found in prices]) / _UNIT.inside.latency_s
-    copied = np.array([found.transfer for found in prices]) * _UNIT.inside.bytes_per_s
-    combined = np.array([found.combine for found in prices]) * _UNIT.combine_bytes_per_s
+    prices = [price_here(one.algorithm, ranks, one.nbytes, _UNIT, segment_bytes) for one in timed]
+    rounds = np.array([found.latency for found in prices]) / _UNIT.step_s
+    copied = np.array([found.transfer for found in prices]) / _UNIT.rates[0].copy_s
+    combined = np.array([found.combine for found in prices]) / _UNIT.rates[0].combine_s
     own = np.array([one.nbytes for one in timed], float)
     return rounds, np.column_stack([own, copied, combined]), np.array([one.seconds for one in timed])
-
-
-def _price(algorithm: Algorithm, ranks: int, nbytes: int, hardware: Hardware, segment_bytes: int) -> Price:
-    where = network("two-levels", Hosts.one(ranks), hardware)
-    one = Ready(algorithm.full_name, routed(without_own(partial(messages, algorithm.schedule(ranks))), where))
-    return price(one, where, nbytes, segment_bytes=segment_bytes)
 
 
 def _least_squares(amounts: Numbers, times: Numbers, scale: Numbers, least: float) -> list[float]:

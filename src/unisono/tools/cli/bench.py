@@ -53,8 +53,6 @@ def bench(
     """
     names = {_nbytes(text): format_bytes(_nbytes(text), like=text) for text in sizes.split(",")}
     places, count = known_hosts(hosts, ranks or None, max(2, min(4, processors())))
-    if places and not places.spans:
-        raise ArgumentError(f"--hosts {places.text} is one host: leave it out, or give such as 2x2")
     if count < 2:
         raise ArgumentError(f"{count} ranks have nothing to sum: give --ranks 2 or more")
     load = check_load(look_at_load(), processors(), count)

@@ -14,7 +14,7 @@ from ...base.units import parse_bytes, plural
 from ...schedule import Hosts, Schedule, find_fault
 from ...schedule.draw import html, svg, svg_film, text
 from .shared.costs_over_hosts import find_call, known_hosts
-from .shared.printing import console, paint, progress, write
+from .shared.printing import console, file_errors, paint, progress
 from .shared.target import find_target
 
 _MOST_RANKS = 1024
@@ -33,7 +33,6 @@ def draw(
     hosts: Annotated[
         str, typer.Option(help="Draw hosts as frames: 2x2, 3+1 or 2x2:round_robin; a collective as a call over them.")
     ] = "",
-    algorithm: Annotated[str, typer.Option(help="The algorithm between hosts, such as circulant.")] = "",
     rails: Annotated[int, typer.Option(help="How many ranks of a host send to other hosts; by default the best.")] = 0,
     collective: Annotated[str, typer.Option(help="What your own function is meant to be, such as all_reduce.")] = "",
     nbytes: Annotated[
@@ -54,7 +53,7 @@ def draw(
         raise ArgumentError(f"{places[1]} ranks are too many to draw: unisono explain takes more")
     named = {"root": root, "nbytes": size}
     with progress("making the table"):
-        tables = [_table(each, places, collective, algorithm, rails, link, **named) for each in (name, beside) if each]
+        tables = [_table(each, places, collective, rails, link, **named) for each in (name, beside) if each]
     schedule = tables[0]
     if film and suffix != ".svg":
         raise ArgumentError("--film makes a picture: name its file, as in --output film.svg")
@@ -70,7 +69,8 @@ def draw(
                 content: str = html(*tables, nbytes=size, link=network)
             else:
                 content = (svg_film if film else _FORMATS[suffix])(schedule)
-        write(output, content)
+        with file_errors(f"write {output}"):
+            output.write_text(content, encoding="utf-8")
         names = " and ".join(each.name for each in tables)
         typer.echo(f"wrote {output}: {names} at {plural(schedule.ranks, 'rank')}", err=True)
     for each in tables:
@@ -81,14 +81,14 @@ def draw(
 
 
 def _table(
-    name: str, shape: tuple[Hosts | None, int], collective: str, core: str, rails: int, link: str, **named: int
+    name: str, shape: tuple[Hosts | None, int], collective: str, rails: int, link: str, **named: int
 ) -> Schedule:
     """named: root and nbytes."""
     hosts, ranks = shape
-    call = find_call(name, hosts, algorithm=core, rails=rails, link=link, **named) if hosts else None
+    call = find_call(name, hosts, rails=rails, link=link, **named) if hosts else None
     if call:
         return call.call.schedule()
     if rails:
         raise ArgumentError("--rails is for collectives over several hosts: add --hosts, such as 2x2")
-    found = find_target(name, ranks, algorithm=core, collective=collective, **named)
+    found = find_target(name, ranks, collective=collective, **named)
     return found.schedule.replace(hosts=hosts)

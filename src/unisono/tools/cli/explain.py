@@ -15,13 +15,14 @@ from ...base.errors import AlgorithmError, ArgumentError
 from ...base.tuning import measured
 from ...base.tuning_results import HostCosts
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
-from ...schedule import levels
+from ...schedule import Counts, levels, lower_bounds
 from ...schedule.algorithms import CATALOGUE
 from ...schedule.algorithms.formula import LINES
 from ...schedule.choose.over_hosts import why_priced_only
-from ...schedule.draw.text import share, text
+from ...schedule.draw.text import text
 from ...schedule.simulate import price_here
 from .shared.costs_over_hosts import (
+    METHODS,
     OverHosts,
     derived_rows,
     find_call,
@@ -31,37 +32,11 @@ from .shared.costs_over_hosts import (
     prove_call,
     times_of,
 )
-from .shared.printing import console, labelled, paint, plain_table, progress
-from .shared.target import MOST_EXACT, Costs, Facts, Target, bound_costs, facts, find_target, lane_rows, lanes_here
+from .shared.printing import amount_text, console, labelled, paint, plain_table, progress
+from .shared.target import MOST_EXACT, Facts, Target, facts, find_target, lane_rows, lanes_here
 
-VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
-"""What a rank does -> the field of `Costs`."""
-
-_METHODS = {
-    "exact": "",
-    "symmetric": "; all ranks do the same, so one of them stands for all",
-    "fingerprints": "; by random fingerprints of a sample of chunks",
-    "parts": "; by its parts, each of which keeps its own contract",
-    "sampled parts": "; by its parts, each of which keeps its own contract, for a sample of blocks",
-    "symmetric fingerprints": "; by random fingerprints of one rank, which stands for all because all do the same",
-}
-
-
-def amount_text(costs: Costs, field: str, ranks: int, size: str) -> str:
-    """An amount, such as `6/4 m = 24 MiB`; `?` if it is not known. size: of the vector, as the user gave it."""
-    amount: float | None = getattr(costs, field)
-    if amount is None:
-        return "?"
-    exact = share(amount, ranks)
-    most = "at most " if costs.bound else ""
-    return exact if exact == "0" else f"{most}{exact} = {format_bytes(amount * parse_bytes(size), size)}"
-
-
-def bits_text(found: Facts) -> str:
-    """Whether all ranks end with the same bits; "" for collectives without sums on all ranks."""
-    if found.proof is None or found.proof.same_bits is None:
-        return ""
-    return "the same on every rank" if found.proof.same_bits else "may differ between ranks, by rounding"
+_VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
+"""What a rank does -> the field of `Counts` and `Bounds`."""
 
 
 def proof_rows(found: Facts) -> Iterator[tuple[str, str]]:
@@ -69,10 +44,11 @@ def proof_rows(found: Facts) -> Iterator[tuple[str, str]]:
     if found.proof is None:
         yield "proof", found.note
         return
-    proved = "every rank ends with what it must have, each contribution exactly once"
-    yield "proved", f"in {format_seconds(found.took_s)}: {proved}{_METHODS[found.proof.method]}"
-    if bits_text(found):
-        yield "bits", bits_text(found)
+    proved, method = "every rank ends with what it must have, each contribution exactly once", found.proof.method
+    how = f"; {METHODS[method]}" if method != "exact" else ""
+    yield "proved", f"in {format_seconds(found.took_s)}: {proved}{how}"
+    if found.proof.same_bits is not None:
+        yield "bits", "the same on every rank" if found.proof.same_bits else "may differ between ranks, by rounding"
 
 
 def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
@@ -121,16 +97,7 @@ def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
 _SECONDS = 3.0  # the time for all calls of `--measure` together, without the start
 
 
-def time_candidates(target: Target, nbytes: int) -> dict[str, float]:
-    """Start ranks, and time a call by each algorithm of the catalogue: name -> seconds. Raises ArgumentError."""
-    kind = target.algorithm.collective
-    names = [some.name for some in CATALOGUE.values() if some.collective == kind and some.allows(target.ranks)]
-    from .tune import time_here  # it loads torch
-
-    return time_here(kind, names, target.ranks, nbytes, _SECONDS)
-
-
-def on_this_host(target: Target, nbytes: int, costs: HostCosts | None, times: Mapping[str, float]) -> Table:
+def _on_this_host(target: Target, nbytes: int, costs: HostCosts | None, times: Mapping[str, float]) -> Table:
     """All algorithms of the catalogue, the fastest first, with the one that is explained in bold.
 
     costs: the costs of this machine, if known.
@@ -151,15 +118,15 @@ def on_this_host(target: Target, nbytes: int, costs: HostCosts | None, times: Ma
         mine = name == target.algorithm.name
         table.add_row(f"[bold]{escape(name)}[/]" if mine else escape(name), *cells, *ratio)
     if costs:
-        table.add_row("the least by these costs", format_seconds(least_time(kind, ranks, size, costs)))
+        table.add_row("the least by these costs", format_seconds(_least_time(kind, ranks, size, costs)))
     return table
 
 
-def least_time(collective: str, ranks: int, nbytes: int, costs: HostCosts) -> float:
+def _least_time(collective: str, ranks: int, nbytes: int, costs: HostCosts) -> float:
     """A lower bound: the time of a call of one round in which the busiest rank copies and combines the least."""
-    bounds, rates = bound_costs(collective, ranks), costs.rates_of(nbytes)
-    copied, added = max(bounds.sent, bounds.received or 0.0), bounds.added or 0.0
-    each_s = rates.own_s + copied * rates.copy_s + added * rates.combine_s
+    bounds, rates = lower_bounds(collective, ranks), costs.rates_of(nbytes)
+    copied = max(bounds.sent, bounds.received)
+    each_s = rates.own_s + copied * rates.copy_s + bounds.added * rates.combine_s
     return costs.call_s + costs.step_s + nbytes * each_s
 
 
@@ -171,7 +138,6 @@ def explain(
     *,
     ranks: Annotated[int | None, typer.Option(help="How many ranks take part; by default 4, or by --hosts.")] = None,
     nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, such as 4096 or 16MiB.")] = "16MiB",
-    algorithm: Annotated[str, typer.Option(help="This algorithm in place of the one that unisono would choose.")] = "",
     root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
     hosts: Annotated[str, typer.Option(help="Hosts of the ranks: 4x8, 3+1 or 2x2:round_robin.")] = "",
     link: Annotated[str, typer.Option(help="The network between hosts, such as 1Gbit,100us; else UNISONO_LINK.")] = "",
@@ -184,27 +150,26 @@ def explain(
 ) -> None:
     """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds.
 
-    With --hosts: what a call over these hosts moves between hosts, and how long it takes; with --algorithm, a call that
-    names it. On one host: the time that each algorithm should take here, by the costs that `unisono tune` has measured;
-    with --measure, the time that it takes.
+    The algorithm is the one that a call would choose, unless the name says another. With --hosts: what a call over
+    these hosts moves between hosts, and how long it takes. On one host: the time that each algorithm should take here,
+    by the costs that `unisono tune` has measured; with --measure, the time that it takes.
     """
     length = parse_bytes(nbytes)
     places, ranks = known_hosts(hosts, ranks)
     named = {"root": root, "nbytes": length}
-    call = find_call(name, places, **named, algorithm=algorithm, rails=rails, link=link) if places else None
-    if measure and places and places.spans:
+    call = find_call(name, places, **named, rails=rails, link=link) if places else None
+    if measure and places:
         raise ArgumentError("--measure is for ranks of this host: leave out --hosts")
     if call:
         _explain_call(call, nbytes, rounds)
         return
     if rails or link:
         raise ArgumentError("--rails and --link are for collectives over several hosts: add --hosts, such as 4x8")
-    target = find_target(name, ranks, algorithm=algorithm, collective=collective, **named)
-    target.check()
+    target = find_target(name, ranks, collective=collective, **named)
     kind, title = target.algorithm.collective, target.algorithm.full_name
     out = console()
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
-    spread = f" on {plural(len(places.members), 'host')} ({places.text})" if places and places.spans else ""
+    spread = f" on {plural(len(places.members), 'host')} ({places.text})" if places else ""
     out.print(f"[bold]{escape(title)}[/] · {plural(ranks, 'rank')}{spread}{size}, because {target.why}\n")
     if spread and ".py:" not in name and (only := why_priced_only(target.algorithm)):
         _say_priced_only(only)
@@ -220,12 +185,12 @@ def explain(
         raise
     if found.costs:
         out.print(_costs(target, found.costs, nbytes))
-    if places and places.spans and ranks <= MOST_EXACT:
+    if places and ranks <= MOST_EXACT:
         moved = levels(target.schedule.replace(hosts=places))
         out.print()
         out.print(level_costs(kind, places, root, moved, nbytes))
     out.print(f"\n{reason(kind, ranks, length, nbytes)}\n")
-    if measure or (ranks <= MOST_EXACT and not (places and places.spans)):
+    if measure or (ranks <= MOST_EXACT and not places):
         _here(target, length, measure)
     out.print(_about(target, found, length))
     if grid:
@@ -242,8 +207,14 @@ def _here(target: Target, nbytes: int, measure: bool) -> None:
     if costs:
         costs = costs.shared_by(lanes_here(target.ranks, nbytes, Config.from_env()).number)
     if costs or measure:
-        times = time_candidates(target, nbytes) if measure else {}
-        out.print(on_this_host(target, nbytes, costs, times))
+        times: dict[str, float] = {}
+        if measure:
+            from .tune import time_here  # it loads torch
+
+            kind = target.algorithm.collective
+            names = [some.name for some in CATALOGUE.values() if some.collective == kind and some.allows(target.ranks)]
+            times = time_here(kind, names, target.ranks, nbytes, _SECONDS)
+        out.print(_on_this_host(target, nbytes, costs, times))
     if found and costs:
         rates = costs.rates_of(nbytes)
         call = f"a call {format_seconds(costs.call_s)}, a round more {format_seconds(costs.step_s)}"
@@ -289,19 +260,20 @@ def _say_priced_only(why: str) -> None:
     console().print(f"priced only: a call cannot choose this over hosts, as {escape(why)}\n", soft_wrap=True)
 
 
-def _costs(target: Target, costs: Costs, size: str) -> Table:
+def _costs(target: Target, costs: Counts, size: str) -> Table:
     """The costs beside the lower bounds. size: the vector's, as the user gave it."""
     kind, ranks = target.algorithm.collective, target.ranks
-    bounds = bound_costs(kind, ranks)
+    bounds = lower_bounds(kind, ranks)
     table, many = plain_table("", "this algorithm", "lower bound"), costs.ports > 1
     table.add_row(
         "rounds",
-        f"{'at most ' * costs.bound}{costs.rounds:g}" + (f" of up to {plural(costs.ports, 'message')}" if many else ""),
+        f"{costs.rounds}" + (f" of up to {plural(costs.ports, 'message')}" if many else ""),
         f"{bounds.rounds} with one message at a time" if many else f"{bounds.rounds}",
     )
-    for verb, field in VERBS.items() if kind != "barrier" else ():
-        who = "each rank" if field in costs.equal else "the busiest rank"
-        cells = [amount_text(each, field, ranks, size) for each in (costs, bounds)]
+    for verb, field in _VERBS.items() if kind != "barrier" else ():
+        amounts: tuple[float, ...] = getattr(costs, field)
+        who = "each rank" if len(set(amounts)) == 1 else "the busiest rank"
+        cells = (amount_text(amount, ranks, size) for amount in (max(amounts), getattr(bounds, field)))
         table.add_row(f"{who} {verb}", *cells)
     return table
 

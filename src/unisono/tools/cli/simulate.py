@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -27,9 +26,6 @@ from ...schedule.simulate import (
     like_this_host,
     network,
     price,
-    ready,
-    whole_call,
-    without_own,
 )
 from .shared.printing import console, plain_table, progress
 from .shared.target import check_collective, lanes_here
@@ -78,7 +74,8 @@ def simulate(
         if inside:
             raise ArgumentError(f"--network {_MEASURED} says what is inside a host: leave out --inside")
         on, hardware = "two-levels", like_this_host(costs, length, hardware)
-    hardware = replace(hardware, inside=_inside(inside, hardware.inside))
+    if inside:
+        hardware = replace(hardware, inside=Link.parse(inside, hardware.inside))
     where = network(on, places, hardware)
     for text in slow_link or ():
         where = where.slow(text)
@@ -88,15 +85,12 @@ def simulate(
     wanted = [some for some in every if not short or short == some.algorithm or name == some.name]
     if not wanted:
         raise ArgumentError(f"{name} is no algorithm for {plural(places.ranks, 'rank')}: see unisono list {collective}")
-    if costs and where.one_host:
-        wanted = [some._replace(make=partial(without_own, some.make)) for some in wanted]
     found: list[Price] = []
     able = [some for some in wanted if not some.why_not]
     with progress(f"simulate, {plural(places.ranks, 'rank')}", len(able)) as show, no_collections():
         for some in able:
-            one = price(ready(some, where), where, length, late=late, segment_bytes=config.segment_bytes)
-            found.append(whole_call(one, length, costs) if costs and where.one_host else one)
-            show(len(found), one.name)
+            found.append(price(some, where, length, late=late, segment_bytes=config.segment_bytes, costs=costs))
+            show(len(found), some.name)
     about = {some.name: some for some in wanted}
     found.sort(key=lambda of: (bool(about[of.name].priced_only), of.seconds))
     left_out = [some for some in wanted if some.why_not]
@@ -140,18 +134,16 @@ def _table(prices: Sequence[Price]) -> Table:
 
 
 def _sum(one: Price) -> str:
-    parts = {"latency": one.latency, "transfers": one.transfer, "sums": one.combine}
-    said = " + ".join(f"{format_seconds(part)} {name}" for name, part in parts.items() if part > _NOTHING_S)
+    said = " + ".join(f"{format_seconds(part)} {name}" for name, part in one.parts.items() if part > _NOTHING_S)
     return f"{said or 0} = {format_seconds(one.seconds)}, on the way of the rank that is ready last"
 
 
 def _cells(one: Price) -> list[str]:
     if not one.seconds:
         return [format_seconds(0), "", ""]
-    part = {"latency": one.latency, "transfers": one.transfer, "sums": one.combine}[one.bound]
     return [
         format_seconds(one.seconds),
-        f"{one.bound} {part / one.seconds:.0%}",
+        f"{one.bound} {one.parts[one.bound] / one.seconds:.0%}",
         f"{one.link} {one.link_s / one.seconds:.0%}" if one.link else "",
     ]
 
@@ -168,16 +160,6 @@ def _json(found: Sequence[Price], about: Mapping[str, Candidate], where: Network
 
 def _short(name: str, collective: str) -> str:
     return name.removeprefix(f"{collective}.")
-
-
-def _inside(text: str, default: Link) -> Link:
-    """A link inside a host. Figures that the user leaves out are the defaults inside a host, not between hosts."""
-    if not text:
-        return default
-    given, plain = Link.parse(text), Link()
-    latency = default.latency_s if given.latency_s == plain.latency_s else given.latency_s
-    rate = default.bytes_per_s if given.bytes_per_s == plain.bytes_per_s else given.bytes_per_s
-    return Link(latency, rate)
 
 
 def _late(text: str, ranks: int) -> tuple[int, float]:

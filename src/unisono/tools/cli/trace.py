@@ -17,9 +17,9 @@ from ...observe.traces.last_calls import last_words
 from ...observe.traces.recorded import HostClock, Recorded, aligned, jobs_in, recorded
 from ...observe.traces.recording import export
 from ...observe.traces.rounds import RoundKind, WaitedIn, round_name, round_report
-from ...observe.traces.trace_report import TraceReport, report
+from ...observe.traces.trace_report import CallKind, TraceReport, report
 from ...observe.traces.tracks import message_flows, pairs_of
-from .shared.printing import console, make_folder, plain_table, progress
+from .shared.printing import console, file_errors, plain_table, progress
 
 _MOST_ROWS, _WIDTH = 12, 110
 
@@ -45,7 +45,8 @@ def trace(
             raise ArgumentError(f"{command[0]}: no such command, and no folder with a trace: unisono trace -- {hint}")
         if folders[0].suffix == ".json" and not folders[0].is_dir():
             raise ArgumentError(f"{output}: -o names a folder, in which each job gets its file: -o {output[:-5]}")
-        make_folder(folders[0])
+        with file_errors(f"make the folder {output}"):
+            folders[0].mkdir(parents=True, exist_ok=True)
         before = jobs_in(*folders)
         environ = {**os.environ, "UNISONO_TRACE": str(folders[0].resolve())}
         if rounds:
@@ -100,9 +101,7 @@ def _tables(found: TraceReport) -> Iterator[Table | Text]:
         ["call", "size", "algorithm", "calls", "median", "total", "waited", "bytes/s", "sent / least"],
         [
             [
-                kind.collective + (f" ({kind.group})" if kind.group != "world" else ""), format_bytes(kind.nbytes),
-                kind.algorithm.partition(".")[2] or kind.algorithm, str(kind.calls), _time(kind.typical_ns),
-                _time(kind.total_ns), _time(kind.waited_ns),
+                *_call(kind), str(kind.calls), _time(kind.typical_ns), _time(kind.total_ns), _time(kind.waited_ns),
                 format_bytes(kind.nbytes * 1e9 / kind.typical_ns) if kind.nbytes and kind.typical_ns else "",
                 _costs(kind.sent, kind.bound),
             ]
@@ -134,8 +133,7 @@ def _round_tables(kinds: Sequence[RoundKind]) -> Iterator[Table]:
             ["call", "size", "algorithm", "entering", "waiting", "copying", "combining", "most waited"],
             [
                 [
-                    kind.collective + (f" ({kind.group})" if kind.group != "world" else ""), format_bytes(kind.nbytes),
-                    kind.algorithm.partition(".")[2] or kind.algorithm,
+                    *_call(kind),
                     *(
                         f"{ns / max(1, kind.total_ns):.0%}"
                         for ns in (kind.entering_ns, kind.waiting_ns, kind.copying_ns, kind.combining_ns)
@@ -145,6 +143,12 @@ def _round_tables(kinds: Sequence[RoundKind]) -> Iterator[Table]:
                 for kind in kinds
             ],
         )  # fmt: skip
+
+
+def _call(kind: CallKind | RoundKind) -> tuple[str, str, str]:
+    """Call, size and algorithm."""
+    group = f" ({kind.group})" if kind.group != "world" else ""
+    return f"{kind.collective}{group}", format_bytes(kind.nbytes), kind.algorithm.partition(".")[2] or kind.algorithm
 
 
 def _worst(worst: WaitedIn | None) -> str:

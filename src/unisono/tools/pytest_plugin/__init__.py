@@ -68,6 +68,6 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         return (yield)
     finally:
         if f"{__name__}.warm_worlds" in sys.modules:
-            from .warm_worlds import worlds_of
+            from .warm_worlds import close_worlds
 
-            worlds_of(session.config).close()
+            close_worlds(session.config)

@@ -29,35 +29,28 @@ Shape = int | str
 """A number of ranks, or a shape of hosts, such as "2x2"."""
 
 
-class WarmWorlds:
-    """The worlds of a session: one for each shape. Their ranks stay from test to test, and say who prints a line."""
+_KEY = pytest.StashKey[dict[Shape, unisono.World]]()
 
-    def __init__(self) -> None:
-        self._made: dict[Shape, unisono.World] = {}
 
-    def __call__(self, shape: Shape, timeout_s: float | None) -> unisono.World:
-        """The world of this shape; a run on it may take so long from now on."""
-        if shape not in self._made:
-            self._made[shape] = _new_world(shape)
-        self._made[shape].timeout_s = timeout_s
-        return self._made[shape]
+def world_of(config: pytest.Config, shape: Shape, timeout_s: float | None) -> unisono.World:
+    """The session's world of this shape; a run on it may take so long from now on. Its ranks stay from test to test."""
+    made = config.stash.setdefault(_KEY, {})
+    if shape not in made:
+        made[shape] = _new_world(shape)
+    made[shape].timeout_s = timeout_s
+    return made[shape]
 
-    def close(self) -> None:
-        """End all ranks."""
-        while self._made:
-            self._made.popitem()[1].close()
+
+def close_worlds(config: pytest.Config) -> None:
+    """End the ranks of all worlds of the session."""
+    made = config.stash.get(_KEY, {})
+    while made:
+        made.popitem()[1].close()
 
 
 def _new_world(shape: Shape, **options: Any) -> unisono.World:
     hosts = {"hosts": shape} if isinstance(shape, str) else {"ranks": shape}
     return unisono.world(**hosts, prefix=True, **options)
-
-
-_KEY = pytest.StashKey[WarmWorlds]()
-
-
-def worlds_of(config: pytest.Config) -> WarmWorlds:
-    return config.stash.setdefault(_KEY, WarmWorlds())
 
 
 def shapes(mark: pytest.Mark) -> list[Shape]:
@@ -95,7 +88,7 @@ def run_test(item: pytest.Function) -> None:
         item.module.__name__, dict(os.environ), os.getcwd(), patches, backend, meeting, fault,
         item.config.get_verbosity(pytest.Config.VERBOSITY_ASSERTIONS),
     )  # fmt: skip
-    world = worlds_of(item.config)(shape, timeout_s)
+    world = world_of(item.config, shape, timeout_s)
     wrong: BaseException | None = None
     try:
         with _by_value(item.module):

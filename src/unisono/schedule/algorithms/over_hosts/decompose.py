@@ -13,8 +13,8 @@ from ...contract import BLOCKED, DUALS, ROOTED
 from ...hosts import Hosts
 from ...moves import check_rows
 from ...table import Schedule, X, Y, spread
-from ..declare import SEGMENTS
-from .whole import HierarchicalTable, Part, transposed, width
+from ..catalogue import CATALOGUE, SEGMENTS
+from .whole import SEGMENTED, HierarchicalTable, Part, transposed
 
 Block = tuple[int, ...]
 
@@ -145,9 +145,6 @@ CORES: Mapping[str, tuple[str, ...]] = {
 RAILED = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
 """Collectives that have rails."""
 
-_CUT, _SEGMENTED = ("broadcast", "reduce"), ("circulant", "chain")
-"""These algorithms of these collectives cut the vector into any number of segments."""
-
 
 @lru_cache(maxsize=256)
 def spanning(
@@ -179,17 +176,17 @@ def spanning(
 def spanning_name(collective: str, hosts: Hosts, rails: int | None, core: str, segments: int | None) -> str:
     """The full name of a table over hosts: `all_reduce.spanning ring ×8`. Different parts have different names."""
     many = f" ×{rails or hosts.rails}" if collective in RAILED else ""
-    cut = f" in {plural(segments or SEGMENTS, 'segment')}" if collective in _CUT and core in _SEGMENTED else ""
+    segmented = collective in ("broadcast", "reduce") and core in SEGMENTED
+    cut = f" in {plural(segments or SEGMENTS, 'segment')}" if segmented else ""
     return f"{collective}.spanning {core}{many}{cut}"
 
 
 def _made(collective: str, hosts: Hosts, root: int, rails: int, core: str, segments: int | None) -> HierarchicalTable:
-    n = len(hosts.members)
     match collective:
         case "all_reduce":
-            return all_reduce(hosts, rails, core, width("all_reduce", core, n))
+            return all_reduce(hosts, rails, core, CATALOGUE[f"all_reduce.{core}"].schedule(len(hosts.members)).chunks)
         case "broadcast":
-            cut = (segments or SEGMENTS) if core in _SEGMENTED else width("broadcast", core, n)
+            cut = (segments or SEGMENTS) if core in SEGMENTED else 1
             return broadcast(hosts, root, rails, core, cut)
         case "all_gather":
             return all_gather(hosts, rails, core)

@@ -14,7 +14,7 @@ from ...contract import BLOCKED, HOLDERS, Fault
 from ...proofs.large_proofs import prove_by_fingerprints, prove_symmetric
 from ...proofs.table_proof import Proof, prove
 from ...table import N, X
-from .whole import HierarchicalTable, Part, symmetric_table
+from .whole import HierarchicalTable, Part
 
 _MOST_MOVED = 100_000  # the table of a part is proved exactly if it moves no more chunks than this
 _SAMPLE = 64  # the number of chunks that are followed through the parts, where more than this go different ways
@@ -51,7 +51,7 @@ def _proof(part: Part) -> Proof:
     """The proof of a part's table: exact, unless it is large, or lacks the rows inside hosts."""
     if part.apart is None and part.table.rows[:, N].sum() <= _MOST_MOVED:
         return prove(part.table)
-    one = symmetric_table(part)
+    one = part.symmetric
     return prove_by_fingerprints(part.table) if one is None else prove_symmetric(one)
 
 

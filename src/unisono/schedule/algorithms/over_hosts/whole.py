@@ -1,11 +1,10 @@
 """A call over hosts as one value: its parts, each a collective among some ranks, and the table that they make."""
 
-import inspect
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,13 +14,16 @@ from ...combine import by_round, seq, transpose
 from ...contract import BLOCKED, DUALS
 from ...hosts import Hosts
 from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, X, singles, unwrap
-from ..declare import Symmetric, table
+from ..catalogue import CATALOGUE
 
 if TYPE_CHECKING:
     from ...counts import Levels
 
 _INSIDE = {"broadcast": "linear", "reduce": "linear", "scatter": "linear", "gather": "linear"}
 """Collective -> the algorithm inside a host if a part names none; for the other collectives it is `direct`."""
+
+SEGMENTED = ("circulant", "chain")
+"""These broadcasts, and reduces, cut the vector into any number of segments."""
 
 
 class Part(Value):
@@ -57,8 +59,13 @@ class Part(Value):
     @property
     def rounds(self) -> int:
         """The number of rounds, without making the table, which is very large where all members send to all."""
-        one = symmetric_table(self) if self.apart else None
+        one = self.symmetric if self.apart else None
         return self.table.rounds if one is None else one.rounds
+
+    @property
+    def symmetric(self) -> Schedule | None:
+        """The table as the rows of its first rank, if all ranks do the same; None otherwise."""
+        return CATALOGUE[f"{self.collective}.{self.name}"].symmetric(len(self.members))
 
     @cached_property
     def table(self) -> Schedule:
@@ -70,7 +77,7 @@ class Part(Value):
         whole = _table(self.collective, self.name, len(self.members), self.root, cuts)
         if self.apart is None:
             return whole
-        host = np.array([self.apart.host_of(rank) for rank in range(self.apart.ranks)])
+        host = np.array(self.apart.places)
         src, dst = whole.rows[:, SRC], whole.rows[:, DST]
         alone = np.bincount(host)[host[src]] == 1
         return whole.replace(rows=whole.rows[(host[src] != host[dst]) | (alone & (src == dst))])
@@ -115,35 +122,15 @@ class Part(Value):
         return _runs(rows) if scattered else rows
 
 
-def width(collective: str, name: str, ranks: int) -> int:
-    """Into how many chunks an algorithm cuts its vector."""
-    return table(_generator(collective, name), ranks).chunks
-
-
-def _generator(collective: str, name: str) -> Any:
-    """The function that makes an algorithm's table. A process imports the collectives that it needs."""
-    return getattr(import_module(f"...{collective}", __name__), name)
-
-
-def symmetric_table(part: Part) -> Schedule | None:
-    """The table of a part as the rows of its first rank, if all ranks do the same; None otherwise."""
-    try:
-        found = table(_generator(part.collective, part.name), Symmetric(len(part.members)))
-    except (ArgumentError, TypeError):
-        return None
-    return found if found.symmetric else None
-
-
 @lru_cache(maxsize=256)
 def _table(collective: str, name: str, ranks: int, root: int, cuts: int) -> Schedule:
     """The table of an algorithm. cuts: into how many chunks its vector is cut, if the algorithm leaves this open."""
     if collective == "reduce":  # all of them are broadcasts transposed
         return transpose(_table("broadcast", name, ranks, root, cuts)).replace(name=f"reduce.{name}")
-    function = _generator(collective, name)
-    if "segments" in inspect.signature(function).parameters and collective == "broadcast":
-        schedule: Schedule = function(ranks, root, cuts)
+    if collective == "broadcast" and name in SEGMENTED:
+        schedule: Schedule = getattr(import_module("...broadcast", __name__), name)(ranks, root, cuts)
         return schedule.replace(name=f"{collective}.{name}")
-    made = table(function, ranks, root)
+    made = CATALOGUE[f"{collective}.{name}"].schedule(ranks, root)
     if collective not in BLOCKED and cuts % made.chunks:
         raise ArgumentError(f"{made.name} cuts its vector into {made.chunks} chunks, which {cuts} do not fill")
     return made

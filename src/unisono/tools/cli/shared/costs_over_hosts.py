@@ -10,8 +10,8 @@ from rich.table import Table
 from ....base.config import Config
 from ....base.errors import ArgumentError
 from ....base.link import Link
-from ....base.units import format_bytes, format_seconds, parse_bytes, plural
-from ....schedule import Hosts, Levels, Proof, host_bounds, prove
+from ....base.units import format_seconds, parse_bytes, plural
+from ....schedule import Hosts, Levels, Proof, lower_bounds, prove
 from ....schedule.algorithms import find
 from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, prove_by_parts
 from ....schedule.choose.over_hosts import (
@@ -22,16 +22,17 @@ from ....schedule.choose.over_hosts import (
     time_between,
     time_inside,
 )
-from ....schedule.draw.text import share
-from .printing import plain_table
+from .printing import amount_text, plain_table
 from .target import MOST_EXACT, Facts, check_collective
 
-_METHODS = {
+METHODS = {
     "exact": "exactly",
-    "symmetric": "by one rank that stands for all",
-    "fingerprints": "by random fingerprints",
-    "symmetric fingerprints": "by random fingerprints of one rank that stands for all",
+    "fingerprints": "by random fingerprints of a sample of chunks",
+    "symmetric fingerprints": "by random fingerprints of one rank, which stands for all because all do the same",
+    "parts": "by its parts, each of which keeps its own contract",
+    "sampled parts": "by its parts, each of which keeps its own contract, for a sample of blocks",
 }
+"""How a table was proved, in words; see `Proof`."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,16 @@ class OverHosts:
 
 
 def known_hosts(hosts: str, ranks: int | None, default: int = 4) -> tuple[Hosts | None, int]:
-    """The hosts that a user named, if any, and the number of ranks. Raises ArgumentError if they do not agree."""
+    """The hosts that a user named, if there are several, and the number of ranks.
+
+    Raises ArgumentError if these do not agree.
+    """
     if not hosts:
         return None, default if ranks is None else ranks
     found = Hosts.parse(hosts)
     if ranks not in (None, found.ranks):
         raise ArgumentError(f"--hosts {hosts} are {plural(found.ranks, 'rank')}: leave out --ranks {ranks}")
-    return found, found.ranks
+    return (found if found.spans else None), found.ranks
 
 
 def find_call(
@@ -66,29 +70,24 @@ def find_call(
     *,
     root: int = 0,
     nbytes: int = 16 << 20,
-    algorithm: str = "",
     rails: int = 0,
     link: str = "",
 ) -> OverHosts | None:
     """The call that this name means on several hosts; None for a table that knows no hosts, such as all_reduce.swing.
 
-    algorithm: the one that the call names, unless `name` names it.
     rails: their number, or 0 for the best. Raises ArgumentError.
     """
     collective, _, short = name.partition(".")
-    if ".py:" in name or not hosts.spans:
+    if ".py:" in name:
         return None
     check_collective(collective)
-    if short and algorithm:
-        raise ArgumentError(f"{name} names an algorithm already: leave out --algorithm {algorithm}")
-    named = "" if short == "spanning" else short or algorithm
-    if named and find(collective, named).name not in CORES.get(collective, ()):
+    if short and find(collective, short).name not in CORES.get(collective, ()):
         return None
     config = Config.from_env()
     if link:
         config = config.replace(link=Link.parse(link))
-    chosen = choose_spanning(collective, nbytes, hosts, config, named or None)
-    why, usual = "you named it" if named or rails else chosen.why, chosen.rails or 1
+    chosen = choose_spanning(collective, nbytes, hosts, config, short or None)
+    why, usual = "you named it" if short or rails else chosen.why, chosen.rails or 1
     form = chosen._replace(rails=rails or chosen.rails)
     only = f"a call of this size takes {plural(usual, 'rail')}" if rails not in (0, usual) else ""
     return OverHosts(form.make(collective, hosts, root), rails or usual, why, config.link, only)
@@ -107,17 +106,16 @@ def level_costs(
     collective: str, hosts: Hosts, root: int, found: Levels, size: str, times: tuple[float, float] | None = None
 ) -> Table:
     """The costs inside hosts and between hosts, beside the bounds. size: the vector's, as the user gave it."""
-    bounds, n = host_bounds(collective, hosts, root), len(hosts.members)
+    bounds, n = lower_bounds(collective, hosts, root), len(hosts.members)
 
     def amount(fraction: float) -> str:
         by_host = abs(fraction * n - round(fraction * n)) < 1e-9  # 6/4 m is easier to read than 48/32 m
-        exact = share(fraction, n if by_host else hosts.ranks)
-        return exact if exact == "0" else f"{exact} = {format_bytes(fraction * parse_bytes(size), size)}"
+        return amount_text(fraction, n if by_host else hosts.ranks, size)
 
     table = plain_table("", "inside a host", "between hosts", "lower bound")
     table.add_row("rounds", f"{found.inside}", f"{found.between}", f"{bounds.rounds}")
     if collective != "barrier":
-        sides = (("leaves", found.leaves, bounds.leaves), ("enters", found.enters, bounds.enters))
+        sides = (("leaves", found.leaves, bounds.sent), ("enters", found.enters, bounds.received))
         for verb, amounts, bound in sides:
             equal = max(amounts) - min(amounts) < 1e-9
             who = "each host" if equal else "the busiest host"
@@ -147,7 +145,7 @@ def derived_rows(found: OverHosts, levels: Levels, size: str) -> Iterator[tuple[
 
 def part_rows(call: HierarchicalTable, proofs: Sequence[Proof]) -> Iterator[tuple[str, str]]:
     """The parts, phase by phase, as lines: label and text."""
-    proved = {(proof.name, proof.ranks): f", proved {_METHODS.get(proof.method, proof.method)}" for proof in proofs}
+    proved = {(proof.name, proof.ranks): f", proved {METHODS[proof.method]}" for proof in proofs}
     for label, parts in (("before", call.before), ("across", call.across), ("after", call.after)):
         kinds = Counter((part.collective, part.name, len(part.members)) for part in parts)
         said = []

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ....base.errors import ArgumentError
-from ....schedule.draw.text import MARK, WRONG
+from ....base.units import format_bytes, parse_bytes
+from ....schedule.draw.text import MARK, WRONG, share
 
 
 def console() -> Console:
@@ -41,6 +41,12 @@ def labelled(rows: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
+def amount_text(fraction: float, parts: int, size: str) -> str:
+    """A share of a vector, such as `6/4 m = 24 MiB` with 4 parts. size: of the vector, as the user gave it."""
+    exact = share(fraction, parts)
+    return exact if exact == "0" else f"{exact} = {format_bytes(fraction * parse_bytes(size), size)}"
+
+
 def paint(grid: str) -> Text:
     """Colour a grid made by `schedule.draw.text`: the chunks written in a round, the arrows, the headings."""
     painted = Text(grid)
@@ -53,20 +59,13 @@ def paint(grid: str) -> Text:
     return painted
 
 
-def write(output: Path, content: str) -> None:
-    """Write a file. Raises ArgumentError if this is not possible."""
+@contextmanager
+def file_errors(what: str) -> Iterator[None]:
+    """Make an error of files one sentence. what: such as "write x.svg". Raises ArgumentError."""
     try:
-        output.write_text(content, encoding="utf-8")
+        yield
     except OSError as error:
-        raise ArgumentError(f"cannot write {output}: {error.strerror}") from error
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder, unless it exists. Raises ArgumentError if this is not possible."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"cannot make the folder {folder}: {error.strerror}") from error
+        raise ArgumentError(f"cannot {what}: {error.strerror}") from error
 
 
 def processors() -> int:

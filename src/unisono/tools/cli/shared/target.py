@@ -1,8 +1,7 @@
 """The target of a command (`all_reduce`, `all_reduce.ring`, or a function in a user's file), its costs and its proof.
 
 Small tables are counted and proved exactly. For many ranks, the rows of rank 0 stand for all if all ranks do the same;
-otherwise random fingerprints prove the table. Tables that would be too large are not made. Then the formulas in the
-docstring give the costs; tests compare the formulas with counts.
+otherwise random fingerprints prove the table. Tables that would be too large are not made.
 """
 
 import inspect
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
-from math import log2
 from pathlib import Path
 from traceback import extract_tb
 from types import CodeType
@@ -27,21 +25,20 @@ from ....base.units import plural
 from ....engine.compile.compile_schedule import compile_schedule
 from ....engine.compile.program import Lowering
 from ....schedule import (
-    DUALS,
     HOLDERS,
     ROOTED,
+    Counts,
     Proof,
     Schedule,
     count,
-    lower_bounds,
     prove,
     prove_by_fingerprints,
     prove_symmetric,
 )
-from ....schedule.algorithms import CATALOGUE, Algorithm, evaluate, find, lines
-from ....schedule.algorithms.declare import Declaration
+from ....schedule.algorithms import CATALOGUE, Algorithm, find
 from ....schedule.choose import choose, is_oversubscribed
 from ....schedule.choose.lane_limits import Lanes, Processors, choose_lanes
+from ....schedule.contract import line_text
 
 COLLECTIVES = tuple(dict.fromkeys(entry.collective for entry in CATALOGUE.values()))
 
@@ -58,22 +55,16 @@ class Target:
     root: int
     why: str
 
-    def check(self) -> None:
-        """Raise ArgumentError for ranks or a root that the algorithm does not take."""
-        self.algorithm.check(self.ranks, self.root)
-
     @property
     def schedule(self) -> Schedule:
         """The table. It may be large: some algorithms have a row for every pair of ranks."""
-        with _names_line(self._file):
+        with _names_line(Path(self._code.co_filename)):
             return self.algorithm.schedule(self.ranks, self.root)
 
     @property
     def source(self) -> str:
         """Where the algorithm is written, as file:line."""
-        file = self._file
-        here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-        return f"{here}:{self._code.co_firstlineno}"
+        return line_text(self._code.co_filename, self._code.co_firstlineno)
 
     @property
     def _code(self) -> CodeType:
@@ -81,18 +72,12 @@ class Target:
         code: CodeType = inspect.unwrap(build.args[0] if isinstance(build, partial) else build).__code__
         return code
 
-    @property
-    def _file(self) -> Path:
-        return Path(self._code.co_filename)
 
+def find_target(name: str, ranks: int, *, collective: str = "", root: int = 0, nbytes: int = 16 << 20) -> Target:
+    """The target of this name. Raises ArgumentError for names, ranks and roots that do not exist.
 
-def find_target(
-    name: str, ranks: int, *, algorithm: str = "", collective: str = "", root: int = 0, nbytes: int = 16 << 20
-) -> Target:
-    """The target of this name. Raises ArgumentError for names that do not exist.
-
-    name: a collective, a full name such as "all_reduce.ring", or path.py:function.
-    algorithm: the name of one, if `name` is a collective; "" for the one that a call on `nbytes` uses.
+    name: a collective, for the algorithm that a call on `nbytes` uses; a full name such as "all_reduce.ring"; or
+    path.py:function.
     collective: the collective of a user's function, if no decorator says it.
     """
     if ranks > _MOST_RANKS:
@@ -102,15 +87,14 @@ def find_target(
     else:
         wanted, _, short = name.partition(".")
         check_collective(wanted)
-        if short and algorithm:
-            raise ArgumentError(f"{name} names an algorithm already: leave out --algorithm {algorithm}")
-        if short or algorithm:
-            found, why = find(wanted, short or algorithm), "you named it"
+        if short:
+            found, why = find(wanted, short), "you named it"
         else:
             choice = choose(wanted, nbytes, max(ranks, 1), oversubscribed=is_oversubscribed(ranks))
             found, why = choice.algorithm, choice.why
     if root and found.collective not in ROOTED:
         raise ArgumentError(f"{found.collective} has no root: leave out --root {root}")
+    found.check(ranks, root)
     return Target(found, ranks, root, why)
 
 
@@ -133,7 +117,7 @@ def _own(name: str, collective: str) -> Algorithm:
     if not callable(function):
         raise ArgumentError(f"{path} has no function {title!r}")
     note = getattr(function, "declared", None)
-    meant = collective or (note.collective if isinstance(note, Declaration) else "")
+    meant = collective or (note.collective if isinstance(note, Algorithm) else "")
     if meant not in COLLECTIVES:
         raise ArgumentError(f"{name}: say what it is meant to be: --collective with one of {', '.join(COLLECTIVES)}")
     own: Callable[..., Any] = function
@@ -172,31 +156,14 @@ def _names_line(path: Path) -> Iterator[None]:
 MOST_EXACT = 128
 """Up to this number of ranks a table is proved exactly and its rounds can be shown."""
 
-_MOST_ROWS, _MOST_RANKS = 500_000, 1 << 20
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Costs of an algorithm, or lower bounds, of the busiest rank, as fractions of the vector; None if not known.
-
-    equal: which of `sent`, `received` and `added` are the same on every rank.
-    bound: a formula says "at most".
-    """
-
-    rounds: float
-    sent: float
-    received: float | None
-    added: float | None
-    ports: int = 1
-    equal: frozenset[str] = frozenset()
-    bound: bool = False
+_MOST_ROWS, _MOST_RANKS = 2_500_000, 1 << 20
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The costs and the proof of a target. proof: None if left out; then `note` says why, and how to ask for it."""
+    """The costs and the proof of a target, if it is small enough; `note` says why not, and how to ask for it."""
 
-    costs: Costs | None
+    costs: Counts | None
     proof: Proof | None
     took_s: float
     note: str = ""
@@ -205,61 +172,20 @@ class Facts:
 def facts(target: Target) -> Facts:
     """Count an algorithm, and prove it in the way that suits the number of ranks. Raises AlgorithmError."""
     algorithm, ranks = target.algorithm, target.ranks
-    target.check()
-    begin = time.perf_counter()
-
-    def known(schedule: Schedule, proof: Proof | None, note: str = "") -> Facts:
-        counts = count(schedule)
-        equal = frozenset(name for name in ("sent", "received", "added") if len(set(getattr(counts, name))) == 1)
-        most = counts.most_sent, counts.most_received, counts.most_added
-        return Facts(Costs(counts.rounds, *most, counts.ports, equal), proof, time.perf_counter() - begin, note)
-
+    begin, ask = time.perf_counter(), f"ask for it with --ranks {MOST_EXACT}"
+    one = algorithm.symmetric(ranks) if ranks > MOST_EXACT else None
+    if ranks > MOST_EXACT and one is None and (rows := algorithm.expected(ranks)[0]) > _MOST_ROWS:
+        return Facts(None, None, 0.0, f"left out: the table would have about {rows:.2g} rows; {ask}")
+    schedule, proof, note = target.schedule if one is None else one, None, ""
     if ranks <= MOST_EXACT:
-        return known(target.schedule, prove(target.schedule))
-    ask = f"--ranks {MOST_EXACT}"
-    one = algorithm.symmetric(ranks)
-    if one is not None:
-        return known(one, prove_symmetric(one))
-    rows = _expected_rows(algorithm, ranks)
-    if rows > _MOST_ROWS:
-        note = f"left out: the table would have about {rows:.2g} rows; ask for it with {ask}"
-        return Facts(_formulas(algorithm, ranks), None, 0.0, note)
-    schedule = target.schedule
-    if schedule.collective in HOLDERS:
-        return known(schedule, prove_by_fingerprints(schedule))
-    return known(schedule, None, f"left out above {plural(MOST_EXACT, 'rank')}; ask for it with {ask}")
-
-
-def bound_costs(collective: str, ranks: int) -> Costs:
-    """The lower bounds of a collective: no algorithm with one message at a time costs less."""
-    bounds, own = lower_bounds(collective, ranks), (ranks > 1) / ranks
-    dual = DUALS.get(collective, collective)  # a rank receives here what it sends in the dual
-    # All ranks but the root send (gather) or receive (scatter) one block only.
-    sent = own if collective == "gather" else bounds.sent
-    received = own if collective == "scatter" else lower_bounds(dual, ranks).sent
-    return Costs(bounds.rounds, sent, received, bounds.added)
-
-
-def _formulas(algorithm: Algorithm, ranks: int) -> Costs | None:
-    """The costs by the formulas in the docstring; None for a user's algorithm without formulas."""
-    try:
-        stated = lines(algorithm.doc)
-        sent, _, received = stated["bytes"].partition("; received: ")
-        rounds, most_sent = evaluate(stated["rounds"], ranks), evaluate(sent, ranks)
-        most_received = evaluate(received, ranks) if received else None
-    except ArgumentError:
-        return None
-    bound = any(formula.startswith("at most ") for formula in (stated["rounds"], sent, received))
-    return Costs(rounds, most_sent, most_received, None, bound=bound)
-
-
-def _expected_rows(algorithm: Algorithm, ranks: int) -> float:
-    """About the number of rows of the table, by the growth from 256 to 512 ranks."""
-    try:
-        few, many = (len(algorithm.schedule(p).rows) for p in (256, 512))
-    except UnisonoError:
-        return float(ranks) ** 2
-    return many * (ranks / 512) ** log2(many / few) if few else 0.0
+        proof = prove(schedule)
+    elif one is not None:
+        proof = prove_symmetric(one)
+    elif schedule.collective in HOLDERS:
+        proof = prove_by_fingerprints(schedule)
+    else:
+        note = f"left out above {plural(MOST_EXACT, 'rank')}; {ask}"
+    return Facts(count(schedule), proof, time.perf_counter() - begin, note)
 
 
 def lane_rows(target: Target, nbytes: int) -> Iterator[tuple[str, str]]:
