@@ -12,8 +12,9 @@ from tests.support.weak_memory import Memory, Process, Scene, Weak, allowed, as_
 from unisono.base.linux import FUTEX
 from unisono.engine.compile.program import DONE, STEP_BITS, LineWord, PlanWord, StateWord
 from unisono.engine.host import Host
-from unisono.engine.kernels import interpret, ring, waiting
+from unisono.engine.kernels import interpret, replay, ring, waiting
 from unisono.engine.kernels.ring_buffer import CAPACITY, CURSOR_WORDS, CursorWord, HeaderWord
+from unisono.engine.tape import TapeWord
 
 DATA = 1 << 30  # a word of memory that other words are about
 STATES, PLAN, CONTROL, CURSORS, RING, TARGET, PAIRS, STAGE, FLAGS, LANES, ROW, OUT, OWN = (
@@ -62,6 +63,14 @@ def sees_gate(memory: Memory, others: dict[str, Any]) -> bool:
 def post(memory: Memory, others: dict[str, Any]) -> None:
     memory.write(DATA, 1)
     as_python(interpret.publish_and_wake, memory, others)(CONTROL + 8 * LineWord.PROGRESS, 5, 0)
+
+
+def end(memory: Memory, others: dict[str, Any]) -> None:
+    """End a call over hosts, without news."""
+    memory.write(DATA, 1)
+    for word in (TapeWord.NEWS, TapeWord.SEEN):
+        memory.write(PLAN + 8 * word, OUT)
+    as_python(replay._leave, memory, others)(PLAN, set_state(memory, 0))
 
 
 def sees_post(memory: Memory, others: dict[str, Any]) -> bool:
@@ -167,6 +176,7 @@ def sign(memory: Memory) -> None:
 KERNEL_SCENES: dict[str, tuple[Callable[[Memory], object], Callable[..., object], Callable[..., bool]]] = {
     "gate": (nothing, lambda m, others: pass_gate(m, 0, others), sees_gate),
     "progress": (nothing, post, sees_post),
+    "the end of a tape": (nothing, end, sees_post),
     "meeting": (nothing, tell, sees_what_is_told),
     "wait": (nothing, post, sees_change),
     "mail": (nothing, offer, accepts),
@@ -178,6 +188,7 @@ KERNEL_SCENES: dict[str, tuple[Callable[[Memory], object], Callable[..., object]
 KERNEL_MUTANTS = [
     ("gate", {"store_release": "write"}, {}), ("gate", {}, {"load_acquire": "read"}),
     ("progress", {"store_release": "write"}, {}), ("progress", {}, {"load_acquire": "read"}),
+    ("the end of a tape", {"store_release": "write"}, {}), ("the end of a tape", {}, {"load_acquire": "read"}),
     ("meeting", {"store_release": "write"}, {}), ("meeting", {}, {"load_acquire": "read"}),
     ("wait", {"store_release": "write"}, {}), ("wait", {}, {"load_acquire": "read"}),
     ("mail", {"store_release": "write"}, {}), ("mail", {}, {"load_acquire": "read"}),

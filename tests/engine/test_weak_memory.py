@@ -6,6 +6,7 @@ that is forbidden. Logs are in test_weak_logs.py, kernels in test_weak_kernels.p
 """
 
 from collections.abc import Callable, Iterator
+from ctypes import c_int64
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -115,7 +116,7 @@ def depart(memory: Memory) -> None:
 
 
 def sees_departure(memory: Memory) -> bool:
-    span: Any = SimpleNamespace(news=news(memory), seen=0)
+    span: Any = SimpleNamespace(news=news(memory), seen=c_int64())
     return not Span.must_look(span) or on(memory).gone == (DepartureKind.DIED, "died")
 
 

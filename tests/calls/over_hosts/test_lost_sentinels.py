@@ -25,7 +25,9 @@ def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
         group = unisono.init()
         sentinel = sentinel_of(group.span.far)
         unisono.all_reduce(torch.ones(10))
+        (tmp_path / f"has left {group.rank}").touch()
         if group.rank == 0:
+            until(lambda: len(list(tmp_path.glob("has left ?"))) == 4)
             os.kill(sentinel, by)
         try:
             if group.rank < 2 and waits_in == "recv":
@@ -49,7 +51,7 @@ def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
         finally:
             (tmp_path / str(group.rank)).touch()
             if group.rank == 0:
-                until(lambda: len(list(tmp_path.iterdir())) == 4)
+                until(lambda: len(list(tmp_path.glob("?"))) == 4)
             if group.rank == 0 and by is signal.SIGSTOP:
                 os.kill(sentinel, signal.SIGCONT)
 
