@@ -14,11 +14,12 @@ from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
 from unisono.base.units import format_seconds, parse_bytes
 from unisono.schedule import lower_bounds
 from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.algorithms.catalogue import COLLECTIVES
 from unisono.schedule.choose import choose, is_oversubscribed
 from unisono.schedule.draw import html, svg, svg_film, text
 from unisono.tools.cli import app
 from unisono.tools.cli.explain import reason
-from unisono.tools.cli.shared.target import COLLECTIVES, find_target
+from unisono.tools.cli.shared.target import find_target
 
 MINE = '''
 from unisono import algorithm
