@@ -9,15 +9,13 @@ from pathlib import Path
 import unisono
 from unisono.schedule import count, lower_bounds
 from unisono.schedule.algorithms import CATALOGUE, RESTRICTIONS, Algorithm, formula, lines
+from unisono.schedule.algorithms.catalogue import COLLECTIVES
 from unisono.schedule.draw import svg, svg_contract
 
 __all__ = ["COLLECTIVES", "RANKS", "names_in", "pages"]
 
 RANKS = 4
 """The number of ranks for which every table is drawn and counted."""
-
-COLLECTIVES = list(dict.fromkeys(algorithm.collective for algorithm in CATALOGUE.values()))
-"""Each has a page, and a drawing of what it promises."""
 
 _INDEX = """# Algorithms
 

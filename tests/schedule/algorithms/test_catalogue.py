@@ -45,7 +45,7 @@ def test_find_by_name() -> None:
         ("all_reduce", "rign", r"all_reduce has no algorithm 'rign'. Did you mean 'ring'\? It has: naive, "),
         ("scan", "qqq", r"scan has no algorithm 'qqq'. It has: linear, hillis_steele, direct"),
         ("all_reduce", "all_gather.ring", "is an algorithm for all_gather, not for all_reduce"),
-        ("all_redcue", "ring", "'all_redcue' is no collective; there are: broadcast, "),
+        ("all_redcue", "ring", "'all_redcue' is no collective: did you mean all_reduce"),
         ("scan", 3, "3 is no algorithm"),
     ],
 )

@@ -14,11 +14,12 @@ from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
 from unisono.base.units import format_seconds, parse_bytes
 from unisono.schedule import lower_bounds
 from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.algorithms.catalogue import COLLECTIVES
 from unisono.schedule.choose import choose, is_oversubscribed
 from unisono.schedule.draw import html, svg, svg_film, text
 from unisono.tools.cli import app
 from unisono.tools.cli.explain import reason
-from unisono.tools.cli.shared.target import COLLECTIVES, find_target
+from unisono.tools.cli.shared.target import find_target
 
 MINE = '''
 from unisono import algorithm
@@ -124,10 +125,8 @@ def test_a_wrong_function_is_shown_before_it_is_refused(mine: Path) -> None:
     ("arguments", "words"),
     [
         ("explain all_redduce", "'all_redduce' is no collective: did you mean all_reduce"),
-        ("explain allreduce", "did you mean all_reduce"),
         ("explain nonsense", "there are broadcast, reduce"),
         ("draw ring", "did you mean all_gather.ring, reduce_scatter.ring, all_reduce.ring?"),
-        ("list gathr", "did you mean gather"),
         ("explain all_reduce --bytes lots", "'lots' is not a number of bytes"),
         ("explain all_reduce --root 1", "all_reduce has no root"),
         ("explain all_reduce --ranks 0", "0 ranks"),
@@ -148,7 +147,6 @@ def test_a_wrong_function_is_shown_before_it_is_refused(mine: Path) -> None:
         ("explain allreduce --hosts 2x2", "did you mean all_reduce"),
         ("draw all_reduce --rails 2", "add --hosts"),
         ("draw all_reduce --hosts 2x2 --ranks 3", "leave out --ranks 3"),
-        ("simulate all_redcue", "'all_redcue' is no collective: did you mean all_reduce"),
         ("simulate all_reduce.rnig", "all_reduce.rnig is no algorithm for 512 ranks"),
         ("simulate all_reduce --late-rank 512:1ms", "expected one of the ranks 0 to 511 and a time"),
         ("simulate all_reduce --late-rank soon", "expected one of the ranks 0 to 511 and a time"),

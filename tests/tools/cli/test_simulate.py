@@ -15,13 +15,14 @@ from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
 from unisono.base.units import format_seconds
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms import CATALOGUE, find
+from unisono.schedule.algorithms.catalogue import COLLECTIVES
 from unisono.schedule.algorithms.over_hosts import CORES
 from unisono.schedule.choose.lane_limits import Processors
 from unisono.schedule.choose.over_hosts import choose_spanning, why_priced_only
 from unisono.schedule.simulate import Candidate, candidates, messages
 from unisono.tools.cli import app
 from unisono.tools.cli.shared.costs_over_hosts import find_call
-from unisono.tools.cli.shared.target import COLLECTIVES, find_target
+from unisono.tools.cli.shared.target import find_target
 
 
 def say(*arguments: str, fails: int = 0) -> str:

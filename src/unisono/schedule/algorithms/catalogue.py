@@ -256,13 +256,22 @@ def find(collective: str, algorithm: AlgorithmLike) -> Algorithm:
 
 
 def _unknown(collective: str, name: str) -> ArgumentError:
+    check_collective(collective)
     names = [a.name for a in CATALOGUE.values() if a.collective == collective]
-    if not names:
-        known = ", ".join(dict.fromkeys(a.collective for a in CATALOGUE.values()))
-        return ArgumentError(f"{collective!r} is no collective; there are: {known}")
     close = get_close_matches(name.removeprefix(f"{collective}."), names, 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return ArgumentError(f"{collective} has no algorithm {name!r}.{hint} It has: {', '.join(names)}")
+
+
+def check_collective(name: str) -> None:
+    """Raise ArgumentError, with the nearest name, unless this is the name of a collective."""
+    if name in COLLECTIVES:
+        return
+    short = get_close_matches(name, {a.name for a in CATALOGUE.values()}, 1)
+    named = [full for full, a in CATALOGUE.items() if a.name in short]
+    meant = named if name in short else get_close_matches(name, COLLECTIVES, 2) or named
+    hint = f"did you mean {', '.join(meant)}?" if meant else f"there are {', '.join(COLLECTIVES)}"
+    raise ArgumentError(f"{name!r} is no collective: {hint}")
 
 
 def _only(schedule: Schedule, ranks: int, root: int) -> Schedule:
@@ -289,6 +298,9 @@ _FILES = {
     "scan": "scan", "exscan": "scan",
 }  # fmt: skip
 """Collective -> the file that has its algorithms."""
+
+COLLECTIVES = tuple(_FILES)
+
 _ISLANDS = "hierarchical"  # the file of those for islands, and the name of each of them
 
 

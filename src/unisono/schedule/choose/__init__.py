@@ -11,9 +11,8 @@ import os
 from typing import NamedTuple
 
 from ...base.config import Config
-from ...base.errors import ArgumentError
 from ...base.units import format_bytes
-from ..algorithms.catalogue import Algorithm, find
+from ..algorithms.catalogue import Algorithm, check_collective, find
 
 __all__ = [
     "Choice",
@@ -109,7 +108,6 @@ def choose(
             return Choice(find(collective, "one_shot"), f"{why} (L·B: {origin})")
         why = f"above {format_bytes(limit)} {where} each rank should combine its slice only"
         return Choice(find(collective, "two_shot"), f"{why} (L·B: {origin})")
-    if collective not in _DIRECT:
-        raise ArgumentError(f"{collective!r} is no collective; there are: all_reduce, {', '.join(_DIRECT)}")
+    check_collective(collective)
     name, why = _DIRECT[collective]
     return Choice(find(collective, name), why)

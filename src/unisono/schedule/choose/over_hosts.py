@@ -15,7 +15,7 @@ from ...base.config import Config
 from ...base.errors import ArgumentError
 from ...base.link import Link, rate_text
 from ...base.units import format_bytes, format_seconds, plural
-from ..algorithms.catalogue import Algorithm, AlgorithmLike, find
+from ..algorithms.catalogue import Algorithm, AlgorithmLike, check_collective, find
 from ..algorithms.over_hosts import CORES, HierarchicalTable, flat, spanning, spanning_name
 from ..counts import lower_bounds
 from ..hosts import Hosts
@@ -76,6 +76,7 @@ def choose_spanning(
     The choice depends on the arguments only, so all ranks make the same. Raises ArgumentError for an unknown
     collective, and as `find` does.
     """
+    check_collective(collective)
     if collective not in CORES:
         raise ArgumentError(f"{collective!r} has no table over hosts; there are: {', '.join(CORES)}")
     config = config or Config.from_env()

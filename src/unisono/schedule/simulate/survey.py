@@ -12,6 +12,7 @@ from ...base.errors import ArgumentError
 from ...base.tuning_results import HostCosts
 from ...base.units import plural
 from ..algorithms import CATALOGUE, Algorithm
+from ..algorithms.catalogue import check_collective
 from ..algorithms.over_hosts import CORES, RAILED, spanning_name
 from ..choose.over_hosts import SpanningChoice, choose_spanning, why_priced_only
 from ..contract import ROOTED
@@ -79,9 +80,7 @@ def candidates(
     `choose_spanning`.
     """
     p = hosts.ranks
-    known = dict.fromkeys(a.collective for a in CATALOGUE.values())
-    if collective not in known:
-        raise ArgumentError(f"{collective!r} is no collective; there are: {', '.join(known)}")
+    check_collective(collective)
     if not 0 <= root < p or (root and collective not in ROOTED):
         raise ArgumentError(f"{collective} has no root {root} among {plural(p, 'rank')}")
     cores = CORES.get(collective, ()) if hosts.spans else ()

@@ -8,8 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ...schedule.algorithms import CATALOGUE, formula, lines
+from ...schedule.algorithms.catalogue import COLLECTIVES, check_collective
 from .shared.printing import console
-from .shared.target import COLLECTIVES, check_collective
 
 
 def listing(

@@ -28,7 +28,7 @@ from ...schedule.simulate import (
     price,
 )
 from .shared.printing import console, plain_table, progress
-from .shared.target import check_collective, lanes_here
+from .shared.target import lanes_here
 
 _LATE = re.compile(r"(?P<rank>\d+):(?P<time>.+)")
 _MEASURED = "measured"
@@ -65,7 +65,6 @@ def simulate(
     No process is started: the tables that run are played with a clock for every rank and every link.
     """
     collective, _, short = name.partition(".")
-    check_collective(collective)
     places, length, config = Hosts.parse(hosts), parse_bytes(nbytes), Config.from_env()
     hardware = Hardware(between=Link.parse(link) if link else config.link)
     costs = known_costs() if on == _MEASURED else None

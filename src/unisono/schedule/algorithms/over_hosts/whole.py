@@ -173,21 +173,16 @@ class HierarchicalTable(Value):
     name: str = ""
 
     @cached_property
-    def phases(self) -> tuple[Schedule, Schedule, Schedule]:
-        """Three tables of all ranks: before, across, after. Barriers with an empty block have no rows in them."""
-        name, ranks, hosts = self.name, self.hosts.ranks, self.hosts
-        before, across, after = (
-            Schedule(ranks, self.chunks, rows, self.collective, name, self.root, self.result, hosts=hosts)
-            for rows in (by_round([_NONE, *(part.rows for part in parts)]) for parts in self._parts)
-        )
-        return before, across, after
-
-    @cached_property
     def _whole(self) -> Schedule:
-        return seq(*self.phases).replace(name=self.name)
+        rows = (by_round([_NONE, *(part.rows for part in parts)]) for parts in self._parts)
+        table = Schedule(self.hosts.ranks, self.chunks, _NONE, self.collective, "", self.root, self.result)
+        return seq(*(table.replace(rows=some) for some in rows)).replace(name=self.name, hosts=self.hosts)
 
     def schedule(self) -> Schedule:
-        """The phases one after the other: the one table of all ranks, which keeps the contract of the collective."""
+        """The one table of all ranks, which keeps the contract of the collective: before, across, after.
+
+        Barriers with an empty block have no rows in it.
+        """
         return self._whole
 
     @property

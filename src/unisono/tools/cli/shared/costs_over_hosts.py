@@ -23,7 +23,7 @@ from ....schedule.choose.over_hosts import (
     time_inside,
 )
 from .printing import amount_text, plain_table
-from .target import MOST_EXACT, Facts, check_collective
+from .target import MOST_EXACT, Facts
 
 METHODS = {
     "exact": "exactly",
@@ -80,7 +80,6 @@ def find_call(
     collective, _, short = name.partition(".")
     if ".py:" in name:
         return None
-    check_collective(collective)
     if short and find(collective, short).name not in CORES.get(collective, ()):
         return None
     config = Config.from_env()

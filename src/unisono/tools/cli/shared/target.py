@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -35,12 +34,11 @@ from ....schedule import (
     prove_by_fingerprints,
     prove_symmetric,
 )
-from ....schedule.algorithms import CATALOGUE, Algorithm, find
+from ....schedule.algorithms import Algorithm, find
+from ....schedule.algorithms.catalogue import COLLECTIVES
 from ....schedule.choose import choose, is_oversubscribed
 from ....schedule.choose.lane_limits import Lanes, Processors, choose_lanes
 from ....schedule.contract import line_text
-
-COLLECTIVES = tuple(dict.fromkeys(entry.collective for entry in CATALOGUE.values()))
 
 IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce", "scan", "exscan", "barrier"})
 """The collectives whose output is their input."""
@@ -86,7 +84,6 @@ def find_target(name: str, ranks: int, *, collective: str = "", root: int = 0, n
         found, why = _own(name, collective), "it is your own"
     else:
         wanted, _, short = name.partition(".")
-        check_collective(wanted)
         if short:
             found, why = find(wanted, short), "you named it"
         else:
@@ -96,18 +93,6 @@ def find_target(name: str, ranks: int, *, collective: str = "", root: int = 0, n
         raise ArgumentError(f"{found.collective} has no root: leave out --root {root}")
     found.check(ranks, root)
     return Target(found, ranks, root, why)
-
-
-def check_collective(name: str) -> None:
-    """Raise ArgumentError, with the nearest name, unless this is the name of a collective."""
-    if name in COLLECTIVES:
-        return
-    short = get_close_matches(name, {entry.name for entry in CATALOGUE.values()}, 1)
-    named = [full for full, entry in CATALOGUE.items() if entry.name in short]
-    meant = named if name in short else get_close_matches(name, COLLECTIVES, 2) or named
-    known = f"there are {', '.join(COLLECTIVES)}; or name path.py:function"
-    hint = f"did you mean {', '.join(meant)}?"
-    raise ArgumentError(f"{name!r} is no collective: {hint if meant else known}")
 
 
 def _own(name: str, collective: str) -> Algorithm:
