@@ -273,18 +273,6 @@ def test_a_job_s_store_survives_any_bytes(sent: list[bytes]) -> None:
         one.close()
 
 
-def test_a_job_s_store_keeps_few_silent_connections() -> None:
-    host = SocketStore(f"test {secrets.token_hex(8)}", 0, DEADLINE_S)
-    assert host._newcomers is not None
-    silent = [socket.socket(socket.AF_UNIX) for _ in range(300)]
-    for one in silent:
-        one.connect(host._newcomers.listener.getsockname())
-    assert not host.check(["rank 1"])
-    assert 0 < len(host._newcomers.silent) < 150
-    for one in (*silent, host):
-        one.close()
-
-
 def test_a_job_s_store_refuses_a_rank_that_is_another_process() -> None:
     job = f"test {secrets.token_hex(8)}"
     host, liar = SocketStore(job, 0, DEADLINE_S), SocketStore(job, 1, DEADLINE_S)
