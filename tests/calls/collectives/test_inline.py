@@ -117,8 +117,11 @@ def test_errors_come_with_wait() -> None:
         unisono.all_reduce(tensor)
     for _ in range(3):
         pending: Any = unisono.all_reduce(tensors[me], async_op=True)
-        with pytest.raises(unisono.MismatchError, match="test_inline"):
-            pending.wait()
+        for raising in (pending.wait, pending.result):
+            with pytest.raises(unisono.MismatchError, match="test_inline"):
+                raising()
+        assert isinstance(pending.exception(), unisono.MismatchError)
+        assert not pending.is_success()
     other = unisono.new_group(range(2))
     unisono.all_reduce(tensors[0], "max", other)
     if me == 0:

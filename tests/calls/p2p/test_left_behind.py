@@ -50,6 +50,7 @@ def forget():
     kept = [p2p.irecv(None, 1 - me, tag=4), p2p.irecv(None, tag=5), p2p.isend(torch.zeros(1_000_000), 1 - me, tag=6)]
     p2p.irecv(torch.zeros(3), 1 - me, tag=7)
     unisono.barrier()
+    unisono.all_reduce(torch.ones(300_000), async_op=True)
 with unisono.World(2, timeout_s=30) as world:
     world.run(forget)
     world.run(forget)
