@@ -27,22 +27,6 @@ def test_wrapped_and_sharded(ranks: TorchRanks, strategy: str) -> None:
     same_as_gloo(ranks, 2, work)
 
 
-def test_sharded_within_and_replicated_between(ranks: TorchRanks) -> None:
-    def work() -> list[float]:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
-        whole = model()
-        for layer in whole:
-            if isinstance(layer, nn.Linear):
-                fully_shard(layer, mesh=mesh)
-        fully_shard(whole, mesh=mesh)
-        return train(whole, 3)
-
-    same_as_gloo(ranks, 4, work)
-
-
 STAGES, WIDTH = 4, 8
 
 
