@@ -120,23 +120,6 @@ def test_a_rank_that_has_done_its_part_may_go() -> float:
     return tensor[0].item()
 
 
-def test_the_error_of_a_rank_reaches_those_who_wait_for_it(tmp_path: Path) -> None:
-    def one_raises() -> None:
-        if unisono.init().rank == 1:
-            raise LookupError("no such file")
-        try:
-            unisono.all_reduce(torch.ones(3))
-        except PeerGone as error:
-            note(tmp_path, text=str(error))
-            raise
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed) as caught:
-        world.run(one_raises)
-    assert isinstance(caught.value.__cause__, LookupError)
-    assert sorted(caught.value.waiting) == [0, 2]
-    assert all("LookupError: no such file" in one["text"] for one in notes(tmp_path).values())
-
-
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "in the background"])
 def test_who_waits_for_a_late_rank_names_it(name: str) -> None:
     """Everybody runs out of time with the first that does; who comes later still hears that it is too late."""

@@ -277,16 +277,6 @@ def test_a_mismatch_that_waits_for_a_late_rank_ends_too(tmp_path: Path) -> int:
     return failure(lambda: unisono.all_gather(blocks, torch.zeros(2 + me))).rank
 
 
-def test_a_world_with_an_aborted_group_starts_its_next_run_on_new_ranks() -> None:
-    def end() -> None:
-        unisono.init().abort()
-
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
-        world.run(end)
-        assert world.run(unisono.get_rank) == [0, 1]
-        assert world.run(unisono.barrier) == [None, None]
-
-
 @pytest.mark.parametrize("name", ["in the background", "behind the background", "by its future"])
 @in_new_world(2, all_give="interrupted by KeyboardInterrupt")
 def test_ctrl_c_in_the_wait_for_a_work_is_told_to_the_others(name: str) -> str:
