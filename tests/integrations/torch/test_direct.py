@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.torch_ranks import TorchRanks
+from tests.support.torch_ranks import TorchRanks, options
 
 MINUTE = timedelta(minutes=1)
 
@@ -20,16 +20,6 @@ def mine(count: int = 4) -> torch.Tensor:
 
 def blocks(size: int) -> list[torch.Tensor]:
     return [mine() + 10 * rank for rank in range(size)]
-
-
-def reduced(opts: Any) -> Any:
-    opts.reduceOp = dist.ReduceOp.MAX
-    return opts
-
-
-def rooted(opts: Any) -> Any:
-    opts.rootRank = 1
-    return opts
 
 
 def calls(
@@ -54,7 +44,7 @@ def calls(
         t = mine()
         add(f"reduce_scatter {form}", t, group.reduce_scatter, t, blocks(size), *rest, **keywords)
     t = mine()
-    add("allreduce tensors=, opts=", t, group.allreduce, tensors=[t], opts=reduced(dist.AllreduceOptions()))
+    add("allreduce tensors=, opts=", t, group.allreduce, tensors=[t], opts=options(dist.AllreduceOptions, reduceOp=op))
     t = mine()
     add("allreduce tensor=", t, group.allreduce, tensor=t)
     t = [mine(), mine(3)]
@@ -68,7 +58,7 @@ def calls(
         t = mine()
         add(f"scatter {form}", t, group.scatter, t, blocks(size) if root else [], *rest, **keywords)
     t = mine()
-    add("broadcast opts", t, group.broadcast, [t], rooted(dist.BroadcastOptions()))
+    add("broadcast opts", t, group.broadcast, [t], options(dist.BroadcastOptions, rootRank=1))
     t = mine()
     add("reduce", t if root else None, group.reduce, t, 1, op, timeout=MINUTE)
     for rest in ((), (MINUTE,)):
@@ -81,7 +71,14 @@ def calls(
     t = mine(4 * size)
     add("_allgather_base", t, group._allgather_base, t, mine())
     t = mine(2)
-    add("_reduce_scatter_base", t, group._reduce_scatter_base, t, mine(2 * size), reduced(dist.ReduceScatterOptions()))
+    add(
+        "_reduce_scatter_base",
+        t,
+        group._reduce_scatter_base,
+        t,
+        mine(2 * size),
+        options(dist.ReduceScatterOptions, reduceOp=op),
+    )
     t = mine(2)
     add("_reduce_scatter_base names", t, group._reduce_scatter_base, outputTensor=t, inputTensor=mine(2 * size))
     t = blocks(size)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks
+from tests.support.torch_ranks import TorchRanks, options
 from unisono.integrations.torch.process_group import BACKEND_IN_PYTHON, UnisonoBackend
 
 with_a_backend = pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="a backend is written in Python from torch 2.14 on")
@@ -21,15 +21,13 @@ with_a_backend = pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="a backend is 
 @in_process_group("size")
 def test_gather_into_one_tensor(size: int, shape: tuple[int, ...]) -> None:
     me, size, root = dist.get_rank(), dist.get_world_size(), dist.get_world_size() - 1
-    options = torch._C._distributed_c10d.GatherOptions()
-    options.rootRank = root
     tensor = torch.rand(shape, generator=torch.Generator().manual_seed(me))
     expected = torch.stack([torch.rand(shape, generator=torch.Generator().manual_seed(r)) for r in range(size)])
     for async_op in (False, True):
-        options.asyncOp = async_op
+        given = options(dist.GatherOptions, rootRank=root, asyncOp=async_op)
         for whole in (torch.zeros(size, *shape), torch.zeros(size * tensor.numel())):
             output = whole if me == root else torch.empty(0)
-            assert dist.group.WORLD.gather_single(output, tensor, options).wait()
+            assert dist.group.WORLD.gather_single(output, tensor, given).wait()
             if me == root:
                 assert torch.equal(whole.view_as(expected), expected)
         if hasattr(dist, "gather_single"):
@@ -45,10 +43,8 @@ def test_gather_into_one_tensor(size: int, shape: tuple[int, ...]) -> None:
 def test_a_tensor_that_cannot_take_what_is_gathered(words: str) -> None:
     output = torch.empty(3, 2).t() if words == "contiguous" else torch.empty(5)
     kind = unisono.MismatchError if dist.get_rank() else unisono.ArgumentError
-    options = torch._C._distributed_c10d.GatherOptions()
-    options.asyncOp = False
     with pytest.raises(kind, match=words):
-        dist.group.WORLD.gather_single(output, torch.ones(3), options)
+        dist.group.WORLD.gather_single(output, torch.ones(3), options(dist.GatherOptions, asyncOp=False))
     dist.barrier()  # the group is as good as before
 
 
