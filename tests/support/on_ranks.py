@@ -43,6 +43,21 @@ def in_process_group(size: int | str, backend: str | None = "unisono", **how: An
     return _on_ranks(("ranks",), run, size=size, backend=backend, **how)
 
 
+def as_over_gloo(size: int | str) -> Decorator:
+    """In process groups of so many ranks, the test returns what it returns over Gloo, to the last bit: several values.
+
+    Of two summands there is one order.
+    """
+
+    def run(test: Any, given: dict[str, Any], ranks: Any, size: int) -> Any:
+        ours, theirs = (ranks(size, backend)(lambda: test(**given)) for backend in ("unisono", "gloo"))
+        assert ours == theirs
+        assert any(one != ours[0][0] for one in ours[0])
+        return ours
+
+    return _on_ranks(("ranks",), run, size=size)
+
+
 def _on_ranks(
     fixtures: tuple[str, ...], run: Any, *, gives: Any = _ANYTHING, all_give: Any = _ANYTHING, **how: Any
 ) -> Decorator:

@@ -8,23 +8,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.integrations.torch.test_data_parallel import model, same_as_gloo, train
-from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks
+from tests.integrations.torch.test_data_parallel import model, train
+from tests.support.on_ranks import as_over_gloo, in_process_group
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
 
 @pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
-def test_wrapped_and_sharded(ranks: TorchRanks, strategy: str) -> None:
-    def work() -> list[float]:
-        from torch.distributed import fsdp
+@as_over_gloo(2)
+def test_wrapped_and_sharded(strategy: str) -> list[float]:
+    from torch.distributed import fsdp
 
-        kind = fsdp.ShardingStrategy[strategy]
-        wrapped = fsdp.FullyShardedDataParallel(model(), sharding_strategy=kind, use_orig_params=True, device_id="cpu")
-        return train(wrapped, 3)
-
-    same_as_gloo(ranks, 2, work)
+    kind = fsdp.ShardingStrategy[strategy]
+    wrapped = fsdp.FullyShardedDataParallel(model(), sharding_strategy=kind, use_orig_params=True, device_id="cpu")
+    return train(wrapped, 3)
 
 
 STAGES, WIDTH = 4, 8
