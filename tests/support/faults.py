@@ -24,6 +24,18 @@ def die(how: str = "SIGKILL") -> None:
     os._exit(3)
 
 
+class _Failed:
+    """Equal to the failure of any rank, as `return_exceptions` brings it."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, unisono.RankFailed)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+FAILED: Any = _Failed()
+
+
 def all_pids() -> list[int]:
     """The processes of all ranks, which all of them ask for."""
     pids = [torch.zeros(1, dtype=torch.int64) for _ in range(unisono.get_world_size())]

@@ -77,7 +77,7 @@ def wake(folder: Path, group: unisono.Group, smaller: unisono.Group, *stopped: i
 def test_after_a_death_the_rank_that_is_stopped_while_it_lends_the_memory_can_be_left_out(tmp_path: Path) -> None:
     def work() -> tuple[tuple[int, ...], float]:
         group = unisono.init()
-        kill(tmp_path, 3)
+        kill(3)
         with pytest.raises(PeerGone):
             unisono.all_reduce(torch.ones(3))
         if group.rank == 0:
