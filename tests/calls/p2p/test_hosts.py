@@ -1,8 +1,6 @@
 """Messages between ranks of several hosts: what is different from one, and all of it at once."""
 
-import os
 import random
-import signal
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -13,11 +11,12 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import FAILED, die
 from tests.support.on_ranks import in_new_world
 from tests.support.values import values
 from tests.support.waiting import until
 from tests.support.worlds import OnHosts
-from unisono import PeerGone, RankFailed, p2p
+from unisono import PeerGone, p2p
 from unisono.base.records import Departure, DepartureKind
 from unisono.calls.p2p import progress
 from unisono.calls.p2p.progress import ProgressLoop
@@ -95,27 +94,21 @@ def test_a_storm(on_hosts: OnHosts, seed: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["send", "recv"])
-def test_a_peer_is_killed_in_the_midst_of_long_messages(way: str) -> None:
-    def cut_off() -> None:
-        me = unisono.get_rank()
-        if me == 1:
-            for _ in range(3):
-                p2p.send(values(LONG, 1), 0) if way == "recv" else p2p.recv(None, 0)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if me == 0:
-            call = (lambda: p2p.send(values(LONG, 0), 1)) if way == "send" else (lambda: p2p.recv(torch.empty(LONG), 1))
-            with pytest.raises(PeerGone, match="rank 1"):
-                list(iter(call, "never"))
-        tensor = torch.empty(LONG)
-        if me != 1:
-            p2p.sendrecv(values(LONG, me), 2 - me, tensor, 2 - me)
-            assert torch.equal(tensor, values(LONG, 2 - me))
-            raise LookupError(f"rank {me} is well")
-
-    with unisono.World(3, hosts="1+1+1", timeout_s=30) as world, pytest.raises(RankFailed) as caught:
-        world.run(cut_off)
-    for me in (0, 2):
-        assert f"rank {me} is well" in str(caught.value)
+@in_new_world(3, hosts="1+1+1", timeout_s=30, return_exceptions=True, gives=["is well", FAILED, "is well"])
+def test_a_peer_is_killed_in_the_midst_of_long_messages(way: str) -> str:
+    me = unisono.get_rank()
+    if me == 1:
+        for _ in range(3):
+            p2p.send(values(LONG, 1), 0) if way == "recv" else p2p.recv(None, 0)
+        die()
+    if me == 0:
+        call = (lambda: p2p.send(values(LONG, 0), 1)) if way == "send" else (lambda: p2p.recv(torch.empty(LONG), 1))
+        with pytest.raises(PeerGone, match="rank 1"):
+            list(iter(call, "never"))
+    tensor = torch.empty(LONG)
+    p2p.sendrecv(values(LONG, me), 2 - me, tensor, 2 - me)
+    assert torch.equal(tensor, values(LONG, 2 - me))
+    return "is well"
 
 
 def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:

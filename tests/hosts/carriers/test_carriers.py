@@ -1,8 +1,6 @@
 """Messages by Gloo and by UCX between real processes: all collectives, and what happens when messages do not come."""
 
-import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -18,12 +16,12 @@ import torch
 import unisono
 from tests.support.engine_in_process import combine_kernel
 from tests.support.execute import execute
+from tests.support.faults import FAILED, die
 from tests.support.message_runs import combined, cut, elements, tag, tape_of
-from tests.support.on_ranks import in_world
+from tests.support.on_ranks import in_new_world, in_world
 from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
-from unisono import RankFailed
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Lost
 from unisono.engine.reducers import combine_address
@@ -264,35 +262,30 @@ def _abort(kind: Kind, folder: Path) -> int:
     return said[0]
 
 
-def test_a_peer_that_dies(kind: Kind, tmp_path: Path) -> None:
-    def outlive() -> None:
-        carrier, me = carrier_of(kind, tmp_path), unisono.get_rank()
-        unisono.barrier()
-        if me == 1:
-            until((tmp_path / "posted").exists)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if me == 0:
-            receive, send = carrier.irecv(1, 5, word()), carrier.isend(1, 6, torch.zeros(1 << 20, dtype=torch.uint8))
-            fine = carrier.irecv(2, 7, word())
-            (tmp_path / "posted").touch()
-            lost = []
-            for handle in (receive, send):
-                try:
-                    handle.settle()
-                except Lost as error:
-                    lost.append(error.peer)
-            (tmp_path / "lost").touch()
-            fine.settle()
-            (tmp_path / "0.part").write_text(json.dumps(lost))
-            (tmp_path / "0.part").rename(tmp_path / "0.json")
-        if me == 2:
-            until((tmp_path / "lost").exists)
-            carrier.isend(0, 7, word()).settle()
-        until((tmp_path / "0.json").exists)
-
-    with pytest.raises(RankFailed):
-        unisono.run(outlive, ranks=3, timeout_s=60)
-    assert json.loads((tmp_path / "0.json").read_text()) == [1, 1]
+@in_new_world(3, return_exceptions=True, gives=[[1, 1], FAILED, []])
+def test_a_peer_that_dies(kind: Kind, tmp_path: Path) -> list[int]:
+    carrier, me, lost = carrier_of(kind, tmp_path), unisono.get_rank(), list[int]()
+    unisono.barrier()
+    if me == 1:
+        until((tmp_path / "posted").exists)
+        die()
+    if me == 0:
+        receive, send = carrier.irecv(1, 5, word()), carrier.isend(1, 6, torch.zeros(1 << 20, dtype=torch.uint8))
+        fine = carrier.irecv(2, 7, word())
+        (tmp_path / "posted").touch()
+        for handle in (receive, send):
+            try:
+                handle.settle()
+            except Lost as error:
+                lost.append(error.peer)
+        (tmp_path / "lost").touch()
+        fine.settle()
+        (tmp_path / "over").touch()
+    if me == 2:
+        until((tmp_path / "lost").exists)
+        carrier.isend(0, 7, word()).settle()
+    until((tmp_path / "over").exists)
+    return lost
 
 
 @in_world(2, gives=[1, 0])
