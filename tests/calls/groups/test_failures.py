@@ -8,6 +8,7 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S, FAILED, SOON_S, die
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
 from unisono.base.config import Config
@@ -259,7 +260,12 @@ def test_a_full_heap_is_told_to_all_and_nothing_is_lost() -> None:
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("hosts", [None, "2x2"])
 @pytest.mark.parametrize("waits", ["in a call", "in the background", "for a message", "to make a group"])
-def test_who_waits_in_a_group_for_one_that_shrinks_the_world_hears_of_it(waits: str, hosts: str | None) -> None:
+@in_new_world(
+    4, hosts="hosts", return_exceptions=True, gives=[(1101.0, 101.0), FAILED, (1101.0, 101.0), (1101.0, 1000.0)]
+)
+def test_who_waits_in_a_group_for_one_that_shrinks_the_world_hears_of_it(
+    waits: str, hosts: str | None
+) -> tuple[float, float]:
     """The one shrinks the world, as a rank has died there, and waits there for the other."""
 
     def wait(group: unisono.Group) -> None:
@@ -272,24 +278,20 @@ def test_who_waits_in_a_group_for_one_that_shrinks_the_world_hears_of_it(waits: 
         else:
             new_group([0, 1], group=group)
 
-    def work() -> tuple[float, float]:
-        world, group = unisono.init(), new_group([0, 2])
-        unisono.barrier()
-        if world.rank == 1:
-            die()
-        if world.rank == 0:
-            with pytest.raises(PeerFailed, match=r"rank 1 \(world rank 2\) .* shrinks group 'world'"):
-                wait(group)
-        else:
-            with pytest.raises(PeerGone):
-                unisono.barrier()
-        world.shrink()
-        mine = torch.full((3,), 10.0**world.rank)
-        unisono.all_reduce(mine)
-        pair = torch.full((3,), 10.0**world.rank)
-        if group:
-            unisono.all_reduce(pair, group=group.shrink())
-        return mine[1].item(), pair[2].item()
-
-    results = unisono.run(work, 4, hosts=hosts, timeout_s=DEADLINE_S, return_exceptions=True)
-    assert [results[rank] for rank in (0, 2, 3)] == [(1101.0, 101.0), (1101.0, 101.0), (1101.0, 1000.0)]
+    world, group = unisono.init(), new_group([0, 2])
+    unisono.barrier()
+    if world.rank == 1:
+        die()
+    if world.rank == 0:
+        with pytest.raises(PeerFailed, match=r"rank 1 \(world rank 2\) .* shrinks group 'world'"):
+            wait(group)
+    else:
+        with pytest.raises(PeerGone):
+            unisono.barrier()
+    world.shrink()
+    mine = torch.full((3,), 10.0**world.rank)
+    unisono.all_reduce(mine)
+    pair = torch.full((3,), 10.0**world.rank)
+    if group:
+        unisono.all_reduce(pair, group=group.shrink())
+    return mine[1].item(), pair[2].item()

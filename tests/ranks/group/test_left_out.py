@@ -13,9 +13,10 @@ import torch
 
 import unisono
 from tests.ranks.group.test_survivors import kill, lend_raises, replace_lend
+from tests.support.faults import FAILED
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
-from unisono import PeerGone, RankFailed
+from unisono import PeerGone
 from unisono.engine.memory.sub_arena import SubArena
 from unisono.ranks.group import survivors
 
@@ -69,23 +70,21 @@ def wake(folder: Path, group: unisono.Group, smaller: unisono.Group, *stopped: i
     until(lambda: all((folder / f"{rank} has heard").exists() for rank in stopped))
 
 
-def test_after_a_death_the_rank_that_is_stopped_while_it_lends_the_memory_can_be_left_out(tmp_path: Path) -> None:
-    def work() -> tuple[tuple[int, ...], float]:
-        group = unisono.init()
-        kill(3)
-        with pytest.raises(PeerGone):
-            unisono.all_reduce(torch.ones(3))
-        if group.rank == 0:
-            hear_that_it_is_left_out(tmp_path, group, 0, 3)
-            return (), 0.0
-        smaller = shrink_without(group, {0}, r"is to lend the memory: .* leave it out: shrink\(without=\[0\]\)")
-        seen = total(smaller)
-        wake(tmp_path, group, smaller, 0)
-        return smaller.world_ranks, seen
-
-    *seen, dead = unisono.run(work, 4, timeout_s=60, return_exceptions=True)
-    assert seen == [((), 0.0), ((1, 2), 6.0), ((1, 2), 6.0)]
-    assert isinstance(dead, RankFailed)
+@in_new_world(4, return_exceptions=True, gives=[((), 0.0), ((1, 2), 6.0), ((1, 2), 6.0), FAILED])
+def test_after_a_death_the_rank_that_is_stopped_while_it_lends_the_memory_can_be_left_out(
+    tmp_path: Path,
+) -> tuple[tuple[int, ...], float]:
+    group = unisono.init()
+    kill(3)
+    with pytest.raises(PeerGone):
+        unisono.all_reduce(torch.ones(3))
+    if group.rank == 0:
+        hear_that_it_is_left_out(tmp_path, group, 0, 3)
+        return (), 0.0
+    smaller = shrink_without(group, {0}, r"is to lend the memory: .* leave it out: shrink\(without=\[0\]\)")
+    seen = total(smaller)
+    wake(tmp_path, group, smaller, 0)
+    return smaller.world_ranks, seen
 
 
 @in_new_world(4, gives=[None, None, ((2, 3), 12.0), ((2, 3), 12.0)])
