@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import in_world
 
 
 @pytest.mark.ranks(2)
@@ -95,29 +95,26 @@ def test_a_forgotten_work_is_done_all_the_same_and_keeps_nothing() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_what_a_callback_calls_comes_before_the_calls_that_wait(worlds: Worlds, size: int) -> None:
-    def work() -> list[list[float]]:
-        me = unisono.get_rank()
-        first, inner, outer, last = (torch.full((count,), 1.0 + me) for count in (2, 3, 4, 5))
-        release = torch.zeros(1)
+@in_world("size")
+def test_what_a_callback_calls_comes_before_the_calls_that_wait(size: int) -> None:
+    me = unisono.get_rank()
+    first, inner, outer, last = (torch.full((count,), 1.0 + me) for count in (2, 3, 4, 5))
+    release = torch.zeros(1)
 
-        def callback(_: Any) -> None:
-            pending = unisono.all_reduce(inner, async_op=True)
-            pending.wait()
+    def callback(_: Any) -> None:
+        pending = unisono.all_reduce(inner, async_op=True)
+        pending.wait()
 
-        if me:
-            unisono.recv(release, 0)
-        pending = unisono.all_reduce(first, async_op=True)
-        if me:
-            pending.wait()  # the callback runs at once, on this thread; on rank 0 later, on the worker's
-        called: Any = pending.get_future().then(callback)
-        unisono.all_reduce(outer, async_op=True)
-        if not me:
-            for peer in range(1, size):
-                unisono.send(release, peer)
-        unisono.all_reduce(last)  # after all of them, although nobody has waited for the callback
-        called.wait()
-        return [inner.tolist(), outer.tolist(), last.tolist()]
-
-    total = size * (size + 1) / 2
-    assert worlds(size).run(work) == [[[total] * 3, [total] * 4, [total] * 5]] * size
+    if me:
+        unisono.recv(release, 0)
+    pending = unisono.all_reduce(first, async_op=True)
+    if me:
+        pending.wait()  # the callback runs at once, on this thread; on rank 0 later, on the worker's
+    called: Any = pending.get_future().then(callback)
+    unisono.all_reduce(outer, async_op=True)
+    if not me:
+        for peer in range(1, size):
+            unisono.send(release, peer)
+    unisono.all_reduce(last)  # after all of them, although nobody has waited for the callback
+    called.wait()
+    assert {*inner.tolist(), *outer.tolist(), *last.tolist()} == {size * (size + 1) / 2}

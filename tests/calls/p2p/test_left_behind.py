@@ -16,7 +16,7 @@ import unisono
 from tests.support.faults import DEADLINE_S
 from tests.support.programs import run_python
 from tests.support.waiting import until
-from tests.support.worlds import NewWorld, Worlds
+from tests.support.worlds import NewWorld
 from unisono import PeerGone, WaitTimeout, p2p
 from unisono.calls.groups import destroy_group, new_group
 from unisono.calls.p2p.progress_engine import progress_engine
@@ -65,32 +65,30 @@ def test_what_is_forgotten_does_not_hold_up_the_end() -> None:
     assert (done.stdout, done.stderr) == ("end\n", "")
 
 
-def test_calls_of_all_kinds_leave_nothing_open(worlds: Worlds) -> None:
+@pytest.mark.ranks(2)
+def test_calls_of_all_kinds_leave_nothing_open() -> None:
     def count() -> tuple[int, int]:
         blocks = os.stat(unisono.init().host.arena.fd).st_blocks
         return len(os.listdir("/proc/self/fd")), blocks
 
-    def many() -> None:
-        other = 1 - unisono.get_rank()
+    other = 1 - unisono.get_rank()
 
-        def some() -> None:
-            for _ in range(5):
-                works = [p2p.irecv(None, other), p2p.isend(torch.zeros(LONG), other)]
-                p2p.sendrecv(torch.zeros(9), other, torch.zeros(9), other, tag=2)
-                for work in works:
-                    work.wait()
-            with pytest.raises(WaitTimeout):
-                p2p.recv(None, other, tag=9, timeout_s=0.001)
+    def some() -> None:
+        for _ in range(5):
+            works = [p2p.irecv(None, other), p2p.isend(torch.zeros(LONG), other)]
+            p2p.sendrecv(torch.zeros(9), other, torch.zeros(9), other, tag=2)
+            for work in works:
+                work.wait()
+        with pytest.raises(WaitTimeout):
+            p2p.recv(None, other, tag=9, timeout_s=0.001)
 
-        some()
-        before = count()
-        some()
-        assert count() == before
-        engine = progress_engine(unisono.init())
-        assert engine._all_pending() == {}
-        until(lambda: engine._thread is None)
-
-    worlds(2).run(many)
+    some()
+    before = count()
+    some()
+    assert count() == before
+    engine = progress_engine(unisono.init())
+    assert engine._all_pending() == {}
+    until(lambda: engine._thread is None)
 
 
 @pytest.mark.ranks(2)

@@ -203,7 +203,8 @@ def test_calls_out_of_callbacks_of_several_buckets(ranks: TorchRanks, size: int)
     assert len(set(learnt[0])) > 1000
 
 
-def test_ranks_whose_callbacks_make_other_calls_hear_of_it(ranks: TorchRanks) -> None:
+@pytest.mark.ranks(2, backend="unisono")
+def test_ranks_whose_callbacks_make_other_calls_hear_of_it() -> None:
     def wrong(_: Any, bucket: Any) -> torch.futures.Future[Any]:
         def again(future: torch.futures.Future[Any]) -> torch.Tensor:
             more = torch.ones(2 + dist.get_rank())
@@ -212,11 +213,8 @@ def test_ranks_whose_callbacks_make_other_calls_hear_of_it(ranks: TorchRanks) ->
 
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(again)
 
-    def work() -> None:
-        with pytest.raises(RuntimeError, match=r"disagree(.|\n)*float32\[3\]"):
-            train_with(wrong, None, buckets=1)
-        tensor = torch.ones(2)
-        dist.all_reduce(tensor)
-        assert tensor.tolist() == [2.0, 2.0]
-
-    ranks(2)(work)
+    with pytest.raises(RuntimeError, match=r"disagree(.|\n)*float32\[3\]"):
+        train_with(wrong, None, buckets=1)
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [2.0, 2.0]
