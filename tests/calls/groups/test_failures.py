@@ -91,23 +91,20 @@ def test_split_and_new_group_do_not_mix() -> None:
     destroy_group(new_group())
 
 
-def test_a_disagreement_inside_a_group_names_both_numbers_of_a_rank(worlds: Worlds) -> None:
-    def disagree() -> str:
-        group = split(unisono.get_rank() % 2)
-        tensor = torch.ones(4)
-        if unisono.get_rank() % 2 == 0:
-            unisono.all_reduce(tensor, group=group)
-            return ""
-        with pytest.raises(MismatchError) as caught:
-            unisono.all_reduce(tensor, "max" if group.rank == 1 else "sum", group)
+@pytest.mark.ranks(4)
+def test_a_disagreement_inside_a_group_names_both_numbers_of_a_rank() -> None:
+    group = split(unisono.get_rank() % 2)
+    tensor = torch.ones(4)
+    if unisono.get_rank() % 2 == 0:
         unisono.all_reduce(tensor, group=group)
-        assert tensor[0] == 2
-        assert str(caught.value.again()) == str(caught.value)
-        return str(caught.value)
-
-    said = worlds(4).run(disagree)
-    assert "  rank 1 (world rank 3)  all_reduce(float32[4], max)" in said[1]
-    assert "  rank 0 (world rank 1)  all_reduce(float32[4], sum)" in said[3]
+        return
+    with pytest.raises(MismatchError) as caught:
+        unisono.all_reduce(tensor, "max" if group.rank == 1 else "sum", group)
+    unisono.all_reduce(tensor, group=group)
+    assert tensor[0] == 2
+    assert str(caught.value.again()) == str(caught.value)
+    assert "  rank 1 (world rank 3)  all_reduce(float32[4], max)" in str(caught.value)
+    assert "  rank 0 (world rank 1)  all_reduce(float32[4], sum)" in str(caught.value)
 
 
 def survive(victim: int) -> dict[str, Any]:
@@ -158,33 +155,28 @@ def test_the_death_of_a_rank_ends_its_groups_only(victim: int) -> None:
     assert "of group 'pair'" in one["text"]
 
 
-def test_a_late_rank_breaks_its_group_only(worlds: Worlds) -> None:
-    def late() -> tuple[str, float]:
-        rank = unisono.get_rank()
-        pair = new_group([1, 2], name="pair", timeout_s=0.2)
-        said = ""
-        if rank == 2:
-            with pytest.raises(WaitTimeout) as caught:
-                unisono.all_reduce(torch.ones(4), group=pair)
-            said = str(caught.value)
-            assert caught.value.missing == (0,)
-            assert str(caught.value.again()) == said
-        elif rank == 1:
-            # It has given up, and withdrawn its signature: whoever comes later cannot go on with it.
-            until(lambda: pair.host.arena.board(1).gave_up[0] == 1 and not pair.host.signature(1, 1))
-            with pytest.raises(PeerFailed) as failed:
-                unisono.all_reduce(torch.ones(4), group=pair)
-            said = str(failed.value)
-            assert str(failed.value.again()) == said
-        total = torch.full((4,), float(rank))
-        unisono.all_reduce(total)
-        return said, total[0].item()
-
-    (_, sum_0), (said_1, sum_1), (said_2, sum_2) = worlds(3).run(late)
-    assert (sum_0, sum_1, sum_2) == (3.0, 3.0, 3.0)
-    assert said_2.startswith("rank 1 (world rank 2) waited 0.2")
-    assert " for rank 0 (world rank 1)." in said_2
-    assert said_1.startswith("rank 1 (world rank 2) gave up all_reduce(float32[4], sum) #1 of group 'pair'")
+@pytest.mark.ranks(3)
+def test_a_late_rank_breaks_its_group_only() -> None:
+    rank = unisono.get_rank()
+    pair = new_group([1, 2], name="pair", timeout_s=0.2)
+    if rank == 2:
+        with pytest.raises(
+            WaitTimeout, match=r"^rank 1 \(world rank 2\) waited 0\.2.* for rank 0 \(world rank 1\)\."
+        ) as caught:
+            unisono.all_reduce(torch.ones(4), group=pair)
+        assert caught.value.missing == (0,)
+        assert str(caught.value.again()) == str(caught.value)
+    elif rank == 1:
+        # It has given up, and withdrawn its signature: whoever comes later cannot go on with it.
+        until(lambda: pair.host.arena.board(1).gave_up[0] == 1 and not pair.host.signature(1, 1))
+        with pytest.raises(PeerFailed) as failed:
+            unisono.all_reduce(torch.ones(4), group=pair)
+        said = str(failed.value)
+        assert str(failed.value.again()) == said
+        assert said.startswith("rank 1 (world rank 2) gave up all_reduce(float32[4], sum) #1 of group 'pair'")
+    total = torch.full((4,), float(rank))
+    unisono.all_reduce(total)
+    assert total[0] == 3.0
 
 
 @pytest.mark.ranks(2)
@@ -228,33 +220,25 @@ def test_a_closed_group_says_so() -> None:
     unisono.barrier()
 
 
+@in_new_world(3, config=Config(segment_bytes=4096, heap_bytes=1 << 20))
 def test_a_full_heap_is_told_to_all_and_nothing_is_lost() -> None:
     """Rank 1 has no room, so a group that it leads cannot be; others can, and this one as soon as there is room."""
-
-    def full() -> list[str]:
-        rank = unisono.get_rank()
-        hog = unisono.empty(1000 << 10, dtype=torch.uint8) if rank == 1 else None
-        said = []
-        for call in (lambda: new_group([1, 2]), lambda: split(int(rank > 0))):
-            for _ in range(20):
-                with pytest.raises(OutOfMemory) as caught:
-                    call()
-            said.append(str(caught.value))
-        group = new_group([0, 1])
+    rank = unisono.get_rank()
+    hog = unisono.empty(1000 << 10, dtype=torch.uint8) if rank == 1 else None
+    for call in (lambda: new_group([1, 2]), lambda: split(int(rank > 0))):
+        for _ in range(20):
+            with pytest.raises(OutOfMemory) as caught:
+                call()
+        assert ("UNISONO_HEAP_BYTES" if rank == 1 else "rank 1 of group 'world'") in str(caught.value)
+    group = new_group([0, 1])
+    if isinstance(group, unisono.Group):
+        unisono.barrier(group)
+    del hog
+    for _ in range(20):
+        group = new_group([1, 2])
         if isinstance(group, unisono.Group):
             unisono.barrier(group)
-        del hog
-        for _ in range(20):
-            group = new_group([1, 2])
-            if isinstance(group, unisono.Group):
-                unisono.barrier(group)
-            destroy_group(group)
-        return said
-
-    small = Config(segment_bytes=4096, heap_bytes=1 << 20)
-    with unisono.World(3, timeout_s=DEADLINE_S, config=small) as world:
-        for rank, said in enumerate(world.run(full)):
-            assert all(("UNISONO_HEAP_BYTES" if rank == 1 else "rank 1 of group 'world'") in text for text in said)
+        destroy_group(group)
 
 
 @pytest.mark.sampled(most=2)

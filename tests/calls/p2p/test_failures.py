@@ -12,6 +12,7 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S, FAILED, SOON_S, die
+from tests.support.on_ranks import in_each_new_world
 from tests.support.waiting import once_waiting, until
 from tests.support.worlds import NewWorld
 from unisono import PeerFailed, PeerGone, WaitTimeout, p2p
@@ -62,66 +63,55 @@ def test_a_killed_peer(tmp_path: Path, name: str, when: str, new_world: NewWorld
     assert __file__ in str(error)
 
 
-def test_others_go_on_after_a_death(new_world: NewWorld) -> None:
-    def go_on() -> bool:
-        me = unisono.get_rank()
-        if me == 2:
-            die()
-        for call in (lambda: p2p.recv(None, 2), lambda: p2p.recv(None)):
-            with pytest.raises(PeerGone, match="rank 2"):
-                call()
-        tensor = torch.empty(LONG)
-        p2p.sendrecv(torch.full((LONG,), float(me)), 1 - me, tensor, 1 - me, tag=1)
-        return bool((tensor == 1 - me).all())
-
-    with new_world(3, timeout_s=DEADLINE_S, return_exceptions=True) as world:
-        assert world.run(go_on) == [True, True, FAILED]
+@in_each_new_world(3, return_exceptions=True, gives=[True, True, FAILED])
+def test_others_go_on_after_a_death() -> bool:
+    me = unisono.get_rank()
+    if me == 2:
+        die()
+    for call in (lambda: p2p.recv(None, 2), lambda: p2p.recv(None)):
+        with pytest.raises(PeerGone, match="rank 2"):
+            call()
+    tensor = torch.empty(LONG)
+    p2p.sendrecv(torch.full((LONG,), float(me)), 1 - me, tensor, 1 - me, tag=1)
+    return bool((tensor == 1 - me).all())
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["recv", "irecv"])
-def test_who_waits_for_a_peer_that_goes_on_without_the_dead(name: str, new_world: NewWorld) -> None:
+@in_each_new_world(3, return_exceptions=True, gives=[11.0, 11.0, FAILED])
+def test_who_waits_for_a_peer_that_goes_on_without_the_dead(name: str) -> float:
     """Rank 2 dies. Only rank 1 waits for it, and shrinks the group; rank 0 waits for rank 1."""
-
-    def work() -> float:
-        me, group = unisono.get_rank(), unisono.init()
-        unisono.barrier()
-        if me == 2:
-            die()
-        elif me == 1:
-            with pytest.raises(PeerGone):
-                p2p.recv(None, 2)
-        else:
-            with pytest.raises(PeerFailed, match="goes on in a smaller group without rank 2") as caught:
-                CALLS[name](1)
-            assert caught.value.rank == 1
-        tensor = torch.full((3,), 10.0**me)
-        unisono.all_reduce(tensor, group=group.shrink())
-        return tensor[1].item()
-
-    with new_world(3, timeout_s=DEADLINE_S, return_exceptions=True) as world:
-        assert world.run(work) == [11.0, 11.0, FAILED]
+    me, group = unisono.get_rank(), unisono.init()
+    unisono.barrier()
+    if me == 2:
+        die()
+    elif me == 1:
+        with pytest.raises(PeerGone):
+            p2p.recv(None, 2)
+    else:
+        with pytest.raises(PeerFailed, match="goes on in a smaller group without rank 2") as caught:
+            CALLS[name](1)
+        assert caught.value.rank == 1
+    tensor = torch.full((3,), 10.0**me)
+    unisono.all_reduce(tensor, group=group.shrink())
+    return tensor[1].item()
 
 
-def test_who_is_left_out_while_it_waits(tmp_path: Path, new_world: NewWorld) -> None:
-    def work() -> bool:
-        me, group = unisono.get_rank(), unisono.init()
-        unisono.barrier()
-        if me == 2:
-            with pytest.raises((PeerFailed, unisono.LeftOut), match="without rank 2"):
-                p2p.recv(None, 0)
-            until((tmp_path / "over").exists)
-            with pytest.raises(unisono.LeftOut):
-                p2p.recv(None, 0)
-            (tmp_path / "told").touch()
-            return True
-        unisono.barrier(group.shrink(without=[2]))
-        (tmp_path / "over").touch()
-        until((tmp_path / "told").exists)  # who ends is gone, which is something else
-        return True
-
-    with new_world(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [True] * 3
+@in_each_new_world(3)
+def test_who_is_left_out_while_it_waits(tmp_path: Path) -> None:
+    me, group = unisono.get_rank(), unisono.init()
+    unisono.barrier()
+    if me == 2:
+        with pytest.raises((PeerFailed, unisono.LeftOut), match="without rank 2"):
+            p2p.recv(None, 0)
+        until((tmp_path / "over").exists)
+        with pytest.raises(unisono.LeftOut):
+            p2p.recv(None, 0)
+        (tmp_path / "told").touch()
+        return
+    unisono.barrier(group.shrink(without=[2]))
+    (tmp_path / "over").touch()
+    until((tmp_path / "told").exists)  # who ends is gone, which is something else
 
 
 @pytest.mark.sampled(most=3)
@@ -328,27 +318,23 @@ def test_ctrl_c_cancels_an_asynchronous_call(kind: str) -> None:
     unisono.barrier()
 
 
-def test_a_step_that_is_interrupted_ends_the_group(new_world: NewWorld) -> None:
+@in_each_new_world(2)
+def test_a_step_that_is_interrupted_ends_the_group() -> None:
     """Who knows what of a message has been moved: every later call says so."""
+    me, group = unisono.get_rank(), unisono.init()
+    p2p.send(torch.zeros(1), me)
+    work = p2p.irecv(None, 1 - me)
+    mailbox = progress_engine(group).mailbox
 
-    def broken() -> None:
-        me, group = unisono.get_rank(), unisono.init()
-        p2p.send(torch.zeros(1), me)
-        work = p2p.irecv(None, 1 - me)
-        mailbox = progress_engine(group).mailbox
+    def interrupt(request: object) -> None:
+        raise KeyboardInterrupt
 
-        def interrupt(request: object) -> None:
-            raise KeyboardInterrupt
-
-        mailbox.submit = interrupt
-        with pytest.raises(KeyboardInterrupt):
-            p2p.recv(None, me)
-        for call in (lambda: p2p.recv(None, me), work.wait, lambda: unisono.all_reduce(torch.zeros(2))):
-            with pytest.raises(PeerFailed, match=f"rank {me} .*: stopped moving messages .KeyboardInterrupt"):
-                call()
-        assert group.host.arena.board(me).gave_up.reason == "stopped moving messages (KeyboardInterrupt)"
-        until(work.is_completed)  # the thread has told it
-        assert isinstance(work.exception(), PeerFailed)
-
-    with new_world(2, timeout_s=DEADLINE_S) as world:
-        world.run(broken)
+    mailbox.submit = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        p2p.recv(None, me)
+    for call in (lambda: p2p.recv(None, me), work.wait, lambda: unisono.all_reduce(torch.zeros(2))):
+        with pytest.raises(PeerFailed, match=f"rank {me} .*: stopped moving messages .KeyboardInterrupt"):
+            call()
+    assert group.host.arena.board(me).gave_up.reason == "stopped moving messages (KeyboardInterrupt)"
+    until(work.is_completed)  # the thread has told it
+    assert isinstance(work.exception(), PeerFailed)

@@ -14,9 +14,9 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S
+from tests.support.on_ranks import in_each_new_world
 from tests.support.programs import run_python
 from tests.support.waiting import until
-from tests.support.worlds import NewWorld
 from unisono import PeerGone, WaitTimeout, p2p
 from unisono.calls.groups import destroy_group, new_group
 from unisono.calls.p2p.progress_engine import progress_engine
@@ -24,21 +24,18 @@ from unisono.calls.p2p.progress_engine import progress_engine
 LONG = 2_000_000
 
 
-def test_a_closed_group_says_so(new_world: NewWorld) -> None:
-    def closed() -> None:
-        group = unisono.init()
-        other = 1 - group.rank
-        p2p.sendrecv(torch.zeros(4), other, torch.zeros(4), other)
-        work = p2p.irecv(None, other)
-        group.close()
-        until(lambda: isinstance(work.exception(), unisono.NotInitialized))
-        calls = (lambda: p2p.send(torch.zeros(2), other, group), lambda: p2p.recv(None, other, group), work.wait)
-        for call in calls:
-            with pytest.raises(unisono.NotInitialized, match="closed"):
-                call()
-
-    with new_world(2, timeout_s=DEADLINE_S) as world:
-        world.run(closed)
+@in_each_new_world(2)
+def test_a_closed_group_says_so() -> None:
+    group = unisono.init()
+    other = 1 - group.rank
+    p2p.sendrecv(torch.zeros(4), other, torch.zeros(4), other)
+    work = p2p.irecv(None, other)
+    group.close()
+    until(lambda: isinstance(work.exception(), unisono.NotInitialized))
+    calls = (lambda: p2p.send(torch.zeros(2), other, group), lambda: p2p.recv(None, other, group), work.wait)
+    for call in calls:
+        with pytest.raises(unisono.NotInitialized, match="closed"):
+            call()
 
 
 FORGETFUL = """

@@ -201,27 +201,24 @@ def test_what_is_queued_behind_a_failure_does_not_run() -> str:
     return "told"
 
 
+@in_new_world(2)
 def test_calls_of_all_kinds_leave_nothing_open() -> None:
     def count() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
-    def many() -> None:
-        group = unisono.init()
+    group = unisono.init()
 
-        def some() -> None:
-            for k in range(20):
-                for call in CALLS.values():
-                    call(torch.ones(60_000))
-                with pytest.raises(unisono.MismatchError):
-                    unisono.all_reduce(torch.ones(3), "sum" if group.rank == k % 2 else "max")
+    def some() -> None:
+        for k in range(20):
+            for call in CALLS.values():
+                call(torch.ones(60_000))
+            with pytest.raises(unisono.MismatchError):
+                unisono.all_reduce(torch.ones(3), "sum" if group.rank == k % 2 else "max")
 
-        some()
-        before = count(), os.stat(group.host.arena.fd).st_blocks
-        some()
-        assert (count(), os.stat(group.host.arena.fd).st_blocks) == before
-
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
-        world.run(many)
+    some()
+    before = count(), os.stat(group.host.arena.fd).st_blocks
+    some()
+    assert (count(), os.stat(group.host.arena.fd).st_blocks) == before
 
 
 @in_new_world(4, return_exceptions=True, gives=[1, FAILED, 1, 1])
