@@ -14,7 +14,7 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S
-from tests.support.on_ranks import in_each_new_world
+from tests.support.on_ranks import in_each_new_world, in_world
 from tests.support.programs import run_python
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout, p2p
@@ -62,7 +62,7 @@ def test_what_is_forgotten_does_not_hold_up_the_end() -> None:
     assert (done.stdout, done.stderr) == ("end\n", "")
 
 
-@pytest.mark.ranks(2)
+@in_world(2)
 def test_calls_of_all_kinds_leave_nothing_open() -> None:
     def count() -> tuple[int, int]:
         blocks = os.stat(unisono.init().host.arena.fd).st_blocks
