@@ -120,8 +120,10 @@ class SentinelState:
                 self._copies.forget(rank, gid)
             case "ask", int(gid), int(ticket):
                 self._copies.ask(rank, gid, ticket, self._now)
-            case ("wake",) | ("wake", int()):
-                self._copies.push(rank, *(rest or [None]), self._now)
+            case ("wake",):
+                self._copies.push(rank, None, self._now)
+            case "wake", int(gid):
+                self._copies.push(rank, gid, self._now)
             case ("ping",):
                 self._tell(rank, ["here"])
             case ("close",):
