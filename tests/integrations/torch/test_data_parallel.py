@@ -55,7 +55,7 @@ def test_layers_that_are_not_always_used() -> list[float]:
             super().__init__()
             self.always, self.sometimes, self.turn = model(), nn.Linear(16, 16), 0
 
-        def forward(self, data: torch.Tensor) -> Any:
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
             self.turn += 1
             if (self.turn + dist.get_rank()) % 3:
                 data = self.sometimes(data)
@@ -72,7 +72,7 @@ def test_a_static_graph_with_recomputed_layers() -> list[float]:
             super().__init__()
             self.layers = model()
 
-        def forward(self, data: torch.Tensor) -> Any:
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
             return torch.utils.checkpoint.checkpoint(self.layers, data, use_reentrant=False)
 
     return train(nn.parallel.DistributedDataParallel(Recomputed(), static_graph=True))
