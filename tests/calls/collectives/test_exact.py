@@ -14,7 +14,6 @@ import torch
 import unisono
 from tests.support.matrix import ALIASED, FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget, roots
-from tests.support.on_ranks import in_world
 from tests.support.worlds import Worlds
 from unisono import testing as oracle
 from unisono.base.config import Config
@@ -134,17 +133,20 @@ def test_barrier_holds_everybody_until_the_last_has_come() -> None:
         assert all(int(one) == k for one in everybody)
 
 
-@in_world(3, all_give=[3.0] * 12 + [0.0] * 6 + [1.0] * 6 + [2.0] * 6)
-def test_shapes_may_differ_where_counts_do_not() -> list[float]:
-    group = unisono.init()
-    shape = [(6,), (2, 3), (1, 6, 1)][group.rank]
-    first = torch.full(shape, float(group.rank))
-    unisono.all_reduce(first)
-    second = torch.full(shape[::-1], float(group.rank))
-    unisono.all_reduce(second)
-    stacked = torch.empty(3, *shape)
-    unisono.all_gather_single(stacked, torch.full(shape, float(group.rank)))
-    return [*first.flatten().tolist(), *second.flatten().tolist(), *stacked.flatten().tolist()]
+def test_shapes_may_differ_where_counts_do_not(worlds: Worlds) -> None:
+    def reshaped() -> list[float]:
+        group = unisono.init()
+        shape = [(6,), (2, 3), (1, 6, 1)][group.rank]
+        first = torch.full(shape, float(group.rank))
+        unisono.all_reduce(first)
+        second = torch.full(shape[::-1], float(group.rank))
+        unisono.all_reduce(second)
+        stacked = torch.empty(3, *shape)
+        unisono.all_gather_single(stacked, torch.full(shape, float(group.rank)))
+        return [*first.flatten().tolist(), *second.flatten().tolist(), *stacked.flatten().tolist()]
+
+    want = [3.0] * 12 + [0.0] * 6 + [1.0] * 6 + [2.0] * 6
+    assert worlds(3).run(reshaped) == [want] * 3
 
 
 @pytest.mark.ranks(3)

@@ -9,11 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.on_ranks import as_over_gloo
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
-needs_gpp = pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler, and there is no g++")
 
 
 def model() -> nn.Sequential:
@@ -35,6 +33,14 @@ def train(wrapped: nn.Module, steps: int = 4, after: Callable[[], None] = lambda
     return losses
 
 
+def same_as_gloo(ranks: TorchRanks, size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
+    """Of two summands there is one order, so not a bit may differ; and the ranks have learnt something."""
+    ours, theirs = ranks(size)(work, *args), ranks(size, "gloo")(work, *args)
+    assert ours == theirs
+    assert len(set(ours[0])) > 1
+    return ours
+
+
 @pytest.mark.parametrize("by_all", [True, False])
 def test_ranks_with_fewer_batches_join(ranks: TorchRanks, by_all: bool) -> None:
     def work() -> list[float]:
@@ -43,39 +49,42 @@ def test_ranks_with_fewer_batches_join(ranks: TorchRanks, by_all: bool) -> None:
             losses = train(wrapped, 2 + 2 * dist.get_rank())
         return [*losses, *wrapped.module[0].bias.tolist()]
 
-    ours = ranks(2)(work)
-    assert ours == ranks(2, "gloo")(work)
+    ours = same_as_gloo(ranks, 2, work)
     assert ours[0][2:] == ours[1][4:]
 
 
-@as_over_gloo(2)
-def test_layers_that_are_not_always_used() -> list[float]:
+def test_layers_that_are_not_always_used(ranks: TorchRanks) -> None:
     class Sometimes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.always, self.sometimes, self.turn = model(), nn.Linear(16, 16), 0
 
-        def forward(self, data: torch.Tensor) -> torch.Tensor:
+        def forward(self, data: torch.Tensor) -> Any:
             self.turn += 1
             if (self.turn + dist.get_rank()) % 3:
                 data = self.sometimes(data)
             return self.always(data)
 
-    torch.manual_seed(0)
-    return train(nn.parallel.DistributedDataParallel(Sometimes(), find_unused_parameters=True))
+    def work() -> list[float]:
+        torch.manual_seed(0)
+        return train(nn.parallel.DistributedDataParallel(Sometimes(), find_unused_parameters=True))
+
+    same_as_gloo(ranks, 2, work)
 
 
-@as_over_gloo(2)
-def test_a_static_graph_with_recomputed_layers() -> list[float]:
+def test_a_static_graph_with_recomputed_layers(ranks: TorchRanks) -> None:
     class Recomputed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layers = model()
 
-        def forward(self, data: torch.Tensor) -> torch.Tensor:
+        def forward(self, data: torch.Tensor) -> Any:
             return torch.utils.checkpoint.checkpoint(self.layers, data, use_reentrant=False)
 
-    return train(nn.parallel.DistributedDataParallel(Recomputed(), static_graph=True))
+    def work() -> list[float]:
+        return train(nn.parallel.DistributedDataParallel(Recomputed(), static_graph=True))
+
+    same_as_gloo(ranks, 2, work)
 
 
 def test_sparse_gradients(ranks: TorchRanks) -> None:
@@ -131,31 +140,40 @@ def builtin_fp16(wrapped: Any) -> None:
 
 
 @pytest.mark.parametrize("register", [bf16, fp16, wrapped_fp16, power_sgd, builtin_plain, builtin_fp16])
-@as_over_gloo(2)
-def test_hooks(register: Callable[[Any], None]) -> list[float]:
-    wrapped = nn.parallel.DistributedDataParallel(model())
-    register(wrapped)
-    return train(wrapped, 5)
+def test_hooks(ranks: TorchRanks, register: Callable[[Any], None]) -> None:
+    def work() -> list[float]:
+        wrapped = nn.parallel.DistributedDataParallel(model())
+        register(wrapped)
+        return train(wrapped, 5)
+
+    same_as_gloo(ranks, 2, work)
 
 
-@as_over_gloo(2)
-def test_averages_of_models_now_and_then() -> list[float]:
-    from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
-    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+def test_averages_of_models_now_and_then(ranks: TorchRanks) -> None:
+    def work() -> list[float]:
+        from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
+        from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
-    wrapped = nn.parallel.DistributedDataParallel(model())
-    everybody, alone = None, dist.new_subgroups(group_size=1)[0]
-    state = post_localSGD_hook.PostLocalSGDState(everybody, alone, start_localSGD_iter=2)
-    wrapped.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
-    averager = PeriodicModelAverager(period=2, warmup_steps=2)
-    return train(wrapped, 6, lambda: averager.average_parameters(wrapped.parameters()))
+        wrapped = nn.parallel.DistributedDataParallel(model())
+        everybody, alone = None, dist.new_subgroups(group_size=1)[0]
+        state = post_localSGD_hook.PostLocalSGDState(everybody, alone, start_localSGD_iter=2)
+        wrapped.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+        averager = PeriodicModelAverager(period=2, warmup_steps=2)
+        return train(wrapped, 6, lambda: averager.average_parameters(wrapped.parameters()))
+
+    same_as_gloo(ranks, 2, work)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=needs_gpp)])
-@as_over_gloo(2)
-def test_compiled_models(backend: str) -> list[float]:
-    torch._dynamo.reset()
-    return train(torch.compile(nn.parallel.DistributedDataParallel(model()), backend=backend))  # type: ignore[arg-type]
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_models(ranks: TorchRanks, backend: str) -> None:
+    if backend == "inductor" and not shutil.which("g++"):
+        pytest.skip("inductor needs a C++ compiler, and there is no g++")
+
+    def work() -> list[float]:
+        torch._dynamo.reset()
+        return train(torch.compile(nn.parallel.DistributedDataParallel(model()), backend=backend))  # type: ignore[arg-type]
+
+    same_as_gloo(ranks, 2, work)
 
 
 Hook = Callable[[Any, Any], torch.futures.Future[Any]]
@@ -203,8 +221,7 @@ def test_calls_out_of_callbacks_of_several_buckets(ranks: TorchRanks, size: int)
     assert len(set(learnt[0])) > 1000
 
 
-@pytest.mark.ranks(2, backend="unisono")
-def test_ranks_whose_callbacks_make_other_calls_hear_of_it() -> None:
+def test_ranks_whose_callbacks_make_other_calls_hear_of_it(ranks: TorchRanks) -> None:
     def wrong(_: Any, bucket: Any) -> torch.futures.Future[Any]:
         def again(future: torch.futures.Future[Any]) -> torch.Tensor:
             more = torch.ones(2 + dist.get_rank())
@@ -213,8 +230,11 @@ def test_ranks_whose_callbacks_make_other_calls_hear_of_it() -> None:
 
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(again)
 
-    with pytest.raises(RuntimeError, match=r"disagree(.|\n)*float32\[3\]"):
-        train_with(wrong, None, buckets=1)
-    tensor = torch.ones(2)
-    dist.all_reduce(tensor)
-    assert tensor.tolist() == [2.0, 2.0]
+    def work() -> None:
+        with pytest.raises(RuntimeError, match=r"disagree(.|\n)*float32\[3\]"):
+            train_with(wrong, None, buckets=1)
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [2.0, 2.0]
+
+    ranks(2)(work)
