@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,16 +50,9 @@ def stopped(folder: Path) -> None:
     unisono.all_reduce(tensor, "max")
 
 
-def looping(folder: Path) -> None:
+def looping(folder: Path, who: int = 1) -> None:
     rank, tensor, _ = begin(folder)
-    while rank == 1 and not (folder / "go").exists():
-        pass
-    unisono.all_reduce(tensor, "max")
-
-
-def looping_elsewhere(folder: Path) -> None:
-    rank, tensor, _ = begin(folder)
-    while rank == 3 and not (folder / "go").exists():
+    while rank == who and not (folder / "go").exists():
         pass
     unisono.all_reduce(tensor, "max")
 
@@ -149,7 +143,7 @@ def test_a_rank_that_computes_is_the_culprit_and_shows_its_stack(tmp_path: Path)
 
 
 def test_a_rank_of_another_host_is_not_taken_for_a_process_of_this_one(tmp_path: Path) -> None:
-    with running(looping_elsewhere, tmp_path, "2x2") as (arena, pids):
+    with running(partial(looping, who=3), tmp_path, "2x2") as (arena, pids):
         until(lambda: [one.ranks for one in snapshot(arena).culprits] == [(3,)])
         seen = snapshot(arena)
         assert [rank.far for rank in seen.ranks] == [False, False, True, True]

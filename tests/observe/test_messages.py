@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import unisono
 from tests.observe.test_trace import NEEDED, read
+from tests.support.faults import FAILED, die
 from tests.support.on_ranks import in_new_world, in_world
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout
@@ -211,21 +212,17 @@ def test_a_timeout_shows_who_misses_the_call() -> None:
     unisono.barrier()
 
 
+@in_new_world(2, return_exceptions=True, gives=[None, FAILED])
 def test_the_calls_of_a_dead_rank_are_shown() -> None:
-    def work() -> str:
-        group, tensor = unisono.init(), torch.full((3,), unisono.get_rank() + 1.0)
-        unisono.all_reduce(tensor, "max")
-        if group.rank == 1:
-            until(lambda: group.host.entered(0) >= 2)
-            os.kill(os.getpid(), signal.SIGKILL)
-        with pytest.raises(PeerGone) as caught:
-            unisono.all_reduce(tensor, "min")
-        return notes_of(caught.value)
-
-    told = unisono.run(work, 2, return_exceptions=True)[0]
-    assert isinstance(told, str)
-    assert "ranks 0, 1 left it" in told
-    assert "not entered by rank 1" in told
+    group, tensor = unisono.init(), torch.full((3,), unisono.get_rank() + 1.0)
+    unisono.all_reduce(tensor, "max")
+    if group.rank == 1:
+        until(lambda: group.host.entered(0) >= 2)
+        die()
+    with pytest.raises(PeerGone) as caught:
+        unisono.all_reduce(tensor, "min")
+    assert "ranks 0, 1 left it" in notes_of(caught.value)
+    assert "not entered by rank 1" in notes_of(caught.value)
 
 
 SCRIPT = """

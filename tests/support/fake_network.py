@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hypothesis import strategies as st
 
 from unisono.base.records import Departure, DepartureKind
-from unisono.hosts.sentinel.state_machine import Event, Registered, SentinelState, Tick
+from unisono.hosts.sentinel.state_machine import Event, Said, SentinelState, Tick
 from unisono.hosts.sentinel.wire import IMAGE_BYTES, Authenticator
 
 WORLD, START = 7, 4096
@@ -114,7 +114,7 @@ class FakeNetwork:
         for host, ranks in enumerate(self.hosts):
             for rank in ranks:
                 if rank in members:
-                    self.step(host, Registered(rank, gid, START, tuple(members)))
+                    self.step(host, Said(rank, "register", [gid, START, members]))
 
     def step(self, host: int, event: Event) -> None:
         """Give a machine an event, and its messages to the network."""

@@ -1,10 +1,7 @@
 """Scenes of ranks that die: how they do so, how soon it must be known, and what the others keep of it."""
 
-import json
 import os
 import signal
-import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,20 +21,20 @@ def die(how: str = "SIGKILL") -> None:
     os._exit(3)
 
 
+class _Failed:
+    """Equal to the failure of any rank, as `return_exceptions` brings it."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, unisono.RankFailed)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+FAILED: Any = _Failed()
+
+
 def all_pids() -> list[int]:
     """The processes of all ranks, which all of them ask for."""
     pids = [torch.zeros(1, dtype=torch.int64) for _ in range(unisono.get_world_size())]
     unisono.all_gather(pids, torch.tensor([os.getpid()]))
     return [int(pid) for pid in pids]
-
-
-def note(folder: Path, **facts: object) -> None:
-    """Keep what this rank has seen, and when: results of survivors do not reach the parent where a rank dies."""
-    rank = unisono.init().world.rank
-    (folder / f"{rank}.part").write_text(json.dumps({"at": time.monotonic(), **facts}))
-    (folder / f"{rank}.part").rename(folder / f"{rank}.json")
-
-
-def notes(folder: Path) -> dict[int, dict[str, Any]]:
-    """What the ranks have noted, by their numbers in the world."""
-    return {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}

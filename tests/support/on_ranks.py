@@ -25,6 +25,16 @@ def in_new_world(ranks: int | str | None = None, **how: Any) -> Decorator:
     return _on_ranks((), run, ranks=ranks, **how)
 
 
+def in_each_new_world(size: int, **how: Any) -> Decorator:
+    """The same on ranks of one host, and again as if on two: those of the fixture `new_world` of tests of messages."""
+
+    def run(test: Any, given: dict[str, Any], size: int, new_world: Any, **options: Any) -> Any:
+        with new_world(size, **{"timeout_s": DEADLINE_S, **options}) as world:
+            return world.run(test, **given)
+
+    return _on_ranks(("new_world",), run, size=size, **how)
+
+
 def in_world(shape: int | str, **how: Any) -> Decorator:
     """The same on ranks that tests share; shape: how many, or on which hosts, such as "2x2"."""
 
@@ -41,6 +51,21 @@ def in_process_group(size: int | str, backend: str | None = "unisono", **how: An
         return ranks(**how)(lambda: test(**given))
 
     return _on_ranks(("ranks",), run, size=size, backend=backend, **how)
+
+
+def as_over_gloo(size: int | str) -> Decorator:
+    """In process groups of so many ranks, the test returns what it returns over Gloo, to the last bit: several values.
+
+    Of two summands there is one order.
+    """
+
+    def run(test: Any, given: dict[str, Any], ranks: Any, size: int) -> Any:
+        ours, theirs = (ranks(size, backend)(lambda: test(**given)) for backend in ("unisono", "gloo"))
+        assert ours == theirs
+        assert any(one != ours[0][0] for one in ours[0])
+        return ours
+
+    return _on_ranks(("ranks",), run, size=size)
 
 
 def _on_ranks(

@@ -39,6 +39,14 @@ def answering() -> Iterator[None]:
         os.environ.pop("UNISONO_AS", None)
 
 
+def options(kind: Any, **fields: Any) -> Any:
+    """Options of a call, or of a group, with these fields."""
+    made = kind()
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
 def two_hosts(size: int) -> str:
     """So many ranks on two hosts, as `Hosts.parse` reads them."""
     return f"{(size + 1) // 2}+{size // 2}" if size > 1 else "1x1"

@@ -51,25 +51,6 @@ class PeerProcess(NamedTuple):
     user: int
 
 
-class Descriptor:
-    """A file descriptor that is closed when its last holder drops it."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def fileno(self) -> int:
-        """The number, or -1 when it has been closed."""
-        return self._fd
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __del__(self) -> None:
-        self.close()
-
-
 class _Socket(socket.socket):
     """A socket that closes without a ResourceWarning: a program may drop a world without closing it."""
 

@@ -4,7 +4,6 @@ import errno
 import ipaddress
 import os
 import socket
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -46,14 +45,6 @@ def interfaces() -> dict[str, str]:
             if one.family == socket.AF_INET:
                 found.setdefault(name, one.address)
     return found
-
-
-def reachable(addresses: Sequence[str], port: int) -> str:
-    """The first of these addresses at which a process listens; "" if there is none."""
-    for address in addresses:
-        with suppress(OSError), socket.create_connection((address, port), _PROBE_S):
-            return address
-    return ""
 
 
 def try_to_reach(address: str, port: int) -> tuple[bool, str]:

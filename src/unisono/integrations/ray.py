@@ -35,7 +35,7 @@ from ..calls.collectives.reduce import reduce
 from ..calls.collectives.reduce_scatter import reduce_scatter
 from ..calls.p2p import recv, send
 from ..engine.memory.arena import Arena
-from ..hosts.addresses import reachable
+from ..hosts.addresses import try_to_reach
 from ..ranks.group.group import Group
 from ..ranks.group.world_group import world_group
 from ..ranks.rendezvous.rendezvous import meet
@@ -162,7 +162,7 @@ def _find(key: str, rank: int, timeout_s: float) -> Any:
     start = time.monotonic()
     while True:
         address, _, port = (internal_kv._internal_kv_get(key) or b"").decode().partition(" ")  # noqa: SLF001
-        if port and reachable([address], int(port)):  # else it is the store of a group that has failed
+        if port and try_to_reach(address, int(port)) == (True, ""):  # else it is the store of a group that has failed
             return TCPStore(address, int(port), None, is_master=False, timeout=timedelta(hours=1))
         if time.monotonic() - start > timeout_s:
             raise WaitTimeout("init_collective_group()", timeout_s, (0,), rank)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from unisono.base.fd_channel import Channel, Descriptor, PlainChannel
+from unisono.base.fd_channel import Channel, PlainChannel
 
 pytestmark = pytest.mark.quick
 
@@ -112,16 +112,6 @@ def test_descriptors_nobody_took_are_closed_with_the_channel():
     right.close()
     left.close()
     assert len(os.listdir("/proc/self/fd")) == before - 2
-
-
-def test_a_descriptor_closes_itself_once():
-    fd = os.memfd_create("once")
-    holder = Descriptor(fd)
-    holder.close()
-    holder.close()
-    assert holder.fileno() == -1
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)
 
 
 HEADER = struct.Struct("<IQB")

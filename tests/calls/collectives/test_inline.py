@@ -21,7 +21,7 @@ import unisono
 from tests.conftest import examples
 from tests.support.matrix import Case, ops
 from tests.support.matrix_driver import begin, check
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import in_world
 from unisono.base.config import Config
 from unisono.calls.dispatch.planning import patience_ns
 
@@ -117,8 +117,11 @@ def test_errors_come_with_wait() -> None:
         unisono.all_reduce(tensor)
     for _ in range(3):
         pending: Any = unisono.all_reduce(tensors[me], async_op=True)
-        with pytest.raises(unisono.MismatchError, match="test_inline"):
-            pending.wait()
+        for raising in (pending.wait, pending.result):
+            with pytest.raises(unisono.MismatchError, match="test_inline"):
+                raising()
+        assert isinstance(pending.exception(), unisono.MismatchError)
+        assert not pending.is_success()
     other = unisono.new_group(range(2))
     unisono.all_reduce(tensors[0], "max", other)
     if me == 0:
@@ -190,22 +193,18 @@ def test_callbacks_may_call_and_ask_while_more_is_queued() -> None:
     assert third[0].item(), asked.wait() == (2.0, True)
 
 
-def test_a_work_keeps_its_tensors(worlds: Worlds) -> None:
+@in_world(2, all_give=[20_000.0 * (k + k + 1) for k in range(20)])
+def test_a_work_keeps_its_tensors() -> list[float]:
     """Temporaries that nobody else holds live until the call has ended."""
-
-    def temporaries() -> list[float]:
-        group = unisono.init()
-        results = [torch.zeros(20_000 * group.size) for _ in range(20)]
-        works = []
-        for k, result in enumerate(results):
-            works.append(unisono.all_gather_single(result, torch.full((20_000,), float(k + group.rank)), async_op=True))
-            torch.full((20_000,), -1.0)  # takes the place of what has been given up too early
-        for work in works:
-            work.wait()
-        return [float(result.sum()) for result in results]
-
-    want = [20_000.0 * (k + k + 1) for k in range(20)]
-    assert worlds(2).run(temporaries) == [want] * 2
+    group = unisono.init()
+    results = [torch.zeros(20_000 * group.size) for _ in range(20)]
+    works = []
+    for k, result in enumerate(results):
+        works.append(unisono.all_gather_single(result, torch.full((20_000,), float(k + group.rank)), async_op=True))
+        torch.full((20_000,), -1.0)  # takes the place of what has been given up too early
+    for work in works:
+        work.wait()
+    return [float(result.sum()) for result in results]
 
 
 FORMS = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")

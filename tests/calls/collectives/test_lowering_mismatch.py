@@ -98,35 +98,32 @@ def test_a_list_on_one_rank_and_one_tensor_on_another() -> None:
         assert not start("reduce_scatter" if unisono.get_rank() else "reduce_scatter_single", True)()
 
 
-def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds, tmp_path: Path) -> None:
+@in_world(3, all_give=True)
+def test_a_rank_that_comes_late_is_waited_for(tmp_path: Path) -> bool:
     """Ranks 0 and 1 disagree. They wait for rank 2 longer than for calls that nothing can cure: until it comes, and
     then until it has told its call, which takes as long, as if another thread of it kept the interpreter.
     """
+    attend = import_module("unisono.ranks.failures.attend")
+    look, knew_at, seen_at = attend.Watch.look, math.inf, math.inf
+    group = unisono.new_group(range(3))
 
-    def work() -> bool:
-        attend = import_module("unisono.ranks.failures.attend")
-        look, knew_at, seen_at = attend.Watch.look, math.inf, math.inf
-        group = unisono.new_group(range(3))
+    def early(watch: Any, *more: Any) -> None:
+        nonlocal knew_at, seen_at
+        look(watch, *more)
+        knew_at = min(knew_at, time.monotonic() if len(watch.known_calls()) == 2 else math.inf)
+        if time.monotonic() > knew_at + attend._COLLECT_S:
+            (tmp_path / f"{group.rank} waits").touch()
+        seen_at = min(seen_at, time.monotonic() if watch.host.entered(2) >= watch.number else math.inf)
+        if time.monotonic() > seen_at + attend._COLLECT_S:
+            (tmp_path / f"{group.rank} sees rank 2").touch()
 
-        def early(watch: Any, *more: Any) -> None:
-            nonlocal knew_at, seen_at
-            look(watch, *more)
-            knew_at = min(knew_at, time.monotonic() if len(watch.known_calls()) == 2 else math.inf)
-            if time.monotonic() > knew_at + attend._COLLECT_S:
-                (tmp_path / f"{group.rank} waits").touch()
-            seen_at = min(seen_at, time.monotonic() if watch.host.entered(2) >= watch.number else math.inf)
-            if time.monotonic() > seen_at + attend._COLLECT_S:
-                (tmp_path / f"{group.rank} sees rank 2").touch()
+    def late(watch: Any, *more: Any) -> None:
+        until(lambda: len(list(tmp_path.glob("* sees rank 2"))) == 2)
+        look(watch, *more)
 
-        def late(watch: Any, *more: Any) -> None:
-            until(lambda: len(list(tmp_path.glob("* sees rank 2"))) == 2)
-            look(watch, *more)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(attend, "_COLLECT_S", 0.05)
-            patch.setattr(attend.Watch, "look", late if group.rank == 2 else early)
-            if group.rank == 2:
-                until(lambda: len(list(tmp_path.glob("* waits"))) == 2)
-            return not start("all_reduce", group.rank == 0, group=group)()
-
-    assert all(worlds(3).run(work))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attend, "_COLLECT_S", 0.05)
+        patch.setattr(attend.Watch, "look", late if group.rank == 2 else early)
+        if group.rank == 2:
+            until(lambda: len(list(tmp_path.glob("* waits"))) == 2)
+        return not start("all_reduce", group.rank == 0, group=group)()

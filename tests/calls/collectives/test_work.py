@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.programs import run_python
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import in_world
 
 
 @pytest.mark.ranks(2)
@@ -79,18 +78,6 @@ def test_a_wait_that_runs_out_of_time_names_who_is_missing() -> None:
     assert tensor[0].item() == 4.0
 
 
-@pytest.mark.ranks(2)
-def test_what_went_wrong_is_raised_by_wait_and_told_by_exception() -> None:
-    tensor = torch.ones(3 + unisono.get_rank())
-    pending = unisono.all_reduce(tensor, async_op=True)
-    for raising in (pending.wait, pending.result):
-        with pytest.raises(unisono.MismatchError):
-            raising()
-    assert isinstance(pending.exception(), unisono.MismatchError)
-    assert not pending.is_success()
-    unisono.barrier()
-
-
 @pytest.mark.ranks(3)
 def test_a_forgotten_work_is_done_all_the_same_and_keeps_nothing() -> None:
     tensor, other = torch.ones(70_000), torch.ones(70_000)
@@ -107,66 +94,27 @@ def test_a_forgotten_work_is_done_all_the_same_and_keeps_nothing() -> None:
     assert (tensor[69_999].item(), gone()) == (3.0, None)
 
 
-def test_a_process_ends_with_works_that_nobody_waits_for() -> None:
-    script = (
-        "import torch, unisono\n"
-        "def work():\n"
-        "    unisono.all_reduce(torch.ones(300_000), async_op=True)\n"
-        "    unisono.p2p.irecv(torch.ones(3), (unisono.get_rank() + 1) % 2)\n"
-        "    return 'ended'\n"
-        "print(unisono.run(work, ranks=2))\n"
-    )
-    ended = run_python("-c", script, check=True)
-    assert ended.stdout.strip() == "['ended', 'ended']"
-    assert not ended.stderr
-
-
-@pytest.mark.ranks(2)
-def test_a_callback_may_wait_for_calls_of_the_same_group() -> None:
-    first, second, third = torch.ones(3), torch.ones(3), torch.ones(3)
+@pytest.mark.parametrize("size", [2, 3])
+@in_world("size")
+def test_what_a_callback_calls_comes_before_the_calls_that_wait(size: int) -> None:
+    me = unisono.get_rank()
+    first, inner, outer, last = (torch.full((count,), 1.0 + me) for count in (2, 3, 4, 5))
     release = torch.zeros(1)
 
-    def callback(_: Any) -> list[float]:
-        pending = unisono.all_reduce(second, async_op=True)
+    def callback(_: Any) -> None:
+        pending = unisono.all_reduce(inner, async_op=True)
         pending.wait()
-        unisono.all_reduce(third)
-        return [*first.tolist(), *second.tolist(), *third.tolist()]
 
-    if unisono.get_rank():
+    if me:
         unisono.recv(release, 0)
     pending = unisono.all_reduce(first, async_op=True)
-    future: Any = pending.get_future().then(callback)  # on rank 0 too early for the call to be over
-    if not unisono.get_rank():
-        unisono.send(release, 1)
-    got: list[float] = future.wait()
-    unisono.barrier()
-    assert got == [2.0] * 9
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_what_a_callback_calls_comes_before_the_calls_that_wait(worlds: Worlds, size: int) -> None:
-    def work() -> list[list[float]]:
-        me = unisono.get_rank()
-        first, inner, outer, last = (torch.full((count,), 1.0 + me) for count in (2, 3, 4, 5))
-        release = torch.zeros(1)
-
-        def callback(_: Any) -> None:
-            pending = unisono.all_reduce(inner, async_op=True)
-            pending.wait()
-
-        if me:
-            unisono.recv(release, 0)
-        pending = unisono.all_reduce(first, async_op=True)
-        if me:
-            pending.wait()  # the callback runs at once, on this thread; on rank 0 later, on the worker's
-        called: Any = pending.get_future().then(callback)
-        unisono.all_reduce(outer, async_op=True)
-        if not me:
-            for peer in range(1, size):
-                unisono.send(release, peer)
-        unisono.all_reduce(last)  # after all of them, although nobody has waited for the callback
-        called.wait()
-        return [inner.tolist(), outer.tolist(), last.tolist()]
-
-    total = size * (size + 1) / 2
-    assert worlds(size).run(work) == [[[total] * 3, [total] * 4, [total] * 5]] * size
+    if me:
+        pending.wait()  # the callback runs at once, on this thread; on rank 0 later, on the worker's
+    called: Any = pending.get_future().then(callback)
+    unisono.all_reduce(outer, async_op=True)
+    if not me:
+        for peer in range(1, size):
+            unisono.send(release, peer)
+    unisono.all_reduce(last)  # after all of them, although nobody has waited for the callback
+    called.wait()
+    assert {*inner.tolist(), *outer.tolist(), *last.tolist()} == {size * (size + 1) / 2}

@@ -156,28 +156,25 @@ def test_on_one_host_nothing_is_rounded() -> None:
     assert compression.sent_bytes == compression.exact_bytes == 0
 
 
-def test_wrong_arguments_are_told_to_all(on_hosts: OnHosts) -> None:
+@pytest.mark.ranks(hosts="2x1")
+def test_wrong_arguments_are_told_to_all() -> None:
     with pytest.raises(unisono.ArgumentError, match="'bf16', 'int8'"):
         unisono.Compression("fp4")
-
-    def work() -> None:
-        compression, me = unisono.Compression("int8"), unisono.get_rank()
-        compression.all_reduce(torch.ones(6000))
-        for tensor, op, kind, says in (
-            (torch.ones(6000, dtype=torch.int64), "sum", unisono.DTypeError, "floating-point"),
-            (torch.ones(6000), "max", unisono.ArgumentError, "'sum' or 'avg'"),
-        ):
-            if me == 0:
-                with pytest.raises(kind, match=says):
-                    compression.all_reduce(tensor, op)
-            else:
-                with pytest.raises(unisono.MismatchError):
-                    unisono.barrier()
-        tensor = torch.ones(6000)
-        compression.all_reduce(tensor)
-        assert (tensor == 2).all()
-
-    on_hosts("2x1").run(work)
+    compression, me = unisono.Compression("int8"), unisono.get_rank()
+    compression.all_reduce(torch.ones(6000))
+    for tensor, op, kind, says in (
+        (torch.ones(6000, dtype=torch.int64), "sum", unisono.DTypeError, "floating-point"),
+        (torch.ones(6000), "max", unisono.ArgumentError, "'sum' or 'avg'"),
+    ):
+        if me == 0:
+            with pytest.raises(kind, match=says):
+                compression.all_reduce(tensor, op)
+        else:
+            with pytest.raises(unisono.MismatchError):
+                unisono.barrier()
+    tensor = torch.ones(6000)
+    compression.all_reduce(tensor)
+    assert (tensor == 2).all()
 
 
 def test_a_call_that_fails_on_one_host_ends_on_all(on_hosts: OnHosts) -> None:

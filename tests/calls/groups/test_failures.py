@@ -1,14 +1,14 @@
 """What goes wrong in or around a group: everybody hears who did it, and other groups go on."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import unisono
-from tests.support.faults import DEADLINE_S, SOON_S, die, note, notes
+from tests.support.faults import DEADLINE_S, FAILED, SOON_S, die
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
 from unisono.base.config import Config
@@ -19,7 +19,6 @@ from unisono.base.errors import (
     OutOfMemory,
     PeerFailed,
     PeerGone,
-    RankFailed,
     WaitTimeout,
 )
 from unisono.base.records import CallRecord, Departure
@@ -92,26 +91,23 @@ def test_split_and_new_group_do_not_mix() -> None:
     destroy_group(new_group())
 
 
-def test_a_disagreement_inside_a_group_names_both_numbers_of_a_rank(worlds: Worlds) -> None:
-    def disagree() -> str:
-        group = split(unisono.get_rank() % 2)
-        tensor = torch.ones(4)
-        if unisono.get_rank() % 2 == 0:
-            unisono.all_reduce(tensor, group=group)
-            return ""
-        with pytest.raises(MismatchError) as caught:
-            unisono.all_reduce(tensor, "max" if group.rank == 1 else "sum", group)
+@pytest.mark.ranks(4)
+def test_a_disagreement_inside_a_group_names_both_numbers_of_a_rank() -> None:
+    group = split(unisono.get_rank() % 2)
+    tensor = torch.ones(4)
+    if unisono.get_rank() % 2 == 0:
         unisono.all_reduce(tensor, group=group)
-        assert tensor[0] == 2
-        assert str(caught.value.again()) == str(caught.value)
-        return str(caught.value)
+        return
+    with pytest.raises(MismatchError) as caught:
+        unisono.all_reduce(tensor, "max" if group.rank == 1 else "sum", group)
+    unisono.all_reduce(tensor, group=group)
+    assert tensor[0] == 2
+    assert str(caught.value.again()) == str(caught.value)
+    assert "  rank 1 (world rank 3)  all_reduce(float32[4], max)" in str(caught.value)
+    assert "  rank 0 (world rank 1)  all_reduce(float32[4], sum)" in str(caught.value)
 
-    said = worlds(4).run(disagree)
-    assert "  rank 1 (world rank 3)  all_reduce(float32[4], max)" in said[1]
-    assert "  rank 0 (world rank 1)  all_reduce(float32[4], sum)" in said[3]
 
-
-def survive(folder: Path, victim: int) -> None:
+def survive(victim: int) -> dict[str, Any]:
     """One rank of four dies; the three others are in a group with it, in one without it, and in the world."""
     rank = unisono.get_rank()
     rest = [r for r in range(4) if r != victim]
@@ -141,18 +137,16 @@ def survive(folder: Path, victim: int) -> None:
     unisono.barrier(without)
     with pytest.raises(PeerGone):
         unisono.barrier()
-    note(folder, **facts)
+    return facts
 
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("victim", [0, 2])
-def test_the_death_of_a_rank_ends_its_groups_only(tmp_path: Path, victim: int) -> None:
-    with unisono.World(4, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match=f"rank {victim} failed"):
-        world.run(survive, tmp_path, victim)
-    seen = notes(tmp_path)
-    assert sorted(seen) == [rank for rank in range(4) if rank != victim]
-    assert {one["sum"] for one in seen.values()} == {6.0 - victim}
-    one = seen[3]
+def test_the_death_of_a_rank_ends_its_groups_only(victim: int) -> None:
+    seen: list[Any] = unisono.run(survive, 4, (victim,), timeout_s=DEADLINE_S, return_exceptions=True)
+    assert seen.pop(victim) == FAILED
+    assert [one["sum"] for one in seen] == [6.0 - victim] * 3
+    one = seen[-1]
     assert one["took"] < SOON_S
     assert one["world_rank"] == victim
     # The victim is the first of the pair: its rank there is 0, and that of the survivor 1.
@@ -161,33 +155,28 @@ def test_the_death_of_a_rank_ends_its_groups_only(tmp_path: Path, victim: int) -
     assert "of group 'pair'" in one["text"]
 
 
-def test_a_late_rank_breaks_its_group_only(worlds: Worlds) -> None:
-    def late() -> tuple[str, float]:
-        rank = unisono.get_rank()
-        pair = new_group([1, 2], name="pair", timeout_s=0.2)
-        said = ""
-        if rank == 2:
-            with pytest.raises(WaitTimeout) as caught:
-                unisono.all_reduce(torch.ones(4), group=pair)
-            said = str(caught.value)
-            assert caught.value.missing == (0,)
-            assert str(caught.value.again()) == said
-        elif rank == 1:
-            # It has given up, and withdrawn its signature: whoever comes later cannot go on with it.
-            until(lambda: pair.host.arena.board(1).gave_up[0] == 1 and not pair.host.signature(1, 1))
-            with pytest.raises(PeerFailed) as failed:
-                unisono.all_reduce(torch.ones(4), group=pair)
-            said = str(failed.value)
-            assert str(failed.value.again()) == said
-        total = torch.full((4,), float(rank))
-        unisono.all_reduce(total)
-        return said, total[0].item()
-
-    (_, sum_0), (said_1, sum_1), (said_2, sum_2) = worlds(3).run(late)
-    assert (sum_0, sum_1, sum_2) == (3.0, 3.0, 3.0)
-    assert said_2.startswith("rank 1 (world rank 2) waited 0.2")
-    assert " for rank 0 (world rank 1)." in said_2
-    assert said_1.startswith("rank 1 (world rank 2) gave up all_reduce(float32[4], sum) #1 of group 'pair'")
+@pytest.mark.ranks(3)
+def test_a_late_rank_breaks_its_group_only() -> None:
+    rank = unisono.get_rank()
+    pair = new_group([1, 2], name="pair", timeout_s=0.2)
+    if rank == 2:
+        with pytest.raises(
+            WaitTimeout, match=r"^rank 1 \(world rank 2\) waited 0\.2.* for rank 0 \(world rank 1\)\."
+        ) as caught:
+            unisono.all_reduce(torch.ones(4), group=pair)
+        assert caught.value.missing == (0,)
+        assert str(caught.value.again()) == str(caught.value)
+    elif rank == 1:
+        # It has given up, and withdrawn its signature: whoever comes later cannot go on with it.
+        until(lambda: pair.host.arena.board(1).gave_up[0] == 1 and not pair.host.signature(1, 1))
+        with pytest.raises(PeerFailed) as failed:
+            unisono.all_reduce(torch.ones(4), group=pair)
+        said = str(failed.value)
+        assert str(failed.value.again()) == said
+        assert said.startswith("rank 1 (world rank 2) gave up all_reduce(float32[4], sum) #1 of group 'pair'")
+    total = torch.full((4,), float(rank))
+    unisono.all_reduce(total)
+    assert total[0] == 3.0
 
 
 @pytest.mark.ranks(2)
@@ -231,39 +220,36 @@ def test_a_closed_group_says_so() -> None:
     unisono.barrier()
 
 
+@in_new_world(3, config=Config(segment_bytes=4096, heap_bytes=1 << 20))
 def test_a_full_heap_is_told_to_all_and_nothing_is_lost() -> None:
     """Rank 1 has no room, so a group that it leads cannot be; others can, and this one as soon as there is room."""
-
-    def full() -> list[str]:
-        rank = unisono.get_rank()
-        hog = unisono.empty(1000 << 10, dtype=torch.uint8) if rank == 1 else None
-        said = []
-        for call in (lambda: new_group([1, 2]), lambda: split(int(rank > 0))):
-            for _ in range(20):
-                with pytest.raises(OutOfMemory) as caught:
-                    call()
-            said.append(str(caught.value))
-        group = new_group([0, 1])
+    rank = unisono.get_rank()
+    hog = unisono.empty(1000 << 10, dtype=torch.uint8) if rank == 1 else None
+    for call in (lambda: new_group([1, 2]), lambda: split(int(rank > 0))):
+        for _ in range(20):
+            with pytest.raises(OutOfMemory) as caught:
+                call()
+        assert ("UNISONO_HEAP_BYTES" if rank == 1 else "rank 1 of group 'world'") in str(caught.value)
+    group = new_group([0, 1])
+    if isinstance(group, unisono.Group):
+        unisono.barrier(group)
+    del hog
+    for _ in range(20):
+        group = new_group([1, 2])
         if isinstance(group, unisono.Group):
             unisono.barrier(group)
-        del hog
-        for _ in range(20):
-            group = new_group([1, 2])
-            if isinstance(group, unisono.Group):
-                unisono.barrier(group)
-            destroy_group(group)
-        return said
-
-    small = Config(segment_bytes=4096, heap_bytes=1 << 20)
-    with unisono.World(3, timeout_s=DEADLINE_S, config=small) as world:
-        for rank, said in enumerate(world.run(full)):
-            assert all(("UNISONO_HEAP_BYTES" if rank == 1 else "rank 1 of group 'world'") in text for text in said)
+        destroy_group(group)
 
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("hosts", [None, "2x2"])
 @pytest.mark.parametrize("waits", ["in a call", "in the background", "for a message", "to make a group"])
-def test_who_waits_in_a_group_for_one_that_shrinks_the_world_hears_of_it(waits: str, hosts: str | None) -> None:
+@in_new_world(
+    4, hosts="hosts", return_exceptions=True, gives=[(1101.0, 101.0), FAILED, (1101.0, 101.0), (1101.0, 1000.0)]
+)
+def test_who_waits_in_a_group_for_one_that_shrinks_the_world_hears_of_it(
+    waits: str, hosts: str | None
+) -> tuple[float, float]:
     """The one shrinks the world, as a rank has died there, and waits there for the other."""
 
     def wait(group: unisono.Group) -> None:
@@ -276,24 +262,20 @@ def test_who_waits_in_a_group_for_one_that_shrinks_the_world_hears_of_it(waits: 
         else:
             new_group([0, 1], group=group)
 
-    def work() -> tuple[float, float]:
-        world, group = unisono.init(), new_group([0, 2])
-        unisono.barrier()
-        if world.rank == 1:
-            die()
-        if world.rank == 0:
-            with pytest.raises(PeerFailed, match=r"rank 1 \(world rank 2\) .* shrinks group 'world'"):
-                wait(group)
-        else:
-            with pytest.raises(PeerGone):
-                unisono.barrier()
-        world.shrink()
-        mine = torch.full((3,), 10.0**world.rank)
-        unisono.all_reduce(mine)
-        pair = torch.full((3,), 10.0**world.rank)
-        if group:
-            unisono.all_reduce(pair, group=group.shrink())
-        return mine[1].item(), pair[2].item()
-
-    results = unisono.run(work, 4, hosts=hosts, timeout_s=DEADLINE_S, return_exceptions=True)
-    assert [results[rank] for rank in (0, 2, 3)] == [(1101.0, 101.0), (1101.0, 101.0), (1101.0, 1000.0)]
+    world, group = unisono.init(), new_group([0, 2])
+    unisono.barrier()
+    if world.rank == 1:
+        die()
+    if world.rank == 0:
+        with pytest.raises(PeerFailed, match=r"rank 1 \(world rank 2\) .* shrinks group 'world'"):
+            wait(group)
+    else:
+        with pytest.raises(PeerGone):
+            unisono.barrier()
+    world.shrink()
+    mine = torch.full((3,), 10.0**world.rank)
+    unisono.all_reduce(mine)
+    pair = torch.full((3,), 10.0**world.rank)
+    if group:
+        unisono.all_reduce(pair, group=group.shrink())
+    return mine[1].item(), pair[2].item()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import die
+from tests.support.faults import FAILED, die
 from tests.support.newcomers import catch_up
 from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
@@ -119,31 +119,24 @@ def test_two_at_once_and_all_kinds_of_calls() -> object:
     return ring.item()
 
 
-def test_no_process_asks() -> None:
-    def work() -> list[float]:
-        whole = unisono.init()
-        assert unisono.grow() is whole
-        group = lose(whole, 1)
-        assert unisono.grow() is group
-        assert unisono.grow(size=3, timeout_s=0.3) is group
-        mine = torch.tensor([2.0**group.rank])
-        unisono.all_reduce(mine)
-        return mine.tolist()
-
-    done = unisono.run(work, 3, timeout_s=DEADLINE_S, return_exceptions=True)
-    assert done[0] == done[2] == [3.0]
+@in_new_world(3, return_exceptions=True, gives=[[3.0], FAILED, [3.0]])
+def test_no_process_asks() -> list[float]:
+    whole = unisono.init()
+    assert unisono.grow() is whole
+    group = lose(whole, 1)
+    assert unisono.grow() is group
+    assert unisono.grow(size=3, timeout_s=0.3) is group
+    mine = torch.tensor([2.0**group.rank])
+    unisono.all_reduce(mine)
+    return mine.tolist()
 
 
+@in_new_world(3)
 def test_calls_that_differ_are_told() -> None:
-    def work() -> str:
-        call = unisono.barrier if unisono.get_rank() == 1 else unisono.grow
-        with pytest.raises(unisono.MismatchError) as caught:
-            call()
-        return str(caught.value)
-
-    for text in unisono.run(work, 3, timeout_s=DEADLINE_S):
-        assert "rank 1 differs from the rest" in text
-        assert text.count("test_grow.py") == 3
+    call = unisono.barrier if unisono.get_rank() == 1 else unisono.grow
+    with pytest.raises(unisono.MismatchError, match="rank 1 differs from the rest") as caught:
+        call()
+    assert str(caught.value).count("test_grow.py") == 3
 
 
 SCRIPT = """

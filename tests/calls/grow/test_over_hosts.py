@@ -28,6 +28,12 @@ from unisono.ranks.rendezvous.rendezvous import _Meeting
 DEADLINE_S = 100.0
 
 
+@pytest.fixture
+def door() -> str:
+    """An address where nobody listens yet."""
+    return f"127.0.0.1:{free_port()}"
+
+
 def calls(group: unisono.Group) -> list[object]:
     """What the calls of this group give, on each of its ranks."""
     me, size = group.rank, group.size
@@ -85,9 +91,7 @@ def run(work: Callable[..., object], hosts: str, *arguments: object) -> Sequence
 @pytest.mark.parametrize(("shape", "host", "larger"), [
     ("2x1", "1", "1+2"), ("2x1", "new", "3x1"), ("2x2", "0", "3+2 (0 1 4 | 2 3)"), ("2x2", "new", "2+2+1"),
 ])  # fmt: skip
-def test_a_process_joins(tmp_path: Path, shape: str, host: str, larger: str) -> None:
-    door = f"127.0.0.1:{free_port()}"
-
+def test_a_process_joins(tmp_path: Path, shape: str, host: str, larger: str, door: str) -> None:
     def work() -> object:
         group = unisono.init()
         size = group.size
@@ -108,10 +112,9 @@ def test_a_process_joins(tmp_path: Path, shape: str, host: str, larger: str) -> 
 
 
 @pytest.mark.skipif(bool(why_no_ucx()), reason=why_no_ucx() or "it is installed")
-def test_by_ucx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_ucx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str) -> None:
     """The newcomer is not forked from a rank: it would have UCX's state, and none of its threads."""
     monkeypatch.setenv("UNISONO_CARRIER", "ucx")
-    door = f"127.0.0.1:{free_port()}"
     comes(tmp_path, "one", door, "new")
 
     def work() -> object:
@@ -125,9 +128,8 @@ def barriers() -> None:
         unisono.barrier()
 
 
-def test_several_at_once_and_again_and_then_fewer(tmp_path: Path) -> None:
+def test_several_at_once_and_again_and_then_fewer(tmp_path: Path, door: str) -> None:
     """Two come, then one; a rank of the first two dies; one more comes."""
-    door = f"127.0.0.1:{free_port()}"
 
     def stays(name: str, host: str) -> None:
         joins(tmp_path, name, door, host, lambda group: {"gives": last(group) if name != "last" else calls(group)})
@@ -223,9 +225,8 @@ FIRST_STEPS = {
 @pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("host", ["1", "new"])
 @pytest.mark.parametrize("step", ["before it asks", "when it has come", "when it has a place", *STEPS])
-def test_a_newcomer_that_dies(tmp_path: Path, step: str, host: str) -> None:
+def test_a_newcomer_that_dies(tmp_path: Path, step: str, host: str, door: str) -> None:
     """The old group goes on, or the larger one without it; the next newcomer gets in."""
-    door = f"127.0.0.1:{free_port()}"
     more = {"before it asks": before(store_door, "_place"), "when it has come": before(AskedStore, "value")}
     more["when it has a place"] = before(store_door, "larger_world")
     is_in = step == "when all have voted"
@@ -253,9 +254,8 @@ def test_a_newcomer_that_dies(tmp_path: Path, step: str, host: str) -> None:
 
 @pytest.mark.sampled(most=4)
 @pytest.mark.parametrize(("step", "rank"), [*product(STEPS, [0, 1, 3]), *product(FIRST_STEPS, [0])])
-def test_a_member_that_dies(tmp_path: Path, step: str, rank: int) -> None:
+def test_a_member_that_dies(tmp_path: Path, step: str, rank: int, door: str) -> None:
     """The others are of one mind: all have the larger group, or all the old one, which they shrink."""
-    door = f"127.0.0.1:{free_port()}"
 
     def hurry() -> None:
         larger_world.MEET_S = 5.0
@@ -282,9 +282,8 @@ def test_a_member_that_dies(tmp_path: Path, step: str, rank: int) -> None:
     assert told(tmp_path) == {"it": {"sum": 1111.0}}
 
 
-def test_a_member_that_is_late_keeps_the_group_as_it_is(tmp_path: Path) -> None:
+def test_a_member_that_is_late_keeps_the_group_as_it_is(tmp_path: Path, door: str) -> None:
     """It has met the others, and votes when they have given up. Then all try again."""
-    door = f"127.0.0.1:{free_port()}"
 
     def hurry() -> None:
         larger_world._AGREE_S = 1.0
@@ -316,9 +315,7 @@ def test_a_member_that_is_late_keeps_the_group_as_it_is(tmp_path: Path) -> None:
     assert "rank 1" in str(told(tmp_path)["failed"]["error"])
 
 
-def test_a_newcomer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    door = f"127.0.0.1:{free_port()}"
-
+def test_a_newcomer_that_does_not_fit_is_refused(tmp_path: Path, door: str) -> None:
     def tries(name: str, change: Callable[[], None]) -> None:
         def join() -> None:
             change()
@@ -353,9 +350,7 @@ def test_a_newcomer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert "UNISONO_LINK to the same" in said["link"]
 
 
-def test_what_comes_from_other_programs_is_not_believed(tmp_path: Path) -> None:
-    door = f"127.0.0.1:{free_port()}"
-
+def test_what_comes_from_other_programs_is_not_believed(tmp_path: Path, door: str) -> None:
     def work() -> object:
         group = unisono.init()
         assert unisono.grow(door=door) is group
@@ -384,9 +379,7 @@ def test_doors_that_cannot_be() -> None:
     unisono.barrier()
 
 
-def test_a_group_of_one_host_that_names_an_address_grows_to_another(tmp_path: Path) -> None:
-    door = f"127.0.0.1:{free_port()}"
-
+def test_a_group_of_one_host_that_names_an_address_grows_to_another(tmp_path: Path, door: str) -> None:
     def work() -> object:
         if unisono.get_rank() == 0:
             comes(tmp_path, "one", door, "new")

@@ -60,28 +60,19 @@ def test_factors_that_are_no_number_are_refused() -> None:
             premul_sum(factor)
 
 
-@pytest.mark.parametrize("op", ["xor", "", "premul_sum"])
-def test_unknown_names_are_refused(op: str) -> None:
-    with pytest.raises(ArgumentError, match=f"there is no '{op}'; use one of sum, .*make_op"):
-        resolve(op)
-
-
-@pytest.mark.parametrize("op", [dist.ReduceOp.PREMUL_SUM, ReduceOp.PREMUL_SUM])
-def test_a_factor_must_not_be_forgotten(op: object) -> None:
-    with pytest.raises(ArgumentError, match="needs a factor"):
-        resolve(op)
-
-
-@pytest.mark.parametrize("op", [None, 3, 1.5, [], ["sum"]])
-def test_unknown_types_are_refused(op: object) -> None:
-    with pytest.raises(DTypeError, match="is no reduce op; use one of sum"):
-        resolve(op)
-
-
-@pytest.mark.parametrize("op", [max, torch.add, lambda x, y: x])
-def test_a_function_must_become_an_op_first(op: object) -> None:
-    with pytest.raises(DTypeError, match="make_op"):
-        resolve(op)
+@pytest.mark.parametrize(
+    ("ops", "error", "says"),
+    [
+        (["xor", "", "premul_sum"], ArgumentError, "there is no '{}'; use one of sum, .*make_op"),
+        ([dist.ReduceOp.PREMUL_SUM, ReduceOp.PREMUL_SUM], ArgumentError, "needs a factor"),
+        ([None, 3, 1.5, [], ["sum"]], DTypeError, "is no reduce op; use one of sum"),
+        ([max, torch.add, lambda x, y: x], DTypeError, "make_op"),
+    ],
+)
+def test_what_is_no_op_is_refused(ops: list[object], error: type[Exception], says: str) -> None:
+    for op in ops:
+        with pytest.raises(error, match=says.format(op)):
+            resolve(op)
 
 
 def test_ones_own_ops_are_what_they_are() -> None:

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import DEADLINE_S, SOON_S, die, note, notes
+from tests.support.faults import DEADLINE_S, FAILED, SOON_S, die
+from tests.support.on_ranks import in_each_new_world
 from tests.support.waiting import once_waiting, until
 from tests.support.worlds import NewWorld
-from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout, p2p
+from unisono import PeerFailed, PeerGone, WaitTimeout, p2p
 from unisono.calls.p2p.progress_engine import progress_engine
 from unisono.engine.mailbox.poller import Poller
 
@@ -37,95 +38,80 @@ CALLS: dict[str, Callable[[int], Any]] = {
     ("name", "when"), [*((name, "while it waits") for name in CALLS), ("recv", "before"), ("isend", "before")]
 )
 def test_a_killed_peer(tmp_path: Path, name: str, when: str, new_world: NewWorld) -> None:
-    def outlive() -> None:
+    def outlive() -> tuple[float, PeerGone]:
         me = unisono.get_rank()
         unisono.barrier()
         if me == 1:
             if when != "before":
                 until((tmp_path / "waits").exists)
-            note(tmp_path)
+            (tmp_path / "dies").write_text(f"{time.monotonic()}")
             die()
         if when == "before":
-            until((tmp_path / "1.json").exists)
             until(lambda: bool(unisono.init().host.arena.board(1).gone))
         else:
             once_waiting((tmp_path / "waits").touch, POLLS)
         with pytest.raises(PeerGone) as caught:
             CALLS[name](1)
-        note(tmp_path, blames=caught.value.rank, how=str(caught.value.how), text=str(caught.value))
+        return time.monotonic(), caught.value
 
-    with new_world(2, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 1 failed"):
-        world.run(outlive)
-    seen = notes(tmp_path)
-    assert seen[0]["blames"] == 1
-    assert "killed by signal 9" in seen[0]["how"] or seen[0]["how"] == "died"
-    assert seen[0]["at"] - seen[1]["at"] < SOON_S
-    assert f"{name.split(maxsplit=1)[0]}(" in seen[0]["text"]
-    assert __file__ in seen[0]["text"]
+    with new_world(2, timeout_s=DEADLINE_S, return_exceptions=True) as world:
+        (heard_at, error), dead = world.run(outlive)
+    assert (error.rank, dead) == (1, FAILED)
+    assert "killed by signal 9" in str(error.how) or str(error.how) == "died"
+    assert heard_at - float((tmp_path / "dies").read_text()) < SOON_S
+    assert f"{name.split(maxsplit=1)[0]}(" in str(error)
+    assert __file__ in str(error)
 
 
-def test_others_go_on_after_a_death(tmp_path: Path, new_world: NewWorld) -> None:
-    def go_on() -> None:
-        me = unisono.get_rank()
-        if me == 2:
-            die()
-        for call in (lambda: p2p.recv(None, 2), lambda: p2p.recv(None)):
-            with pytest.raises(PeerGone, match="rank 2"):
-                call()
-        tensor = torch.empty(LONG)
-        p2p.sendrecv(torch.full((LONG,), float(me)), 1 - me, tensor, 1 - me, tag=1)
-        note(tmp_path, right=bool((tensor == 1 - me).all()))
-
-    with new_world(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 2 failed"):
-        world.run(go_on)
-    assert [notes(tmp_path)[rank]["right"] for rank in (0, 1)] == [True, True]
+@in_each_new_world(3, return_exceptions=True, gives=[True, True, FAILED])
+def test_others_go_on_after_a_death() -> bool:
+    me = unisono.get_rank()
+    if me == 2:
+        die()
+    for call in (lambda: p2p.recv(None, 2), lambda: p2p.recv(None)):
+        with pytest.raises(PeerGone, match="rank 2"):
+            call()
+    tensor = torch.empty(LONG)
+    p2p.sendrecv(torch.full((LONG,), float(me)), 1 - me, tensor, 1 - me, tag=1)
+    return bool((tensor == 1 - me).all())
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["recv", "irecv"])
-def test_who_waits_for_a_peer_that_goes_on_without_the_dead(tmp_path: Path, name: str, new_world: NewWorld) -> None:
+@in_each_new_world(3, return_exceptions=True, gives=[11.0, 11.0, FAILED])
+def test_who_waits_for_a_peer_that_goes_on_without_the_dead(name: str) -> float:
     """Rank 2 dies. Only rank 1 waits for it, and shrinks the group; rank 0 waits for rank 1."""
-
-    def work() -> None:
-        me, group = unisono.get_rank(), unisono.init()
-        unisono.barrier()
-        if me == 2:
-            die()
-        elif me == 1:
-            with pytest.raises(PeerGone):
-                p2p.recv(None, 2)
-        else:
-            with pytest.raises(PeerFailed, match="goes on in a smaller group without rank 2") as caught:
-                CALLS[name](1)
-            assert caught.value.rank == 1
-        tensor = torch.full((3,), 10.0**me)
-        unisono.all_reduce(tensor, group=group.shrink())
-        note(tmp_path, total=tensor[1].item())
-
-    with new_world(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 2 failed"):
-        world.run(work)
-    assert {rank: seen["total"] for rank, seen in notes(tmp_path).items()} == {0: 11.0, 1: 11.0}
+    me, group = unisono.get_rank(), unisono.init()
+    unisono.barrier()
+    if me == 2:
+        die()
+    elif me == 1:
+        with pytest.raises(PeerGone):
+            p2p.recv(None, 2)
+    else:
+        with pytest.raises(PeerFailed, match="goes on in a smaller group without rank 2") as caught:
+            CALLS[name](1)
+        assert caught.value.rank == 1
+    tensor = torch.full((3,), 10.0**me)
+    unisono.all_reduce(tensor, group=group.shrink())
+    return tensor[1].item()
 
 
-def test_who_is_left_out_while_it_waits(tmp_path: Path, new_world: NewWorld) -> None:
-    def work() -> bool:
-        me, group = unisono.get_rank(), unisono.init()
-        unisono.barrier()
-        if me == 2:
-            with pytest.raises((PeerFailed, unisono.LeftOut), match="without rank 2"):
-                p2p.recv(None, 0)
-            until((tmp_path / "over").exists)
-            with pytest.raises(unisono.LeftOut):
-                p2p.recv(None, 0)
-            (tmp_path / "told").touch()
-            return True
-        unisono.barrier(group.shrink(without=[2]))
-        (tmp_path / "over").touch()
-        until((tmp_path / "told").exists)  # who ends is gone, which is something else
-        return True
-
-    with new_world(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(work) == [True] * 3
+@in_each_new_world(3)
+def test_who_is_left_out_while_it_waits(tmp_path: Path) -> None:
+    me, group = unisono.get_rank(), unisono.init()
+    unisono.barrier()
+    if me == 2:
+        with pytest.raises((PeerFailed, unisono.LeftOut), match="without rank 2"):
+            p2p.recv(None, 0)
+        until((tmp_path / "over").exists)
+        with pytest.raises(unisono.LeftOut):
+            p2p.recv(None, 0)
+        (tmp_path / "told").touch()
+        return
+    unisono.barrier(group.shrink(without=[2]))
+    (tmp_path / "over").touch()
+    until((tmp_path / "told").exists)  # who ends is gone, which is something else
 
 
 @pytest.mark.sampled(most=3)
@@ -172,7 +158,7 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
     """If it is killed, only what had reached the receiver's host by then."""
     heard = tmp_path / "heard"
 
-    def last_words() -> None:
+    def last_words() -> list[float]:
         if unisono.get_rank() == 1:
             for k in range(3):
                 p2p.send(torch.full((5000,), float(k)), 0)
@@ -180,7 +166,7 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
                 if hosts > 1:
                     until(heard.exists)
                 die()
-            return
+            return []
         if hosts > 1 and how == "killed":
             early, matching = p2p.irecv(None, 1, tag=9), progress_engine(unisono.init()).mailbox._matching
             until(
@@ -193,15 +179,10 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
             p2p.recv(None, 1)
         with pytest.raises(PeerGone, match="rank 1"):
             p2p.recv(None)
-        note(tmp_path, got=got)
+        return got
 
-    with new_world(2, timeout_s=DEADLINE_S) as world:
-        if how == "killed":
-            with pytest.raises(RankFailed, match="rank 1 failed"):
-                world.run(last_words)
-        else:
-            world.run(last_words)
-    assert notes(tmp_path)[0]["got"] == [0.0, 1.0, 2.0]
+    with new_world(2, timeout_s=DEADLINE_S, return_exceptions=True) as world:
+        assert world.run(last_words) == [[0.0, 1.0, 2.0], FAILED if how == "killed" else []]
 
 
 @pytest.mark.ranks(3)
@@ -337,27 +318,23 @@ def test_ctrl_c_cancels_an_asynchronous_call(kind: str) -> None:
     unisono.barrier()
 
 
-def test_a_step_that_is_interrupted_ends_the_group(new_world: NewWorld) -> None:
+@in_each_new_world(2)
+def test_a_step_that_is_interrupted_ends_the_group() -> None:
     """Who knows what of a message has been moved: every later call says so."""
+    me, group = unisono.get_rank(), unisono.init()
+    p2p.send(torch.zeros(1), me)
+    work = p2p.irecv(None, 1 - me)
+    mailbox = progress_engine(group).mailbox
 
-    def broken() -> None:
-        me, group = unisono.get_rank(), unisono.init()
-        p2p.send(torch.zeros(1), me)
-        work = p2p.irecv(None, 1 - me)
-        mailbox = progress_engine(group).mailbox
+    def interrupt(request: object) -> None:
+        raise KeyboardInterrupt
 
-        def interrupt(request: object) -> None:
-            raise KeyboardInterrupt
-
-        mailbox.submit = interrupt
-        with pytest.raises(KeyboardInterrupt):
-            p2p.recv(None, me)
-        for call in (lambda: p2p.recv(None, me), work.wait, lambda: unisono.all_reduce(torch.zeros(2))):
-            with pytest.raises(PeerFailed, match=f"rank {me} .*: stopped moving messages .KeyboardInterrupt"):
-                call()
-        assert group.host.arena.board(me).gave_up.reason == "stopped moving messages (KeyboardInterrupt)"
-        until(work.is_completed)  # the thread has told it
-        assert isinstance(work.exception(), PeerFailed)
-
-    with new_world(2, timeout_s=DEADLINE_S) as world:
-        world.run(broken)
+    mailbox.submit = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        p2p.recv(None, me)
+    for call in (lambda: p2p.recv(None, me), work.wait, lambda: unisono.all_reduce(torch.zeros(2))):
+        with pytest.raises(PeerFailed, match=f"rank {me} .*: stopped moving messages .KeyboardInterrupt"):
+            call()
+    assert group.host.arena.board(me).gave_up.reason == "stopped moving messages (KeyboardInterrupt)"
+    until(work.is_completed)  # the thread has told it
+    assert isinstance(work.exception(), PeerFailed)

@@ -1,8 +1,6 @@
 """Messages between ranks of several hosts: what is different from one, and all of it at once."""
 
-import os
 import random
-import signal
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -13,11 +11,11 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import FAILED, die
 from tests.support.on_ranks import in_new_world
 from tests.support.values import values
 from tests.support.waiting import until
-from tests.support.worlds import OnHosts
-from unisono import PeerGone, RankFailed, p2p
+from unisono import PeerGone, p2p
 from unisono.base.records import Departure, DepartureKind
 from unisono.calls.p2p import progress
 from unisono.calls.p2p.progress import ProgressLoop
@@ -59,63 +57,54 @@ def test_who_waits_for_another_rank_takes_in_what_it_is_sent() -> None:
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_storm(on_hosts: OnHosts, seed: int) -> None:
+@pytest.mark.ranks(hosts="2x2")
+def test_a_storm(seed: int) -> None:
     """All ranks know what all send to whom, in which order; each takes its own by source, tag, or as it comes."""
-
-    def storm(seed: int) -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        draw = random.Random(seed)
-        sizes = [0, 1, 100, 1100, 1200, 5000, 70_000, 300_000]
-        plan = [(draw.randrange(size), draw.randrange(size), draw.randrange(3), draw.choice(sizes)) for _ in range(160)]
-        mine = random.Random(100 * seed + me)
-        works: list[Any] = []
-        wanted = [(k, *message) for k, message in enumerate(plan) if message[1] == me]
-        expected: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for k, source, _, tag, _ in wanted:
-            expected[source, tag].append(k)
-        any_tag = 2  # messages with this tag are received from anybody
-        receives: list[tuple[int, Any]] = [
-            (tag, p2p.irecv(None, None if tag == any_tag else source, tag=tag)) for _, source, _, tag, _ in wanted
-        ]
-        for k, (source, to, tag, count) in enumerate(plan):
-            if source == me:
-                works.append(p2p.isend(values(count, k), to, tag=tag))
-                if mine.random() < 0.1:
-                    works[-1].wait()
-        for tag, work in receives:
-            work.wait()
-            got = work.result()
-            k = expected[work.source_rank(), tag].pop(0)
-            assert torch.equal(got, values(len(got), k)), (k, tag)
-        assert not any(expected.values())
-        for work in works:
-            work.wait()
-
-    on_hosts("2x2").run(storm, seed)
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    draw = random.Random(seed)
+    sizes = [0, 1, 100, 1100, 1200, 5000, 70_000, 300_000]
+    plan = [(draw.randrange(size), draw.randrange(size), draw.randrange(3), draw.choice(sizes)) for _ in range(160)]
+    mine = random.Random(100 * seed + me)
+    works: list[Any] = []
+    wanted = [(k, *message) for k, message in enumerate(plan) if message[1] == me]
+    expected: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for k, source, _, tag, _ in wanted:
+        expected[source, tag].append(k)
+    any_tag = 2  # messages with this tag are received from anybody
+    receives: list[tuple[int, Any]] = [
+        (tag, p2p.irecv(None, None if tag == any_tag else source, tag=tag)) for _, source, _, tag, _ in wanted
+    ]
+    for k, (source, to, tag, count) in enumerate(plan):
+        if source == me:
+            works.append(p2p.isend(values(count, k), to, tag=tag))
+            if mine.random() < 0.1:
+                works[-1].wait()
+    for tag, work in receives:
+        work.wait()
+        got = work.result()
+        k = expected[work.source_rank(), tag].pop(0)
+        assert torch.equal(got, values(len(got), k)), (k, tag)
+    assert not any(expected.values())
+    for work in works:
+        work.wait()
 
 
 @pytest.mark.parametrize("way", ["send", "recv"])
-def test_a_peer_is_killed_in_the_midst_of_long_messages(way: str) -> None:
-    def cut_off() -> None:
-        me = unisono.get_rank()
-        if me == 1:
-            for _ in range(3):
-                p2p.send(values(LONG, 1), 0) if way == "recv" else p2p.recv(None, 0)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if me == 0:
-            call = (lambda: p2p.send(values(LONG, 0), 1)) if way == "send" else (lambda: p2p.recv(torch.empty(LONG), 1))
-            with pytest.raises(PeerGone, match="rank 1"):
-                list(iter(call, "never"))
-        tensor = torch.empty(LONG)
-        if me != 1:
-            p2p.sendrecv(values(LONG, me), 2 - me, tensor, 2 - me)
-            assert torch.equal(tensor, values(LONG, 2 - me))
-            raise LookupError(f"rank {me} is well")
-
-    with unisono.World(3, hosts="1+1+1", timeout_s=30) as world, pytest.raises(RankFailed) as caught:
-        world.run(cut_off)
-    for me in (0, 2):
-        assert f"rank {me} is well" in str(caught.value)
+@in_new_world(3, hosts="1+1+1", timeout_s=30, return_exceptions=True, gives=["is well", FAILED, "is well"])
+def test_a_peer_is_killed_in_the_midst_of_long_messages(way: str) -> str:
+    me = unisono.get_rank()
+    if me == 1:
+        for _ in range(3):
+            p2p.send(values(LONG, 1), 0) if way == "recv" else p2p.recv(None, 0)
+        die()
+    if me == 0:
+        call = (lambda: p2p.send(values(LONG, 0), 1)) if way == "send" else (lambda: p2p.recv(torch.empty(LONG), 1))
+        with pytest.raises(PeerGone, match="rank 1"):
+            list(iter(call, "never"))
+    tensor = torch.empty(LONG)
+    p2p.sendrecv(values(LONG, me), 2 - me, tensor, 2 - me)
+    assert torch.equal(tensor, values(LONG, 2 - me))
+    return "is well"
 
 
 def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:
@@ -143,32 +132,28 @@ def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:
             assert world.run(receives, hours)[0] == [True, False]
 
 
+@in_new_world(2, hosts="1+1", timeout_s=30)
 def test_who_has_taken_a_long_message_may_return_before_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 does not hear the last answer before it has looked, again and again, at rank 1, which has returned."""
     looks = 3
+    if unisono.get_rank() == 1:
+        assert torch.equal(p2p.recv(None, 0), values(LONG, 0))
+        return
+    group, lost, progress, looked = unisono.init(), ProgressLoop._lost, Mailbox.progress, []
 
-    def across() -> None:
-        if unisono.get_rank() == 1:
-            assert torch.equal(p2p.recv(None, 0), values(LONG, 0))
-            return
-        group, lost, progress, looked = unisono.init(), ProgressLoop._lost, Mailbox.progress, []
+    def look(loop: ProgressLoop, *given: Any) -> Any:
+        looked.extend([1] if group.liveness.gone(1) else [])
+        return lost(loop, *given)
 
-        def look(loop: ProgressLoop, *given: Any) -> Any:
-            looked.extend([1] if group.liveness.gone(1) else [])
-            return lost(loop, *given)
+    def hear_late(mailbox: Mailbox) -> bool:
+        channel = mailbox._outgoing.get(1)
+        waits = isinstance(channel, FarSendChannel) and channel.lending and len(looked) <= looks
+        return False if waits else progress(mailbox)
 
-        def hear_late(mailbox: Mailbox) -> bool:
-            channel = mailbox._outgoing.get(1)
-            waits = isinstance(channel, FarSendChannel) and channel.lending and len(looked) <= looks
-            return False if waits else progress(mailbox)
-
-        monkeypatch.setattr(ProgressLoop, "_lost", look)
-        monkeypatch.setattr(Mailbox, "progress", hear_late)
-        p2p.send(values(LONG, 0), 1)
-        assert len(looked) > looks
-
-    with unisono.World(2, hosts="1+1", timeout_s=30) as world:
-        world.run(across)
+    monkeypatch.setattr(ProgressLoop, "_lost", look)
+    monkeypatch.setattr(Mailbox, "progress", hear_late)
+    p2p.send(values(LONG, 0), 1)
+    assert len(looked) > looks
 
 
 @in_new_world(2, hosts="1+1", timeout_s=30)

@@ -14,9 +14,9 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S
+from tests.support.on_ranks import in_each_new_world, in_world
 from tests.support.programs import run_python
 from tests.support.waiting import until
-from tests.support.worlds import NewWorld, Worlds
 from unisono import PeerGone, WaitTimeout, p2p
 from unisono.calls.groups import destroy_group, new_group
 from unisono.calls.p2p.progress_engine import progress_engine
@@ -24,21 +24,18 @@ from unisono.calls.p2p.progress_engine import progress_engine
 LONG = 2_000_000
 
 
-def test_a_closed_group_says_so(new_world: NewWorld) -> None:
-    def closed() -> None:
-        group = unisono.init()
-        other = 1 - group.rank
-        p2p.sendrecv(torch.zeros(4), other, torch.zeros(4), other)
-        work = p2p.irecv(None, other)
-        group.close()
-        until(lambda: isinstance(work.exception(), unisono.NotInitialized))
-        calls = (lambda: p2p.send(torch.zeros(2), other, group), lambda: p2p.recv(None, other, group), work.wait)
-        for call in calls:
-            with pytest.raises(unisono.NotInitialized, match="closed"):
-                call()
-
-    with new_world(2, timeout_s=DEADLINE_S) as world:
-        world.run(closed)
+@in_each_new_world(2)
+def test_a_closed_group_says_so() -> None:
+    group = unisono.init()
+    other = 1 - group.rank
+    p2p.sendrecv(torch.zeros(4), other, torch.zeros(4), other)
+    work = p2p.irecv(None, other)
+    group.close()
+    until(lambda: isinstance(work.exception(), unisono.NotInitialized))
+    calls = (lambda: p2p.send(torch.zeros(2), other, group), lambda: p2p.recv(None, other, group), work.wait)
+    for call in calls:
+        with pytest.raises(unisono.NotInitialized, match="closed"):
+            call()
 
 
 FORGETFUL = """
@@ -50,6 +47,7 @@ def forget():
     kept = [p2p.irecv(None, 1 - me, tag=4), p2p.irecv(None, tag=5), p2p.isend(torch.zeros(1_000_000), 1 - me, tag=6)]
     p2p.irecv(torch.zeros(3), 1 - me, tag=7)
     unisono.barrier()
+    unisono.all_reduce(torch.ones(300_000), async_op=True)
 with unisono.World(2, timeout_s=30) as world:
     world.run(forget)
     world.run(forget)
@@ -64,32 +62,30 @@ def test_what_is_forgotten_does_not_hold_up_the_end() -> None:
     assert (done.stdout, done.stderr) == ("end\n", "")
 
 
-def test_calls_of_all_kinds_leave_nothing_open(worlds: Worlds) -> None:
+@in_world(2)
+def test_calls_of_all_kinds_leave_nothing_open() -> None:
     def count() -> tuple[int, int]:
         blocks = os.stat(unisono.init().host.arena.fd).st_blocks
         return len(os.listdir("/proc/self/fd")), blocks
 
-    def many() -> None:
-        other = 1 - unisono.get_rank()
+    other = 1 - unisono.get_rank()
 
-        def some() -> None:
-            for _ in range(5):
-                works = [p2p.irecv(None, other), p2p.isend(torch.zeros(LONG), other)]
-                p2p.sendrecv(torch.zeros(9), other, torch.zeros(9), other, tag=2)
-                for work in works:
-                    work.wait()
-            with pytest.raises(WaitTimeout):
-                p2p.recv(None, other, tag=9, timeout_s=0.001)
+    def some() -> None:
+        for _ in range(5):
+            works = [p2p.irecv(None, other), p2p.isend(torch.zeros(LONG), other)]
+            p2p.sendrecv(torch.zeros(9), other, torch.zeros(9), other, tag=2)
+            for work in works:
+                work.wait()
+        with pytest.raises(WaitTimeout):
+            p2p.recv(None, other, tag=9, timeout_s=0.001)
 
-        some()
-        before = count()
-        some()
-        assert count() == before
-        engine = progress_engine(unisono.init())
-        assert engine._all_pending() == {}
-        until(lambda: engine._thread is None)
-
-    worlds(2).run(many)
+    some()
+    before = count()
+    some()
+    assert count() == before
+    engine = progress_engine(unisono.init())
+    assert engine._all_pending() == {}
+    until(lambda: engine._thread is None)
 
 
 @pytest.mark.ranks(2)

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.on_ranks import in_each_new_world
 from tests.support.values import values
-from tests.support.worlds import NewWorld, Worlds
 from unisono import WaitTimeout, p2p
 from unisono.base.config import Config
 
@@ -61,24 +61,21 @@ def test_what_is_refused() -> None:
         unisono.recv_object_list(got, 1 - me)
 
 
-def test_to_oneself_when_all_others_have_returned(worlds: Worlds, new_world: NewWorld) -> None:
-    def alone() -> None:
-        me, group = unisono.get_rank(), unisono.init()
-        if me == 1:
-            return
-        looked = []
-        engine = import_module("unisono.calls.p2p.progress_engine")
-        engine._CHECK_PEERS_S = 0.0
-        check = engine.ProgressEngine.check_peers
-        engine.ProgressEngine.check_peers = lambda *a, **b: (looked.append(group.liveness.gone(1)), check(*a, **b))[1]
-        late = p2p.irecv(torch.empty(3), tag=4)
-        while looked.count(None) == len(looked):
-            assert not late.is_completed()
-        p2p.send(values(3, me), me, tag=4)
-        assert torch.equal(late.result(), values(3, me))
-
-    with new_world(2, timeout_s=60) as world:
-        world.run(alone)
+@in_each_new_world(2)
+def test_to_oneself_when_all_others_have_returned() -> None:
+    me, group = unisono.get_rank(), unisono.init()
+    if me == 1:
+        return
+    looked = []
+    engine = import_module("unisono.calls.p2p.progress_engine")
+    engine._CHECK_PEERS_S = 0.0
+    check = engine.ProgressEngine.check_peers
+    engine.ProgressEngine.check_peers = lambda *a, **b: (looked.append(group.liveness.gone(1)), check(*a, **b))[1]
+    late = p2p.irecv(torch.empty(3), tag=4)
+    while looked.count(None) == len(looked):
+        assert not late.is_completed()
+    p2p.send(values(3, me), me, tag=4)
+    assert torch.equal(late.result(), values(3, me))
 
 
 WAITS_S = 0.2
@@ -125,15 +122,12 @@ def wait_in_each_way(group: unisono.Group, src: int | None) -> None:
         assert torch.equal(work.result(), values(3, me + tag))
 
 
-def test_a_wait_for_oneself_is_told(new_world: NewWorld) -> None:
-    def alone() -> None:
-        me = unisono.get_rank()
-        mine = next(group for group in [unisono.new_group([rank]) for rank in range(2)] if group)
-        wait_in_each_way(unisono.init(), me)
-        wait_in_each_way(mine, None)
-
-    with new_world(2, timeout_s=60, config=Config(stall_warning_s=0.03)) as world:
-        world.run(alone)
+@in_each_new_world(2, config=Config(stall_warning_s=0.03))
+def test_a_wait_for_oneself_is_told() -> None:
+    me = unisono.get_rank()
+    mine = next(group for group in [unisono.new_group([rank]) for rank in range(2)] if group)
+    wait_in_each_way(unisono.init(), me)
+    wait_in_each_way(mine, None)
 
 
 @pytest.mark.ranks(2)
@@ -148,21 +142,17 @@ def test_a_wait_for_oneself_tells_what_was_sent_with_other_tags() -> None:
     assert f"{ALONE} Rank {rank} has sent tag 31." in said
 
 
-def test_another_thread_ends_a_wait_for_oneself(new_world: NewWorld) -> None:
-    def alone() -> tuple[list[str], bool]:
-        me, said = unisono.get_rank(), list[str]()
-        stall, told = import_module("unisono.ranks.failures.stall"), threading.Event()
-        stall.tell = lambda text: (said.append(text), told.set())
-        thread = threading.Thread(target=lambda: (told.wait(30), p2p.send(values(5, me), me)))
-        thread.start()
-        got = p2p.recv(None, me)
-        thread.join()
-        return said, torch.equal(got, values(5, me))
-
-    with new_world(2, timeout_s=60, config=Config(stall_warning_s=0.05)) as world:
-        for said, right in world.run(alone):
-            assert right
-            assert len(said) == 1
+@in_each_new_world(2, config=Config(stall_warning_s=0.05))
+def test_another_thread_ends_a_wait_for_oneself() -> None:
+    me, said = unisono.get_rank(), list[str]()
+    stall, told = import_module("unisono.ranks.failures.stall"), threading.Event()
+    stall.tell = lambda text: (said.append(text), told.set())
+    thread = threading.Thread(target=lambda: (told.wait(30), p2p.send(values(5, me), me)))
+    thread.start()
+    got = p2p.recv(None, me)
+    thread.join()
+    assert torch.equal(got, values(5, me))
+    assert len(said) == 1
 
 
 @pytest.mark.ranks(2, backend="unisono")

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import unisono
-from tests.support.faults import all_pids, die, note, notes
+from tests.support.faults import FAILED, all_pids, die
 from tests.support.on_ranks import in_new_world
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import once as once_true
@@ -31,7 +31,7 @@ def expected(ranks: list[int], victim: int, died_in: int, counts: bool) -> list[
     return weights
 
 
-def train(victim: int, died_in: int, moment: str, folder: Path) -> None:
+def train(victim: int, died_in: int, moment: str) -> tuple[list[float], int]:
     group = unisono.init()
     me = group.rank
     weights = torch.ones(2, dtype=torch.float64)
@@ -53,7 +53,7 @@ def train(victim: int, died_in: int, moment: str, folder: Path) -> None:
             die_at("at the end", step)
 
         unisono.retry(once, [weights])
-    note(folder, weights=weights.tolist(), size=unisono.get_world_size())
+    return weights.tolist(), unisono.get_world_size()
 
 
 @pytest.mark.sampled
@@ -61,65 +61,54 @@ def train(victim: int, died_in: int, moment: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("moment", "counts"), [("at the beginning", False), ("between calls", False), ("at the end", True)]
 )
-def test_survivors_end_with_the_same_bits(tmp_path: Path, victim: int, moment: str, counts: bool) -> None:
-    with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(unisono.RankFailed):
-        world.run(train, victim, 3, moment, tmp_path)
-    seen = notes(tmp_path)
-    assert sorted(seen) == [rank for rank in range(3) if rank != victim]
-    for one in seen.values():
-        assert (one["weights"], one["size"]) == (expected([0, 1, 2], victim, 3, counts), 2)
+def test_survivors_end_with_the_same_bits(victim: int, moment: str, counts: bool) -> None:
+    seen = unisono.run(train, 3, (victim, 3, moment), timeout_s=DEADLINE_S, return_exceptions=True)
+    assert seen.pop(victim) == FAILED
+    assert seen == [(expected([0, 1, 2], victim, 3, counts), 2)] * 2
 
 
-def test_what_draws_random_numbers_draws_the_same_again(tmp_path: Path) -> None:
-    def work() -> None:
-        me, drawn = unisono.get_rank(), []
-        torch.manual_seed(7)
+@in_new_world(2, timeout_s=DEADLINE_S, return_exceptions=True, gives=[(2, 1, True), FAILED])
+def test_what_draws_random_numbers_draws_the_same_again() -> tuple[int, int, bool]:
+    me, drawn = unisono.get_rank(), []
+    torch.manual_seed(7)
 
-        def once() -> float:
-            drawn.append(torch.rand(1).item())
-            if me == 1:
-                die()
-            unisono.barrier()
-            return drawn[-1]
+    def once() -> float:
+        drawn.append(torch.rand(1).item())
+        if me == 1:
+            die()
+        unisono.barrier()
+        return drawn[-1]
 
-        last = unisono.retry(once)
-        (tmp_path / f"{me}").write_text(str((len(drawn), len(set(drawn)), last == drawn[0])))
-
-    with unisono.World(2, timeout_s=DEADLINE_S) as world, pytest.raises(unisono.RankFailed):
-        world.run(work)
-    assert (tmp_path / "0").read_text() == "(2, 1, True)"
+    last = unisono.retry(once)
+    return len(drawn), len(set(drawn)), last == drawn[0]
 
 
-def test_a_rank_that_is_interrupted_while_the_group_shrinks_comes_back_or_ends(tmp_path: Path) -> None:
-    def work() -> None:
-        group = unisono.init()
-        me, lender = group.rank, group.host.lender
-        mine, heard = torch.zeros(1), group.heard_of
+@in_new_world(3, timeout_s=DEADLINE_S, return_exceptions=True, gives=[3.0, 3.0, FAILED])
+def test_a_rank_that_is_interrupted_while_the_group_shrinks_comes_back_or_ends(tmp_path: Path) -> float:
+    group = unisono.init()
+    me, lender = group.rank, group.host.lender
+    mine, heard = torch.zeros(1), group.heard_of
 
-        def fail(*_: object) -> None:
-            del lender.lend
-            raise KeyboardInterrupt
+    def fail(*_: object) -> None:
+        del lender.lend
+        raise KeyboardInterrupt
 
-        def once() -> None:
-            unisono.barrier()
-            if me == 2:
-                die()
-            mine.fill_(2.0**me)
-            unisono.all_reduce(mine)
+    def once() -> None:
+        unisono.barrier()
+        if me == 2:
+            die()
+        mine.fill_(2.0**me)
+        unisono.all_reduce(mine)
 
-        if me == 0:
-            lender.lend = fail
-            with pytest.raises(KeyboardInterrupt):
-                unisono.retry(once)
-            until((tmp_path / "heard").exists)
-        elif me == 1:
-            once_true(lambda: bool(heard), (tmp_path / "heard").touch)
-        unisono.retry(once)
-        (tmp_path / f"{me}").write_text(str(mine.item()))
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(unisono.RankFailed):
-        world.run(work)
-    assert [(tmp_path / rank).read_text() for rank in "01"] == ["3.0", "3.0"]
+    if me == 0:
+        lender.lend = fail
+        with pytest.raises(KeyboardInterrupt):
+            unisono.retry(once)
+        until((tmp_path / "heard").exists)
+    elif me == 1:
+        once_true(lambda: bool(heard), (tmp_path / "heard").touch)
+    unisono.retry(once)
+    return mine.item()
 
 
 def test_modules_and_optimizers_are_put_back(ranks: TorchRanks, tmp_path: Path) -> None:
@@ -216,7 +205,11 @@ CALLS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-def killed_inside(name: str, shared: bool, crossed: bool, folder: Path) -> None:
+@pytest.mark.sampled(most=3)
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("shared", "crossed"), [(False, False), (True, False), (False, True)])
+@in_new_world(4, config=unisono.Config(keep_inputs=True), return_exceptions=True, gives=[None, FAILED, None, None])
+def test_inputs_are_kept(name: str, shared: bool, crossed: bool) -> None:
     """Rank 1 dies within the call, stopped there by rank 2, which comes late."""
     group = unisono.init()
     pids = all_pids()
@@ -231,19 +224,6 @@ def killed_inside(name: str, shared: bool, crossed: bool, folder: Path) -> None:
     try:
         CALLS[name](tensor)
     except unisono.PeerGone:
-        (folder / f"{group.rank}").write_text("as before" if torch.equal(tensor, before) else "changed")
-    else:  # who is before rank 1 in a chain may have done its part
-        (folder / f"{group.rank}").write_text("done")
-
-
-@pytest.mark.sampled(most=3)
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize(("shared", "crossed"), [(False, False), (True, False), (False, True)])
-def test_inputs_are_kept(tmp_path: Path, name: str, shared: bool, crossed: bool) -> None:
-    config = unisono.Config(keep_inputs=True)
-    with unisono.World(4, timeout_s=DEADLINE_S, config=config) as world, pytest.raises(unisono.RankFailed) as failed:
-        world.run(killed_inside, name, shared, crossed, tmp_path)
-    assert failed.value.rank == 1, failed.value
-    told = {path.name: path.read_text() for path in tmp_path.glob("[0-3]")}
-    assert sorted(told) == ["0", "2", "3"]
-    assert set(told.values()) <= ({"done", "as before"} if name == "broadcast" else {"as before"})
+        assert torch.equal(tensor, before)
+    else:
+        assert name == "broadcast", "who is before rank 1 in a chain may have done its part"

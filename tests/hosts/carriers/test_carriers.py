@@ -1,8 +1,6 @@
 """Messages by Gloo and by UCX between real processes: all collectives, and what happens when messages do not come."""
 
-import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -18,12 +16,12 @@ import torch
 import unisono
 from tests.support.engine_in_process import combine_kernel
 from tests.support.execute import execute
+from tests.support.faults import FAILED, die
 from tests.support.message_runs import combined, cut, elements, tag, tape_of
-from tests.support.on_ranks import in_world
+from tests.support.on_ranks import in_new_world, in_world
 from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
-from unisono import RankFailed
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Lost
 from unisono.engine.reducers import combine_address
@@ -199,24 +197,21 @@ def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(kind: Kind,
         assert not closing.is_alive()
 
 
-def test_a_profiler_does_not_see_messages(worlds: Worlds, tmp_path: Path) -> None:
+@in_world(2)
+def test_a_profiler_does_not_see_messages(tmp_path: Path) -> None:
     """The record of a message that outlives its profile would be written where the profile was."""
+    from torch.profiler import profile
 
-    def run() -> list[str]:
-        from torch.profiler import profile
-
-        carrier, me = carrier_of(GlooCarrier, tmp_path), unisono.get_rank()
-        with profile() as seen:
-            torch.ones(3).neg()
-            handles = [carrier.irecv(1 - me, 1, word()), carrier.isend(1 - me, 1, word())]
-        for handle in handles:
-            handle.settle()
-        unisono.barrier()
-        return [event.name for event in seen.events()]
-
-    for names in worlds(2).run(run):
-        assert "aten::neg" in names
-        assert not [name for name in names if "gloo" in name]
+    carrier, me = carrier_of(GlooCarrier, tmp_path), unisono.get_rank()
+    with profile() as seen:
+        torch.ones(3).neg()
+        handles = [carrier.irecv(1 - me, 1, word()), carrier.isend(1 - me, 1, word())]
+    for handle in handles:
+        handle.settle()
+    unisono.barrier()
+    names = [event.name for event in seen.events()]
+    assert "aten::neg" in names
+    assert not [name for name in names if "gloo" in name]
 
 
 @in_world(2)
@@ -264,35 +259,30 @@ def _abort(kind: Kind, folder: Path) -> int:
     return said[0]
 
 
-def test_a_peer_that_dies(kind: Kind, tmp_path: Path) -> None:
-    def outlive() -> None:
-        carrier, me = carrier_of(kind, tmp_path), unisono.get_rank()
-        unisono.barrier()
-        if me == 1:
-            until((tmp_path / "posted").exists)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if me == 0:
-            receive, send = carrier.irecv(1, 5, word()), carrier.isend(1, 6, torch.zeros(1 << 20, dtype=torch.uint8))
-            fine = carrier.irecv(2, 7, word())
-            (tmp_path / "posted").touch()
-            lost = []
-            for handle in (receive, send):
-                try:
-                    handle.settle()
-                except Lost as error:
-                    lost.append(error.peer)
-            (tmp_path / "lost").touch()
-            fine.settle()
-            (tmp_path / "0.part").write_text(json.dumps(lost))
-            (tmp_path / "0.part").rename(tmp_path / "0.json")
-        if me == 2:
-            until((tmp_path / "lost").exists)
-            carrier.isend(0, 7, word()).settle()
-        until((tmp_path / "0.json").exists)
-
-    with pytest.raises(RankFailed):
-        unisono.run(outlive, ranks=3, timeout_s=60)
-    assert json.loads((tmp_path / "0.json").read_text()) == [1, 1]
+@in_new_world(3, return_exceptions=True, gives=[[1, 1], FAILED, []])
+def test_a_peer_that_dies(kind: Kind, tmp_path: Path) -> list[int]:
+    carrier, me, lost = carrier_of(kind, tmp_path), unisono.get_rank(), list[int]()
+    unisono.barrier()
+    if me == 1:
+        until((tmp_path / "posted").exists)
+        die()
+    if me == 0:
+        receive, send = carrier.irecv(1, 5, word()), carrier.isend(1, 6, torch.zeros(1 << 20, dtype=torch.uint8))
+        fine = carrier.irecv(2, 7, word())
+        (tmp_path / "posted").touch()
+        for handle in (receive, send):
+            try:
+                handle.settle()
+            except Lost as error:
+                lost.append(error.peer)
+        (tmp_path / "lost").touch()
+        fine.settle()
+        (tmp_path / "over").touch()
+    if me == 2:
+        until((tmp_path / "lost").exists)
+        carrier.isend(0, 7, word()).settle()
+    until((tmp_path / "over").exists)
+    return lost
 
 
 @in_world(2, gives=[1, 0])

@@ -16,7 +16,7 @@ from tests.support.fake_network import START, FakeNetwork
 from unisono.engine.memory.board import LINE
 from unisono.hosts.sentinel import board_replicas, state_machine, wire
 from unisono.hosts.sentinel.board_replicas import Copies
-from unisono.hosts.sentinel.state_machine import Asked, Closed, Ended, Event, Forgot, Registered, Woke
+from unisono.hosts.sentinel.state_machine import Ended, Event, Said
 from unisono.hosts.sentinel.wire import MemberPage, Pages
 
 HOSTS = [(0, 3, 6), (1, 4, 7), (2, 5, 8)]
@@ -60,8 +60,8 @@ class Scene(FakeNetwork):
         leaving = [host for host in range(3) if host != first % 3 and gid == RUNS[-1] and draw.random() < 0.5]
         for host in leaving:
             for rank in set(HOSTS[host]) - set(members):
-                self.step(host, Closed(rank))
-        left = {rank: Closed(rank) if rank % 3 in leaving else Forgot(rank, gid) for rank in others}
+                self.step(host, Said(rank, "close"))
+        left = {rank: Said(rank, "close") if rank % 3 in leaving else Said(rank, "forget", [gid]) for rank in others}
         left |= {rank: Ended(rank, "died") for rank in others if draw.random() < 0.1}
         self._dead |= {rank for rank, how in left.items() if isinstance(how, Ended)}
         todo = {rank: ["come", *draw.choices(["speak", "ask"], k=MOST_WORDS), "leave"] for rank in others}
@@ -87,10 +87,10 @@ class Scene(FakeNetwork):
         with suppress(AssertionError):
             self.until(lambda: ticket in self.answered)
         self.faults += [] if ticket in self.answered else [f"nobody answers in group {gid}"]
-        self.step(first % 3, Forgot(first, gid))
+        self.step(first % 3, Said(first, "forget", [gid]))
 
     def _come(self, gid: int, members: Sequence[int], rank: int) -> None:
-        self.step(rank % 3, Registered(rank, gid, START, tuple(members)))
+        self.step(rank % 3, Said(rank, "register", [gid, START, members]))
 
     def _speak(self, gid: int, members: Sequence[int], rank: int) -> None:
         """Write the next number on the line, as each call does, and perhaps on the board, as few do."""
@@ -100,11 +100,11 @@ class Scene(FakeNetwork):
         if self.draw.random() < 0.5:
             memory.pages[gid, member] = memory.pages[gid, member][:LINE] + board
         if self.draw.random() < WAKES:
-            self.step(rank % 3, Woke(rank, gid))
+            self.step(rank % 3, Said(rank, "wake", [gid]))
 
     def _ask(self, gid: int, members: Sequence[int], rank: int) -> int:
         self.asked.append((gid, [self.memories[other % 3].said(gid, k) for k, other in enumerate(members)]))
-        self.step(rank % 3, Asked(rank, gid, len(self.asked) - 1))
+        self.step(rank % 3, Said(rank, "ask", [gid, len(self.asked) - 1]))
         return len(self.asked) - 1
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tests.support.fake_network import BAD_NETWORKS, KILLED, START, WORLD, FakeNetwork, pairs
 from unisono.base.records import Departure, DepartureKind
-from unisono.hosts.sentinel.state_machine import Asked, Closed, Ended, Forgot, Registered, Woke
+from unisono.hosts.sentinel.state_machine import Ended, Said
 from unisono.hosts.sentinel.wire import Ack, Datagram, Fact, FactKind, Heartbeat, MemberPage, News, Pages, Query
 
 pytestmark = pytest.mark.quick
@@ -54,8 +54,8 @@ def test_a_ticket_brings_what_was_there_when_it_was_asked_for(rounds: int, **bad
         before = {host: saying - 4 + k for k, host in enumerate((0, 3, 1, 2), 1)}
         asker = ticket % 3
         if rounds % 2:
-            net.step((asker + 1) % 3, Woke(((asker + 1) % 3), WORLD))
-        net.step(asker, Asked(asker, WORLD, ticket))
+            net.step((asker + 1) % 3, Said(((asker + 1) % 3), "wake", [WORLD]))
+        net.step(asker, Said(asker, "ask", [WORLD, ticket]))
         net.until(lambda asker=asker, ticket=ticket: (asker, ["fresh", ticket]) in net.told[asker])
         for rank, said in before.items():
             assert net.memories[asker].said(WORLD, rank) == said
@@ -69,12 +69,12 @@ def test_a_ticket_brings_what_was_there_when_it_was_asked_for(rounds: int, **bad
 def test_ranks_of_one_host_that_ask_while_a_question_is_under_way_share_the_next_one() -> None:
     net = FakeNetwork([(0, 1, 2), (3,)])
     net.register()
-    net.step(0, Asked(0, WORLD, 1))
+    net.step(0, Said(0, "ask", [WORLD, 1]))
     net.memories[1].say(WORLD, 3, 5)
     net.run(0.0001)
     before = net.sent
     for rank in (0, 1, 2):
-        net.step(0, Asked(rank, WORLD, 2))
+        net.step(0, Said(rank, "ask", [WORLD, 2]))
     assert net.sent == before
     net.run(0.02)
     assert [value for value in net.told[0] if value[1][0] == "fresh"] == [
@@ -88,17 +88,17 @@ def test_what_is_pushed_arrives(**bad: float) -> None:
     """Also where the group is not used yet; the last of it counts."""
     net = FakeNetwork([(0,), (1,), (2,)], **bad)
     for host in (0, 1):
-        net.step(host, Registered(host, WORLD, START, (0, 1, 2)))
+        net.step(host, Said(host, "register", [WORLD, START, (0, 1, 2)]))
     for number in (4, 5, 6):
         net.memories[0].say(WORLD, 0, number)
-        net.step(0, Woke(0))
+        net.step(0, Said(0, "wake"))
         net.run(0.004)
     net.run(1.0)
     assert net.memories[1].said(WORLD, 0) == 6
-    net.step(2, Registered(2, WORLD, START, (0, 1, 2)))
+    net.step(2, Said(2, "register", [WORLD, START, (0, 1, 2)]))
     assert net.memories[2].said(WORLD, 0) == 6
     before = net.sent
-    net.step(0, Woke(0))  # nothing new
+    net.step(0, Said(0, "wake"))  # nothing new
     assert net.sent == before
 
 
@@ -110,8 +110,8 @@ def test_a_ticket_comes_when_the_others_have_what_was_pushed_before(**bad: float
     net.register()
     for number in (4, 5, 6):
         net.memories[0].say(WORLD, 0, number)
-        net.step(0, Woke(0))
-        net.step(0, Asked(0, WORLD, number))
+        net.step(0, Said(0, "wake"))
+        net.step(0, Said(0, "ask", [WORLD, number]))
         net.until(lambda number=number: (0, ["fresh", number]) in net.told[0])
         assert [memory.said(WORLD, 0) for memory in net.memories] == [number] * 3
 
@@ -143,7 +143,7 @@ def test_hosts_whose_ranks_have_all_gone_leave_and_are_not_lost(
         else:
             if last_words:
                 net.memories[host].gone[rank] = Departure(DepartureKind.RETURNED, "returned")
-            net.step(host, Closed(rank))
+            net.step(host, Said(rank, "close"))
         net.run(1.2 if rank == order[-2] else 0.05)
     net.run(3.7)
     assert all(machine.done for machine in net.machines)
@@ -160,7 +160,7 @@ def test_to_leave_takes_a_few_trips() -> None:
     net.register()
     net.run(1.0)
     for rank in (4, 1, 0, 3, 5, 2):
-        net.step(rank % 3, Closed(rank) if rank % 2 else Ended(rank, "died"))
+        net.step(rank % 3, Said(rank, "close") if rank % 2 else Ended(rank, "died"))
     assert net.until(lambda: all(machine.done for machine in net.machines)) < 0.05
 
 
@@ -172,7 +172,7 @@ def test_a_host_leaves_when_its_last_words_have_arrived(outage_s: float) -> None
     net.run(1.0)
     net.memories[1].say(WORLD, 1, 5)
     net.reaches = lambda _a, _b: False
-    net.step(1, Closed(1))
+    net.step(1, Said(1, "close"))
     net.run(outage_s)
     net.reaches = lambda _a, _b: True
     net.until(lambda: (FactKind.LEFT, 1) in net.machines[0]._gossip.facts)
@@ -186,31 +186,31 @@ def test_a_host_that_cannot_say_goodbye_ends_all_the_same() -> None:
     net.run(1.0)
     net.reaches = lambda _a, _b: False
     for rank in (0, 2):
-        net.step(0, Closed(rank))
+        net.step(0, Said(rank, "close"))
     assert net.until(lambda: net.machines[0].done) < 2.5
 
 
 def test_a_group_is_asked_for_until_it_is_used_or_has_been_forgotten() -> None:
     net = FakeNetwork([(0,), (1, 2)])
-    net.step(0, Registered(0, 8, START, (2, 0)))
-    net.step(0, Asked(0, 8, 1))
+    net.step(0, Said(0, "register", [8, START, (2, 0)]))
+    net.step(0, Said(0, "ask", [8, 1]))
     net.run(0.5)
     assert not net.heard(0, "fresh")
-    net.step(1, Registered(2, 8, START, (2, 0)))
+    net.step(1, Said(2, "register", [8, START, (2, 0)]))
     net.until(lambda: net.heard(0, "fresh") == [["fresh", 1]])
-    net.step(1, Forgot(2, 8))
+    net.step(1, Said(2, "forget", [8]))
     assert net.heard(1, "forgotten") == [["forgotten", 8]]
-    net.step(0, Asked(0, 8, 2))
+    net.step(0, Said(0, "ask", [8, 2]))
     net.until(lambda: net.heard(0, "fresh") == [["fresh", 1], ["fresh", 2]])
-    net.step(0, Asked(0, 99, 3))  # nobody knows this group
+    net.step(0, Said(0, "ask", [99, 3]))  # nobody knows this group
     net.run(0.5)
     assert len(net.heard(0, "fresh")) == 2
 
 
 def test_nobody_waits_for_what_dead_ranks_would_have_said() -> None:
     net = FakeNetwork([(0,), (1, 2)])
-    net.step(0, Registered(0, 8, START, (0, 2)))
-    net.step(0, Asked(0, 8, 1))
+    net.step(0, Said(0, "register", [8, START, (0, 2)]))
+    net.step(0, Said(0, "ask", [8, 1]))
     net.step(1, Ended(2, "died before it used the group"))
     assert net.until(lambda: net.heard(0, "fresh") == [["fresh", 1]]) < 0.5
 
@@ -219,10 +219,10 @@ def test_memory_is_touched_until_the_last_living_rank_has_forgotten_the_group() 
     net = FakeNetwork([(0, 1, 2), (3,)])
     net.register()
     net.step(0, Ended(1, "died"))
-    net.step(0, Forgot(0, WORLD))
+    net.step(0, Said(0, "forget", [WORLD]))
     assert WORLD in net.memories[0].groups
     assert not net.heard(0, "forgotten")
-    net.step(0, Forgot(2, WORLD))
+    net.step(0, Said(2, "forget", [WORLD]))
     assert WORLD not in net.memories[0].groups
     assert ["forgotten", WORLD] in net.heard(0, "forgotten")
     net.run(1.0)  # what is late is not read or written there: the fake memory would say so
@@ -243,16 +243,16 @@ def test_dead_ranks_say_the_last_word_about_themselves() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        Registered(0, 8, START + 1, (0, 1)),
-        Registered(0, 8, START, (0, 0)),
-        Registered(0, 8, START, (0, 5)),
-        Registered(0, 8, START, (1,)),
-        Registered(0, WORLD, START, (1, 0)),
-        Registered(0, WORLD, 2 * START, (0, 1)),
+        Said(0, "register", [8, START + 1, (0, 1)]),
+        Said(0, "register", [8, START, (0, 0)]),
+        Said(0, "register", [8, START, (0, 5)]),
+        Said(0, "register", [8, START, (1,)]),
+        Said(0, "register", [WORLD, START, (1, 0)]),
+        Said(0, "register", [WORLD, 2 * START, (0, 1)]),
     ],
     ids=str,
 )
-def test_impossible_groups_are_refused(event: Registered) -> None:
+def test_impossible_groups_are_refused(event: Said) -> None:
     net = FakeNetwork([(0,), (1,)])
     net.register()
     with pytest.raises(ValueError):
@@ -280,7 +280,7 @@ BODIES = st.one_of(
 def test_nothing_that_a_sentinel_may_say_ends_another_one(said: list[tuple[int, int, object]]) -> None:
     net = FakeNetwork(pairs(3))
     net.register()
-    net.step(0, Asked(0, WORLD, 1))
+    net.step(0, Said(0, "ask", [WORLD, 1]))
     for sender, digest, body in said:
         net.step(0, Datagram(sender, digest, body))  # type: ignore[arg-type]
         net.run(0.02)

@@ -14,7 +14,7 @@ from tests.support.fake_network import WORLD, FakeMemory, FakeNetwork
 from unisono.base.records import Departure, DepartureKind
 from unisono.engine.memory.board import _GONE, _RUN, BOARD_BYTES, LINE, Board
 from unisono.hosts.sentinel.regions import _Pages
-from unisono.hosts.sentinel.state_machine import Asked, Ended, Woke
+from unisono.hosts.sentinel.state_machine import Ended, Said
 
 HOSTS = [(0, 2), (1, 3)]
 RANKS = range(4)
@@ -78,7 +78,7 @@ def fault(seed: int, board: type[Board] = Board, begin: Begin = everywhere) -> s
     def pass_time(most_s: float) -> None:
         asker = draw.choice(RANKS)
         if draw.random() < 0.5:
-            net.step(asker % 2, Asked(asker, WORLD, draw.randrange(1000)))
+            net.step(asker % 2, Said(asker, "ask", [WORLD, draw.randrange(1000)]))
         net.run(draw.random() * most_s)
 
     for run in range(1, RUNS + 1):
@@ -88,7 +88,7 @@ def fault(seed: int, board: type[Board] = Board, begin: Begin = everywhere) -> s
             pass_time(0.03)
             returned.add(rank)
             memories[rank % 2].boards[rank].set_gone(*RETURNED)
-            net.step(rank % 2, Woke(rank, WORLD))
+            net.step(rank % 2, Said(rank, "wake", [WORLD]))
         pass_time(0.01)
         if run == RUNS or draw.random() < 0.3:
             net.run(3.0)
@@ -164,7 +164,7 @@ def test_that_a_rank_had_returned_is_no_word_about_the_end_of_its_process() -> N
     net.register()
     everywhere(memories, 1)
     memories[0].boards[2].set_gone(*RETURNED)
-    net.step(0, Woke(2, WORLD))
+    net.step(0, Said(2, "wake", [WORLD]))
     net.run(0.1)
     net.step(0, Ended(2, killed.words))
     net.run(0.1)

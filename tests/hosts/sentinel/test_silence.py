@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.fake_network import WORLD, FakeNetwork, pairs
 from unisono.base.records import DepartureKind
-from unisono.hosts.sentinel.state_machine import Asked, SentinelState, Tick
+from unisono.hosts.sentinel.state_machine import Said, SentinelState, Tick
 from unisono.hosts.sentinel.wire import Datagram, Heartbeat, Query
 
 pytestmark = pytest.mark.quick
@@ -74,7 +74,7 @@ def test_hosts_that_have_lost_each_other_do_not_argue() -> None:
     net.step(0, Datagram(2, 12345, Query(WORLD, 1)))
     net.run(1.0)
     assert net.sent - before <= 2 * 5 + 2  # beats of the two that are left, and one answer each
-    net.step(0, Asked(0, WORLD, 1))
+    net.step(0, Said(0, "ask", [WORLD, 1]))
     net.until(lambda: net.heard(0, "fresh") == [["fresh", 1]], most_s=0.1)
 
 

@@ -91,10 +91,12 @@ def test_a_sentinel_that_is_told_nothing_ends_with_its_leader() -> None:
 
 def holds(pid: int, fd: int) -> bool:
     """Does a process have a descriptor of this process's file?"""
-    mine = os.fstat(fd)
+    mine, held = os.fstat(fd), list[os.stat_result]()
     with suppress(OSError):
-        return any(os.path.samestat(os.stat(f"/proc/{pid}/fd/{one}"), mine) for one in os.listdir(f"/proc/{pid}/fd"))
-    return False
+        for one in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):  # it has been closed meanwhile
+                held.append(os.stat(f"/proc/{pid}/fd/{one}"))
+    return any(os.path.samestat(one, mine) for one in held)
 
 
 def test_a_rank_that_leaves_at_once_waits_until_its_sentinel_has_taken_it_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ from tests.support.faults import DEADLINE_S
 from tests.support.on_ranks import in_process_group
 from tests.support.ports import free_port
 from tests.support.programs import Python, place
-from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import WAITS, once_waiting, until
 from unisono.ranks.group.sub_groups import make_sub_group
 
@@ -91,27 +90,24 @@ def test_a_group_that_is_being_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["coalesced", "a work"])
-def test_ctrl_c_in_a_wait_is_told_to_the_others(ranks: TorchRanks, kind: str) -> None:
+@in_process_group(2)
+def test_ctrl_c_in_a_wait_is_told_to_the_others(kind: str) -> None:
     def coalesced(group: Any) -> None:
         with dist._coalescing_manager(group, async_ops=True) as manager:
             dist.all_reduce(torch.ones(3), group=group)
         manager.wait()
 
     calls = {"coalesced": coalesced, "a work": CALLS["async_op"]}
-
-    def work() -> None:
-        group: Any = dist.new_group()
-        if dist.get_rank() == 0:
-            once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT))
-            with pytest.raises(KeyboardInterrupt):
-                calls[kind](group)
-        else:
-            until(lambda: group.group.host.arena.board(0).gave_up.number > 0)
-        with pytest.raises(unisono.PeerFailed, match="interrupted by KeyboardInterrupt"):
-            dist.barrier(group)
-        dist.barrier()
-
-    ranks(2)(work)
+    group: Any = dist.new_group()
+    if dist.get_rank() == 0:
+        once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            calls[kind](group)
+    else:
+        until(lambda: group.group.host.arena.board(0).gave_up.number > 0)
+    with pytest.raises(unisono.PeerFailed, match="interrupted by KeyboardInterrupt"):
+        dist.barrier(group)
+    dist.barrier()
 
 
 RANK = """

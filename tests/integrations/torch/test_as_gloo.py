@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks
+from tests.support.torch_ranks import TorchRanks, options
 from unisono.base.errors import ArgumentError, MismatchError, NotInitialized
 from unisono.integrations.torch.answer_to import answer_by_environment
 
@@ -106,12 +106,11 @@ def test_another_backend_for_another_device() -> None:
 @in_process_group(2, "gloo", named=range(2))
 def test_groups_made_by_their_class() -> None:
     me, size, gloo = dist.get_rank(), dist.get_world_size(), dist.ProcessGroupGloo
-    options = gloo._Options()
-    options._timeout, options._devices = LIMIT, [gloo.create_device(hostname="127.0.0.1")]
+    given = options(gloo._Options, _timeout=LIMIT, _devices=[gloo.create_device(hostname="127.0.0.1")])
     made = [
         gloo(store("timeout"), me, size, LIMIT),
         gloo(store("keyword"), rank=me, size=size, timeout=LIMIT),
-        gloo(store("options"), me, size, options),
+        gloo(store("options"), me, size, given),
         dist.distributed_c10d.ProcessGroupGloo(store("else"), me, size),
     ]
     for number, group in enumerate(made, 1):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.support.torch_ranks import TorchRanks
+from tests.support.torch_ranks import TorchRanks, options
 
 OPS = dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.AVG
 MANY = 100
@@ -19,18 +19,10 @@ DOES_MORE = ["broadcast tensor -1", "broadcast tensor 1", "coalesced dtypes"]  #
 
 def made(name: str) -> Any:
     """A group of all ranks, made by its class."""
-    options = dist.ProcessGroupGloo._Options()
-    options._timeout, options._threads = timedelta(seconds=30), 2
-    options._devices = [dist.ProcessGroupGloo.create_device(interface="lo") for _ in range(2)]
+    devices = [dist.ProcessGroupGloo.create_device(interface="lo") for _ in range(2)]
+    given = options(dist.ProcessGroupGloo._Options, _timeout=timedelta(seconds=30), _threads=2, _devices=devices)
     where = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
-    return dist.ProcessGroupGloo(where, dist.get_rank(), dist.get_world_size(), options)
-
-
-def options(kind: Any, **fields: Any) -> Any:
-    opts = kind()
-    for name, value in fields.items():
-        setattr(opts, name, value)
-    return opts
+    return dist.ProcessGroupGloo(where, dist.get_rank(), dist.get_world_size(), given)
 
 
 def values(works: list[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from tests.integrations.torch.test_as_gloo import said
 from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks
+from tests.support.torch_ranks import TorchRanks, options
 from unisono.base.errors import ArgumentError, MismatchError, WaitTimeout
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -104,16 +104,11 @@ class Over:
 
     def several_tensors(self) -> list[Any]:
         pair = [numbers(self.seed, 3), numbers(self.seed + 1, 3)]
-        options = dist.AllreduceOptions()
-        options.reduceOp, options.asyncOp = (
-            random.Random(self.seed).choice([dist.ReduceOp.SUM, dist.ReduceOp.MAX]),
-            True,
-        )
-        self.group.allreduce(pair, options).wait()
+        op = random.Random(self.seed).choice([dist.ReduceOp.SUM, dist.ReduceOp.MAX])
+        self.group.allreduce(pair, options(dist.AllreduceOptions, reduceOp=op, asyncOp=True)).wait()
         rows = [[torch.zeros(3) for _ in range(2 * self.size)] for _ in pair]
         rooted = [numbers(self.seed + 2, 3), numbers(self.seed + 3, 3)]
-        from_second = dist.BroadcastOptions()
-        from_second.rootRank, from_second.rootTensor, from_second.asyncOp = self.root, 1, self.async_op
+        from_second = options(dist.BroadcastOptions, rootRank=self.root, rootTensor=1, asyncOp=self.async_op)
         self.group.broadcast(rooted, from_second).wait()  # Gloo returns before it is over, whatever asyncOp says
         future = self.group.allgather(rows, pair).get_future()
         future.wait()
@@ -153,21 +148,11 @@ def run(seeds: range, size: int, *, gloo: bool) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("hosts", ["", "2+1"])
-def test_each_call(ranks: TorchRanks, name: str, hosts: str) -> None:
-    def work(*, gloo: bool) -> list[Any]:
-        return [Over(7, dist.group.WORLD, async_op=async_op, gloo=gloo)(name) for async_op in (False, True)]
-
-    ours = ranks(3, "gloo", named=range(3), hosts=hosts)(lambda: work(gloo=False))
-    assert ours == ranks(3, "gloo")(lambda: work(gloo=True))
-
-
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("size", [2, 4])
-def test_random_programs(ranks: TorchRanks, seed: int, size: int) -> None:
+@pytest.mark.parametrize(("size", "hosts"), [(2, ""), (4, ""), (3, "2+1")])
+def test_random_programs(ranks: TorchRanks, seed: int, size: int, hosts: str) -> None:
     seeds = range(1000 * seed, 1000 * seed + 40)
-    ours = ranks(size, "gloo", named=range(size))(lambda: run(seeds, size, gloo=False))
+    ours = ranks(size, "gloo", named=range(size), hosts=hosts)(lambda: run(seeds, size, gloo=False))
     assert ours == ranks(size, "gloo")(lambda: run(seeds, size, gloo=True))
 
 
@@ -190,13 +175,6 @@ def two(count: int) -> Any:
     return TwoTensor(torch.ones(count), torch.ones(count))
 
 
-def from_tensor(number: int) -> Any:
-    """The options of a broadcast of rank 0's tensor of this number."""
-    options = dist.BroadcastOptions()
-    options.rootTensor = number
-    return options
-
-
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
@@ -213,7 +191,9 @@ def from_tensor(number: int) -> Any:
             r"rank 0  allreduce\(sum, float32\[2\], over Gloo\)",
         ),
         (
-            lambda me: dist.group.WORLD.broadcast([torch.ones(2)] * 2, opts=from_tensor(me)).wait(),
+            lambda me: dist.group.WORLD.broadcast(
+                [torch.ones(2)] * 2, opts=options(dist.BroadcastOptions, rootTensor=me)
+            ).wait(),
             MismatchError,
             r"rank 1  broadcast\(.*root 0 tensor 1 over Gloo\)",
         ),
@@ -255,11 +235,10 @@ def test_what_gloo_refuses_on_one_rank_the_others_hear() -> None:
 
 @in_process_group(2, "gloo", named=range(2))
 def test_a_rank_that_does_not_come_is_named_before_gloo_is_asked() -> None:
-    options, store = dist.AllreduceOptions(), dist.distributed_c10d._get_default_store()
-    options.timeout = timedelta(seconds=0.3)
+    store, soon = dist.distributed_c10d._get_default_store(), timedelta(seconds=0.3)
     if dist.get_rank() == 0:
         with pytest.raises(WaitTimeout) as caught:
-            dist.group.WORLD.allreduce([torch.ones(2), torch.ones(2)], options).wait()
+            dist.group.WORLD.allreduce([torch.ones(2)] * 2, options(dist.AllreduceOptions, timeout=soon)).wait()
         assert caught.value.missing == (1,)
         store.set("over", "")
     store.wait(["over"])

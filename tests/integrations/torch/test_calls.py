@@ -14,8 +14,7 @@ from tests.fuzz.messages import FORMS as OBJECT_FORMS
 from tests.fuzz.programs import Barrier, Call, Messages, Objects
 from tests.fuzz.ranks import Player
 from tests.support.matrix import FORMS, REDUCING, Case
-from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks
+from tests.support.on_ranks import as_over_gloo, in_process_group
 
 SIZES = [1, 3]
 
@@ -150,17 +149,15 @@ def test_a_callback_may_wait_for_a_call_of_its_own() -> None:
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("async_op", [False, True])
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_one_tensor_twice_in_all_reduce_coalesced(ranks: TorchRanks, size: int, async_op: bool) -> None:
-    def work() -> list[Any]:
-        found = []
-        for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
-            dist.all_reduce_coalesced([mine(), mine(3), mine()], op)  # such a list without one twice is known
-            tensor, other = mine(), mine(3)
-            given = [tensor, other, tensor] if dist.get_rank() else [tensor, other, mine()]  # each rank for itself
-            made = dist.all_reduce_coalesced(given, op, async_op=async_op)
-            if async_op:
-                made.wait()
-            found.append([tensor.tolist(), other.tolist()])
-        return found
-
-    assert ranks(size)(work) == ranks(size, "gloo")(work)
+@as_over_gloo("size")
+def test_one_tensor_twice_in_all_reduce_coalesced(size: int, async_op: bool) -> list[Any]:
+    found = []
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+        dist.all_reduce_coalesced([mine(), mine(3), mine()], op)  # such a list without one twice is known
+        tensor, other = mine(), mine(3)
+        given = [tensor, other, tensor] if dist.get_rank() else [tensor, other, mine()]  # each rank for itself
+        made = dist.all_reduce_coalesced(given, op, async_op=async_op)
+        if async_op:
+            made.wait()
+        found.append([tensor.tolist(), other.tolist()])
+    return found

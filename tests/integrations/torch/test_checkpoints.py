@@ -139,25 +139,23 @@ def test_what_a_wrapped_model_has_learnt() -> None:
         same({name: one.detach() for name, one in pieces.named_parameters()}, whole.state_dict())
 
 
-def test_the_state_of_an_optimizer_in_pieces_is_put_together_and_taken_apart(ranks: TorchRanks) -> None:
+@pytest.mark.ranks(3, backend="unisono")
+def test_the_state_of_an_optimizer_in_pieces_is_put_together_and_taken_apart() -> None:
     def pieces(one: nn.Module) -> Any:
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         return ZeroRedundancyOptimizer(one.parameters(), torch.optim.Adam, lr=0.01)
 
-    def work() -> None:
-        wrapped, optimizer, whole, alone = trained(nn.parallel.DistributedDataParallel, pieces)
-        assert len(optimizer.optim.state_dict()["state"]) < 4
-        for owner in range(3):
-            optimizer.consolidate_state_dict(owner)
-            if dist.get_rank() == owner:
-                same(optimizer.state_dict()["state"], alone.state_dict()["state"])
-        again = copy.deepcopy(alone.state_dict())
-        fresh = pieces(wrapped)
-        fresh.load_state_dict(again)
-        for data in batches():
-            step(whole, alone, data.flatten(0, 1))
-            step(wrapped, fresh, data[dist.get_rank()])
-        same(wrapped.module.state_dict(), whole.state_dict())
-
-    ranks(3)(work)
+    wrapped, optimizer, whole, alone = trained(nn.parallel.DistributedDataParallel, pieces)
+    assert len(optimizer.optim.state_dict()["state"]) < 4
+    for owner in range(3):
+        optimizer.consolidate_state_dict(owner)
+        if dist.get_rank() == owner:
+            same(optimizer.state_dict()["state"], alone.state_dict()["state"])
+    again = copy.deepcopy(alone.state_dict())
+    fresh = pieces(wrapped)
+    fresh.load_state_dict(again)
+    for data in batches():
+        step(whole, alone, data.flatten(0, 1))
+        step(wrapped, fresh, data[dist.get_rank()])
+    same(wrapped.module.state_dict(), whole.state_dict())

@@ -9,8 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.torch_ranks import TorchRanks
-
 Function = Callable[[torch.Tensor], Any]
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -67,7 +65,8 @@ def test_calls(function: Function, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_gradients_through_calls(ranks: TorchRanks, backend: str) -> None:
+@pytest.mark.ranks(3, backend="unisono")
+def test_gradients_through_calls(backend: str) -> None:
     def function(tensor: torch.Tensor) -> torch.Tensor:
         from torch.distributed import _functional_collectives as calls
 
@@ -76,16 +75,13 @@ def test_gradients_through_calls(ranks: TorchRanks, backend: str) -> None:
         whole = calls.all_gather_tensor_autograd(parts.square(), 0, world)
         return calls.all_to_all_single_autograd(whole * tensor, None, None, world)
 
-    def work() -> None:
-        gradients = []
-        for run in (function, compiled(function, backend)):
-            tensor = (torch.arange(12.0).reshape(6, 2) + dist.get_rank()).requires_grad_()
-            (run(tensor) * (1 + torch.arange(2) + dist.get_rank())).sum().backward()
-            gradients.append(tensor.grad)
-        assert torch.allclose(*gradients)
-        assert len(set(gradients[0].flatten().tolist())) == 12
-
-    ranks(3)(work)
+    gradients = []
+    for run in (function, compiled(function, backend)):
+        tensor = (torch.arange(12.0).reshape(6, 2) + dist.get_rank()).requires_grad_()
+        (run(tensor) * (1 + torch.arange(2) + dist.get_rank())).sum().backward()
+        gradients.append(tensor.grad)
+    assert torch.allclose(*gradients)
+    assert len(set(gradients[0].flatten().tolist())) == 12
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.torch_ranks import TorchRanks
+from tests.support.on_ranks import as_over_gloo
+from tests.support.torch_ranks import TorchRanks, options
 
 MINUTE = timedelta(minutes=1)
 
@@ -20,16 +21,6 @@ def mine(count: int = 4) -> torch.Tensor:
 
 def blocks(size: int) -> list[torch.Tensor]:
     return [mine() + 10 * rank for rank in range(size)]
-
-
-def reduced(opts: Any) -> Any:
-    opts.reduceOp = dist.ReduceOp.MAX
-    return opts
-
-
-def rooted(opts: Any) -> Any:
-    opts.rootRank = 1
-    return opts
 
 
 def calls(
@@ -54,7 +45,7 @@ def calls(
         t = mine()
         add(f"reduce_scatter {form}", t, group.reduce_scatter, t, blocks(size), *rest, **keywords)
     t = mine()
-    add("allreduce tensors=, opts=", t, group.allreduce, tensors=[t], opts=reduced(dist.AllreduceOptions()))
+    add("allreduce tensors=, opts=", t, group.allreduce, tensors=[t], opts=options(dist.AllreduceOptions, reduceOp=op))
     t = mine()
     add("allreduce tensor=", t, group.allreduce, tensor=t)
     t = [mine(), mine(3)]
@@ -68,7 +59,7 @@ def calls(
         t = mine()
         add(f"scatter {form}", t, group.scatter, t, blocks(size) if root else [], *rest, **keywords)
     t = mine()
-    add("broadcast opts", t, group.broadcast, [t], rooted(dist.BroadcastOptions()))
+    add("broadcast opts", t, group.broadcast, [t], options(dist.BroadcastOptions, rootRank=1))
     t = mine()
     add("reduce", t if root else None, group.reduce, t, 1, op, timeout=MINUTE)
     for rest in ((), (MINUTE,)):
@@ -81,7 +72,14 @@ def calls(
     t = mine(4 * size)
     add("_allgather_base", t, group._allgather_base, t, mine())
     t = mine(2)
-    add("_reduce_scatter_base", t, group._reduce_scatter_base, t, mine(2 * size), reduced(dist.ReduceScatterOptions()))
+    add(
+        "_reduce_scatter_base",
+        t,
+        group._reduce_scatter_base,
+        t,
+        mine(2 * size),
+        options(dist.ReduceScatterOptions, reduceOp=op),
+    )
     t = mine(2)
     add("_reduce_scatter_base names", t, group._reduce_scatter_base, outputTensor=t, inputTensor=mine(2 * size))
     t = blocks(size)
@@ -108,14 +106,12 @@ def test_forms_of_the_methods_of_groups(ranks: TorchRanks) -> None:
         assert [found[form] for found in ours] == [found[form] for found in theirs], form
 
 
-def test_the_value_of_a_future_has_the_lists_of_the_call(ranks: TorchRanks) -> None:
-    def work() -> list[list[Any]]:
-        lists = [[torch.empty(4), torch.empty(3)] for _ in range(dist.get_world_size())]
-        future = dist.group.WORLD.allgather_coalesced(lists, [mine(), mine(3)]).get_future()
-        future.wait()
-        return [[tensor.tolist() for tensor in row] for row in future.value()]
-
-    assert ranks(2)(work) == ranks(2, "gloo")(work)
+@as_over_gloo(2)
+def test_the_value_of_a_future_has_the_lists_of_the_call() -> list[list[Any]]:
+    lists = [[torch.empty(4), torch.empty(3)] for _ in range(dist.get_world_size())]
+    future = dist.group.WORLD.allgather_coalesced(lists, [mine(), mine(3)]).get_future()
+    future.wait()
+    return [[tensor.tolist() for tensor in row] for row in future.value()]
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -175,16 +171,12 @@ def test_distribute_tensor_leaves_views_usable(ranks: TorchRanks, backend: str) 
     assert got[0][1][0] != got[1][1][0]  # sharded
 
 
-def test_a_model_s_parameters_are_sent_between_forward_passes(ranks: TorchRanks) -> None:
-    def work() -> list[Any]:
-        torch.manual_seed(dist.get_rank())
-        model = nn.Linear(4, 4)
-        halves = model.weight.chunk(2)
-        for parameter in model.parameters():
-            dist.broadcast(parameter, 0)  # no torch.no_grad(): Gloo does not ask for it
-        (model(torch.ones(2, 4)).sum() + halves[0].sum()).backward()
-        return [parameter.grad.tolist() for parameter in model.parameters() if parameter.grad is not None]
-
-    ours = ranks(2)(work)
-    assert ours == ranks(2, "gloo")(work)
-    assert len(ours[0]) == 2
+@as_over_gloo(2)
+def test_a_model_s_parameters_are_sent_between_forward_passes() -> list[Any]:
+    torch.manual_seed(dist.get_rank())
+    model = nn.Linear(4, 4)
+    halves = model.weight.chunk(2)
+    for parameter in model.parameters():
+        dist.broadcast(parameter, 0)  # no torch.no_grad(): Gloo does not ask for it
+    (model(torch.ones(2, 4)).sum() + halves[0].sum()).backward()
+    return [parameter.grad.tolist() for parameter in model.parameters() if parameter.grad is not None]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import unisono
 from tests.support.on_ranks import in_process_group
 from tests.support.programs import Python
-from tests.support.torch_ranks import TorchRanks
+from tests.support.torch_ranks import TorchRanks, options
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -278,21 +278,16 @@ def test_rank_0_misses_a_monitored_barrier() -> None:
     together("over")
 
 
-def rooted(options: Any, root: int) -> Any:
-    options.rootRank = root
-    return options
-
-
 @pytest.mark.parametrize("root", [-1, 2])
 @pytest.mark.ranks(2, backend="unisono")
 def test_a_wrong_root(root: int) -> None:
     group: Any = dist.group.WORLD
     x = torch.ones(3)
     calls: list[Callable[[], Any]] = [
-        lambda: group.broadcast([x], rooted(dist.BroadcastOptions(), root)),
-        lambda: group.reduce([x], rooted(dist.ReduceOptions(), root)),
-        lambda: group.gather([], [x], rooted(dist.GatherOptions(), root)),
-        lambda: group.scatter([x], [], rooted(dist.ScatterOptions(), root)),
+        lambda: group.broadcast([x], options(dist.BroadcastOptions, rootRank=root)),
+        lambda: group.reduce([x], options(dist.ReduceOptions, rootRank=root)),
+        lambda: group.gather([], [x], options(dist.GatherOptions, rootRank=root)),
+        lambda: group.scatter([x], [], options(dist.ScatterOptions, rootRank=root)),
     ]
     for call in calls:
         with pytest.raises(RuntimeError, match=f"the ranks of this group(.|\n)*invalid root rank: {root}"):

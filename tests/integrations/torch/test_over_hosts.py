@@ -33,7 +33,6 @@ from tests.integrations.torch.test_groups import (  # noqa: F401
 from tests.integrations.torch.test_sharded import (  # noqa: F401  # noqa: F401
     test_a_stage_on_each_rank,
     test_layouts_of_a_tensor_on_a_mesh,
-    test_sharded_within_and_replicated_between,
     test_stages_that_are_replicated,
     test_wrapped_and_sharded,
 )

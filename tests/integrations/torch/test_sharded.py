@@ -8,39 +8,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.integrations.torch.test_data_parallel import model, same_as_gloo, train
-from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks
+from tests.integrations.torch.test_data_parallel import model, train
+from tests.support.on_ranks import as_over_gloo, in_process_group
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
 
 @pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
-def test_wrapped_and_sharded(ranks: TorchRanks, strategy: str) -> None:
-    def work() -> list[float]:
-        from torch.distributed import fsdp
+@as_over_gloo(2)
+def test_wrapped_and_sharded(strategy: str) -> list[float]:
+    from torch.distributed import fsdp
 
-        kind = fsdp.ShardingStrategy[strategy]
-        wrapped = fsdp.FullyShardedDataParallel(model(), sharding_strategy=kind, use_orig_params=True, device_id="cpu")
-        return train(wrapped, 3)
-
-    same_as_gloo(ranks, 2, work)
-
-
-def test_sharded_within_and_replicated_between(ranks: TorchRanks) -> None:
-    def work() -> list[float]:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
-        whole = model()
-        for layer in whole:
-            if isinstance(layer, nn.Linear):
-                fully_shard(layer, mesh=mesh)
-        fully_shard(whole, mesh=mesh)
-        return train(whole, 3)
-
-    same_as_gloo(ranks, 4, work)
+    kind = fsdp.ShardingStrategy[strategy]
+    wrapped = fsdp.FullyShardedDataParallel(model(), sharding_strategy=kind, use_orig_params=True, device_id="cpu")
+    return train(wrapped, 3)
 
 
 STAGES, WIDTH = 4, 8

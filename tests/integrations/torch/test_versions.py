@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks
+from tests.support.torch_ranks import options
 from unisono.integrations.torch.process_group import BACKEND_IN_PYTHON, UnisonoBackend
 
 with_a_backend = pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="a backend is written in Python from torch 2.14 on")
@@ -21,15 +21,13 @@ with_a_backend = pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="a backend is 
 @in_process_group("size")
 def test_gather_into_one_tensor(size: int, shape: tuple[int, ...]) -> None:
     me, size, root = dist.get_rank(), dist.get_world_size(), dist.get_world_size() - 1
-    options = torch._C._distributed_c10d.GatherOptions()
-    options.rootRank = root
     tensor = torch.rand(shape, generator=torch.Generator().manual_seed(me))
     expected = torch.stack([torch.rand(shape, generator=torch.Generator().manual_seed(r)) for r in range(size)])
     for async_op in (False, True):
-        options.asyncOp = async_op
+        given = options(dist.GatherOptions, rootRank=root, asyncOp=async_op)
         for whole in (torch.zeros(size, *shape), torch.zeros(size * tensor.numel())):
             output = whole if me == root else torch.empty(0)
-            assert dist.group.WORLD.gather_single(output, tensor, options).wait()
+            assert dist.group.WORLD.gather_single(output, tensor, given).wait()
             if me == root:
                 assert torch.equal(whole.view_as(expected), expected)
         if hasattr(dist, "gather_single"):
@@ -45,10 +43,8 @@ def test_gather_into_one_tensor(size: int, shape: tuple[int, ...]) -> None:
 def test_a_tensor_that_cannot_take_what_is_gathered(words: str) -> None:
     output = torch.empty(3, 2).t() if words == "contiguous" else torch.empty(5)
     kind = unisono.MismatchError if dist.get_rank() else unisono.ArgumentError
-    options = torch._C._distributed_c10d.GatherOptions()
-    options.asyncOp = False
     with pytest.raises(kind, match=words):
-        dist.group.WORLD.gather_single(output, torch.ones(3), options)
+        dist.group.WORLD.gather_single(output, torch.ones(3), options(dist.GatherOptions, asyncOp=False))
     dist.barrier()  # the group is as good as before
 
 
@@ -67,37 +63,32 @@ def test_any_backend_for_another_device() -> None:
             dist.new_group(backend="cpu:unisono,cuda:nccl")
 
 
-def test_messages_of_several_ranks_in_one_operator(ranks: TorchRanks) -> None:
-    def work() -> None:
-        gc.collect()  # torch alone holds the backend
-        me, size = dist.get_rank(), dist.get_world_size()
-        operators, name = import_module("torch.ops")._c10d_functional, dist.group.WORLD.group_name
-        there, back = (me + 1) % size, (me - 1) % size
-        tensors = [torch.full((3,), float(me)), torch.zeros(3)]
-        outputs = operators.batch_p2p_ops(["isend", "irecv"], [there, back], [0, 0], tensors, name)
-        for output in outputs:
-            operators.wait_tensor(output)
-        assert torch.equal(tensors[1], torch.full((3,), float(back)))
-
-    for size in (1, 2, 3):
-        ranks(size)(work)
+@pytest.mark.parametrize("size", [1, 2, 3])
+@in_process_group("size")
+def test_messages_of_several_ranks_in_one_operator(size: int) -> None:
+    gc.collect()  # torch alone holds the backend
+    me = dist.get_rank()
+    operators, name = import_module("torch.ops")._c10d_functional, dist.group.WORLD.group_name
+    there, back = (me + 1) % size, (me - 1) % size
+    tensors = [torch.full((3,), float(me)), torch.zeros(3)]
+    outputs = operators.batch_p2p_ops(["isend", "irecv"], [there, back], [0, 0], tensors, name)
+    for output in outputs:
+        operators.wait_tensor(output)
+    assert torch.equal(tensors[1], torch.full((3,), float(back)))
 
 
-def test_a_gather_into_a_tensor_that_is_there(ranks: TorchRanks) -> None:
+@pytest.mark.parametrize("size", [1, 2, 3])
+@in_process_group("size")
+def test_a_gather_into_a_tensor_that_is_there(size: int) -> None:
     """inductor makes such calls of gathers that it joins; other groups have torch's own kernel."""
-
-    def work() -> None:
-        me, size = dist.get_rank(), dist.get_world_size()
-        operators = import_module("torch.ops")._c10d_functional
-        for group in (dist.group.WORLD, dist.new_group(backend="gloo")):
-            out = torch.zeros(2 * size)
-            operators.wait_tensor(
-                operators.all_gather_into_tensor_out(torch.full((2,), 1.0 + me), size, group.group_name, out=out)
-            )
-            assert out.tolist() == [1.0 + rank for rank in range(size) for _ in range(2)]
-
-    for size in (1, 2, 3):
-        ranks(size)(work)
+    me = dist.get_rank()
+    operators = import_module("torch.ops")._c10d_functional
+    for group in (dist.group.WORLD, dist.new_group(backend="gloo")):
+        out = torch.zeros(2 * size)
+        operators.wait_tensor(
+            operators.all_gather_into_tensor_out(torch.full((2,), 1.0 + me), size, group.group_name, out=out)
+        )
+        assert out.tolist() == [1.0 + rank for rank in range(size) for _ in range(2)]
 
 
 @pytest.mark.ranks(2, backend="unisono")

@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ import pytest
 
 from tests.support.faults import DEADLINE_S
 from tests.support.waiting import until
-from unisono.base import fd_channel
 from unisono.base.errors import ArgumentError
 from unisono.base.fd_channel import PlainChannel, connect
 from unisono.engine.memory.arena import Arena
@@ -53,22 +51,6 @@ def test_a_process_that_asks_waits_until_it_goes(listener: JoinListener) -> None
     until(lambda: [request.rank for request in listener.requests()] == [ANY])
 
 
-def test_another_user_is_sent_away_without_a_word(listener: JoinListener, monkeypatch: pytest.MonkeyPatch) -> None:
-    stranger = come(listener)
-    stranger.send(["join", ANY, os.getpid()])
-    monkeypatch.setattr(fd_channel.os, "getuid", lambda: 12345)
-    assert listener.requests() == ()
-    monkeypatch.undo()
-    until(lambda: ended(stranger))
-
-
-def test_the_listener_of_another_user_is_not_believed(listener: JoinListener, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = socket_name(listener.job)
-    monkeypatch.setattr(fd_channel.os, "getuid", lambda: 12345)
-    with pytest.raises(ArgumentError, match="belongs to user"):
-        connect(name, time.monotonic() + DEADLINE_S)
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -87,19 +69,6 @@ def test_what_is_no_request_is_refused(listener: JoinListener, said: Any) -> Non
     channel = come(listener)
     channel.send([os.getpid() if word == "me" else word for word in said] if isinstance(said, list) else said)
     until(lambda: not listener.requests() and ended(channel))
-
-
-def test_bytes_that_are_no_message_are_sent_away(listener: JoinListener) -> None:
-    with socket.socket(socket.AF_UNIX) as raw:
-        raw.connect(f"\0{socket_name(listener.job)}")
-        raw.send(b"\xff" * 1000)
-        raw.settimeout(DEADLINE_S)
-        until(lambda: not listener.requests() and not listener._newcomers.silent)
-        try:
-            answer = raw.recv(1)
-        except ConnectionResetError:
-            answer = b""
-    assert answer == b""
 
 
 def test_a_process_of_another_container_hears_why(listener: JoinListener) -> None:

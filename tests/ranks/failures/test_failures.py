@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import DEADLINE_S, SOON_S, all_pids, die, note, notes
+from tests.support.faults import DEADLINE_S, FAILED, SOON_S, all_pids, die
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
-from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout
+from unisono import PeerFailed, PeerGone, WaitTimeout
 from unisono.base.config import Config
 
 Call = Callable[[torch.Tensor], Any]
@@ -51,17 +51,18 @@ def assert_over(kind: type[Exception]) -> None:
     assert unisono.init().broken is not None
 
 
-def outlive(name: str, victim: int, how: str, folder: Path) -> None:
+def outlive(name: str, victim: int, how: str, folder: Path) -> tuple[float, PeerGone]:
     group = unisono.init()
     tensor = warm(name)
     if group.rank == victim:
-        note(folder, pid=os.getpid())
+        (folder / "dies").write_text(f"{os.getpid()} {time.monotonic()}")
         die(how)
     with pytest.raises(PeerGone) as caught:
         CALLS[name](tensor)
-    note(folder, blames=caught.value.rank, pid=caught.value.pid, how=str(caught.value.how), text=str(caught.value))
+    heard_at = time.monotonic()
     assert_over(PeerGone)
     assert torch.equal(tensor, torch.ones(60_000)), "the input is gone, too"
+    return heard_at, caught.value
 
 
 @in_new_world(2, gives=[6.0, 6.0])
@@ -92,20 +93,18 @@ def test_time_in_which_a_rank_itself_was_stopped_does_not_count(tmp_path: Path) 
     [(2, 1, "SIGKILL", "was killed by signal 9"), (3, 0, "_exit", "exited with code 3"), (5, 3, "SIGKILL", "signal 9")],
 )
 def test_survivors_hear_who_died(tmp_path: Path, ranks: int, victim: int, how: str, words: str, name: str) -> None:
-    with unisono.World(ranks, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed) as caught:
-        world.run(outlive, name, victim, how, tmp_path)
-    assert caught.value.rank == victim
-    assert caught.value.waiting == {}, caught.value
-    assert words in str(caught.value)
-    seen = notes(tmp_path)
-    death = seen.pop(victim)
-    assert sorted(seen) == [rank for rank in range(ranks) if rank != victim]
-    for rank, one in seen.items():
-        assert (one["blames"], one["pid"]) == (victim, death["pid"])
-        assert one["at"] - death["at"] < SOON_S
-        assert words in one["how"] or one["how"] == "died"  # the cause may come too late for whoever waits
-        assert f"while rank {rank} waited for it in" in one["text"]
-        assert __file__ in one["text"]
+    arguments = name, victim, how, tmp_path
+    seen = dict(enumerate(unisono.run(outlive, ranks, arguments, timeout_s=DEADLINE_S, return_exceptions=True)))
+    dead = seen.pop(victim)
+    assert (dead, dead.rank) == (FAILED, victim)
+    assert words in str(dead)
+    pid, died_at = (tmp_path / "dies").read_text().split()
+    for rank, (heard_at, error) in seen.items():
+        assert (error.rank, error.pid) == (victim, int(pid))
+        assert heard_at - float(died_at) < SOON_S
+        assert words in str(error.how) or str(error.how) == "died"  # the cause may come too late for whoever waits
+        assert f"while rank {rank} waited for it in" in str(error)
+        assert __file__ in str(error)
 
 
 @in_new_world(3, all_give=3.0)
@@ -118,23 +117,6 @@ def test_a_rank_that_has_done_its_part_may_go() -> float:
     with pytest.raises(PeerGone, match=r"rank 1 .* returned from the function"):
         unisono.all_reduce(tensor)
     return tensor[0].item()
-
-
-def test_the_error_of_a_rank_reaches_those_who_wait_for_it(tmp_path: Path) -> None:
-    def one_raises() -> None:
-        if unisono.init().rank == 1:
-            raise LookupError("no such file")
-        try:
-            unisono.all_reduce(torch.ones(3))
-        except PeerGone as error:
-            note(tmp_path, text=str(error))
-            raise
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed) as caught:
-        world.run(one_raises)
-    assert isinstance(caught.value.__cause__, LookupError)
-    assert sorted(caught.value.waiting) == [0, 2]
-    assert all("LookupError: no such file" in one["text"] for one in notes(tmp_path).values())
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "in the background"])
@@ -197,59 +179,50 @@ def test_an_interrupt_ends_the_call(name: str, look_up_s: float) -> None:
         assert world.run(interrupted) == ["interrupted", "told"]
 
 
-def test_what_is_queued_behind_a_failure_does_not_run(tmp_path: Path) -> None:
-    def queue_up() -> None:
-        group = unisono.init()
-        tensors = [torch.full((20_000 * k,), 1.0) for k in (1, 2, 3)]
-        for tensor in tensors:
-            unisono.all_reduce(tensor, algorithm="ring")
-            tensor.fill_(1.0)
-        if group.rank == 1:
-            die()
-        until(lambda: "signal 9" in str(group.host.arena.board(1).gone))
-        works = [unisono.all_reduce(tensor, algorithm="ring", async_op=True) for tensor in tensors]
-        said = set()
-        for work in works:
-            assert work is not None
-            with pytest.raises(PeerGone) as caught:
-                work.wait()
-            said.add(str(caught.value))
-        note(tmp_path, said=sorted(said), kept=[bool((tensor == 1).all()) for tensor in tensors])
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 1 failed"):
-        world.run(queue_up)
-    seen = notes(tmp_path)
-    assert sorted(seen) == [0, 2]
-    for one in seen.values():
-        assert len(one["said"]) == 1, "each tells of the first failure"
-        assert "float32[20000]" in one["said"][0]
-        assert all(one["kept"])
+@in_new_world(3, return_exceptions=True, gives=["told", FAILED, "told"])
+def test_what_is_queued_behind_a_failure_does_not_run() -> str:
+    group = unisono.init()
+    tensors = [torch.full((20_000 * k,), 1.0) for k in (1, 2, 3)]
+    for tensor in tensors:
+        unisono.all_reduce(tensor, algorithm="ring")
+        tensor.fill_(1.0)
+    if group.rank == 1:
+        die()
+    until(lambda: "signal 9" in str(group.host.arena.board(1).gone))
+    works = [unisono.all_reduce(tensor, algorithm="ring", async_op=True) for tensor in tensors]
+    said = set()
+    for work in works:
+        assert work is not None
+        with pytest.raises(PeerGone, match=r"float32\[20000\]") as caught:
+            work.wait()
+        said.add(str(caught.value))
+    assert len(said) == 1, "each tells of the first failure"
+    assert all((tensor == 1).all() for tensor in tensors)
+    return "told"
 
 
+@in_new_world(2)
 def test_calls_of_all_kinds_leave_nothing_open() -> None:
     def count() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
-    def many() -> None:
-        group = unisono.init()
+    group = unisono.init()
 
-        def some() -> None:
-            for k in range(20):
-                for call in CALLS.values():
-                    call(torch.ones(60_000))
-                with pytest.raises(unisono.MismatchError):
-                    unisono.all_reduce(torch.ones(3), "sum" if group.rank == k % 2 else "max")
+    def some() -> None:
+        for k in range(20):
+            for call in CALLS.values():
+                call(torch.ones(60_000))
+            with pytest.raises(unisono.MismatchError):
+                unisono.all_reduce(torch.ones(3), "sum" if group.rank == k % 2 else "max")
 
-        some()
-        before = count(), os.stat(group.host.arena.fd).st_blocks
-        some()
-        assert (count(), os.stat(group.host.arena.fd).st_blocks) == before
-
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
-        world.run(many)
+    some()
+    before = count(), os.stat(group.host.arena.fd).st_blocks
+    some()
+    assert (count(), os.stat(group.host.arena.fd).st_blocks) == before
 
 
-def dies_untold() -> int:
+@in_new_world(4, return_exceptions=True, gives=[1, FAILED, 1, 1])
+def test_a_death_that_keeps_ranks_from_making_a_call_in_another_way() -> int:
     """Tensors lie in shared memory on some ranks only, and rank 1 dies before it has told of its call."""
     group = unisono.init()
     pids = all_pids()
@@ -264,10 +237,3 @@ def dies_untold() -> int:
     with pytest.raises(PeerGone) as caught:
         unisono.all_reduce(tensor)
     return caught.value.rank
-
-
-def test_a_death_that_keeps_ranks_from_making_a_call_in_another_way() -> None:
-    with unisono.World(4, timeout_s=DEADLINE_S, return_exceptions=True) as world:
-        first, dead, *others = world.run(dies_untold)
-    assert isinstance(dead, RankFailed)
-    assert [first, *others] == [1, 1, 1]

@@ -14,6 +14,7 @@ import torch
 import unisono
 from tests.support.each import each
 from tests.support.faults import DEADLINE_S
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import once_waiting, until
 from unisono import NestedCall, p2p
 from unisono.calls.dispatch import checking
@@ -189,73 +190,64 @@ def test_an_allocation_within_an_allocation() -> None:
 
 
 @pytest.mark.parametrize("outer", ["all_reduce", "in the background", "recv"])
+@in_new_world(2)
 def test_a_signal_while_a_rank_waits_for_a_late_peer(tmp_path: Path, outer: str) -> None:
     """A handler's call raises at once where its thread is in a call of the group; where it is not, it is made."""
     flag = tmp_path / "handled"
+    me, said = unisono.get_rank(), []
+    first, second = torch.full((3,), 1.0 + me), torch.full((5,), 10.0 + me)
+    unisono.barrier()
 
-    def work() -> tuple[str, list[float]]:
-        me, said = unisono.get_rank(), []
-        first, second = torch.full((3,), 1.0 + me), torch.full((5,), 10.0 + me)
-        unisono.barrier()
-
-        def handler(*_: object) -> None:
-            if outer != "all_reduce":
-                flag.touch()
-            try:
-                unisono.all_reduce(second)
-                said.append("made")
-            except NestedCall:
-                said.append("nested")
+    def handler(*_: object) -> None:
+        if outer != "all_reduce":
             flag.touch()
-
-        if me == 0:
-            signal.signal(signal.SIGUSR2, handler)
-            once_waiting(lambda: os.kill(os.getpid(), signal.SIGUSR2))
-        else:
-            until(flag.exists)
-        pending: Any = None
-        if outer == "recv" and me == 0:
-            p2p.recv(first, 1)
-        elif outer == "in the background":
-            pending = unisono.all_reduce(first, async_op=True)
-        elif outer == "all_reduce":
-            unisono.all_reduce(first)
-        if pending is not None:
-            pending.wait()
-        if me == 1 and outer != "all_reduce":
+        try:
             unisono.all_reduce(second)
-        if me == 1 and outer == "recv":
-            p2p.send(torch.full((3,), 3.0), 0)
-        unisono.barrier()
-        return "".join(said), [*first.tolist(), *second.tolist()]
+            said.append("made")
+        except NestedCall:
+            said.append("nested")
+        flag.touch()
 
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
-        (said, values), _ = world.run(work)
-    assert said == ("nested" if outer == "all_reduce" else "made")
-    assert values == [3.0] * 3 + [10.0 if outer == "all_reduce" else 21.0] * 5
+    if me == 0:
+        signal.signal(signal.SIGUSR2, handler)
+        once_waiting(lambda: os.kill(os.getpid(), signal.SIGUSR2))
+    else:
+        until(flag.exists)
+    pending: Any = None
+    if outer == "recv" and me == 0:
+        p2p.recv(first, 1)
+    elif outer == "in the background":
+        pending = unisono.all_reduce(first, async_op=True)
+    elif outer == "all_reduce":
+        unisono.all_reduce(first)
+    if pending is not None:
+        pending.wait()
+    if me == 1 and outer != "all_reduce":
+        unisono.all_reduce(second)
+    if me == 1 and outer == "recv":
+        p2p.send(torch.full((3,), 3.0), 0)
+    unisono.barrier()
+    if me == 0:
+        assert said == ["nested" if outer == "all_reduce" else "made"]
+        assert first.tolist() == [3.0] * 3
+        assert second.tolist() == [10.0 if outer == "all_reduce" else 21.0] * 5
 
 
+@in_new_world(2)
 def test_an_error_that_a_handler_lets_pass_ends_the_group(tmp_path: Path) -> None:
     flag = tmp_path / "ended"
-
-    def work() -> str:
-        group = unisono.init()
-        if group.rank == 0:
-            signal.signal(signal.SIGUSR2, lambda *_: unisono.barrier())
-            once_waiting(lambda: os.kill(os.getpid(), signal.SIGUSR2))
-            with pytest.raises(NestedCall):
-                unisono.barrier()
-            flag.touch()
-        else:
-            until(flag.exists)
-        with pytest.raises(unisono.PeerFailed) as caught:
+    group = unisono.init()
+    if group.rank == 0:
+        signal.signal(signal.SIGUSR2, lambda *_: unisono.barrier())
+        once_waiting(lambda: os.kill(os.getpid(), signal.SIGUSR2))
+        with pytest.raises(NestedCall):
             unisono.barrier()
-        return caught.value.reason
-
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
-        own, other = world.run(work)
-    assert own == "interrupted by NestedCall"
-    assert other.startswith("NestedCall: ")
+        flag.touch()
+    else:
+        until(flag.exists)
+    with pytest.raises(unisono.PeerFailed) as caught:
+        unisono.barrier()
+    assert caught.value.reason.startswith("NestedCall: " if group.rank else "interrupted by NestedCall")
 
 
 @pytest.mark.ranks(1)

@@ -1,7 +1,5 @@
 """What a waiting rank concludes from what it sees: a table of situations, and what must hold in all of them."""
 
-import os
-import signal
 import sys
 from importlib import import_module
 from types import SimpleNamespace
@@ -15,6 +13,8 @@ from hypothesis import strategies as st
 import unisono
 import unisono.ranks.failures.attend  # for sys.modules
 from tests.conftest import examples
+from tests.support.faults import FAILED, die
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp
 from unisono.ranks.failures.verdict import Disagree, Failed, Gone, Late, Patience, PeerView, Situation, Verdict, judge
@@ -216,35 +216,31 @@ def test_ranks_at_the_gate_agree_on_whether_they_agree(peers: tuple[PeerView, ..
     assert len(verdicts) == 1
 
 
-def test_a_death_that_a_peer_saw_first_is_told_as_a_death() -> None:
+@in_new_world(3, return_exceptions=True, gives=[(1,), FAILED, (1,)])
+def test_a_death_that_a_peer_saw_first_is_told_as_a_death() -> tuple[int, ...]:
     """Rank 1 is looked at before it dies, rank 2 after it has seen that, and given up."""
+    group, attend = unisono.init(), import_module("unisono.ranks.failures.attend")
+    unisono.barrier()
+    if group.rank == 1:
+        die()
+    if group.rank == 0:
+        plain, seen = attend.Watch.view, set[int]()
 
-    def work() -> tuple[int, tuple[int, ...]]:
-        group, attend = unisono.init(), import_module("unisono.ranks.failures.attend")
-        unisono.barrier()
-        if group.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if group.rank == 0:
-            plain, seen = attend.Watch.view, set[int]()
+        def view(watch: Any, rank: int) -> PeerView:
+            if rank == 2 and not seen:
+                until(lambda: group.host.arena.board(2).gave_up.number > 0)
+            peer = plain(watch, rank)
+            if rank == 1 and not seen:
+                peer = peer.replace(gone=None)
+            if rank == 2:
+                seen.add(rank)
+            return cast(PeerView, peer)
 
-            def view(watch: Any, rank: int) -> PeerView:
-                if rank == 2 and not seen:
-                    until(lambda: group.host.arena.board(2).gave_up.number > 0)
-                peer = plain(watch, rank)
-                if rank == 1 and not seen:
-                    peer = peer.replace(gone=None)
-                if rank == 2:
-                    seen.add(rank)
-                return cast(PeerView, peer)
-
-            attend.Watch.view = view
-        with pytest.raises(unisono.PeerGone) as caught:
-            unisono.all_reduce(torch.ones(3))
-        return caught.value.rank, tuple(caught.value.failed)
-
-    with unisono.World(3, timeout_s=20, return_exceptions=True) as world:
-        first, _, last = world.run(work)
-    assert first == last == (1, (1,))
+        attend.Watch.view = view
+    with pytest.raises(unisono.PeerGone) as caught:
+        unisono.all_reduce(torch.ones(3))
+    assert caught.value.rank == 1
+    return caught.value.failed
 
 
 def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed() -> None:

@@ -13,17 +13,12 @@ import torch
 
 import unisono
 from tests.ranks.group.test_survivors import kill, lend_raises, replace_lend
-from tests.support.faults import DEADLINE_S, note, notes
+from tests.support.faults import FAILED
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
-from unisono import PeerGone, RankFailed
+from unisono import PeerGone
 from unisono.engine.memory.sub_arena import SubArena
 from unisono.ranks.group import survivors
-
-
-def told(folder: Path) -> dict[int, dict[str, object]]:
-    """What the ranks have noted, without the time."""
-    return {rank: {name: fact for name, fact in facts.items() if name != "at"} for rank, facts in notes(folder).items()}
 
 
 def stop_when_it_lends(group: unisono.Group) -> None:
@@ -31,12 +26,13 @@ def stop_when_it_lends(group: unisono.Group) -> None:
     replace_lend(group, lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
 
-def hear_that_it_is_left_out(group: unisono.Group, *left_out: int) -> None:
+def hear_that_it_is_left_out(folder: Path, group: unisono.Group, *left_out: int) -> None:
     """Go on, long after the others have."""
     stop_when_it_lends(group)
     with pytest.raises(unisono.LeftOut, match=f"without rank {group.rank}") as caught:
         group.shrink()
     assert caught.value.failed == left_out
+    (folder / f"{group.rank} has heard").touch()
 
 
 def shrink_without(group: unisono.Group, stopped: set[int], why: str) -> unisono.Group:
@@ -71,70 +67,56 @@ def wake(folder: Path, group: unisono.Group, smaller: unisono.Group, *stopped: i
     if smaller.rank == 0:
         for rank in stopped:
             os.kill(group.host.arena.board(rank).pid, signal.SIGCONT)
-    until(lambda: all((folder / f"{rank}.json").exists() for rank in stopped))
+    until(lambda: all((folder / f"{rank} has heard").exists() for rank in stopped))
 
 
-def test_after_a_death_the_rank_that_is_stopped_while_it_lends_the_memory_can_be_left_out(tmp_path: Path) -> None:
-    def work() -> tuple[tuple[int, ...], float]:
-        group = unisono.init()
-        kill(tmp_path, 3)
-        with pytest.raises(PeerGone):
-            unisono.all_reduce(torch.ones(3))
-        if group.rank == 0:
-            hear_that_it_is_left_out(group, 0, 3)
-            note(tmp_path)
-            return (), 0.0
-        smaller = shrink_without(group, {0}, r"is to lend the memory: .* leave it out: shrink\(without=\[0\]\)")
-        seen = total(smaller)
-        wake(tmp_path, group, smaller, 0)
-        return smaller.world_ranks, seen
-
-    *seen, dead = unisono.run(work, 4, timeout_s=60, return_exceptions=True)
-    assert seen == [((), 0.0), ((1, 2), 6.0), ((1, 2), 6.0)]
-    assert isinstance(dead, RankFailed)
+@in_new_world(4, return_exceptions=True, gives=[((), 0.0), ((1, 2), 6.0), ((1, 2), 6.0), FAILED])
+def test_after_a_death_the_rank_that_is_stopped_while_it_lends_the_memory_can_be_left_out(
+    tmp_path: Path,
+) -> tuple[tuple[int, ...], float]:
+    group = unisono.init()
+    kill(3)
+    with pytest.raises(PeerGone):
+        unisono.all_reduce(torch.ones(3))
+    if group.rank == 0:
+        hear_that_it_is_left_out(tmp_path, group, 0, 3)
+        return (), 0.0
+    smaller = shrink_without(group, {0}, r"is to lend the memory: .* leave it out: shrink\(without=\[0\]\)")
+    seen = total(smaller)
+    wake(tmp_path, group, smaller, 0)
+    return smaller.world_ranks, seen
 
 
-def test_one_rank_after_another_can_be_left_out(tmp_path: Path) -> None:
+@in_new_world(4, gives=[None, None, ((2, 3), 12.0), ((2, 3), 12.0)])
+def test_one_rank_after_another_can_be_left_out(tmp_path: Path) -> tuple[tuple[int, ...], float] | None:
     """Rank 0 is stopped while it lends the memory, and rank 1, which is to lend it then, too."""
-
-    def work() -> None:
-        group = unisono.init()
-        unisono.barrier()
-        if group.rank < 2:
-            hear_that_it_is_left_out(group, 0, 1)
-            note(tmp_path)
-            return
-        smaller = shrink_without(group, {0, 1}, "is to lend the memory")
-        seen = total(smaller)
-        wake(tmp_path, group, smaller, 0, 1)
-        note(tmp_path, ranks=smaller.world_ranks, sum=seen)
-
-    with unisono.World(4, timeout_s=DEADLINE_S) as world:
-        world.run(work)
-    assert told(tmp_path) == {0: {}, 1: {}, **{rank: {"ranks": [2, 3], "sum": 12.0} for rank in (2, 3)}}
+    group = unisono.init()
+    unisono.barrier()
+    if group.rank < 2:
+        hear_that_it_is_left_out(tmp_path, group, 0, 1)
+        return None
+    smaller = shrink_without(group, {0, 1}, "is to lend the memory")
+    seen = total(smaller)
+    wake(tmp_path, group, smaller, 0, 1)
+    return smaller.world_ranks, seen
 
 
-def test_one_rank_leaves_out_and_the_others_who_still_wait_follow(tmp_path: Path) -> None:
-    def work() -> None:
-        group = unisono.init()
-        unisono.barrier()
-        if group.rank == 0:
-            hear_that_it_is_left_out(group, 0)
-            note(tmp_path)
-            return
-        if group.rank == 2:
-            with pytest.raises(unisono.WaitTimeout):
-                group.shrink(timeout_s=0.5)
-            smaller = group.shrink(without=[0])
-        else:
-            smaller = group.shrink()
-        seen = total(smaller)
-        wake(tmp_path, group, smaller, 0)
-        note(tmp_path, sum=seen)
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        world.run(work)
-    assert told(tmp_path) == {0: {}, 1: {"sum": 6.0}, 2: {"sum": 6.0}}
+@in_new_world(3, gives=[0.0, 6.0, 6.0])
+def test_one_rank_leaves_out_and_the_others_who_still_wait_follow(tmp_path: Path) -> float:
+    group = unisono.init()
+    unisono.barrier()
+    if group.rank == 0:
+        hear_that_it_is_left_out(tmp_path, group, 0)
+        return 0.0
+    if group.rank == 2:
+        with pytest.raises(unisono.WaitTimeout):
+            group.shrink(timeout_s=0.5)
+        smaller = group.shrink(without=[0])
+    else:
+        smaller = group.shrink()
+    seen = total(smaller)
+    wake(tmp_path, group, smaller, 0)
+    return seen
 
 
 @in_new_world(3, gives=[(3.0, [True, False]), (3.0, []), None])
@@ -157,7 +139,7 @@ def test_memory_that_was_lent_for_one_that_is_left_out_is_freed(tmp_path: Path) 
         lender.borrow = stop_and_borrow  # type: ignore[assignment, method-assign]
         with pytest.raises(unisono.LeftOut):
             group.shrink()
-        note(tmp_path)
+        (tmp_path / "2 has heard").touch()
         return None
     lender.lend = keep  # type: ignore[assignment, method-assign]
     smaller = shrink_without(group, {2}, r"is to use the memory, .* leave it out: shrink\(without=\[2\]\)")
@@ -172,8 +154,7 @@ def test_on_another_host_nobody_goes_on_without_those_who_wait_for_memory(tmp_pa
     group = unisono.init()
     unisono.barrier()
     if group.rank == 0:
-        hear_that_it_is_left_out(group, 0)
-        note(tmp_path)
+        hear_that_it_is_left_out(tmp_path, group, 0)
         return 0.0
     smaller = shrink_without(group, {0}, r"leave it out: shrink\(without=\[0\]\)")
     seen = total(smaller)

@@ -32,6 +32,7 @@ def group() -> Any:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     arena.board(1).set_process(child.pid, start_ticks(child.pid))
     made = SimpleNamespace(arena=arena, liveness=RankLiveness(arena), child=child)
+    made.kill = lambda: (child.kill(), child.wait())
     yield made
     child.kill()
     child.communicate()
@@ -41,8 +42,7 @@ def group() -> Any:
 
 def test_who_lives_is_there_and_who_was_killed_has_died(group: Any) -> None:
     assert group.liveness.gone(1) is None
-    group.child.kill()
-    group.child.wait()
+    group.kill()
     how = group.liveness.gone(1)
     assert how.how == DepartureKind.DIED
 
@@ -110,8 +110,7 @@ def test_a_zombie_has_ended() -> None:
 def test_without_a_free_file_descriptor_the_system_is_asked_otherwise(group: Any) -> None:
     with no_descriptors():
         assert group.liveness.gone(1) is None
-    group.child.kill()
-    group.child.wait()
+    group.kill()
     with no_descriptors():
         assert group.liveness.gone(1) is not None
 
@@ -126,8 +125,7 @@ def test_only_a_parent_that_tells_the_end_is_waited_for(group: Any, monkeypatch:
 
     clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)  # other threads of this process may sleep, too
     monkeypatch.setattr("unisono.ranks.group.rank_liveness.time", clock)
-    group.child.kill()
-    group.child.wait()
+    group.kill()
     assert str(group.liveness.gone(1)) == "died"
     assert not slept
     board.set_parent_tells_end()
@@ -143,8 +141,7 @@ def test_another_process_in_the_place_of_one_that_has_died_is_not_that_one(group
     assert earlier.gone(1) is None
     assert group.liveness.lives(1)
     assert not group.liveness.ended(1)
-    group.child.kill()
-    group.child.wait()
+    group.kill()
     assert group.liveness.ended(1)
     group.arena.board(1).set_gone(DepartureKind.DIED, "died")
     group.arena.board(1).hand_over(os.getpid(), MINE)
@@ -163,8 +160,7 @@ def test_another_process_in_the_place_of_one_that_has_died_is_not_that_one(group
 def test_a_rank_has_ended_when_its_parent_has_said_so(group: Any) -> None:
     board = group.arena.board(1)
     board.set_parent_tells_end()
-    group.child.kill()
-    group.child.wait()
+    group.kill()
     assert not group.liveness.ended(1), (
         "its parent is about to write on a board that another process might have by then"
     )
@@ -175,8 +171,7 @@ def test_a_rank_has_ended_when_its_parent_has_said_so(group: Any) -> None:
 
 def test_descriptors_of_the_dead_are_closed(group: Any) -> None:
     assert group.liveness.gone(1) is None
-    group.child.kill()
-    group.child.wait()
+    group.kill()
     assert group.liveness.gone(1) is not None
     before = len(os.listdir("/proc/self/fd"))
     group.liveness.forget_the_dead()

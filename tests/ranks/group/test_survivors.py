@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import DEADLINE_S, die, note, notes
+from tests.support.faults import DEADLINE_S, FAILED, die
 from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
 from tests.support.programs import Python, place
@@ -18,20 +18,18 @@ from tests.support.waiting import until
 from unisono import PeerGone, RankFailed
 
 
-def kill(folder: Path, *victims: int) -> None:
-    """These ranks die when all have come so far; the others go on when they are gone."""
-    group = unisono.init()
+def kill(*victims: int) -> None:
+    """These ranks die when all have come so far."""
     unisono.barrier()
-    if group.rank in victims:
+    if unisono.get_rank() in victims:
         die()
-    (folder / "killed").touch()
 
 
-def go_on(folder: Path, victims: tuple[int, ...]) -> None:
+def go_on(victims: tuple[int, ...]) -> dict[str, Any]:
     """Die, or notice, shrink, and compute."""
     group = unisono.init()
     unisono.all_reduce(torch.ones(3))
-    kill(folder, *victims)
+    kill(*victims)
     with pytest.raises(PeerGone) as caught:
         unisono.all_reduce(torch.ones(50_000))
     smaller = group.shrink()
@@ -43,72 +41,59 @@ def go_on(folder: Path, victims: tuple[int, ...]) -> None:
     unisono.all_gather(parts, torch.tensor([group.rank]))
     row = unisono.new_group([smaller.size - 1])
     assert bool(row) == (smaller.rank == smaller.size - 1)
-    blamed = caught.value.rank, list(caught.value.failed)
-    note(folder, sum=mine[-1].item(), ranks=torch.cat(parts).tolist(), blamed=blamed, rank=smaller.rank)
+    blamed = caught.value.rank, caught.value.failed
+    return {"sum": mine[-1].item(), "ranks": torch.cat(parts).tolist(), "blamed": blamed, "rank": smaller.rank}
 
 
 @pytest.mark.parametrize(("ranks", "victims"), [(2, (1,)), (4, (0,)), (5, (0, 3)), (6, (1, 2, 5))])
-def test_survivors_name_the_same_and_go_on(tmp_path: Path, ranks: int, victims: tuple[int, ...]) -> None:
-    with unisono.World(ranks, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed):
-        world.run(go_on, tmp_path, victims)
+def test_survivors_name_the_same_and_go_on(ranks: int, victims: tuple[int, ...]) -> None:
+    seen = unisono.run(go_on, ranks, (victims,), timeout_s=DEADLINE_S, return_exceptions=True)
+    assert [rank for rank in range(ranks) if seen[rank] == FAILED] == [*victims]
     left = [rank for rank in range(ranks) if rank not in victims]
-    seen = notes(tmp_path)
-    assert sorted(seen) == left
-    assert len({str(one["blamed"]) for one in seen.values()}) == 1
+    blamed, failed = seen[left[0]]["blamed"]
+    assert blamed == min(failed)
+    assert set(failed) <= set(victims)
+    total = sum(2.0**rank for rank in left)
     for new, old in enumerate(left):
-        blamed, failed = seen[old]["blamed"]  # type: ignore[misc]  # as JSON has it
-        assert seen[old]["rank"] == new
-        assert seen[old]["ranks"] == left
-        assert seen[old]["sum"] == sum(2.0**rank for rank in left)
-        assert blamed == min(failed)
-        assert set(failed) <= set(victims)
+        assert seen[old] == {"sum": total, "ranks": left, "blamed": (blamed, failed), "rank": new}
 
 
-def test_a_group_shrinks_again_and_again(tmp_path: Path) -> None:
-    def one_by_one() -> None:
-        group, sums = unisono.init(), []
-        for victim in (0, 3, 1):
-            mine = torch.tensor([2.0 ** group.world_ranks[group.rank]])
-            unisono.all_reduce(mine)
-            sums.append(mine.item())
-            if group.world_ranks[group.rank] == victim:
-                die()
-            with pytest.raises(PeerGone):
-                unisono.barrier()
-            group = group.shrink()
-        note(tmp_path, sums=sums, size=group.size)
-
-    with unisono.World(4, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed):
-        world.run(one_by_one)
-    (alone,) = notes(tmp_path).items()
-    assert (alone[0], alone[1]["sums"], alone[1]["size"]) == (2, [15.0, 14.0, 6.0], 1)
+@in_new_world(4, return_exceptions=True, gives=[FAILED, FAILED, ([15.0, 14.0, 6.0], 1), FAILED])
+def test_a_group_shrinks_again_and_again() -> tuple[list[float], int]:
+    group, sums = unisono.init(), []
+    for victim in (0, 3, 1):
+        mine = torch.tensor([2.0 ** group.world_ranks[group.rank]])
+        unisono.all_reduce(mine)
+        sums.append(mine.item())
+        if group.world_ranks[group.rank] == victim:
+            die()
+        with pytest.raises(PeerGone):
+            unisono.barrier()
+        group = group.shrink()
+    return sums, group.size
 
 
-def test_sub_groups_of_the_living_go_on_and_others_shrink(tmp_path: Path) -> None:
-    def rows() -> None:
-        world = unisono.init()
-        row = unisono.split(color=world.rank // 3)
-        column = unisono.split(color=world.rank % 3)
-        kill(tmp_path, 4)
-        mine = torch.tensor([float(world.rank)])
-        if world.rank // 3 == 0:
+@in_new_world(6, return_exceptions=True, gives=[9.0, 9.0, 9.0, 8.0, FAILED, 8.0])
+def test_sub_groups_of_the_living_go_on_and_others_shrink() -> float:
+    world = unisono.init()
+    row = unisono.split(color=world.rank // 3)
+    column = unisono.split(color=world.rank % 3)
+    kill(4)
+    mine = torch.tensor([float(world.rank)])
+    if world.rank // 3 == 0:
+        unisono.all_reduce(mine, group=row)
+        unisono.all_reduce(mine, group=row)
+    else:
+        with pytest.raises(PeerGone) as caught:
             unisono.all_reduce(mine, group=row)
-            unisono.all_reduce(mine, group=row)
-        else:
-            with pytest.raises(PeerGone) as caught:
-                unisono.all_reduce(mine, group=row)
-            assert caught.value.failed == (1,)
-            assert caught.value.world_rank == 4
-            smaller = row.shrink()  # type: ignore[union-attr]  # all ranks are in a row
-            unisono.all_reduce(mine, group=smaller)
-            assert unisono.init() is world
-        if world.rank % 3 != 1:
-            unisono.barrier(group=column)
-        note(tmp_path, sum=mine.item())
-
-    with unisono.World(6, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed):
-        world.run(rows)
-    assert {rank: one["sum"] for rank, one in notes(tmp_path).items()} == {0: 9.0, 1: 9.0, 2: 9.0, 3: 8.0, 5: 8.0}
+        assert caught.value.failed == (1,)
+        assert caught.value.world_rank == 4
+        smaller = row.shrink()  # type: ignore[union-attr]  # all ranks are in a row
+        unisono.all_reduce(mine, group=smaller)
+        assert unisono.init() is world
+    if world.rank % 3 != 1:
+        unisono.barrier(group=column)
+    return mine.item()
 
 
 @in_new_world(3, gives=["went on", "went on", "left out"])

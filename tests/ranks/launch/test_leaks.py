@@ -77,9 +77,10 @@ class Started:
             os.close(watch)
 
 
-def test_a_killed_parent_leaves_no_process():
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_parent_leaves_no_process(number):
     with Started() as started:
-        started.process.kill()
+        started.process.send_signal(number)
         assert started.all_end()
 
 
@@ -173,12 +174,6 @@ def test_the_server_ends_at_once_whatever_was_to_be_done_at_its_end(tmp_path):
     (tmp_path / "torch.py").write_text(TORCH_WITH_A_LONG_END.format(folder=str(tmp_path)))
     code = PATIENT.format(folder=str(tmp_path))
     subprocess.run([sys.executable, "-c", code], timeout=100, check=True)
-
-
-def test_a_terminated_parent_leaves_no_process():
-    with Started() as started:
-        started.process.terminate()
-        assert started.all_end()
 
 
 def census() -> tuple[int, int, int]:

@@ -24,20 +24,67 @@ TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "job7",
     "TORCHELASTIC_RESTART_COUNT": "3",
 }
-STEP = {
-    "SLURM_PROCID": "1",
-    "SLURM_STEP_NUM_TASKS": "2",
-    "SLURM_JOB_ID": "42",
-    "SLURM_STEP_ID": "3",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_NODELIST": "gpu[07-08]",
-}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-host-77@1", "PMIX_RANK": "1",
+}  # fmt: skip
+SLURM = {
+    "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "42", "SLURM_STEP_ID": "3",
+    "SLURM_NNODES": "1", "SLURM_NODEID": "0",
+}  # fmt: skip
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
+NODES = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[07-08]"}
+STEP = {**SLURM, **NODES}
+ALLOCATION = {"SLURM_JOB_ID": "42", "SLURM_NTASKS": "8", "SLURM_NNODES": "2"}
+ON_HOSTS = {**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"}, {**MPICH, "PMI_SIZE": "4"}
+PLACE = {"RANK": "3", "WORLD_SIZE": "4"}
+RAY = {**MEET, **PLACE, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"}
+
+FOUND = [
+    ({"PATH": "/bin"}, {}, {"rank": 0, "size": 1, "kind": "single"}),
+    ({**MEET, **PLACE}, {}, {"rank": 3, "size": 4, "kind": "environment", "store_runs": False, "port": 41001}),
+    (MEET, {"rank": 1, "size": 3}, {"rank": 1, "size": 3, "kind": "arguments", "port": 41001}),
+    (TORCHRUN, {"rank": 2, "size": 5}, {"kind": "arguments"}),
+    ({"RANK": "0", "WORLD_SIZE": "1"}, {}, {"port": 0}),
+    ({}, {"rank": 0, "size": 1}, {"kind": "arguments"}),
+    (RAY, {}, {"rank": 3, "size": 4, "address": "node-a", "port": 41001}),
+    ({**SLURM, **OPEN_MPI, **MEET, **PLACE}, {}, {"rank": 3, "size": 4, "kind": "environment", "port": 41001}),
+    (SLURM, {"rank": 1, "size": 2}, {"job": "Slurm 42.3"}),
+    ({**SLURM, "RANK": "1", "WORLD_SIZE": "2"}, {}, {"job": "Slurm 42.3"}),
+    *((environ, {}, {"rank": 1, "size": 2, "kind": kind, "job": job}) for environ, kind, job in (
+        (OPEN_MPI, "Open MPI", "Open MPI prterun-host-77@1"),
+        ({**ALLOCATION, **OPEN_MPI}, "Open MPI", "Open MPI prterun-host-77@1"),
+        (SLURM, "Slurm", "Slurm 42.3"),
+        ({**SLURM, "PMI_RANK": "1", "PMI_SIZE": "2"}, "Slurm", "Slurm 42.3"),  # srun --mpi=pmi2
+        ({**SLURM, "PMIX_RANK": "1"}, "Slurm", "Slurm 42.3"),  # srun --mpi=pmix
+        ({**SLURM, **OPEN_MPI}, "Open MPI", "Open MPI prterun-host-77@1"),  # mpirun in a step of Slurm
+    )),
+    *((environ, {}, {"rank": 0, "size": 1, "job": ""}) for environ in (
+        ALLOCATION,
+        {**ALLOCATION, "SLURM_PROCID": "0", "SLURM_NODEID": "0"},  # a batch script's own shell
+        {**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"},  # an interactive step
+        {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
+        {"PMI_RANK": "0", "PMI_SIZE": "1"},
+    )),
+    *(({**environ, **MEET}, {}, {"address": "node-a", "port": 41001, "job": "", "by_mpi": False})
+      for environ in (SLURM, STEP, OPEN_MPI, *ON_HOSTS)),
+    *((environ, {}, {"name": name}) for environ, name in (  # the same on all ranks of a job
+        ({**MEET, "RANK": "0", "WORLD_SIZE": "2"}, ""),
+        ({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False"}, "torchrun job7/3"),
+        ({**MEET, **STEP}, "Slurm 42.3"),
+        ({**MEET, **STEP, "RANK": "0", "WORLD_SIZE": "2"}, "Slurm 42.3"),
+        ({**MEET, **STEP, "RANK": "0", "WORLD_SIZE": "4"}, ""),  # one srun for each node
+        ({**MEET, **MPICH, "MPI_LOCALNRANKS": "1"}, "MPICH"),  # it has a name on each host
+        ({**MEET, **OPEN_MPI, "PMIX_NAMESPACE": "x@1"}, "Open MPI x@1"),
+    )),
+]  # fmt: skip
 
 
-def test_one_process_without_a_launcher():
-    launch = detect({"PATH": "/bin"})
-    assert (launch.rank, launch.size, launch.kind) == (0, 1, "single")
-    assert "RANK" in launch.why
+@pytest.mark.parametrize(("environ", "arguments", "found"), FOUND)
+def test_what_arguments_and_environment_say(environ, arguments, found):
+    launch = detect(environ, **arguments)
+    assert {name: getattr(launch, name) for name in found} == found
+    assert launch.kind != "single" or "RANK" in launch.why
 
 
 def test_torchrun():
@@ -49,25 +96,6 @@ def test_torchrun():
 
 def test_a_restart_has_keys_of_its_own():
     assert detect(TORCHRUN).prefix != detect({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "4"}).prefix
-
-
-def test_variables_without_torchrun():
-    launch = detect({**MEET, "RANK": "0", "WORLD_SIZE": "2"})
-    assert (launch.kind, launch.store_runs) == ("environment", False)
-
-
-def test_arguments():
-    launch = detect(MEET, rank=1, size=3)
-    assert (launch.rank, launch.size, launch.kind, launch.port) == (1, 3, "arguments", 41001)
-
-
-def test_arguments_may_repeat_the_environment():
-    assert detect(TORCHRUN, rank=2, size=5).kind == "arguments"
-
-
-def test_one_rank_needs_no_meeting_place():
-    assert detect({"RANK": "0", "WORLD_SIZE": "1"}).port == 0
-    assert detect({}, rank=0, size=1).kind == "arguments"
 
 
 @pytest.mark.parametrize(
@@ -96,22 +124,6 @@ def test_contradictions_are_refused(environ, arguments, words):
         detect(environ, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("environ", "name"),
-    [
-        ({**MEET, "RANK": "0", "WORLD_SIZE": "2"}, ""),
-        ({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False"}, "torchrun job7/3"),
-        ({**MEET, **STEP}, "Slurm 42.3"),
-        ({**MEET, **STEP, "RANK": "0", "WORLD_SIZE": "2"}, "Slurm 42.3"),
-        ({**MEET, **STEP, "RANK": "0", "WORLD_SIZE": "4"}, ""),  # one srun for each node
-        ({**MEET, "PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "1"}, "MPICH"),  # it has a name on each host
-        ({**MEET, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "x@1"}, "Open MPI x@1"),
-    ],
-)
-def test_the_name_of_a_job_is_the_same_on_all_its_ranks(environ, name):
-    assert detect(environ).name == name
-
-
 SCRIPT = """
 import sys, torch, unisono
 group = unisono.init(timeout_s=60)
@@ -122,18 +134,6 @@ unisono.shutdown()
 again = unisono.init(timeout_s=60)
 assert (again.rank, again.size) == (group.rank, group.size) and again is not group
 """
-
-OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-    "PMIX_NAMESPACE": "prterun-host-77@1", "PMIX_RANK": "1",
-}  # fmt: skip
-SLURM = {
-    "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "42", "SLURM_STEP_ID": "3",
-    "SLURM_NNODES": "1", "SLURM_NODEID": "0",
-}  # fmt: skip
-MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
-NODES = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[07-08]"}
-ALLOCATION = {"SLURM_JOB_ID": "42", "SLURM_NTASKS": "8", "SLURM_NNODES": "2"}
 
 
 def expect_group(results, size):
@@ -160,41 +160,11 @@ def test_srun(python):
     expect_group([out for out, _ in said], size)
 
 
-@pytest.mark.parametrize(
-    ("environ", "kind", "job"),
-    [
-        (OPEN_MPI, "Open MPI", "Open MPI prterun-host-77@1"),
-        ({**ALLOCATION, **OPEN_MPI}, "Open MPI", "Open MPI prterun-host-77@1"),
-        (SLURM, "Slurm", "Slurm 42.3"),
-        ({**SLURM, "PMI_RANK": "1", "PMI_SIZE": "2"}, "Slurm", "Slurm 42.3"),  # srun --mpi=pmi2
-        ({**SLURM, "PMIX_RANK": "1"}, "Slurm", "Slurm 42.3"),  # srun --mpi=pmix
-        ({**SLURM, **OPEN_MPI}, "Open MPI", "Open MPI prterun-host-77@1"),  # mpirun in a step of Slurm
-    ],
-)
-def test_two_ranks_of_one_job(environ, kind, job):
-    launch = detect(environ)
-    assert (launch.rank, launch.size, launch.kind, launch.job) == (1, 2, kind, job)
-
-
 def test_mpich_s_job_is_its_process_manager(monkeypatch):
     command, rest = Path(f"/proc/{os.getppid()}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
     start = rest.split()[19]
     monkeypatch.setattr(launchers, "_MPICH_MANAGERS", {command})
     assert detect(MPICH).job == f"MPICH {os.getppid()}.{start}"
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [
-        ALLOCATION,
-        {**ALLOCATION, "SLURM_PROCID": "0", "SLURM_NODEID": "0"},  # a batch script's own shell
-        {**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"},  # an interactive step
-        {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
-        {"PMI_RANK": "0", "PMI_SIZE": "1"},
-    ],
-)
-def test_one_process_is_a_group_of_one(environ):
-    assert (detect(environ).rank, detect(environ).size, detect(environ).job) == (0, 1, "")
 
 
 @pytest.mark.parametrize(
@@ -243,28 +213,13 @@ def test_ranks_of_a_slurm_step_on_several_hosts_meet_on_the_first(nodes, first):
     assert (later.port, later.name) != (two[0].port, two[0].name)
 
 
-@pytest.mark.parametrize("environ", [{**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"}, {**MPICH, "PMI_SIZE": "4"}])
+@pytest.mark.parametrize("environ", ON_HOSTS)
 def test_ranks_of_an_mpi_on_several_hosts_ask_it_where_to_meet(environ, monkeypatch):
     launch = detect(environ)
     assert (launch.rank, launch.size, launch.by_mpi, launch.job) == (1, 4, True, "")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ArgumentError, match=r"without mpi4py .* nothing tells .* set MASTER_ADDR"):
         MeetingPlace(launch, 1.0).enter()
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [SLURM, {**SLURM, **NODES}, OPEN_MPI, {**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"}, {**MPICH, "PMI_SIZE": "4"}],
-)
-def test_a_master_address_comes_first(environ):
-    launch = detect({**environ, **MEET})
-    assert (launch.address, launch.port, launch.job, launch.by_mpi) == ("node-a", 41001, "", False)
-
-
-def test_ray_train_s_workers_are_those_of_a_plain_environment():
-    ray = {**MEET, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"}
-    launch = detect(ray)
-    assert (launch.rank, launch.size, launch.address, launch.port) == (3, 4, "node-a", 41001)
 
 
 ACROSS = """
@@ -303,14 +258,6 @@ def test_mpirun_over_hosts(wheel, tmp_path):
     assert sorted(said.splitlines()) == [f"{rank} on 2+1 (0 2 | 1)" for rank in (0, 0, 1, 1, 2, 2)]
 
 
-def test_torchrun_s_variables_come_first():
-    torchrun = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "node-a", "MASTER_PORT": "41001"}
-    launch = detect({**SLURM, **OPEN_MPI, **torchrun})
-    assert (launch.rank, launch.size, launch.kind, launch.port) == (5, 8, "environment", 41001)
-
-
-def test_arguments_that_agree_with_the_launcher_need_no_address():
-    assert detect(SLURM, rank=1, size=2).job == "Slurm 42.3"
-    assert detect({**SLURM, "RANK": "1", "WORLD_SIZE": "2"}).job == "Slurm 42.3"
+def test_arguments_that_do_not_agree_with_the_launcher_need_an_address():
     with pytest.raises(ArgumentError, match="MASTER_ADDR"):
         detect(SLURM, rank=0, size=4)

@@ -117,16 +117,15 @@ def place(request: pytest.FixtureRequest, port: int) -> Places:
     return lambda rank: Launch(rank, 3, "Slurm", "", job=name)
 
 
-def test_after_a_time_out_of_some_a_late_rank_meets_them(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_time_out_of_some_a_late_rank_meets_them(
+    place: Places, came: Came, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heard: dict[int, str] = {}
     monkeypatch.setattr(meetings, "_heard", heard)
-    come, came = rendezvous._Meeting._come, list[Any]()
-    monkeypatch.setattr(rendezvous._Meeting, "_come", lambda self: (come(self), came.append(self)))
     with ThreadPoolExecutor(2) as pool:
         early = [pool.submit(attend, place(rank), 60.0) for rank in (0, 1)]
         until(lambda: len(came) == 2 and all(len(meeting._identities) == 2 for meeting in came))
-        for meeting in came:
-            meeting._deadline = 0.0
+        came.time_is_up(0, 1)
         for one in early:
             error = one.result()
             assert isinstance(error, WaitTimeout)

@@ -77,19 +77,7 @@ def job(threads_are_ranks):
 
 def meet(job, rank, size, timeout_s=60.0):
     """The arena of this rank, or the exception."""
-    try:
-        store = SocketStore(job, rank, timeout_s)
-        try:
-            return rendezvous.meet(rank, size, store, timeout_s).arena
-        finally:
-            store.close()
-    except (ArgumentError, WaitTimeout) as error:
-        return error
-
-
-def together(job, size, ranks, timeout_s=60.0):
-    with ThreadPoolExecutor(len(ranks)) as pool:
-        return list(pool.map(lambda rank: meet(job, rank, size, timeout_s), ranks))
+    return attend(Launch(rank, size, "Slurm", "", job=job), timeout_s)
 
 
 def test_two_jobs_at_once(job):
@@ -105,7 +93,7 @@ def test_two_jobs_at_once(job):
 
 
 def test_without_rank_0_nobody_waits_longer_than_asked(job):
-    (error,) = together(job, 2, [1], 0.3)
+    error = meet(job, 1, 2, 0.3)
     assert isinstance(error, WaitTimeout)
     assert error.missing == (0,)
     assert job in str(error)

@@ -40,11 +40,7 @@ _TAGS_AND_DESCRIPTOR = 1 | 1 << 4
 _U64, _P, _SIZE = c.c_uint64, c.c_void_p, c.c_size_t
 
 
-class _Fields(c.Structure):
-    """A structure of UCX. UCX reads the fields with a bit in the mask."""
-
-
-class ContextParams(_Fields):
+class ContextParams(c.Structure):
     """How a context is made: for messages with tags, and for threads that sleep until one comes."""
 
     _fields_ = (("mask", _U64), ("features", _U64), ("more", c.c_char * 128))
@@ -53,7 +49,7 @@ class ContextParams(_Fields):
         super().__init__(mask=1, features=_TAGS_AND_DESCRIPTOR)
 
 
-class ThreadMode(_Fields):
+class ThreadMode(c.Structure):
     """How a worker is made, and its answer: any thread may call it at any time."""
 
     MANY = 2
@@ -63,7 +59,7 @@ class ThreadMode(_Fields):
         super().__init__(mask=1, mode=self.MANY)
 
 
-class EndpointParams(_Fields):
+class EndpointParams(c.Structure):
     """The address of a peer, and the function and argument to call when the connection is lost."""
 
     _fields_ = (
@@ -76,7 +72,7 @@ class EndpointParams(_Fields):
         self.on_error = c.cast(on_error, _P)
 
 
-class MessageParams(_Fields):
+class MessageParams(c.Structure):
     """How messages are begun: their bytes are in memory of the host."""
 
     _fields_ = (("mask", c.c_uint32), ("more", c.c_char * 156))

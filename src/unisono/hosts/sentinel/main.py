@@ -20,7 +20,7 @@ from ...base.fd_channel import peer_of
 from ...engine.process.alive import ending_in_words, exit_status, start_ticks, watch_process
 from . import MOST_BYTES_LOCAL
 from .regions import Regions
-from .state_machine import Asked, Closed, Ended, Event, Forgot, Pinged, Registered, SentinelState, Tick, Woke
+from .state_machine import Ended, Event, Said, SentinelState, Tick
 from .wire import MOST_BYTES, Authenticator
 
 _AT_ONCE, _AT_ONCE_LOCAL = 512, 64
@@ -112,32 +112,16 @@ class Ranks:
         self.connections.pop(fd).sock.close()
 
 
-def _event(rank: int, data: bytes) -> Event:
-    """A rank's message as an event. Raises ValueError."""
+def _event(rank: int, data: bytes) -> Said:
+    """A rank's message: a word, whole numbers and lists of these. Raises ValueError."""
     try:
-        said = json.loads(data)
-    except RecursionError as error:
+        word, *rest = json.loads(data)
+    except (RecursionError, TypeError) as error:
         raise ValueError("no message") from error
-    match said:
-        case ["register", int(gid), int(start), list(members)] if _are_numbers(gid, start, *members):
-            return Registered(rank, gid, start, tuple(members))
-        case ["forget", int(gid)] if _are_numbers(gid):
-            return Forgot(rank, gid)
-        case ["ask", int(gid), int(ticket)] if _are_numbers(gid, ticket):
-            return Asked(rank, gid, ticket)
-        case ["wake"]:
-            return Woke(rank)
-        case ["wake", int(gid)] if _are_numbers(gid):
-            return Woke(rank, gid)
-        case ["ping"]:
-            return Pinged(rank)
-        case ["close"]:
-            return Closed(rank)
-    raise ValueError("no message")
-
-
-def _are_numbers(*values: object) -> bool:
-    return all(type(value) is int and 0 <= value < _MOST_NUMBER for value in values)
+    numbers = [number for part in rest for number in (part if type(part) is list else [part])]
+    if not all(type(number) is int and 0 <= number < _MOST_NUMBER for number in numbers):
+        raise ValueError("no message")
+    return Said(rank, word, rest)
 
 
 _WORDS_S = 0.1

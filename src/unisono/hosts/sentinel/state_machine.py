@@ -1,7 +1,7 @@
 """What a sentinel does, as a state machine without I/O: an event and the time in, messages to hosts and ranks out."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...base.records import DepartureKind
 from . import BEAT_S
@@ -38,50 +38,15 @@ class Ended(NamedTuple):
     words: str
 
 
-class Closed(NamedTuple):
-    """A rank of this host no longer needs its sentinel."""
+class Said(NamedTuple):
+    """A rank of this host has sent this word, and what belongs to it; see `SentinelState`."""
 
     rank: int
+    word: str
+    rest: Sequence[Any] = ()
 
 
-class Registered(NamedTuple):
-    """A rank of this host uses a group. start: of the group's region. members: ranks of the world, in order."""
-
-    rank: int
-    gid: int
-    start: int
-    members: tuple[int, ...]
-
-
-class Forgot(NamedTuple):
-    """A rank of this host uses the group no more."""
-
-    rank: int
-    gid: int
-
-
-class Asked(NamedTuple):
-    """A rank of this host asks for fresh copies."""
-
-    rank: int
-    gid: int
-    ticket: int
-
-
-class Woke(NamedTuple):
-    """A rank of this host has news for all hosts, on its board of this group; None: on any of its boards."""
-
-    rank: int
-    gid: int | None = None
-
-
-class Pinged(NamedTuple):
-    """A rank of this host asks whether its sentinel is there."""
-
-    rank: int
-
-
-Event: TypeAlias = Tick | Datagram | Ended | Closed | Registered | Forgot | Asked | Woke | Pinged
+Event: TypeAlias = Tick | Datagram | Ended | Said
 
 
 class SentinelState:
@@ -122,7 +87,7 @@ class SentinelState:
         self.told: list[tuple[int | None, list[object]]] = []
 
     def step(self, event: Event, real: float) -> None:
-        """Take in one event at this time."""
+        """Take in one event at this time. Raises ValueError if a rank has said what makes no sense."""
         self._now += min(max(0.0, real - self._real), _LONGEST_S)
         self._real = real
         match event:
@@ -131,24 +96,43 @@ class SentinelState:
             case Ended(rank, words) if rank in self._present:
                 self._copies.push(rank, None, self._now)
                 self._gone(rank, DepartureKind.DIED, words)
-            case Closed(rank) if rank in self._present:
-                self._copies.push(rank, None, self._now)
-                self._copies.forget_all(rank)
-                self._gone(rank, DepartureKind.LEFT, "left the group")
-            case Registered(rank, gid, start, members):
-                self._copies.register(rank, gid, start, members)
-            case Forgot(rank, gid):
-                self._copies.push(rank, gid, self._now)
-                self._copies.forget(rank, gid)
-            case Asked(rank, gid, ticket):
-                self._copies.ask(rank, gid, ticket, self._now)
-            case Woke(rank, only):
-                self._copies.push(rank, only, self._now)
-            case Pinged(rank):
-                self._tell(rank, ["here"])
+            case Said(rank, word, rest):
+                self._serve(rank, word, rest)
             case Tick():
                 self._tick()
         self._end_when_alone()
+
+    def _serve(self, rank: int, word: str, rest: Sequence[Any]) -> None:
+        """Do what a rank of this host has said.
+
+        register: it uses a group. The number of the group, the start of its region, its members as ranks of the world.
+        forget: it uses a group no more.
+        ask: it wants fresh copies. The number of the group, and of the ticket.
+        wake: it has news for all hosts, on its board of a group, or on any of its boards.
+        ping: it asks whether its sentinel is there.
+        close: it needs its sentinel no longer.
+        """
+        match word, *rest:
+            case "register", int(gid), int(start), [*members]:
+                self._copies.register(rank, gid, start, members)
+            case "forget", int(gid):
+                self._copies.push(rank, gid, self._now)
+                self._copies.forget(rank, gid)
+            case "ask", int(gid), int(ticket):
+                self._copies.ask(rank, gid, ticket, self._now)
+            case ("wake",):
+                self._copies.push(rank, None, self._now)
+            case "wake", int(gid):
+                self._copies.push(rank, gid, self._now)
+            case ("ping",):
+                self._tell(rank, ["here"])
+            case ("close",):
+                if rank in self._present:
+                    self._copies.push(rank, None, self._now)
+                    self._copies.forget_all(rank)
+                    self._gone(rank, DepartureKind.LEFT, "left the group")
+            case _:
+                raise ValueError("no message")
 
     def wake_in(self, real: float) -> float:
         """The seconds from this time until a Tick is due."""

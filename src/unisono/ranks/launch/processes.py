@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from ...base.config import Config
 from ...base.errors import InternalError
-from ...base.fd_channel import Channel, Descriptor, PlainChannel
+from ...base.fd_channel import Channel, PlainChannel
 from ...engine.memory.arena import Arena
 from ...engine.process.ask_stacks import Answer, ask_for_stacks
 from ...engine.process.nested import PACKAGE
@@ -154,7 +154,7 @@ class RankProcesses:
 
     def __init__(self, size: int, config: Config | None = None, hosts: "Hosts | None" = None) -> None:
         self._fork_server = open_world()
-        self._left = ExitStack()  # closes the arenas at the end
+        self._left = ExitStack()  # closes the arenas and the descriptors at the end
         weakref.finalize(self, self._left.close)
         members = hosts.members if hosts else (range(size),)
         arenas = {host: self._left.enter_context(closing(Arena.create(size, config))) for host in members}
@@ -167,23 +167,28 @@ class RankProcesses:
         self._runs = 0
         self._config, self._job = config, f"run {secrets.token_hex(16)}"
         self._span: SeveralHosts | None = None
-        self._given = [Descriptor(os.open(".", os.O_PATH))]
+        self._given: list[int] = []
+        self._give(os.open(".", os.O_PATH))
         try:
             self._fork(size)
             if hosts and hosts.spans:
                 self._span = SeveralHosts(hosts, secrets.token_bytes(32), self.pids)
-                self._given.append(Descriptor(os.memfd_create("unisono store")))
+                self._give(os.memfd_create("unisono store"))
             for rank, channel in enumerate(self._channels):
                 self._set_up(rank, channel)
         except BaseException:
             self.kill()
             raise
 
+    def _give(self, fd: int) -> None:
+        self._left.callback(os.close, fd)
+        self._given.append(fd)
+
     def _set_up(self, rank: int, channel: Channel, *, joins: bool = False) -> None:
         environ = dict(os.environ)
         setup = RankSetup(rank, self._size, self._config, environ, sys.argv, self._job, joins, self._span)
         with suppress(ConnectionError):  # the rank has died, as collecting will find
-            channel.send(setup, fds=[self._arenas[rank].fd, *(one.fileno() for one in self._given)])
+            channel.send(setup, fds=[self._arenas[rank].fd, *self._given])
 
     def _ask_to_fork(self, rank: int) -> Channel:
         channel, theirs = Channel.pair()

@@ -9,13 +9,14 @@ import os
 import selectors
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, cast
 
 from ...base.errors import ArgumentError, PeerGone, RankFailed, UnisonoError, WaitTimeout
-from ...base.fd_channel import Channel, Descriptor, remaining
+from ...base.fd_channel import Channel, remaining
 from ...base.records import DepartureKind
 from ...base.units import ranks_text
 from ...engine.memory.arena import Arena
@@ -35,7 +36,7 @@ class RankOutput:
 
     def __init__(self, name: str, prefix: str = "") -> None:
         self._name, self._prefix = name, prefix
-        self._pipe: tuple[Descriptor, Descriptor] | None = None
+        self._pipe: tuple[int, int] | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._line = ""
 
@@ -49,15 +50,16 @@ class RankOutput:
             with suppress(OSError, ValueError):  # the stream has only a buffer
                 return stream.fileno()
         if self._pipe is None:
-            end, start = os.pipe()
-            os.set_blocking(end, False)
-            self._pipe = Descriptor(end), Descriptor(start)
-        return self._pipe[1].fileno()
+            self._pipe = os.pipe()
+            os.set_blocking(self._pipe[0], False)
+            for end in self._pipe:
+                weakref.finalize(self, os.close, end)
+        return self._pipe[1]
 
     @property
     def pipe_end(self) -> int | None:
         """The descriptor to watch for output to forward, or None."""
-        return self._pipe[0].fileno() if self._pipe else None
+        return self._pipe[0] if self._pipe else None
 
     def forward(self) -> None:
         """Print the whole lines that have arrived."""
@@ -77,7 +79,7 @@ class RankOutput:
         if self._pipe is None:
             return ""
         try:
-            return self._decoder.decode(os.read(self._pipe[0].fileno(), _PIPE_BYTES))
+            return self._decoder.decode(os.read(self._pipe[0], _PIPE_BYTES))
         except BlockingIOError:
             return ""
 
