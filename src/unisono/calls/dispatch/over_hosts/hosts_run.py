@@ -85,7 +85,7 @@ class Relay:
 
     def __init__(self, group: Group, span: Span) -> None:
         self._group, self._span, self._host = weakref.ref(group), span, group.host
-        self._rank, self._world_ranks = group.rank, group.world_ranks
+        self._rank, self._world_ranks, self._arena = group.rank, group.world_ranks, group.world.host.arena
         self.details = ""
         self.failure: BaseException | None = None
         self._tape: TapeRun | None = None
@@ -140,17 +140,16 @@ class Relay:
         run, self._tape = self._tape, None
         if run is not None:
             run.give_up()
-        memory, group, local = forget_all(self._span), self._group(), self._span.local
+        memory, local = forget_all(self._span), self._span.local
         if local is not None and local.host.unfinished:
             local.host.sign_off(tag=False)
             keep_for_good(memory)  # ranks of this host read it in a part of the call, and may be late
         self._span.keeps_refused = None
-        arena = None if group is None else group.world.host.arena
-        if refused and run is not None and run.turn > ENTER and isinstance(arena, Arena):  # the world's always is
+        if refused and run is not None and run.turn > ENTER and isinstance(self._arena, Arena):  # it always is
             calls = RefusedCalls.of(self._span.carrier)
             self._span.keeps_refused = calls.keep
             calls.add(sum(block.nbytes for block in memory))
-            calls.check(arena, len(self._span.here))
+            calls.check(self._arena, len(self._span.here))
 
     def _make(self, group: Group, plan: SpanPlan, inp: int, out: int) -> Generator[int, None, None]:
         """Make the call; yields an outcome when it has to stop. inp, out: addresses, as for the kernel."""
