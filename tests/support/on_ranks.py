@@ -79,8 +79,8 @@ def _on_ranks(
             made = {name: given.pop(name) for name in fixtures}
             named = {name: given[one] if isinstance(one, str) and one in own else one for name, one in how.items()}
             ends = run(test, given, **named, **made)
-            assert gives is _ANYTHING or ends == gives
-            assert all_give is _ANYTHING or ends == [all_give] * len(ends)
+            assert gives is _ANYTHING or ends == gives, f"{ends}, not {gives}"
+            assert all_give is _ANYTHING or ends == [all_give] * len(ends), f"{ends}, not each {all_give}"
 
         more = [Parameter(name, Parameter.KEYWORD_ONLY) for name in fixtures]
         on_ranks.__signature__ = Signature([*own.values(), *more])  # type: ignore[attr-defined]  # pytest asks for it
