@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from tests.support.on_ranks import in_world
 from tests.support.waiting import until
 from tests.support.worlds import OnHosts
 from unisono.base.records import Departure, DepartureKind
-from unisono.engine.tape import MEET, TAKE
+from unisono.engine.carrier import Lost
+from unisono.engine.tape import LEAVE, MEET, TAKE
 from unisono.hosts.messages import TapeRun
 from unisono.hosts.span import Span
 from unisono.ranks.failures.attend import Watch
@@ -317,3 +319,57 @@ def test_who_has_left_is_waited_for_until_the_last_calls_are_known(
         return tensor[3].item()
 
     assert on_hosts("2x2").run(work) == [101.0] * 4
+
+
+@pytest.mark.ranks(hosts="2x1")
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Lost(1, "it has gone")], ids=["interrupt", "lost"])
+def test_what_comes_right_after_the_end_of_a_call_breaks_nothing(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt is raised. Of a message that cannot leave any more the next call hears."""
+    group, advance, raised = unisono.new_group(), TapeRun.advance, list[BaseException]()
+
+    def late(run: TapeRun) -> bool:
+        done = advance(run)
+        if done and not raised:
+            raised.append(error)
+            raise error
+        return done
+
+    tensor = torch.ones(10)
+    for _ in range(3):
+        unisono.all_reduce(tensor, group=group)
+    if group.rank == 0:
+        with monkeypatch.context() as patch:
+            patch.setattr(TapeRun, "advance", late)
+            with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else nullcontext():
+                unisono.all_reduce(tensor, group=group)
+        assert raised == [error]
+    else:
+        unisono.all_reduce(tensor, group=group)
+    for _ in range(3):
+        unisono.all_reduce(tensor, group=group)
+    assert tensor[3].item() == 2.0**7
+
+
+@pytest.mark.ranks(hosts="2x1")
+def test_a_rank_looks_at_the_end_of_a_call_if_there_are_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, advance, stops = unisono.new_group(), TapeRun.advance, list[int]()
+    before = group.span.news.value
+
+    def with_news(run: TapeRun) -> bool:
+        if LEAVE not in stops:
+            group.span.seen.value = group.span.news.value - 1
+        done = advance(run)
+        if not done:
+            stops.append(run.row.kind)
+        return done
+
+    tensor = torch.ones(10)
+    unisono.all_reduce(tensor, group=group)
+    with monkeypatch.context() as patch:
+        patch.setattr(TapeRun, "advance", with_news)
+        unisono.all_reduce(tensor, group=group)
+    assert LEAVE in stops
+    assert group.span.seen.value >= before
+    assert tensor[3].item() == 4.0
