@@ -20,23 +20,27 @@ import json, os, signal, sys, time
 import unisono
 from unisono.ranks.rendezvous.rendezvous import _Meeting
 
-phase, how = os.environ.get("PHASE", ""), os.environ.get("HOW", "")
+phases, how = os.environ.get("PHASE", "").split(", "), os.environ.get("HOW", "")
 
 def fall():
-    os._exit(3) if how == "exit" else os.kill(os.getpid(), getattr(signal, how))
+    if how == "pause":
+        print("there", flush=True)
+        sys.stdin.readline()
+    else:
+        os._exit(3) if how == "exit" else os.kill(os.getpid(), getattr(signal, how))
 
 def fails_in(name):
     method = getattr(_Meeting, name)
     def fail(self, *arguments):
-        if phase == f"before {name}":
+        if f"before {name}" in phases:
             fall()
         result = method(self, *arguments)
-        if phase == f"after {name}":
+        if f"after {name}" in phases:
             fall()
         return result
     setattr(_Meeting, name, fail)
 
-for name in ("_come", "_place", "_hand_out", "_follow", "hold"):
+for name in ("_come", "_place", "_hand_out", "_follow", "hold", "_until_told"):
     fails_in(name)
 print("starts", flush=True)
 sys.stdin.readline()
@@ -72,8 +76,7 @@ def go(*ranks: subprocess.Popen[str]) -> None:
     for rank in ranks:
         assert rank.stdout.readline() == "starts\n", rank.communicate()
     for rank in ranks:
-        rank.stdin.write("go\n")
-        rank.stdin.flush()
+        proceed(rank)
 
 
 def said(process: subprocess.Popen[str]) -> tuple[str, list[int], str, float]:
@@ -105,6 +108,40 @@ def test_a_rank_that_is_killed_is_named_by_all(start: Start, port: int, victim: 
         elif phase != "after hold":
             assert "start all ranks again" in words
             assert "shrink" not in words
+
+
+def test_a_rank_that_comes_when_rank_0_gives_up_is_told_why(start: Start, port: int) -> None:
+    """Rank 0's process runs the store: it stays until rank 1 has read the reason."""
+    victim = start(2, port, 80.0, PHASE="after _come", HOW="SIGKILL")
+    first, late = (
+        start(rank, port, 80.0, PHASE=phases, HOW="pause")
+        for rank, phases in enumerate(("after _until_told", "before _come, after _come"))
+    )
+    go(late)
+    go(first)
+    reach(late)
+    go(victim)
+    reach(first)
+    proceed(late)
+    reach(late)
+    proceed(first)
+    assert json.loads(first.stdout.readline())[:2] == ["PeerGone", [2]]
+    with pytest.raises(subprocess.TimeoutExpired):
+        first.wait(1.0)
+    proceed(late)
+    kind, culprits, words, _ = said(late)
+    assert (kind, culprits) == ("PeerGone", [2]), words
+
+
+def reach(rank: "subprocess.Popen[str]") -> None:
+    """Wait until a rank pauses."""
+    assert rank.stdout.readline() == "there\n", rank.communicate()
+
+
+def proceed(rank: "subprocess.Popen[str]") -> None:
+    """Let a rank go on that pauses, or waits for the start."""
+    rank.stdin.write("go\n")
+    rank.stdin.flush()
 
 
 @pytest.mark.long

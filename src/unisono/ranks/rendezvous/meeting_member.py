@@ -141,9 +141,9 @@ class MeetingMember:
             if self._rank and self._store.check([END]):
                 self._store.set(f"told {self._rank}", "")
             elif not self._rank:
-                self._until_told()
+                untold = self._until_told()
                 if not isinstance(error, WaitTimeout):  # later ranks would fail in the same way
-                    stay_for(self._met_at, [rank for rank in self._absent() if not self._why_absent(rank)])
+                    stay_for(self._met_at, [rank for rank in untold if not self._why_absent(rank)])
 
     def _tell_why(self, error: BaseException) -> None:
         """Tell the others why there is no group, if they do not know. A rank that no longer waits for its first rank
@@ -153,19 +153,23 @@ class MeetingMember:
             with suppress(UnisonoError, RuntimeError, TimeoutError):  # the store has gone; this rank says so itself
                 self._store.set_first(END, message_of(error, self._rank).text())
 
-    def _until_told(self) -> None:
-        """Wait until all ranks that have come know why there is no group, or have gone."""
-        until = time.monotonic() + _REASON_S
-        left = set(range(1, self._size))
-        while left and time.monotonic() < until:
-            left = {rank for rank in left if self._waits_still(rank)}
+    def _until_told(self) -> list[int]:
+        """Wait until all ranks that have come know why there is no group, or have gone. Returns the others: most of
+        them have not come yet.
+        """
+        until, untold = time.monotonic() + _REASON_S, list(range(1, self._size))
+        while True:
+            untold = [rank for rank in untold if self._may_ask(rank)]
+            if self._identities.keys().isdisjoint(untold) or time.monotonic() >= until:
+                return untold
             time.sleep(_ASK_S)
 
-    def _waits_still(self, rank: int) -> bool:
-        if self._store.check([f"told {rank}"]) or not self._store.check([f"rank {rank}"]):
+    def _may_ask(self, rank: int) -> bool:
+        """May a rank, now or later, ask the store why there is no group?"""
+        if self._store.check([f"told {rank}"]):
             return False
-        there = self._identities.get(rank) or read_identity(rank, self._store.get(f"rank {rank}"))
-        return there.place != self._home.place or start_ticks(there.pid) == there.ticks
+        self._find(rank)
+        return not self._has_died(rank)
 
     def _hear(self, key: str, teller: int = 0) -> MeetingMessage:
         """Read a rank's message. Raises if the message says why there is no group."""
@@ -242,10 +246,14 @@ class MeetingMember:
         """
         for after in range(1, self._size):
             rank = (self._rank + after) % self._size
-            if rank not in self._identities and self._store.check([f"rank {rank}"]):
-                self._identities[rank] = read_identity(rank, self._store.get(f"rank {rank}"))
+            self._find(rank)
             if rank in self._identities and self._identities[rank].place == self._home.place:
                 return
+
+    def _find(self, rank: int) -> None:
+        """Read a rank's identity, if it has come."""
+        if rank not in self._identities and self._store.check([f"rank {rank}"]):
+            self._identities[rank] = read_identity(rank, self._store.get(f"rank {rank}"))
 
     def _at_store(self) -> AbstractContextManager[None]:
         """If the store has gone, raise which rank has died, or that no rank waits at the store any longer."""
