@@ -47,7 +47,8 @@ _MOST_PROGRAMS = 256  # the most programs that are kept for a size and rank: som
 _JOIN_S, _ASK_S = 0.05, 0.0002
 
 _KERNELS = (
-    "interpret.run", "waiting.time_wakes", "waiting.read_cycles", "waiting.wait", "waiting.publish", "waiting.register",
+    "interpret.run", "known.call", "known.find", "known.enter",
+    "waiting.time_wakes", "waiting.read_cycles", "waiting.wait", "waiting.publish", "waiting.register",
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ ALL_DTYPES: tuple[torch.dtype, ...] = tuple(
 DTYPE_CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in enumerate(ALL_DTYPES)}
 
 _NAMES = ["float4_e2m1fn_x2", *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8))]
-_ONLY_BITS = frozenset(getattr(torch, name, None) for name in _NAMES)
+ONLY_BITS = frozenset(getattr(torch, name, None) for name in _NAMES)
 """Dtypes that torch itself cannot copy, or not in every layout; each element takes a byte."""
 
 
@@ -65,7 +65,7 @@ def make_plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:
     """A view that torch can copy: uint8 for the dtypes that it cannot copy, otherwise the tensor itself."""
-    return tensor.view(torch.uint8) if tensor.dtype in _ONLY_BITS else tensor
+    return tensor.view(torch.uint8) if tensor.dtype in ONLY_BITS else tensor
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -75,7 +75,7 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def tensor_at(address: int, count: int, dtype: torch.dtype, *, owner: object = None) -> torch.Tensor:
     """A flat tensor of `count` elements at an address. It keeps the owner alive, which has the memory."""
-    dtype = torch.uint8 if dtype in _ONLY_BITS else dtype
+    dtype = torch.uint8 if dtype in ONLY_BITS else dtype
     if not count:
         return torch.empty(0, dtype=dtype, device="cpu")
     memory: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
@@ -144,6 +144,21 @@ def _places(tensor: torch.Tensor) -> npt.NDArray[np.int64]:
         places = np.add.outer(places, np.arange(n, dtype=np.int64) * step)
     return places.ravel() + tensor.data_ptr() // tensor.element_size()
 
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+def _exporter() -> int:
+    """The address of torch's function that describes a tensor, of DLPack's C interface 1.3; 0 where there is none."""
+    capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return 0
+    interface: Any = _capsule_pointer(capsule, b"dlpack_exchange_api")
+    return (ctypes.c_void_p * 6).from_address(interface)[5] or 0
+
+
+EXPORTER = _exporter()
 
 mark_written: Callable[[Iterable[torch.Tensor]], None] = torch._C._increment_version  # noqa: SLF001
 """Raise the version counters of tensors: `torch.autograd.graph.increment_version`, in half the time."""

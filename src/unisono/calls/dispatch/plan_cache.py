@@ -3,13 +3,16 @@
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._C._dynamo import guards
 
 from ...engine.compile.plan import CallPlan
-from ...engine.tensors import is_plain
+from ...engine.compile.program import EntryWord, KnownWord
+from ...engine.host import interpreter
+from ...engine.kernels import kernel
+from ...engine.tensors import EXPORTER, ONLY_BITS, is_plain
 from ...ranks.group.group import Group
 from .request import Tensors, is_one
 
@@ -21,6 +24,13 @@ ListKey = tuple[CallKey, int, int]
 
 UNKNOWN: Any = type("Unknown", (), {"__doc__": "What a fast path returns for a call that must be checked."})()
 
+_OWN_BLOCK = "all_gather", "reduce_scatter"
+"""The collectives in which the smaller tensor may be this rank's block of the larger one."""
+_AMBIGUOUS = {torch.int8, torch.uint8, *ONLY_BITS}
+"""Dtypes that DLPack does not tell apart."""
+_KERNELS = "known.call", "known.find", "known.enter"
+_KEY = EntryWord.PLAN  # words of a key
+
 _EVEN_AGAIN = 16  # the calls with blocks of one size after which a collective stops exchanging sizes at once
 _MOST_LISTS = 4  # the most plans that are kept for one ListKey
 
@@ -31,15 +41,43 @@ def fits(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     return check
 
 
-class ShortcutKey(NamedTuple):
-    """The key of a shortcut: the call, and the properties of input and output that its plan depends on."""
+class KnownCalls:
+    """The plans of calls of one kind, which differ in their tensors only.
 
-    what: CallKey
-    dtype: torch.dtype | None
-    count_in: int
-    count_out: int
-    shared_in: bool
-    shared_out: bool
+    plans: address -> plan, and the dtype of its tensors.
+    table: the address of the same plans by the keys of their tensors, for `call` and `find` of kernels/known.
+    run: the kernel that `call` runs.
+    """
+
+    def __init__(self, group: Group, collective: str) -> None:
+        self._header = group.heap_first, group.heap_end, group.rank if collective in _OWN_BLOCK else -1
+        self.plans: dict[int, tuple[CallPlan, torch.dtype | None]] = {}
+        self._entries: dict[tuple[int, ...], tuple[int, int]] = {}  # key -> address of the plan, and TO_CHECK
+        self._tables: list[array[int]] = []  # another thread may still read an old one
+        self.run, self.call, self.find, self._enter = interpreter(), *map(kernel, _KERNELS)
+        self._make_table(8)
+
+    def _make_table(self, size: int) -> None:
+        table = array("q", bytes(8 * (KnownWord.WORDS + EntryWord.WORDS * size)))
+        table[: KnownWord.WORDS] = array("q", [*self._header, size - 1])
+        address, _ = table.buffer_info()
+        for key, (plan, to_check) in list(self._entries.items()):
+            self._enter(address, *key, plan, to_check)
+        self._tables.append(table)
+        self.table, self._most = address, size // 2
+
+    def add(self, plan: CallPlan, inp: Any, out: Any) -> None:
+        """Keep the plan, if the table can have such tensors."""
+        words, tensors = array("q", bytes(8 * _KEY)), () if inp is None else (inp,) if out is inp else (inp, out)
+        if self.find(self.table, words.buffer_info()[0], EXPORTER, *tensors) < 0:
+            return
+        dtype = None if inp is None else inp.dtype
+        key, to_check = tuple(words), int(1 in words[:2] or dtype in _AMBIGUOUS)
+        self.plans[plan.address] = plan, dtype
+        self._entries[key] = plan.address, to_check
+        if len(self._entries) > self._most:
+            self._make_table(4 * self._most)
+        self._enter(self.table, *key, plan.address, to_check)
 
 
 class ListPlan:
@@ -93,19 +131,16 @@ def keep(group: Group, plan: CallPlan, what: CallKey, inp: Tensors, out: Tensors
     """Keep the plan for the fast paths, if they know such tensors."""
     if group.host.config.debug:  # the fast paths print no debug line
         return
-    if what[0] == "barrier":
-        group.shortcuts[ShortcutKey(what, None, 0, 0, False, False)] = plan
-    elif is_one(inp) and is_one(out):
-        if not (inp.is_complex() or inp.is_quantized):  # `shortcut` knows no conjugate views
-            where = in_heap(group, inp), in_heap(group, out)
-            group.shortcuts[ShortcutKey(what, inp.dtype, inp.numel(), out.numel(), *where)] = plan
-    else:
+    if what[0] == "barrier" or (is_one(inp) and is_one(out) and not inp.is_complex()):  # it may be conjugate
+        known = group.shortcuts.get(what) or group.shortcuts.setdefault(what, KnownCalls(group, what[0]))
+        known.add(plan, inp, out)
+    elif not (is_one(inp) and is_one(out)):
         tensors = [*as_list(inp), *as_list(out)]
         if all(is_plain(tensor) and tensor.numel() and not tensor.is_quantized for tensor in tensors):
             shortcuts = group.kept.setdefault(ListShortcuts, ListShortcuts())
-            known = shortcuts.setdefault((what, _length(inp), _length(out)), [])
-            known.insert(0, ListPlan(plan, inp, out))
-            del known[_MOST_LISTS:]
+            plans = shortcuts.setdefault((what, _length(inp), _length(out)), [])
+            plans.insert(0, ListPlan(plan, inp, out))
+            del plans[_MOST_LISTS:]
 
 
 def as_list(tensors: Tensors) -> Sequence[torch.Tensor]:
@@ -134,8 +169,8 @@ def ask_for_sizes(group: Group, collective: str, root: int) -> None:
 
 
 def drop_shortcuts(group: Group, which: Callable[[CallPlan], bool]) -> None:
-    for key, plan in list(group.shortcuts.items()):
-        if which(plan):
+    for key, calls in list(group.shortcuts.items()):
+        if any(which(plan) for plan, _ in list(calls.plans.values())):
             group.shortcuts.pop(key, None)
     lists = group.kept.get(ListShortcuts) or ListShortcuts()
     for what, known in list(lists.items()):

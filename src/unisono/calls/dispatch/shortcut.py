@@ -17,11 +17,12 @@ from ...base.python import LateModule
 from ...base.records import CallRecord
 from ...base.units import format_bytes, format_seconds
 from ...engine.compile.plan import CallPlan
+from ...engine.compile.program import NO_PLAN
 from ...engine.process.nested import caller, check_nested, holds
-from ...engine.tensors import have_strides, mark_written, needed_by_autograd, use_count
+from ...engine.tensors import EXPORTER, have_strides, mark_written, needed_by_autograd, use_count
 from ...ranks.group import current
 from ...ranks.group.group import Group
-from .plan_cache import UNKNOWN, CallKey, ListShortcuts, as_list
+from .plan_cache import UNKNOWN, CallKey, KnownCalls, ListShortcuts, as_list
 from .request import is_one
 from .retry_rules import can_make_again, stage_private
 
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 else:  # a call that is neither held up nor asynchronous does not need them
     attend = LateModule("...ranks.failures.attend", __package__)
     background = LateModule(".background", __package__)
-
-_OWN_BLOCK = "all_gather", "reduce_scatter"
-"""The collectives in which the smaller tensor may be this rank's block of the larger one."""
 
 _data_ptr = torch.Tensor.data_ptr
 
@@ -52,61 +50,76 @@ def shortcut(
         if group is None:
             return UNKNOWN
     try:
-        if inp is None:
-            first = second = 0
-            plan = group.shortcuts[what, None, 0, 0, False, False]
-        else:
-            heap, end = group.heap_first, group.heap_end
-            first = second = inp.data_ptr()
-            count = count_out = inp.numel()
-            if out is not inp:
-                second, count_out = out.data_ptr(), out.numel()
-                size, size_out = inp.nbytes, out.nbytes
-                apart = second + size_out <= first or first + size <= second
-                if not apart and (what[0] not in _OWN_BLOCK or abs(first - second) != group.rank * min(size, size_out)):
-                    return UNKNOWN
-                if out.dtype is not inp.dtype:
-                    return UNKNOWN
-                if not (second and out.is_contiguous() and out.is_cpu) or (count_out == 1 and out.is_neg()):
-                    return UNKNOWN
-            # A plain tuple is as good as a ShortcutKey, and faster.
-            plan = group.shortcuts[what, inp.dtype, count, count_out, heap <= first < end, heap <= second < end]
-            # Of negative views (imag of a conjugate) only those with one element are contiguous.
-            if not (first and inp.is_contiguous() and inp.is_cpu) or (count == 1 and inp.is_neg()):
-                return UNKNOWN
-    except (AttributeError, KeyError, RuntimeError, TypeError):
+        known = group.shortcuts[what]
+    except (KeyError, TypeError):
         return UNKNOWN
     if not (timeout_s is None or (timeout_s.__class__ is float and timeout_s >= 0.0 and group.span is None)):
         return UNKNOWN
     if async_op:
+        found = _find(known, inp, out)
+        if found is None:
+            return UNKNOWN
+        plan, first, second = found
         held = plan.writes and (out.requires_grad or use_count(out) > 1)
         marked = needed_by_autograd((out,)) if held else ()
         return background.begin(group, what, plan, (first, second, None), inp, out, timeout_s, marked)
     if group.worker is not None and group.worker.busy:  # calls in the background come first
         return UNKNOWN
-    lock = group.lock
+    lock, found, status = group.lock, None, NO_PLAN
     if lock.locked():
         check_nested(group)
     lock.acquire()
     try:
-        status = group.run(plan.address, first, second, group.state)
-        if status and not attend.attend(group, plan, first, second, status, timeout_s, caller()):
-            stage_private(group)
-            return UNKNOWN
-    except MismatchError as error:
+        if group.run is known.run:
+            if out is not inp:
+                status = known.call(known.table, EXPORTER, group.state, inp, out)
+            elif inp is None:
+                status = known.call(known.table, EXPORTER, group.state)
+            else:
+                status = known.call(known.table, EXPORTER, group.state, inp)
+        if status:
+            found = _find(known, inp, out)
+            if found is None:
+                return UNKNOWN
+            plan, first, second = found
+            if status == NO_PLAN:
+                status = group.run(plan.address, first, second, group.state)
+            if status and not attend.attend(group, plan, first, second, status, timeout_s, caller()):
+                stage_private(group)
+                return UNKNOWN
+    except BaseException as error:
+        found = found or _find(known, inp, out)
+        if found is None:
+            raise
+        plan, *_ = found
+        if not isinstance(error, MismatchError):
+            attend.interrupted(group, plan, error, caller())
         group.hold(plan, inp, out)
-        if not can_make_again(group, plan, what, error):
+        if not isinstance(error, MismatchError) or not can_make_again(group, plan, what, error):
             raise
         return UNKNOWN
-    except BaseException as error:
-        attend.interrupted(group, plan, error, caller())
-        group.hold(plan, inp, out)
-        raise
     finally:
         lock.release()
-    if plan.writes and (out.requires_grad or use_count(out) > 1):
-        mark_written(needed_by_autograd((out,)))
+    if out is not None and (out.requires_grad or use_count(out) > 1):
+        found = found or _find(known, inp, out)
+        if found is not None and found[0].writes:
+            mark_written(needed_by_autograd((out,)))
     return None
+
+
+def _find(known: KnownCalls, inp: Any, out: Any) -> tuple[CallPlan, int, int] | None:
+    """The plan that is known for these tensors, and their addresses; None if there is none."""
+    tensors = () if inp is None else (inp,) if out is inp else (inp, out)
+    found = known.plans.get(known.find(known.table, 0, EXPORTER, *tensors))
+    if found is None:
+        return None
+    plan, dtype = found
+    if inp is None:
+        return plan, 0, 0
+    for tensor in tensors:  # of negative views (imag of a conjugate) only those with one element are contiguous
+        if tensor.dtype is not dtype or (tensor.numel() == 1 and tensor.is_neg()):
+            return None
+    return plan, inp.data_ptr(), out.data_ptr()
 
 
 @holds("group")

@@ -32,6 +32,9 @@ FAILED | rank << 8 | errno << 32: the system has refused an access to that rank'
 LOST | rank << 8: the call has failed, because the connection to that rank is lost, or, if it is the caller, of itself.
 """
 
+NO_PLAN = -1
+"""What kernels/known returns in place of a status, or of a plan, where none can run."""
+
 MAPPED, CROSSED = 1, 2
 """How peers reach a rank's tensors: by addresses in memory that all have mapped, or by system calls."""
 
@@ -132,6 +135,27 @@ class PlanWord(IntEnum):
     LANES = 22  # the threads that share a long move; 0: this rank only waits, and leaves its processor to others' lanes
     LANE_BYTES = 23  # the least bytes of a lane's piece of a move
     WORDS = 24
+
+
+class KnownWord(IntEnum):
+    """The words of a table of plans for calls that differ in their tensors only: see kernels/known. Entries follow."""
+
+    HEAP = 0  # where this rank's heap begins
+    HEAP_END = 1
+    OWN = 2  # the rank whose block of the larger tensor the smaller one may be; -1: none
+    MASK = 3  # the number of entries, a power of two, less one
+    WORDS = 4
+
+
+class EntryWord(IntEnum):
+    """The words of an entry, which is free while PLAN is 0. The first three are its key."""
+
+    COUNT_IN = 0  # elements of the input
+    COUNT_OUT = 1
+    KIND = 2  # dtype, and which tensors lie in the heap
+    PLAN = 3  # address
+    TO_CHECK = 4  # 1: the key does not tell all of such tensors
+    WORDS = 5
 
 
 class LaneWord(IntEnum):

@@ -17,7 +17,11 @@ from numba.extending import intrinsic
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _CLOCK_MONOTONIC = 1
 _POLLIN = 1
+_DLTENSOR_WORDS = 6
 
+clear_error = types.ExternalFunction("PyErr_Clear", types.void())
+save_thread = types.ExternalFunction("PyEval_SaveThread", types.intp())
+restore_thread = types.ExternalFunction("PyEval_RestoreThread", types.void(types.intp))
 memcpy = types.ExternalFunction("memcpy", types.voidptr(types.intp, types.intp, types.intp))
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
 prctl = types.ExternalFunction("prctl", types.int32(types.int32, *[types.intp] * 4))
@@ -230,6 +234,22 @@ def call_combine(typing: Any, function: Any, outs: Any, nout: Any, ins: Any, nin
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 7), generate
+
+
+@intrinsic
+def export(typing: Any, function: Any, tensor: Any) -> Any:
+    """Describe a tensor, by the function of its library at an address: the address of a DLTensor, in the memory of the
+    caller; 0 and an exception of Python if it cannot.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        view = builder.ptrtoint(cgutils.alloca_once(builder, _I64, size=_DLTENSOR_WORDS), _I64)
+        kind = ir.FunctionType(_I32, [_I64, _I64])
+        status = builder.call(builder.inttoptr(args[0], kind.as_pointer()), [args[1], view])
+        good = builder.icmp_signed("==", status, ir.Constant(_I32, 0))
+        return builder.select(good, view, ir.Constant(_I64, 0))
+
+    return types.int64(types.intp, types.intp), generate
 
 
 @intrinsic

@@ -28,8 +28,14 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def object_file(name: str, function: Any) -> bytes:
-    """Compile a function that `compiled` has decorated. Its arguments and result are int64."""
-    count = function.py_func.__code__.co_argcount
+    """Compile a function that `compiled` has decorated. Its arguments and result are int64.
+
+    If the last two arguments are `objects` and `many`, Python code passes any objects in their place: the function gets
+    the address of a table of pointers to them, and their number. It keeps the GIL, and may leave an exception set.
+    """
+    code = function.py_func.__code__
+    count = code.co_argcount
+    takes_objects = code.co_varnames[:count][-2:] == ("objects", "many")
     integers = (types.int64,) * count
     function.compile(integers)
     made = function.overloads[integers]
@@ -39,16 +45,16 @@ def object_file(name: str, function: Any) -> bytes:
             value.linkage = "internal"  # drops functions without a caller: wrappers, and what they need of Numba
     target = module.get_function(made.fndesc.llvm_func_name)
     target.linkage = "external"
-    module.link_in(llvm.parse_assembly(str(_entry(name, target.name, count))))
+    module.link_in(llvm.parse_assembly(str(_entry(name, target.name, count, takes_objects))))
     target = module.get_function(made.fndesc.llvm_func_name)
     target.linkage = "internal"
     return object_code(module)
 
 
-def _entry(name: str, target: str, count: int) -> ir.Module:
+def _entry(name: str, target: str, count: int, takes_objects: bool) -> ir.Module:
     """A function for CPython that unpacks integers, releases the GIL, and calls the target with them.
 
-    Unlike the wrapper that Numba makes, it needs nothing of Numba.
+    Unlike the wrapper that Numba makes, it needs nothing of Numba. takes_objects: see `object_file`.
     """
     module = ir.Module(name)
 
@@ -67,14 +73,24 @@ def _entry(name: str, target: str, count: int) -> ir.Module:
     _, args, given = entry.args
     b = ir.IRBuilder(entry.append_basic_block())
     result, error = b.alloca(_I64), b.alloca(_POINTER)
-    with b.if_then(b.icmp_signed("!=", given, ir.Constant(_I64, count)), likely=False):
+    fixed = ir.Constant(_I64, count - 2 if takes_objects else count)
+    with b.if_then(b.icmp_signed("<" if takes_objects else "!=", given, fixed), likely=False):
         b.call(misused, [])
         b.ret(ir.Constant(_POINTER, None))
-    numbers = [b.call(as_integer, [b.load(b.gep(args, [ir.Constant(_I64, k)]))]) for k in range(count)]
-    with b.if_then(b.icmp_unsigned("!=", b.call(failed, []), ir.Constant(_POINTER, None)), likely=False):
-        b.ret(ir.Constant(_POINTER, None))
-    thread = b.call(save, [])
-    b.call(run, [b.bitcast(result, _POINTER), b.bitcast(error, _POINTER), *numbers])
-    b.call(restore, [thread])
+
+    def raise_what_is_set() -> None:
+        with b.if_then(b.icmp_unsigned("!=", b.call(failed, []), ir.Constant(_POINTER, None)), likely=False):
+            b.ret(ir.Constant(_POINTER, None))
+
+    words = [b.call(as_integer, [b.load(b.gep(args, [ir.Constant(_I64, k)]))]) for k in range(fixed.constant)]
+    raise_what_is_set()
+    if takes_objects:
+        words += [b.ptrtoint(b.gep(args, [fixed]), _I64), b.sub(given, fixed)]
+    thread = None if takes_objects else b.call(save, [])
+    b.call(run, [b.bitcast(result, _POINTER), b.bitcast(error, _POINTER), *words])
+    if thread is None:
+        raise_what_is_set()
+    else:
+        b.call(restore, [thread])
     b.ret(b.call(from_integer, [b.load(result)]))
     return module

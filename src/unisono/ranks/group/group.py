@@ -78,8 +78,8 @@ class Group:
         """Held while a call runs: a group runs one call at a time."""
         self.plans: dict[Hashable, CallPlan] = {}
         """`calls.dispatch.planning.PlanKey` -> plan; empty once the group is broken or closed."""
-        self.shortcuts: dict[Hashable, CallPlan] = {}
-        """The same plans by `calls.dispatch.plan_cache.ShortcutKey`, for the fast path; empty when `plans` is."""
+        self.shortcuts: dict[Hashable, Any] = {}
+        """Call -> `calls.dispatch.plan_cache.KnownCalls`, the same plans for the fast path; empty when `plans` is."""
         self.kept: dict[Any, Any] = {}
         """Class -> the object of this class that calls keep from one call to the next; empty when `plans` is."""
         self.worker: Any = None

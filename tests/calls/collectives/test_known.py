@@ -1,0 +1,163 @@
+"""The table of known calls: which tensors find the plan of an earlier call, and that others do not."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
+
+import unisono
+from unisono.calls.dispatch.plan_cache import KnownCalls, forget_plans
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+COUNT = 6
+
+
+def ones(*shape: int, **how: Any) -> torch.Tensor:
+    return torch.ones(shape or (COUNT,), **how)
+
+
+def fake() -> torch.Tensor:
+    with FakeTensorMode():
+        return ones()
+
+
+OTHERS: dict[str, Callable[[], Any]] = {
+    "another shape": lambda: ones(2, 3),
+    "a part": lambda: ones(8)[1:7],
+    "transposed": lambda: ones(3, 2).t(),
+    "every second": lambda: ones(12)[::2],
+    "expanded": lambda: ones(1).expand(COUNT),
+    "a parameter": lambda: torch.nn.Parameter(ones()),
+    "of complex numbers": lambda: ones(dtype=torch.complex64).conj(),
+    "imaginary": lambda: ones(dtype=torch.complex64).conj().imag,
+    "float64": lambda: ones(dtype=torch.float64),
+    "int32": lambda: ones(dtype=torch.int32),
+    "uint3": lambda: torch.empty(COUNT, dtype=torch.uint3),
+    "no memory": lambda: ones(device="meta"),
+    "empty": lambda: torch.ones(0),
+    "sparse": lambda: ones().to_sparse(),
+    "nested": lambda: torch.nested.nested_tensor([ones(3), ones(3)]),
+    "quantized": lambda: torch.quantize_per_tensor(ones(), 0.1, 0, torch.quint8),
+    "for mkldnn": lambda: ones().to_mkldnn(),
+    "fake": fake,
+    "two in one": lambda: TwoTensor(ones(), ones()),
+    "a copy not yet made": lambda: torch._lazy_clone(ones()),
+    "shared": lambda: unisono.init().empty(COUNT).fill_(1.0),
+    "no tensor": lambda: 3.0,
+    "none": lambda: None,
+    "a list": lambda: [1.0] * COUNT,
+}
+PLAIN = (torch.float32, torch.uint8, torch.int8)
+
+
+def outcome(make: Callable[[], Any], known: bool, **how: Any) -> tuple[str, Any]:
+    """What the sum of such tensors is, or which error says that there is none. known: calls on plain tensors are."""
+    forget_plans(unisono.init())
+    for dtype in PLAIN * 2 * known:
+        unisono.all_reduce(ones(dtype=dtype))
+    tensor = make()
+    try:
+        for _ in range(2):
+            work = unisono.all_reduce(tensor, **how)
+            if work is not None:
+                work.wait()
+    except Exception as error:  # noqa: BLE001  any kind
+        return type(error).__name__, str(error)
+    return "", tensor.tolist()
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.ranks(2)
+def test_a_tensor_gets_what_it_gets_without_a_known_call(other: str, async_op: bool) -> None:
+    make = OTHERS[other]
+    first, second = (outcome(make, known, async_op=async_op) for known in (False, True))
+    assert first == second
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.ranks(2)
+def test_a_single_number_that_is_a_negative_view_is_refused(async_op: bool) -> None:
+    """It is contiguous, and DLPack does not tell that it is negative."""
+    for _ in range(3):
+        tensor = ones(1)
+        unisono.all_reduce(tensor)
+        assert tensor.item() == 2.0
+    with pytest.raises(unisono.ArgumentError, match="negative view"):
+        unisono.all_reduce(ones(1, dtype=torch.complex64).conj().imag, async_op=async_op)
+
+
+@pytest.mark.ranks(2)
+def test_a_copy_that_is_not_yet_made_leaves_the_original_alone() -> None:
+    for _ in range(2):
+        unisono.all_reduce(ones())
+    original = ones()
+    copy = torch._lazy_clone(original)
+    unisono.all_reduce(copy)
+    assert (original.tolist(), copy.tolist()) == ([1.0] * COUNT, [2.0] * COUNT)
+
+
+@pytest.mark.ranks(2)
+def test_calls_of_many_sizes_are_all_known() -> None:
+    group, dtypes = unisono.init(), (torch.float32, torch.float64, torch.int64, torch.bfloat16)
+    forget_plans(group)
+    for turn in range(3):
+        for count in range(1, 60):
+            for dtype in dtypes:
+                tensor = torch.full((count,), 1 + group.rank, dtype=dtype)
+                unisono.all_reduce(tensor)
+                assert (tensor == 3).all()
+        if not turn:
+            planned = len(group.shortcuts["all_reduce", "sum", 0, None].plans)
+    known: KnownCalls = group.shortcuts["all_reduce", "sum", 0, None]
+    assert len(known.plans) == planned == 59 * len(dtypes)
+
+
+@pytest.mark.parametrize("exporter", [True, False])
+@pytest.mark.ranks(2)
+def test_torch_without_the_interface_makes_every_call_anew(exporter: bool) -> None:
+    group, files = (
+        unisono.init(),
+        [import_module(f"unisono.calls.dispatch.{name}") for name in ("plan_cache", "shortcut")],
+    )
+    forget_plans(group)
+    before = files[0].EXPORTER
+    assert before
+    for file in files:
+        file.EXPORTER = before if exporter else 0
+    try:
+        for _ in range(3):
+            tensor = ones()
+            unisono.all_reduce(tensor)
+            assert tensor.tolist() == [2.0] * COUNT
+        assert bool(group.shortcuts["all_reduce", "sum", 0, None].plans) == exporter
+    finally:
+        for file in files:
+            file.EXPORTER = before
+
+
+@pytest.mark.ranks(2)
+def test_blocks_of_the_larger_tensor_are_known_where_they_are_this_ranks_own() -> None:
+    group = unisono.init()
+    for _ in range(3):
+        whole = torch.full((2 * COUNT,), -1.0)
+        own = whole[group.rank * COUNT : (group.rank + 1) * COUNT].fill_(group.rank)
+        unisono.all_gather_single(whole, own)
+        assert whole.tolist() == [0.0] * COUNT + [1.0] * COUNT
+    wrong = whole[(1 - group.rank) * COUNT : (2 - group.rank) * COUNT]
+    with pytest.raises(unisono.ArgumentError, match="memory"):
+        unisono.all_gather_single(whole, wrong)
+
+
+@pytest.mark.ranks(2)
+def test_a_group_that_ends_knows_no_call() -> None:
+    group = unisono.new_group([0, 1])
+    for _ in range(3):
+        unisono.all_reduce(ones(), group=group)
+    unisono.destroy_group(group)
+    with pytest.raises(unisono.UsageError):
+        unisono.all_reduce(ones(), group=group)
