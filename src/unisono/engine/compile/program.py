@@ -35,6 +35,9 @@ LOST | rank << 8: the call has failed, because the connection to that rank is lo
 MAPPED, CROSSED = 1, 2
 """How peers reach a rank's tensors: by addresses in memory that all have mapped, or by system calls."""
 
+AHEAD_BYTES = 32 << 10
+"""The most bytes of its staging area that a rank fetches before it writes them: more would leave the nearest cache."""
+
 BLOCK = 16 << 10
 """Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache."""
 
@@ -73,7 +76,9 @@ class Op(IntEnum):
 
 
 class RowWord(IntEnum):
-    """The words of a row. A WAIT has RANK and STEP; a GATE has POST."""
+    """The words of a row. A WAIT has RANK and STEP; a GATE has POST. The first of several has AHEAD, too: the staging
+    slots of its rank that are written next.
+    """
 
     OP = 0
     RANK = 1
@@ -85,6 +90,9 @@ class RowWord(IntEnum):
     POST = 5
     LAST = 6  # 1: this combine completes a result
     EXTENT = 7  # the index of the block's size, if sizes differ
+    AHEAD = 3  # the first of the slots
+    AHEAD_SLOTS = 4  # their number; 0: none
+    NEXT = 7  # 1: they are written in the next segment
 
 
 class RefWord(IntEnum):
@@ -205,7 +213,9 @@ class StateWord(IntEnum):
     SLEEPS = 26  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE; 0: never, it naps
     WAITED_NS = 27  # how long the present wait has taken before the kernel last returned
     LANES = 28  # address of the words that the lanes of this rank share
-    WORDS = 29
+    AHEAD = 29  # address of the bytes that are fetched before they are written
+    AHEAD_END = 30  # their end
+    WORDS = 31
 
 
 class Lowering(NamedTuple):

@@ -135,6 +135,21 @@ def futex_wait(typing: Any, number: Any, address: Any, expected: Any, limit_ns: 
 
 
 @intrinsic
+def fetch_line(typing: Any, address: Any) -> Any:
+    """Ask for the cache line at an address, to be written soon. It changes no memory, and waits for nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        to_write, keep, data = (ir.Constant(_I32, k) for k in (1, 3, 1))
+        builder.call(prefetch, [pointer, to_write, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
+@intrinsic
 def copy_line(typing: Any, to: Any, source: Any) -> Any:
     """Copy the 128 bytes at an address, through vector registers."""
 

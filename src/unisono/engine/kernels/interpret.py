@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import FunctionType
 
 from ..compile.program import (
+    AHEAD_BYTES,
     AT_ONCE,
     CROSSED,
     DISAGREE,
@@ -36,7 +37,7 @@ from .atomics import acquire_fence, cycles, load, load_acquire, store, store_rel
 from .compiled import compiled
 from .cross_memory import is_far, within_reach
 from .lanes import share
-from .move import get, put
+from .move import fetch_ahead, get, put
 from .waiting import publish_and_wake, wait
 
 _RECORDS = False
@@ -208,6 +209,20 @@ def _readers_are_past(control, segment, ranks, state):  # type: ignore[no-untype
 
 
 @compiled
+def _look_ahead(plan, row, segment, state):  # type: ignore[no-untyped-def]
+    """Note which bytes of its staging area this rank writes next, and should fetch. Its peers have read them, so that
+    a store would wait for each cache line, while the fetches of many lines go on at once.
+    """
+    slot = get(plan, PlanWord.SLOT_BYTES)
+    nbytes = get(row, RowWord.AHEAD_SLOTS) * slot
+    if 0 < nbytes <= AHEAD_BYTES:
+        half = get(state, StateWord.STAGING) + ((segment + get(row, RowWord.NEXT)) & 1) * get(state, StateWord.HALF)
+        area = half + get(state, StateWord.ME) * get(state, StateWord.STAGE_STRIDE) + get(plan, PlanWord.BASE)
+        put(state, StateWord.AHEAD, area + get(row, RowWord.AHEAD) * slot)
+        put(state, StateWord.AHEAD_END, area + get(row, RowWord.AHEAD) * slot + nbytes)
+
+
+@compiled
 def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     """Run a plan on the tensors at these addresses, from the start or from where the last run stopped."""
     segment, pc, offset = get(state, StateWord.SEGMENT), get(state, StateWord.PC), get(state, StateWord.OFFSET)
@@ -254,6 +269,8 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
             kind = get(row, RowWord.OP)
             if kind == Op.WAIT:
                 rank = get(row, RowWord.RANK)
+                _look_ahead(plan, row, segment, state)
+                fetch_ahead(AHEAD_BYTES, state)
                 if only_waits and get(state, StateWord.WAITED_NS) == 0:
                     put(state, StateWord.WAITED_NS, PATIENCE_NS + 1)  # it sleeps at once
                 if _progress(control, rank, (segment << STEP_BITS) + get(row, RowWord.STEP), state) == 0:
@@ -264,6 +281,9 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                 if status != DONE:
                     break
                 put(state, StateWord.FLOOR, (segment << STEP_BITS) + get(plan, PlanWord.GATE_STEP))
+                _look_ahead(plan, row, segment, state)  # only now have all ranks left the other half
+                if get(row, RowWord.NEXT) == 0 or pc + 1 == nrows or get(row + _ROW, RowWord.NIN) < 2:
+                    fetch_ahead(AHEAD_BYTES, state)  # else while it combines
             else:
                 if kind == Op.MOVE:
                     most = span

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from ..compile.program import BLOCK, DONE, STAGE, PlanWord, RefWord, RowWord, StateWord
-from .atomics import call_combine, copy_line, load, memcpy, store
+from ..compile.program import AHEAD_BYTES, BLOCK, DONE, STAGE, PlanWord, RefWord, RowWord, StateWord
+from .atomics import call_combine, copy_line, fetch_line, load, memcpy, store
 from .compiled import compiled
 from .cross_memory import move_far
 
-_REF, _PAGE = 32, 4096
+_REF, _PAGE, _LINE = 32, 4096, 64
+_SLICE = 1024
+"""A combination of what peers have staged fetches lines for the next call after each so many bytes: lines then come and
+go at once.
+"""
 
 
 @compiled
@@ -35,7 +39,33 @@ def _fetch(to, source, nbytes):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: ignore[no-untyped-def]
+def fetch_ahead(most, state):  # type: ignore[no-untyped-def]
+    """Fetch up to so many bytes for writing, of those that this rank writes next: see `StateWord.AHEAD`."""
+    first, end = get(state, StateWord.AHEAD), get(state, StateWord.AHEAD_END)
+    until = min(first + most, end)
+    for line in range(first & -_LINE, until, _LINE):
+        fetch_line(line)
+    put(state, StateWord.AHEAD, until)
+
+
+@compiled
+def _combine(function, nout, nin, nbytes, item, ins, outs, ranks, state):  # type: ignore[no-untyped-def]
+    """Combine so many bytes, and fetch what this rank writes next meanwhile."""
+    done = 0
+    while get(state, StateWord.AHEAD) < get(state, StateWord.AHEAD_END) and done + _SLICE < nbytes:
+        call_combine(function, outs, nout, ins, nin, _SLICE // item, ranks)
+        fetch_ahead(_SLICE, state)
+        for k in range(nin):
+            store(ins + 8 * k, load(ins + 8 * k) + _SLICE)
+        for k in range(nout):
+            store(outs + 8 * k, load(outs + 8 * k) + _SLICE)
+        done += _SLICE
+    call_combine(function, outs, nout, ins, nin, (nbytes - done) // item, ranks)
+    fetch_ahead(AHEAD_BYTES, state)
+
+
+@compiled
+def move(plan, row, refs, n, item, ins, outs, block, scratch, ranks, state):  # type: ignore[no-untyped-def]
     """Copy or combine n elements from the addresses at ins to the addresses at outs."""
     nin, nout, nbytes = get(row, RowWord.NIN), get(row, RowWord.NOUT), n * item
     if nin > 1:
@@ -43,7 +73,7 @@ def move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: i
         first = refs + _REF * (get(row, RowWord.FIRST) + nin)
         staged = get(first + _REF * (nout - 1), RefWord.WHERE) == STAGE
         if not staged or nbytes <= BLOCK // 4:
-            call_combine(function, outs, nout, ins, nin, n, ranks)
+            _combine(function, nout, nin, nbytes, item, ins, outs, ranks, state)
             return
         # A store to a line that a peer has read must fetch the line first; memcpy writes whole lines without reading.
         # So combine a block into the tensor (or scratch), and copy it to the staging area while it is in the cache.
@@ -89,5 +119,5 @@ def perform(plan, row, refs, n, ins, outs, far, scratch, state):  # type: ignore
         function = get(plan, PlanWord.FINISH if get(row, RowWord.LAST) else PlanWord.COMBINE)
         me, control = get(state, StateWord.ME), get(state, StateWord.CONTROL)
         return move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me, control)
-    move(plan, row, refs, n, item, ins, outs, BLOCK // item * item, scratch, ranks)
+    move(plan, row, refs, n, item, ins, outs, BLOCK // item * item, scratch, ranks, state)
     return DONE
