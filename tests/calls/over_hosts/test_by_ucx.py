@@ -58,24 +58,6 @@ def test_two_jobs_at_once() -> None:
         assert list(pool.map(lambda job: job.run(every_call), jobs)) == [["ucx"] * 2] * 2
 
 
-def test_threads_and_groups_of_their_own() -> None:
-    def work() -> list[float]:
-        group = unisono.init()
-        parts = [unisono.new_group(range(group.size)) for _ in range(3)]
-
-        def run(part: unisono.Group) -> float:
-            for turn in range(30):
-                tensor = torch.full((30_000 if turn % 3 else 2,), 1.0 + turn)
-                unisono.all_reduce(tensor, group=part)
-                assert tensor[-1].item() == group.size * (1.0 + turn)
-            return tensor[0].item()
-
-        with ThreadPoolExecutor(3) as pool:
-            return list(pool.map(run, parts))
-
-    assert unisono.run(work, 4, hosts="2x2", timeout_s=90) == [[120.0] * 3] * 4
-
-
 @pytest.mark.parametrize("nbytes", [40, 32 << 20])
 def test_a_death_is_told_and_the_others_go_on(nbytes: int) -> None:
     """Also in the middle of long messages."""
