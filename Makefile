@@ -162,7 +162,7 @@ bench-host-steps: $(VENV)/ready
 	$(BIN)/python -m benchmarks.host_steps --output benchmarks/results/{vendor}_host_steps.md
 
 screenshots: $(VENV)/ready
-	$(BIN)/unisono draw all_reduce.ring --ranks 8 --film -o docs/ring_film.svg
+	$(BIN)/unisono draw all_reduce.ring --ranks 4 -o docs/ring.svg
 	$(BIN)/python -m tests.schedule.draw.screenshots
 
 calls: $(VENV)/ready-bench
