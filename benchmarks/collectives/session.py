@@ -23,8 +23,8 @@ from unisono.base.errors import PeerFailed, WaitTimeout
 from unisono.schedule import BLOCKED
 from unisono.tools.cli.shared.timed_calls import start_gloo
 
-from ..mpi import WHEELS, MpiJob, find, make_call
-from ..reports import GLOO, MPICH, OURS, SHARED
+from ..mpi import WHEELS, make_call, meet, start_jobs
+from ..reports import GLOO, OURS, SHARED
 from ..turns import Rendezvous
 from .goals import GOAL_SIZES
 from .protocol import Cell, Sample, measure, shapes
@@ -88,7 +88,7 @@ class Session:
         with contextlib.ExitStack() as ends:
             folder = ends.enter_context(tempfile.TemporaryDirectory())
             world = ends.enter_context(unisono.world(ranks, timeout_s=300))
-            jobs = self._start_mpi(ranks, ends)
+            jobs = start_jobs(ranks, ends, self.notes) if self.plan.mpi else {}
             for turn in range(self.plan.rounds):
                 print(f"{ranks} ranks, round {turn + 1} of {self.plan.rounds}", file=sys.stderr)
                 for cell in self.plan.cells(ranks):
@@ -108,24 +108,6 @@ class Session:
                         continue
                     self.records.append(slowest(cell, turn, samples))
 
-    def _start_mpi(self, ranks: int, ends: contextlib.ExitStack) -> dict[str, MpiJob]:
-        """The jobs that can be started; notes say what cannot."""
-        jobs: dict[str, MpiJob] = {}
-        for name in WHEELS if self.plan.mpi else ():
-            launch = find(name, ranks)
-            if name == MPICH and ranks > len(os.sched_getaffinity(0)):
-                launch = "it spins without yielding its processor"
-            if isinstance(launch, str):
-                self.notes.append(f"{name} on {ranks} ranks is left out: {launch}")
-                continue
-            try:
-                jobs[name] = MpiJob(launch, ranks)
-            except PeerFailed as error:
-                self.notes.append(f"{name} on {ranks} ranks is left out: {error}")
-            else:
-                ends.callback(jobs[name].close)
-        return jobs
-
 
 def _measure_ours(cell: Cell, folder: str) -> Sample:
     """Measure a cell on this rank of a world of ours: OURS, SHARED, GLOO or a yardstick."""
@@ -143,14 +125,10 @@ def _measure_ours(cell: Cell, folder: str) -> Sample:
 
 def _measure_mpi(cell: Cell) -> Sample:
     """Measure a cell on this rank of an MPI, on numpy arrays."""
-    from mpi4py import MPI
-
-    ranks = MPI.COMM_WORLD.Get_size()
-    n_in, n_out = shapes(cell.op, cell.count, ranks)
+    n_in, n_out = shapes(cell.op, cell.count, meet().ranks)
     source = np.zeros(n_in, np.float32)
     target = np.zeros(n_out, np.float32) if n_out else source
-    meet = _meet(sys.argv[1], MPI.COMM_WORLD.Get_rank(), ranks)  # in the folder of the job
-    return measure(meet, cell, source, target, make_call(cell.op, source, target))
+    return measure(meet(), cell, source, target, make_call(cell.op, source, target))
 
 
 def _call(cell: Cell, x: torch.Tensor, y: torch.Tensor, folder: str) -> Callable[[], object]:
