@@ -20,7 +20,7 @@ from unisono.base.units import format_seconds
 from unisono.tools.cli.shared.printing import date, processors
 
 OURS, GLOO, OPEN_MPI, MPICH, INTEL_MPI = "unisono", "Gloo", "Open MPI", "MPICH", "Intel MPI"
-FUTEX = "bare futex"
+DEEPSPEED, FUTEX = "DeepSpeed", "bare futex"
 
 _FIGURES: Mapping[str, Callable[[list[float]], float]] = {"Medians": median, "Least times": min}
 

@@ -24,7 +24,7 @@ from unisono.schedule import BLOCKED
 from unisono.tools.cli.shared.timed_calls import start_gloo
 
 from ..mpi import WHEELS, make_call, meet, start_jobs
-from ..reports import GLOO, OURS, SHARED
+from ..reports import DEEPSPEED, GLOO, OURS, SHARED
 from ..turns import Rendezvous
 from .goals import GOAL_SIZES
 from .protocol import Cell, Sample, measure, shapes
@@ -40,7 +40,7 @@ _HALF_SIZES = (8, 64 * _KI, _MI, 16 * _MI, 64 * _MI)
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. sizes: bytes, for all ops; without them each op has its own. mpi: the MPIs too."""
+    """What to measure. sizes: bytes, for all ops; without them each op has its own. mpi: the MPIs and DeepSpeed too."""
 
     ops: Collection[str] = OPS
     sizes: Collection[int] = ()
@@ -64,6 +64,7 @@ class Plan:
                 names = [OURS, GLOO, SHARED, *WHEELS]
                 cells += [Cell(name, op, "float32", nbytes, seconds) for name in names]
                 if op == "all_reduce":
+                    cells.append(Cell(DEEPSPEED, op, "float32", nbytes, seconds))
                     cells += [Cell(name, name, "float32", nbytes, seconds) for name in ("memcpy", "floor")]
                     if nbytes in (self.sizes or _HALF_SIZES):
                         cells.append(Cell(OURS, op, "bfloat16", nbytes, seconds))
@@ -89,12 +90,15 @@ class Session:
             folder = ends.enter_context(tempfile.TemporaryDirectory())
             world = ends.enter_context(unisono.world(ranks, timeout_s=300))
             jobs = start_jobs(ranks, ends, self.notes) if self.plan.mpi else {}
+            deepspeed = self.plan.mpi and self._has_deepspeed(ranks)
             for turn in range(self.plan.rounds):
                 print(f"{ranks} ranks, round {turn + 1} of {self.plan.rounds}", file=sys.stderr)
                 for cell in self.plan.cells(ranks):
                     if time.monotonic() > self._end:
                         self.notes.append(f"the time was over in round {turn + 1} on {ranks} ranks")
                         return
+                    if cell.contender == DEEPSPEED and not deepspeed:
+                        continue
                     if cell.contender not in WHEELS:
                         samples: list[Sample] = world.run(_measure_ours, cell, folder)
                     elif cell.contender in jobs:
@@ -107,6 +111,15 @@ class Session:
                     else:
                         continue
                     self.records.append(slowest(cell, turn, samples))
+
+    def _has_deepspeed(self, ranks: int) -> bool:
+        """Whether its operation can be had; else a note says why not."""
+        try:
+            _deepspeed(ranks)
+        except (ImportError, OSError, RuntimeError) as error:
+            self.notes.append(f"{DEEPSPEED} on {ranks} ranks is left out: {error}".partition("\n")[0])
+            return False
+        return True
 
 
 def _measure_ours(cell: Cell, folder: str) -> Sample:
@@ -134,6 +147,10 @@ def _measure_mpi(cell: Cell) -> Sample:
 def _call(cell: Cell, x: torch.Tensor, y: torch.Tensor, folder: str) -> Callable[[], object]:
     if cell.contender == GLOO:
         start_gloo(folder)
+    if cell.contender == DEEPSPEED:
+        ranks = unisono.get_world_size()
+        _deepspeed(ranks).initialize(ranks, unisono.get_rank())
+        return lambda: torch.ops.deepspeed.inference_all_reduce_(x)
     library: Any = dist if cell.contender == GLOO else unisono
     all_gather = getattr(library, "all_gather_single", None) or library.all_gather_into_tensor
     reduce_scatter = getattr(library, "reduce_scatter_single", None) or library.reduce_scatter_tensor
@@ -146,6 +163,18 @@ def _call(cell: Cell, x: torch.Tensor, y: torch.Tensor, folder: str) -> Callable
         "memcpy": lambda: y.copy_(x),
         "floor": lambda: x.add_(1),
     }[cell.op]
+
+
+@functools.cache
+def _deepspeed(ranks: int) -> Any:
+    """The operation in shared memory that DeepSpeed has for inference. Ninja and g++ compile it, the first time."""
+    if ranks > len(os.sched_getaffinity(0)):
+        raise OSError("its ranks spin without yielding their processors")
+    os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": f"{ranks}", "MASTER_PORT": f"{os.getppid()}"}
+    from deepspeed.ops.op_builder import ShareMemCommBuilder
+
+    os.environ["PATH"] += f":{Path(sys.executable).parent}"  # where Ninja's wheel puts it
+    return ShareMemCommBuilder().load()
 
 
 def _bits(tensor: torch.Tensor) -> Any:
