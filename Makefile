@@ -22,10 +22,10 @@ help:
 	@echo "make check   style, types, house rules"
 	@echo "make matrix  every call with every dtype, op and layout, on 1 to 8 ranks: 377,000 cases, some twenty minutes"
 	@echo "make test-torch   the tests of torch.distributed on our backend, also against Gloo"
-	@echo "make bench   the table of speeds (adds mpi4py, Open MPI and MPICH to the environment)"
+	@echo "make bench   the table of speeds (adds mpi4py, Open MPI, MPICH and Intel MPI; DeepSpeed joins where it is installed)"
 	@echo "make bench-torch  torch.distributed with our backend beside Gloo: every call, and training steps"
 	@echo "make bench-busy   two ranks beside processes that compute, our backend beside Gloo: some minutes"
-	@echo "make bench-late   two to eight ranks of which one is late, our backend beside Gloo: some minutes"
+	@echo "make bench-late   two to eight ranks of which one is late, our backend beside Gloo and three MPIs: some minutes"
 	@echo "make bench-first-call   what the first call of a fresh process costs, by part, beside Gloo: two minutes"
 	@echo "make fuzz    random programs for SECONDS=300, from SEED=...; prints a small one that goes wrong"
 	@echo "make fuzz-faults   the same with deaths, stops and aborts at random moments, and bad networks between hosts"
@@ -126,7 +126,7 @@ bench-torch: $(VENV)/ready
 bench-busy: $(VENV)/ready
 	$(BIN)/python -m benchmarks.busy calls --output benchmarks/results/{vendor}_busy.md
 
-bench-late: $(VENV)/ready
+bench-late: $(VENV)/ready-bench
 	$(BIN)/python -m benchmarks.busy late --output benchmarks/results/{vendor}_late.md
 
 bench-first-call: $(VENV)/ready
@@ -162,7 +162,7 @@ bench-host-steps: $(VENV)/ready
 	$(BIN)/python -m benchmarks.host_steps --output benchmarks/results/{vendor}_host_steps.md
 
 screenshots: $(VENV)/ready
-	$(BIN)/unisono draw all_reduce.ring --ranks 8 --film -o docs/ring_film.svg
+	$(BIN)/unisono draw all_reduce.ring --ranks 4 -o docs/ring.svg
 	$(BIN)/python -m tests.schedule.draw.screenshots
 
 calls: $(VENV)/ready-bench

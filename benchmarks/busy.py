@@ -1,7 +1,7 @@
 """Ranks that are not alone, or not in step: our backend beside Gloo, with and without processes that compute.
 
 python -m benchmarks.busy calls     all_reduce and training steps on two ranks (`make bench-busy`)
-python -m benchmarks.busy late      ranks of which one is late (`make bench-late`)
+python -m benchmarks.busy late      ranks of which one is late, beside three MPIs, too (`make bench-late`)
 python -m benchmarks.busy serving   steps of a server that decodes (`make bench-serving`)
 
 A hog is a process that computes all the time, in the session of the ranks: Linux may share the processors among
@@ -10,13 +10,14 @@ rank's time counts.
 """
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import product
-from statistics import mean, median, quantiles
+from itertools import cycle, product
+from statistics import median, quantiles
 from typing import Annotated, Any
 
 import torch
@@ -26,17 +27,25 @@ import typer
 from unisono.base.units import format_bytes, format_seconds, parse_bytes
 from unisono.schedule import Hosts
 
-from .reports import GLOO, OURS, Output, describe, hand_in, head, ours_beside_gloo, p99, table
+from .mpi import WHEELS, start_jobs
+from .mpi import make_call as make_mpi_call
+from .mpi import meet as mpi_meet
+from .reports import FUTEX, GLOO, OURS, Output, describe, hand_in, head, in_us, ours_beside_gloo, p99, table
 from .torch_backend.ranks import LARGE, Groups, make_call, make_trainer, two_backends
-from .turns import Times, slowest_rank, take_turns
+from .turns import Rendezvous, Times, slowest_rank, take_turns
 
 STEPS = (LARGE, "fully_shard")
 """The cases that are training steps. The other cases are bytes of an `all_reduce`."""
 
-LATE_S = (0.0, 0.5e-3, 3e-3, 20e-3)
 NO_CALL = "no call"
-_WIDTH, _TURN_S = 256, 0.04
-_HOG = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+_WIDTH, _TURN_S, _UNTIMED = 256, 0.04, 4
+_HOG = """
+import os
+os.sched_setaffinity(0, range(os.cpu_count()))  # the ranks of an MPI may be pinned
+parent = os.getppid()
+print(flush=True)
+while os.getppid() == parent: pass
+"""
 
 app = typer.Typer()
 Hogs = Annotated[str, typer.Option(help="Numbers of hogs.")]
@@ -46,13 +55,15 @@ Turns = Annotated[int, typer.Option(min=1, help="How often each contender has it
 @contextlib.contextmanager
 def hogs(count: int) -> Iterator[None]:
     """Processes that compute, for the time of a `with` block."""
-    running = [subprocess.Popen([sys.executable, "-c", _HOG]) for _ in range(count)]
+    running = [subprocess.Popen([sys.executable, "-c", _HOG], stdout=subprocess.PIPE) for _ in range(count)]
     try:
+        for hog in running:
+            next(iter(hog.stdout or ()))  # from now on it computes
         yield
     finally:
         for hog in running:
             hog.kill()
-            hog.wait()
+            hog.communicate()
 
 
 def _numbers(text: str) -> list[int]:
@@ -97,60 +108,100 @@ def calls(
 
 
 _LATE = """\
-float32, `dist.all_reduce`. Behind a barrier that belongs to no contender, one rank sleeps for so long, and then calls;
-the others have called before. A figure is the time from its call until the last rank is out: ours / Gloo, and how many
-times as long Gloo takes. Contenders take turns in the same processes. A hog is a process that computes all the time."""
+float32, `dist.all_reduce`, and `Allreduce` of mpi4py. Behind a barrier that belongs to no contender, one rank sleeps,
+computes, or sweeps its caches (it writes 64 MiB, a part after the other) for so long, and then calls; the others have
+called before. A figure is the time from its call until the last rank is out, in µs: the median / what 90 % / what 99 %
+of the calls take at most. Ranks take turns in being late, and contenders one after the other in each row, each with all
+its calls. Ranks of an MPI do not sleep while they wait. The bare futex is the bound of those that do: two processes,
+each kept on a processor of its own, of which one sleeps in a futex until the other one wakes it, both by Python. A hog
+is a process that computes all the time."""
 
-_LATE_FIGURES = {
-    "Medians": median, "90 % of the calls take at most": lambda times: quantiles(times, n=10)[-1], "Means": mean
-}  # fmt: skip
+LATE = ("in step", 0.0), *product(("sleeping", "computing"), (0.5e-3, 3e-3, 20e-3)), ("sweeping", 20e-3)
+"""How the late rank passes its time, and for how many seconds."""
 
 Span = tuple[float, float]
 """When a rank made a call, and when it was out, in seconds on the clock of all processes."""
 
 
-def _measure_late(groups: Groups, nbytes: int, late_s: float, neighbours: int, turns: int) -> dict[str, list[Span]]:
-    """The calls of this rank, by contender. Ranks take turns in being late; a late rank sleeps."""
-    tensor, meet = torch.zeros(nbytes // 4), groups.meet
-    spans: dict[str, list[Span]] = {who: [] for who in groups.contenders}
+def _measure_late(
+    call: Callable[[], object], meet: Rendezvous, how: str, late_s: float, neighbours: int, turns: int
+) -> list[Span]:
+    """The calls of this rank. Ranks take turns in being late."""
+    spans, parts = list[Span](), cycle(torch.zeros(64, 1 << 18))  # of 1 MiB
+    ways: dict[str, Callable[[], object]] = {
+        "sleeping": partial(time.sleep, late_s), "computing": int, "sweeping": lambda: next(parts).add_(1)
+    }  # fmt: skip
     with hogs(neighbours if meet.rank == 0 else 0):
-        for turn, (who, group) in product(range(turns), groups.contenders.items()):
+        for turn in range(-_UNTIMED, turns):
             meet.barrier()
-            if late_s and turn % meet.ranks == meet.rank:
-                time.sleep(late_s)
+            until = time.monotonic() + late_s * (turn % meet.ranks == meet.rank)
+            while time.monotonic() < until:
+                ways[how]()
             began = time.monotonic()
-            dist.all_reduce(tensor, group=group)
-            spans[who].append((began, time.monotonic()))
+            call()
+            if turn >= 0:
+                spans.append((began, time.monotonic()))
     return spans
 
 
-def until_all_are_out(ranks: list[dict[str, list[Span]]]) -> Times:
+def _late_backend(groups: Groups, who: str, nbytes: int, *rest: Any) -> list[Span]:
+    tensor = torch.zeros(nbytes // 4)
+    return _measure_late(partial(dist.all_reduce, tensor, group=groups.contenders[who]), groups.meet, *rest)
+
+
+def _late_mpi(nbytes: int, *rest: Any) -> list[Span]:
+    x = torch.zeros(nbytes // 4).numpy()
+    return _measure_late(make_mpi_call("all_reduce", x, x), mpi_meet(), *rest)
+
+
+def _late_futex(groups: Groups, *rest: Any) -> list[Span]:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(allowed)[groups.meet.rank % len(allowed)]})
+    try:
+        return _measure_late(groups.futex.barrier, groups.meet, *rest)
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def until_all_are_out(ranks: list[list[Span]]) -> list[float]:
     """Seconds from the last call of each turn until all ranks are out."""
-    return {
-        who: [
-            max(out for _, out in turn) - max(began for began, _ in turn)
-            for turn in zip(*(of[who] for of in ranks), strict=True)
-        ]
-        for who in ranks[0]
-    }
+    return [max(out for _, out in turn) - max(began for began, _ in turn) for turn in zip(*ranks, strict=True)]
 
 
 @app.command()
 def late(
-    *, ranks: str = "2,4,8", sizes: str = "8,256KiB", neighbours: Hogs = "0,2", turns: Turns = 60, output: Output = None
+    *,
+    ranks: str = "2,4,8",
+    sizes: str = "8,256KiB",
+    neighbours: Hogs = "0,2",
+    turns: Turns = 160,
+    output: Output = None,
 ) -> None:
-    """Measure from the last rank's call until all ranks are out."""
-    machine, counts, rows = describe(), _numbers(neighbours), dict[str, list[Times]]()
+    """Measure from the last rank's call until all ranks are out. turns: of all ranks together."""
+    machine, counts, notes = describe(), _numbers(neighbours), list[str]()
+    names, rows = [OURS, GLOO, *WHEELS, FUTEX], dict[int, list[list[str]]]()
     for number in _numbers(ranks):
-        with two_backends(number) as run:
-            for nbytes, late_s in product(_numbers(sizes), LATE_S):
-                when = f"one {format_seconds(late_s)} late" if late_s else "in step"
-                for count in counts:
-                    run(_measure_late, nbytes, late_s, count, 4)
-                    times = until_all_are_out(run(_measure_late, nbytes, late_s, count, turns))
-                    rows.setdefault(f"{number} ranks, {format_bytes(nbytes)}, {when}", []).append(times)
-    lines = head("Ranks that do not arrive together: our backend beside Gloo", machine, _LATE)
-    hand_in(lines + ours_beside_gloo(_titles(counts), rows, _LATE_FIGURES), output)
+        with contextlib.ExitStack() as ends:
+            run, jobs = ends.enter_context(two_backends(number)), start_jobs(number, ends, notes)
+            for nbytes, (how, late_s), count in product(_numbers(sizes), LATE, counts):
+                rest = how, late_s, count, turns // number
+                found = {who: run(_late_backend, who, nbytes, *rest) for who in (OURS, GLOO)}
+                found |= {name: job.run(_late_mpi, nbytes, *rest) for name, job in jobs.items()}
+                if number == 2 and nbytes == 8:
+                    found[FUTEX] = run(_late_futex, *rest)
+                where = f"{number} ranks, {format_bytes(nbytes)}, "
+                where += f"one {format_seconds(late_s)} late, {how}" if late_s else how
+                cells = [_spread(found[name]) if name in found else "" for name in names]
+                rows.setdefault(count, []).append([where, *cells])
+    lines = head("Ranks that do not arrive together: our backend beside others", machine, _LATE, *notes)
+    for title, count in zip(_titles(counts)[1:], counts, strict=True):
+        lines += ["", f"## {title}", *table(["", *names], rows[count])]
+    hand_in(lines, output)
+
+
+def _spread(ranks: list[list[Span]]) -> str:
+    of_100 = quantiles(until_all_are_out(ranks), n=100, method="inclusive")
+    return " / ".join(in_us(of_100[most - 1]) for most in (50, 90, 99))
 
 
 _SERVING = f"""\

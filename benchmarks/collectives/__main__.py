@@ -24,11 +24,11 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="One round, fewer sizes, about a minute.")] = False,
     only: Annotated[str, typer.Option(help=f"Some of {','.join(_PARTS)}.")] = ",".join(_PARTS),
     sizes: Annotated[str, typer.Option(help="These sizes for every collective, such as 8,64KiB.")] = "",
-    mpi: Annotated[bool, typer.Option(help="Measure Open MPI, MPICH and Intel MPI too, where installed.")] = True,
+    mpi: Annotated[bool, typer.Option(help="Measure three MPIs and DeepSpeed too, where installed.")] = True,
     output: Output = None,
     plot: Annotated[Path | None, typer.Option(help="Write time against size here, as SVG.")] = None,
 ) -> None:
-    """Measure unisono against Gloo, the MPIs and the memory, and print the table of goals."""
+    """Measure unisono against Gloo, the MPIs, DeepSpeed and the memory, and print the table of goals."""
     parts = only.split(",")
     unknown = [part for part in parts if part not in _PARTS]
     if unknown:

@@ -23,8 +23,8 @@ from unisono.base.errors import PeerFailed, WaitTimeout
 from unisono.schedule import BLOCKED
 from unisono.tools.cli.shared.timed_calls import start_gloo
 
-from ..mpi import WHEELS, MpiJob, find, make_call
-from ..reports import GLOO, MPICH, OURS, SHARED
+from ..mpi import WHEELS, make_call, meet, start_jobs
+from ..reports import DEEPSPEED, GLOO, OURS, SHARED
 from ..turns import Rendezvous
 from .goals import GOAL_SIZES
 from .protocol import Cell, Sample, measure, shapes
@@ -40,7 +40,7 @@ _HALF_SIZES = (8, 64 * _KI, _MI, 16 * _MI, 64 * _MI)
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. sizes: bytes, for all ops; without them each op has its own. mpi: the MPIs too."""
+    """What to measure. sizes: bytes, for all ops; without them each op has its own. mpi: the MPIs and DeepSpeed too."""
 
     ops: Collection[str] = OPS
     sizes: Collection[int] = ()
@@ -64,6 +64,7 @@ class Plan:
                 names = [OURS, GLOO, SHARED, *WHEELS]
                 cells += [Cell(name, op, "float32", nbytes, seconds) for name in names]
                 if op == "all_reduce":
+                    cells.append(Cell(DEEPSPEED, op, "float32", nbytes, seconds))
                     cells += [Cell(name, name, "float32", nbytes, seconds) for name in ("memcpy", "floor")]
                     if nbytes in (self.sizes or _HALF_SIZES):
                         cells.append(Cell(OURS, op, "bfloat16", nbytes, seconds))
@@ -88,13 +89,16 @@ class Session:
         with contextlib.ExitStack() as ends:
             folder = ends.enter_context(tempfile.TemporaryDirectory())
             world = ends.enter_context(unisono.world(ranks, timeout_s=300))
-            jobs = self._start_mpi(ranks, ends)
+            jobs = start_jobs(ranks, ends, self.notes) if self.plan.mpi else {}
+            deepspeed = self.plan.mpi and self._has_deepspeed(ranks)
             for turn in range(self.plan.rounds):
                 print(f"{ranks} ranks, round {turn + 1} of {self.plan.rounds}", file=sys.stderr)
                 for cell in self.plan.cells(ranks):
                     if time.monotonic() > self._end:
                         self.notes.append(f"the time was over in round {turn + 1} on {ranks} ranks")
                         return
+                    if cell.contender == DEEPSPEED and not deepspeed:
+                        continue
                     if cell.contender not in WHEELS:
                         samples: list[Sample] = world.run(_measure_ours, cell, folder)
                     elif cell.contender in jobs:
@@ -108,23 +112,14 @@ class Session:
                         continue
                     self.records.append(slowest(cell, turn, samples))
 
-    def _start_mpi(self, ranks: int, ends: contextlib.ExitStack) -> dict[str, MpiJob]:
-        """The jobs that can be started; notes say what cannot."""
-        jobs: dict[str, MpiJob] = {}
-        for name in WHEELS if self.plan.mpi else ():
-            launch = find(name, ranks)
-            if name == MPICH and ranks > len(os.sched_getaffinity(0)):
-                launch = "it spins without yielding its processor"
-            if isinstance(launch, str):
-                self.notes.append(f"{name} on {ranks} ranks is left out: {launch}")
-                continue
-            try:
-                jobs[name] = MpiJob(launch, ranks)
-            except PeerFailed as error:
-                self.notes.append(f"{name} on {ranks} ranks is left out: {error}")
-            else:
-                ends.callback(jobs[name].close)
-        return jobs
+    def _has_deepspeed(self, ranks: int) -> bool:
+        """Whether its operation can be had; else a note says why not."""
+        try:
+            _deepspeed(ranks)
+        except (ImportError, OSError, RuntimeError) as error:
+            self.notes.append(f"{DEEPSPEED} on {ranks} ranks is left out: {error}".partition("\n")[0])
+            return False
+        return True
 
 
 def _measure_ours(cell: Cell, folder: str) -> Sample:
@@ -143,19 +138,19 @@ def _measure_ours(cell: Cell, folder: str) -> Sample:
 
 def _measure_mpi(cell: Cell) -> Sample:
     """Measure a cell on this rank of an MPI, on numpy arrays."""
-    from mpi4py import MPI
-
-    ranks = MPI.COMM_WORLD.Get_size()
-    n_in, n_out = shapes(cell.op, cell.count, ranks)
+    n_in, n_out = shapes(cell.op, cell.count, meet().ranks)
     source = np.zeros(n_in, np.float32)
     target = np.zeros(n_out, np.float32) if n_out else source
-    meet = _meet(sys.argv[1], MPI.COMM_WORLD.Get_rank(), ranks)  # in the folder of the job
-    return measure(meet, cell, source, target, make_call(cell.op, source, target))
+    return measure(meet(), cell, source, target, make_call(cell.op, source, target))
 
 
 def _call(cell: Cell, x: torch.Tensor, y: torch.Tensor, folder: str) -> Callable[[], object]:
     if cell.contender == GLOO:
         start_gloo(folder)
+    if cell.contender == DEEPSPEED:
+        ranks = unisono.get_world_size()
+        _deepspeed(ranks).initialize(ranks, unisono.get_rank())
+        return lambda: torch.ops.deepspeed.inference_all_reduce_(x)
     library: Any = dist if cell.contender == GLOO else unisono
     all_gather = getattr(library, "all_gather_single", None) or library.all_gather_into_tensor
     reduce_scatter = getattr(library, "reduce_scatter_single", None) or library.reduce_scatter_tensor
@@ -168,6 +163,18 @@ def _call(cell: Cell, x: torch.Tensor, y: torch.Tensor, folder: str) -> Callable
         "memcpy": lambda: y.copy_(x),
         "floor": lambda: x.add_(1),
     }[cell.op]
+
+
+@functools.cache
+def _deepspeed(ranks: int) -> Any:
+    """The operation in shared memory that DeepSpeed has for inference. Ninja and g++ compile it, the first time."""
+    if ranks > len(os.sched_getaffinity(0)):
+        raise OSError("its ranks spin without yielding their processors")
+    os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": f"{ranks}", "MASTER_PORT": f"{os.getppid()}"}
+    from deepspeed.ops.op_builder import ShareMemCommBuilder
+
+    os.environ["PATH"] += f":{Path(sys.executable).parent}"  # where Ninja's wheel puts it
+    return ShareMemCommBuilder().load()
 
 
 def _bits(tensor: torch.Tensor) -> Any:

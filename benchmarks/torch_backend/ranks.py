@@ -17,7 +17,7 @@ from torch import nn
 import unisono
 
 from ..reports import GLOO, OURS
-from ..turns import Rendezvous, Times, take_turns
+from ..turns import BareFutex, Rendezvous, Times, take_turns
 
 CALLS = (
     "all_reduce", "all_reduce, async_op", "broadcast", "reduce", "all_gather_into_tensor", "all_gather", "gather",
@@ -38,7 +38,7 @@ _TURN_S = 0.02
 
 
 class Groups:
-    """Two process groups of torch.distributed over the same ranks. meet: a barrier that uses neither.
+    """Two process groups of torch.distributed over the same ranks. meet, futex: barriers that use neither.
 
     meeting: where torch's ranks find each other, if not in the folder.
     """
@@ -52,6 +52,7 @@ class Groups:
         dist.init_process_group("unisono", meeting, timeout=patience, rank=rank, world_size=ranks)
         self.contenders: dict[str, Any] = {OURS: dist.group.WORLD, GLOO: dist.new_group(backend="gloo")}
         self.meet = Rendezvous(Path(folder, "meet"), rank, ranks)
+        self.futex = BareFutex(Path(folder, "futex"), rank, ranks)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import psutil
 import pytest
 import typer
 from benchmarks import host_steps, reports
-from benchmarks.busy import LATE_S, STEPS, calls, hogs, late, serving, until_all_are_out
+from benchmarks.busy import LATE, STEPS, calls, hogs, late, serving, until_all_are_out
 from benchmarks.first_call import FIRST, OTHER, ROWS, bench_first_call
 from benchmarks.host_steps import HostSteps, host_steps_markdown
 from benchmarks.reports import GLOO, OURS
@@ -28,8 +28,7 @@ def test_hogs_live_as_long_as_their_block() -> None:
 
 
 def test_a_turn_lasts_from_the_last_call_until_the_last_rank_is_out() -> None:
-    ranks = [{"a": [(1.0, 5.0), (2.0, 3.0)]}, {"a": [(4.0, 4.5), (1.0, 7.0)]}]
-    assert until_all_are_out(ranks) == {"a": [1.0, 5.0]}
+    assert until_all_are_out([[(1.0, 5.0), (2.0, 3.0)], [(4.0, 4.5), (1.0, 7.0)]]) == [1.0, 5.0]
 
 
 @pytest.mark.long
@@ -41,8 +40,8 @@ def test_a_run_beside_hogs(tmp_path: Path) -> None:
 
     calls(neighbours="1", sizes="64", turns=1, output=output)
     assert rows()[:3] == ["| `all_reduce`, 64 B", *(f"| {step}" for step in STEPS)]
-    late(ranks="3", sizes="8", neighbours="1", turns=3, output=output)
-    assert sum(row.startswith("| 3 ranks, 8 B, ") for row in rows()) == 3 * len(LATE_S)
+    late(ranks="2", sizes="8", neighbours="1", turns=4, output=output)
+    assert sum(row.startswith("| 2 ranks, 8 B, ") for row in rows()) == len(LATE)
     serving(shapes="2x1", neighbours="0", turns=2, output=output)
     assert rows() == ["| 2 ranks on 2 hosts"]
 

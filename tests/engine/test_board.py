@@ -1,7 +1,6 @@
 """Copies of boards, as other hosts get them: equal for readers, and never half of one word and half of the next."""
 
 import threading
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from unisono.base.records import CallRecord, DepartureKind, GivenUp, Proposal, Wait
 from unisono.engine.compile.program import LineWord
-from unisono.engine.memory.board import BOARD_BYTES, FRESH_NS, Board, Topic
+from unisono.engine.memory.board import BOARD_BYTES, Board, Topic
 from unisono.hosts.sentinel import regions
 
 pytestmark = pytest.mark.quick
@@ -90,16 +89,6 @@ def test_who_takes_the_place_of_a_dead_rank_takes_part_in_the_same_run() -> None
     taken.set_gone(DepartureKind.DIED, "died")
     taken.hand_over(5, 6)
     assert (taken.gone, taken.run) == (None, 3)
-
-
-def test_a_copied_wait_is_forgotten_when_nobody_has_said_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, copy, wait = board(), board(), Wait("world", "barrier()", (1,))
-    original.set_wait(wait)
-    copy.copy(original.image())
-    assert copy.wait == wait
-    now_ns = time.monotonic_ns() + FRESH_NS + 1
-    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns)
-    assert copy.wait is None
 
 
 def test_a_damaged_image_is_no_error() -> None:

@@ -12,7 +12,6 @@ from unisono.base.errors import InternalError, PeerFailed, PeerGone
 from unisono.base.records import Departure, DepartureKind
 from unisono.engine.mailbox import ANY_SOURCE, Receive, Send, far_channel
 from unisono.engine.mailbox.far_channel import COPIED_BYTES, HEAD_BYTES, HEAD_WORDS, WINDOW_BYTES, HeadWord
-from unisono.schedule import Hosts
 
 
 @pytest.fixture
@@ -113,24 +112,6 @@ def test_a_send_listens_to_its_receiver(small: None) -> None:
         assert all(request.done for request in sent)
         assert torch.equal(receive(b, None, 0).tensor, values(50_000, 1))
         assert torch.equal(receive(a, None, 1).tensor, values(50_000, 2))
-
-
-def test_a_withdrawn_send_is_not_sent_or_goes_on_without_its_tensor(small: None) -> None:
-    with far_mailboxes("1+1") as made:
-        a, b = made.boxes
-        tensors = [values(9000, k) for k in range(3)]
-        sent = [send(a, tensor, 1) for tensor in tensors]
-        assert a.cancel(sent[1]) is None
-        rest = a.cancel(sent[0])
-        assert rest is not None, "its head is on the way"
-        for tensor in tensors[:2]:
-            tensor.zero_()
-        b.listen_to_all()
-        run(made)
-        assert [request.done for request in sent] == [False, False, True]
-        assert rest.done
-        for k in (0, 2):
-            assert torch.equal(receive(b, None, 0).tensor, values(9000, k))
 
 
 def all_together(made: FarMailboxes, draw: random.Random) -> None:
@@ -265,20 +246,6 @@ def test_a_broken_connection_keeps_what_has_come(small: None) -> None:
             assert reason == "aborted"
         assert not a.progress()
         assert not b.progress(), "a broken stream is at rest"
-
-
-def test_two_groups_of_the_same_ranks_do_not_hear_each_other() -> None:
-    with far_mailboxes("1+1") as made:
-        hosts = Hosts.parse("1+1")
-        others = [made.make(hosts, rank, gid=78) for rank in (0, 1)]
-        for k, (a, b) in enumerate((made.boxes, others)):
-            b.listen_to_all()
-            send(a, values(3, k), 1)
-        made.boxes += others
-        run(made)
-        for k, box in enumerate((made.boxes[1], others[1])):
-            assert torch.equal(receive(box, None, 0).tensor, values(3, k))
-            assert not receive(box, None, 0).done
 
 
 def test_tags_are_in_the_upper_half_and_different_ones() -> None:

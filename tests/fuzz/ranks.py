@@ -5,16 +5,19 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 from tests.fuzz.api import Native, Torch, api_of
-from tests.fuzz.many import coalesced
-from tests.fuzz.messages import exchange_objects, send_and_receive
+from tests.fuzz.many import TENSORS, coalesced
+from tests.fuzz.messages import FORMS as OBJECT_FORMS
+from tests.fuzz.messages import WAYS, exchange_objects, send_and_receive
 from tests.fuzz.programs import (
     Barrier,
     Call,
+    Case,
     Coalesced,
     Late,
     MakeGroup,
@@ -28,6 +31,7 @@ from tests.fuzz.programs import (
     shown,
 )
 from tests.support.lanes import without_limits
+from tests.support.matrix import FORMS, ops
 from tests.support.matrix_driver import begin
 
 
@@ -149,3 +153,17 @@ class Player:
             thread.join()
             self.failures += player.failures
             self._made.append(player._groups["world"])
+
+
+def make_every_call(group: Any, lengths: Sequence[int] = (10, 40_000), seed: int = 0) -> None:
+    """Make a call of each kind in this group, at once and in the background. All that comes of them must be right."""
+    steps: list[Step] = [Barrier(), *(Objects(form, seed=seed) for form in OBJECT_FORMS)]
+    for n, later in product(lengths, (False, True)):
+        how: Any = {"async_op": later, "root": 1, "seed": seed}
+        steps += [Call(Case(form, "float32", ops(form, "float32")[0], n, exact=True, **how)) for form in FORMS]
+        steps += [Coalesced(form, (("float32", n), ("float32", 3)), **how) for form in TENSORS[:4]]
+        steps.append(Wait())
+    steps += [Messages(way, "float32", n, 10 * n + k, seed=seed) for n in lengths for k, way in enumerate(WAYS)]
+    player = Player(Native(), group)
+    player.play((*steps, Messages("ring", "float32", 5, 1, shift=0)))
+    assert not player.failures, player.failures

@@ -29,13 +29,12 @@ class FarMailboxes:
         self.wires = Wires(Random(seed))
         kind = PromptCarrier if prompt else InProcessCarrier
         self.traffic = [CarrierStreams(kind(self.wires, rank)) for rank in ranks]
-        self.boxes = [self.make(hosts, rank) for rank in ranks]
+        self.boxes = [self._make(hosts, rank) for rank in ranks]
 
-    def make(self, hosts: Hosts, rank: int, gid: int = 77) -> Mailbox:
-        """The mailbox of a rank in the group `gid`."""
+    def _make(self, hosts: Hosts, rank: int) -> Mailbox:
         arena = self.arenas[hosts.host_of(rank)]
         far = frozenset(range(hosts.ranks)) - set(hosts.beside(rank))
-        peers = FarPeers(rank, far, range(hosts.ranks), gid, self.traffic[rank]) if far else None
+        peers = FarPeers(rank, far, range(hosts.ranks), 77, self.traffic[rank]) if far else None
         return Mailbox(arena, Heap(arena, rank), rank, 0, (), peers)
 
     def close(self) -> None:

@@ -3,11 +3,13 @@
 Sentinels import this file, so paths are texts here: `pathlib` takes a process some milliseconds to import.
 """
 
+import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import TypeAlias
+from typing import TextIO, TypeAlias
 
 from .value import Value
 
@@ -20,6 +22,8 @@ _SYSTEM = "/sys/devices/system/cpu"
 
 FUTEX, MEMBARRIER, SET_ROBUST_LIST = (98, 283, 99) if _MACHINE == "aarch64" else (202, 324, 273)
 """The numbers of system calls: on AArch64, else on x86-64."""
+
+_ASK_S = 0.01  # the time between two looks at a lock
 
 KEEPS_ORDER = _MACHINE == "x86_64"
 """Does this processor write in order, and read in order? See `engine.memory_order`."""
@@ -174,3 +178,17 @@ def _text(path: str) -> str:
     with suppress(OSError), open(path) as file:
         return file.read().strip()
     return ""
+
+
+def lock(file: TextIO, most_s: float) -> bool:
+    """Lock an open file for this process. False: another process, which may be stopped, has held it for so long."""
+    until = time.monotonic() + most_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(_ASK_S)
+        else:
+            return True

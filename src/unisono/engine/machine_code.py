@@ -18,9 +18,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO
 
-from ..base.linux import first_processor
+from ..base.linux import first_processor, lock
 from . import code_image
 
 _DIGEST_BYTES = 16
@@ -29,8 +28,7 @@ _MAKERS = "code_image.py", "make_image.py", "object_code.py"
 _FASTCALL = 0x80  # METH_FASTCALL of CPython
 _OWN_FOLDER = Path(__file__).parent / "__pycache__"
 _OLD_S = 30 * 86400.0
-_COMPILED_S, _ASK_S = 60.0, 0.01
-"""How long a process waits for another one that compiles the same code; the time between two looks."""
+_COMPILED_S = 60.0  # how long a process waits for another one that compiles the same code
 
 
 class Unit:
@@ -207,17 +205,7 @@ def _locked(path: Path | None) -> Iterator[None]:
         if path is not None:
             with suppress(OSError):
                 file = held.enter_context(path.open("w"))
-                until = time.monotonic() + _COMPILED_S
-                while not _try_lock(file) and time.monotonic() < until:
-                    time.sleep(_ASK_S)
+                lock(file, _COMPILED_S)
                 # Not by closing alone: a process that was forked meanwhile has the file open, too.
                 held.callback(fcntl.flock, file, fcntl.LOCK_UN)
         yield
-
-
-def _try_lock(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

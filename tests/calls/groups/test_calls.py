@@ -1,16 +1,12 @@
 """Calls of sub-groups: right results with many groups at work at once, in any memory, from any thread."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import pytest
 import torch
 
 import unisono
-from tests.support.matrix import FORMS, Case, ops
-from tests.support.matrix_driver import begin
+from tests.fuzz.ranks import make_every_call
 from tests.support.on_ranks import in_world
 from tests.support.worlds import Worlds
 from unisono.calls.groups import new_group, split
@@ -19,20 +15,6 @@ from unisono.calls.groups import new_group, split
 def values(world_rank: int, count: int, seed: int) -> torch.Tensor:
     """Small integers, different on every rank and in every place: all sums of them are exact."""
     return ((torch.arange(count) * 7 + world_rank * 13 + seed * 5) % 31 - 15).float()
-
-
-def check_all_collectives(group: unisono.Group, count: int, *, shared: bool = False, seed: int = 0) -> None:
-    """Every collective on blocks of `count` elements, against the oracle, with other values in each group."""
-    for form in FORMS:
-        case = Case(form, "float32", ops(form, "float32")[0], count, shared=shared, root=seed, exact=True)
-        case = replace(case, seed=10 * seed + group.world_ranks[0])
-        found = begin(case, group.rank, group.size, partial(make, group, form))()
-        assert not found, f"{case}: {found}"
-    unisono.barrier(group)
-
-
-def make(group: unisono.Group, form: str, given: list[Any]) -> Any:
-    return getattr(unisono, form)(*given, group=group)
 
 
 @pytest.mark.ranks(4)
@@ -65,7 +47,7 @@ def test_two_groups_from_two_threads() -> None:
 
     def work(group: unisono.Group) -> None:
         for seed in range(10):
-            check_all_collectives(group, 500, shared=bool(seed % 2), seed=seed)
+            make_every_call(group, (500,), 10 * seed + group.world_ranks[0])
 
     with ThreadPoolExecutor(2) as pool:
         assert [*pool.map(work, groups)] == [None] * 2

@@ -14,9 +14,9 @@ import torch
 
 import unisono
 from tests.conftest import examples
+from tests.fuzz.ranks import make_every_call
 from tests.support.on_ranks import in_new_world, in_world
 from tests.support.worlds import OnHosts, Worlds
-from unisono import p2p
 from unisono.calls.groups import destroy_group, new_group, split
 
 
@@ -219,47 +219,7 @@ def test_a_forked_child_leaves_groups_to_its_parent() -> float:
     return tensor.unique().item()
 
 
-LONG = 40_000
 ROUNDS = 2
-
-
-def ones(count: int) -> torch.Tensor:
-    return torch.ones(count)
-
-
-def make_every_call(group: unisono.Group) -> None:
-    """One call of each kind, short and long, at once and in the background."""
-    me, size = group.rank, group.size
-    after, before = (me + 1) % size, (me - 1) % size
-    for count in (10, LONG):
-        for in_background in (False, True):
-            works = [
-                unisono.all_reduce(ones(count), "avg", group, in_background),
-                unisono.reduce(ones(count), 0, group=group, async_op=in_background),
-                unisono.broadcast(ones(count), 1, group, in_background),
-                unisono.all_gather_single(ones(count * size), ones(count), group, in_background),
-                unisono.all_gather([ones(count) for _ in range(size)], ones(count), group, in_background),
-                unisono.gather(ones(count), [ones(count) for _ in range(size)] if me == 0 else None, 0, group),
-                unisono.scatter(ones(count), [ones(count) for _ in range(size)] if me == 0 else None, 0, group),
-                unisono.reduce_scatter_single(ones(count), ones(count * size), "sum", group, in_background),
-                unisono.all_to_all_single(ones(count * size), ones(count * size), group=group, async_op=in_background),
-                unisono.scan(ones(count), group=group),
-                unisono.all_reduce_coalesced([ones(count), ones(3)], "sum", group, in_background),
-                unisono.broadcast_coalesced([ones(count), ones(3)], 0, group, in_background),
-                unisono.all_gather_coalesced([ones(count * size)], [ones(count)], group, in_background),
-                unisono.reduce_scatter_coalesced([ones(count)], [ones(count * size)], "sum", group, in_background),
-                p2p.irecv(ones(count), before, group, 5),
-                p2p.isend(ones(count), after, group, 5),
-            ]
-            for work in works:
-                if work is not None:
-                    work.wait()
-        p2p.sendrecv(ones(count), after, ones(count), before, group)
-        uneven = [ones(1 + rank) for rank in range(size)]
-        unisono.all_gather(uneven, ones(1 + me), group)
-    unisono.barrier(group)
-    unisono.all_gather_object([None] * size, {"rank": me}, group)
-    p2p.sendrecv(ones(1), me, ones(1), me, group)
 
 
 def watched(group: unisono.Group) -> Iterator[tuple[str, Any]]:

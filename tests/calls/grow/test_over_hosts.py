@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import unisono
+from tests.fuzz.ranks import make_every_call
 from tests.support.newcomers import catch_up, newcomer, tell, told
 from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
@@ -34,24 +35,10 @@ def door() -> str:
     return f"127.0.0.1:{free_port()}"
 
 
-def calls(group: unisono.Group) -> list[object]:
-    """What the calls of this group give, on each of its ranks."""
-    me, size = group.rank, group.size
-    long = torch.full((70_000,), 10.0**me)
-    unisono.all_reduce(long, group=group)
-    said = torch.tensor([float(me)])
-    unisono.broadcast(said, size - 1, group)
-    got = torch.zeros(1)
-    unisono.sendrecv(torch.tensor([float(me)]), (me + 1) % size, got, (me - 1) % size, group=group)
-    every = [torch.zeros(2) for _ in range(size)]
-    unisono.all_gather(every, torch.full((2,), float(me)), group)
-    unisono.barrier(group)
-    assert got.item() == (me - 1) % size
-    return [long[-1].item(), said.item(), [one[1].item() for one in every]]
-
-
-def expected(size: int) -> list[object]:
-    return [float(sum(10**rank for rank in range(size))), size - 1.0, [float(rank) for rank in range(size)]]
+def calls(group: unisono.Group) -> int:
+    """Make calls of each kind in this group; its size."""
+    make_every_call(group, (3, 20_000))
+    return group.size
 
 
 def nothing() -> None:
@@ -106,9 +93,9 @@ def test_a_process_joins(tmp_path: Path, shape: str, host: str, larger: str, doo
         return [bigger.hosts.text, calls(bigger)]
 
     size = 2 if shape == "2x1" else 4
-    assert run(work, shape) == [[larger, expected(size + 1)]] * size
+    assert run(work, shape) == [[larger, size + 1]] * size
     until(lambda: bool(told(tmp_path)))
-    assert told(tmp_path) == {"one": {"gives": expected(size + 1), "rank": size, "newcomers": [size], "hosts": larger}}
+    assert told(tmp_path) == {"one": {"gives": size + 1, "rank": size, "newcomers": [size], "hosts": larger}}
 
 
 @pytest.mark.skipif(bool(why_no_ucx()), reason=why_no_ucx() or "it is installed")
@@ -120,7 +107,7 @@ def test_by_ucx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str) -> N
     def work() -> object:
         return calls(unisono.grow(size=3, door=door))
 
-    assert run(work, "2x1") == [expected(3)] * 2
+    assert run(work, "2x1") == [3] * 2
 
 
 def barriers() -> None:
@@ -162,9 +149,9 @@ def test_several_at_once_and_again_and_then_fewer(tmp_path: Path, door: str) -> 
             stays("third", "1")
         return last(group)
 
-    assert run(work, "2x1") == [expected(5)] * 2
+    assert run(work, "2x1") == [5] * 2
     until(lambda: len(told(tmp_path)) == 3)
-    assert [one["gives"] for one in told(tmp_path).values()] == [expected(5)] * 3
+    assert [one["gives"] for one in told(tmp_path).values()] == [5] * 3
 
 
 def die(*_: object, **__: object) -> None:
@@ -247,9 +234,9 @@ def test_a_newcomer_that_dies(tmp_path: Path, step: str, host: str, door: str) -
             comes(tmp_path, "lives", door, host)
         return calls(unisono.grow(size=3, door=door))
 
-    assert run(work, "2x1") == [expected(3)] * 2
+    assert run(work, "2x1") == [3] * 2
     until(lambda: bool(told(tmp_path)))
-    assert told(tmp_path)["lives"]["gives"] == expected(3)
+    assert told(tmp_path)["lives"]["gives"] == 3
 
 
 @pytest.mark.sampled(most=4)
@@ -311,7 +298,7 @@ def test_a_member_that_is_late_keeps_the_group_as_it_is(tmp_path: Path, door: st
             survivors.find_memory = find_memory
         return calls(unisono.grow(size=3, door=door))
 
-    assert run(work, "2x1") == [expected(3)] * 2
+    assert run(work, "2x1") == [3] * 2
     assert "rank 1" in str(told(tmp_path)["failed"]["error"])
 
 
@@ -361,7 +348,7 @@ def test_what_comes_from_other_programs_is_not_believed(tmp_path: Path, door: st
             comes(tmp_path, "one", door, "new")
         return calls(unisono.grow(size=3, door=door))
 
-    assert run(work, "2x1") == [expected(3)] * 2
+    assert run(work, "2x1") == [3] * 2
 
 
 @in_new_world(hosts="2x1")
@@ -386,4 +373,4 @@ def test_a_group_of_one_host_that_names_an_address_grows_to_another(tmp_path: Pa
         larger = unisono.grow(size=3, door=door)
         return [larger.hosts.text, calls(larger)]
 
-    assert unisono.run(work, 2, timeout_s=DEADLINE_S) == [["2+1", expected(3)]] * 2
+    assert unisono.run(work, 2, timeout_s=DEADLINE_S) == [["2+1", 3]] * 2

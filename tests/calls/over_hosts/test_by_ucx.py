@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import unisono
+from tests.fuzz.ranks import make_every_call
 from tests.support.on_ranks import in_new_world
 from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
@@ -38,36 +39,10 @@ def go_on(tensor: torch.Tensor) -> None:
 
 
 def every_call() -> str:
-    """Calls whose messages are short, and long ones."""
+    """Calls whose messages are short, and long ones, which are kept for the second time."""
     group = unisono.init()
-    me, size = group.rank, group.size
-    for items in (3, 5_000, 300_000):
-        own, all_own = torch.arange(items) + me, [torch.arange(items) + rank for rank in range(size)]
-        total = torch.stack(all_own).sum(0)
-        for _ in range(4):  # the later ones are kept
-            tensor = own.clone()
-            unisono.all_reduce(tensor)
-            assert tensor.equal(total)
-        gathered = [torch.empty_like(own) for _ in range(size)]
-        unisono.all_gather(gathered, own)
-        assert torch.stack(gathered).equal(torch.stack(all_own))
-        part = torch.empty_like(own)
-        unisono.reduce_scatter(part, [own * (rank + 1) for rank in range(size)])
-        assert part.equal(total * (me + 1))
-        got = [torch.empty_like(own) for _ in range(size)]
-        unisono.all_to_all(got, [own * (rank + 1) for rank in range(size)])
-        assert torch.stack(got).equal(torch.stack(all_own) * (me + 1))
-        tensor = own.clone()
-        unisono.broadcast(tensor, src=size - 1)
-        assert tensor.equal(all_own[-1])
-        after, before = (me + 1) % size, (me - 1) % size
-        sent = unisono.isend(own, after)
-        assert unisono.recv(src=before).equal(all_own[before])
-        sent.wait()
-        unisono.barrier()
-    words: list[str] = [""] * size
-    unisono.all_gather_object(words, f"{me}" * 100_000)
-    assert words == [f"{rank}" * 100_000 for rank in range(size)]
+    for _ in range(2):
+        make_every_call(group, (3, 5_000, 60_000))
     return name_of(group)
 
 
@@ -81,24 +56,6 @@ def test_two_jobs_at_once() -> None:
     with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
         jobs = [stack.enter_context(unisono.world(2, hosts="2x1", timeout_s=90)) for _ in range(2)]
         assert list(pool.map(lambda job: job.run(every_call), jobs)) == [["ucx"] * 2] * 2
-
-
-def test_threads_and_groups_of_their_own() -> None:
-    def work() -> list[float]:
-        group = unisono.init()
-        parts = [unisono.new_group(range(group.size)) for _ in range(3)]
-
-        def run(part: unisono.Group) -> float:
-            for turn in range(30):
-                tensor = torch.full((30_000 if turn % 3 else 2,), 1.0 + turn)
-                unisono.all_reduce(tensor, group=part)
-                assert tensor[-1].item() == group.size * (1.0 + turn)
-            return tensor[0].item()
-
-        with ThreadPoolExecutor(3) as pool:
-            return list(pool.map(run, parts))
-
-    assert unisono.run(work, 4, hosts="2x2", timeout_s=90) == [[120.0] * 3] * 4
 
 
 @pytest.mark.parametrize("nbytes", [40, 32 << 20])

@@ -81,17 +81,6 @@ def test_what_is_kept_has_a_limit() -> None:
 
 
 @pytest.mark.ranks(hosts=SHAPES)
-def test_a_short_call_that_is_refused_leaves_its_tensors_as_they_were() -> None:
-    me = unisono.get_rank()
-    tensor = given(me, SHORT, 0)
-    with pytest.raises(unisono.MismatchError):
-        unisono.all_reduce(tensor, "sum" if me else "max")
-    assert tensor.equal(given(me, SHORT, 0))
-    unisono.all_reduce(tensor)
-    assert tensor.equal(total(unisono.get_world_size(), SHORT, 0))
-
-
-@pytest.mark.ranks(hosts=SHAPES)
 def test_ranks_may_keep_the_steps_of_different_calls() -> None:
     me, kept = unisono.get_rank(), hosts_steps._KEPT
     hosts_steps._KEPT = 2 if me == 0 else kept

@@ -12,7 +12,6 @@ import torch
 import unisono
 from tests.support.values import values
 from unisono import p2p
-from unisono.base.errors import MessageMismatch
 from unisono.calls.p2p import Transfer
 
 
@@ -30,20 +29,6 @@ def test_numbers_of_numpy() -> None:
     assert p2p.irecv(None, me, tag=1).result().item() == source
     unisono.broadcast(tensor, size - 1, unisono.split(np.int64(0), -me))
     assert tensor.item() == size - 1
-
-
-@pytest.mark.ranks(2)
-def test_messages_of_one_tag_keep_their_order_and_tags_may_be_asked_for_in_any() -> None:
-    sizes = (3, 100_000, 0, 40_000)
-    if unisono.get_rank() == 0:
-        for k, count in enumerate(sizes):
-            for tag in (4, 0, 9):
-                p2p.send(values(count, 10 * k + tag), 1, tag=tag)
-        return
-    for tag in (9, 4, 0):
-        for k, count in enumerate(sizes):
-            tensor = p2p.recv(None, 0, tag=tag)
-            assert torch.equal(tensor, values(count, 10 * k + tag)), (tag, k)
 
 
 @pytest.mark.ranks(4)
@@ -64,26 +49,6 @@ def test_any_source_takes_what_was_sent_first(hosts: int) -> None:
         assert [work.result().tolist() for work in got] == sent
 
 
-@pytest.mark.sampled
-@pytest.mark.ranks(2, 4)
-def test_a_ring_of_asynchronous_calls() -> None:
-    me, size = unisono.get_rank(), unisono.get_world_size()
-    left, right = (me - 1) % size, (me + 1) % size
-    for count in (2, 500_000):
-        target = torch.empty(count)
-        works = [p2p.irecv(target, left), p2p.isend(values(count, me), right)]
-        for work in works:
-            assert work.wait()
-            assert work.is_completed()
-            assert work.is_success()
-            assert work.exception() is None
-        assert [work.source_rank() for work in works] == [left, me]
-        assert works[0].result() is not None
-        assert works[0].get_future().wait().data_ptr() == target.data_ptr()
-        assert works[1].result() is None
-        assert torch.equal(target, values(count, left))
-
-
 @pytest.mark.ranks(2)
 def test_shared_tensors() -> None:
     me = unisono.get_rank()
@@ -91,27 +56,6 @@ def test_shared_tensors() -> None:
     target = unisono.empty(100_000)
     assert p2p.sendrecv(mine, 1 - me, target, 1 - me) == 1 - me
     assert torch.equal(target, values(100_000, 1 - me))
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("count", [6, 600_000])
-@pytest.mark.ranks(2)
-def test_a_message_that_does_not_fit(count: int) -> None:
-    if unisono.get_rank() == 0:
-        for _ in range(3):
-            p2p.send(values(count, 1).view(2, -1), 1)
-        p2p.send(values(count, 2).view(2, -1), 1)
-        return
-    short, other = torch.zeros(count - 1), torch.zeros(count, dtype=torch.int32)
-    for target, call in ((short, p2p.recv), (other, p2p.recv), (short, lambda *a: p2p.irecv(*a).wait())):
-        with pytest.raises(unisono.MismatchError, match=rf"rank 0 sent float32\[2, {count // 2}\]") as caught:
-            call(target, 0)
-        assert isinstance(caught.value, MessageMismatch)
-        assert (caught.value.source, caught.value.receiver) == (0, 1)
-        assert not target.any()
-    target = torch.empty(count // 2, 2)
-    p2p.recv(target, 0)
-    assert torch.equal(target.view(-1), values(count, 2)), "the same number in another shape"
 
 
 WRONG: dict[str, tuple[Callable[[torch.Tensor], Any], type[Exception], str]] = {

@@ -63,19 +63,6 @@ def test_a_killed_peer(tmp_path: Path, name: str, when: str, new_world: NewWorld
     assert __file__ in str(error)
 
 
-@in_each_new_world(3, return_exceptions=True, gives=[True, True, FAILED])
-def test_others_go_on_after_a_death() -> bool:
-    me = unisono.get_rank()
-    if me == 2:
-        die()
-    for call in (lambda: p2p.recv(None, 2), lambda: p2p.recv(None)):
-        with pytest.raises(PeerGone, match="rank 2"):
-            call()
-    tensor = torch.empty(LONG)
-    p2p.sendrecv(torch.full((LONG,), float(me)), 1 - me, tensor, 1 - me, tag=1)
-    return bool((tensor == 1 - me).all())
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["recv", "irecv"])
 @in_each_new_world(3, return_exceptions=True, gives=[11.0, 11.0, FAILED])

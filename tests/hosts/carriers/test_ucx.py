@@ -2,14 +2,12 @@
 
 import gc
 import os
-import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +16,6 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-import unisono
-from tests.support.on_ranks import in_world
 from tests.support.programs import run_python
 from tests.support.ucx import why_no_ucx
 from unisono import ArgumentError
@@ -288,24 +284,3 @@ def test_strangers_at_its_port() -> None:
         for stranger in strangers:
             stranger.close()
         exchange(carriers, 21, 100_000)
-
-
-@needs_ucx
-@in_world(2, gives=[True, True])
-def test_a_peer_that_is_stopped_for_a_while(tmp_path: Path) -> bool:
-    me = unisono.get_rank()
-    carrier = UcxCarrier(torch.distributed.FileStore(str(tmp_path / "store"), 2), me, 2, HERE, LATE_S)
-    (tmp_path / f"{me}").write_text(str(os.getpid()))
-    unisono.barrier()
-    got = word(0, 8 << 20)
-    receive = carrier.irecv(1 - me, 1, got)
-    if me == 0:
-        other = int((tmp_path / "1").read_text())
-        os.kill(other, signal.SIGSTOP)
-        threading.Timer(0.5, os.kill, (other, signal.SIGCONT)).start()
-    send = carrier.isend(1 - me, 1, word(me + 1, 8 << 20))
-    receive.settle()
-    send.settle()
-    unisono.barrier()
-    carrier.close()
-    return bool((got == 2 - me).all())

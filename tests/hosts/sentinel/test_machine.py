@@ -39,33 +39,6 @@ def test_a_death_takes_one_trip() -> None:
     assert net.sent - before <= 20 * 5  # four beats of all pairs, and one to confirm: nothing is told again
 
 
-@settings(max_examples=40, deadline=None)
-@given(**BAD_NETWORKS, rounds=st.integers(1, 12))
-def test_a_ticket_brings_what_was_there_when_it_was_asked_for(rounds: int, **bad: float) -> None:
-    """And what has come is never replaced by what is older."""
-    net = FakeNetwork([(0, 3), (1,), (2,)], **bad)
-    net.register()
-    saying = 0
-    for ticket in range(rounds):
-        for host, rank in ((0, 0), (0, 3), (1, 1), (2, 2)):
-            saying += 1
-            net.memories[host].say(WORLD, rank, saying)
-            net.run(0.0007)
-        before = {host: saying - 4 + k for k, host in enumerate((0, 3, 1, 2), 1)}
-        asker = ticket % 3
-        if rounds % 2:
-            net.step((asker + 1) % 3, Said(((asker + 1) % 3), "wake", [WORLD]))
-        net.step(asker, Said(asker, "ask", [WORLD, ticket]))
-        net.until(lambda asker=asker, ticket=ticket: (asker, ["fresh", ticket]) in net.told[asker])
-        for rank, said in before.items():
-            assert net.memories[asker].said(WORLD, rank) == said
-    net.run(2.0)
-    for memory in net.memories:
-        for images in memory.history.values():
-            numbers = [int.from_bytes(image[:4], "little") for image in images]
-            assert numbers == sorted(numbers)
-
-
 def test_ranks_of_one_host_that_ask_while_a_question_is_under_way_share_the_next_one() -> None:
     net = FakeNetwork([(0, 1, 2), (3,)])
     net.register()

@@ -1,4 +1,4 @@
-"""Calls that gradients flow through, an error within backward, objects, and programs that torchrun starts."""
+"""Calls that gradients flow through, and an error within backward."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,6 @@ from torch import nn
 
 from tests.integrations.torch.test_data_parallel import model
 from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -65,28 +64,6 @@ def test_values_and_gradients_of_calls_by_their_formulae(size: int) -> None:
     check(
         lambda t: functional.all_to_all_single(torch.empty(2 * size), t, group=world), exchanged.flatten(), w[me], back
     )
-
-
-def test_lists_of_objects(ranks: TorchRanks) -> None:
-    def work() -> list[Any]:
-        me = dist.get_rank()
-        things: list[Any] = [{"from": me}, "x" * 100 * me, torch.arange(3) + me, None]
-        got: list[Any] = [None] * 4
-        for use_batch in (False, True):
-            if me == 1:
-                dist.send_object_list(things, 0, use_batch=use_batch)
-                dist.recv_object_list(got, 2, use_batch=use_batch)
-            elif me == 2:
-                dist.send_object_list(things, 1, use_batch=use_batch)
-            else:
-                assert dist.recv_object_list(got, 1, use_batch=use_batch) == 1
-        return got
-
-    got = ranks(3)(work)
-    assert got[0][:2] == [{"from": 1}, "x" * 100]
-    assert got[1][:2] == [{"from": 2}, "x" * 200]
-    assert got[1][2].tolist() == [2, 3, 4]
-    assert got[2] == [None] * 4
 
 
 @pytest.mark.ranks(2, backend="unisono")

@@ -1,4 +1,4 @@
-"""Groups of torch.distributed: sub-groups, meshes, the end and a new beginning, barriers that name missing ranks.
+"""Groups of torch.distributed: sub-groups, the end and a new beginning, barriers that name missing ranks.
 
 What torch does not let a backend written in Python do, as docs/torch.md says: a torch that does will fail here.
 
@@ -79,15 +79,6 @@ def test_many_sub_groups_leave_nothing_behind() -> None:
     assert more["groups"] == 0, more
 
 
-@in_process_group(2, "gloo")
-def test_ours_beside_gloo() -> None:
-    group = dist.new_group(backend="unisono")
-    assert dist.get_backend(group) == "unisono"
-    tensor = torch.tensor([1.0 + dist.get_rank()])
-    dist.all_reduce(tensor, group=group)
-    assert tensor.item() == 3.0
-
-
 @in_process_group(2, "cpu:unisono,cuda:gloo")
 def test_another_backend_for_another_device() -> None:
     world = dist.group.WORLD
@@ -126,22 +117,6 @@ def test_again_and_again(tmp_path: Path) -> None:
         assert tensor.item() == 1 + 2 * turn
         dist.destroy_process_group()
         assert not dist.is_initialized()
-
-
-@pytest.mark.ranks(4, backend="unisono")
-def test_meshes() -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
-    tensor = torch.tensor([10.0 ** dist.get_rank()])
-    dist.all_reduce(tensor, group=mesh.get_group("rows"))
-    assert tensor.item() in (101.0, 1010.0)
-    whole = torch.arange(32.0).reshape(8, 4)
-    shards = distribute_tensor(whole, mesh, [Shard(0), Replicate()])
-    assert torch.equal(shards.full_tensor(), whole)
-    for layout in ([Replicate(), Shard(1)], [Shard(1), Shard(0)]):
-        assert torch.equal(shards.redistribute(mesh, layout).full_tensor(), whole)
 
 
 @pytest.mark.ranks(1, backend="unisono")

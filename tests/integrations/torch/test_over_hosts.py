@@ -23,14 +23,9 @@ from tests.integrations.torch.test_direct import (  # noqa: F401
     test_distribute_tensor_leaves_views_usable,
 )
 from tests.integrations.torch.test_errors import test_ranks_that_miss_a_monitored_barrier  # noqa: F401
-from tests.integrations.torch.test_gradients import (  # noqa: F401
-    test_functional_collectives,
-)
-from tests.integrations.torch.test_groups import (  # noqa: F401
-    test_many_sub_groups_leave_nothing_behind,
-    test_meshes,
-)
-from tests.integrations.torch.test_sharded import (  # noqa: F401  # noqa: F401
+from tests.integrations.torch.test_gradients import test_functional_collectives  # noqa: F401
+from tests.integrations.torch.test_groups import test_many_sub_groups_leave_nothing_behind  # noqa: F401
+from tests.integrations.torch.test_sharded import (  # noqa: F401
     test_a_stage_on_each_rank,
     test_layouts_of_a_tensor_on_a_mesh,
     test_stages_that_are_replicated,

@@ -160,27 +160,6 @@ def test_a_transformer_layer_in_pieces(size: int, sequence: bool) -> None:
 
 
 @pytest.mark.ranks(3, backend="unisono")
-def test_cross_entropy_of_a_vocabulary_in_pieces() -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-    from torch.distributed.tensor.parallel import loss_parallel
-
-    mesh, generator = init_device_mesh("cpu", (3,)), torch.Generator().manual_seed(2)
-    logits = torch.randn(7, 11, generator=generator).requires_grad_()
-    target = torch.randint(11, (7,), generator=generator)
-    target[3] = -100  # to be ignored
-    whole = nn.functional.cross_entropy(logits, target)
-    whole.backward()
-    pieces = distribute_tensor(logits.detach(), mesh, [Shard(1)]).requires_grad_()
-    with loss_parallel():
-        loss = nn.functional.cross_entropy(pieces, target)
-        loss.backward()
-    assert torch.allclose(loss.full_tensor(), whole)
-    assert pieces.grad.placements == (Shard(1),)
-    assert torch.allclose(pieces.grad.full_tensor(), logits.grad, atol=1e-7)
-
-
-@pytest.mark.ranks(3, backend="unisono")
 def test_layouts_of_a_tensor() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -223,22 +202,3 @@ def test_layouts_of_a_tensor_on_a_mesh() -> None:
     assert torch.equal(both.redistribute(mesh, [Shard(0), Shard(1)]).full_tensor(), whole * 1111)
     columns = DTensor.from_local(parts[me % 2] * 10**me, mesh, [Partial(), Shard(1)], shape=(7, 5), stride=(5, 1))
     assert torch.equal(columns.full_tensor(), torch.cat([parts[0] * 101, parts[1] * 1010], 1))
-
-
-@pytest.mark.ranks(3, backend="unisono")
-def test_gradients_of_layouts() -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
-    mesh, generator = init_device_mesh("cpu", (3,)), torch.Generator().manual_seed(3)
-    a, b, weights = (torch.randn(5, 5, generator=generator) for _ in range(3))
-    whole = [one.clone().requires_grad_() for one in (a, b)]
-    (whole[0] @ whole[1] * weights).sum().backward()
-    for layouts in ((Shard(0), Replicate()), (Replicate(), Shard(1)), (Shard(1), Shard(0)), (Shard(0), Shard(0))):
-        pieces = [
-            distribute_tensor(one, mesh, [layout]).requires_grad_() for one, layout in zip((a, b), layouts, strict=True)
-        ]
-        product = (pieces[0] @ pieces[1]).redistribute(mesh, [Shard(1)])
-        (product * distribute_tensor(weights, mesh, [Shard(1)])).sum().full_tensor().backward()
-        for one, other in zip(pieces, whole, strict=True):
-            assert torch.allclose(one.grad.full_tensor(), other.grad, atol=1e-5), layouts

@@ -92,14 +92,6 @@ def test_a_killed_parent_leaves_no_process_even_if_a_forked_child_holds_its_sock
         assert started.all_end()
 
 
-def test_a_killed_server_takes_its_ranks_along():
-    with Started() as started:
-        os.kill(started.pids[1], signal.SIGKILL)
-        assert started.all_end()
-        _, said = started.process.communicate(timeout=60)
-        assert "was killed together with the process that ranks are forked from" in said
-
-
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("stay", STAYS)
 def test_ctrl_c_reaches_the_caller_and_nobody_is_left_when_it_ends(stay):

@@ -16,7 +16,7 @@ from unisono.schedule import lower_bounds
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.catalogue import COLLECTIVES
 from unisono.schedule.choose import choose, is_oversubscribed
-from unisono.schedule.draw import html, svg, svg_film, text
+from unisono.schedule.draw import html, svg, text
 from unisono.tools.cli import app
 from unisono.tools.cli.explain import reason
 from unisono.tools.cli.shared.target import find_target
@@ -132,14 +132,12 @@ def test_a_wrong_function_is_shown_before_it_is_refused(mine: Path) -> None:
         ("explain all_reduce --ranks 0", "0 ranks"),
         ("explain nothing.py:here", "there is no file nothing.py"),
         ("draw all_reduce.ring --output x.pdf", "must end in .svg, .html, .txt"),
-        ("draw all_reduce.ring --film", "--output"),
         ("draw all_reduce.ring all_reduce.tree -o x.svg", "are for pages: add -o page.html"),
         ("draw all_reduce.ring --link 1Gbit", "are for pages: add -o page.html"),
         ("draw all_reduce.ring --output no/such/folder/x.svg", "cannot write no/such/folder/x.svg"),
         ("draw all_reduce.ring --ranks 64 --output x.svg", "draw fewer ranks"),
         ("draw all_reduce.ring --ranks 300", "300 ranks, 300 chunks, 598 rounds) are too many for a text: draw fewer"),
         ("draw all_reduce.ring --ranks 300 --output x.txt", "unisono explain takes more"),
-        ("draw all_reduce.ring --ranks 300 --film --output x.svg", "too much for a film: draw fewer ranks"),
         ("explain all_reduce --hosts 2x2 --ranks 5", "--hosts 2x2 are 4 ranks: leave out --ranks 5"),
         ("explain all_reduce --hosts 2x2 --link fast", "expected such as 1Gbit,100us"),
         ("explain all_reduce --link 1Gbit", "add --hosts"),
@@ -206,8 +204,6 @@ def test_draw_writes_what_the_suffix_asks_for(tmp_path: Path) -> None:
     for file, content in wanted.items():
         say("draw", "broadcast.binomial", "--ranks", "5", "--root", "3", "-o", str(tmp_path / file))
         assert (tmp_path / file).read_text(encoding="utf-8") == content
-    say("draw", "broadcast.binomial", "--film", "-o", str(tmp_path / "f.svg"))
-    assert (tmp_path / "f.svg").read_text(encoding="utf-8") == svg_film(CATALOGUE["broadcast.binomial"].schedule(4))
 
 
 def test_draw_puts_two_on_one_page(tmp_path: Path) -> None:

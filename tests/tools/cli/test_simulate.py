@@ -1,7 +1,6 @@
 """`unisono simulate`: what it prints, and how it says no. A name is one table for it, for `explain` and for a call."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import unisono
 from unisono.base.tuning import save
 from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
 from unisono.base.units import format_seconds
@@ -164,20 +162,3 @@ def test_one_name_is_one_table(collective: str, shape: str) -> None:
             assert call.schedule().name == call.name == some.name
             moved = [sum(part.share.sum() for part in made) for made in (some.make(), messages(call.schedule()))]
             assert np.isclose(*moved), some.name
-
-
-@pytest.mark.parametrize("shape", ["2x2", "3+1", "4x1"])
-def test_calls_do_use_it(on_hosts: Callable[[str], unisono.World], shape: str) -> None:
-    def work() -> dict[str, str]:
-        import torch
-
-        group = unisono.init()
-        for name in names:
-            unisono.all_reduce(torch.ones(2), algorithm=name)
-        plans = {key.algorithm: plan for key, plan in group.plans.items()}
-        return {name: plan.record.algorithm for name, plan in plans.items() if name in names}
-
-    hosts = Hosts.parse(shape)
-    names = [a.full_name for a in CATALOGUE.values() if a.collective == "all_reduce" and a.allows(hosts.ranks)]
-    wanted = {name: f"{by_a_call(name, hosts, 8)} over {hosts.text}" for name in names}
-    assert on_hosts(shape).run(work) == [wanted] * hosts.ranks

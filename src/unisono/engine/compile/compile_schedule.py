@@ -101,9 +101,7 @@ def _copy(version: Version, at: float, to: Place) -> ProgramMove:
     return move
 
 
-def order(
-    placed: Placed, ranks: int, lowering: Lowering
-) -> tuple[list[list[ProgramMove]], list[list[ProgramMove]], int]:
+class _Order:
     """Third and fourth pass: each rank's moves before the gate and after it, with their waits; and the gate's step.
 
     Steps count the moves of a rank. The gate posts all moves before it, as the same step on all ranks.
@@ -114,10 +112,7 @@ def order(
     Waits: a move waits for the makers of its inputs and, with zero copy, for the last users of what it overwrites. A
     wait that an earlier one implies is left out.
     """
-    return _Order(placed, ranks, lowering).result()
 
-
-class _Order:
     def __init__(self, placed: Placed, ranks: int, lowering: Lowering) -> None:
         self.ranks, self.lowering = ranks, lowering
         self.before: list[list[ProgramMove]] = [[] for _ in range(ranks)]
@@ -139,9 +134,6 @@ class _Order:
         if lowering.zero_copy:
             for rank in range(ranks):
                 self.leave(rank)
-
-    def result(self) -> tuple[list[list[ProgramMove]], list[list[ProgramMove]], int]:
-        return self.before, self.after, self.gate
 
     def add(self, move: ProgramMove) -> None:
         if self.put(move):
@@ -214,7 +206,8 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
     ranks = schedule.ranks
     versions = make_versions(schedule)
     placed = place(versions, ranks, lowering)
-    before, after, gate = order(placed, ranks, lowering)
+    made = _Order(placed, ranks, lowering)
+    before, after, gate = made.before, made.after, made.gate
     waited = {wait for moves in after for move in moves for wait in move.waits}
     readers: list[set[int]] = [set() for _ in range(ranks)]
     for moves in after:

@@ -20,13 +20,6 @@ from .. import AT_END
 _END_S = 1.0  # how long the process waits for threads at its end
 
 _numbers = itertools.count()
-_OPEN: set[int] = set()
-"""The numbers of the waits that threads still have to do. A forked process has none of these threads."""
-os.register_at_fork(after_in_child=_OPEN.clear)
-
-
-def _nothing() -> None:
-    pass
 
 
 class Settling:
@@ -34,57 +27,58 @@ class Settling:
 
     over: they are settled.
     error: why one of them will never be settled.
-    then: called when they are settled.
-    at_end: called when the thread waits for them no more.
     """
 
-    def __init__(self, handles: Sequence[Handle], then: Callable[[], None], at_end: Callable[[], object]) -> None:
+    def __init__(self, handles: Sequence[Handle], at_end: Callable[[], object]) -> None:
         self.over = False
         self.error: Lost | None = None
-        self._handles, self._then, self._at_end = handles, then, at_end
+        self.number, self._handles, self._at_end = next(_numbers), handles, at_end
 
-    def settle(self) -> None:
-        """Wait for all messages, then call `then` and `at_end`."""
+    def settle(self, idle: _Queue) -> None:
+        """Wait for all messages. Then the thread of this queue is idle."""
         try:
             for handle in self._handles:
                 handle.settle()
+            self.over = True
         except Lost as error:
             self.error = error
-        else:
-            self._then()
-            self.over = True
+        _IDLE.append(idle)
         self._at_end()
 
 
-class CarrierWaiter:
-    """A thread that waits for messages, one wait after the other. It is made for the first wait."""
+_Queue = SimpleQueue[Settling]
 
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[int, Settling]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+_OPEN: set[int] = set()
+"""The numbers of the waits that threads still have to do."""
+_IDLE: list[_Queue] = []
+"""The queues of threads that do nothing now. A forked process has none of these threads."""
+os.register_at_fork(after_in_child=_OPEN.clear)
+os.register_at_fork(after_in_child=_IDLE.clear)
 
-    def settle(
-        self, handles: Sequence[Handle], then: Callable[[], None] = _nothing, at_end: Callable[[], object] = _nothing
-    ) -> Settling:
-        """Let the thread wait for these messages, after all earlier ones."""
-        settling, number = Settling(handles, then, at_end), next(_numbers)
-        _OPEN.add(number)
-        self._queue.put((number, settling))
-        if self._thread is None or not self._thread.is_alive():  # it does not live in a forked process
-            self.replace()
-        return settling
 
-    def replace(self) -> None:
-        """Go on in another thread: this one may wait for ever. It ends when its wait does."""
-        self._thread = threading.Thread(target=self._run, name="unisono-settler", daemon=True)
-        self._thread.start()
+def settle_apart(handles: Sequence[Handle], at_end: Callable[[], object]) -> Settling:
+    """Let an idle thread wait for these messages. at_end: called when they are settled, or one of them never will be.
 
-    def _run(self) -> None:
-        while threading.current_thread() is self._thread:
-            number, settling = self._queue.get()
-            settling.settle()
-            del settling  # which frees tensors
-            _OPEN.discard(number)
+    If they never are, the thread waits for ever, and another thread does the next waits.
+    """
+    settling = Settling(handles, at_end)
+    try:
+        queue = _IDLE.pop()
+    except IndexError:
+        queue = _Queue()
+        threading.Thread(target=_run, args=(queue,), name="unisono-settler", daemon=True).start()
+    _OPEN.add(settling.number)
+    queue.put(settling)
+    return settling
+
+
+def _run(queue: _Queue) -> None:
+    while True:
+        settling = queue.get()
+        number = settling.number
+        settling.settle(queue)
+        del settling  # which frees tensors
+        _OPEN.discard(number)
 
 
 def end_threads() -> None:
@@ -98,25 +92,6 @@ def end_threads() -> None:
 
 
 AT_END.append(end_threads)
-
-_IDLE: list[CarrierWaiter] = []  # the waiters without a wait
-
-
-def settle_apart(handles: Sequence[Handle], at_end: Callable[[], object]) -> Settling:
-    """Let an idle thread wait for these messages. at_end: called when they are settled, or one of them never will be.
-
-    If they never are, the thread waits for ever, and another thread does the next waits.
-    """
-    try:
-        settler = _IDLE.pop()
-    except IndexError:
-        settler = CarrierWaiter()
-
-    def over() -> None:
-        _IDLE.append(settler)
-        at_end()
-
-    return settler.settle(handles, at_end=over)
 
 
 class SentMessages:

@@ -13,7 +13,6 @@ The last rank to end its recording makes one file of all, for Perfetto: FOLDER/J
 one of all, from the folders of all hosts.
 """
 
-import fcntl
 import json
 import mmap
 import os
@@ -21,12 +20,13 @@ import socket
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from ...base.linux import lock
 from ...engine.clock import Clock
 from ...engine.host import Host
 from ...engine.logs.plan_registry import PlanNote
@@ -36,8 +36,7 @@ from ...engine.process.alive import start_ticks
 from .perfetto import write_trace
 from .recorded import aligned, recorded, this_machine
 
-_WRITTEN_S, _ASK_S = 60.0, 0.01
-"""How long a process waits for another process that writes the trace of a job, and how long between two looks."""
+_WRITTEN_S = 60.0  # how long a process waits for another one that writes the trace of a job
 _numbers = count()
 
 
@@ -158,30 +157,18 @@ def export(folders: Sequence[Path], job: str, *, only_if_ended: bool = False) ->
     """Make one file, in the first folder, of all recordings of a job in these folders.
 
     only_if_ended: make none, and return None, while a rank goes on.
+
+    One process at a time writes there. Raises OSError if another process does not end; it may be stopped.
     """
-    with _locked(folders[0]):
+    with (folders[0] / "calls" / "lock").open("a") as file:
+        if not lock(file, _WRITTEN_S):
+            raise BlockingIOError(f"another process writes the trace of {job}, and does not end")
         parts = recorded(folders, job)
         if not parts or (only_if_ended and not all(part.goes_on is False for part in parts)):
             return None
         path = folders[0] / f"{job}.json"
         write_trace(path, *aligned(parts))
         return path
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time write there. Raises OSError if another process does not end; it may be stopped."""
-    with (folder / "calls" / "lock").open("a") as file:
-        until = time.monotonic() + _WRITTEN_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise
-            time.sleep(_ASK_S)
-        yield
 
 
 def _say(text: str) -> None:

@@ -217,7 +217,7 @@ class Svg(str):
 _MOST_BOXES = 20_000
 _TOO_MANY = "too many for a legible picture"
 _LETTERS = 56  # in one line of the narrowest picture
-_TOP, _LINE, EDGE, _BETWEEN = 60, 18, 18, 34
+_TOP, _LINE, _EDGE, _BETWEEN = 60, 18, 18, 34
 
 _STYLE = (
     ".unisono text{font-family:ui-sans-serif,system-ui,'Segoe UI','DejaVu Sans',sans-serif;font-size:12px;fill:#1f2933}"
@@ -335,19 +335,15 @@ def _page(lay: Geometry, parts: list[str], size: tuple[float, float], headline: 
     (wide, high), (title, *lines) = size, headline
     legend, below = key(lay, ops, wide)
     top = _TOP + _LINE * len(lines)
-    inside = f'<g transform="translate({EDGE} {top:g})">{"".join(parts)}</g>'
-    inside += f'<g transform="translate({EDGE} {top + high + 24:g})">{legend}</g>'
-    return sheet(wide + 2 * EDGE, top + high + 24 + below, title, lines, inside)
-
-
-def sheet(width: float, height: float, title: str, lines: list[str], inside: str, style: str = "") -> Svg:
-    """A picture with a title, and lines below it. style: rules beside those that all pictures have."""
+    inside = f'<g transform="translate({_EDGE} {top:g})">{"".join(parts)}</g>'
+    inside += f'<g transform="translate({_EDGE} {top + high + 24:g})">{legend}</g>'
+    width, height = wide + 2 * _EDGE, top + high + 24 + below
     said = "".join(
-        f'<text class="quiet" x="{EDGE}" y="{50 + _LINE * k}">{escape(x)}</text>' for k, x in enumerate(lines)
+        f'<text class="quiet" x="{_EDGE}" y="{50 + _LINE * k}">{escape(x)}</text>' for k, x in enumerate(lines)
     )
     return Svg(
         f'<svg xmlns="http://www.w3.org/2000/svg" class="unisono" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}" role="img"><title>{escape(title)}: {escape(lines[0])}</title>'
-        f'<style>{_STYLE}{style}</style><rect class="card" width="{width:g}" height="{height:g}" rx="10"/>'
-        f'<text class="title" x="{EDGE}" y="30">{escape(title)}</text>{said}{inside}</svg>\n'
+        f'<style>{_STYLE}</style><rect class="card" width="{width:g}" height="{height:g}" rx="10"/>'
+        f'<text class="title" x="{_EDGE}" y="30">{escape(title)}</text>{said}{inside}</svg>\n'
     )

@@ -12,7 +12,7 @@ from ...base.errors import AlgorithmError, ArgumentError
 from ...base.link import Link
 from ...base.units import parse_bytes, plural
 from ...schedule import Hosts, Schedule, find_fault
-from ...schedule.draw import html, svg, svg_film, text
+from ...schedule.draw import html, svg, text
 from .shared.costs_over_hosts import find_call, known_hosts
 from .shared.printing import console, file_errors, paint, progress
 from .shared.target import find_target
@@ -39,7 +39,6 @@ def draw(
         str, typer.Option("--bytes", help="Size of the vector: for the clock of a page, and what a call would choose.")
     ] = "16MiB",
     link: Annotated[str, typer.Option(help="The network, such as 1Gbit,100us: likewise; else UNISONO_LINK.")] = "",
-    film: Annotated[bool, typer.Option("--film", help="A picture that plays the rounds by itself, as .svg.")] = False,
 ) -> None:
     """Draw the rounds of an algorithm from the very table that runs: as text, a picture, or a page that plays them.
 
@@ -55,8 +54,6 @@ def draw(
     with progress("making the table"):
         tables = [_table(each, places, collective, rails, link, **named) for each in (name, beside) if each]
     schedule = tables[0]
-    if film and suffix != ".svg":
-        raise ArgumentError("--film makes a picture: name its file, as in --output film.svg")
     if output is None:
         out = console()
         out.print(paint(text(schedule, width=out.width)), soft_wrap=True, end="")
@@ -68,7 +65,7 @@ def draw(
             if suffix == ".html":
                 content: str = html(*tables, nbytes=size, link=network)
             else:
-                content = (svg_film if film else _FORMATS[suffix])(schedule)
+                content = _FORMATS[suffix](schedule)
         with file_errors(f"write {output}"):
             output.write_text(content, encoding="utf-8")
         names = " and ".join(each.name for each in tables)
