@@ -51,7 +51,7 @@ def shortcut(
             return UNKNOWN
     try:
         known = group.shortcuts[what]
-    except (KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError):
         return UNKNOWN
     if not (timeout_s is None or (timeout_s.__class__ is float and timeout_s >= 0.0 and group.span is None)):
         return UNKNOWN
