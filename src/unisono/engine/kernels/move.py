@@ -72,11 +72,12 @@ def move(plan, row, refs, n, item, ins, outs, block, scratch, ranks, state):  # 
         function = get(plan, PlanWord.FINISH if get(row, RowWord.LAST) else PlanWord.COMBINE)
         first = refs + _REF * (get(row, RowWord.FIRST) + nin)
         staged = get(first + _REF * (nout - 1), RefWord.WHERE) == STAGE
-        if not staged or nbytes <= BLOCK // 4:
+        if not staged or nbytes <= BLOCK:
             _combine(function, nout, nin, nbytes, item, ins, outs, ranks, state)
             return
-        # A store to a line that a peer has read must fetch the line first; memcpy writes whole lines without reading.
-        # So combine a block into the tensor (or scratch), and copy it to the staging area while it is in the cache.
+        # A store to a line that a peer has read must fetch the line first, if it has not been fetched ahead; memcpy
+        # writes whole lines without reading. So combine a block into the tensor (or scratch), and copy it to the
+        # staging area while it is in the cache.
         target = load(outs)
         kept = 0 if get(first, RefWord.WHERE) == STAGE else 1
         done = 0
