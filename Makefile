@@ -22,7 +22,7 @@ help:
 	@echo "make check   style, types, house rules"
 	@echo "make matrix  every call with every dtype, op and layout, on 1 to 8 ranks: 377,000 cases, some twenty minutes"
 	@echo "make test-torch   the tests of torch.distributed on our backend, also against Gloo"
-	@echo "make bench   the table of speeds (adds mpi4py, Open MPI, MPICH and Intel MPI; DeepSpeed joins where it is installed)"
+	@echo "make bench   the table of speeds, and bench-late (adds mpi4py and three MPIs; DeepSpeed joins where it is installed)"
 	@echo "make bench-torch  torch.distributed with our backend beside Gloo: every call, and training steps"
 	@echo "make bench-busy   two ranks beside processes that compute, our backend beside Gloo: some minutes"
 	@echo "make bench-late   two to eight ranks of which one is late, our backend beside Gloo and three MPIs: some minutes"
@@ -116,7 +116,7 @@ matrix: $(VENV)/ready
 	$(BIN)/python -m tests.matrix.full
 	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_large.py
 
-bench: $(VENV)/ready-bench
+bench: $(VENV)/ready-bench bench-late
 	$(BIN)/python -m benchmarks.collectives --output benchmarks/results/{vendor}.md \
 		--plot benchmarks/results/{vendor}_all_reduce.svg
 

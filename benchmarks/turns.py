@@ -91,7 +91,7 @@ class Rendezvous:
 
 
 class BareFutex(Rendezvous):
-    """The same for two ranks, of which the first sleeps in a futex until the other wakes it: nothing is waited less."""
+    """The same for two ranks, but the first one sleeps in a futex until the other one wakes it."""
 
     def barrier(self) -> None:
         super().barrier()

@@ -88,6 +88,17 @@ def test_missed_goals_are_those_of_the_report(vendor: str) -> None:
     assert sorted(said) == pytest.approx(sorted(ratios), rel=0.03)
 
 
+def test_a_late_rank() -> None:
+    (_, *names), *rows = table(SPEED, "8 B, 2 ranks")
+    reported = [[cell.strip() for cell in line.split("|")] for line in report("intel_late").splitlines()]
+    titles = next(row for row in reported if names[0] in row)
+    for when, *values in rows:
+        row = next(row for row in reported if row[1:2] == [f"2 ranks, 8 B, {when}"])
+        for contender, value in zip(names, values, strict=True):
+            median = row[titles.index(contender)].split(" / ")[0]
+            assert microseconds(value) == pytest.approx(microseconds(median), rel=0.01)
+
+
 def test_the_table_of_the_readme() -> None:
     names = {"in shared memory": "unisono shared"}
     head, *rows = table(README, "float32 all_reduce")
