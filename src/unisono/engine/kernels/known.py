@@ -91,16 +91,18 @@ def call(table, exporter, state, objects, many):  # type: ignore[no-untyped-def]
     if count < 0:
         return NO_PLAN
     entry = _place(table, count, count_out, kind)
-    if get(entry, EntryWord.PLAN) == 0 or get(entry, EntryWord.TO_CHECK):
+    plan = get(entry, EntryWord.PLAN)
+    if plan == 0 or get(entry, EntryWord.TO_CHECK):
         return NO_PLAN
     thread = save_thread()
-    status = run(get(entry, EntryWord.PLAN), first, second, state)
+    status = run(plan, first, second, state)
     restore_thread(thread)
     return status
 
 
 @compiled
 def _note_key(words, count, count_out, kind):  # type: ignore[no-untyped-def]
+    """Store a key."""
     put(words, EntryWord.COUNT_IN, count)
     put(words, EntryWord.COUNT_OUT, count_out)
     put(words, EntryWord.KIND, kind)
