@@ -100,6 +100,7 @@ KERNELS = {
     "waiting.announce": r"ldap?r w.*stlr w.*bl syscall",
     "waiting.has_changed": r"ldap?r x.*ldap?r x.*ldap?r x",
     "waiting.poll": r"ldap?r x.*ldap?r x",
+    "interpret.run": r"prfm\s+pst",  # the lines that it writes next
     "interpret._progress": r"ldap?r x",
     "interpret.log_entry": r"stlr x.*CNTVCT_EL0.*stlr x.*stlr x",
     "interpret.log_end": r"CNTVCT_EL0.*stlr x",

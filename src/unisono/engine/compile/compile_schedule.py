@@ -6,7 +6,6 @@ waits); `compile_schedule` writes the rows. `interpret` runs them. `program_proo
 
 import math
 from collections import defaultdict
-from itertools import chain
 
 import numpy as np
 
@@ -244,7 +243,6 @@ def _encode(
     rows: list[list[int]] = []
     rounds: list[int] = []
     refs: list[tuple[int, ...]] = []
-    staged: list[list[int]] = []  # of each row, the slots of this rank that it writes
 
     def post(step: int) -> int:
         return step if (rank, step) in waited else 0
@@ -252,8 +250,6 @@ def _encode(
     def add(move: ProgramMove, step: int) -> None:
         first = len(refs)
         refs.extend([*move.source, *move.to])
-        staged.extend([[] for _ in range(len(rows) - len(staged))])
-        staged.append([to.block for to in move.to if to.where == STAGE])
         rows.append([Op.MOVE, move.sub, len(move.source), first, len(move.to), post(step), int(move.last), move.extent])
 
     def in_round(number: int) -> None:
@@ -269,19 +265,27 @@ def _encode(
         if move.source or post(move.step):
             add(move, move.step)
         in_round(LEAVE if math.isinf(move.round) else math.ceil(move.round))  # between rounds: copies for the next one
-    staged.extend([[] for _ in range(len(rows) - len(staged))])
-    _look_ahead(rows, staged)
+    _look_ahead(rows, refs)
     return np.array(rows, np.int64).reshape(-1, ROW_WORDS), np.array(refs, np.int64).reshape(-1, 4), tuple(rounds)
 
 
-def _look_ahead(rows: list[list[int]], staged: list[list[int]]) -> None:
+def _look_ahead(rows: list[list[int]], refs: list[tuple[int, ...]]) -> None:
     """Note in each row that begins a wait which slots are written after it, in the next segment if none in this one."""
+
+    def staged(first: int, end: int) -> list[int]:
+        """The slots that these rows write."""
+        slots = []
+        for op, _, inputs, at, outputs, *_ in rows[first:end]:
+            if op == Op.MOVE:
+                slots += [slot for where, _, slot, _ in refs[at + inputs : at + inputs + outputs] if where == STAGE]
+        return slots
+
     begins = [k for k, row in enumerate(rows) if row[0] != Op.MOVE and (k == 0 or rows[k - 1][0] == Op.MOVE)]
     for k, until in zip(begins, [*begins[1:], len(rows)], strict=True):
-        slots = list(chain(*staged[k:until]))
+        slots = staged(k, until)
         is_next = not slots and until == len(rows)
         if is_next:
-            slots = list(chain(*staged[: begins[0]]))
+            slots = staged(0, begins[0])
         if slots:
             rows[k][RowWord.AHEAD] = min(slots)
             rows[k][RowWord.AHEAD_SLOTS] = max(slots) + 1 - min(slots)
