@@ -133,28 +133,3 @@ def test_keep_going_lets_the_others_end(script, fail_from, code):
     assert done.returncode == code
     assert ("[rank 0] well" in done.stdout) == (code == 0)
     assert [f"rank {rank} failed:" in done.stderr for rank in (0, 1)] == [code == 1, True]
-
-
-LOSES_A_RANK = """
-import os, signal, unisono
-group = unisono.init()
-if not group.newcomers:
-    unisono.barrier()
-    if group.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        unisono.barrier()
-    except unisono.PeerGone:
-        group.shrink()
-    group = unisono.grow(size=2)
-unisono.barrier()
-print(group.rank, group.newcomers, os.environ["RANK"])
-"""
-
-
-def test_a_process_in_the_place_of_one_that_died(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(LOSES_A_RANK)
-    done = unisono("run", "-n", 2, "--restarts", 1, script)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(done.stdout.splitlines()) == ["[rank 0] 0 (1,) 0", "[rank 1] 1 (1,) 1"]

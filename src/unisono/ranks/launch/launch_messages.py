@@ -51,7 +51,6 @@ class RankSetup:
     environ: dict[str, str]
     argv: list[str]
     job: str  # the name of this world, for `grow`
-    joins: bool = False  # does it take the place of a process that has died?
     span: SeveralHosts | None = None
 
 

@@ -1,8 +1,6 @@
 """The rank processes of one local world: fork them, give them tasks, wait for their reports, end them.
 
 A fork server forks them. It starts at first use, one per process, and has a connection per world.
-
-If one dies, another one may be forked for its place. The other ranks let it in when they call `grow`.
 """
 
 import atexit
@@ -27,7 +25,7 @@ from ...engine.memory.arena import Arena
 from ...engine.process.ask_stacks import Answer, ask_for_stacks
 from ...engine.process.nested import PACKAGE
 from .launch_messages import RankSetup, Report, SeveralHosts, Task
-from .reports import Collector, RankOutput, Substitutes
+from .reports import Collector, RankOutput
 
 if TYPE_CHECKING:
     from ...schedule import Hosts
@@ -184,22 +182,19 @@ class RankProcesses:
         self._left.callback(os.close, fd)
         self._given.append(fd)
 
-    def _set_up(self, rank: int, channel: Channel, *, joins: bool = False) -> None:
+    def _set_up(self, rank: int, channel: Channel) -> None:
         environ = dict(os.environ)
-        setup = RankSetup(rank, self._size, self._config, environ, sys.argv, self._job, joins, self._span)
+        setup = RankSetup(rank, self._size, self._config, environ, sys.argv, self._job, self._span)
         with suppress(ConnectionError):  # the rank has died, as collecting will find
             channel.send(setup, fds=[self._arenas[rank].fd, *self._given])
-
-    def _ask_to_fork(self, rank: int) -> Channel:
-        channel, theirs = Channel.pair()
-        with theirs:
-            self._fork_server.send(rank, fds=[theirs.fileno()])
-        return channel
 
     def _fork(self, size: int) -> None:
         try:
             for rank in range(size):
-                self._channels.append(self._ask_to_fork(rank))
+                channel, theirs = Channel.pair()
+                with theirs:
+                    self._fork_server.send(rank, fds=[theirs.fileno()])
+                self._channels.append(channel)
             deadline = time.monotonic() + _FORK_S
             for rank in range(size):
                 state, _, pid = self._fork_server.receive(deadline).value
@@ -216,7 +211,6 @@ class RankProcesses:
         timeout_s: float | None,
         *,
         survive: bool = False,
-        restarts: int = 0,
     ) -> dict[int, tuple[Report, bytes]]:
         """Give every rank the task; return each one's report with its payload.
 
@@ -226,8 +220,6 @@ class RankProcesses:
 
         outputs: each rank's stdout and stderr.
         survive: after a failure, the other ranks go on.
-        restarts: how many processes may be forked for ranks that die. A new process that the others never let in
-        reports nothing.
         """
         self._runs += 1
         for rank in range(len(self.pids)):
@@ -238,24 +230,12 @@ class RankProcesses:
         sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
         task = Task(path, sources)
         start_deadline = time.monotonic() + START_S
-
-        def give(rank: int, deadline: float) -> None:
-            files = [output.hand_out() for output in outputs[rank]]
+        for channel, pair in zip(self._channels, outputs, strict=True):
+            files = [output.hand_out() for output in pair]
             with suppress(ConnectionError, TimeoutError):  # the rank has died or is stopped, as collecting will find
-                self._channels[rank].send(task, payload, files, deadline)
-
-        def replace(rank: int) -> None:
-            """Fork a process for the place of a rank that has died."""
-            self._channels[rank] = channel = self._ask_to_fork(rank)
-            self._set_up(rank, channel, joins=True)
-            give(rank, time.monotonic() + _FORK_S)
-
-        for rank in range(self._size):
-            give(rank, start_deadline)
+                channel.send(task, payload, files, start_deadline)
         distinct = list({output for pair in outputs for output in pair})
-        collector = Collector(
-            self._channels, self._fork_server, self.pids, self._arenas, distinct, Substitutes(restarts, replace)
-        )
+        collector = Collector(self._channels, self._fork_server, self.pids, self._arenas, distinct)
         collector.wait(start_deadline, timeout_s, None if survive else GRACE_S)
         self._idle = collector.idle
         late = [rank for rank in range(len(self.pids)) if rank not in collector.reports]

@@ -2,7 +2,6 @@
 
 import io
 import linecache
-import math
 import os
 import sys
 import time
@@ -14,14 +13,12 @@ from typing import NoReturn
 import numpy as np
 import torch
 
-from ...base.config import Config
 from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ...base.fd_channel import Channel, Packet
 from ...base.records import DepartureKind
 from ...engine.memory.arena import Arena
 from ...engine.process.nested import PACKAGE
 from ...schedule import Hosts
-from ..elastic.join_request import enter
 from ..group.current import get_default, join_run
 from ..group.group import Group
 from ..group.world_group import world_group
@@ -112,17 +109,10 @@ class _Rank:
             self._arena.board(self._setup.rank).set_gone(how, words)
 
     def _join(self) -> Group:
-        """The group of all ranks. A process that replaces a dead one waits until the other ranks let it in."""
-        setup = self._setup
-        if self._group is None and setup.joins:
-            group = enter(setup.job, setup.rank, math.inf, setup.config or Config.from_env())
-            self._arena.board(setup.rank).set_parent_tells_end()  # as on the board of the first process
-            self._group = group.world
-            join_run(group, setup.job)
-        else:
-            if self._group is None:
-                self._group = world_group(self._meet(), setup.rank, config=setup.config)
-            join_run(self._group, setup.job)
+        """The group of all ranks, made at the first run."""
+        if self._group is None:
+            self._group = world_group(self._meet(), self._setup.rank, config=self._setup.config)
+        join_run(self._group, self._setup.job)
         return self._group
 
     def _meet(self) -> MeetingResult:

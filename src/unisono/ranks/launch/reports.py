@@ -93,19 +93,6 @@ class RankOutput:
                 stream.flush()
 
 
-class Substitutes:
-    """The processes that are started for the places of ranks that die.
-
-    left: how many more there may be.
-    start: starts one for a rank.
-    dead: the ranks whose new process the other ranks have not let in yet -> the report if they never do.
-    """
-
-    def __init__(self, left: int, start: Callable[[int], None]) -> None:
-        self.left, self.start = left, start
-        self.dead: dict[int, Report] = {}
-
-
 class Collector:
     """The reports of one run, as they come in: rank -> the report and its payload."""
 
@@ -113,13 +100,12 @@ class Collector:
         self,
         channels: Sequence[Channel],
         fork_server: Channel,
-        pids: list[int],
+        pids: Sequence[int],
         arenas: Sequence[Arena],
         outputs: Sequence[RankOutput],
-        substitutes: Substitutes | None = None,
     ) -> None:
         self._channels, self._fork_server, self._pids, self._arenas = channels, fork_server, pids, arenas
-        self._outputs, self._substitutes = outputs, substitutes or Substitutes(0, lambda _: None)
+        self._outputs = outputs
         self.reports: dict[int, tuple[Report, bytes]] = {}
         self.starting = set(range(len(channels)))
         """The ranks that have not begun the function."""
@@ -147,12 +133,9 @@ class Collector:
                 if output.pipe_end is not None:
                     self._watch(output.pipe_end, output.forward)
             try:
-                dead = self._substitutes.dead
-                while len(self.reports) + len(dead) < len(self._channels) and not self._late():
+                while len(self.reports) < len(self._channels) and not self._late():
                     for key, _ in self._selector.select(remaining(self._deadline)):
                         key.data()
-                for report in dead.values():
-                    self.reports[report.rank] = report, b""
             finally:
                 for output in self._outputs:
                     output.finish()
@@ -166,7 +149,6 @@ class Collector:
     def _listen(self, rank: int) -> None:
         try:
             while rank in self._connected and (message := self._channels[rank].poll()) is not None:
-                self._substitutes.dead.pop(rank, None)  # a new process speaks, so it has been let in
                 if message.value == STARTED:
                     self._has_started(rank)
                 else:
@@ -180,13 +162,8 @@ class Collector:
     def _hear_of_deaths(self) -> None:
         try:
             while (message := self._fork_server.poll()) is not None:
-                what, rank, value = message.value
-                if what == "forked":
-                    self._pids[rank] = value
-                elif what == "refused":
-                    self._disconnect(rank)
-                else:
-                    self._add_death(rank, ending_in_words(value), ended=True)
+                _, rank, status = message.value
+                self._add_death(rank, ending_in_words(status))
         except EOFError:
             self._selector.unregister(self._fork_server)
             for rank in range(len(self._channels)):
@@ -197,25 +174,14 @@ class Collector:
             self._selector.unregister(self._channels[rank])
             self._connected.remove(rank)
 
-    def _add_death(self, rank: int, how: str, *, ended: bool = False) -> None:
+    def _add_death(self, rank: int, how: str) -> None:
         self._listen(rank)  # its report may still be in the channel
         self.idle.discard(rank)
         if rank in self.reports:
             return
         self._arenas[rank].board(rank).set_gone(DepartureKind.DIED, how)
         report = Report(rank, "died", how, f"process {self._pids[rank]} {how}\n", time.monotonic_ns())
-        substitutes = self._substitutes
-        if ended and substitutes.left and not self._in_grace:
-            self._disconnect(rank)
-            self._has_started(rank)  # no deadline for the start of the new process
-            substitutes.left -= 1
-            substitutes.dead[rank] = report
-            substitutes.start(rank)
-            self._connected.add(rank)
-            self._watch(self._channels[rank], partial(self._listen, rank))
-        else:
-            substitutes.dead.pop(rank, None)
-            self._add(report, b"")
+        self._add(report, b"")
 
     def _add(self, report: Report, payload: bytes) -> None:
         self.reports[report.rank] = report, payload

@@ -40,7 +40,6 @@ def run(
     hosts: Hosts | str | None = None,
     prefix: bool = False,
     return_exceptions: bool = False,
-    restarts: int = 0,
 ) -> list[Result] | list[Result | RankFailed]:
     """Call `fn(*args, **kwargs)` on `ranks` (4) new processes of this host; return their results in rank order.
 
@@ -53,8 +52,6 @@ def run(
     prefix: print `[rank 2]` before each line that rank 2 prints.
     return_exceptions: a rank that fails, dies or is late does not end the others, which go on until they return. Its
     place in the list has its RankFailed.
-    restarts: how many processes may be started, in all, in the places of ranks that die. They call the function, too,
-    as soon as the others let them in with `unisono.grow()`, and their results take the places of the dead ranks.
 
     Without return_exceptions, raises RankFailed as soon as a rank fails; it is also an instance of the rank's own
     error, if that is one of unisono's. Raises WaitTimeout, with the stacks of the ranks that are not ready, after
@@ -64,7 +61,7 @@ def run(
         raise ArgumentError(f"args: expected a tuple of arguments, such as args=(10,), got {type(args).__name__}")
     if not isinstance(kwargs, (Mapping, type(None))):
         raise ArgumentError(f"kwargs: expected a dict of arguments by name, got {type(kwargs).__name__}")
-    options: dict[str, Any] = {"prefix": prefix, "return_exceptions": return_exceptions, "restarts": restarts}
+    options: dict[str, Any] = {"prefix": prefix, "return_exceptions": return_exceptions}
     with World(ranks, timeout_s=timeout_s, hosts=hosts, **options) as alone:
         return alone.run(fn, *args, **dict(kwargs or {}))
 
@@ -78,10 +75,9 @@ def world(
     config: Config | None = None,
     prefix: bool = False,
     return_exceptions: bool = False,
-    restarts: int = 0,
 ) -> World:
     """Ranks that stay: `with unisono.world(4) as w: w.run(prepare); w.run(step)`. See World."""
-    options: dict[str, Any] = {"prefix": prefix, "return_exceptions": return_exceptions, "restarts": restarts}
+    options: dict[str, Any] = {"prefix": prefix, "return_exceptions": return_exceptions}
     return World(ranks, timeout_s=timeout_s, config=config, hosts=hosts, **options)
 
 
@@ -92,7 +88,7 @@ class World:
     The next run then starts on new ranks.
 
     ranks, hosts: as in `run`.
-    timeout_s, prefix, return_exceptions and restarts: for each run, as in `run`. timeout_s may be set between runs.
+    timeout_s, prefix and return_exceptions: for each run, as in `run`. timeout_s may be set between runs.
     """
 
     @hints_timeout_s
@@ -105,7 +101,6 @@ class World:
         config: Config | None = None,
         prefix: bool = False,
         return_exceptions: bool = False,
-        restarts: int = 0,
     ) -> None:
         self._hosts: Hosts | None = None
         if hosts is not None:
@@ -118,14 +113,7 @@ class World:
         ranks = 4 if ranks is None else ranks
         if not isinstance(ranks, int) or ranks < 1:
             raise ArgumentError(f"a world has a whole number of ranks, at least one, not {ranks!r}")
-        if not isinstance(restarts, int) or restarts < 0:
-            raise ArgumentError(f"restarts: expected a whole number of processes, not {restarts!r}")
-        if restarts and hosts is not None:
-            raise ArgumentError(
-                "restarts and hosts: run() starts new processes for ranks of one host only; give one of them"
-            )
-        self.size, self._restarts = ranks, restarts
-        self.timeout_s = timeout_s
+        self.size, self.timeout_s = ranks, timeout_s
         self._config, self._return_exceptions = config, return_exceptions
         self._owner = os.getpid()
         if prefix:
@@ -185,9 +173,7 @@ class World:
             try:
                 if self._processes is None:
                     self._processes = RankProcesses(self.size, self._config, self._hosts)
-                reports = self._processes.run(
-                    payload, self._outputs, self.timeout_s, survive=self._return_exceptions, restarts=self._restarts
-                )
+                reports = self._processes.run(payload, self._outputs, self.timeout_s, survive=self._return_exceptions)
                 collect = outcomes if self._return_exceptions else results
                 values = collect(reports, f"run({name})", time.monotonic() - start, self.timeout_s)
             except BaseException as error:
@@ -236,7 +222,6 @@ def run_script(
     timeout_s: float | None = None,
     prefix: bool = True,
     return_exceptions: bool = False,
-    restarts: int = 0,
 ) -> Sequence[RankFailed | None]:
     """Run a script as `__main__` on `ranks` (4) new processes of this host.
 
@@ -244,7 +229,7 @@ def run_script(
     MASTER_PORT are set as torchrun sets them, so that dist.init_process_group() works, too. Standard input is empty.
     Returns None for each rank that ended well. Raises as `run` does, and ArgumentError if there is no such file.
 
-    hosts, timeout_s, prefix, return_exceptions and restarts: as in `run`.
+    hosts, timeout_s, prefix and return_exceptions: as in `run`.
     """
     if not Path(script).is_file():
         raise ArgumentError(f"{script} is not a file: give the path of a Python script")
@@ -255,7 +240,7 @@ def run_script(
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
         what = script, list(arguments), reserved.getsockname()[1], hosts
-        return run(_as_main, ranks, what, timeout_s=timeout_s, restarts=restarts, **options)
+        return run(_as_main, ranks, what, timeout_s=timeout_s, **options)
 
 
 def _as_main(script: str, arguments: list[str], port: int, hosts: str | None) -> None:

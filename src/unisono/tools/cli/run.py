@@ -23,7 +23,6 @@ def run(
     timeout: Annotated[float | None, typer.Option(help="Seconds that the script may take.")] = None,
     prefix: Annotated[bool, typer.Option(help=r"Print \[rank 2] before each line of rank 2.")] = True,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Failures do not end the other ranks.")] = False,
-    restarts: Annotated[int, typer.Option(help="How many processes may be started for ranks that die.")] = 0,
 ) -> None:
     """Run a script on several processes of this host, without a port, as torchrun would.
 
@@ -40,7 +39,7 @@ def run(
         ranks = int(number)
     compile_first()
     options: dict[str, Any] = {"hosts": hosts, "timeout_s": timeout, "prefix": prefix, "return_exceptions": keep_going}
-    outcomes = run_script(script, rest, ranks, restarts=restarts, **options)
+    outcomes = run_script(script, rest, ranks, **options)
     failures = list(filter(None, outcomes))
     for error in failures:
         typer.secho(f"unisono: {error}", err=True, fg="red")
