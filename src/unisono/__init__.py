@@ -53,13 +53,11 @@ _NAMES = {
     ],
     "calls.compression": ["Compression", "compress_hook"],
     "calls.retry": ["retry"],
-    "calls.grow": ["grow"],
     "calls.models": ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"],
     "calls.p2p": [
         "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",
         "sendrecv",
     ],
-    "ranks.elastic.join_request": ["join"],
     "ranks.group.current": ["NonMember", "is_initialized"],
     "ranks.group.group": ["Group"],
     "ranks.group.initialize": ["get_rank", "get_world_size", "init", "shutdown"],

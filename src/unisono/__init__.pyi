@@ -35,7 +35,6 @@ from .calls import autograd, p2p
 from .calls.coalesced import flatten_
 from .calls.compression import Compression, compress_hook
 from .calls.groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
-from .calls.grow import grow
 from .calls.models import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
 from .calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 from .calls.ops import OpLike, ReduceOp, make_op, premul_sum
@@ -46,7 +45,6 @@ from .calls.work import Work
 from .integrations import ray as ray
 from .integrations.torch.answer_to import answer_to
 from .integrations.torch.watch import watch
-from .ranks.elastic.join_request import join
 from .ranks.group.current import NonMember, is_initialized
 from .ranks.group.group import Group
 from .ranks.group.initialize import get_rank, get_world_size, init, shutdown
@@ -202,7 +200,7 @@ __all__ = [
     "broadcast_object_list", "broadcast_state_dict", "compress_hook", "destroy_group", "draw", "empty", "exscan",
     "flatten_",
     "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
-    "get_world_size", "grow", "init", "irecv", "is_initialized", "isend", "join", "make_op", "new_group", "p2p", "premul_sum",
+    "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p", "premul_sum",
     "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
     "reduce_scatter_single", "reduce_scatter_tensor", "retry", "run", "scan", "scatter", "scatter_object_list", "send",
     "send_object_list", "sendrecv", "share_", "shutdown", "simulate", "split", "testing", "trace", "tracing",

@@ -83,14 +83,6 @@ def test_a_copied_word_of_another_run_says_nothing() -> None:
     assert copy.gone == (DepartureKind.DIED, "died")
 
 
-def test_who_takes_the_place_of_a_dead_rank_takes_part_in_the_same_run() -> None:
-    taken = board()
-    taken.begin_run(3)
-    taken.set_gone(DepartureKind.DIED, "died")
-    taken.hand_over(5, 6)
-    assert (taken.gone, taken.run) == (None, 3)
-
-
 def test_a_damaged_image_is_no_error() -> None:
     copy = board()
     copy.copy(b"\xff" * BOARD_BYTES)

@@ -82,5 +82,4 @@ def test_words_with_different_writers_are_in_different_cache_lines() -> None:
     assert [line % LINE for line in lines] == [0, 0, 0]
     assert len({word // 128 for word in (WRITTEN, READ, DATA)}) == 3
     assert arena._HEADER.size // 128 < board.NEWS // 128
-    assert board._GROWTH // 128 != board._REGION // 128
     made.close()

@@ -23,7 +23,6 @@ WITHOUT_SCENE = {
     "engine/kernels/interpret.py run": "the functions that it calls have scenes",
     "engine/logs/rank_logs.py CallLog.writers": "they do what `enter` and `leave` do, which have scenes",
     "engine/memory/board.py Board.begin_run": "a run begins before its ranks hear of it, by a socket",
-    "engine/memory/board.py Board.growths": "the owner reads its own word",
     "engine/memory/board.py Board.parent_tells_end": "the word stands for itself",
     "engine/memory/board.py Board.set_parent_tells_end": "the word stands for itself",
     "engine/memory/board.py Board.set_stacks": "the word is the number of a file",

@@ -141,11 +141,6 @@ SCENES = {
         lambda m: [on(m).set_proposal(Topic.FAILURE, one) for one in PROPOSALS[1:]],
         lambda m: on(m).proposal(Topic.FAILURE) in PROPOSALS,
     ),
-    "growth": Scene(
-        nothing,
-        lambda m: on(m).set_growth(1, 4096),
-        lambda m: on(m).growth(1) in {None, 4096},
-    ),
     "lent memory": Scene(
         nothing,
         lambda m: [m.write(DATA, 1), on(m).set_region(0, 4096)],
@@ -167,11 +162,6 @@ SCENES = {
         lambda m: on(m).wait in [*WAITS, None],
     ),
     "joining": Scene(nothing, lambda m: Host._join(host(m, LINES), 5, 6), crosses),
-    "taking a place": Scene(
-        lambda m: [on(m).set_process(5, 9), on(m)._write(GONE, 1, b"gone")],
-        lambda m: on(m).hand_over(6, 10),
-        lambda m: on(m).pid != 6 or (on(m).ticks == 10 and not on(m)._read(GONE, 1)),
-    ),
     "copy of a rank": Scene(
         nothing,
         lambda m: pages(m).write(image(gone=True), keep_gone=False),

@@ -21,7 +21,6 @@ from typing import Annotated, Any
 import typer
 
 import unisono
-from tests.fuzz.fault_growth import grows
 from tests.fuzz.fault_oracle import complaints
 from tests.fuzz.fault_rank import play
 from tests.fuzz.fault_scene import STOPPING, Fault, Scene, draw
@@ -34,7 +33,6 @@ _STOPPED_S = 0.5  # less than hosts may be silent
 _MARK = "UNISONO_FUZZ_SCENE"
 _LEFT_S = 30.0
 _SMALLER_S = 120.0
-_GROWS_EVERY = 8
 
 
 def check(scene: Scene) -> None:
@@ -193,22 +191,16 @@ def main(
     seconds: Annotated[float, typer.Option(help="Play scenes for so long.")] = 60.0,
     seed: Annotated[str, typer.Option(help="Of the draw; empty: a new one.")] = "",
 ) -> None:
-    """Play scenes drawn by lot, and groups that grow meanwhile."""
+    """Play scenes drawn by lot."""
     seed = seed or secrets.token_hex(4)
     typer.echo(f"SEED={seed}")
     rng, end, played, failed = random.Random(seed), time.monotonic() + seconds, 0, 0
     while time.monotonic() < end:
         played += 1
-        if played % _GROWS_EVERY == 0:
-            with tempfile.TemporaryDirectory() as folder:
-                wrong = grows(rng, Path(folder))
-            what = ""
-        else:
-            wrong = watch(scene := draw(rng))
-            imports = "from tests.fuzz.deaths import check; from tests.fuzz.fault_scene import *"
-            what = f'python -c "{imports}; check({smaller(scene)})"' if wrong else ""
-        if wrong:
+        if wrong := watch(scene := draw(rng)):
             failed += 1
+            imports = "from tests.fuzz.deaths import check; from tests.fuzz.fault_scene import *"
+            what = f'python -c "{imports}; check({smaller(scene)})"'
             typer.echo(f"\nscene {played} of SEED={seed} goes wrong:\n  " + "\n  ".join(wrong) + f"\n{what}")
     typer.echo(f"{played} scenes, of which {failed} went wrong")
     raise typer.Exit(failed > 0)

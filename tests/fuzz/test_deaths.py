@@ -9,7 +9,6 @@ import pytest
 from tests.conftest import NIGHTLY
 from tests.fuzz import fault_oracle
 from tests.fuzz.deaths import check
-from tests.fuzz.fault_growth import grows
 from tests.fuzz.fault_scene import Call, Fault, Scene, draw
 from tests.support.programs import torchrun
 from tests.support.waiting import until
@@ -88,11 +87,6 @@ def test_a_rank_under_torchrun_dies_and_nothing_is_left(tmp_path: Path) -> None:
     assert len(pids) == 3
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     assert [path.read_text() for path in tmp_path.glob("heard*")] == ["[1] 2.0"] * 2
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
-def test_processes_die_while_a_group_grows(seed: int, tmp_path: Path) -> None:
-    assert grows(random.Random(seed), tmp_path) == []
 
 
 def facts(**of_rank_1: object) -> dict[int, list[dict[str, object]]]:

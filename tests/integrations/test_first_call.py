@@ -20,7 +20,7 @@ NOT_NEEDED = (
     "calls.coalesced", "calls.codec", "calls.dispatch.blocks", "calls.p2p", "engine.mailbox.mailbox",
     "engine.mailbox.requests", "engine.make_image", "hosts.carriers.ucx", "hosts.sentinel.main",
     "hosts.sentinel.state_machine", "hosts.sentinel.wire", "integrations.torch.composed_calls", "observe",
-    "ranks.elastic.join_", "ranks.failures.attend", "ranks.failures.stall", "ranks.failures.verdict",
+    "ranks.failures.attend", "ranks.failures.stall", "ranks.failures.verdict",
     "ranks.group.agreement", "ranks.group.survivors", "ranks.launch", "ranks.rendezvous.measured_link",
     "schedule.algorithms.all_to_all", "schedule.algorithms.formula", "schedule.algorithms.hierarchical",
     "schedule.algorithms.over_hosts.parts_proof", "schedule.algorithms.reduce", "schedule.algorithms.scan",

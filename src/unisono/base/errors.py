@@ -296,7 +296,7 @@ class LeftOut(PeerError):
     group: the name of the old group.
     reason: why this rank goes on in no group, such as that its host is cut off; empty: the other ranks have gone on.
 
-    What to do: end this process. Start another one, if the group shall grow again.
+    What to do: end this process.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""The processes of a job: how they start, meet, form groups, watch each other, and join or leave a group."""
+"""The processes of a job: how they start, meet, form groups, watch each other, and leave a group."""

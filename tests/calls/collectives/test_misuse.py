@@ -104,7 +104,6 @@ def test_a_group_that_is_none_is_named() -> None:
         lambda group: unisono.new_group(group=group),
         unisono.get_rank,
         unisono.get_process_group_ranks,
-        unisono.grow,
         unisono.destroy_group,
     ):
         with pytest.raises(unisono.DTypeError, match=r"group: expected a Group.*, got str"):
@@ -174,9 +173,7 @@ CALLS: Mapping[str, Callable[[Any], Any]] = {
     "recv_object_list": lambda s: unisono.recv_object_list([1], 1, timeout_s=s),
     "new_group": lambda s: unisono.new_group([0, 1], timeout_s=s),
     "split": lambda s: unisono.split(0, timeout_s=s),
-    "grow": lambda s: unisono.grow(size=2, timeout_s=s),
     "init": lambda s: unisono.init(timeout_s=s),
-    "join": lambda s: unisono.join("a job", timeout_s=s),
     "run": lambda s: unisono.run(f, 1, timeout_s=s),
     "world": lambda s: unisono.world(1, timeout_s=s),
     "World": lambda s: unisono.World(1, timeout_s=s),
@@ -223,8 +220,7 @@ def _arguments(one: Any) -> Mapping[str, Any]:
 @pytest.mark.ranks(2)
 def test_a_time_that_is_none_is_refused_by_every_call() -> None:
     for what, call in CALLS.items():
-        if what != "grow":  # its first rank refuses for all ranks, as tests of its own say
-            refused(what, "timeout_s", call)
+        refused(what, "timeout_s", call)
     for what, (argument, call) in OTHERS.items():
         refused(what, argument, call)
     tensor = torch.ones(2)

@@ -16,8 +16,6 @@ import pytest
 
 from unisono.base.records import DepartureKind
 from unisono.engine.memory.arena import Arena
-from unisono.engine.memory.heap import Heap
-from unisono.engine.memory.sub_arena import Lender
 from unisono.engine.process.alive import ending_in_words, exit_status, has_ended, is_ending, start_ticks, watch_process
 from unisono.ranks.group.rank_liveness import RankLiveness
 from unisono.ranks.group.world_group import leave_at_exit
@@ -131,52 +129,6 @@ def test_only_a_parent_that_tells_the_end_is_waited_for(group: Any, monkeypatch:
     board.set_parent_tells_end()
     assert str(group.liveness.gone(1)) == "was killed by signal 9"
     assert len(slept) == 1
-
-
-def test_another_process_in_the_place_of_one_that_has_died_is_not_that_one(group: Any) -> None:
-    """A group that had the first one as a member knows that it has gone; a later group has the second one."""
-    lender = Lender(group.arena, Heap(group.arena, 0))
-    group.arena.board(0).set_process(os.getpid(), MINE)
-    earlier = RankLiveness(lender.lend([0, 1]), group.liveness, (0, 1))
-    assert earlier.gone(1) is None
-    assert group.liveness.lives(1)
-    assert not group.liveness.ended(1)
-    group.kill()
-    assert group.liveness.ended(1)
-    group.arena.board(1).set_gone(DepartureKind.DIED, "died")
-    group.arena.board(1).hand_over(os.getpid(), MINE)
-    assert group.liveness.gone(1) is None
-    assert not group.liveness.ended(1)
-    later = RankLiveness(lender.lend([0, 1]), group.liveness, (0, 1))
-    assert later.gone(1) is None
-    assert later.left(1) is None
-    for asked in (earlier.gone, earlier.left):
-        assert asked(1).how == DepartureKind.DIED
-    group.arena.board(1).set_gone(DepartureKind.LEFT, "left")
-    assert str(later.gone(1)) == "left"
-    assert str(earlier.gone(1)) != "left"
-
-
-def test_a_rank_has_ended_when_its_parent_has_said_so(group: Any) -> None:
-    board = group.arena.board(1)
-    board.set_parent_tells_end()
-    group.kill()
-    assert not group.liveness.ended(1), (
-        "its parent is about to write on a board that another process might have by then"
-    )
-    assert not group.liveness.lives(1)
-    board.set_gone(DepartureKind.DIED, "was killed")
-    assert group.liveness.ended(1)
-
-
-def test_descriptors_of_the_dead_are_closed(group: Any) -> None:
-    assert group.liveness.gone(1) is None
-    group.kill()
-    assert group.liveness.gone(1) is not None
-    before = len(os.listdir("/proc/self/fd"))
-    group.liveness.forget_the_dead()
-    assert len(os.listdir("/proc/self/fd")) == before - 1
-    assert group.liveness.gone(1) is not None
 
 
 class no_descriptors:  # noqa: N801  reads like the function that it stands for

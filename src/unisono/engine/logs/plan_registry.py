@@ -147,10 +147,6 @@ class PlanRegistry:
                 except (TypeError, ValueError):  # another program has written there
                     continue
 
-    def clear(self) -> None:
-        """Remove all notes."""
-        self._pages[:] = bytes(len(self._pages))
-
     def _write(self, place: int, number: int, data: bytes, nbytes: int = 0) -> None:
         write_record(self._pages, place * _SLOT, number, _SIZES.pack(len(data), nbytes) + data)
 

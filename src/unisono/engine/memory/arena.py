@@ -30,7 +30,6 @@ from ...base.units import format_bytes
 from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
 from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, MESSAGE_LOG_BYTES, MESSAGES, CallLog, MessageLog
 from ..memory_order import order
-from ..process.alive import start_ticks
 from .board import BOARD_BYTES, LINE, MAX_RANKS, NEWS, PAGE, Board, first_board, whole_pages
 
 KEY_BYTES = 16
@@ -131,10 +130,6 @@ class RegionTable:
         order()
         at = entry * _ENTRY.size
         self._page[at : at + _ENTRY.size] = _ENTRY.pack(key, start, digest(key, start))
-
-    def clear(self) -> None:
-        """Remove all entries."""
-        self._page[:] = bytes(len(self._page))
 
     def find(self, key: bytes) -> int | None:
         """Where the region of the group with this key begins, or NO_ROOM; None while its owner has not said it."""
@@ -271,13 +266,6 @@ class Arena(Layout):
     def reserve_heap(self, rank: int, offset: int, nbytes: int) -> None:
         """Reserve nbytes at an offset in a rank's heap. Raises OutOfMemory."""
         self._reserve(self.heap(rank) - self.base + offset, nbytes)
-
-    def take_place(self, rank: int) -> None:
-        """Forget the words of this rank's former process, which has ended. This process takes its place."""
-        self.release_heap(rank, 0, self.heap_bytes)
-        self.region_table(rank).clear()
-        self.plan_registry(rank).clear()
-        self.board(rank).hand_over(os.getpid(), start_ticks(os.getpid()))
 
     def release_heap(self, rank: int, offset: int, nbytes: int) -> bool:
         """Return whole pages of a rank's heap to the system; they are zero afterwards. False if it refuses."""

@@ -40,8 +40,6 @@ _RANKS = MAX_RANKS // 8
 _MOST_PID = (1 << 31) - 1
 _TOPIC_BYTES = 576
 _PROPOSALS, _REGION = (PAGE, PAGE + _TOPIC_BYTES), PAGE + 2 * _TOPIC_BYTES
-_GROWTH, _GROWN = _REGION + 128, _REGION + 136
-"""The number of a growth, and how it has ended: in another cache line than the region."""
 _INTERRUPTED = PAGE + 3 * _TOPIC_BYTES
 _SAID, _WAIT = _INTERRUPTED + 1024, _INTERRUPTED + 1024 + 64
 _COPIED = (_WAIT, _INTERRUPTED, _GAVE_UP, *_CALLS)
@@ -275,32 +273,6 @@ class Board:
             if proposal is not None and proposal != self.proposal(topic):
                 self.set_proposal(topic, proposal)
         publish(self._page, _SAID, time.monotonic_ns())  # the other host has a clock of its own
-
-    def set_growth(self, number: int, start: int) -> None:
-        """Say how this rank's attempt `number` to enlarge a group has ended.
-
-        start: where the memory of the larger group begins; 0: there is no larger group.
-        """
-        publish(self._page, _GROWN, start)
-        publish(self._page, _GROWTH, number)
-
-    @property
-    def growths(self) -> int:
-        """How often this rank has tried to enlarge a group."""
-        return look(self._page, _GROWTH)
-
-    def growth(self, number: int) -> int | None:
-        """How the attempt of this number has ended: see `set_growth`; None: it goes on."""
-        return look(self._page, _GROWN) if look(self._page, _GROWTH) == number else None
-
-    def hand_over(self, pid: int, ticks: int) -> None:
-        """Clear the board: this process takes the place of the rank's former process, which has ended.
-
-        The new process id is written last. So until then, or if this process dies, peers see that the rank has ended.
-        """
-        self._page[_PARENT_TELLS:] = bytes(BOARD_BYTES - _PARENT_TELLS)
-        publish(self._page, _LET_GO, 0)
-        self.set_process(pid, ticks)
 
     def _words(self, at: int) -> memoryview:
         return self._page[at : at + _TOPIC_BYTES].cast("Q")

@@ -12,7 +12,7 @@ import ctypes
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -199,11 +199,6 @@ class Lender:
         """Free a region that no rank uses any more."""
         sub.returned = True
         self.heap.take_back(sub.start, sub.end - sub.start)
-
-    def forget(self, places: Set[int]) -> None:
-        """Touch no more the regions that these ranks had lent and this rank has left: their heaps have new owners."""
-        kept = [sub for sub in _taken(self.left) if sub.owner not in places]
-        self.left.extend(kept)
 
     def collect(self) -> None:
         """Settle the regions that this rank has left."""

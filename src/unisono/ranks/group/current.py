@@ -8,7 +8,7 @@ from ...base.errors import ArgumentError
 from .group import Group
 
 default: Group | None = None
-_job = ""
+_in_run = False
 
 
 def get_default() -> Group | None:
@@ -54,16 +54,13 @@ def is_initialized() -> bool:
     return default is not None
 
 
-def join_run(group: Group, job: str) -> None:
-    """Make this the default group of a process that is a rank of `run` or of a world.
-
-    job: the name of the run, for `grow`.
-    """
-    global _job  # noqa: PLW0603  a process is a rank of one run at most
-    _job = job
+def join_run(group: Group) -> None:
+    """Make this the default group of a process that is a rank of `run` or of a world."""
+    global _in_run  # noqa: PLW0603  a process is a rank of one run at most
+    _in_run = True
     set_default(group)
 
 
-def get_job() -> str:
-    """The name of this rank's run, for `grow`; empty if this process is no rank of a run."""
-    return _job
+def is_in_run() -> bool:
+    """Is this process a rank of `run` or of a world?"""
+    return _in_run

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Set
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...base.config import Config
-from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError, WaitTimeout
+from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError
 from ...base.python import members
 from ...base.records import DepartureKind
-from ...base.units import hints_timeout_s, ranks_text, seconds
+from ...base.units import hints_timeout_s, seconds
 from ...engine.compile.plan import CallPlan
 from ...engine.host import Host
 from ...engine.memory.arena import Arena
@@ -27,8 +27,6 @@ from .rank_liveness import RankLiveness
 
 if TYPE_CHECKING:
     from ...hosts.span import Span
-
-_CALL_ENDS_S = 10.0  # how long a call that cannot go on may take to find that out: it looks fifty times a second
 
 
 class Group:
@@ -41,7 +39,6 @@ class Group:
     span: connects the ranks if they are on several hosts; otherwise None.
     parent: the group that a sub-group was made of; None for the world.
     world_ranks: the members, in order, as ranks of the world.
-    newcomers: the members, as ranks of this group, that `grow` let in when it made the group. They lack its state.
     """
 
     _in_place = False
@@ -62,7 +59,6 @@ class Group:
         config = config or Config.from_env()
         self.name, self.rank, self.size, self.parent = name, rank, arena.size, parent
         self.world_ranks = arena.members if isinstance(arena, SubArena) else tuple(range(arena.size))
-        self.newcomers: tuple[int, ...] = ()
         self._made_of = None if parent is None else weakref.ref(parent)
         self._timeout_s = config.timeout_s
         self.broken: UnisonoError | None = None
@@ -91,9 +87,6 @@ class Group:
         self.smaller: dict[frozenset[int], SubArena] = {}
         """Until it is decided how the group shrinks: the ranks left out -> the memory of the smaller group."""
         self._shrunk: Group | None = None
-        self._given_up: UnisonoError | None = None
-        self.join_listener: Any = None
-        """The `JoinListener` of the world, if this rank is the one that has it; see `grow`."""
         self.progress_engine: Any = None
         """The `ProgressEngine` of point-to-point calls, once there was one; see `p2p`."""
         self.span = span
@@ -218,42 +211,15 @@ class Group:
         if an exception such as Ctrl-C has ended this call on a peer; all ranks may then make it again, also the peer.
         Raises LeftOut on a rank that the others left out; ArgumentError for ranks that do not exist; OutOfMemory.
         """
-        if self._given_up is not None:
-            raise self._given_up.again()
         if self.closed:
             self.check_usable()
         if self._shrunk is None:
             self._shrunk = _shrinks[-1](self, without, timeout_s)
         return self._shrunk
 
-    def give_up_places(self, places: Set[int]) -> None:
-        """Give up all groups in which ended processes had these ranks of the world: new processes may take the ranks.
-
-        Then this process touches no memory that the ended ones had lent. Raises WaitTimeout if a thread is in a call.
-        """
-        world = self.world
-        for group in world.all_of_it:
-            if not places.isdisjoint(group.world_ranks):
-                words = f"has gone on in a group where other processes have the places of {ranks_text(sorted(places))}"
-                group._given_up = PeerFailed(group.rank, words, group.rank, "", group.named, whole=True)  # noqa: SLF001
-                group.give_up(group._given_up)  # noqa: SLF001  a group, too
-                if not group.lock.acquire(timeout=_CALL_ENDS_S):
-                    raise WaitTimeout(f"grow() for a call of group {group.name!r}", _CALL_ENDS_S, (), group.rank)
-                group.lock.release()
-                if group is not world:
-                    group.close()
-                    group._leave()  # noqa: SLF001  needed if another thread has looked at the lock just now
-                elif group.progress_engine is not None:
-                    group.progress_engine.close()
-                    group.progress_engine = None
-        world.host.lender.forget(places)
-        world.liveness.forget_the_dead()
-
     def leave_to_parent(self) -> None:
         """In a forked child of this rank: close the group here without touching the parent's memory."""
         self.closed, self._in_place, self.worker = True, False, None
-        if self.join_listener is not None:
-            self.join_listener.close()
         self._stop()
         self.lock = threading.Lock()
 
@@ -309,8 +275,6 @@ class Group:
         if self.worker is not None:
             self.worker.close()
         self.liveness.close()
-        if self.join_listener is not None:
-            self.join_listener.close()
         self.closed = True
         self._stop()
         if self.progress_engine is not None:

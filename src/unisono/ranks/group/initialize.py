@@ -17,7 +17,7 @@ from ...hosts import AT_END
 from ...schedule import Hosts
 from ..rendezvous.rendezvous import MeetingResult, meet_in_rounds
 from ..rendezvous.which_rank import detect
-from .current import NonMember, get_default, get_job, set_default
+from .current import NonMember, get_default, is_in_run, set_default
 from .group import Group
 from .world_group import leave_at_exit, world_group
 
@@ -54,7 +54,7 @@ def init(
             if given is not None and given != actual:
                 raise ArgumentError(f"{name}={given}, but this process is already rank {group.rank} of {group.size}")
         return group
-    if get_job():
+    if is_in_run():
         raise NotInitialized(
             "this rank has left the group of its run with shutdown(), or this process was forked from a rank and is "
             "none itself; there is no other group: make the call before, in the rank's process, or start another run"

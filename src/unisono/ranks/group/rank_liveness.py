@@ -21,9 +21,8 @@ where the system does not tell the cause.
 class RankLiveness:
     """The members of a group, as one of them sees them.
 
-    The death of a sub-group's member is found through the world: a peer may leave only the sub-group. In the world,
-    another process may have taken the place of one that has died. For members on other hosts, this host's sentinel
-    writes on their boards how they have gone.
+    The death of a sub-group's member is found through the world: a peer may leave only the sub-group. For members on
+    other hosts, this host's sentinel writes on their boards how they have gone.
 
     world: the liveness of all ranks, if this is a sub-group.
     world_ranks: the members as ranks of the world.
@@ -56,28 +55,9 @@ class RankLiveness:
         if rank not in self._here:
             world_rank = self._world_ranks[rank] if self._world is not None else rank
             return self._far_left(world_rank) or (self._world.left(world_rank) if self._world is not None else None)
-        if self._world is None or not self._world.is_at(self._world_ranks[rank], board):
-            return (self._world or self).death(board)
-        return self._world.left(self._world_ranks[rank])
+        return self._death(board) if self._world is None else self._world.left(self._world_ranks[rank])
 
-    def ended(self, rank: int) -> bool:
-        """Has the process of a rank of the world ended, and its cause been written, so that its place is free?"""
-        board = self._layout.board(rank)
-        if board.gone is None and (board.parent_tells_end or not board.pid):
-            return False  # its parent is about to write here, or the process has not come yet
-        return self._has_died(board) if board.pid else board.gone is not None and board.gone.how is DepartureKind.DIED
-
-    def lives(self, rank: int) -> bool:
-        """Is the process of a rank of the world there, or may it come yet?"""
-        board = self._layout.board(rank)
-        return not self._has_died(board) if board.pid else board.gone is None
-
-    def is_at(self, rank: int, board: Board) -> bool:
-        """Does the process of a sub-group's board have this rank in the world?"""
-        there = self._layout.board(rank)
-        return not board.pid or (board.pid, board.ticks) == (there.pid, there.ticks)
-
-    def death(self, board: Board) -> Departure | None:
+    def _death(self, board: Board) -> Departure | None:
         """How the process of a board has ended; None if it is there, or has not come yet."""
         if not board.pid or not self._has_died(board):
             return None
@@ -87,12 +67,6 @@ class RankLiveness:
             time.sleep(0.002)
         words = "died" if status is None else ending_in_words(status)
         return board.gone or Departure(DepartureKind.DIED, words)
-
-    def forget_the_dead(self) -> None:
-        """Close the descriptors of processes that have ended."""
-        for process, fd in list(self._pidfds.items()):
-            if has_ended(fd) and self._pidfds.pop(process, None) is not None:
-                os.close(fd)
 
     def close(self) -> None:
         """Close the descriptors of processes."""
@@ -111,6 +85,6 @@ class RankLiveness:
                 return True
             if self._pidfds.setdefault(process, fd) != fd:
                 os.close(fd)  # another thread, in a call of another sub-group, was faster
-        with suppress(KeyError):  # forgotten meanwhile
+        with suppress(KeyError):  # closed meanwhile
             return has_ended(self._pidfds[process])
         return True

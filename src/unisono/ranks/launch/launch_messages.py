@@ -50,7 +50,6 @@ class RankSetup:
     config: Config | None
     environ: dict[str, str]
     argv: list[str]
-    job: str  # the name of this world, for `grow`
     span: SeveralHosts | None = None
 
 

@@ -163,7 +163,7 @@ class RankProcesses:
         self._size, self._idle = size, set(range(size))  # the idle ranks: each leaves when the parent tells it to
         self._channels: list[Channel] = []
         self._runs = 0
-        self._config, self._job = config, f"run {secrets.token_hex(16)}"
+        self._config = config
         self._span: SeveralHosts | None = None
         self._given: list[int] = []
         self._give(os.open(".", os.O_PATH))
@@ -184,7 +184,7 @@ class RankProcesses:
 
     def _set_up(self, rank: int, channel: Channel) -> None:
         environ = dict(os.environ)
-        setup = RankSetup(rank, self._size, self._config, environ, sys.argv, self._job, self._span)
+        setup = RankSetup(rank, self._size, self._config, environ, sys.argv, self._span)
         with suppress(ConnectionError):  # the rank has died, as collecting will find
             channel.send(setup, fds=[self._arenas[rank].fd, *self._given])
 

@@ -19,7 +19,7 @@ from ...base.records import DepartureKind
 from ...engine.memory.arena import Arena
 from ...engine.process.nested import PACKAGE
 from ...schedule import Hosts
-from ..group.current import get_default, join_run
+from ..group.current import join_run
 from ..group.group import Group
 from ..group.world_group import world_group
 from ..rendezvous.identity import HOST_ID
@@ -78,7 +78,7 @@ class _Rank:
             if os.getpid() != process:  # a child that the function has forked: its parent is the rank
                 os._exit(0)
             # Peers still need the calls that the function has left in the background.
-            self._follow_growth(world).finish()
+            world.finish()
             self._say_gone(DepartureKind.RETURNED, "returned from the function")
             report = Report(
                 rank, "returned", "returned", at_ns=time.monotonic_ns(), closed=world.closed or world.broken is not None
@@ -89,18 +89,10 @@ class _Rank:
                 _end_child(error)
             at_ns = getattr(error, RAISED_AT_NS, time.monotonic_ns())
             how = "raised " + "".join(traceback.format_exception_only(error)).strip()
-            if self._group is not None:
-                self._follow_growth(self._group)
             self._say_gone(DepartureKind.RAISED, how.splitlines()[0])
             kind = "waited" if isinstance(error, PeerGone | PeerFailed | WaitTimeout) else "raised"
             text, packed = _pack_error(error)
             return Report(rank, kind, how, text, at_ns), packed
-
-    def _follow_growth(self, world: Group) -> Group:
-        """The world that this rank is in now: a group that grows over hosts gets another one."""
-        group = get_default()
-        self._group = world if group is None or group.closed else group.world
-        return self._group
 
     def _say_gone(self, how: DepartureKind, words: str) -> None:
         if self._group is not None and not self._group.closed:
@@ -112,7 +104,7 @@ class _Rank:
         """The group of all ranks, made at the first run."""
         if self._group is None:
             self._group = world_group(self._meet(), self._setup.rank, config=self._setup.config)
-        join_run(self._group, self._setup.job)
+        join_run(self._group)
         return self._group
 
     def _meet(self) -> MeetingResult:
