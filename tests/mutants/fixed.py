@@ -326,8 +326,8 @@ MUTANTS = [
     Mutant(
         "groups of two parents, made by two threads, share a name on a host",
         "ranks/group/sub_groups.py",
-        "parent.span.gid if parent.span is not None else 0)",
-        "0)",
+        "self._members, parent.gid)",
+        "self._members)",
         ("calls/over_hosts/test_calls.py",),
     ),
 ]

@@ -17,10 +17,9 @@ from datetime import timedelta
 
 import torch
 
-from ..base.errors import ArgumentError, DTypeError, MismatchError, OutOfMemory
+from ..base.errors import ArgumentError, DTypeError, MismatchError
 from ..base.records import CallRecord, digest
 from ..base.units import hints_timeout_s, integer, ranks_text, seconds
-from ..engine.memory.sub_arena import SubArena
 from ..engine.process.nested import caller
 from ..ranks.failures.attend import odd_ones
 from ..ranks.group.current import NonMember, get_default
@@ -33,7 +32,7 @@ _RECORD_BYTES, _MOST_WORDS, _MOST_PATH = 1008, 560, 240
 _SAID = struct.Struct(f"<qq{_RECORD_BYTES}s")
 """What each rank of the parent sends to all: color, key, and the call as a record."""
 
-_NO_COLOR = _NO_ROOM = -1
+_NO_COLOR = -1
 _MOST_NAMED = 6
 
 
@@ -52,8 +51,8 @@ def new_group(
     timeout_s: how long calls of the new group wait; None: as long as the parent's.
 
     Returns the group on its members, and a NonMember, which is false, on other ranks. Raises MismatchError on every
-    rank if they name different ranks, ArgumentError for ranks that the parent does not have, OutOfMemory if the shared
-    memory is used up. After these errors the parent can be used again.
+    rank if they name different ranks, ArgumentError for ranks that the parent does not have, and on the group's members
+    OutOfMemory if the shared memory is used up. After these errors the parent can be used again.
     """
     parent = _usable(group)
     chosen: list[int] = []
@@ -171,7 +170,9 @@ def _agree(
     refusal = f"{refused}"[:_MOST_WORDS] if refused else ""
     record = call._replace(words=words, refused=refusal, where=caller()[-_MOST_PATH:])
     mine = bytearray(_SAID.pack(color, key, record.pack(_RECORD_BYTES)))
-    told = [_SAID.unpack(row.tobytes()) for row in _gather(parent, torch.frombuffer(mine, dtype=torch.uint8)).numpy()]
+    table = torch.empty(parent.size, len(mine), dtype=torch.uint8, device="cpu")
+    all_gather_single(table, torch.frombuffer(mine, dtype=torch.uint8), parent)
+    told = [_SAID.unpack(row.tobytes()) for row in table.numpy()]
     number = parent.host.call_number - 1
     if refused is not None:
         raise refused
@@ -184,47 +185,10 @@ def _agree(
 def _make(
     parent: Group, members: Sequence[int], joins: bool, timeout_s: float | None, name: str | None
 ) -> Group | NonMember:
-    """Make the group of these ranks of the parent. Its first rank lends the memory, and sends the others its place.
-
-    On one host not by `make_sub_group`: a process that `grow` has let in counts groups anew, so its keys are others.
-    """
+    """Make the group of these ranks of the parent."""
     world_ranks = tuple(parent.world_ranks[rank] for rank in members)
     name = name or ranks_text(world_ranks, _MOST_NAMED)
-    limit_s = parent.timeout_s if timeout_s is None else timeout_s
-    if parent.span is not None:
-        if not joins:
-            return NonMember(name, parent.world_ranks[parent.rank], world_ranks)
-        return make_sub_group(parent, members.index(parent.rank), world_ranks, name, limit_s)
-    parent.host.lender.collect()
-    lent: SubArena | None = None
-    start, refused = 0, None
-    if joins and members[0] == parent.rank:
-        try:
-            lent = parent.host.lender.lend(world_ranks)
-            start = lent.start
-        except OutOfMemory as error:
-            start, refused = _NO_ROOM, error
-    try:
-        starts = _gather(parent, torch.tensor([start], device="cpu")).flatten().tolist()
-    except BaseException:
-        if lent is not None:
-            lent.leave()  # others may be in it
-        raise
-    if _NO_ROOM in starts:
-        if lent is not None:
-            parent.host.lender.take_back(lent)
-        where = f"rank {starts.index(_NO_ROOM)} of group {parent.name!r}"
-        raise refused or OutOfMemory(f"the shared memory of {where} has no room for a new group: free tensors there")
     if not joins:
         return NonMember(name, parent.world_ranks[parent.rank], world_ranks)
-    rank = members.index(parent.rank)
-    arena = lent or parent.host.lender.borrow(starts[members[0]], world_ranks, rank)
-    group = Group(arena, rank, name=name, config=parent.host.config, parent=parent)
-    group.timeout_s = limit_s
-    return group
-
-
-def _gather(parent: Group, mine: torch.Tensor) -> torch.Tensor:
-    table = torch.empty(parent.size, *mine.shape, dtype=mine.dtype, device="cpu")
-    all_gather_single(table, mine, parent)
-    return table
+    limit_s = parent.timeout_s if timeout_s is None else timeout_s
+    return make_sub_group(parent, members.index(parent.rank), world_ranks, name, limit_s)

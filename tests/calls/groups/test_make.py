@@ -31,6 +31,7 @@ from unisono.calls.groups import (
 )
 from unisono.hosts.sentinel import board_replicas
 from unisono.ranks.group.current import NonMember
+from unisono.ranks.group.sub_groups import Making
 from unisono.schedule.algorithms import all_gather
 
 
@@ -95,6 +96,21 @@ def test_groups_of_groups(worlds: Worlds) -> None:
     first, second = [6, 5, 4, 3], [2, 1, 0]
     ends = {6: [6, 3], 3: [6, 3], 2: [2, 0], 0: [2, 0]}
     assert worlds(7).run(nested) == [(first if rank > 2 else second, ends.get(rank)) for rank in range(7)]
+
+
+@pytest.mark.ranks(2)
+def test_same_name_in_two_parents() -> None:
+    """Threads may make groups of two parents in any order: here each rank in another one."""
+    rank, parents = unisono.get_rank(), [new_group(), new_group()]
+    order = parents if rank == 0 else parents[::-1]
+    making = {parent: Making(parent, rank, (0, 1), "same") for parent in order}
+    for one in making.values():
+        one.missing()  # the first member lends the memory
+    unisono.barrier()
+    assert [one.missing() for one in making.values()] == [None, None]
+    memory, told = [making[parent].group(parent).host.arena.start for parent in parents], [None, None]
+    unisono.all_gather_object(told, memory)
+    assert told[0] == told[1]
 
 
 @pytest.mark.ranks(5)

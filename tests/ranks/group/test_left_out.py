@@ -183,7 +183,7 @@ def test_an_exception_after_all_have_agreed_is_told_in_the_first_call_of_the_sma
     unisono.barrier()
     if group.rank == 0:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(survivors, "go_on", interrupt)
+            patch.setattr(survivors, "_go_on", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 group.shrink()
         until(lambda: all((tmp_path / name).exists() for name in "12"))

@@ -1,9 +1,9 @@
 """The shared memory of a sub-group: a region of the world's arena, which all ranks have mapped already.
 
-The region comes from the heap of a member, the lender, mostly the first member. The other members learn where it is by
-a call of all ranks, or from the lender's `RegionTable`. A member that leaves says so on its board in the region, and
-does not wait. When all members have left or died, each drops what it kept for the others, such as messages, and says so
-on its board, too. Then the lender frees the region. Members take these steps when they make and close groups.
+The region comes from the heap of a member, the lender, mostly the first member. The other members read where it is in
+the lender's `RegionTable`, or on its board if a group shrinks. A member that leaves says so on its board in the region,
+and does not wait. When all members have left or died, each drops what it kept for the others, such as messages, and
+says so on its board, too. Then the lender frees the region. Members take these steps when they make and close groups.
 """
 
 from __future__ import annotations

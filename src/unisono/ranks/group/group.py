@@ -36,6 +36,7 @@ class Group:
     rank, size: this process's rank, and the number of ranks.
     timeout_s: how long a call waits unless it says otherwise.
     broken: the exception that ended the group's use, or None.
+    gid: a number of 64 bits, the same on all members. No other group of the world ever has it.
     span: connects the ranks if they are on several hosts; otherwise None.
     parent: the group that a sub-group was made of; None for the world.
     world_ranks: the members, in order, as ranks of the world.
@@ -54,6 +55,7 @@ class Group:
         name: str = "world",
         config: Config | None = None,
         parent: Group | None = None,
+        gid: int = 0,
         span: Span | None = None,
     ) -> None:
         config = config or Config.from_env()
@@ -89,7 +91,7 @@ class Group:
         self._shrunk: Group | None = None
         self.progress_engine: Any = None
         """The `ProgressEngine` of point-to-point calls, once there was one; see `p2p`."""
-        self.span = span
+        self.gid, self.span = gid, span
         above = parent.world.liveness if parent else None
         far = () if span is None else (span.here, span.far.left)
         self.liveness: RankLiveness = RankLiveness(arena, above, self.world_ranks, *far)

@@ -54,7 +54,7 @@ class Making:
         self._lender.collect()
         self._hosts = self._world.hosts.restrict(self._members)
         self._here = self._hosts.beside(rank)
-        self._key = self._lender.key(name, self._members, parent.span.gid if parent.span is not None else 0)
+        self._key = self._lender.key(name, self._members, parent.gid)
         self._steps = self._lend() if rank == self._here[0] else self._borrow()
         self._arena: SubArena | None = None
 
@@ -70,14 +70,14 @@ class Making:
     def group(self, above: Group) -> Group:
         """The group that has been made. above: a group of the same world, which lives as long as the new one."""
         arena, world, span = self._arena, self._world, None
+        gid = int.from_bytes(self._key[:8], "little")
         if arena is None:
             raise InternalError(f"{self.call} has not ended")
         if world.span is not None and self._hosts.spans:
             from ...hosts.span import Span  # not on one host
 
-            gid = int.from_bytes(self._key[:8], "little")
             span = Span(self._hosts, self._rank, gid, world.span.carrier, world.span.far)
-        group = Group(arena, self._rank, name=self._name, config=world.host.config, parent=above, span=span)
+        group = Group(arena, self._rank, name=self._name, config=world.host.config, parent=above, gid=gid, span=span)
         group.made_of = self._parent
         return group
 

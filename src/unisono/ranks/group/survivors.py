@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 
 from ...base.errors import ArgumentError, LeftOut, OutOfMemory, PeerError, PeerFailed, WaitTimeout
 from ...base.python import nap
@@ -19,7 +19,7 @@ from .group import Group
 SHRINK = "shrink()"
 """The name of the call in errors."""
 
-MOST_NAMED = 6
+_MOST_NAMED = 6
 """How many members the name of such a group lists."""
 _NONE = 0  # in place of a region's start: this rank cannot lend memory
 
@@ -75,7 +75,7 @@ def find_memory(group: Group, failed: frozenset[int]) -> bool:
         _lend(group, failed, members)
         lender, start = _find(group, failed, group.rank)
     if lender is None:
-        full = ranks_text(_members_beside(group, failed, group.rank), MOST_NAMED)
+        full = ranks_text(_members_beside(group, failed, group.rank), _MOST_NAMED)
         move = "or these ranks failed in shrink(): start the job again"
         raise OutOfMemory(f"the shared memory of {full} has no room for a group, {move}")
     if start is not None and failed not in group.smaller:
@@ -286,7 +286,7 @@ def _make_smaller(group: Group, leave_out: Set[int], allowed_s: float) -> Group:
     board = memory.board(memory.rank)
     try:
         board.set_gave_up(GivenUp())
-        return go_on(group, memory, [group.world_ranks.index(there) for there in memory.members])
+        return _go_on(group, memory)
     except BaseException as error:  # the others have gone on, and their first call waits for this rank
         board.set_gave_up(GivenUp(1, reason=f"{in_words(error)} in shrink()"))
         raise
@@ -297,22 +297,20 @@ def _end_calls(group: Group, leave_out: Set[int]) -> None:
     board = group.host.arena.board(group.rank)
     if group.broken is None and not board.gave_up.number:
         gone = {rank for rank in range(group.size) if rank in leave_out or group.liveness.left(rank)} - {group.rank}
-        without = f" without {ranks_text(sorted(gone), MOST_NAMED)}" if gone else ""
+        without = f" without {ranks_text(sorted(gone), _MOST_NAMED)}" if gone else ""
         reason = f"goes on in a smaller group{without}"
         board.set_gave_up(GivenUp(group.host.call_number, blames=frozenset(gone), reason=reason))
         if group.span is not None:
             group.span.tell()
 
 
-def go_on(group: Group, arena: SubArena, members: Sequence[int] | None = None) -> Group:
-    """The group that replaces this one, in memory that its members have agreed on.
-
-    members: their ranks in this group, if it spans hosts.
-    """
-    name, span = ranks_text(arena.members, MOST_NAMED), None
-    if group.span is not None and members is not None and (hosts := group.hosts.restrict(members)).spans:
-        span = Span(hosts, arena.rank, digest(group.span.gid, members), group.span.carrier, group.span.far)
-    following = Group(arena, arena.rank, name=name, config=group.host.config, parent=group.world, span=span)
+def _go_on(group: Group, arena: SubArena) -> Group:
+    """The group that replaces this one, in memory that its members have agreed on."""
+    members = [group.world_ranks.index(rank) for rank in arena.members]
+    name, gid, span = ranks_text(arena.members, _MOST_NAMED), digest(group.gid, members), None
+    if group.span is not None and (hosts := group.hosts.restrict(members)).spans:
+        span = Span(hosts, arena.rank, gid, group.span.carrier, group.span.far)
+    following = Group(arena, arena.rank, name=name, config=group.host.config, parent=group.world, gid=gid, span=span)
     following.timeout_s, following.made_of = group.timeout_s, None
     if group.broken is None:
         group.replaced = True

@@ -79,8 +79,9 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
         _leave_store(met.store, rank, met.hosts.ranks, error)
         raise
     here = met.names[met.hosts.host_of(rank)] if met.names else ""
-    span = Span(met.hosts, rank, digest("world", met.secret), carrier, far, here)
-    return Group(met.arena, rank, name=name, config=config, span=span)
+    gid = digest("world", met.secret)
+    span = Span(met.hosts, rank, gid, carrier, far, here)
+    return Group(met.arena, rank, name=name, config=config, gid=gid, span=span)
 
 
 def _leave_store(store: Store, rank: int, size: int, error: BaseException) -> None:
