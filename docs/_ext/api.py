@@ -55,7 +55,6 @@ SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         "Models",
         {
             "Parameters and gradients": "broadcast_module broadcast_state_dict average_gradients average_parameters",
-            "Compression between hosts": "Compression compress_hook",
             "autograd": "",
         },
     ),

@@ -33,7 +33,6 @@ from .base.errors import (
 from .base.records import CallRecord, Departure
 from .calls import autograd, p2p
 from .calls.coalesced import flatten_
-from .calls.compression import Compression, compress_hook
 from .calls.groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
 from .calls.grow import grow
 from .calls.models import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
@@ -190,8 +189,7 @@ all_gather_into_tensor = all_gather_single
 reduce_scatter_tensor = reduce_scatter_single
 
 __all__ = [
-    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "CallRecord", "Compression", "Config",
-    "DTypeError",
+    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "CallRecord", "Config", "DTypeError",
     "Departure", "Group", "InternalError", "LeftOut", "MessageMismatch", "MismatchError", "NestedCall", "NonMember",
     "NotInitialized", "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "ProgramError",
     "RankFailed", "ReduceOp",
@@ -199,8 +197,7 @@ __all__ = [
     "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
     "all_reduce_coalesced", "all_to_all", "all_to_all_single", "answer_to", "autograd", "average_gradients",
     "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
-    "broadcast_object_list", "broadcast_state_dict", "compress_hook", "destroy_group", "draw", "empty", "exscan",
-    "flatten_",
+    "broadcast_object_list", "broadcast_state_dict", "destroy_group", "draw", "empty", "exscan", "flatten_",
     "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
     "get_world_size", "grow", "init", "irecv", "is_initialized", "isend", "join", "make_op", "new_group", "p2p", "premul_sum",
     "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
