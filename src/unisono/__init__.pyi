@@ -31,7 +31,7 @@ from .base.errors import (
     WaitTimeout,
 )
 from .base.records import CallRecord, Departure
-from .calls import autograd, p2p
+from .calls import p2p
 from .calls.coalesced import flatten_
 from .calls.groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
 from .calls.grow import grow
@@ -195,7 +195,7 @@ __all__ = [
     "RankFailed", "ReduceOp",
     "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "algorithms", "all_gather",
     "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
-    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "answer_to", "autograd", "average_gradients",
+    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "answer_to", "average_gradients",
     "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
     "broadcast_object_list", "broadcast_state_dict", "destroy_group", "draw", "empty", "exscan", "flatten_",
     "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
