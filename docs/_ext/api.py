@@ -60,7 +60,7 @@ SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "failures": (
         "Failures and records",
         {
-            "After a failure": "retry grow join",
+            "After a failure": "grow join",
             "What errors carry": "CallRecord Departure",
             "What a program did": "tracing",
         },

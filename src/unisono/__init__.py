@@ -51,7 +51,6 @@ _NAMES = {
     "calls.coalesced": [
         "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "flatten_", "reduce_scatter_coalesced",
     ],
-    "calls.retry": ["retry"],
     "calls.grow": ["grow"],
     "calls.models": ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"],
     "calls.p2p": [

@@ -39,7 +39,6 @@ from .calls.models import average_gradients, average_parameters, broadcast_modul
 from .calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 from .calls.ops import OpLike, ReduceOp, make_op, premul_sum
 from .calls.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
-from .calls.retry import retry
 from .calls.tracing import tracing
 from .calls.work import Work
 from .integrations import ray as ray
@@ -201,7 +200,7 @@ __all__ = [
     "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
     "get_world_size", "grow", "init", "irecv", "is_initialized", "isend", "join", "make_op", "new_group", "p2p", "premul_sum",
     "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
-    "reduce_scatter_single", "reduce_scatter_tensor", "retry", "run", "scan", "scatter", "scatter_object_list", "send",
+    "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list", "send",
     "send_object_list", "sendrecv", "share_", "shutdown", "simulate", "split", "testing", "trace", "tracing",
     "watch", "world",
 ]
