@@ -73,13 +73,12 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 _FACES = {
-    "algorithms": "schedule.algorithms", "draw": "schedule.draw", "p2p": "calls.p2p",
-    "ray": "integrations.ray", "simulate": "schedule.simulate", "testing": "tools.testing",
+    "algorithms": "schedule.algorithms", "draw": "schedule.draw", "p2p": "calls.p2p", "simulate": "schedule.simulate",
+    "testing": "tools.testing",
 }  # fmt: skip
 """Modules that users name, such as `unisono.draw.svg`, and where they are."""
 
-# `unisono.ray` can be asked for, too, but needs Ray.
-__all__ = [*_HOME, *sorted({*_FACES} - {"ray"})]  # noqa: PLE0604  the keys are names
+__all__ = [*_HOME, *sorted(_FACES)]  # noqa: PLE0604  the keys are names
 
 
 def __getattr__(name: str) -> Any:

@@ -41,7 +41,6 @@ from .calls.ops import OpLike, ReduceOp, make_op, premul_sum
 from .calls.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
 from .calls.tracing import tracing
 from .calls.work import Work
-from .integrations import ray as ray
 from .integrations.torch.answer_to import answer_to
 from .integrations.torch.watch import watch
 from .ranks.elastic.join_request import join
