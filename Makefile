@@ -35,7 +35,7 @@ help:
 	@echo "make kills   ten minutes of training with random kills, then the same without: are the losses equal?"
 	@echo "make host-faults   faults of ranks, hosts and links, in network namespaces: half an hour; needs root and iproute2"
 	@echo "make bench-hosts   collectives over hosts in network namespaces beside Gloo; needs root and iproute2"
-	@echo "make bench-host-steps   training steps over such hosts beside Gloo, gradients rounded and not; ten minutes"
+	@echo "make bench-host-steps   training steps over such hosts beside Gloo; some minutes"
 	@echo "make calls   docs/calls.md: what we, Gloo and MPI do with every call, dtype and op"
 	@echo "make screenshots   the pictures of the player in docs/; needs Chromium"
 

@@ -2,9 +2,9 @@
 
     sudo python -m benchmarks.host_steps
 
-DistributedDataParallel also with gradients that are rounded between hosts. Contenders take turns, each with a copy of
-the model and the same data, in the same processes; a step takes as long as its slowest rank. Losses are held against
-those of the same training on one host, of a second run over hosts, and of Gloo.
+Contenders take turns, each with a copy of the model and the same data, in the same processes; a step takes as long as
+its slowest rank. Losses are held against those of the same training on one host, of a second run over hosts, and of
+Gloo.
 """
 
 import os
@@ -26,8 +26,6 @@ from .reports import GLOO, OURS, Output, describe, hand_in, head, in_ms, table
 from .torch_backend.ranks import ALONE, KINDS, Groups, make_trainer, train_in_turns
 from .turns import Times, slowest_rank
 
-_WIRES = ("bf16", "int8")
-_SHARDED = "fully_shard"
 _CLOSE = 1e-4
 """How far the losses of two orders of summing may be apart, relatively; in some thirty steps they drift."""
 
@@ -56,13 +54,9 @@ def _train(
         enter(space)
         os.environ |= {"UNISONO_HOST_ID": space, "GLOO_SOCKET_IFNAME": "eth0"}  # they are meant to be apart
     groups, found = Groups(folder, meeting), {}
-    ours = groups.contenders[OURS]
+    contenders = {OURS: groups.contenders[OURS]} if only else {**groups.contenders, ALONE: None}
     for kind in kinds:
-        wires = {} if kind == _SHARDED else {f"{OURS} {wire}": wire for wire in _WIRES}  # of DistributedDataParallel
-        contenders = (
-            {OURS: ours} if only else {OURS: ours, **dict.fromkeys(wires, ours), **groups.contenders, ALONE: None}
-        )
-        trainers = {name: make_trainer(kind, group, wires.get(name, "")) for name, group in contenders.items()}
+        trainers = {name: make_trainer(kind, group) for name, group in contenders.items()}
         found[kind] = train_in_turns(trainers, groups.meet, turns)
     groups.meet.barrier()
     return found
@@ -83,22 +77,22 @@ def losses_agree(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def host_steps_markdown(shape: str, found: Sequence[HostSteps]) -> list[str]:
-    names = [OURS, *(f"{OURS} {wire}" for wire in _WIRES), GLOO, ALONE]
+    names, trained = [OURS, GLOO, ALONE], [OURS, GLOO]
     times, losses = [], []
     for each in found:
         what = [f"`{each.kind}`", "no limit" if each.rate == "none" else each.rate]
         ratio = f"{median(each.times[GLOO]) / median(each.times[OURS]):.2f}"
-        times.append([*what, *(in_ms(each.times[name]) if name in each.times else "" for name in names), ratio])
-        last = [f"{each.losses[name][-1]:.7g}" if name in each.losses else "" for name in names[:-1]]
+        times.append([*what, *(in_ms(each.times[name]) for name in names), ratio])
+        last = [f"{each.losses[name][-1]:.7g}" for name in trained]
         exact = each.losses[OURS]
         again = "the same bits" if each.again == exact else "NOT THE SAME BITS"
         beside = [_beside(exact, other) for other in (each.alone, each.losses[GLOO])]
         losses.append([*what, *last, f"{each.alone[-1]:.7g}", again, *beside])
     lines = ["", f"## Steps on {shape}, in ms: median (least)"]
-    lines += table(["", "each link", *names, "exact, times as fast as Gloo"], times)
+    lines += table(["", "each link", *names, "times as fast as Gloo"], times)
     lines += ["", "## Losses", "", "Of the last step, on rank 0."]
     titles = ["one host", "second run", "beside one host", "beside Gloo"]
-    return lines + table(["", "each link", *names[:-1], *titles], losses)
+    return lines + table(["", "each link", *trained, *titles], losses)
 
 
 def _beside(one: Sequence[float], other: Sequence[float]) -> str:

@@ -3,7 +3,7 @@
     python -m benchmarks.kills
 
 Four ranks train the demo's language model. Every few seconds one of them, at random, is killed, at whatever it does;
-the others make that step again with `unisono.retry`. The one that is left at last hands its model to a new world of
+the others make that step again. The one that is left at last hands its model to a new world of
 four. The second training is told which ranks took part in which step, and nobody is killed.
 """
 
@@ -15,7 +15,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NamedTuple
@@ -52,6 +52,10 @@ class Training(NamedTuple):
     kills: list[float]
     state: torch.Tensor | None
     agree: bool
+
+
+Made = tuple[tuple[int, ...], float, bool]
+"""Who has made a step, the mean loss, and does anybody want to end?"""
 
 
 class _Trainer:
@@ -91,11 +95,33 @@ class _Trainer:
         return self._sums[-2].item(), bool(self._sums[-1] > 0)
 
 
+def _survive(step: Callable[[], Made], state: torch.Tensor, number: int) -> Made:
+    """Make a step on all ranks. If a rank dies in it, the survivors make it again, or count it on all of them."""
+    saved, made = state.clone(), None
+    again = False
+    while True:
+        try:
+            if again:
+                unisono.init().shrink()
+                furthest = torch.tensor(number)
+                unisono.all_reduce(furthest, "max")
+                if made is not None and furthest > number:  # a survivor has passed the barrier
+                    return made
+                state.copy_(saved)
+            made = None
+            made = step()
+            unisono.barrier()
+        except unisono.PeerGone:
+            again = True
+        else:
+            return made
+
+
 def _train(folder: str, state: torch.Tensor | None, number: int, until: float) -> torch.Tensor:
     """One rank's life: train until all others have died, or time is up."""
     trainer, tries = _Trainer(state), 0
 
-    def step() -> tuple[tuple[int, ...], float, bool]:
+    def step() -> Made:
         nonlocal tries
         tries += 1
         group = unisono.init()
@@ -105,7 +131,7 @@ def _train(folder: str, state: torch.Tensor | None, number: int, until: float) -
         end = False
         while not end and unisono.get_world_size() > 1:
             tries = 0
-            members, loss, end = unisono.retry(step, [trainer.state])
+            members, loss, end = _survive(step, trainer.state, number)
             log.write(json.dumps(Step(number, members, loss.hex(), time.monotonic(), tries)) + "\n")
             number += 1
     return trainer.state
@@ -207,7 +233,7 @@ def kills_markdown(
         "Training with random kills", machine,
         f"{RANKS} ranks train the demo's language model of characters on the sources of the standard library, {BATCH} "
         f"windows per rank and step. Every {seconds[0]:g} to {seconds[1]:g} s a random rank is killed by SIGKILL, at "
-        "whatever it does; the others make that step again with `unisono.retry`. The last one that is left hands its "
+        "whatever it does; the others make that step again. The last one that is left hands its "
         f"model to a new world of {RANKS}. Then all steps are made again by the ranks that took part in them, and "
         "nobody is killed.",
     )  # fmt: skip

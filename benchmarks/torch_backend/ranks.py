@@ -129,8 +129,8 @@ def measure_calls(groups: Groups, name: str, nbytes: int, turns: int) -> tuple[T
 class Trainer:
     """A model that is trained together with other ranks, with its optimizer and this rank's data."""
 
-    def __init__(self, model: Any, optimizer: torch.optim.Optimizer, loss: Callable[[torch.Generator], Any]) -> None:
-        self.model, self._optimizer, self._loss = model, optimizer, loss
+    def __init__(self, optimizer: torch.optim.Optimizer, loss: Callable[[torch.Generator], Any]) -> None:
+        self._optimizer, self._loss = optimizer, loss
         self._generator = torch.Generator().manual_seed(dist.get_rank())
 
     def step(self) -> float:
@@ -141,15 +141,9 @@ class Trainer:
         return float(loss.item())
 
 
-def make_trainer(kind: str, group: Any, wire: str = "") -> Trainer:
-    """What trains a model of this kind on a group; None: without communication.
-
-    wire: of gradients of DistributedDataParallel, which are then rounded between hosts; see `unisono.Compression`.
-    """
-    trainer = _large(group) if kind == LARGE else _transforming(kind, group)
-    if wire:
-        trainer.model.register_comm_hook(unisono.Compression(wire, group), unisono.compress_hook)
-    return trainer
+def make_trainer(kind: str, group: Any) -> Trainer:
+    """What trains a model of this kind on a group; None: without communication."""
+    return _large(group) if kind == LARGE else _transforming(kind, group)
 
 
 def _transforming(kind: str, group: Any) -> Trainer:
@@ -173,7 +167,7 @@ def _transforming(kind: str, group: Any) -> Trainer:
         words = torch.randint(_WORDS, (_BATCH, _LENGTH + 1), generator=generator)
         return nn.functional.cross_entropy(model(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
 
-    return Trainer(model, torch.optim.AdamW(model.parameters(), lr=0.001), loss)
+    return Trainer(torch.optim.AdamW(model.parameters(), lr=0.001), loss)
 
 
 def _large(group: Any) -> Trainer:
@@ -186,7 +180,6 @@ def _large(group: Any) -> Trainer:
     if group is None:
         model.register_comm_hook(None, lambda _, bucket: _done(bucket.buffer()))
     return Trainer(
-        model,
         torch.optim.SGD(model.parameters(), lr=0.1),
         lambda generator: model(torch.randn(_LARGE_BATCH, _LARGE_WIDTH, generator=generator)).square().mean(),
     )

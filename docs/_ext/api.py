@@ -55,14 +55,11 @@ SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         "Models",
         {
             "Parameters and gradients": "broadcast_module broadcast_state_dict average_gradients average_parameters",
-            "Compression between hosts": "Compression compress_hook",
-            "autograd": "",
         },
     ),
     "failures": (
         "Failures and records",
         {
-            "After a failure": "retry",
             "What errors carry": "CallRecord Departure",
             "What a program did": "tracing",
         },
@@ -81,7 +78,7 @@ shown. Without names the title is a module, as users name it, whose own function
 _MEMBERS = {"Group": "hosts, empty, shrink, abort, close"}
 """Of these classes, which users do not make, the page has only what users call; the rest serves the calls."""
 
-_ELSEWHERE = frozenset({*errors.__all__, "autograd", "draw", "simulate", "testing", "Config", "algorithms", "p2p"})
+_ELSEWHERE = frozenset({*errors.__all__, "draw", "simulate", "testing", "Config", "algorithms", "p2p"})
 """Names with a page of their own, and modules."""
 
 _INDEX = """# API reference

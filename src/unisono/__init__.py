@@ -51,8 +51,6 @@ _NAMES = {
     "calls.coalesced": [
         "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "flatten_", "reduce_scatter_coalesced",
     ],
-    "calls.compression": ["Compression", "compress_hook"],
-    "calls.retry": ["retry"],
     "calls.models": ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"],
     "calls.p2p": [
         "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",
@@ -73,13 +71,12 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 _FACES = {
-    "algorithms": "schedule.algorithms", "autograd": "calls.autograd", "draw": "schedule.draw", "p2p": "calls.p2p",
-    "ray": "integrations.ray", "simulate": "schedule.simulate", "testing": "tools.testing",
+    "algorithms": "schedule.algorithms", "draw": "schedule.draw", "p2p": "calls.p2p", "simulate": "schedule.simulate",
+    "testing": "tools.testing",
 }  # fmt: skip
-"""Modules that users name, such as `unisono.autograd.all_reduce`, and where they are."""
+"""Modules that users name, such as `unisono.draw.svg`, and where they are."""
 
-# `unisono.ray` can be asked for, too, but needs Ray.
-__all__ = [*_HOME, *sorted({*_FACES} - {"ray"})]  # noqa: PLE0604  the keys are names
+__all__ = [*_HOME, *sorted(_FACES)]  # noqa: PLE0604  the keys are names
 
 
 def __getattr__(name: str) -> Any:

@@ -31,18 +31,15 @@ from .base.errors import (
     WaitTimeout,
 )
 from .base.records import CallRecord, Departure
-from .calls import autograd, p2p
+from .calls import p2p
 from .calls.coalesced import flatten_
-from .calls.compression import Compression, compress_hook
 from .calls.groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
 from .calls.models import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
 from .calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 from .calls.ops import OpLike, ReduceOp, make_op, premul_sum
 from .calls.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
-from .calls.retry import retry
 from .calls.tracing import tracing
 from .calls.work import Work
-from .integrations import ray as ray
 from .integrations.torch.answer_to import answer_to
 from .integrations.torch.watch import watch
 from .ranks.group.current import NonMember, is_initialized
@@ -188,21 +185,19 @@ all_gather_into_tensor = all_gather_single
 reduce_scatter_tensor = reduce_scatter_single
 
 __all__ = [
-    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "CallRecord", "Compression", "Config",
-    "DTypeError",
+    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "CallRecord", "Config", "DTypeError",
     "Departure", "Group", "InternalError", "LeftOut", "MessageMismatch", "MismatchError", "NestedCall", "NonMember",
     "NotInitialized", "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "ProgramError",
     "RankFailed", "ReduceOp",
     "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "algorithms", "all_gather",
     "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
-    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "answer_to", "autograd", "average_gradients",
+    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "answer_to", "average_gradients",
     "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
-    "broadcast_object_list", "broadcast_state_dict", "compress_hook", "destroy_group", "draw", "empty", "exscan",
-    "flatten_",
+    "broadcast_object_list", "broadcast_state_dict", "destroy_group", "draw", "empty", "exscan", "flatten_",
     "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
     "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p", "premul_sum",
     "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
-    "reduce_scatter_single", "reduce_scatter_tensor", "retry", "run", "scan", "scatter", "scatter_object_list", "send",
+    "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list", "send",
     "send_object_list", "sendrecv", "share_", "shutdown", "simulate", "split", "testing", "trace", "tracing",
     "watch", "world",
 ]

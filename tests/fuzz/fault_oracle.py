@@ -26,7 +26,7 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
     doomed = {scene.faults[number].rank for number in faults if scene.faults[number].how in DEADLY}
     if missing := set(range(scene.ranks)) - doomed - set(said):
         yield f"ranks {sorted(missing)} have not come to the end"
-    for what in ("wrong value", "wrong state", "input changed"):
+    for what in ("wrong value", "input changed"):
         yield from (f"rank {rank}: {what}: {event}" for rank, event in _events(said, what))
     # Who waits for a rank that is stopped while it makes the group of the survivors is late itself, for the others.
     late_to_shrink = _late_to_shrink(scene)
@@ -71,7 +71,7 @@ def _classes(scene: Scene) -> set[str]:
 
 
 def _agree(scene: Scene, said: Mapping[int, Said]) -> Iterator[str]:
-    """All together: one set of failed ranks in each round, one group after it, the same steps with the same members."""
+    """All together: one set of failed ranks in each round, and one group after it."""
     loyal = {rank: events for rank, events in said.items() if rank not in scene.frozen | scene.cut_off}
     rounds: dict[object, dict[int, object]] = {}
     for rank, event in _events(loyal, "error"):
@@ -84,9 +84,6 @@ def _agree(scene: Scene, said: Mapping[int, Said]) -> Iterator[str]:
     for rank, events in loyal.items():
         for number, (_, event) in enumerate(_events({rank: events}, "recovered")):
             rounds.setdefault(("after recovery", number), {})[rank] = event["members"], event["step"]
-    for rank, event in _events(loyal, "end"):
-        if scene.recovers == "retry":
-            rounds.setdefault("steps", {})[rank] = event["steps"]
     for what, by_rank in rounds.items():
         if len({repr(value) for value in by_rank.values()}) > 1:
             yield f"ranks do not agree on {what}: {by_rank}"

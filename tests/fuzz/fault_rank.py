@@ -45,7 +45,6 @@ class _Rank:
         self._scene, self._folder = scene, folder
         self._me = unisono.get_rank()
         self._said: list[dict[str, Any]] = []
-        self._steps: list[tuple[int, tuple[int, ...]]] = []
         self._faults = [fault for fault in scene.faults if fault.rank == self._me]
         self._subgroups: dict[tuple[int, ...], unisono.Group] = {}
         self._recoveries = 0
@@ -58,7 +57,7 @@ class _Rank:
         """Close the group, and leave all that was seen where the parent finds it."""
         unisono.shutdown()
         threads = [one.name for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
-        self.tell("end", threads=threads, steps=self._steps)
+        self.tell("end", threads=threads)
         path = self._folder / f"{self._me}.part"
         path.write_text(json.dumps(self._said))
         path.rename(self._folder / f"{self._me}.json")
@@ -70,9 +69,6 @@ class _Rank:
                 self._subgroups[members] = group
         (self._folder / f"ready {self._me}").touch()
         until(lambda: len(list(self._folder.glob("ready *"))) == self._scene.ranks)
-        if self._scene.recovers == "retry":
-            self._live_by_retry()
-            return
         step, error = 0, None
         while True:
             try:
@@ -92,24 +88,6 @@ class _Rank:
                 step += 1
             else:
                 return
-
-    def _live_by_retry(self) -> None:
-        state = torch.zeros(2, dtype=torch.int64)
-        want = torch.zeros(2, dtype=torch.int64)
-        for number, call in enumerate(self._scene.calls):
-
-            def step(number: int = number) -> tuple[int, ...]:
-                state[0] += number + 1
-                state[1] += self._call(number).sum()
-                return unisono.init().world_ranks
-
-            members = tuple(unisono.retry(step, [state]))
-            self._steps.append((number, members))
-            want += torch.stack(
-                [torch.tensor(number + 1), wanted(call, number, members, members.index(self._me)).sum()]
-            )
-        if not torch.equal(state, want):
-            self.tell("wrong state", text=f"{state.tolist()} in place of {want.tolist()}")
 
     def _call(self, number: int) -> torch.Tensor:
         """Make one call, and look at what comes out."""

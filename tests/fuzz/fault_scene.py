@@ -48,13 +48,12 @@ class Fault(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """hosts: `4`: four ranks on one host; `2x2`: four on two. recovers: by `shrink`, or by `retry`, call by call."""
+    """hosts: `4`: four ranks on one host; `2x2`: four on two."""
 
     hosts: str
     calls: tuple[Call, ...]
     faults: tuple[Fault, ...] = ()
     keep_inputs: bool = False
-    recovers: str = "shrink"
 
     @property
     def ranks(self) -> int:
@@ -82,25 +81,24 @@ def draw(rng: random.Random) -> Scene:
     """A scene in which something happens to one rank or two."""
     hosts = rng.choice(["2", "3", "4", "4", "6", "2x1", "3x1", "2x2", "2x2", "3+1", "2x3"])
     scene = Scene(hosts, ())
-    recovers = rng.choice(["shrink", "shrink", "retry"])
-    calls = tuple(_draw_call(rng, scene.ranks, recovers) for _ in range(rng.randint(1, 6)))
-    scene = Scene(hosts, calls, (), rng.random() < 0.3, recovers)
+    calls = tuple(_draw_call(rng, scene.ranks) for _ in range(rng.randint(1, 6)))
+    scene = Scene(hosts, calls, (), rng.random() < 0.3)
     if rng.random() < 0.25:
         return scene._replace(faults=(_lively(rng, scene),))
     victims = rng.sample(range(scene.ranks), min(rng.choice([1, 1, 1, 2]), scene.ranks - 1))
     faults = [_deadly(rng, scene, rank) for rank in victims]
     if rng.random() < 0.25 and scene.ranks - len(victims) > 1:
         other = rng.choice(sorted(set(range(scene.ranks)) - set(victims)))
-        how = rng.choice(["kill", "pause", "stop and kill"] + ["freeze", "freeze"] * (recovers == "shrink"))
+        how = rng.choice(["kill", "pause", "stop and kill", "freeze", "freeze"])
         moment = rng.choice(["lend", f"shrink {rng.choice([0.0, rng.random() * 0.01]):.4f}"])
         faults.append(Fault(other, how, 0, moment))
     return scene._replace(faults=tuple(faults))
 
 
-def _draw_call(rng: random.Random, ranks: int, recovers: str) -> Call:
+def _draw_call(rng: random.Random, ranks: int) -> Call:
     name = rng.choice(COLLECTIVES if rng.random() < 0.8 else MESSAGES)
     members: tuple[int, ...] = ()
-    if ranks > 2 and recovers == "shrink" and rng.random() < 0.25:
+    if ranks > 2 and rng.random() < 0.25:
         members = tuple(sorted(rng.sample(range(ranks), rng.randint(2, ranks - 1))))
     background = name not in MESSAGES and rng.random() < 0.3
     return Call(name, rng.choice(_COUNTS), members, rng.random() < 0.3, background)
@@ -126,8 +124,7 @@ def _lively(rng: random.Random, scene: Scene) -> Fault:
     number, rank = rng.randrange(len(scene.calls)), rng.randrange(scene.ranks)
     collective = scene.calls[number].name in COLLECTIVES and not scene.calls[number].members
     plain = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
-    hows = ["pause"] if scene.recovers == "retry" else ["pause", "abort"] + ["freeze"] * plain
-    how = rng.choice(hows + ["mismatch", "refuse"] * (collective and scene.recovers == "shrink"))
+    how = rng.choice(["pause", "abort"] + ["freeze"] * plain + ["mismatch", "refuse"] * collective)
     if not scene.hosts.isdigit() and rng.random() < 0.4:
         # Of two hosts, the one with rank 0 goes on.
         how, rank = rng.choice([("pause sentinel", rank), ("end sentinel", scene.ranks - 1)])

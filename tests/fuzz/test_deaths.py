@@ -48,9 +48,6 @@ HARD = {
     "one while the others recover": Scene(
         "4", (Call("all_reduce"),), (Fault(0, "os_exit"), Fault(1, "kill", 0, "lend"))
     ),
-    "a step is made again": Scene(
-        "2x2", (Call("scan"), Call("gather", 70_000)), (Fault(3, "stop and kill", 1),), False, "retry"
-    ),
     "a sentinel stops for a moment": Scene(
         "2x2", (Call("all_reduce"), Call("ring", 1000)), (Fault(2, "pause sentinel", 1),)
     ),
@@ -94,7 +91,7 @@ def facts(**of_rank_1: object) -> dict[int, list[dict[str, object]]]:
     error = {"what": "error", "at": 1.1, "kind": "PeerGone", "step": 0, "round": 0, "failed": [2], "missing": [],
              "odd": [], "text": ""}  # fmt: skip
     recovered = {"what": "recovered", "at": 1.2, "members": [0, 1], "step": 0}
-    end = {"what": "end", "at": 1.3, "threads": [], "steps": []}
+    end = {"what": "end", "at": 1.3, "threads": []}
     said = {rank: [dict(error), dict(recovered), dict(end)] for rank in (0, 1)}
     for event in said[1]:
         event.update({name: value for name, value in of_rank_1.items() if name in event})

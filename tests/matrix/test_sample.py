@@ -156,24 +156,3 @@ def test_calls_over_hosts(on_hosts: OnHosts, shape: str, dtype: str) -> None:
         return found + one.check(held(dtype, 1)[1])
 
     assert on_hosts(shape).run(over) == [""] * (2 if shape == "2x1" else 4)
-
-
-@pytest.mark.parametrize("dtype", MOVED)
-def test_state_that_retry_restores(dtype: str) -> None:
-    """What a step has changed before a rank died is as it was when the survivor makes the step again."""
-
-    def step(state: torch.Tensor, before: list[list[int]]) -> None:
-        before.append(state.view(torch.uint8).tolist())
-        state.view(torch.uint8).zero_()
-        if unisono.get_rank() == 1 and unisono.get_world_size() == 2:
-            raise SystemExit
-        unisono.barrier()
-
-    def program() -> bool:
-        one, values = held(dtype, 3)
-        seen: list[list[int]] = []
-        unisono.retry(lambda: step(one.tensor, seen), state=[one.tensor])
-        return seen == [values.view(torch.uint8).tolist()] * 2
-
-    with unisono.world(2, timeout_s=60, return_exceptions=True) as world:
-        assert world.run(program)[0] is True

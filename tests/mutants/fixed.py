@@ -278,7 +278,7 @@ MUTANTS = [
         "integrations/torch/to_torch.py",
         "if torch._C._current_graph_task_id() >= 0:",
         "if False:",
-        ("calls/retry/test_retry.py",),
+        ("integrations/torch/test_shrink.py",),
     ),
     Mutant(
         "a rank that dies before it uses its memory is not seen",

@@ -1,1 +1,1 @@
-"""Where other libraries plug in: torch.distributed and Ray."""
+"""Where other libraries plug in: torch.distributed."""

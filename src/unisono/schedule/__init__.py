@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ..base.python import late_names
 from .combine import as_collective, fold, on, once, par, pipeline, seq, transpose
-from .contract import BLOCKED, DUALS, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contract, Fault, contract
+from .contract import BLOCKED, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contract, Fault, contract
 from .hosts import Hosts
 from .moves import Move, check_rows, moves
 from .proofs.table_proof import Proof, find_fault, prove
@@ -35,7 +35,7 @@ from .table import (
 )
 
 __all__ = [
-    "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "DUALS", "HOLDERS", "JOIN", "ONE_IN", "ONE_OUT", "OP",
+    "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "HOLDERS", "JOIN", "ONE_IN", "ONE_OUT", "OP",
     "REDUCING", "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "Hosts", "Levels",
     "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective", "check_rows",
     "contract", "count", "expand", "find_fault", "fold", "levels", "levels_of", "lower_bounds", "moves", "on", "once",

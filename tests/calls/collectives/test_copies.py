@@ -4,6 +4,8 @@ Calls whose smaller tensor is this rank's block of the larger one, as those of f
 A program's default device is that of the tensors it makes, not of those that calls need for themselves.
 """
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
@@ -13,6 +15,8 @@ import torch
 from torch import nn
 
 import unisono
+from tests.support.faults import FAILED, all_pids
+from tests.support.on_ranks import in_new_world
 from unisono.calls.dispatch import step
 
 COUNT = 1_001
@@ -101,7 +105,6 @@ def test_calls_where_new_tensors_have_no_memory() -> None:
     model = nn.Linear(2, 1)
     with torch.no_grad():
         model.weight.fill_(me)
-    factor = torch.tensor([2.0 + me], requires_grad=True)
     byte = torch.tensor([me], dtype=torch.uint8)
     with torch.device("meta"):
         assert torch.empty(1).is_meta
@@ -124,7 +127,6 @@ def test_calls_where_new_tensors_have_no_memory() -> None:
         if me in (0, last):
             unisono.all_reduce(byte, group=half)
         unisono.broadcast_module(model, last)
-        unisono.autograd.all_reduce(3 * factor).backward()
     assert mine.tolist() == [total] * 4
     for got in (uneven, again):
         assert torch.cat(got).tolist() == taken
@@ -136,4 +138,35 @@ def test_calls_where_new_tensors_have_no_memory() -> None:
     assert news == [left, "words"]
     assert byte.item() == (last if me in (0, last) else me)
     assert model.weight.tolist() == [[last, last]]
-    assert factor.grad.tolist() == [3.0 * size]
+
+
+IN_PLACE: dict[str, Callable[[torch.Tensor], object]] = {
+    "ring": lambda t: unisono.all_reduce(t, algorithm="ring"),
+    "two_shot": lambda t: unisono.all_reduce(t, algorithm="two_shot"),
+    "broadcast": lambda t: unisono.broadcast(t, 2, algorithm="chain"),
+    "strided": lambda t: unisono.all_reduce(t[::2], algorithm="ring"),
+}
+
+
+@pytest.mark.sampled(most=3)
+@pytest.mark.parametrize("name", IN_PLACE)
+@pytest.mark.parametrize(("shared", "crossed"), [(False, False), (True, False), (False, True)])
+@in_new_world(4, config=unisono.Config(keep_inputs=True), return_exceptions=True, gives=[None, FAILED, None, None])
+def test_inputs_survive_a_death(name: str, shared: bool, crossed: bool) -> None:
+    """Rank 1 dies within the call, where it waits for rank 2, which comes late."""
+    group = unisono.init()
+    pids = all_pids()
+    count = (1 << 19) if crossed else 100_000
+    tensor = group.empty(count) if shared else torch.empty(count)
+    tensor.copy_(torch.arange(count) % 1000 + group.rank)
+    before = tensor.clone()
+    if group.rank == 2:
+        while group.host.entered(1) < group.host.call_number:
+            pass
+        os.kill(pids[1], signal.SIGKILL)
+    try:
+        IN_PLACE[name](tensor)
+    except unisono.PeerGone:
+        assert torch.equal(tensor, before)
+    else:
+        assert name == "broadcast", "in a chain, ranks before rank 1 may have finished"

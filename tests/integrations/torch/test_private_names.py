@@ -66,10 +66,9 @@ LATER_NAMES = {
 """Names that earlier versions do not have."""
 
 FOREIGN = re.compile(
-    r"_(exit|asdict|getframe|current_frames|registry|shutdown|run_exitfuncs|getvalue|reprcompare|fixtureinfo|ZSt\w+"
-    r"|internal_kv_\w+)$"
+    r"_(exit|asdict|getframe|current_frames|registry|shutdown|run_exitfuncs|getvalue|reprcompare|fixtureinfo|ZSt\w+)$"
 )
-"""Private names of others: Python's, pytest's, Numba's, C++'s and Ray's."""
+"""Private names of others: Python's, pytest's, Numba's and C++'s."""
 OWN = re.compile(r"def (_\w+)|self\.(_\w+)|^\s*(_\w+)\b.*=", re.MULTILINE)
 
 

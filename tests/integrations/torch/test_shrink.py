@@ -84,3 +84,31 @@ def test_who_was_not_named_has_failed_too(ranks: TorchRanks, tmp_path: Path) -> 
     with pytest.raises(unisono.RankFailed):
         ranks(4)(work)
     assert {path.name: path.read_text() for path in tmp_path.glob("[0-3]")} == {"0": "10.0", "3": "10.0"}
+
+
+def test_death_in_data_parallel_backward(tmp_path: Path) -> None:
+    """The error reaches the survivors through torch's C++ code, from a bucket's all_reduce. They train on."""
+
+    def work() -> tuple[str, list[int], float]:
+        me, found = dist.get_rank(), ("", [])
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.ones_(model.weight)
+        wrapped = DistributedDataParallel(model)
+        for step in range(2):
+            model.zero_grad()
+            loss = wrapped(torch.tensor([[1.0 + me]])).sum()
+            if me == 1 and step == 1:
+                loss.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+            try:
+                loss.backward()
+            except dist.DistBackendError as error:
+                found = type(error).__name__, [*error.failed]  # type: ignore[attr-defined]  # it is a PeerGone
+        dist.shrink_group(found[1])
+        wrapped = DistributedDataParallel(model)
+        model.zero_grad()
+        wrapped(torch.tensor([[1.0 + me]])).sum().backward()
+        return *found, model.weight.grad.item()
+
+    with unisono.World(3, timeout_s=30, return_exceptions=True) as world:
+        done = TorchRanks(lambda _: world, tmp_path)(3)(work)
+    assert done[::2] == [("PeerGone", [1], 2.0)] * 2

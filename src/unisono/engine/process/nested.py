@@ -24,13 +24,9 @@ def _origin(name: str) -> str:
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 """The folder of this package."""
 
-TORCH = (
-    os.path.dirname(_origin("torch")) + os.sep,
-    _origin("typing_extensions"),
-    os.path.join(os.path.dirname(_origin("ray")), "util", "collective", ""),
-)
-"""Files with frames between the user's line and ours: torch's folder, the file with the wrapper of its `@deprecated`
-functions, and Ray's calls.
+TORCH = (os.path.dirname(_origin("torch")) + os.sep, _origin("typing_extensions"))
+"""Files with frames between the user's line and ours: torch's folder, and the file with the wrapper of its
+`@deprecated` functions.
 """
 
 _PYTHON = os.path.dirname(os.__file__) + os.sep
