@@ -131,7 +131,7 @@ class Config(Value):
     link: Link = _setting(
         Link(),
         "the network between hosts, such as 1Gbit,100us: what passes each way and what a small message takes; from it "
-        "follows by which algorithm hosts exchange. auto: measured when the hosts meet",
+        "follows by which algorithm hosts exchange",
     )
     carrier: str = _setting(
         "gloo",

@@ -2,7 +2,7 @@
 
 Here members and new processes may meet. The keys, for the meeting M:
 
-    open        the first rank of the group: the name of the next meeting, and the link of the job
+    open        the first rank of the group: the name of the next meeting
     came M 3    a new process, the fourth that comes to the meeting: its identity
     said M 3    the first rank: the place of this process in the meeting, or why it cannot join
 
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError
-from ...base.link import Link
 from ...engine.memory.board import MAX_RANKS
 from ...hosts.addresses import own_address, try_to_reach
 from ..group.group import Group
@@ -77,7 +76,7 @@ class StoreDoor:
 
     def _name_meeting(self) -> None:
         self.meeting, self._came, self._waiting = os.urandom(8).hex(), 0, list[int]()
-        self._asked.set(_OPEN, json.dumps([self.meeting, *self._config.link]))
+        self._asked.set(_OPEN, json.dumps(self.meeting))
 
     def waiting(self, place: int) -> int:
         """How many processes have come to the next meeting. place: the rank that the first one would have."""
@@ -164,7 +163,7 @@ def _place(asked: AskedStore, config: Config, deadline: float) -> tuple[str, tup
     address, number, came = own_address(asked.where.rpartition(":")[0]), 0, ""
     while True:
         match _json(asked.get(_OPEN)) if asked.check([_OPEN]) else None:
-            case [str(meeting), float(latency_s), float(bytes_per_s)] if re.fullmatch(_MEETING, meeting):
+            case str(meeting) if re.fullmatch(_MEETING, meeting):
                 pass
             case _:
                 return "no rank has called unisono.grow() for a job over hosts"
@@ -180,8 +179,6 @@ def _place(asked: AskedStore, config: Config, deadline: float) -> tuple[str, tup
         if time.monotonic() >= deadline:
             return "the first rank has not let it in"
         if came != meeting:
-            if not config.link.known:
-                config = config.replace(link=Link(latency_s, bytes_per_s))
             text = write_identity(Identity.mine().replace(common=common_settings(config), address=address))
             came, number = meeting, 0
             while asked.set_first(f"came {came} {number}", text) != text.encode():

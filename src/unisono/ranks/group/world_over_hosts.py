@@ -62,10 +62,6 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
                 get_ready()
         far = joining.far()
         carrier = _mpi(met, rank) if connecting is None else connecting.carrier(far, met, rank, deadline)
-        if not config.link.known:
-            from ..rendezvous.measured_link import agreed_link
-
-            config = config.replace(link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
     except BaseException as error:
         if connecting is not None:
             connecting.abandon()
