@@ -21,7 +21,7 @@ say. Another host may have other settings.
 """
 
 _MOST_LANES = 1024
-_CARRIERS = ("gloo", "mpi", "ucx")
+_CARRIERS = ("gloo", "ucx")
 
 
 def _carrier(text: str) -> str:
@@ -35,7 +35,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "folder": str,
 }  # fmt: skip
 """Unit -> how its text is read."""
-_WHAT = {"link": "no link", "carrier": f"no carrier: there are {', '.join(_CARRIERS[:-1])} and {_CARRIERS[-1]}"}
+_WHAT = {"link": "no link", "carrier": f"no carrier: there are {' and '.join(_CARRIERS)}"}
 
 
 def environment_name(setting: str) -> str:
@@ -134,8 +134,8 @@ class Config(Value):
     )
     carrier: str = _setting(
         "gloo",
-        "what takes messages between hosts: gloo, which comes with torch; ucx, from unisono[ucx], where calls shall be "
-        "short and only the ranks reach the network; or mpi, where an MPI has started the ranks",
+        "what takes messages between hosts: gloo, which comes with torch; or ucx, from unisono[ucx], where calls shall "
+        "be short and only the ranks reach the network",
     )
     host_silence_s: float = _setting(
         1.5,

@@ -50,8 +50,6 @@ class AdmissionOverHosts(JoinAdmission):
             time.sleep(ROUND_S / 10)
 
     def _job(self) -> str:
-        if self._world.host.config.carrier == "mpi":
-            raise ArgumentError("a job with UNISONO_CARRIER=mpi cannot grow: MPI takes in no new process")
         if not (address := address_of(self._named, os.environ)):
             raise ArgumentError(
                 f"door={self._named!r}: over hosts, new processes ask at an address of the first rank's host: pass it "
