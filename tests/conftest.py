@@ -24,8 +24,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without a terminal starts what it puts in the background like this; tests of Ctrl-C need the usual way.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-os.environ["UNISONO_MEASURED"] = ""  # the tests are about the defaults, whatever `unisono tune` has found here
-
 NIGHTLY = bool(os.environ.get("NIGHTLY"))  # is this `make nightly`? Tests that draw their cases draw more of them then
 
 RUN_S = 270.0 if NIGHTLY else 90.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from unisono.base.config import SETTINGS, SHAPING, environment_name
 from unisono.base.linux import KINDS
-from unisono.base.tuning_results import LIMITS
 from unisono.base.units import format_bytes
 
 __all__ = ["page"]
@@ -14,11 +13,6 @@ _PAGE = """# Settings
 Every setting is a field of `unisono.Config` and an environment variable, which is read when a group is made.
 Bytes may be given with a unit: `UNISONO_SEGMENT_BYTES=1MiB`. All ranks of a group must agree. Settings that shape calls
 ({shaping}) count for all ranks as rank 0, or the process that called `run`, has them.
-
-`unisono tune` measures some defaults in some seconds: {measured}. It keeps the figures in the user's cache
-directory, in a file for this processor model, number of processors and version. New groups use these figures,
-unless the environment or the program says otherwise, and `unisono explain` says which figure decided.
-`UNISONO_MEASURED` names another file; empty, it means none.
 
 Machine code is compiled once per installation and kept beside the package, or in the user's cache directory if the
 package's folder is not writable. `UNISONO_CACHE_DIR` names another folder, such as a folder of a container's image.
@@ -44,8 +38,7 @@ def page() -> str:
         for kind, other in setting.of_kind.items():
             default += f"; on {KINDS[kind].name} {_said(other, unit)}"
         rows.append(f"| `{name}` | `{env}` | {default} | {unit} | {setting.why} |")
-    shaping, tuned = (", ".join(f"`{name}`" for name in names) for names in (SHAPING, LIMITS))
-    return _PAGE.format(rows="\n".join(rows), shaping=shaping, measured=tuned)
+    return _PAGE.format(rows="\n".join(rows), shaping=", ".join(f"`{name}`" for name in SHAPING))
 
 
 def _said(value: object, unit: str) -> str:

@@ -21,7 +21,7 @@ NOT_NEEDED = (
     "engine.mailbox.requests", "engine.make_image", "hosts.carriers.ucx", "hosts.sentinel.main",
     "hosts.sentinel.state_machine", "hosts.sentinel.wire", "integrations.torch.composed_calls", "observe",
     "ranks.failures.attend", "ranks.failures.stall", "ranks.failures.verdict",
-    "ranks.group.agreement", "ranks.group.survivors", "ranks.launch", "ranks.rendezvous.measured_link",
+    "ranks.group.agreement", "ranks.group.survivors", "ranks.launch",
     "schedule.algorithms.all_to_all", "schedule.algorithms.formula", "schedule.algorithms.hierarchical",
     "schedule.algorithms.over_hosts.parts_proof", "schedule.algorithms.reduce", "schedule.algorithms.scan",
     "schedule.draw", "schedule.proofs.large_proofs", "schedule.simulate", "tools",

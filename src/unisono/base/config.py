@@ -8,7 +8,6 @@ from typing import Any
 from .errors import ArgumentError
 from .link import Link
 from .linux import KINDS
-from .tuning import measured
 from .units import parse_bytes, seconds
 from .value import Value
 
@@ -17,12 +16,12 @@ SHAPING = (
     "cross_memory_bytes", "fetch_bytes",
 )  # fmt: skip
 """The settings that shape what a call does inside a host. The process that makes the host's memory, its first rank or
-the parent of the ranks, writes its own settings there. They count on all ranks of the host: so these agree, whatever
-files they find. Another host may have other settings.
+the parent of the ranks, writes its own settings there. They count on all ranks of the host, whatever their environments
+say. Another host may have other settings.
 """
 
 _MOST_LANES = 1024
-_CARRIERS = ("gloo", "mpi", "ucx")
+_CARRIERS = ("gloo", "ucx")
 
 
 def _carrier(text: str) -> str:
@@ -36,7 +35,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "folder": str,
 }  # fmt: skip
 """Unit -> how its text is read."""
-_WHAT = {"link": "no link", "carrier": f"no carrier: there are {', '.join(_CARRIERS[:-1])} and {_CARRIERS[-1]}"}
+_WHAT = {"link": "no link", "carrier": f"no carrier: there are {' and '.join(_CARRIERS)}"}
 
 
 def environment_name(setting: str) -> str:
@@ -77,7 +76,7 @@ def _setting(default: Any, why: str, **of_kind: Any) -> Any:
 
 
 class Config(Value):
-    """The settings of a group. `Config.from_env()` reads them from the environment and from what `unisono tune` found.
+    """The settings of a group. `Config.from_env()` reads them from the environment.
 
     All ranks must have the same settings, except those in SHAPING, where each host's first rank decides, and lanes.
     `config.replace(timeout_s=60)` is the same with another timeout. SETTINGS has the unit and the meaning of each.
@@ -131,12 +130,12 @@ class Config(Value):
     link: Link = _setting(
         Link(),
         "the network between hosts, such as 1Gbit,100us: what passes each way and what a small message takes; from it "
-        "follows by which algorithm hosts exchange. auto: measured when the hosts meet",
+        "follows by which algorithm hosts exchange",
     )
     carrier: str = _setting(
         "gloo",
-        "what takes messages between hosts: gloo, which comes with torch; ucx, from unisono[ucx], where calls shall be "
-        "short and only the ranks reach the network; or mpi, where an MPI has started the ranks",
+        "what takes messages between hosts: gloo, which comes with torch; or ucx, from unisono[ucx], where calls shall "
+        "be short and only the ranks reach the network",
     )
     host_silence_s: float = _setting(
         1.5,
@@ -194,12 +193,11 @@ class Config(Value):
 
     @classmethod
     def from_env(cls) -> "Config":
-        """The defaults, overridden by what was measured on this machine, and that by the environment.
+        """The defaults, overridden by the environment.
 
         Raises ArgumentError for values that are no numbers.
         """
-        found = measured()
-        values: dict[str, Any] = dict(found.figures) if found else {}
+        values: dict[str, Any] = {}
         for name, setting in SETTINGS.items():
             env = environment_name(name)
             if env not in os.environ:
@@ -215,10 +213,7 @@ class Config(Value):
 
     def origin(self, name: str) -> str:
         """Where the figure of a setting comes from, in words."""
-        value, found = getattr(self, name), measured()
-        if found and found.figures.get(name) == value:
-            return f"measured on this machine on {found.on}"
         setting = SETTINGS[name]
-        if value != setting.default:
+        if getattr(self, name) != setting.default:
             return "as set"
         return f"the default for {KINDS[setting.kind].name}" if setting.kind else "the default"

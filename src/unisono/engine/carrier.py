@@ -75,9 +75,9 @@ class Carrier(Protocol):
     receive must have exactly the size of its message: no engine reports a wrong size in time.
 
     tags: the number of tags; a tag is below it.
-    own_thread: messages go on while no thread calls the carrier.
-    compiled: None: only Python code calls the engine.
-    wait: see `Wait`. None: the caller looks at memory itself, and calls `progress` meanwhile if there is no own thread.
+    own_thread: messages go on while no thread calls the carrier. Then only Python code calls the engine, so `compiled`
+    is None, and the caller looks at memory itself, so `wait` is None. Otherwise a carrier has both.
+    wait: see `Wait`.
     """
 
     name: str

@@ -1,16 +1,10 @@
-"""The settings of a group: defaults, environment, what `unisono tune` has measured."""
-
-import json
-import warnings
-from pathlib import Path
+"""The settings of a group: defaults and environment."""
 
 import pytest
 
 import unisono
 from unisono import ArgumentError
 from unisono.base.config import SETTINGS, SHAPING, Config, environment_name
-from unisono.base.tuning import file, measured, save
-from unisono.base.tuning_results import LIMITS, HostCosts, Moment, Rates, TuningResults
 from unisono.engine.memory.arena import Arena
 from unisono.schedule.choose import choose
 
@@ -53,6 +47,19 @@ def test_a_silence_that_no_host_can_keep_or_break_is_refused(monkeypatch: pytest
         Config.from_env()
 
 
+def test_a_segment_has_a_length() -> None:
+    with pytest.raises(ArgumentError, match=r"segment_bytes=0 \(UNISONO_SEGMENT_BYTES\)"):
+        Config(segment_bytes=0)
+
+
+def test_the_origin_of_a_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose("all_reduce", 4096, 2).why.endswith("(L·B: the default)")
+    monkeypatch.setenv("UNISONO_ONE_SHOT_BYTES", "3072")
+    why = choose("all_reduce", 4096, 2)
+    assert why.algorithm.name == "two_shot"
+    assert why.why.endswith("(L·B: as set)")
+
+
 FIGURES = {
     "segment_bytes": 256 << 10,
     "one_way_segment_bytes": 64 << 10,
@@ -61,118 +68,12 @@ FIGURES = {
     "zero_copy_bytes": 5 << 10,
     "fetch_bytes": 7 << 10,
     "cross_memory_bytes": 1 << 16,
-    "lane_bytes": 1 << 22,
+    "tag_bytes": 16 << 10,
 }
-COSTS = HostCosts(
-    2e-6,
-    5e-7,
-    (Rates(1 << 20, 7e-11, 2e-10, 5e-11), Rates(1 << 24, 7e-10, 3e-10, 6e-11)),
-    0.125,
-    Moment("2026-11-21", 0.375, 4),
-    4,
-    2.5,
-)
-FOUND = TuningResults("2026-11-22", FIGURES, COSTS, Moment("2026-11-22", 1.25, 4))
-
-
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("UNISONO_MEASURED", str(tmp_path / "figures.json"))
-    return tmp_path / "figures.json"
-
-
-def test_every_figure_is_a_setting_that_counts_for_the_whole_group() -> None:
-    assert set(FIGURES) == set(LIMITS)
-    assert set(LIMITS) - set(SHAPING) == {"lane_bytes"}  # in which ranks may differ
-    assert all(least <= getattr(Config(), name) <= most for name, (least, most) in LIMITS.items())
-
-
-def test_a_segment_has_a_length() -> None:
-    with pytest.raises(ArgumentError, match=r"segment_bytes=0 \(UNISONO_SEGMENT_BYTES\)"):
-        Config(segment_bytes=0)
-
-
-def test_figures_replace_defaults_and_the_environment_replaces_figures(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert Config.from_env() == Config()
-    assert save(FOUND) == path
-    assert Config.from_env() == Config(**FIGURES)
-    monkeypatch.setenv("UNISONO_SEGMENT_BYTES", "1MiB")
-    assert Config.from_env() == Config(**{**FIGURES, "segment_bytes": 1 << 20})
-
-
-def test_costs_are_kept_and_a_file_without_them_counts_all_the_same(path: Path) -> None:
-    save(FOUND)
-    assert measured() == FOUND
-    save(FOUND._replace(costs=None))
-    assert measured() == FOUND._replace(costs=None)
-    assert Config.from_env() == Config(**FIGURES)
-
-
-def test_it_is_said_which_figure_decided(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose("all_reduce", 4096, 2).why.endswith("(L·B: the default)")
-    save(FOUND)
-    assert choose("all_reduce", 4096, 2).why.endswith("(L·B: measured on this machine on 2026-11-22)")
-    assert choose("all_reduce", 4096, 2).algorithm.name == "two_shot"
-    assert choose("all_reduce", 2048, 2).why.endswith("(L·B: measured on this machine on 2026-11-22)")
-    monkeypatch.setenv("UNISONO_ONE_SHOT_BYTES", "4096")
-    assert choose("all_reduce", 4096, 2).why.endswith("(L·B: as set)")
-
-
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (lambda text: text[:-20], "JSONDecodeError"),
-        (lambda _: "[]", "TypeError"),
-        (lambda _: "{}", "KeyError"),
-        (lambda text: text.replace(str(256 << 10), "1"), "segment_bytes is 1, not a number from 65536"),
-        (lambda text: text.replace(str(256 << 10), '"much"'), "segment_bytes is 'much'"),
-        (lambda text: text.replace(str(256 << 10), "true"), "segment_bytes is True"),
-        (lambda text: text.replace('"processors": ', '"processors": 1000'), "another machine or version"),
-        (lambda text: text.replace("7e-10", "0.0"), "a cost is not between 0 and 1 s"),
-        (lambda text: text.replace("7e-10", "NaN"), "a cost is not between 0 and 1 s"),
-        (lambda text: text.replace("7e-10,", ""), "TypeError"),
-    ],
-)
-def test_a_damaged_file_is_ignored_with_one_warning(path: Path, damage: object, reason: str) -> None:
-    save(FOUND)
-    assert callable(damage)
-    path.write_text(damage(path.read_text()))
-    with pytest.warns(UserWarning, match=r"figures\.json is ignored") as caught:
-        assert Config.from_env() == Config()
-    assert measured() is None
-    assert len(caught) == 1
-    assert reason in str(caught[0].message)
-    assert "unisono tune" in str(caught[0].message)
-
-
-def test_where_there_is_no_file_nobody_is_warned(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert measured() is None
-        monkeypatch.setenv("UNISONO_MEASURED", "")
-        assert measured() is None
-        assert file() is None
-        with pytest.raises(OSError, match="UNISONO_MEASURED is empty"):
-            save(FOUND)
-    assert not path.exists()
-
-
-def test_machines_that_share_a_home_directory_have_files_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("UNISONO_MEASURED")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    mine = save(FOUND)
-    assert mine.parent == tmp_path / "unisono"
-    assert json.loads(mine.read_text())["figures"] == FIGURES
-    monkeypatch.setattr("os.cpu_count", lambda: 1000)
-    assert file() != mine
 
 
 def _calls() -> tuple[dict[str, int], bool]:
-    """Calls on both sides of every limit, with figures of rank 0's file and another file beside the other ranks."""
+    """Calls on both sides of every limit, with the parent's settings and another environment beside them."""
     import torch
 
     group = unisono.init()
@@ -181,22 +82,22 @@ def _calls() -> tuple[dict[str, int], bool]:
         tensor = torch.arange(count, dtype=torch.int64) * (1 + group.rank)
         unisono.all_reduce(tensor)
         right = right and torch.equal(tensor, torch.arange(count) * 6)
-    return {name: getattr(group.host.config, name) for name in LIMITS}, right
+    return {name: getattr(group.host.config, name) for name in SHAPING}, right
 
 
-def test_a_file_that_changes_between_the_starts_of_two_ranks_does_not_split_their_group(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The parent makes the memory of these ranks; each of them reads the file later."""
-    save(FOUND)
+def test_an_environment_that_changes_between_starts_does_not_split_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent makes the memory of these ranks; each of them reads its environment later."""
+    assert set(FIGURES) == set(SHAPING)
+    for name, figure in FIGURES.items():
+        monkeypatch.setenv(environment_name(name), f"{figure}")
     create = Arena.create
 
     def create_and_change(size: int, config: Config | None) -> Arena:
         arena = create(size, config)
-        path.write_text(path.read_text().replace(str(256 << 10), str(128 << 10)).replace("3072", "9000"))
+        monkeypatch.setenv("UNISONO_SEGMENT_BYTES", "128KiB")
+        monkeypatch.setenv("UNISONO_ONE_SHOT_BYTES", "9000")
         return arena
 
     monkeypatch.setattr(Arena, "create", create_and_change)
     with unisono.World(3, timeout_s=60) as world:
         assert world.run(_calls) == [(FIGURES, True)] * 3
-    assert "9000" in path.read_text()

@@ -1,7 +1,7 @@
 """Every algorithm over hosts, in place and not, with every setting that shapes programs: against the oracle.
 
 Each algorithm that a call names gives what it must, and a name means one table wherever it is used. Machines differ,
-and so do the figures measured on them: a job over several hosts takes them as they are.
+and so do their settings: a job over several hosts takes them as they are.
 """
 
 import os
@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +23,8 @@ from tests.support.matrix import ALIASED, FORMS, Case, ops
 from tests.support.matrix_driver import check, forget
 from tests.support.ports import free_port
 from tests.support.worlds import OnHosts
+from unisono.base.config import environment_name
 from unisono.base.errors import AlgorithmError, ArgumentError, MismatchError
-from unisono.base.tuning import save
-from unisono.base.tuning_results import TuningResults
 from unisono.schedule import ADD, COPY, ROOTED, Hosts, Rows, T, Transfer, Y, send
 from unisono.schedule.algorithms import CATALOGUE, algorithm
 
@@ -232,7 +230,6 @@ FIGURES = {
     "zero_copy_bytes": (0, 32 << 10),
     "cross_memory_bytes": (0, 128 << 10),
     "fetch_bytes": (1 << 20, 0),
-    "lane_bytes": (1 << 20, 4 << 20),
 }
 
 SCRIPT = """
@@ -257,17 +254,14 @@ unisono.shutdown()
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_hosts_with_figures_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for host in (0, 1):
-        monkeypatch.setenv("UNISONO_MEASURED", f"{tmp_path / str(host)}.json")
-        save(TuningResults("2026-01-01", {name: both[host] for name, both in FIGURES.items()}))
+def test_hosts_with_settings_of_their_own() -> None:
     port = free_port()
     ranks = []
     for rank in range(4):
         place = {
             "RANK": f"{rank}", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",
-            "UNISONO_HOST_ID": f"{rank // 2}", "UNISONO_MEASURED": f"{tmp_path / str(rank // 2)}.json",
-            "UNISONO_TIMEOUT_S": "60", "OMP_NUM_THREADS": "1",
+            "UNISONO_HOST_ID": f"{rank // 2}", "UNISONO_TIMEOUT_S": "60", "OMP_NUM_THREADS": "1",
+            **{environment_name(name): f"{both[rank // 2]}" for name, both in FIGURES.items()},
         }  # fmt: skip
         words = [sys.executable, "-c", SCRIPT]
         ranks.append(subprocess.Popen(words, env={**os.environ, **place}, stdout=subprocess.PIPE, text=True))

@@ -136,15 +136,10 @@ def test_an_exchange_that_is_dropped_leaves_its_memory_to_the_carrier() -> None:
     assert len(kept.take_back()) > 0
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_what_a_rank_has_sent_goes_on_while_it_waits_for_its_host(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sent_messages_go_on_in_a_meeting_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     moved = list[Any]()
     monkeypatch.setattr(tape_run, "settle_apart", lambda handles, _: moved.extend(handles))
-    wires, both = carriers()
-    carrier = both[0] if compiled else InProcessCarrier(wires, 0)
-    monkeypatch.setattr(carrier, "own_thread", False, raising=False)
+    _, (carrier, _) = carriers()
     whole = part(carrier, 0, 1)[0]
     sends = [row for row in whole.rows if row.kind == tape.SEND]
 

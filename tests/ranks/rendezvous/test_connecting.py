@@ -1,26 +1,12 @@
-"""Ranks of several hosts connect: who ends, or gives up, meanwhile is named by all others, and not waited for.
-
-The link between hosts, measured when they meet: what is made of the figures, and that all ranks have the same.
-"""
+"""Ranks of several hosts connect: who ends, or gives up, meanwhile is named by all others, and not waited for."""
 
 import signal
 import subprocess
-import time
-from random import Random
 
 import pytest
-import torch
-from torch.distributed import HashStore
 
-import unisono
-from tests.support.in_process_carrier import InProcessCarrier, Wires
 from tests.support.ports import free_port
 from tests.support.programs import Python, place, run_python
-from unisono.base.errors import ArgumentError, WaitTimeout
-from unisono.base.link import Link
-from unisono.ranks.rendezvous import measured_link
-from unisono.ranks.rendezvous.measured_link import agreed_link
-from unisono.schedule import Hosts
 
 SCRIPT = """
 import os, sys, threading, time, unisono
@@ -132,73 +118,3 @@ def test_a_thread_left_behind_in_torch_does_not_abort_a_program_that_ends(thread
     """It returns from torch while the interpreter shuts down."""
     done = run_python("-c", LEFT_BEHIND, thread)
     assert (done.returncode, done.stderr) == (3, "")
-
-
-@pytest.mark.parametrize(
-    ("measured", "rounded"),
-    [
-        (Link(93e-6, 1.07e8), "1Gbit,100us"),
-        (Link(160e-6, 1.2e7), "100Mbit,200us"),
-        (Link(3.3e-6, 2.6e9), "20Gbit,5us"),
-        (Link(0.8e-3, 6e5), "5Mbit,1ms"),
-    ],
-)
-def test_two_measurements_of_one_link_agree(measured: Link, rounded: str) -> None:
-    assert measured.rounded() == Link.parse(rounded)
-
-
-def test_auto_is_a_link_that_is_not_known_yet() -> None:
-    assert Link.parse("auto") == Link.parse(" Auto ")
-    assert not Link.parse("auto").known
-    assert str(Link.parse("auto")) == "auto"
-    assert Link().known
-
-
-def carrier(rank: int) -> InProcessCarrier:
-    """One that moves nothing."""
-    return InProcessCarrier(Wires(Random(0)), rank)
-
-
-def _links() -> tuple[Link, Link]:
-    group = unisono.init()
-    pair = unisono.new_group([1, 2])
-    tensor = torch.full((5,), 10.0**group.rank)
-    unisono.all_reduce(tensor)
-    assert tensor.tolist() == [111.0] * 5
-    inner = pair.host.config.link if pair else group.host.config.link
-    return group.host.config.link, inner
-
-
-def test_all_ranks_and_their_sub_groups_have_the_same() -> None:
-    config = unisono.Config(link=Link.parse("auto"))
-    with unisono.world(3, hosts="1+1+1", timeout_s=60, config=config) as world:
-        links = {link for rank in world.run(_links) for link in rank}
-    assert len(links) == 1
-    (link,) = links
-    assert link.known
-    assert link == link.rounded()
-
-
-def test_who_takes_no_part_is_named() -> None:
-    hosts, store = Hosts.parse("2x1"), HashStore()
-    with pytest.raises(WaitTimeout, match="rank 1"):
-        agreed_link(carrier(0), hosts, 0, store, time.monotonic())
-    with pytest.raises(WaitTimeout, match="rank 0"):
-        agreed_link(carrier(1), hosts, 1, store, time.monotonic())
-
-
-def test_what_the_figures_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A word takes 200 µs there and back; the second burst, 1 Gbit/s more than that; the first is faster."""
-    took_s = iter([0.5e-3, *[200e-6] * 7, 1e-3, 200e-6 + (512 << 10) / 125e6])
-    monkeypatch.setattr(measured_link._Line, "_there_and_back", lambda _line, _nbytes: next(took_s))
-    store = HashStore()
-    found = agreed_link(carrier(0), Hosts.parse("2x1"), 0, store, time.monotonic() + 60)
-    assert found == Link.parse("1Gbit,100us")
-    assert agreed_link(carrier(2), Hosts.parse("1+1+1"), 2, store, 0.0) == found
-
-
-def test_a_choice_without_hosts_needs_figures() -> None:
-    from unisono.schedule.choose.over_hosts import choose_spanning
-
-    with pytest.raises(ArgumentError, match="auto is measured where hosts meet"):
-        choose_spanning("all_reduce", 64, Hosts.parse("2x2"), unisono.Config(link=Link.parse("auto")))

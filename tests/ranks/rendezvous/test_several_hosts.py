@@ -251,8 +251,8 @@ COMMON = common_settings(Config())
         ({"version": "0.0.7"}, r"rank 2 \(host node-b\) has unisono 0.0.7, rank 0 \(host node-a\) has "),
         ({"byte_order": "middle"}, r"rank 2 \(host node-b\) has the byte order middle"),
         (
-            {"common": COMMON.replace("gloo", "mpi")},
-            r"rank 2 .* has carrier=mpi, rank 0 .* has gloo: set UNISONO_CARRIER",
+            {"common": COMMON.replace("gloo", "ucx")},
+            r"rank 2 .* has carrier=ucx, rank 0 .* has gloo: set UNISONO_CARRIER",
         ),
         (
             {"common": common_settings(Config(host_silence_s=4.5))},

@@ -16,7 +16,7 @@ from unisono.tools.machine.checks import look
 
 TOPICS = {
     "processors", "quota", "load", "virtual", "memfd", "pidfd", "memory", "ulimit -v", "ulimit -n",
-    "machine code", "ptrace", "threads", "tune", "address",
+    "machine code", "ptrace", "threads", "address",
 }  # fmt: skip
 
 

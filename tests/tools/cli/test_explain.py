@@ -9,9 +9,7 @@ from typer.testing import CliRunner
 from tests.support.programs import run_python
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
-from unisono.base.tuning import save
-from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
-from unisono.base.units import format_seconds, parse_bytes
+from unisono.base.units import parse_bytes
 from unisono.schedule import lower_bounds
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.catalogue import COLLECTIVES
@@ -241,40 +239,14 @@ def test_large_worlds_are_explained_without_the_whole_table(name: str, words: st
     assert "The rounds are shown up to 128 ranks" in printed
 
 
-@pytest.fixture
-def costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostCosts:
-    """Costs of this machine, in a file of their own."""
-    found = HostCosts(2e-6, 5e-7, (Rates(1 << 20, 1e-10, 2e-10, 5e-11),))
-    monkeypatch.setenv("UNISONO_MEASURED", str(tmp_path / "figures.json"))
-    save(TuningResults("2026-11-22", {name: most for name, (_, most) in LIMITS.items()}, found))
-    return found
-
-
-def test_where_costs_are_known_each_algorithm_has_a_price(costs: HostCosts) -> None:
-    printed = say("explain", "reduce", "--ranks", "3", "--bytes", "1MiB")
-    size = 1 << 20
-    least = costs.call_s + costs.step_s + size * (1e-10 + 2e-10 + 5e-11 * 2 / 3)
-    linear = costs.call_s + costs.step_s + size * (1e-10 + 2 * 2e-10 + 2 * 5e-11)
-    rows = dict(re.findall(r"^(\w[\w ]*?)  +(\S+ \S?s)", printed, re.MULTILINE))
-    assert rows["linear"] == format_seconds(linear)
-    assert {a.name for a in CATALOGUE.values() if a.collective == "reduce" and a.allows(3)} < rows.keys()
-    assert rows["the least by these costs"] == format_seconds(least)
-    assert "measured on this machine on 2026-11-22" in " ".join(printed.split())
-
-
-def test_where_nothing_is_known_nothing_is_said_of_this_machine() -> None:
-    assert "on this machine" not in say("explain", "all_reduce", "--ranks", "3")
-
-
-def test_all_algorithms_are_timed_on_request(costs: HostCosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_algorithms_are_timed_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     from unisono.tools.cli import explain
 
     monkeypatch.setattr(explain, "_SECONDS", 0.0)
     printed = say("explain", "all_gather", "--ranks", "2", "--bytes", "4KiB", "--measure", "--no-rounds")
     for algorithm in CATALOGUE.values():
         if algorithm.collective == "all_gather" and algorithm.allows(2):
-            assert re.search(rf"^{algorithm.name} +\S+ \S?s +\S+ \S?s +\d+\.\d\d", printed, re.MULTILINE)
-    assert f"a call {format_seconds(costs.call_s)}" in " ".join(printed.split())
+            assert re.search(rf"^{algorithm.name} +\S+ \S?s *$", printed, re.MULTILINE)
     assert "leave out --hosts" in say("explain", "all_gather", "--hosts", "2x2", "--measure", fails=2)
     assert "would say nothing" in say("explain", "all_gather", "--ranks", "1000", "--measure", fails=2)
 

@@ -1,21 +1,17 @@
 """`unisono simulate`: what it prints, and how it says no. A name is one table for it, for `explain` and for a call."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from unisono.base.tuning import save
-from unisono.base.tuning_results import LIMITS, HostCosts, Rates, TuningResults
 from unisono.base.units import format_seconds
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms import CATALOGUE, find
 from unisono.schedule.algorithms.catalogue import COLLECTIVES
 from unisono.schedule.algorithms.over_hosts import CORES
-from unisono.schedule.choose.lane_limits import Processors
 from unisono.schedule.choose.over_hosts import choose_spanning, why_priced_only
 from unisono.schedule.simulate import Candidate, candidates, messages
 from unisono.tools.cli import app
@@ -75,28 +71,6 @@ def test_links_are_those_given() -> None:
         "all_gather.direct"
     ]
     assert one["seconds"] == pytest.approx(3 / 4 * (16 << 20) / 1e9, rel=0.1)
-
-
-def test_hosts_like_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    costs = HostCosts(2e-6, 5e-7, (Rates(1 << 20, 1e-10, 2e-10, 5e-11),))
-    monkeypatch.setenv("UNISONO_MEASURED", str(tmp_path / "figures.json"))
-    assert "run `unisono tune`" in say("all_reduce", "--network", "measured", fails=2)
-    save(TuningResults("2026-11-22", {name: most for name, (_, most) in LIMITS.items()}, costs))
-    here = prices("reduce.linear", "--hosts", "1x3", "--network", "measured", "--bytes", "256KiB")["reduce.linear"]
-    assert here["seconds"] == pytest.approx(2e-6 + 5e-7 + (1 << 18) * (1e-10 + 2 * 2e-10 + 2 * 5e-11), rel=1e-3)
-    two = prices("reduce.linear", "--hosts", "2x1", "--network", "measured", "--bytes", "256KiB", "--link", "1GB,50us")
-    assert two["reduce.spanning linear ×1"]["seconds"] == pytest.approx(50e-6 + (1 << 18) * (1e-9 + 5e-11), rel=0.01)
-    monkeypatch.setattr(Processors, "here", lambda *_: Processors(16, 3, None, 16))
-    monkeypatch.setenv("UNISONO_LANES", "5")
-    monkeypatch.setenv("UNISONO_LANE_BYTES", "64KiB")
-    save(
-        TuningResults(
-            "2026-11-22", {name: most for name, (_, most) in LIMITS.items()}, costs._replace(lanes=5, gain=4.0)
-        )
-    )
-    here = prices("reduce.linear", "--hosts", "1x3", "--network", "measured", "--bytes", "256KiB")["reduce.linear"]
-    assert here["seconds"] == pytest.approx(2e-6 + 5e-7 + (1 << 18) * (1e-10 + 2 * 2e-10 + 2 * 5e-11) / 4, rel=1e-3)
-    assert "leave out --inside" in say("reduce", "--network", "measured", "--inside", "5GB", fails=2)
 
 
 SHAPES = ["2x2", "8x8", "3+1", "4x1"]

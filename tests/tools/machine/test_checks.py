@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 
 from unisono.base.linux import Allowance
-from unisono.base.tuning_results import HostCosts, Moment, Rates, TuningResults
 from unisono.tools.machine import checks
-from unisono.tools.machine.checks import Finding, Load, Seen, check_tuned, look, look_at_load, starts, surroundings
+from unisono.tools.machine.checks import Finding, Load, Seen, look, look_at_load, starts, surroundings
 
 GIB, MIB = 1 << 30, 1 << 20
-
-TUNED = TuningResults("2026-11-20", {}, None, Moment("2026-11-20", 0.1, 2))
 
 GOOD = Seen(
     processors=4,
@@ -37,7 +34,6 @@ GOOD = Seen(
     ptrace_scope=0,
     filtered=False,
     threads="",
-    tuned=TUNED,
     master="",
     address="10.1.2.3",
     outside="10.1.2.3",
@@ -115,31 +111,6 @@ def test_what_is_advised_for_little_address_space_helps() -> None:
     change = find("ulimit -v", 4, address_space=16 * GIB).change
     heap = int(change.rpartition("=")[2])
     assert find("ulimit -v", 4, address_space=16 * GIB, heap_bytes=heap).level == "ok"
-
-
-def test_tuned_or_not() -> None:
-    quiet = Moment("2026-11-20", 0.1, 2)
-    costs = HostCosts(2e-6, 5e-7, (Rates(1 << 20, 7e-11, 2e-10, 5e-11),), 0.1, quiet)
-    found = TUNED._replace(costs=costs)
-    for good in (found, TUNED):
-        assert check_tuned(good) == Finding("ok", "tune", "measured on 2026-11-20")
-    assert check_tuned(None).change.startswith("unisono tune")
-    busy = quiet._replace(busy=1.8)
-    assert check_tuned(found._replace(moment=busy._replace(processors=4))).level == "ok", "there was room"
-    for bad, says in (
-        (found._replace(moment=busy), "measured on 2026-11-20, while other programs use 1.8 of 2 processors"),
-        (
-            found._replace(costs=costs._replace(moment=busy._replace(on="2026-11-19"))),
-            "measured on 2026-11-19, while other programs use 1.8 of 2 processors",
-        ),
-        (
-            found._replace(costs=costs._replace(residual=0.8)),
-            "measured on 2026-11-20: calls took 80% more or less than what they should by the costs found then",
-        ),
-    ):
-        told = check_tuned(bad)
-        assert (told.level, told.says) == ("advice", says)
-        assert told.change.startswith("unisono tune")
 
 
 def test_a_filter_for_system_calls_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ Result = TypeVar("Result")
 
 _LAST_NEWS_S = 0.5
 """After a silence of this length, all messages of a rank on another host that has gone or failed count as arrived."""
-_CARRIER_S = 0.001  # how often to call a carrier that has no thread of its own, and does not go on while a thread waits
 _CUT_S = 2.0  # a rank that no other rank reports gone counts as gone once its connection has been lost for _CUT_S
 _ALONE = " Only this rank itself can send that message: call isend() before, or send() in another thread."
 
@@ -42,9 +41,6 @@ class ProgressLoop:
         host, far = group.host, _far_peers(group)
         self.mailbox = Mailbox(arena, host.heap, group.rank, spins, self._world_ranks, far, host.messages)
         self._poller = self.mailbox.poller
-        carrier = group.span.carrier if group.span is not None else None
-        calls_carrier = carrier is not None and not carrier.own_thread and carrier.wait is None
-        self._most_nap_s = _CARRIER_S if calls_carrier else self._look_up_s
         self._noticed_at: dict[tuple[int, int], float] = {}
         """(run, rank) -> when this rank first found that the rank, on another host, has gone or failed."""
 
@@ -90,7 +86,7 @@ class ProgressLoop:
                 if self.advance(request):
                     return
                 now = time.monotonic()
-                limit_s = min(self._most_nap_s, max(0.0, began + allowed_s - now))
+                limit_s = min(self._look_up_s, max(0.0, began + allowed_s - now))
                 changed = self._poller.wait(wakeups, now - changed_at, limit_s)
                 now = time.monotonic()
                 if changed:

@@ -176,7 +176,7 @@ class ProgressEngine(ProgressLoop):
                 if self.advance(next(iter(pending))):
                     continue
                 now = time.monotonic()
-                if self._poller.wait(wakeups, now - changed_at + _WAITED_S, self._most_nap_s):
+                if self._poller.wait(wakeups, now - changed_at + _WAITED_S, self._look_up_s):
                     changed_at = now
                 if now > look_at:
                     look_at = now + self._look_up_s

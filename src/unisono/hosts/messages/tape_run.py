@@ -176,7 +176,7 @@ class TapeRun:
             for buffer in self._receive_buffers:
                 self._buffers.has_used(buffer)
         self.done = True
-        if not self._carrier.own_thread and (self._compiled is None or self._words[TapeWord.SENDING]):
+        if self._words[TapeWord.SENDING]:
             self._keep_sending()
 
     def stop_before(self, row: int, fault: Callable[[], object] | None) -> None:

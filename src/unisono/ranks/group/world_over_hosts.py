@@ -52,25 +52,17 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
     deadline = time.monotonic() + timeout_s
     connecting: Connecting | None = None
     far: Far | None = None
-    carrier: Carrier | None = None
     try:
-        if config.carrier != "mpi":
-            connecting = Connecting(_maker(met, rank, met.store, deadline, ucx=config.carrier == "ucx"))
+        connecting = Connecting(_maker(met, rank, met.store, deadline, ucx=config.carrier == "ucx"))
         joining = _Joining(met, rank, met.store, config.host_silence_s, deadline)
         with no_collections():
             for get_ready in MEANWHILE:
                 get_ready()
         far = joining.far()
-        carrier = _mpi(met, rank) if connecting is None else connecting.carrier(far, met, rank, deadline)
-        if not config.link.known:
-            from ..rendezvous.measured_link import agreed_link
-
-            config = config.replace(link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
+        carrier = connecting.carrier(far, met, rank, deadline)
     except BaseException as error:
         if connecting is not None:
             connecting.abandon()
-        elif carrier is not None:
-            carrier.abort()
         if not isinstance(error, PeerGone):  # else the other ranks hear of the gone rank, too
             said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
             met.arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
@@ -120,25 +112,6 @@ def _maker(met: MeetingResult, rank: int, store: Store, deadline: float, *, ucx:
             ) from error
 
     return make
-
-
-def _mpi(met: MeetingResult, rank: int) -> Carrier:
-    """The MPI that has started the ranks. Raises ArgumentError if no MPI has."""
-    try:
-        from ...hosts.carriers.mpi_messages import MpiCarrier
-
-        carrier = MpiCarrier()
-    except (ImportError, RuntimeError) as error:
-        raise ArgumentError(
-            f"UNISONO_CARRIER=mpi, but mpi4py cannot be used ({error}): install it for the MPI of this job, or leave "
-            "the variable out"
-        ) from error
-    if (carrier.rank, carrier.size) != (rank, met.hosts.ranks):
-        raise ArgumentError(
-            f"UNISONO_CARRIER=mpi, but to MPI this process is rank {carrier.rank} of {carrier.size}, not {rank} of "
-            f"{met.hosts.ranks}: start the ranks with mpirun, or leave the variable out"
-        )
-    return carrier
 
 
 class _Joining:

@@ -6,7 +6,6 @@ cost of one more wait and B the rate of a copy, both take the same time at L·B 
 processors, L is the time to give a processor to another rank. Both combine in rank order, so they give the same bits.
 """
 
-import math
 import os
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ __all__ = [
     "crosses_memory",
     "is_oversubscribed",
     "one_shot_limit",
-    "one_shot_product",
     "zero_copy_limit",
 ]
 
@@ -76,17 +74,8 @@ def _product(oversubscribed: bool) -> str:
     return "crowd_one_shot_bytes" if oversubscribed else "one_shot_bytes"
 
 
-def one_shot_product(limit: int, ranks: int) -> int:
-    """The L·B with which one-shot serves calls of up to `limit` bytes among this number of ranks."""
-    return math.ceil(limit * _steps(ranks))
-
-
 def _limit(product: int, ranks: int) -> int:
-    return int(product / _steps(ranks))
-
-
-def _steps(ranks: int) -> float:
-    return max(1.0, ranks - 2 + 2 / ranks)
+    return int(product / max(1.0, ranks - 2 + 2 / ranks))
 
 
 def choose(

@@ -80,8 +80,6 @@ def choose_spanning(
     if collective not in CORES:
         raise ArgumentError(f"{collective!r} has no table over hosts; there are: {', '.join(CORES)}")
     config = config or Config.from_env()
-    if not config.link.known:
-        raise ArgumentError("link: auto is measured where hosts meet; to ask without them, give such as 1Gbit,100us")
     best = _cheapest(collective, nbytes, hosts, config)
     if algorithm is not None:
         named = find(collective, algorithm)

@@ -4,7 +4,6 @@ from .clocks import Played, Routed, play, routed
 from .networks import NETWORKS, Hardware, Network, network
 from .survey import Candidate, Price, candidates, price
 from .table_messages import Messages, messages, messages_of_call
-from .this_host import Timed, calibrate, known_costs, like_this_host, price_here, trusted
 
 __all__ = [
     "NETWORKS",
@@ -15,17 +14,11 @@ __all__ = [
     "Played",
     "Price",
     "Routed",
-    "Timed",
-    "calibrate",
     "candidates",
-    "known_costs",
-    "like_this_host",
     "messages",
     "messages_of_call",
     "network",
     "play",
     "price",
-    "price_here",
     "routed",
-    "trusted",
 ]  # fmt: skip

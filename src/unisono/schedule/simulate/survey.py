@@ -9,7 +9,6 @@ import numpy as np
 
 from ...base.config import Config
 from ...base.errors import ArgumentError
-from ...base.tuning_results import HostCosts
 from ...base.units import plural
 from ..algorithms import CATALOGUE, Algorithm
 from ..algorithms.catalogue import check_collective
@@ -115,21 +114,16 @@ def price(
     *,
     late: Mapping[int, float] | None = None,
     segment_bytes: int = 0,
-    costs: HostCosts | None = None,
 ) -> Price:
     """Play a candidate with a vector of `nbytes`.
 
     late: ranks that come later, and by how many seconds.
     segment_bytes: the size of the segments of a call on one host; 0: it has one. A rank begins the next segment as soon
     as it has ended one.
-    costs: of a call on one host, for its beginning and for each rank's own vector, which it does not copy then.
     """
     size = 0.0 if one.name.startswith("barrier.") else nbytes
     segments = max(1, ceil(size / segment_bytes)) if segment_bytes and network.one_host else 1
-    few, made, costs = min(segments, 3), one.make(), costs if network.one_host else None
-    if costs:
-        made = [part._replace(share=np.where(part.src == part.dst, 0.0, part.share)) for part in made]
-    sections = routed(made, network)
+    few, sections = min(segments, 3), routed(one.make(), network)
     done = play(sections * few, network, size / segments, late)
     rank = done.last
     seconds, parts, busy = float(done.ready[rank]), done.parts[rank], done.busy
@@ -142,9 +136,6 @@ def price(
     name = network.link_name(link) if busy[link] else ""
     more = max(float(busy[link]) - seconds, 0.0)  # rounds that overtake each other still share their links
     seconds, parts = seconds + more, parts + np.array([0.0, more, 0.0])
-    if costs:
-        more_s = np.array([costs.call_s, size * costs.rates_of(size).own_s, 0.0])
-        seconds, parts = seconds + more_s.sum(), parts + more_s
     latency, transfer, combine = parts.tolist()
     return Price(one.name, float(seconds), latency, transfer, combine, name, float(busy[link]))
 

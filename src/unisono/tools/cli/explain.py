@@ -1,7 +1,7 @@
 """`unisono explain`: which algorithm a call uses and why, its costs, its proof, its rounds."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Annotated
 
@@ -10,17 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ...base.config import Config
 from ...base.errors import AlgorithmError, ArgumentError
-from ...base.tuning import measured
-from ...base.tuning_results import HostCosts
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Counts, levels, lower_bounds
 from ...schedule.algorithms import CATALOGUE
 from ...schedule.algorithms.formula import LINES
 from ...schedule.choose.over_hosts import why_priced_only
 from ...schedule.draw.text import text
-from ...schedule.simulate import price_here
 from .shared.costs_over_hosts import (
     METHODS,
     OverHosts,
@@ -33,7 +29,7 @@ from .shared.costs_over_hosts import (
     times_of,
 )
 from .shared.printing import amount_text, console, labelled, paint, plain_table, progress
-from .shared.target import MOST_EXACT, Facts, Target, facts, find_target, lane_rows, lanes_here
+from .shared.target import MOST_EXACT, Facts, Target, facts, find_target, lane_rows
 
 _VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
 """What a rank does -> the field of `Counts` and `Bounds`."""
@@ -97,37 +93,18 @@ def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
 _SECONDS = 3.0  # the time for all calls of `--measure` together, without the start
 
 
-def _on_this_host(target: Target, nbytes: int, costs: HostCosts | None, times: Mapping[str, float]) -> Table:
-    """All algorithms of the catalogue, the fastest first, with the one that is explained in bold.
+def _on_this_host(target: Target, nbytes: int) -> Table:
+    """The measured times of all algorithms of the catalogue, the fastest first, with the one explained in bold."""
+    from .shared.timed_calls import time_here  # it loads torch
 
-    costs: the costs of this machine, if known.
-    times: measured seconds by the name of the algorithm.
-    """
-    kind, ranks, segment_bytes = target.algorithm.collective, target.ranks, Config.from_env().segment_bytes
-    size = 0 if kind == "barrier" else nbytes
-    prices: dict[str, float] = {}
-    if costs:
-        for some in CATALOGUE.values():
-            if some.collective == kind and some.allows(ranks):
-                prices[some.name] = price_here(some, ranks, size, costs, segment_bytes).seconds
-    columns = ["on this machine", *["predicted"] * bool(prices), *["measured"] * bool(times)]
-    table = plain_table(*columns, *["predicted / measured"] * bool(prices and times))
-    for name in sorted(prices or times, key=lambda name: times.get(name, prices.get(name, 0.0))):
-        cells = [format_seconds(some[name]) for some in (prices, times) if some]
-        ratio = [f"{prices[name] / times[name]:.2f}"] if prices and times else []
+    kind, ranks = target.algorithm.collective, target.ranks
+    names = [some.name for some in CATALOGUE.values() if some.collective == kind and some.allows(ranks)]
+    times = time_here(kind, names, ranks, nbytes, _SECONDS)
+    table = plain_table("on this machine", "measured")
+    for name in sorted(times, key=times.__getitem__):
         mine = name == target.algorithm.name
-        table.add_row(f"[bold]{escape(name)}[/]" if mine else escape(name), *cells, *ratio)
-    if costs:
-        table.add_row("the least by these costs", format_seconds(_least_time(kind, ranks, size, costs)))
+        table.add_row(f"[bold]{escape(name)}[/]" if mine else escape(name), format_seconds(times[name]))
     return table
-
-
-def _least_time(collective: str, ranks: int, nbytes: int, costs: HostCosts) -> float:
-    """A lower bound: the time of a call of one round in which the busiest rank copies and combines the least."""
-    bounds, rates = lower_bounds(collective, ranks), costs.rates_of(nbytes)
-    copied = max(bounds.sent, bounds.received)
-    each_s = rates.own_s + copied * rates.copy_s + bounds.added * rates.combine_s
-    return costs.call_s + costs.step_s + nbytes * each_s
 
 
 _MOST_ROUNDS, _MOST_LINES = 16, 20
@@ -151,8 +128,7 @@ def explain(
     """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds.
 
     The algorithm is the one that a call would choose, unless the name says another. With --hosts: what a call over
-    these hosts moves between hosts, and how long it takes. On one host: the time that each algorithm should take here,
-    by the costs that `unisono tune` has measured; with --measure, the time that it takes.
+    these hosts moves between hosts, and how long it takes. With --measure: the time that each algorithm takes here.
     """
     length = parse_bytes(nbytes)
     places, ranks = known_hosts(hosts, ranks)
@@ -190,39 +166,15 @@ def explain(
         out.print()
         out.print(level_costs(kind, places, root, moved, nbytes))
     out.print(f"\n{reason(kind, ranks, length, nbytes)}\n")
-    if measure or (ranks <= MOST_EXACT and not places):
-        _here(target, length, measure)
+    if measure:
+        out.print(_on_this_host(target, length))
+        out.print()
     out.print(_about(target, found, length))
     if grid:
         out.print()
         out.print(grid, soft_wrap=True, end="")
     elif rounds:
         out.print(f"\nThe rounds are shown up to {MOST_EXACT} ranks: see them with --ranks 8.")
-
-
-def _here(target: Target, nbytes: int, measure: bool) -> None:
-    """The time of the call on this machine, if costs are known or `measure` asks for it."""
-    found, out = measured(), console()
-    costs = found.costs if found else None
-    if costs:
-        costs = costs.shared_by(lanes_here(target.ranks, nbytes, Config.from_env()).number)
-    if costs or measure:
-        times: dict[str, float] = {}
-        if measure:
-            from .tune import time_here  # it loads torch
-
-            kind = target.algorithm.collective
-            names = [some.name for some in CATALOGUE.values() if some.collective == kind and some.allows(target.ranks)]
-            times = time_here(kind, names, target.ranks, nbytes, _SECONDS)
-        out.print(_on_this_host(target, nbytes, costs, times))
-    if found and costs:
-        rates = costs.rates_of(nbytes)
-        call = f"a call {format_seconds(costs.call_s)}, a round more {format_seconds(costs.step_s)}"
-        own, copied, combined = (format_seconds(cost * (1 << 20)) for cost in rates[1:])
-        each = f"{call}; per MiB: its own vector {own}, copied from others {copied}, added {combined}"
-        out.print(f"[dim]{each}: measured on this machine on {found.on}[/]\n", soft_wrap=True)
-    elif measure:
-        out.print("[dim]unisono tune measures what predictions are made of[/]\n")
 
 
 def _explain_call(found: OverHosts, nbytes: str, rounds: bool) -> None:

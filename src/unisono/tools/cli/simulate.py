@@ -22,16 +22,12 @@ from ...schedule.simulate import (
     Network,
     Price,
     candidates,
-    known_costs,
-    like_this_host,
     network,
     price,
 )
 from .shared.printing import console, plain_table, progress
-from .shared.target import lanes_here
 
 _LATE = re.compile(r"(?P<rank>\d+):(?P<time>.+)")
-_MEASURED = "measured"
 _NOTHING_S = 1e-12
 
 
@@ -44,8 +40,7 @@ def simulate(
         str,
         typer.Option(
             "--network",
-            help="flat, two-levels, rails, fat-tree:k=16,oversubscription=2, torus:4x4x4; "
-            "measured: two-levels, of hosts like this one.",
+            help="flat, two-levels, rails, fat-tree:k=16,oversubscription=2, torus:4x4x4.",
         ),
     ] = "two-levels",
     link: Annotated[str, typer.Option(help="What connects hosts, such as 100Gbit,2us; else UNISONO_LINK.")] = "",
@@ -67,12 +62,6 @@ def simulate(
     collective, _, short = name.partition(".")
     places, length, config = Hosts.parse(hosts), parse_bytes(nbytes), Config.from_env()
     hardware = Hardware(between=Link.parse(link) if link else config.link)
-    costs = known_costs() if on == _MEASURED else None
-    if costs:
-        costs = costs.shared_by(lanes_here(max(map(len, places.members)), length, config).number)
-        if inside:
-            raise ArgumentError(f"--network {_MEASURED} says what is inside a host: leave out --inside")
-        on, hardware = "two-levels", like_this_host(costs, length, hardware)
     if inside:
         hardware = replace(hardware, inside=Link.parse(inside, hardware.inside))
     where = network(on, places, hardware)
@@ -88,7 +77,7 @@ def simulate(
     able = [some for some in wanted if not some.why_not]
     with progress(f"simulate, {plural(places.ranks, 'rank')}", len(able)) as show, no_collections():
         for some in able:
-            found.append(price(some, where, length, late=late, segment_bytes=config.segment_bytes, costs=costs))
+            found.append(price(some, where, length, late=late, segment_bytes=config.segment_bytes))
             show(len(found), some.name)
     about = {some.name: some for some in wanted}
     found.sort(key=lambda of: (bool(about[of.name].priced_only), of.seconds))

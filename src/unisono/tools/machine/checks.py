@@ -16,8 +16,6 @@ import psutil
 from ...base.config import Config
 from ...base.errors import ArgumentError
 from ...base.linux import Allowance, allowance
-from ...base.tuning import measured
-from ...base.tuning_results import TuningResults
 from ...base.units import format_bytes, plural
 from ...engine.kernels import unit
 from ...engine.machine_code import writable_folder
@@ -30,8 +28,6 @@ _MUCH_STOLEN = 0.02
 _LITTLE, _MUCH = 64 << 20, 1 << 30
 """Free bytes for each rank: below _LITTLE staging areas may not fit, and from _MUCH on they surely do."""
 _FEW_FILES, _MANY_FILES = 64, 1024
-_RANKS, _MUCH_RESIDUAL = 2, 0.3
-"""The number of ranks in calls of `unisono tune`, and the least distance of calls from their prices to report."""
 _NEWER = "run on Linux 5.3 or later, in a container whose filter for system calls allows it"
 _CAP_SYS_PTRACE, _NOBODY = 19, 3  # of linux/capability.h; Yama's scope in which no right helps
 
@@ -124,7 +120,6 @@ class Seen(NamedTuple):
     ptrace_scope: int
     filtered: bool
     threads: str
-    tuned: TuningResults | None
     master: str
     address: str
     outside: str
@@ -163,7 +158,6 @@ def look() -> Seen:
         ptrace_scope=scope,
         filtered=status.get("Seccomp") == "2",
         threads=os.environ.get("OMP_NUM_THREADS", ""),
-        tuned=measured(),
         master=master,
         address=address,
         outside=own_address(""),
@@ -294,7 +288,6 @@ def surroundings(seen: Seen, ranks: int) -> list[Finding]:
             "threads of one rank displace others, and all wait for the last",
             f"OMP_NUM_THREADS={max(1, usable // ranks)}",
         ),
-        check_tuned(seen.tuned),
         check_address(seen.master, seen.address, seen.outside, seen.interface),
     ]
 
@@ -307,30 +300,6 @@ def check_load(load: Load, usable: int, ranks: int) -> Finding:
     said += ", which is room enough" if room else f" (most: {load.busiest})" if load.busiest else ""
     reason = "each call waits for the rank that has to share its processor"
     return judge("load", said, room, reason, "end them, or leave them processors of their own (taskset)")
-
-
-def check_tuned(found: TuningResults | None) -> Finding:
-    """Has `unisono tune` measured this machine, and can its figures be trusted?"""
-    says, why = _doubt(found)
-    return judge("tune", says, not why, why, "unisono tune, while nothing else runs; it takes some ten seconds")
-
-
-def _doubt(found: TuningResults | None) -> tuple[str, str]:
-    """The doubt about the figures in words, and its reason; "" if they are good."""
-    spoiled = "figures that were measured beside other programs make later programs slower"
-    if found is None:
-        return "the defaults are used", "from which size on which way is faster depends on the machine"
-    says, costs = f"measured on {found.on}", found.costs
-    for moment in filter(None, [found.moment, costs and costs.moment]):
-        load = check_load(Load(moment.busy, 0.0, ""), moment.processors, _RANKS)
-        if load.level != "ok":
-            return f"measured on {moment.on}, while {load.says}", spoiled
-    if costs and costs.residual is not None and costs.residual > _MUCH_RESIDUAL:
-        return (
-            f"{says}: calls took {costs.residual:.0%} more or less than what they should by the costs found then",
-            spoiled,
-        )
-    return says, ""
 
 
 def check_address(master: str, address: str, outside: str, interface: str) -> Finding:

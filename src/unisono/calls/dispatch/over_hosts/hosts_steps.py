@@ -307,10 +307,8 @@ class _Maker:
         places = {place: self._at(wave, at) for place, at in leg.places.items()}
         for chunk, count in enumerate(leg.temporary):
             places[ChunkPlace(T, chunk, KEPT)] = self._room.take(count * self._item)
-        carrier, digested = self._span.carrier, (self._span.gid, leg.number, self._plan.signature)
-        lasts = carrier.own_thread or carrier.compiled
-        of_kind = partial(_tag, digest(*digested, self._number & 1), 0) if lasts else None
-        tags = Tags(partial(_tag, digest(*digested)), of_kind)
+        digested = self._span.gid, leg.number, self._plan.signature
+        tags = Tags(partial(_tag, digest(*digested)), partial(_tag, digest(*digested, self._number & 1), 0))
         first, self._logged = self._logged, self._logged + len([*leg.program.steps()])
         peers = [self._group.world_ranks[peer] for peer in leg.peers]
         return self._writer.leg(leg.program, peers, places, tags, piece=piece, first=first)

@@ -1,4 +1,4 @@
-"""Time calls on each rank: by several algorithms, with several settings or by several libraries, in turns."""
+"""Time calls on each rank: by several algorithms or libraries, in turns."""
 
 import datetime
 import functools
@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -17,8 +16,9 @@ from torch.distributed import FileStore, distributed_c10d, init_process_group  #
 
 import unisono
 
-from ....calls.dispatch.plan_cache import forget_plans
+from ....base.errors import ArgumentError
 from ....schedule import BLOCKED
+from ....schedule.choose import is_oversubscribed
 from .target import IN_PLACE
 
 ENGINES = ("unisono", "Gloo")
@@ -40,6 +40,7 @@ def start_gloo(folder: str, timeout_s: float = 120.0) -> None:
     init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
 
 
+_CALL_TURNS = 5  # the number of turns of each algorithm
 _WARM_UP, _MOST = 3, 100  # calls of a turn that are not timed, and the most that are timed
 
 _MOST_LATE = 5
@@ -52,12 +53,10 @@ _OfTurn = TypeVar("_OfTurn")
 
 
 class Trial(NamedTuple):
-    """A call on a vector of `nbytes`, in shared memory or private; by us with these settings, or by another library."""
+    """A call on a private vector of `nbytes`, by us or by another library."""
 
     collective: str
     nbytes: int
-    shared: bool = False
-    figures: Mapping[str, int] = MappingProxyType({})
     algorithm: str | None = None
     engine: str = ENGINES[0]
 
@@ -104,9 +103,20 @@ def compare(
     ]
 
 
-def quietest(ranks: Sequence[Sequence[Sequence[float]]]) -> list[float]:
-    """Per trial the seconds of its slowest rank in the quietest turn, as other programs may run, too."""
-    return [min(map(max, *of_trial)) for of_trial in zip(*ranks, strict=True)]
+def time_here(collective: str, names: Sequence[str], ranks: int, nbytes: int, seconds: float) -> dict[str, float]:
+    """The least seconds of a call by each of these algorithms, among new ranks, in about `seconds`.
+
+    They are of the slowest rank in the quietest turn, as other programs may run, too. If ranks are oversubscribed, it
+    is the median of this turn: the least depends on which of them had a processor.
+    """
+    most = 4 * (os.cpu_count() or 1)
+    if ranks > most:
+        raise ArgumentError(f"--measure: {ranks} ranks on these processors would say nothing; take {most} at most")
+    trials = [Trial(collective, nbytes, algorithm=name) for name in names]
+    of_turn = median if is_oversubscribed(ranks) else min
+    with unisono.world(ranks, timeout_s=120) as world:
+        of_ranks = world.run(measure, trials, _CALL_TURNS, seconds, of_turn)
+    return {name: min(map(max, *of_name)) for name, of_name in zip(names, zip(*of_ranks, strict=True), strict=True)}
 
 
 def slowest(ranks: Sequence[Sequence[Compared]]) -> list[Compared]:
@@ -129,7 +139,7 @@ class _Call:
         ranks = unisono.get_world_size()
         block, blocked = max(trial.nbytes // 4 // ranks, 1), trial.collective in BLOCKED
         length = block * ranks if blocked else max(trial.nbytes // 4, 1)
-        self._inp, self._out = (unisono.empty(length) if trial.shared else torch.empty(length) for _ in range(2))
+        self._inp, self._out = torch.empty(length), torch.empty(length)
         self.result = self._inp if trial.collective in IN_PLACE else self._out
         if trial.collective == "reduce_scatter":
             self.result = self._out[:block]
@@ -157,7 +167,6 @@ def _take_turns(
     calls: Sequence[_Call], turns: int, seconds: float, of_turn: Callable[[Iterator[float]], _OfTurn]
 ) -> list[list[_OfTurn]]:
     torch.set_num_threads(1)
-    group = unisono.init()
     found: list[list[_OfTurn]] = [[] for _ in calls]
     share_s = seconds / turns / len(calls)
     count, end = torch.zeros(1, dtype=torch.int64), time.perf_counter() + _MOST_LATE * seconds
@@ -167,8 +176,6 @@ def _take_turns(
         if not count:
             break
         for call, of_call in zip(calls, found, strict=True):
-            group.host.config = group.host.config.replace(**call.trial.figures)
-            forget_plans(group)
             begin = time.perf_counter()
             for _ in range(_WARM_UP):
                 call()
