@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 from weakref import WeakSet
 
 
@@ -23,6 +23,13 @@ def tell(text: str) -> None:
     with suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or None
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def at_terminal(stream: TextIO | None) -> bool:
+    """Does a standard stream go to a terminal? It may be closed, or None."""
+    with suppress(ValueError, AttributeError):
+        return stream.isatty()  # type: ignore[union-attr]
+    return False
 
 
 @contextmanager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from functools import partial
 
 from ...base.errors import ArgumentError, UnisonoError
+from ...base.python import tell
 from ...engine.memory.board import MAX_RANKS
 from ..group.abort import give_up
 from ..group.group import Group
@@ -69,9 +69,7 @@ class AdmissionOverHosts(JoinAdmission):
     def has_failed(self, error: Exception) -> None:
         """Say on standard error why the group has not grown. It goes on."""
         self._failed, why = True, " ".join(str(error).split())
-        sys.stderr.write(
-            f"unisono: grow() has not let new processes in, and group {self._group.name!r} goes on: {why}\n"
-        )
+        tell(f"unisono: grow() has not let new processes in, and group {self._group.name!r} goes on: {why}\n")
 
 
 def meet_newcomers(group: Group, decision: Decision, admission: JoinAdmission | None) -> Group | None:
