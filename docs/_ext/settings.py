@@ -18,7 +18,7 @@ Machine code is compiled once per installation and kept beside the package, or i
 package's folder is not writable. `UNISONO_CACHE_DIR` names another folder, such as a folder of a container's image.
 A file there is used if it belongs to the user of the process, to root or to the owner of the package.
 
-| field | environment variable | default | unit | meaning |
+| field | environment variable | default | values | meaning |
 | --- | --- | --- | --- | --- |
 {rows}
 
@@ -37,7 +37,7 @@ def page() -> str:
         default = _said(setting.usually, unit)
         for kind, other in setting.of_kind.items():
             default += f"; on {KINDS[kind].name} {_said(other, unit)}"
-        rows.append(f"| `{name}` | `{env}` | {default} | {unit} | {setting.why} |")
+        rows.append(f"| `{name}` | `{env}` | {default} | {setting.values} | {setting.why} |")
     return _PAGE.format(rows="\n".join(rows), shaping=", ".join(f"`{name}`" for name in SHAPING))
 
 

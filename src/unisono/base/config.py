@@ -3,12 +3,14 @@
 import math
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from .errors import ArgumentError
 from .link import Link
 from .linux import KINDS
-from .units import parse_bytes, seconds
+from .units import format_bytes, integer, parse_bytes, seconds
 from .value import Value
 
 SHAPING = (
@@ -20,7 +22,11 @@ the parent of the ranks, writes its own settings there. They count on all ranks 
 say. Another host may have other settings.
 """
 
-_MOST_LANES = 1024
+_MOST: Mapping[str, float] = {"seconds": math.inf, "bytes": 1 << 40}
+"""Unit -> the greatest number that a setting may be, unless it says otherwise."""
+_MOST_HEAP = 1 << 46
+"""The heaps of a thousand ranks then fit into a file, if not into an address space."""
+_MOST_LINK = Link(3600.0, 1e15)
 _CARRIERS = ("gloo", "ucx")
 
 
@@ -48,31 +54,73 @@ class Setting:
     unit: by the end of its name, or by its name.
     why: its meaning.
     usually: its default.
+    least, most: the bounds of a number; None for most: those of its unit.
     of_kind: its defaults on some kinds of processors.
     kind: this machine's kind of processor, if it has a default of its own.
     """
 
-    def __init__(self, usually: Any, why: str, of_kind: dict[str, Any]) -> None:
-        self.usually, self.why, self.of_kind = usually, why, of_kind
+    def __init__(self, usually: Any, why: str, least: float, most: float | None, of_kind: dict[str, Any]) -> None:
+        self.usually, self.why, self.least, self._most, self.of_kind = usually, why, least, most, of_kind
         self.kind = next((kind for kind in of_kind if KINDS[kind].here()), "")
         self.default = of_kind.get(self.kind, usually)
 
     def __set_name__(self, owner: type, name: str) -> None:
         SETTINGS[name] = self
         ends = (unit for end, unit in (("_s", "seconds"), ("_bytes", "bytes")) if name.endswith(end))
+        self.name = name
         self.unit = {"link": "link", "carrier": "carrier", "trace": "folder"}.get(name) or next(ends, "count")
+        self.most = _MOST.get(self.unit, math.inf) if self._most is None else self._most
 
     def __get__(self, instance: object, owner: type) -> Any:
         return self.default
+
+    @property
+    def values(self) -> str:
+        """The values that it may have, in words."""
+        match self.unit:
+            case "link":
+                return f"a link of at most {_MOST_LINK}, or auto"
+            case "carrier":
+                return f"{', '.join(_CARRIERS[:-1])} or {_CARRIERS[-1]}"
+            case "folder":
+                return "a folder"
+        most = format_bytes(self.most) if self.unit == "bytes" else f"{self.most:.12g}"
+        what = "a whole number" if self.unit == "count" else self.unit
+        return f"{what} from {self.least:g} " + ("up" if self.most == math.inf else f"to {most}")
+
+    def checked(self, value: Any) -> Any:
+        """The value, if it may be this setting. Raises ArgumentError with its values, DTypeError for another type."""
+        if self.unit == "folder":
+            return value
+        if self.unit == "link":
+            fits = isinstance(value, Link) and all(
+                0 <= mine <= most for mine, most in zip(value, _MOST_LINK, strict=True)
+            )
+        elif self.unit == "carrier":
+            fits = value in _CARRIERS
+        else:
+            if isinstance(value, timedelta):
+                value = value.total_seconds()
+            with suppress(ArgumentError):  # for less than 0
+                value = seconds(value, self.name) if self.unit == "seconds" else _whole(value, self.name)
+            fits = self.least <= value <= self.most
+        if not fits:
+            got = f"{value:g}" if isinstance(value, float) else f"{value}"
+            raise ArgumentError(f"{self.name}={got}: give {self.values} ({environment_name(self.name)})")
+        return value
+
+
+def _whole(value: Any, name: str) -> int:
+    return value if isinstance(value, bool) else integer(name, value)
 
 
 SETTINGS: dict[str, Setting] = {}
 """The settings by name, in order."""
 
 
-def _setting(default: Any, why: str, **of_kind: Any) -> Any:
+def _setting(default: Any, why: str, *, least: float = 0, most: float | None = None, **of_kind: Any) -> Any:
     """of_kind: other defaults, for kinds of processors."""
-    return Setting(default, why, of_kind)
+    return Setting(default, why, least, most, of_kind)
 
 
 class Config(Value):
@@ -88,7 +136,9 @@ class Config(Value):
     stall_warning_s: float = _setting(
         5.0, "a call that has waited this long says on standard error for which rank, and where the rank is; 0: never"
     )
-    segment_bytes: int = _setting(512 << 10, "what a rank stages per step of a long call; half a second-level cache")
+    segment_bytes: int = _setting(
+        512 << 10, "what a rank stages per step of a long call; half a second-level cache", least=1
+    )
     one_way_segment_bytes: int = _setting(
         128 << 10,
         "the shortest segment of a call of more than two in which some ranks stage what others read: short ones let "
@@ -118,14 +168,20 @@ class Config(Value):
         32 << 10, "the longest message that shares cache lines with its signature, so that one wait brings both"
     )
     heap_bytes: int = _setting(
-        0, "address space of each rank for shared tensors, backed when used; 0 means half of the machine's memory"
+        0,
+        "address space of each rank for shared tensors, backed when used; 0 means half of the machine's memory",
+        most=_MOST_HEAP,
     )
     look_up_s: float = _setting(
         0.02,
         "how often a waiting kernel returns to Python, for signals, dead peers and the timeout; up to five times less "
         "often after seconds",
+        least=1e-6,
+        most=3600,
     )
-    spins: int = _setting(2000, "pauses before a waiting rank first yields, where every rank has its own processor")
+    spins: int = _setting(
+        2000, "pauses before a waiting rank first yields, where every rank has its own processor", most=1_000_000
+    )
 
     link: Link = _setting(
         Link(),
@@ -139,13 +195,16 @@ class Config(Value):
     )
     host_silence_s: float = _setting(
         1.5,
-        "a host of which nothing is heard for this long, and half a second more, is lost for good; at least 0.5. A "
-        "network that is out for longer at times needs more",
+        "a host of which nothing is heard for this long, and half a second more, is lost for good. A network that "
+        "is out for longer at times needs more",
+        least=0.5,
+        most=86_400,
     )
     lanes: int = _setting(
         0,
         "the most threads of a rank that share a long copy or sum, never more than there are processors for; 0: as "
         "many as PyTorch has there, up to 4; ranks may differ in it",
+        most=1024,
     )
     lane_bytes: int = _setting(
         8 << 20,
@@ -153,7 +212,9 @@ class Config(Value):
         "50 µs; ranks may differ in it",
     )
     keep_inputs: int = _setting(
-        0, "1: calls in place work on a copy, so that a tensor is as it was if its call fails; costs two copies of it"
+        0,
+        "1: calls in place work on a copy, so that a tensor is as it was if its call fails; costs two copies of it",
+        most=1,
     )
     trace: str = _setting(
         "", "where to write down all calls of all ranks, for `unisono trace` and Perfetto; empty: nowhere"
@@ -162,34 +223,22 @@ class Config(Value):
         1 << 16,
         "how many calls of each rank and group a trace keeps, the last ones, and where it has rounds, how many rows of "
         "their programs; a call takes 32 bytes, a row 40",
+        least=1,
+        most=1 << 30,
     )
     trace_rounds: int = _setting(
         0,
         "1: a trace also has when the rounds of each call began and ended, and for which rank this one waited in them; "
         "calls take a little longer",
+        most=1,
     )
-    debug: int = _setting(0, "1: each call, its algorithm and why, its bytes and time, on standard error")
+    debug: int = _setting(0, "1: each call, its algorithm and why, its bytes and time, on standard error", most=1)
 
     def __init__(self, **settings: Any) -> None:
-        """Raises ArgumentError for a silence that is too short, and for a number of lanes that makes no sense.
-
-        Raises as `seconds` does for times.
-        """
+        """Raises ArgumentError for a value out of range, and DTypeError for a value of another type."""
         for name in settings.keys() & SETTINGS.keys():
-            if SETTINGS[name].unit == "seconds":
-                try:
-                    settings[name] = seconds(settings[name], name)
-                except ArgumentError as error:
-                    raise ArgumentError(f"{error} ({environment_name(name)})") from None
+            settings[name] = SETTINGS[name].checked(settings[name])
         super().__init__(**settings)
-        if self.segment_bytes < 1:
-            raise ArgumentError(f"segment_bytes={self.segment_bytes} (UNISONO_SEGMENT_BYTES): give bytes, from 1 up")
-        if not 0.5 <= self.host_silence_s < math.inf:
-            raise ArgumentError(
-                f"host_silence_s={self.host_silence_s:g} (UNISONO_HOST_SILENCE_S): give seconds, from 0.5 up"
-            )
-        if not 0 <= self.lanes <= _MOST_LANES:
-            raise ArgumentError(f"lanes={self.lanes} (UNISONO_LANES): give a number of threads, 0 to {_MOST_LANES}")
 
     @classmethod
     def from_env(cls) -> "Config":

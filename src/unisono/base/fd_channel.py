@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from .linux import fill_standard_streams
+
 _HEADER = struct.Struct("<IQB")
 _CREDENTIALS = struct.Struct("3i")
 _CHUNK = 1 << 18
@@ -71,6 +73,7 @@ class Channel:
     @classmethod
     def pair(cls) -> "tuple[Channel, socket.socket]":
         """A channel, and the raw socket of its other end, to be handed to another process."""
+        fill_standard_streams()
         mine, theirs = socket.socketpair()
         return cls(mine), theirs
 
@@ -205,6 +208,7 @@ def peer_of(sock: socket.socket) -> PeerProcess:
 
 def listen(name: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     """A socket that listens at a name: it has no file, and ends with its process."""
+    fill_standard_streams()
     listener = socket.socket(socket.AF_UNIX, kind)
     try:
         listener.bind(f"\0{name}")
@@ -218,6 +222,7 @@ def listen(name: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.so
 
 def accept(listener: socket.socket) -> PlainChannel | None:
     """The next connection; None if another user has made it. Raises BlockingIOError if there is none yet."""
+    fill_standard_streams()
     sock, _ = listener.accept()
     channel = PlainChannel(sock)
     if channel.peer.user == os.getuid():
@@ -279,6 +284,7 @@ def connect(name: str, deadline: float) -> PlainChannel:
 
     Raises OSError if no process listens, and at the deadline, if too many connections wait to be accepted.
     """
+    fill_standard_streams()
     while True:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(remaining(deadline))

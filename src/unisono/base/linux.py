@@ -1,4 +1,5 @@
-"""What Linux says of this machine and of this process: its processors, and what control groups leave to it.
+"""What Linux says of this machine and of this process: its processors, and what control groups leave to it; and its
+standard streams.
 
 Sentinels import this file, so paths are texts here: `pathlib` takes a process some milliseconds to import.
 """
@@ -178,6 +179,18 @@ def _text(path: str) -> str:
     with suppress(OSError), open(path) as file:
         return file.read().strip()
     return ""
+
+
+def fill_standard_streams() -> None:
+    """Open /dev/null in place of each standard stream that is closed. Call this before a file is opened and kept.
+
+    Otherwise the file gets the number of the stream, and libraries that print would write to it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
 
 
 def lock(file: TextIO, most_s: float) -> bool:

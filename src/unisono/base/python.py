@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import gc
 import os
+import struct
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 from weakref import WeakSet
 
 
@@ -22,6 +23,13 @@ def tell(text: str) -> None:
     with suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or None
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def at_terminal(stream: TextIO | None) -> bool:
+    """Does a standard stream go to a terminal? It may be closed, or None."""
+    with suppress(ValueError, AttributeError):
+        return stream.isatty()  # type: ignore[union-attr]
+    return False
 
 
 @contextmanager
@@ -129,17 +137,29 @@ def leave_behind(thread: threading.Thread) -> None:
     """Nobody waits any more for this daemon thread, which may return from torch while the interpreter shuts down.
 
     Up to Python 3.13, Python then unwinds the thread's stack. C++ does not allow this for the functions in which
-    pybind11 takes Python's lock: it calls `std::terminate`, which would abort the process. Here the thread hangs.
+    pybind11 takes Python's lock: it calls `std::terminate`, which would abort the process. So at exit the thread is
+    stopped where it is, by a signal whose handler never returns. Aborts of other libraries still end the process.
     """
     if sys.version_info < (3, 14):  # since then such threads hang by themselves
-        atexit.register(_hang_if_terminated, thread)
+        atexit.register(_stop_where_it_is, thread)
 
 
-def _hang_if_terminated(thread: threading.Thread) -> None:
-    if thread.is_alive():
-        with suppress(OSError, AttributeError):
-            set_terminate = ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE  # noqa: SLF001
-            set_terminate(ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p))
+_SIGACTION = struct.Struct("P128si4xP")  # Linux's: the handler, the signals that wait meanwhile, flags, and a restorer
+
+
+def _stop_where_it_is(thread: threading.Thread) -> None:
+    import signal  # which few processes need, and which makes several enumerations
+
+    libc, before = ctypes.CDLL(None), ctypes.create_string_buffer(_SIGACTION.size)
+    pause = ctypes.cast(libc.pause, ctypes.c_void_p).value
+    if not thread.is_alive() or thread.ident is None:
+        return
+    for number in reversed(range(signal.SIGRTMIN, signal.SIGRTMAX + 1)):
+        libc.sigaction(number, None, before)
+        if _SIGACTION.unpack(before)[0] in (0, pause):  # no other library uses this signal
+            libc.sigaction(number, _SIGACTION.pack(pause, b"\xff" * 128, 0, 0), None)  # no other signal ends `pause`
+            signal.pthread_kill(thread.ident, number)
+            return
 
 
 def _in_child() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import sys
@@ -42,7 +43,10 @@ def parse_bytes(text: str | int) -> int:
     if isinstance(text, int):
         return text
     number, unit = _number_and_unit(text)
-    return round(float(number) * (_BINARY | _DECIMAL)[unit])
+    nbytes = float(number) * (_BINARY | _DECIMAL)[unit]
+    if nbytes == math.inf:
+        raise ArgumentError(f"{text[:40]!r} is too many bytes")
+    return round(nbytes)
 
 
 def integer(argument: str, value: Any, what: str = "an integer") -> int:
@@ -87,7 +91,7 @@ def seconds(timeout: float | timedelta, argument: str = "timeout_s", *, positive
     if not (timeout > 0 or (timeout == 0 and not positive)):  # NaN is neither
         least = "seconds, more than 0" if positive else "seconds from 0 up"
         raise ArgumentError(f"{argument}={timeout:g}: give {least}; float('inf') is a time without end")
-    return float(timeout)
+    return float(timeout) if timeout < sys.float_info.max else math.inf  # an int may be greater
 
 
 def format_bytes(count: float, like: str = "") -> str:

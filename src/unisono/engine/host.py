@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..base.config import Config
+from ..base.python import at_terminal, tell
 from ..base.records import CallRecord
 from ..schedule.proofs.table_proof import prove
 from ..schedule.table import Schedule
@@ -61,9 +62,9 @@ def interpreter(*, logs_rows: bool = False) -> Callable[[int, int, int, int], in
     logs_rows: the interpreter that also writes the log of rows.
     """
     names = ("interpret.recording_run",) if logs_rows else _KERNELS
-    if sys.stderr.isatty() and not all(unit(name).on_disk for name in names):
+    if at_terminal(sys.stderr) and not all(unit(name).on_disk for name in names):
         what = "the kernel that logs rounds" if logs_rows else "its kernel"
-        print(f"unisono: compiling {what}, once per installation: some ten seconds ...", file=sys.stderr, flush=True)  # noqa: T201
+        tell(f"unisono: compiling {what}, once per installation: some ten seconds ...\n")
     run, *_ = map(kernel, names)
     return run
 

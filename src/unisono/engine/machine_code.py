@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..base.linux import first_processor, lock
+from ..base.python import tell
 from . import code_image
 
 _DIGEST_BYTES = 16
@@ -87,7 +88,7 @@ class Unit:
                 if not wrong:
                     return code
                 if say:
-                    print(f"unisono: {file.name} {wrong}", file=sys.stderr)  # noqa: T201
+                    tell(f"unisono: {file.name} {wrong}\n")
         return None
 
     def _keep(self, folder: Path, code: bytes) -> None:

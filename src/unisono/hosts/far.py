@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..base.errors import ArgumentError
 from ..base.fd_channel import peer_of, remaining
+from ..base.linux import fill_standard_streams
 from ..base.records import Departure, DepartureKind
 from ..engine.memory.board import PAGE, SENTINEL_ENDED
 from ..engine.memory_order import order
@@ -257,6 +258,7 @@ class Far:
 
 def _connect(name: str, deadline: float | None) -> socket.socket:
     """A connection to the sentinel, which may serve later. The rank that starts the sentinel has made its socket."""
+    fill_standard_streams()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.settimeout(remaining(deadline))

@@ -1,11 +1,16 @@
 """The settings of a group: defaults and environment."""
 
+import os
+from typing import Any
+
 import pytest
 
 import unisono
-from unisono import ArgumentError
+from unisono import ArgumentError, OutOfMemory
 from unisono.base.config import SETTINGS, SHAPING, Config, environment_name
+from unisono.base.link import Link
 from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.board import MAX_RANKS
 from unisono.schedule.choose import choose
 
 pytestmark = pytest.mark.quick
@@ -47,17 +52,59 @@ def test_a_silence_that_no_host_can_keep_or_break_is_refused(monkeypatch: pytest
         Config.from_env()
 
 
-def test_a_segment_has_a_length() -> None:
-    with pytest.raises(ArgumentError, match=r"segment_bytes=0 \(UNISONO_SEGMENT_BYTES\)"):
-        Config(segment_bytes=0)
-
-
 def test_the_origin_of_a_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose("all_reduce", 4096, 2).why.endswith("(L·B: the default)")
     monkeypatch.setenv("UNISONO_ONE_SHOT_BYTES", "3072")
     why = choose("all_reduce", 4096, 2)
     assert why.algorithm.name == "two_shot"
     assert why.why.endswith("(L·B: as set)")
+
+
+NUMBERS = [name for name, setting in SETTINGS.items() if setting.unit in ("seconds", "bytes", "count")]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_number_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The error names the setting, its variable and its values."""
+    setting, env = SETTINGS[name], environment_name(name)
+    for text in ("-1", "9" * 20, "9" * 400):
+        monkeypatch.setenv(env, text)
+        if setting.most == float("inf") and text != "-1":
+            assert getattr(Config.from_env(), name) >= 1e19
+            continue
+        with pytest.raises(ArgumentError, match=env):
+            Config.from_env()
+    for value in {setting.least - 1, setting.most + 1} - {float("inf")}:
+        with pytest.raises(ArgumentError, match=f"^{name}=.*: give {setting.values} .{env}.$"):
+            Config(**{name: value})
+    assert getattr(Config(**{name: setting.least}), name) == setting.least
+    assert getattr(Config(**{name: setting.most}), name) == setting.most
+
+
+@pytest.mark.parametrize("look_up_s", [0, 1e-7, float("inf"), 1e20])
+def test_look_up_out_of_range_is_refused(look_up_s: float) -> None:
+    with pytest.raises(ArgumentError, match=r"look_up_s=.*give seconds from 1e-06 to 3600 \(UNISONO_LOOK_UP_S\)"):
+        Config(look_up_s=look_up_s)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"link": Link(-1.0)}, {"link": Link(1e-4, float("inf"))}, {"link": "1Gbit"}, {"carrier": "pigeon"}]
+)
+def test_setting_of_another_kind_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=f"UNISONO_{next(iter(settings)).upper()}"):
+        Config(**settings)
+
+
+def test_arena_has_room_for_the_greatest_settings() -> None:
+    """They fit into its header."""
+    greatest = {name: SETTINGS[name].most for name in SHAPING if name != "segment_bytes"}
+    arena = Arena.create(1, Config(**greatest, heap_bytes=1 << 20))
+    assert arena.shape == Arena.attach(os.dup(arena.fd)).shape
+    arena.close()
+    with pytest.raises(OutOfMemory):
+        Arena.create(MAX_RANKS, Config(segment_bytes=SETTINGS["segment_bytes"].most, heap_bytes=1 << 20))
+    with pytest.raises(OutOfMemory):
+        Arena.create(MAX_RANKS, Config(heap_bytes=SETTINGS["heap_bytes"].most))
 
 
 FIGURES = {

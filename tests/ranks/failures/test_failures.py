@@ -86,6 +86,18 @@ def test_time_in_which_a_rank_itself_was_stopped_does_not_count(tmp_path: Path) 
     return tensor.sum().item()
 
 
+@in_new_world(2, config=Config(look_up_s=1e-6))
+def test_shortest_look_up_keeps_the_timeout(tmp_path: Path) -> None:
+    """The peer comes only after the wait has ended."""
+    over = tmp_path / "over"
+    if unisono.get_rank() == 1:
+        until(over.exists, most_s=20)
+        return
+    with pytest.raises(WaitTimeout):
+        unisono.barrier(timeout_s=0.1)
+    over.touch()
+
+
 @pytest.mark.sampled(most=8)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize(

@@ -78,7 +78,9 @@ def test_who_gives_up_before_it_has_connected_is_named_by_all(python: Python) ->
 
 
 LEFT_BEHIND = """
-import builtins, sys, time
+import atexit, builtins, ctypes, sys, time
+if "aborts" in sys.argv:  # before the imports: this function runs last
+    atexit.register(ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev)
 from datetime import timedelta
 from types import SimpleNamespace
 from torch.distributed import HashStore
@@ -118,3 +120,9 @@ def test_a_thread_left_behind_in_torch_does_not_abort_a_program_that_ends(thread
     """It returns from torch while the interpreter shuts down."""
     done = run_python("-c", LEFT_BEHIND, thread)
     assert (done.returncode, done.stderr) == (3, "")
+
+
+@pytest.mark.cold
+def test_abort_of_another_library_ends_the_process() -> None:
+    """It calls `std::terminate` at exit, with a thread left behind in torch."""
+    assert run_python("-c", LEFT_BEHIND, "asks", "aborts", timeout=60).returncode == -signal.SIGABRT

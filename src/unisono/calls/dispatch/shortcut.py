@@ -5,7 +5,6 @@ For calls on lists of tensors it is the plan of an earlier call on such lists, a
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...base.errors import MismatchError
-from ...base.python import LateModule
+from ...base.python import LateModule, tell
 from ...base.records import CallRecord
 from ...base.units import format_bytes, format_seconds
 from ...engine.compile.plan import CallPlan
@@ -195,4 +194,4 @@ def _debug_line(group: Group, record: CallRecord, nbytes: int, why: str, began: 
     """Write the line of UNISONO_DEBUG=1. nbytes: of a block. why: for this algorithm. began: by `perf_counter`."""
     took = format_seconds(time.perf_counter() - began)
     who = f"rank {group.rank} of group {group.name!r}" if group.parent else f"rank {group.rank}"
-    sys.stderr.write(f"[{who}] {record.text}: {format_bytes(nbytes)} in {took}; {why}\n")
+    tell(f"[{who}] {record.text}: {format_bytes(nbytes)} in {took}; {why}\n")

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ...base.config import SHAPING, Config
 from ...base.errors import ArgumentError, OutOfMemory
-from ...base.linux import free_bytes
+from ...base.linux import fill_standard_streams, free_bytes
 from ...base.records import digest
 from ...base.units import format_bytes
 from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
@@ -164,6 +164,7 @@ class Arena(Layout):
         heap = config.heap_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         # Two segments of every rank's largest staging need, and a page for ragged ends.
         shape = [getattr(config, name) for name in SHAPING]
+        fill_standard_streams()
         fd = os.memfd_create("unisono", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             arena = cls(fd, size, 4 * config.segment_bytes, heap, shape)

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ...base.linux import fill_standard_streams
 from ...base.python import tell
 from ...base.units import ranks_text
 from ..process.stacks import answer_with_stacks
@@ -77,6 +78,7 @@ def meeting_page(rank: int, size: int, timeout_s: float, say_after_s: float) -> 
         yield
         return
     with suppress(OSError):  # no descriptor is free
+        fill_standard_streams()  # also before the sockets of torch's stores
         _page.rank, _page.size, _page.stacks = rank, size, answer_with_stacks()
         _page.began = time.monotonic()
         _page.deadline, _page.say_at = _page.began + timeout_s, _page.began + (say_after_s or math.inf)

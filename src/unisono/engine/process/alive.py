@@ -12,6 +12,8 @@ import select
 import struct
 from contextlib import suppress
 
+from ...base.linux import fill_standard_streams
+
 # Of linux/sched.h and linux/pidfd.h. The structure begins with a mask, and ends with the wait status.
 _EXITING = 0x4
 _GET_INFO, _INFO_EXIT = 0xC040FF0B, 1 << 3
@@ -44,6 +46,7 @@ def parent(pid: int) -> int:
 
 def watch_process(pid: int, ticks: int) -> int | None:
     """A file descriptor for `has_ended`; None if that process has ended. Raises OSError where none is free."""
+    fill_standard_streams()
     try:
         fd = os.pidfd_open(pid)
     except OSError as error:

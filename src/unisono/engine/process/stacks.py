@@ -12,6 +12,8 @@ import os
 import signal
 from contextlib import suppress
 
+from ...base.linux import fill_standard_streams
+
 SIGNAL = getattr(signal, "SIGRTMIN", 0) + 7  # other systems than Linux import this file, too
 STACKS_NAME = "unisono-stacks"
 """The name of the file."""
@@ -24,10 +26,8 @@ def answer_with_stacks() -> int:
     global _number  # noqa: PLW0603  a process has one handler
     if not _number and signal.getsignal(SIGNAL) is signal.SIG_DFL:
         with suppress(OSError):  # no descriptor is free
+            fill_standard_streams()
             number = os.memfd_create(STACKS_NAME, os.MFD_CLOEXEC)
-            if number <= 2:  # a standard stream is closed, and the program may open another in its place
-                os.close(number)
-                return 0
             fcntl.fcntl(number, fcntl.F_SETFL, os.O_APPEND)
             faulthandler.register(SIGNAL, number, all_threads=True, chain=False)
             _number = number

@@ -9,7 +9,6 @@ import resource
 import select
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -194,7 +193,7 @@ def main(channel_fd: int, arena_fd: int) -> None:
     served.tell(None, ["serves", os.getpid()])
     # From here on, no process reads this one's output, and no process shall wait for its end.
     null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, sys.stderr.fileno())
+    os.dup2(null, 2)
     try:
         _Loop(machine, seal, udp, addresses, served, watching).run()
     except BaseException as error:  # noqa: BLE001  a bug: the ranks report it, because this one's output has no reader

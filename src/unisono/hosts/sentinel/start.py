@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...base.errors import InternalError
 from ...base.fd_channel import listen
+from ...base.linux import fill_standard_streams
 from ..addresses import resolve
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Sentinel:
     """
 
     def __init__(self, arena: "Arena") -> None:
+        fill_standard_streams()
         self._channel, theirs = socket.socketpair()
         self._start, self._sockets = arena.start, list[socket.socket]()
         with theirs:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...base.linux import lock
+from ...base.python import tell
 from ...engine.clock import Clock
 from ...engine.host import Host
 from ...engine.logs.plan_registry import PlanNote
@@ -172,4 +173,4 @@ def export(folders: Sequence[Path], job: str, *, only_if_ended: bool = False) ->
 
 
 def _say(text: str) -> None:
-    print(f"unisono: {text}", file=sys.stderr)  # noqa: T201
+    tell(f"unisono: {text}\n")

@@ -36,7 +36,8 @@ from ..group.survivors import agree_on_failed, check_left_out
 from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
-_LOOKS = 20  # a rank that has not looked for _LOOKS times `look_up_s` was stopped itself, and this time does not count
+_LOOKS, _LOOKS_S = 20, 0.4
+"""A rank that has not looked for _LOOKS times `look_up_s`, and for _LOOKS_S, was itself stopped: see `attend`."""
 _ENDING_S = 10.0  # how long a process that is ending may take to return its memory, before it counts as gone
 _PAUSE_S = 0.002
 _COLLECT_S = 1.0
@@ -68,7 +69,7 @@ def attend(group: Group, plan: CallPlan, inp: int, out: int, status: int, timeou
     """
     looked_at, waited_s = time.monotonic(), 0.0
     allowed = group.timeout_s if timeout_s is None else timeout_s
-    longest = _LOOKS * group.host.config.look_up_s
+    longest = max(_LOOKS * group.host.config.look_up_s, _LOOKS_S)
     watch = Watch(group, plan, where)
     try:
         while status != DONE:

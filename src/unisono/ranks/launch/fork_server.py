@@ -91,7 +91,7 @@ def end_process(code: int) -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
     atexit._run_exitfuncs()  # noqa: SLF001
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):  # it may be closed, or None
             stream.flush()
     os._exit(code)
 

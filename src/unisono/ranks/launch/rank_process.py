@@ -15,6 +15,7 @@ import torch
 
 from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ...base.fd_channel import Channel, Packet
+from ...base.python import tell
 from ...base.records import DepartureKind
 from ...engine.memory.arena import Arena
 from ...engine.process.nested import PACKAGE
@@ -38,7 +39,7 @@ def serve_parent(channel: Channel) -> None:
             task, payload, fds = channel.receive()
             _prepare(task, *fds)
             report, result = rank.perform(payload)
-            with suppress(OSError, ValueError):  # the function may have closed them
+            with suppress(OSError, ValueError, AttributeError):  # they may be closed, or None
                 sys.stdout.flush()
                 sys.stderr.flush()
             channel.send(report, result)
@@ -145,8 +146,7 @@ def _end_child(error: BaseException) -> NoReturn:
     if not isinstance(code, int | None):
         code = 1
     if not isinstance(error, SystemExit):
-        traceback.print_exception(error)
-        sys.stderr.flush()
+        tell("".join(traceback.format_exception(error)))
     os._exit(code or 0)
 
 

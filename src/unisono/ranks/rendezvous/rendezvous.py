@@ -10,7 +10,6 @@ Ranks do not trust the store (`rendezvous_messages`): the kernel says which proc
 
 import ctypes
 import os
-import sys
 import threading
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import listen
 from ...base.linux import MEMBARRIER
+from ...base.python import tell
 from ...base.value import Value
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
@@ -234,7 +234,7 @@ class _Meeting(MeetingMember):
         secret = os.urandom(32).hex()
         message = MeetingMessage(hosts.members, names=names, neighbours=neighbours, secret=secret, toward=toward)
         self._end(message)
-        sys.stderr.write(remark(self._identities, hosts, self._apart))
+        tell(remark(self._identities, hosts, self._apart))
         return message
 
     def _report(self, others: Iterable[int]) -> MeetingMessage:

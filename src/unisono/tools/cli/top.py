@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ...base.errors import ArgumentError
+from ...base.python import at_terminal
 from ...base.units import format_bytes, format_seconds, ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import parent
@@ -50,7 +51,7 @@ def top(
                 print(json.dumps(frame(*look)), flush=True)
                 if once:
                     return
-        elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        elif once or not (at_terminal(sys.stdin) and at_terminal(sys.stdout)):
             console().print(_picture(*next(looks)))
         else:
             _watch(looks)

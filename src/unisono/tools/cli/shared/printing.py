@@ -15,13 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ....base.errors import ArgumentError
+from ....base.python import at_terminal
 from ....base.units import format_bytes, parse_bytes
 from ....schedule.draw.text import MARK, WRONG, share
 
 
 def console() -> Console:
     """Standard output. Its width is COLUMNS, otherwise the terminal's, otherwise 80 columns."""
-    known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    known = at_terminal(sys.stdout) or os.environ.get("COLUMNS", "").isdigit()
     return Console(highlight=False, width=None if known else 80)
 
 
