@@ -1,4 +1,4 @@
-"""The figures of docs/speed.md, docs/choose.md and the README are those of the reports that these pages name."""
+"""The figures in the README and the docs are those of the reports that these pages name."""
 
 import re
 
@@ -9,6 +9,7 @@ from tests.support.markdown import ROOT
 SPEED = (ROOT / "docs" / "speed.md").read_text()
 CHOOSE = (ROOT / "docs" / "choose.md").read_text()
 README = (ROOT / "README.md").read_text()
+HOSTS = (ROOT / "docs" / "guides" / "hosts.md").read_text()
 US = {"µs": 1.0, "ms": 1e3, "s": 1e6}
 
 
@@ -73,6 +74,26 @@ def test_steps_of_a_training(vendor: str, step: str) -> None:
     row = next(x for x in report(f"{vendor.lower()}_torch").splitlines() if x.startswith(f"| `{named}"))
     reported = [float(cell.split()[0]) for cell in row.split("|")[2:5]]
     assert [microseconds(cell) / 1e3 for cell in shown[1:]] == pytest.approx(reported, rel=0.01)
+    machine = re.search(
+        r"- machine: .*?(family \d+ model \d+)(?s:.*?)- date: ([\d-]+)", report(f"{vendor.lower()}_torch")
+    )
+    assert machine
+    assert shown[0].startswith(f"{step}, {vendor} {machine[1]}, {machine[2]}")
+
+
+def test_calls_over_hosts() -> None:
+    head, *rows = table(HOSTS, "machine, carrier")
+    assert len(rows) == 4
+    for where, *ratios, not_slower, date in rows:
+        name = re.findall(r"/(\w+)\.md\)", where)[0]
+        assert name == where.split(" (")[0].lower().replace(", ucx", "_hosts_ucx").replace(", gloo", "_hosts")
+        assert f"- date: {date} " in report(name)
+        shapes = report(name).split("\n## ")[1:]
+        cases = [row for shape in shapes if " on each link" in shape for row in table(shape, "call")[1:]]
+        assert not_slower == f"{sum(float(row[4]) >= 1 for row in cases)} of {len(cases)}"
+        shown = next(table(shape, "call") for shape in shapes if shape.startswith("2x2, 1gbit"))
+        long = {row[0]: row[4] for row in shown if row[1] == "16 MiB"}
+        assert ratios == [long[collective] for collective in head[1:-2]]
 
 
 @pytest.mark.parametrize("vendor", ["AMD", "Intel"])

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -189,6 +191,38 @@ def test_of_two_jobs_the_command_that_has_started_each_is_shown(tmp_path: Path) 
         assert f"{pids[0]} {arena.size} " in said
         assert "name one: unisono top PROCESS" in said
         assert mine not in said, done.output
+
+
+CONTAINED = """
+import time, unisono
+
+def work():
+    world = unisono.init()
+    if world.rank == 1:
+        print("here", flush=True)
+        time.sleep(600)
+    unisono.barrier(timeout_s=600)
+
+unisono.run(work, 2)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a namespace of process numbers needs root")
+def test_ranks_in_a_container() -> None:
+    """Their boards have the numbers of the container; the commands show the numbers of this process's namespace."""
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c", CONTAINED]
+    with subprocess.Popen(inside, stdout=subprocess.PIPE) as job:
+        try:
+            assert job.stdout is not None
+            assert job.stdout.readline() == b"here\n"
+            with attached(the_job(job.pid)) as arena:
+                found, seen = culprit(arena, 1)
+                assert found.ranks == (1,)
+                assert not any(rank.gone for rank in seen.ranks)
+                assert all(one.pid in [pid for pid, _ in the_job(job.pid)] for one in seen.ranks)
+                assert any("in work" in line for line in stack_of(arena, 1).frames)
+        finally:
+            job.kill()
 
 
 def test_what_has_no_job_is_named() -> None:

@@ -25,9 +25,15 @@ def test_forms(text, members):
     assert Hosts.parse(text).members == members
 
 
-@pytest.mark.parametrize("text", ["", "x", "0x2", "2x0", "3+0", "2x2x2", "2x2:random", "-1"])
+@pytest.mark.parametrize("text", ["", "x", "0x2", "2x0", "3+0", "2x2x2", "2x2:random", "-1", "9" * 5000])
 def test_no_form(text):
     with pytest.raises(ArgumentError, match="expected such as 4x8"):
+        Hosts.parse(text)
+
+
+@pytest.mark.parametrize("text", ["1000000x1000000", "65536+1", "2x999999999999999:round_robin"])
+def test_too_many_ranks(text):
+    with pytest.raises(ArgumentError, match="give at most 65,536"):
         Hosts.parse(text)
 
 

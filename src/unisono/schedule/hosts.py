@@ -9,7 +9,11 @@ from functools import cached_property
 from ..base.errors import ArgumentError
 from ..base.value import Value
 
-_FORM = r"(?:(?P<hosts>\d+)x(?P<each>\d+)|(?P<sizes>\d+(?:\+\d+)*))(?P<turns>:round_robin)?"
+_MOST_RANKS = 1 << 16
+"""The most ranks on the hosts that a text names: more would take hours to explain, or all memory."""
+
+_NUMBER = r"\d{1,15}"
+_FORM = rf"(?:(?P<hosts>{_NUMBER})x(?P<each>{_NUMBER})|(?P<sizes>{_NUMBER}(?:\+{_NUMBER})*))(?P<turns>:round_robin)?"
 
 
 class Hosts(Value):
@@ -46,13 +50,20 @@ class Hosts(Value):
         in turn. Raises ArgumentError.
         """
         found = re.fullmatch(_FORM, text.strip()) if isinstance(text, str) else None
-        sizes: list[int] = []
-        if found:
-            sizes = [int(size) for size in (found["sizes"] or "").split("+") if size]
-            sizes = sizes or [int(found["each"])] * int(found["hosts"])
-        if not found or not sizes or 0 in sizes:
+        kinds: list[tuple[int, int]] = []  # so many hosts of so many ranks
+        if found is not None and found["sizes"]:
+            kinds = [(1, int(size)) for size in found["sizes"].split("+")]
+        elif found is not None:
+            kinds = [(int(found["hosts"]), int(found["each"]))]
+        if not kinds or any(0 in kind for kind in kinds):
             raise ArgumentError(f"hosts: expected such as 4x8, 3+1 or 2x2:round_robin, not {text!r}")
-        turns = [(place if found["turns"] else 0, host) for host, size in enumerate(sizes) for place in range(size)]
+        ranks = sum(many * size for many, size in kinds)
+        if ranks > _MOST_RANKS:
+            raise ArgumentError(f"hosts: {text} are {ranks:,} ranks: give at most {_MOST_RANKS:,}")
+        sizes = [size for many, size in kinds for _ in range(many)]
+        turns = [
+            (place if found and found["turns"] else 0, host) for host, size in enumerate(sizes) for place in range(size)
+        ]
         return cls.of([host for _, host in sorted(turns, key=lambda turn: turn[0])])
 
     @property

@@ -278,11 +278,18 @@ def test_calls_of_a_group_on_a_rank_outside_raise() -> None:
     nothing = split(None)
     if unisono.get_rank() == 1:
         for call in every_call(group):
-            with pytest.raises(ArgumentError, match=r"rank 1 is no member of group 'pair': .*`if group:`"):
+            with pytest.raises(ArgumentError, match=r"rank 1 is not a member of group 'pair': .*`if group:`"):
                 call()
-        with pytest.raises(ArgumentError, match="rank 1 is no member"):
+        with pytest.raises(ArgumentError, match="rank 1 is not a member"):
             unisono.barrier(nothing)
     unisono.barrier()
+
+
+def test_missing_attribute_of_a_nonmember() -> None:
+    """Tools ask by `hasattr`, and by `getattr` with a default, which let only an AttributeError pass."""
+    group = NonMember("pair", 1, (0, 2))
+    assert not hasattr(group, "rank")
+    assert getattr(group, "anything", "default") == "default"
 
 
 @pytest.mark.ranks(3)

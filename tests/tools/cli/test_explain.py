@@ -266,7 +266,7 @@ def test_list_has_every_algorithm_with_its_formulas_and_restrictions() -> None:
 def test_what_needs_no_tensors_runs_without_torch_and_numba(tmp_path: Path) -> None:
     code = """
 import sys
-from unisono.tools.cli import main
+from unisono.__main__ import main
 for words in sys.argv[1:]:
     sys.argv[1:] = words.split()
     try: main()

@@ -24,6 +24,8 @@ MISTAKES = {
     "a script that is no command": (["trace", "train.py", "--fast"], "unisono trace -- python train.py --fast"),
     "a word for a number": (["run", __file__, "--ranks=two"], "--ranks needs a number of processes"),
     "a command that there is not": (["explian", "all_reduce"], "No such command 'explian'. Did you mean 'explain'?"),
+    "a name without a letter": (["draw", ""], "'' is no collective"),
+    "hosts without end": (["explain", "all_reduce", "--hosts", "1000000x1000000"], "give at most 65,536"),
     "no number": (["run", __file__, "-n"], "-n needs a number of processes"),
 }  # fmt: skip
 
@@ -35,6 +37,16 @@ def test_a_mistake_is_told_in_a_line(mistake: str) -> None:
     assert done.exit_code == 2, done.output
     assert said in " ".join(done.output.split()), done.output
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+
+
+@pytest.mark.parametrize("text", ["raise OSError('no')", "exit('no')", "def ring(r, p):\n    exit('no')\n    yield"])
+def test_own_file_that_fails(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["explain", "mine.py:ring", "--collective", "all_reduce"])
+    assert done.exit_code == 2, done.output
+    kind, line = "OSError" if "OSError" in text else "SystemExit", 2 if "def" in text else 1
+    assert f"unisono: mine.py raises {kind}: no ({tmp_path}/mine.py:{line})" in done.output.replace("\n", "")
 
 
 def test_a_process_without_a_job_is_told_from_one_that_is_not_there() -> None:

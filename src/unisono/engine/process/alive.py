@@ -11,6 +11,7 @@ import os
 import select
 import struct
 from contextlib import suppress
+from functools import cache
 
 from ...base.linux import fill_standard_streams
 
@@ -27,6 +28,22 @@ def start_ticks(pid: int) -> int:
     """When a process has started, in clock ticks since the boot; 0 if there is none, or it is a zombie."""
     fields = _fields(pid)
     return int(fields[19]) if fields and fields[0] not in "ZX" else 0
+
+
+@cache
+def number_here(pid: int, ticks: int) -> int:
+    """The number that a process has here: in a container, processes have other numbers than outside.
+
+    pid: its number in its own namespace of process numbers, which is returned if it has ended, or cannot be seen.
+    ticks: when it has started.
+    """
+    if start_ticks(pid) != ticks:
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError), open(f"/proc/{entry}/status", errors="replace") as status:
+                numbers = next((line.split() for line in status if line.startswith("NSpid:")), [])
+                if numbers[-1:] == [str(pid)] and start_ticks(int(entry)) == ticks:
+                    return int(entry)
+    return pid
 
 
 def exists(pid: int) -> bool:

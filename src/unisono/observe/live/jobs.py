@@ -18,7 +18,7 @@ from ...base.errors import ArgumentError, UnisonoError
 from ...base.units import format_seconds, plural
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import Waiting, waiting_of
-from ...engine.process.alive import parent, start_ticks
+from ...engine.process.alive import number_here, parent, start_ticks
 from ...engine.process.ask_stacks import ask_for_stacks
 from ...engine.process.nested import PACKAGE, TORCH, is_users
 
@@ -175,7 +175,7 @@ def stack_of(arena: Arena, rank: int) -> Stack:
         return Stack("", ["  it has not joined yet"])
     if next(arena.plan_registry(rank).groups(), None) is None:
         return Stack("", ["  no stack: it is on another host, or has left"])
-    return stack_of_process(board.pid, board.ticks, board.stacks)
+    return stack_of_process(number_here(board.pid, board.ticks), board.ticks, board.stacks)
 
 
 def stack_of_process(pid: int, ticks: int, number: int) -> Stack:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ...base.records import Wait
 from ...base.units import format_seconds, plural, ranks_text
 from ...engine.memory.arena import Arena
-from ...engine.process.alive import start_ticks
+from ...engine.process.alive import number_here, start_ticks
 from ...engine.process.ask_stacks import ProcessStatus, process_status
 from ..traces.tracks import Track, time_inside_ns, tracks
 
@@ -154,11 +154,12 @@ def snapshot(arena: Arena, patience_ns: int = 0) -> Snapshot:
         latest = [track.latest for track in mine if track.latest]
         gone = board.gone
         far = bool(board.pid) and not mine  # a rank of this host has had its log here since it joined
-        over = bool(board.pid) and not far and start_ticks(board.pid) != board.ticks
+        pid = board.pid if far else number_here(board.pid, board.ticks)
+        over = bool(pid) and not far and start_ticks(pid) != board.ticks
         ended = str(gone) if gone else "has ended" if over else ""
         ranks.append(
             RankSnapshot(
-                rank, board.pid, process_status(board.pid) if board.pid and not far else ProcessStatus(), ended,
+                rank, pid, process_status(pid) if pid and not far else ProcessStatus(), ended,
                 sum(call.number for call in latest), max((call.left_ns for call in latest), default=0),
                 None if ended else inside.get(rank), far,
             )

@@ -21,6 +21,10 @@ def set_default(group: Group | None) -> None:
     default = group
 
 
+class _NotMember(ArgumentError, AttributeError):
+    """What a `NonMember` raises: an AttributeError, too, so that `hasattr` and `getattr` with a default work on it."""
+
+
 class NonMember:
     """What `new_group` and `split` return on ranks that the new group leaves out.
 
@@ -41,9 +45,7 @@ class NonMember:
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)  # Python's own protocols must find no method
-        raise ArgumentError(
-            f"rank {self.world_rank} is no member of group {self.name!r}: make its calls under `if group:`"
-        )
+        raise _NotMember(f"rank {self.world_rank} is not a member of group {self.name!r}: call it under `if group:`")
 
     def __repr__(self) -> str:
         return f"NonMember({self.name!r}, rank {self.world_rank} of the world)"

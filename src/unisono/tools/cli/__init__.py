@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from ... import __version__
 from ...base.errors import RankFailed, UnisonoError, UsageError
 
-__all__ = ["app", "main"]
+__all__ = ["app"]
 
 _COMMANDS = "explain", "draw", "list", "bench", "run", "simulate", "top", "trace", "doctor"
 """Each is a function in a module of its own name; module and function of `list` have the name `listing`."""
@@ -62,8 +62,3 @@ def _unisono(
     ] = False,
 ) -> None:
     """Collective communication for PyTorch tensors, written in Python that you can read."""
-
-
-def main() -> None:
-    """Run the command line."""
-    app(prog_name="unisono")

@@ -52,7 +52,7 @@ def draw(
         raise ArgumentError(f"{places[1]} ranks are too many to draw: unisono explain takes more")
     named = {"root": root, "nbytes": size}
     with progress("making the table"):
-        tables = [_table(each, places, collective, rails, link, **named) for each in (name, beside) if each]
+        tables = [_table(each, places, collective, rails, link, **named) for each in (name, *[beside] * bool(beside))]
     schedule = tables[0]
     if output is None:
         out = console()

@@ -19,7 +19,7 @@ from ...base.errors import ArgumentError
 from ...base.python import at_terminal
 from ...base.units import format_bytes, format_seconds, ranks_text
 from ...engine.memory.arena import Arena
-from ...engine.process.alive import parent
+from ...engine.process.alive import number_here, parent
 from ...observe.live.jobs import attached, find_jobs, the_job
 from ...observe.live.snapshot import Culprit, Snapshot, headlines, rates, snapshot
 from .shared.printing import console, plain_table
@@ -113,7 +113,8 @@ def _list_jobs() -> None:
     for job in find_jobs():
         try:
             with attached(job) as arena:
-                pid, ranks = arena.board(0).pid or job[0][0], str(arena.size)
+                board, ranks = arena.board(0), str(arena.size)
+                pid = number_here(board.pid, board.ticks) or job[0][0]
         except ArgumentError:  # it has ended meanwhile, or is of another version
             pid, ranks = job[0][0], "?"
         table.add_row(str(pid), ranks, Text(_command(pid)))

@@ -116,7 +116,7 @@ def _load(path: Path) -> object:
     module = module_from_spec(spec)
     sys.path.insert(0, str(path.parent))  # as for a script, which may import files beside it
     try:
-        with _names_line(path):
+        with _names_line(path.absolute()):
             spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent))
@@ -130,10 +130,8 @@ def _names_line(path: Path) -> Iterator[None]:
         yield
     except UnisonoError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         mine = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
-        if not mine and not isinstance(error, SyntaxError):
-            raise
         line = f" ({path}:{mine[-1]})" if mine else ""
         raise ArgumentError(f"{path.name} raises {type(error).__name__}: {error}{line}") from error
 
