@@ -168,7 +168,7 @@ FORGED: dict[str, tuple[bytes, str]] = {
     "a negative dimension": (forged(tensor("float32", [-1, -4], False), bytes(16)), "shape"),
     "a dimension that is no number": (forged(tensor("float32", ["a"], False)), "shape"),
     "a thousand dimensions": (forged(tensor("uint8", [1] * 1000, False), bytes(1)), "shape"),
-    "an unknown dtype": (forged(tensor("load", [1], False), bytes(4)), "damaged"),
+    "an unknown dtype": (forged(tensor("load", [1], False), bytes(4)), "no dtype 'load'"),
     "a quantized tensor": (forged(tensor("qint8", [1], False), bytes(1)), "quantized"),
     "a gradient of integers": (forged(tensor("int32", [1], True), bytes(4)), "damaged"),
     "an odd bool": (forged(tensor("bool", [2], False), b"\1\2"), "neither 0 nor 1"),

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ...base.errors import ArgumentError, DTypeError
-from ...engine.tensors import dtype_name, make_plain
+from ...engine.tensors import check_known, dtype_name, dtype_named, make_plain
 from . import kinds
 
 _TAGS = {kind: tag for tag, kind in enumerate(kinds.CONTAINERS)}
@@ -136,6 +136,7 @@ class _Writer:
             raise DTypeError(f"{self.where(tensor)} is quantized: pass .int_repr(), {_OR_PICKLE}")
         if not tensor.is_cpu:
             raise ArgumentError(f"{self.where(tensor)} is on {tensor.device}: pass .cpu()")
+        check_known(self.where(tensor), tensor.dtype)
         # A tensor of one element is contiguous with any stride; to view its bytes, the stride must be 1.
         flat = make_plain(tensor).detach().as_strided((tensor.numel(),), (1,))
         self.segments.append(flat.view(torch.uint8).numpy().data)
@@ -236,10 +237,10 @@ class _Reader:
             return array if code == kinds.ARRAY else array[()]
         return kinds.LEAVES[code].from_bytes(data)
 
-    def tensor(self, dtype_name: str, shape: list[int], requires_grad: bool) -> torch.Tensor:
-        dtype = kinds.DTYPES[dtype_name]
-        if dtype_name.startswith("q"):
-            raise ArgumentError(f"a tensor of {dtype_name}, which is quantized: the object is damaged")
+    def tensor(self, name: str, shape: list[int], requires_grad: bool) -> torch.Tensor:
+        dtype = dtype_named(name)
+        if name.startswith("q"):
+            raise ArgumentError(f"a tensor of {name}, which is quantized: the object is damaged")
         segment = self.take(shape, dtype.itemsize, dtype is torch.bool)
         tensor = torch.empty(shape, dtype=dtype, device="cpu")
         tensor.reshape(-1).view(torch.uint8).numpy()[:] = segment
