@@ -55,7 +55,7 @@ class Receive(MessageRequest):
 
     source: the rank that sent the message.
     order: counts the receives that have been posted.
-    message: the message that is arriving for this receive.
+    message: the message that is arriving for this receive, or, with `error`, that it has refused.
     """
 
     __slots__ = ("marked", "message", "order", "plain", "source", "tensor")
@@ -78,6 +78,14 @@ class Receive(MessageRequest):
         if tensor is not None:
             expected = f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
         return f"{NAMES[message.code]}{message.shape}", expected
+
+    def leave_rest(self) -> "Receive":
+        """A request in place of this one, which drops what still comes of a refused message."""
+        rest = Receive(None, self.peer, self.tag)
+        rest.message, rest.error = self.message, self.error
+        if self.message is not None:
+            self.message.receive = rest
+        return rest
 
     def deliver(self, data: torch.Tensor) -> None:
         """Take a complete payload, of the right dtype and number of elements. Raises RuntimeError if torch refuses."""
