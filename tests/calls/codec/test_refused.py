@@ -122,6 +122,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "a sparse tensor": ([torch.eye(2).to_sparse()], DTypeError, r"Tensor at \[0\] .*\.to_dense\(\)"),
     "a nested tensor": ([nested()], DTypeError, r"Tensor at \[0\] .*\.unbind\(\)"),
     "a tensor elsewhere": ([torch.empty(2, device="meta")], ArgumentError, r"is on meta: pass \.cpu\(\)"),
+    "a tensor of many dimensions": ([torch.ones([1] * 65)], ArgumentError, r"at \[0\] has 65 dimensions.* at most 64"),
     "an array of objects": (np.array([None]), DTypeError, "dtype object"),
     "a structured array": (np.zeros(2, "i4,f8"), DTypeError, "more than bytes"),
     "an array of a subclass": (np.ma.zeros(2), DTypeError, "subclass of ndarray"),

@@ -21,6 +21,7 @@ from . import kinds
 _TAGS = {kind: tag for tag, kind in enumerate(kinds.CONTAINERS)}
 _CODES = {leaf.type: code for code, leaf in enumerate(kinds.LEAVES)}
 _OR_PICKLE = "or send the object with pickle=True"
+_MOST_DIMENSIONS = 64
 
 
 def write(value: object) -> tuple[bytes, list[memoryview]]:
@@ -137,6 +138,11 @@ class _Writer:
         if not tensor.is_cpu:
             raise ArgumentError(f"{self.where(tensor)} is on {tensor.device}: pass .cpu()")
         check_known(self.where(tensor), tensor.dtype)
+        if tensor.dim() > _MOST_DIMENSIONS:
+            raise ArgumentError(
+                f"{self.where(tensor)} has {tensor.dim()} dimensions, but the safe codec sends at most "
+                f"{_MOST_DIMENSIONS}: pass .flatten(), {_OR_PICKLE}"
+            )
         # A tensor of one element is contiguous with any stride; to view its bytes, the stride must be 1.
         flat = make_plain(tensor).detach().as_strided((tensor.numel(),), (1,))
         self.segments.append(flat.view(torch.uint8).numpy().data)
@@ -164,7 +170,6 @@ class _Writer:
         return f"{type(value).__module__}.{type(value).__qualname__} at {path or 'the top'}"
 
 
-_MOST_DIMENSIONS = 64
 _MOST_DETAILS = 1024  # bytes that say dtype and shape of a tensor or an array
 _MOST_ALIKE = 1000
 """The most keys, or members of a set, with the hash of another one: each is compared with all earlier ones."""
