@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "a tensor elsewhere": ([torch.empty(2, device="meta")], ArgumentError, r"is on meta: pass \.cpu\(\)"),
     "a tensor of many dimensions": ([torch.ones([1] * 65)], ArgumentError, r"at \[0\] has 65 dimensions.* at most 64"),
     "an array of objects": (np.array([None]), DTypeError, "dtype object"),
-    "a structured array": (np.zeros(2, "i4,f8"), DTypeError, "more than bytes"),
+    "a structured array": (np.zeros(2, "i4,f8"), DTypeError, "not plain bytes"),
     "an array of a subclass": (np.ma.zeros(2), DTypeError, "subclass of ndarray"),
     "a scalar of a subclass": (Special(1), DTypeError, "subclass of float64"),
     "a dataclass on a list": (Listed(1), DTypeError, "inherits from list"),

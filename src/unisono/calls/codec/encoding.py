@@ -157,7 +157,7 @@ class _Writer:
             raise DTypeError(f"{self.where(value)} is of a subclass of {plain.__name__}: convert it, {_OR_PICKLE}")
         if not kinds.NUMPY_DTYPES.fullmatch(dtype.str) or np.dtype(dtype.str) != dtype or type(value) is np.void:
             raise DTypeError(
-                f"{self.where(value)} has dtype {dtype}, which is more than bytes: convert it, {_OR_PICKLE}"
+                f"{self.where(value)} has dtype {dtype}, which is not plain bytes: convert it, {_OR_PICKLE}"
             )
         dense = np.asarray(value, order="C")
         self.segments.append(dense.reshape(-1).view(np.uint8).data if dense.nbytes else memoryview(b""))
@@ -256,10 +256,7 @@ class _Reader:
             raise ArgumentError(f"an array of {dtype_name}: the object is damaged")
         dtype = np.dtype(dtype_name)
         segment = self.take(shape, dtype.itemsize, dtype == np.bool_)
-        array = np.empty(shape, dtype)
-        if segment.size:
-            array.reshape(-1).view(np.uint8)[:] = segment
-        return array
+        return segment.copy().view(dtype).reshape(shape)
 
     def take(self, shape: list[int], itemsize: int, boolean: bool) -> np.ndarray[Any, Any]:
         """The next segment, for a tensor of this shape, if its bytes have come."""

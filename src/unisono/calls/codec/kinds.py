@@ -37,8 +37,8 @@ MOST_LEVELS = 100
 SURROGATES = "surrogatepass"
 """Error handler for strings that UTF-8 cannot encode, such as some file names."""
 
-NUMPY_DTYPES = re.compile(r"[<>|][biufcmMSUV]\d+(\[\w+\])?")
-"""numpy's names of the dtypes that are plain bytes: no objects, no structures."""
+NUMPY_DTYPES = re.compile(r"[<>|][biufcmMSUV][1-9]\d*(\[\w+\])?")
+"""numpy's names of the dtypes that are plain bytes: no objects, no structures, and at least one byte."""
 
 
 @dataclass(frozen=True)
