@@ -258,9 +258,9 @@ def test_tags_are_in_the_upper_half_and_different_ones() -> None:
 
 
 HEADS = {
-    "a tensor of kind": {HeadWord.KIND: 9999 << 8},
-    "bytes for torch.float32": {HeadWord.NBYTES: 12},
-    "bytes for torch.float32 of shape": {HeadWord.SHAPE: 1 << 40},
+    "a tensor of dtype 9999": {HeadWord.KIND: 9999 << 8},
+    "12 bytes for float32": {HeadWord.NBYTES: 12},
+    r"8 bytes for float32\[1099511627776\]": {HeadWord.SHAPE: 1 << 40},
     "a head of": {HeadWord.NEXT: 1 << 40},
     "a head of 8 bytes": {HeadWord.NEXT: 8},
     "answers have come": {HeadWord.ANSWERS: 5},

@@ -12,7 +12,7 @@ import torch
 from tests.engine.test_far_mailbox import run as run_all
 from tests.support.far_mailboxes import FarMailboxes, far_mailboxes
 from tests.support.mailboxes import Boxes, receive, run, send, values
-from unisono.base.errors import ArgumentError
+from unisono.base.errors import ArgumentError, MessageMismatch
 from unisono.engine.mailbox import ANY_SOURCE
 
 
@@ -63,6 +63,23 @@ def test_a_receive_withdrawn_from_what_had_come_in_part_leaves_it_to_the_next(bo
     run(a, b)
     assert not late.done
     assert torch.equal(receive(b, None, 0).tensor, values(5000))
+
+
+def test_withdrawn_refusal_still_drops_its_message(boxes: Callable[[int], Boxes]) -> None:
+    """The receive ends with its error; what it leaves behind lets the sender end, too."""
+    a, b = boxes(2)
+    refused = receive(b, torch.empty(5000), 0)
+    sent = send(a, values(5000), 1)
+    send(a, values(2, 2), 1)
+    while refused.message is None:
+        assert b.progress() or a.progress()
+    rest = b.cancel(refused)
+    assert isinstance(refused.error, MessageMismatch)
+    assert refused.done
+    run(a, b)
+    assert rest.done
+    assert sent.done
+    assert torch.equal(receive(b, None, 0).tensor, values(2, 2))
 
 
 def test_a_withdrawn_send_is_not_sent_or_goes_on_without_its_tensor(boxes: Callable[[int], Boxes]) -> None:

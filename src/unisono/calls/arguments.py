@@ -11,7 +11,7 @@ from ..base.errors import ArgumentError, DTypeError
 from ..base.records import digest
 from ..base.units import integer
 from ..engine.reducers import CustomOp
-from ..engine.tensors import check_is_tensor, dtype_name, overlaps_itself, share_memory
+from ..engine.tensors import check_is_tensor, check_known, dtype_name, overlaps_itself, share_memory
 from ..ranks.group.group import Group
 from .ops import PremulSum, check_op_dtype, resolve
 
@@ -55,6 +55,7 @@ def check_op(op: Any, tensor: torch.Tensor) -> str | PremulSum | CustomOp:
 def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
     """Check that this is a dense CPU tensor. written: also that no two of its elements share memory."""
     check_is_tensor(argument, tensor)
+    check_known(argument, tensor.dtype)
     if tensor.layout is not torch.strided:
         raise DTypeError(f"{argument}: {tensor.layout} tensors are not supported; call .to_dense() first")
     if tensor.is_meta:

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..base.errors import DTypeError
+from ..base import dtype_codes
+from ..base.errors import ArgumentError, DTypeError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-ALL_DTYPES: tuple[torch.dtype, ...] = tuple(
-    sorted({value for value in vars(torch).values() if type(value) is torch.dtype}, key=str)
-)
-"""All dtypes of this version of torch, which is the same on all ranks; the index of a dtype is its code."""
+DTYPES: dict[int, torch.dtype] = {
+    code: getattr(torch, name) for name, code in dtype_codes.DTYPE_CODES.items() if hasattr(torch, name)
+}
+"""Code -> dtype, for the dtypes that this version of torch has."""
 
-DTYPE_CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in enumerate(ALL_DTYPES)}
+DTYPE_CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in DTYPES.items()}
 
 _NAMES = ["float4_e2m1fn_x2", *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8))]
 ONLY_BITS = frozenset(getattr(torch, name, None) for name in _NAMES)
@@ -30,6 +31,23 @@ ONLY_BITS = frozenset(getattr(torch, name, None) for name in _NAMES)
 def dtype_name(dtype: torch.dtype) -> str:
     """`float32` for torch.float32."""
     return str(dtype).removeprefix("torch.")
+
+
+def check_known(argument: str, dtype: torch.dtype) -> None:
+    """Raise DTypeError for a dtype without a code, of a torch that is newer than unisono."""
+    if dtype not in DTYPE_CODES:
+        raise DTypeError(
+            f"{argument}: unisono does not know the dtype {dtype_name(dtype)} of torch {torch.__version__}. Pass "
+            ".view(torch.uint8)."
+        )
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The dtype of this name. Raises ArgumentError if this version of torch has none."""
+    dtype = DTYPES.get(dtype_codes.DTYPE_CODES.get(name, -1))
+    if dtype is None:
+        raise ArgumentError(f"torch {torch.__version__} of this rank has no dtype {name!r}")
+    return dtype
 
 
 def check_is_tensor(argument: str, value: Any, move: str = "") -> None:

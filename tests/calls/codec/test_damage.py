@@ -8,6 +8,7 @@ import struct
 import sys
 import tracemalloc
 from collections.abc import Callable
+from itertools import product
 from types import ModuleType
 from typing import Any
 
@@ -168,12 +169,13 @@ FORGED: dict[str, tuple[bytes, str]] = {
     "a negative dimension": (forged(tensor("float32", [-1, -4], False), bytes(16)), "shape"),
     "a dimension that is no number": (forged(tensor("float32", ["a"], False)), "shape"),
     "a thousand dimensions": (forged(tensor("uint8", [1] * 1000, False), bytes(1)), "shape"),
-    "an unknown dtype": (forged(tensor("load", [1], False), bytes(4)), "damaged"),
+    "an unknown dtype": (forged(tensor("load", [1], False), bytes(4)), "no dtype 'load'"),
     "a quantized tensor": (forged(tensor("qint8", [1], False), bytes(1)), "quantized"),
     "a gradient of integers": (forged(tensor("int32", [1], True), bytes(4)), "damaged"),
     "an odd bool": (forged(tensor("bool", [2], False), b"\1\2"), "neither 0 nor 1"),
     "an odd bool in an array": (forged(array("|b1", [2]), b"\1\2"), "neither 0 nor 1"),
     "a huge array": (forged(array("<f8", [2**61]), bytes(8)), "only 8 have come"),
+    "an array of no bytes": (forged(array("|S0", [2**32 - 1])), r"an array of |S0"),
     "an array of objects": (forged(array("|O", [1]), bytes(8)), "an array of |O"),
     "an array of structures": (forged(array("i4,f8", [1]), bytes(12)), "an array of i4,f8"),
     "much to say of a tensor": (forged(msgpack.ExtType(TENSOR, b"\xdd\x00\x10\x00\x00" * 1000)), "dtype and shape"),
@@ -220,6 +222,29 @@ def test_lists_that_claim_to_be_long_take_no_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_claimed_shapes_take_no_memory() -> None:
+    """Whatever dtype and shape bytes claim: an error, or no more than these bytes."""
+    numpys = [f"{order}{kind}{n}" for order in "<|>" for kind in "biufcmMSUV" for n in (0, 1, 4, 8, 2**31 - 1)]
+    shapes = [[], [0], [2], [2**28], [2**32], [2**31, 0], [2**62, 2**62, 0], [3, 2**40]]
+    torchs = ["float32", "bool", "uint4", "complex128", "bits16"]
+    claims = [
+        msgpack.ExtType(code, msgpack.packb(said)) for code in (ARRAY, NUMBER) for said in product(numpys, shapes)
+    ]
+    claims += [tensor(name, shape, False) for name, shape in product(torchs, shapes)]
+    done = 0
+    tracemalloc.start()
+    try:
+        for claim, tail in product(claims, (b"", bytes(8))):
+            tracemalloc.reset_peak()
+            with contextlib.suppress(ArgumentError):
+                assert decode(forged(claim, tail)).nbytes <= len(tail)
+                done += 1
+            assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+    assert done > 100
 
 
 def test_no_method_of_a_dataclass_runs() -> None:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tests.support.programs import run_python
 from unisono.calls.codec import decode, encode, to_tensor
-from unisono.calls.codec.kinds import DTYPES
+from unisono.engine.tensors import DTYPES, dtype_name
 
 pytestmark = [pytest.mark.quick, pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")]
 
-TENSOR_DTYPES = [dtype for name, dtype in DTYPES.items() if not name.startswith("q")]
+TENSOR_DTYPES = [dtype for dtype in DTYPES.values() if not dtype_name(dtype).startswith("q")]
 T = TypeVar("T")
 
 

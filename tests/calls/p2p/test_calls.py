@@ -94,6 +94,21 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], Any], type[Exception], str]] = {
 
 
 @pytest.mark.ranks(2)
+def test_more_dimensions_than_a_message_has() -> None:
+    """Before anything is published, also on the fast path: the group stays usable."""
+    me, most = unisono.get_rank(), torch.arange(2).view([1] * 254 + [2])
+    for _ in range(3):
+        for call in (p2p.send, p2p.isend):
+            with pytest.raises(unisono.ArgumentError, match="has 256 dimensions, but a message has at most 255"):
+                call(most.unsqueeze(0), 1 - me)
+        p2p.send(most, 1 - me)
+        assert torch.equal(p2p.recv(None, 1 - me), most)
+    total = most.unsqueeze(0).contiguous()
+    unisono.all_reduce(total)
+    assert total.flatten().tolist() == [0, 2]
+
+
+@pytest.mark.ranks(2)
 def test_wrong_arguments_move_nothing() -> None:
     me, tensor = unisono.get_rank(), torch.ones(5)
     for name, (call, kind, words) in WRONG.items():

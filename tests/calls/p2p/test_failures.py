@@ -15,7 +15,7 @@ from tests.support.faults import DEADLINE_S, FAILED, SOON_S, die
 from tests.support.on_ranks import in_each_new_world
 from tests.support.waiting import once_waiting, until
 from tests.support.worlds import NewWorld
-from unisono import PeerFailed, PeerGone, WaitTimeout, p2p
+from unisono import MessageMismatch, PeerFailed, PeerGone, WaitTimeout, p2p
 from unisono.calls.p2p.progress_engine import progress_engine
 from unisono.engine.mailbox.poller import Poller
 
@@ -231,6 +231,21 @@ def test_a_call_may_have_a_time_of_its_own_and_hears_what_came_instead() -> None
             p2p.recv(timeout_s=0.05)
         assert p2p.recv(None, 1, tag=8).tolist() == [1.0, 1.0]
     unisono.barrier()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+@in_each_new_world(2)
+def test_refused_long_message_lets_its_sender_end(dtype: torch.dtype) -> None:
+    """Of another dtype, or longer: the receiver, which goes on to a collective, and the sender, both go on."""
+    me, total = unisono.get_rank(), torch.ones(2)
+    for sender in (0, 1):
+        if me == sender:
+            p2p.send(torch.zeros(LONG), 1 - me)
+        else:
+            with pytest.raises(MessageMismatch, match=rf"rank {sender} sent float32\[{LONG}\]"):
+                p2p.recv(torch.zeros(LONG - (dtype is torch.float32), dtype=dtype), sender)
+        unisono.all_reduce(total)
+    assert total.tolist() == [4.0, 4.0]
 
 
 @pytest.mark.sampled

@@ -250,6 +250,7 @@ COMMON = common_settings(Config())
         ({"host": "node-a", "boot": "boot-1"}, r"ranks 1 and 2 are the same process \(pid 4711\): threads"),
         ({"version": "0.0.7"}, r"rank 2 \(host node-b\) has unisono 0.0.7, rank 0 \(host node-a\) has "),
         ({"byte_order": "middle"}, r"rank 2 \(host node-b\) has the byte order middle"),
+        ({"dtypes": "0"}, r"rank 2 \(host node-b\) has the table of dtypes 0"),
         (
             {"common": COMMON.replace("gloo", "ucx")},
             r"rank 2 .* has carrier=ucx, rank 0 .* has gloo: set UNISONO_CARRIER",

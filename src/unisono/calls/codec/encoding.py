@@ -15,12 +15,13 @@ import numpy as np
 import torch
 
 from ...base.errors import ArgumentError, DTypeError
-from ...engine.tensors import dtype_name, make_plain
+from ...engine.tensors import check_known, dtype_name, dtype_named, make_plain
 from . import kinds
 
 _TAGS = {kind: tag for tag, kind in enumerate(kinds.CONTAINERS)}
 _CODES = {leaf.type: code for code, leaf in enumerate(kinds.LEAVES)}
 _OR_PICKLE = "or send the object with pickle=True"
+_MOST_DIMENSIONS = 64
 
 
 def write(value: object) -> tuple[bytes, list[memoryview]]:
@@ -136,6 +137,12 @@ class _Writer:
             raise DTypeError(f"{self.where(tensor)} is quantized: pass .int_repr(), {_OR_PICKLE}")
         if not tensor.is_cpu:
             raise ArgumentError(f"{self.where(tensor)} is on {tensor.device}: pass .cpu()")
+        check_known(self.where(tensor), tensor.dtype)
+        if tensor.dim() > _MOST_DIMENSIONS:
+            raise ArgumentError(
+                f"{self.where(tensor)} has {tensor.dim()} dimensions, but the safe codec sends at most "
+                f"{_MOST_DIMENSIONS}: pass .flatten(), {_OR_PICKLE}"
+            )
         # A tensor of one element is contiguous with any stride; to view its bytes, the stride must be 1.
         flat = make_plain(tensor).detach().as_strided((tensor.numel(),), (1,))
         self.segments.append(flat.view(torch.uint8).numpy().data)
@@ -150,7 +157,7 @@ class _Writer:
             raise DTypeError(f"{self.where(value)} is of a subclass of {plain.__name__}: convert it, {_OR_PICKLE}")
         if not kinds.NUMPY_DTYPES.fullmatch(dtype.str) or np.dtype(dtype.str) != dtype or type(value) is np.void:
             raise DTypeError(
-                f"{self.where(value)} has dtype {dtype}, which is more than bytes: convert it, {_OR_PICKLE}"
+                f"{self.where(value)} has dtype {dtype}, which is not plain bytes: convert it, {_OR_PICKLE}"
             )
         dense = np.asarray(value, order="C")
         self.segments.append(dense.reshape(-1).view(np.uint8).data if dense.nbytes else memoryview(b""))
@@ -163,7 +170,6 @@ class _Writer:
         return f"{type(value).__module__}.{type(value).__qualname__} at {path or 'the top'}"
 
 
-_MOST_DIMENSIONS = 64
 _MOST_DETAILS = 1024  # bytes that say dtype and shape of a tensor or an array
 _MOST_ALIKE = 1000
 """The most keys, or members of a set, with the hash of another one: each is compared with all earlier ones."""
@@ -236,10 +242,10 @@ class _Reader:
             return array if code == kinds.ARRAY else array[()]
         return kinds.LEAVES[code].from_bytes(data)
 
-    def tensor(self, dtype_name: str, shape: list[int], requires_grad: bool) -> torch.Tensor:
-        dtype = kinds.DTYPES[dtype_name]
-        if dtype_name.startswith("q"):
-            raise ArgumentError(f"a tensor of {dtype_name}, which is quantized: the object is damaged")
+    def tensor(self, name: str, shape: list[int], requires_grad: bool) -> torch.Tensor:
+        dtype = dtype_named(name)
+        if name.startswith("q"):
+            raise ArgumentError(f"a tensor of {name}, which is quantized: the object is damaged")
         segment = self.take(shape, dtype.itemsize, dtype is torch.bool)
         tensor = torch.empty(shape, dtype=dtype, device="cpu")
         tensor.reshape(-1).view(torch.uint8).numpy()[:] = segment
@@ -250,10 +256,7 @@ class _Reader:
             raise ArgumentError(f"an array of {dtype_name}: the object is damaged")
         dtype = np.dtype(dtype_name)
         segment = self.take(shape, dtype.itemsize, dtype == np.bool_)
-        array = np.empty(shape, dtype)
-        if segment.size:
-            array.reshape(-1).view(np.uint8)[:] = segment
-        return array
+        return segment.copy().view(dtype).reshape(shape)
 
     def take(self, shape: list[int], itemsize: int, boolean: bool) -> np.ndarray[Any, Any]:
         """The next segment, for a tensor of this shape, if its bytes have come."""

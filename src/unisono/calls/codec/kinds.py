@@ -17,7 +17,7 @@ import cloudpickle
 import numpy as np
 import torch
 
-from ...engine.tensors import ALL_DTYPES, dtype_name
+from ...engine.tensors import check_known, dtype_name, dtype_named
 
 ATOMS = frozenset({NoneType, bool, int, float, str, bytes})
 """Types that msgpack knows. Integers of more than 64 bits become leaves."""
@@ -37,11 +37,8 @@ MOST_LEVELS = 100
 SURROGATES = "surrogatepass"
 """Error handler for strings that UTF-8 cannot encode, such as some file names."""
 
-DTYPES = {dtype_name(dtype): dtype for dtype in ALL_DTYPES}
-"""Name -> dtype. Names are the same in all versions of torch."""
-
-NUMPY_DTYPES = re.compile(r"[<>|][biufcmMSUV]\d+(\[\w+\])?")
-"""numpy's names of the dtypes that are plain bytes: no objects, no structures."""
+NUMPY_DTYPES = re.compile(r"[<>|][biufcmMSUV][1-9]\d*(\[\w+\])?")
+"""numpy's names of the dtypes that are plain bytes: no objects, no structures, and at least one byte."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,11 @@ class Leaf:
     from_bytes: Callable[[bytes], Any]
 
 
+def _dtype_bytes(dtype: torch.dtype) -> bytes:
+    check_known("obj", dtype)
+    return dtype_name(dtype).encode()
+
+
 LEAVES = (
     Leaf(
         int,
@@ -60,7 +62,7 @@ LEAVES = (
         lambda b: int.from_bytes(b, "little", signed=True),
     ),
     Leaf(complex, lambda z: struct.pack("<2d", z.real, z.imag), lambda b: complex(*struct.unpack("<2d", b))),
-    Leaf(torch.dtype, lambda d: dtype_name(d).encode(), lambda b: DTYPES[b.decode()]),
+    Leaf(torch.dtype, _dtype_bytes, lambda b: dtype_named(b.decode())),
     Leaf(torch.device, lambda d: str(d).encode(), lambda b: torch.device(b.decode())),
     Leaf(np.str_, lambda s: s.encode("utf-8", SURROGATES), lambda b: np.str_(b.decode("utf-8", SURROGATES))),
     Leaf(np.bytes_, bytes, np.bytes_),

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from ...base.dtype_codes import NAMES
 from ...base.errors import ArgumentError, MismatchError
 from ...base.records import only_sizes_differ
 from ...engine.process.nested import caller
-from ...engine.tensors import ALL_DTYPES, DTYPE_CODES, dtype_name, mark_written, needed_by_autograd
+from ...engine.tensors import DTYPE_CODES, dtype_named, mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from ...schedule import ONE_IN, ONE_OUT, ROOTED
 from ..arguments import blank
@@ -69,8 +70,7 @@ class Sides:
     @property
     def dtype(self) -> torch.dtype:
         code = next(code for code in self._dtypes if code != _UNKNOWN)
-        dtype: torch.dtype = ALL_DTYPES[code]
-        return dtype
+        return dtype_named(NAMES[code])
 
     def plain(self) -> bool:
         """Do all ranks know all sizes, and are they all equal?"""
@@ -94,7 +94,7 @@ class Sides:
         said = {}
         for rank in range(self._ranks):
             code = self._dtypes[rank]
-            parts = [dtype_name(ALL_DTYPES[code])] if code != _UNKNOWN and len(codes) > 1 else []
+            parts = [NAMES[code]] if code != _UNKNOWN and len(codes) > 1 else []
             for s, d in wrong:
                 if rank == s:
                     parts.append(f"gives rank {d} {self._given(s, d)}")

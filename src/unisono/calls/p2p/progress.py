@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ...base.errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, PeerGone
 from ...base.records import Departure, DepartureKind, GivenUp
-from ...engine.mailbox import ANY_SOURCE, CarrierStreams, FarPeers, Mailbox, MessageRequest, Receive, Send
+from ...engine.mailbox import ANY_SOURCE, CarrierStreams, FarPeers, Mailbox, MessageRequest, Receive
 from ...engine.process.nested import check_nested, holds
 from ...hosts.carriers.waiter import SentMessages
 from ...ranks.failures.stall import Stall
@@ -61,11 +61,11 @@ class ProgressLoop:
         """Move messages of all requests until this one is done, or no bytes can move; True if it is done."""
         return self._locked(self._advance, request)
 
-    def cancel(self, request: MessageRequest) -> Send | None:
+    def cancel(self, request: MessageRequest) -> MessageRequest | None:
         """Take a request out, unless it is done; see `Mailbox.cancel` for what is returned."""
         return self._locked(self.mailbox.cancel, request)
 
-    def fail(self, request: MessageRequest, error: PeerError) -> Send | None:
+    def fail(self, request: MessageRequest, error: PeerError) -> MessageRequest | None:
         """End a request with an error, unless it is done; see `Mailbox.cancel` for what is returned."""
         return self._locked(self.mailbox.fail, request, error)
 

@@ -16,7 +16,7 @@ from ...base.errors import PeerFailed, UnisonoError, WaitTimeout
 from ...base.python import members
 from ...base.records import DepartureKind
 from ...base.units import seconds
-from ...engine.mailbox import CarrierStreams, Mailbox, MessageRequest, Receive, Send
+from ...engine.mailbox import CarrierStreams, Mailbox, MessageRequest, Receive
 from ...engine.process.nested import caller
 from ...ranks.group.abort import check_abort
 from ...ranks.group.group import Group
@@ -147,8 +147,8 @@ class ProgressEngine(ProgressLoop):
             for request in requests:
                 self._finish_rest(self.cancel(request), call)
 
-    def _finish_rest(self, rest: Send | None, call: str) -> None:
-        """Let the thread finish a send that was cancelled after it had begun."""
+    def _finish_rest(self, rest: MessageRequest | None, call: str) -> None:
+        """Let the thread finish a message that was cancelled after it had begun."""
         if rest is not None:
             rest.on_done = partial(self.discard, rest)
             self.finish_in_background(rest, call.__str__)

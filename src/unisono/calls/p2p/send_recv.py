@@ -8,6 +8,7 @@ import torch
 
 from ...base.errors import ArgumentError, DTypeError, UnisonoError
 from ...base.units import hints_timeout_s, integer, seconds
+from ...engine.kernels.ring_buffer import MOST_DIMENSIONS
 from ...engine.mailbox import ANY_SOURCE, Receive, Send
 from ...engine.process.nested import caller
 from ...engine.tensors import make_plain
@@ -22,6 +23,10 @@ from .progress_engine import FinishedTransfer, Transfer, progress_engine
 def check_send(tensor: Any, dst: Any, group: Group, tag: Any) -> tuple[int, int]:
     """The rank and the tag. Raises ArgumentError or DTypeError unless this tensor can be sent to rank `dst`."""
     _check_message(tensor, written=False)
+    if tensor.dim() > MOST_DIMENSIONS:
+        raise ArgumentError(
+            f"tensor: has {tensor.dim()} dimensions, but a message has at most {MOST_DIMENSIONS}. Pass .flatten()."
+        )
     return check_root("dst", dst, group), _check_tag(tag)
 
 
@@ -139,8 +144,8 @@ def recv(
     group: None: the default group.
     timeout_s: how long to wait for the sender; None: as long as the group does.
 
-    Raises MessageMismatch if the message does not fit (it is dropped, and the tensor is not changed), ArgumentError,
-    DTypeError, PeerGone, PeerFailed, WaitTimeout.
+    Raises MessageMismatch if the message does not fit: it is dropped as a whole first, so that its sender goes on, and
+    the tensor is not changed. Raises ArgumentError, DTypeError, PeerGone, PeerFailed, WaitTimeout.
 
         def work():
             if unisono.get_rank() > 0:

@@ -43,5 +43,7 @@ class HeaderWord(IntEnum):
     SHAPE = 4
 
 
-CURSOR_WORDS = int(CursorWord.HEADER) + int(HeaderWord.SHAPE) + 255
-"""A tensor of torch has up to 64 dimensions; a header can claim to have 255."""
+MOST_DIMENSIONS = 255
+"""The most dimensions of a tensor in a message: KIND has eight bits for their number."""
+
+CURSOR_WORDS = int(CursorWord.HEADER) + int(HeaderWord.SHAPE) + MOST_DIMENSIONS

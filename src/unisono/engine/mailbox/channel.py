@@ -11,11 +11,11 @@ import torch
 
 from ...base.errors import InternalError
 from ..kernels import kernel
-from ..kernels.ring_buffer import CAPACITY, CURSOR_WORDS, DATA, CursorWord, HeaderWord
+from ..kernels.ring_buffer import CAPACITY, CURSOR_WORDS, DATA, MOST_DIMENSIONS, CursorWord, HeaderWord
 from ..memory.arena import Layout
 from ..memory.heap import Heap
-from ..tensors import ALL_DTYPES, DTYPE_CODES
-from .requests import Message, Send
+from ..tensors import DTYPE_CODES
+from .requests import Message, Send, wrong_header
 
 _DONE = int(CursorWord.DONE)
 _NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for word in HeaderWord)
@@ -121,6 +121,8 @@ class SendChannel(_Channel):
         2: it has begun, and there was no room for its rest in time. dtype: its code.
         """
         if shape != self._shape or dtype != self._dtype:
+            if len(shape) > MOST_DIMENSIONS:  # the long way raises
+                return 0
             self._describe(dtype, nbytes, shape)
         return self._kernels.write_whole(self._cursor, address, tag)
 
@@ -148,7 +150,13 @@ class ReceiveChannel(_Channel):
         words = self._words
         kind = words[_KIND]
         shape = words[_SHAPE : _SHAPE + (kind & 0xFF)].tolist()
-        return Message(self.source, words[_TAG], words[_SENT_NS], ALL_DTYPES[kind >> 8], shape, words[_NBYTES])
+        code, nbytes = kind >> 8, words[_NBYTES]
+        if wrong := wrong_header(code, shape, nbytes):
+            raise InternalError(
+                f"rank {self.source} has sent {wrong}: a program has overwritten shared memory, or the ranks run "
+                "different versions"
+            )
+        return Message(self.source, words[_TAG], words[_SENT_NS], code, shape, nbytes)
 
     def read_payload(self, target: int) -> int:
         """Read arrived bytes to this address, or drop them at address 0; 1 when the message is complete."""

@@ -1,16 +1,15 @@
 """The two ends of a stream between ranks on two hosts, with the methods of the ends in `channel`. No method waits."""
 
 import ctypes
-import math
 import time
 from collections import deque
 
 from ...base.errors import InternalError
 from ..carrier import Lost
-from ..tensors import ALL_DTYPES, DTYPE_CODES
+from ..tensors import DTYPE_CODES
 from . import far_channel as far
 from .far_channel import END, HEAD_BYTES, HEAD_WORDS, FarChannel, FarFrame, Frames, ZeroCopyFrame, head_bytes
-from .requests import Message, Send
+from .requests import Message, Send, wrong_header
 
 
 class FarSendChannel(FarChannel):
@@ -191,12 +190,9 @@ class FarReceiveChannel(FarChannel):
                 self._answer()
             return None
         dimensions, code = kind & 0xFF, kind >> 8
-        shape = head.words(HEAD_WORDS + min(dimensions, 64))[HEAD_WORDS:]
-        if not 0 <= code < len(ALL_DTYPES) or dimensions > 64 or min(shape, default=0) < 0:
-            raise self._wrong(f"a tensor of kind {kind}")
-        dtype = ALL_DTYPES[code]
-        if math.prod(shape) * dtype.itemsize != nbytes:
-            raise self._wrong(f"{nbytes} bytes for {dtype} of shape {shape}")
+        shape = head.words(HEAD_WORDS + dimensions)[HEAD_WORDS:]
+        if wrong := wrong_header(code, shape, nbytes):
+            raise self._wrong(wrong)
         self.done, self._head_bytes = 0, following
         if head_bytes(dimensions, nbytes) <= head.nbytes:
             self._head = head
@@ -205,7 +201,7 @@ class FarReceiveChannel(FarChannel):
             self._pieces.give_back(head)
             if nbytes <= far.COPIED_BYTES:
                 self._expect(nbytes)
-        return Message(self.source, tag, time.monotonic_ns(), dtype, shape, nbytes)
+        return Message(self.source, tag, time.monotonic_ns(), code, shape, nbytes)
 
     def read_payload(self, target: int) -> int:
         """Take arrived bytes of the payload to this address, or drop them at address 0; 1 when it is complete."""

@@ -198,23 +198,27 @@ class Mailbox:
                 self._write(slot - self._size)
         return bool(ready)
 
-    def cancel(self, request: MessageRequest) -> Send | None:
+    def cancel(self, request: MessageRequest) -> MessageRequest | None:
         """Take a request out, unless it is done.
 
         No message is lost: a message that has arrived for a Receive waits for the next Receive. A Send whose frame has
-        begun must go on, as its receiver expects the rest: a copy replaces it, and is returned. While a carrier uses
-        the request's tensor, this waits, and the request may be done then. Raises PeerFailed if it waits long.
+        begun must go on, as its receiver expects the rest: a copy replaces it, and is returned. So must a Receive that
+        has refused a message of which a part has come; it is done then. While a carrier uses the request's tensor, this
+        waits, and the request may be done then. Raises PeerFailed if it waits long.
         """
         self._await_loan(request)
         if request.done:
             return None
-        self._log_done(request)
-        return self._take_out(request)
+        rest = self._take_out(request)
+        (self._log_done if request.error is None else self._finish)(request)
+        return rest
 
-    def _take_out(self, request: MessageRequest) -> Send | None:
+    def _take_out(self, request: MessageRequest) -> MessageRequest | None:
         if isinstance(request, Receive):
             if request.message is None:
                 self._matching.unpost(request)
+            elif request.error is not None:
+                return request.leave_rest()
             else:
                 self._detach(request.message)
         elif isinstance(request, Send):
@@ -225,8 +229,8 @@ class Mailbox:
             channel.queue.remove(request)
         return None
 
-    def fail(self, request: MessageRequest, error: Exception) -> Send | None:
-        """End a request with an error, unless it is done. Returns and raises what `cancel` does.
+    def fail(self, request: MessageRequest, error: Exception) -> MessageRequest | None:
+        """End a request with an error, its own if it has one, unless it is done. Returns and raises what `cancel` does.
 
         If the peer is the reason, this does not wait: a carrier may still have the tensor, and keeps it alive.
         """
@@ -236,7 +240,7 @@ class Mailbox:
             self._await_loan(request)
         if not request.done:
             rest = self._take_out(request)
-            request.error = error
+            request.error = request.error or error
             self._finish(request)
         return rest
 
@@ -263,7 +267,7 @@ class Mailbox:
             lent = isinstance(to, FarSendChannel) and to.lending and to.queue[0] is request
             return (request.peer, request.tensor.nbytes) if lent else None
         message = request.message if isinstance(request, Receive) else None
-        if message is None or not isinstance(request, Receive) or message.buffer is not request.tensor:
+        if message is None or not isinstance(request, Receive) or message.buffer is not request.tensor or request.error:
             return None
         by = self._incoming.get(message.source)
         lent = isinstance(by, FarReceiveChannel) and by.lending and by.message is message
@@ -361,21 +365,17 @@ class Mailbox:
         self.poller.wake()  # a thread may be about to call `receive_at_once`
 
     def _match(self, receive: Receive, message: Message) -> None:
-        """Let a receive take a message, or fail with MessageMismatch if dtype or size differ."""
-        tensor = receive.tensor
+        """Let a receive take a message. If dtype or size differ, it fails once the message has come and is dropped."""
         receive.source, receive.whom = message.source, 2 * message.source + 1
         receive.nbytes, receive.place = message.nbytes, message.place
-        if (words := receive.refuses(message)) is not None:
-            message.buffer = None
-            sent, expected = words
-            receive.error = MessageMismatch(message.source, sent, self._rank, expected, message.tag, self._world_ranks)
-            self._finish(receive)
-            return
         receive.message, message.receive = message, receive
+        if (words := receive.refuses(message)) is not None:
+            message.buffer, (sent, expected) = None, words
+            receive.error = MessageMismatch(message.source, sent, self._rank, expected, message.tag, self._world_ranks)
+        elif not message.complete and message.buffer is None:
+            message.buffer = receive.tensor if receive.plain else message.new_buffer()
         if message.complete:
             self._deliver(message, receive)
-        elif message.buffer is None:
-            message.buffer = tensor if receive.plain else message.new_buffer()
 
     def _deliver(self, message: Message, receive: Receive) -> None:
         if message.buffer is not None:

@@ -1,6 +1,7 @@
 """Requests to send and to receive, and the messages that arrive."""
 
 import ctypes
+import math
 from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
@@ -8,7 +9,8 @@ from typing import TypeVar
 
 import torch
 
-from ..tensors import as_bits, copy_of, dtype_name, is_plain, mark_written, needed_by_autograd
+from ...base.dtype_codes import NAMES
+from ..tensors import DTYPE_CODES, DTYPES, as_bits, copy_of, dtype_name, is_plain, mark_written, needed_by_autograd
 
 ANY_SOURCE = -1
 """The peer of a Receive that takes a message from any rank."""
@@ -53,7 +55,7 @@ class Receive(MessageRequest):
 
     source: the rank that sent the message.
     order: counts the receives that have been posted.
-    message: the message that is arriving for this receive.
+    message: the message that is arriving for this receive, or, with `error`, that it has refused.
     """
 
     __slots__ = ("marked", "message", "order", "plain", "source", "tensor")
@@ -69,10 +71,21 @@ class Receive(MessageRequest):
 
     def refuses(self, message: "Message") -> tuple[str, str] | None:
         """What was sent, and what this receive expects, if dtype or size differ."""
-        tensor = self.tensor
-        if tensor is None or (tensor.dtype is message.dtype and tensor.nbytes == message.nbytes):
+        tensor, dtype = self.tensor, message.dtype
+        if dtype is not None and (tensor is None or (tensor.dtype is dtype and tensor.nbytes == message.nbytes)):
             return None
-        return f"{dtype_name(message.dtype)}{message.shape}", f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
+        expected = f"any dtype of torch {torch.__version__}"
+        if tensor is not None:
+            expected = f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
+        return f"{NAMES[message.code]}{message.shape}", expected
+
+    def leave_rest(self) -> "Receive":
+        """A request in place of this one, which drops what still comes of a refused message."""
+        rest = Receive(None, self.peer, self.tag)
+        rest.message, rest.error = self.message, self.error
+        if self.message is not None:
+            self.message.receive = rest
+        return rest
 
     def deliver(self, data: torch.Tensor) -> None:
         """Take a complete payload, of the right dtype and number of elements. Raises RuntimeError if torch refuses."""
@@ -86,19 +99,42 @@ class Receive(MessageRequest):
         mark_written(self.marked)
 
 
+def wrong_header(code: int, shape: list[int], nbytes: int) -> str:
+    """What no sender says of a tensor: a dtype, a shape and bytes that do not fit. "" if they fit."""
+    dtype = DTYPES.get(code)
+    if code not in NAMES or min([nbytes, *shape]) < 0:
+        return f"a tensor of dtype {code} and shape {shape}"
+    if dtype is not None and math.prod(shape) * dtype.itemsize != nbytes:
+        return f"{nbytes} bytes for {NAMES[code]}{shape}"
+    return ""
+
+
 class Message:
     """A message that arrives.
 
+    dtype: None: this version of torch does not have it. code: its number.
     buffer: for its payload; None: drop it.
     receive: the request that the message is for, or None.
     place: how many messages have come from its source, with this one.
     """
 
-    __slots__ = ("buffer", "complete", "dtype", "nbytes", "place", "receive", "sent_ns", "shape", "source", "tag")
+    __slots__ = (
+        "buffer",
+        "code",
+        "complete",
+        "dtype",
+        "nbytes",
+        "place",
+        "receive",
+        "sent_ns",
+        "shape",
+        "source",
+        "tag",
+    )
 
-    def __init__(self, source: int, tag: int, sent_ns: int, dtype: torch.dtype, shape: list[int], nbytes: int) -> None:
+    def __init__(self, source: int, tag: int, sent_ns: int, code: int, shape: list[int], nbytes: int) -> None:
         self.source, self.tag, self.sent_ns = source, tag, sent_ns
-        self.dtype, self.shape, self.nbytes = dtype, shape, nbytes
+        self.code, self.dtype, self.shape, self.nbytes = code, DTYPES.get(code), shape, nbytes
         self.buffer: torch.Tensor | None = None
         self.complete = False
         self.place = 0
@@ -108,7 +144,7 @@ class Message:
     def of(cls, send: Send, source: int) -> "Message":
         """A message that has arrived as a copy of what this rank sends to itself."""
         tensor = send.tensor
-        message = cls(source, send.tag, monotonic_ns(), tensor.dtype, list(tensor.shape), tensor.nbytes)
+        message = cls(source, send.tag, monotonic_ns(), DTYPE_CODES[tensor.dtype], list(tensor.shape), tensor.nbytes)
         message.buffer, message.complete = copy_of(tensor), True
         return message
 
@@ -119,6 +155,8 @@ class Message:
 
     def new_buffer(self) -> torch.Tensor:
         """An uninitialised tensor for the payload."""
+        if self.dtype is None:
+            return torch.empty(self.nbytes, dtype=torch.uint8, device="cpu")
         return torch.empty(self.shape, dtype=self.dtype, device="cpu")
 
 

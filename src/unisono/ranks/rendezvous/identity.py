@@ -12,6 +12,7 @@ from itertools import combinations
 from pathlib import Path
 
 from ...base.config import Config, environment_name
+from ...base.dtype_codes import DTYPES_DIGEST
 from ...base.fd_channel import Channel
 from ...base.release import __version__
 from ...base.value import Value
@@ -47,6 +48,7 @@ class Identity(Value):
     host_id: str = ""
     version: str = __version__
     byte_order: str = sys.byteorder
+    dtypes: str = DTYPES_DIGEST
     common: str = ""  # the settings that ranks must have in common
     address: str = ""  # the address where other hosts reach it
 
@@ -122,6 +124,7 @@ def why_refused(identities: Mapping[int, Identity], apart: Collection[int] = ())
         for what, mine, its in (
             ("unisono", home.version, other.version),
             ("the byte order", home.byte_order, other.byte_order),
+            ("the table of dtypes", home.dtypes, other.dtypes),
         ):
             if mine != its:
                 return f"{there} has {what} {its}, {here} has {mine}: all ranks of a group must have the same"

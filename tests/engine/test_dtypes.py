@@ -1,0 +1,95 @@
+"""Codes of dtypes: the same for all versions of torch, and unknown ones are refused before anything moves."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.support.mailboxes import Boxes, receive, run, send, values
+from tests.support.programs import run_python
+from unisono import ArgumentError, DTypeError, InternalError, MessageMismatch
+from unisono.base.dtype_codes import DTYPE_CODES as CODES
+from unisono.base.records import digest
+from unisono.calls.arguments import check_tensor
+from unisono.calls.codec import decode, encode
+from unisono.engine import tensors
+
+KNOWN = 47
+"""The dtypes of torch 2.15."""
+
+
+@pytest.mark.quick
+def test_codes_are_never_renumbered() -> None:
+    assert list(CODES.values()) == list(range(len(CODES)))
+    assert digest(*list(CODES)[:KNOWN]) == 7622376255782329591
+
+
+@pytest.mark.quick
+def test_every_dtype_of_torch_has_a_code() -> None:
+    assert {value for value in vars(torch).values() if type(value) is torch.dtype} == set(tensors.DTYPE_CODES)
+
+
+def test_codes_do_not_depend_on_torch() -> None:
+    """Ranks may have versions of torch with other dtypes."""
+    program = (
+        "import torch; del torch.bits16; from unisono.engine.tensors import DTYPE_CODES as C; print(C[torch.int8])"
+    )
+    assert int(run_python("-c", program).stdout) == tensors.DTYPE_CODES[torch.int8]
+
+
+@pytest.mark.quick
+def test_unknown_dtype_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that is newer than unisono may have more dtypes."""
+    monkeypatch.delitem(tensors.DTYPE_CODES, torch.float16)
+    with pytest.raises(DTypeError, match=r"tensor: unisono does not know the dtype float16 of torch"):
+        check_tensor("tensor", torch.ones(2, dtype=torch.float16))
+    for value in (torch.ones(2, dtype=torch.float16), torch.float16):
+        with pytest.raises(DTypeError, match="does not know the dtype float16"):
+            encode([value])
+
+
+@pytest.mark.quick
+def test_decoder_names_a_dtype_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = [b"".join(encode([value])) for value in (torch.ones(2, dtype=torch.float16), torch.float16)]
+    monkeypatch.delitem(tensors.DTYPES, CODES["float16"])
+    for data in sent:
+        with pytest.raises(ArgumentError, match="has no dtype 'float16'"):
+            decode(data)
+
+
+@pytest.mark.parametrize("count", [4, 4000])
+@pytest.mark.parametrize("early", [True, False])
+def test_message_of_a_newer_torch_is_refused(
+    boxes: Callable[[int], Boxes], monkeypatch: pytest.MonkeyPatch, early: bool, count: int
+) -> None:
+    """The receiver raises, also where it takes any dtype, and gets later messages."""
+    a, b = boxes(2)
+    monkeypatch.delitem(tensors.DTYPES, CODES["float16"])
+    if early:
+        got = receive(b, None, 0)
+    sent = send(a, torch.ones(count, dtype=torch.float16), 1)
+    send(a, values(5), 1)
+    if not early:
+        run(a, b)
+        got = receive(b, None, 0)
+    run(a, b)
+    assert sent.done
+    assert isinstance(got.error, MessageMismatch)
+    assert f"rank 0 sent float16[{count}] with tag 0, but rank 1 receives it into any dtype of torch" in str(got.error)
+    assert torch.equal(receive(b, None, 0).tensor, values(5))
+
+
+class Odd(torch.Tensor):
+    """A tensor that claims to be longer than it is."""
+
+    nbytes = 8000  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_bytes_must_fit_dtype_and_shape(boxes: Callable[[int], Boxes], early: bool) -> None:
+    a, b = boxes(2)
+    if early:
+        receive(b, None, 0)
+    send(a, values(1000).as_subclass(Odd)[:4], 1)
+    with pytest.raises(InternalError, match=r"rank 0 .*has sent 8000 bytes for int64\[4\]"):
+        run(a, b)
