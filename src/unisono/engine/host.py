@@ -272,10 +272,10 @@ class Host:
         """Has this rank not yet passed the gate of the call?"""
         return int(self._state[StateWord.OFFSET]) == 0 and int(self._state[StateWord.PC]) <= gate_row
 
-    def all_have_ended(self) -> bool:
-        """Have all other ranks finished the last call?"""
+    def still_in_last_call(self) -> list[int]:
+        """The ranks that have not finished the last call."""
         goal = int(self._state[StateWord.SEGMENT]) << STEP_BITS
-        return all(_seen(line, _PROGRESS) >= goal for q, line in enumerate(self._lines) if q != self.rank)
+        return [q for q, line in enumerate(self._lines) if q != self.rank and _seen(line, _PROGRESS) < goal]
 
     def has_ended(self, rank: int) -> bool:
         """Has a rank finished this rank's current call?"""

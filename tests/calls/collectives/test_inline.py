@@ -6,10 +6,7 @@ Asynchronous ones start on the caller's thread, and never block it.
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from itertools import product
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -19,8 +16,8 @@ import torch
 
 import unisono
 from tests.conftest import examples
-from tests.support.matrix import Case, ops
-from tests.support.matrix_driver import begin, check
+from tests.support.matrix import Case
+from tests.support.matrix_driver import check
 from tests.support.on_ranks import in_world
 from unisono.base.config import Config
 from unisono.calls.dispatch.planning import patience_ns
@@ -83,11 +80,10 @@ def test_two_groups_in_opposite_order() -> None:
 def test_a_call_like_an_earlier_one_is_not_planned_again() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     group = unisono.new_group(range(size))  # the world's may ask for sizes, after other tests
-    x, whole, parts = torch.full((2,), 1.0 + me), torch.zeros(2 * size), [torch.zeros(2) for _ in range(size)]
+    x, whole = torch.full((2,), 1.0 + me), torch.zeros(2 * size)
     calls: list[Callable[..., Any]] = [
         lambda **how: unisono.broadcast(x, 1, group, **how),
         lambda **how: unisono.all_gather_single(whole, x, group, **how),
-        lambda **how: unisono.all_gather(parts, x, group, **how),
         lambda **how: unisono.barrier(group, **how),
     ]
     for call in calls:
@@ -103,10 +99,7 @@ def test_a_call_like_an_earlier_one_is_not_planned_again() -> None:
                 call(async_op=True).wait()
     finally:
         patch.stopall()
-    assert [whole.tolist(), [value for part in parts for value in part.tolist()]] == [
-        [10.0, 10.0, 11.0, 11.0],
-        [15.0, 15.0, 16.0, 16.0],
-    ]
+    assert whole.tolist() == [10.0, 10.0, 11.0, 11.0]
 
 
 @pytest.mark.ranks(2)
@@ -207,49 +200,16 @@ def test_a_work_keeps_its_tensors() -> list[float]:
     return [float(result.sum()) for result in results]
 
 
-FORMS = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
-
-
-@contextmanager
-def unplanned() -> Iterator[None]:
-    """In this block, calls on lists must have a plan."""
-    patches = [patch.object(sys.modules[f"unisono.calls.collectives.{name}"], "Call", None) for name in FORMS]
-    for one in patches:
-        one.start()
-    try:
-        yield
-    finally:
-        for one in patches:
-            one.stop()
-
-
-@pytest.mark.parametrize("async_op", [False, True])
-@pytest.mark.ranks(2, 3)
-def test_every_form(async_op: bool, ranks: int) -> None:
-    group = unisono.new_group(range(ranks))  # the world's may ask for sizes, after other tests
-
-    def make(seed: int) -> None:
-        for form, root in product(FORMS, (0, ranks - 1)):
-            case = Case(form, "float32", ops(form, "float32")[0], 2, async_op=async_op, root=root, seed=seed)
-            call = partial(getattr(unisono, form), group=group, async_op=async_op)
-            assert not begin(case, group.rank, ranks, lambda given, call=call: call(*given))()  # type: ignore[misc]
-
-    make(1)
-    with unplanned():
-        make(2)
-
-
 @pytest.mark.ranks(2)
 def test_a_tensor_with_new_memory_is_written_there() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     group = unisono.new_group(range(size))
     outputs, mine = [torch.zeros(3) for _ in range(size)], torch.full((3,), 1.0 + me)
     unisono.all_gather(outputs, mine, group)
-    with unplanned():
-        old = outputs[1].data
-        outputs[1].data = torch.zeros(3)
-        mine.add_(10)
-        unisono.all_gather(outputs, mine, group)
+    old = outputs[1].data
+    outputs[1].data = torch.zeros(3)
+    mine.add_(10)
+    unisono.all_gather(outputs, mine, group)
     assert [tensor.tolist() for tensor in outputs] == [[11.0 + rank] * 3 for rank in range(size)]
     assert old.tolist() == [2.0] * 3
 

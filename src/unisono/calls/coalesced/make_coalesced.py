@@ -32,7 +32,7 @@ from ...engine.tensors import (
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_op, check_root, check_tensor, check_whole, count_name
-from ..dispatch import UNKNOWN, Action, Call, CallKey, Request, plan_step
+from ..dispatch import UNKNOWN, Action, Call, CallKey, Request, checking, plan_step
 from ..dispatch.plan_cache import fits
 from ..ops import PremulSum, resolve
 from ..work import Work
@@ -234,7 +234,7 @@ def make(
         requests = [_request(made.group, call, layout, one) for one in layout.passes]
         steps = requests[0], [plan_step(made.how, request) for request in requests]
         layout.keep((what, timeout_s), steps)
-        made.request, made.action = steps[0], _action(call, layout, tensors, steps[1])
+        made.request, made.action = steps[0], _action(made.group, call, layout, tensors, steps[1])
     work: Work[Sequence[torch.Tensor]] | None = made.run()
     return work
 
@@ -254,7 +254,7 @@ def make_known(call: ListCall, group: Group | None, async_op: bool, algorithm: A
         return UNKNOWN
     if addresses != layout.apart and (0 in addresses or _place(group, call, layout, addresses)):
         return UNKNOWN
-    action = _action(call, layout, tensors, steps[1])
+    action = _action(group, call, layout, tensors, steps[1])
     if not async_op and (group.worker is None or not group.worker.busy):
         action(None)
         return None
@@ -263,7 +263,9 @@ def make_known(call: ListCall, group: Group | None, async_op: bool, algorithm: A
     return made.run()
 
 
-def _action(call: ListCall, layout: ListLayout, tensors: Sequence[torch.Tensor], actions: list[Action]) -> Action:
+def _action(
+    group: Group, call: ListCall, layout: ListLayout, tensors: Sequence[torch.Tensor], actions: list[Action]
+) -> Action:
     """Makes the call, once. Reads the grad mode: see `needed_by_autograd`."""
     written, table = tensors[call.written().start : call.written().stop], layout.table
     op = None if call.op is None else resolve(call.op)
@@ -272,7 +274,7 @@ def _action(call: ListCall, layout: ListLayout, tensors: Sequence[torch.Tensor],
     marked = needed_by_autograd(written) if held else []
 
     def action(where: str | None) -> Sequence[torch.Tensor]:
-        _carry(call, layout, tensors, table, factor, lambda k: actions[k](where))
+        _carry(group, call, layout, tensors, table, factor, lambda k: actions[k](where))
         mark_written(marked)
         return written
 
@@ -325,6 +327,7 @@ def _request(group: Group, call: ListCall, layout: ListLayout, one: Pass) -> Req
 
 
 def _carry(
+    group: Group,
     call: ListCall,
     layout: ListLayout,
     tensors: Sequence[torch.Tensor],
@@ -333,7 +336,8 @@ def _carry(
     run: Callable[[int], object],
 ) -> None:
     """Pack, run and unpack each pass in turn. table: the addresses of the tensors. factor: of `premul_sum`."""
-    copies = {k: make_plain(tensors[k]).detach() for k in layout.scattered}
+    with checking(group, f"{call.collective}_coalesced"):
+        copies = {k: make_plain(tensors[k]).detach() for k in layout.scattered}
     if copies:
         table = array("q", table)
         for k, copy in copies.items():
@@ -345,7 +349,8 @@ def _carry(
         if call.gives is not None:
             move(addresses[call.gives], *one.packing[call.gives], False)
         if factor is not None:
-            call.flats(one)[0].mul_(factor)
+            with checking(group, f"{call.collective}_coalesced"), torch.inference_mode():
+                call.flats(one)[0].mul_(factor)
         run(k)
         if call.gets is not None:
             move(addresses[call.gets], *one.packing[call.gets], True)

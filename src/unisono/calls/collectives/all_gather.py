@@ -8,7 +8,7 @@ from torch import Tensor
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import UNKNOWN, Call, Request, list_shortcut, shortcut
+from ..dispatch import UNKNOWN, Call, Request, shortcut
 
 
 def all_gather(
@@ -43,8 +43,6 @@ def all_gather(
     if isinstance(tensor_list, Tensor):
         return all_gather_single(tensor_list, tensor, group, async_op, algorithm=algorithm, timeout_s=timeout_s)
     what = "all_gather", None, 0, algorithm
-    if (made := list_shortcut(group, what, tensor, tensor_list, timeout_s, async_op)) is not UNKNOWN:
-        return made
     with Call(what, group, async_op, timeout_s) as call:
         check_tensor("tensor", tensor)
         sizes = None

@@ -9,7 +9,7 @@ from ...base.errors import ArgumentError, DTypeError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import blank, check_apart, check_splits, check_tensor, check_tensors, shape_name
-from ..dispatch import UNKNOWN, Call, Request, list_shortcut, shortcut
+from ..dispatch import UNKNOWN, Call, Request, shortcut
 
 
 def all_to_all(
@@ -43,9 +43,6 @@ def all_to_all(
         unisono.run(work, ranks=3)  # [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
     """
     what = "all_to_all", None, 0, algorithm
-    made = list_shortcut(group, what, input_tensor_list, output_tensor_list, timeout_s, async_op)
-    if made is not UNKNOWN:
-        return made
     with Call(what, group, async_op, timeout_s) as call:
         if not isinstance(input_tensor_list, Sequence) or not input_tensor_list:
             raise DTypeError(

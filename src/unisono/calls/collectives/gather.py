@@ -8,7 +8,7 @@ from torch import Tensor
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
-from ..dispatch import UNKNOWN, Call, Request, list_shortcut
+from ..dispatch import Call, Request
 
 
 def gather(
@@ -45,8 +45,6 @@ def gather(
         unisono.run(work, ranks=3)  # [[[0, 0], [1, 1], [2, 4]], None, None]
     """
     what = "gather", None, dst, algorithm
-    if (made := list_shortcut(group, what, tensor, gather_list, timeout_s, async_op)) is not UNKNOWN:
-        return made
     with Call(what, group, async_op, timeout_s) as call:
         root = check_root("dst", dst, call.group)
         check_tensor("tensor", tensor)

@@ -10,7 +10,7 @@ from ...base.errors import DTypeError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_op, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import UNKNOWN, Call, Request, list_shortcut, shortcut
+from ..dispatch import UNKNOWN, Call, Request, shortcut
 from ..ops import OpLike, ReduceOp
 
 
@@ -47,8 +47,6 @@ def reduce_scatter(
         unisono.run(work, ranks=3)  # [[3], [33], [63]]
     """
     what = "reduce_scatter", op, 0, algorithm
-    if (made := list_shortcut(group, what, input_list, output, timeout_s, async_op)) is not UNKNOWN:
-        return made
     with Call(what, group, async_op, timeout_s) as call:
         if not isinstance(input_list, Sequence) or not input_list or not isinstance(input_list[0], Tensor):
             raise DTypeError(

@@ -10,7 +10,7 @@ from ...base.errors import ArgumentError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import blank, check_apart, check_own, check_root, check_rooted, check_tensor, given_list
-from ..dispatch import UNKNOWN, Call, Request, list_shortcut
+from ..dispatch import Call, Request
 
 
 def scatter(
@@ -47,8 +47,6 @@ def scatter(
         unisono.run(work, ranks=3)  # [[0, 10], [1, 11], [2, 12]]
     """
     what = "scatter", None, src, algorithm
-    if (made := list_shortcut(group, what, scatter_list, tensor, timeout_s, async_op)) is not UNKNOWN:
-        return made
     with Call(what, group, async_op, timeout_s) as call:
         root = check_root("src", src, call.group)
         if tensor is not None:

@@ -1,7 +1,7 @@
 """From a user's call to the kernel.
 
-A call takes the plan of an earlier call (`shortcut`, `list_shortcut`), or passes `Call` (checks), `Request` (the
-checked call), `plan_step` (tensors to addresses), `make_plan` (algorithm, table, program, plan) and `run_plan` (the
+A call takes the plan of an earlier call (`shortcut`), or passes `Call` (checks), `Request` (the
+checked call), `plan_step` (tensors to addresses), `make_plan` (algorithm, table, program, plan) and `drive` (the
 kernel). `background` starts asynchronous calls, `blocks` handles blocks of several sizes, `rank_order` calls without a
 table, such as ops on whole tensors.
 
@@ -15,7 +15,7 @@ from .plan_cache import UNKNOWN, CallKey
 from .rank_order import plan_step
 from .request import Request
 from .retry_rules import makes_again
-from .shortcut import list_shortcut, shortcut
+from .shortcut import shortcut
 from .step import Action
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "CallKey",
     "Request",
     "checking",
-    "list_shortcut",
     "makes_again",
     "plan_step",
     "shortcut",

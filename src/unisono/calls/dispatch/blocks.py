@@ -199,7 +199,7 @@ def _settle(how: CallOptions, request: Request, where: str | None) -> Any:
         takes = agreed.make_takes(group.rank) if takes is None else takes
         sized = _sized(request, group, takes, agreed.extents(), agreed.dtype)
         move = plan_step(how, sized)
-    tensors.take()
+        tensors.take()
     made = move(where)
     tensors.give()
     return made if made_for is None else made_for

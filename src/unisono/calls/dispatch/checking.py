@@ -1,5 +1,6 @@
 """`checking`: the block in which a call is checked. A rank that refuses its own call tells the others why."""
 
+import threading
 import time
 from typing import TYPE_CHECKING, Self
 
@@ -7,8 +8,10 @@ from ...base.errors import MismatchError, NestedCall, NotInitialized, PeerError,
 from ...base.python import LateModule
 from ...base.records import CallRecord
 from ...engine.process.nested import caller, check_nested, holds
+from ...ranks.group.abort import aborted, give_up
 from ...ranks.group.group import Group
 from ..work import worker_of
+from .drive import take
 
 if TYPE_CHECKING:
     from ...ranks.group import initialize
@@ -16,15 +19,16 @@ else:  # a call that names its group does not need it
     initialize = LateModule("...ranks.group.initialize", __package__)
 
 _PATIENCE_S = 1.0
+"""How long a refused call waits for late peers before the worker waits for them."""
 _NO_REFUSALS = (MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout)
-"""Errors that are no refusal: the other ranks raise them, too, or there is no group to tell."""
+"""Errors that refuse no call: the other ranks raise them, too, or there is no group to tell."""
 
 
 class checking:  # noqa: N801  used as a statement: with checking(group, "reduce"): ...
-    """The block in which a call is checked and planned.
+    """The block in which a call is checked and planned, before this rank enters it.
 
     An error in the block counts as this rank's call: the other ranks raise MismatchError with the reason, and the group
-    can be used again.
+    can be used again. Ctrl-C in the block ends the group: nobody knows whether the user takes the call as made.
     """
 
     def __init__(self, group: Group | None, collective: str) -> None:
@@ -36,43 +40,61 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, _NO_REFUSALS):
+        if error is None or isinstance(error, _NO_REFUSALS):
+            return
+        if isinstance(error, Exception):
             _refuse(self.group, self.collective, error)
+        else:
+            give_up(self.group, f"interrupted by {type(error).__name__}", f"{self.collective} ({caller()})")
 
 
 def _refuse(group: Group, collective: str, error: Exception) -> None:
-    """Tell the other ranks that this rank refuses its call, and why."""
+    """Tell the other ranks that this rank refuses its call, and why.
+
+    If they are late, the worker waits for them, as for a call in the background. This rank's next calls come after it.
+    """
     if group.size == 1 or group.closed or group.broken:
         return
     reason = " ".join(str(error).split()) or type(error).__name__
     record = CallRecord(collective, refused=reason, where=caller())
-    if group.worker is not None and group.worker.busy:
-        worker_of(group).submit(record, lambda: _announce(group, record))
-    else:
-        _announce(group, record)
+    if not ((group.worker is None or not group.worker.busy) and _announce(group, record, _PATIENCE_S)):
+        worker_of(group).submit(record, lambda: _announce_late(group, record))
+
+
+def _announce_late(group: Group, record: CallRecord) -> None:
+    if not _announce(group, record, group.timeout_s):
+        give_up(
+            group, f"refused {record.collective} and waited {group.timeout_s:.3g} s to tell late ranks", str(record)
+        )
 
 
 @holds("group")
-def _announce(group: Group, record: CallRecord) -> None:
-    if group.lock.locked():
-        check_nested(group)
-    with group.lock:
-        if _all_have_followed(group):
-            group.host.arena.board(group.rank).set_call(group.host.call_number, record)
-            group.host.refuse_call()
-            if group.span is not None:
-                group.span.tell()
+def _announce(group: Group, record: CallRecord, patience_s: float) -> bool:
+    """Enter the refused call once all ranks have ended the last one. False: they take too long."""
+    held: list[threading.Lock] = []
+    until = time.monotonic() + patience_s
+    try:
+        if group.lock.locked():
+            check_nested(group)
+        take(group.lock, patience_s, held)
+        if not held or not _all_have_followed(group, until):
+            return False
+        group.host.arena.board(group.rank).set_call(group.host.call_number, record)
+        group.host.refuse_call()
+        if group.span is not None:
+            group.span.tell()
+    finally:
+        if held:
+            group.lock.release()
+    return True
 
 
-def _all_have_followed(group: Group) -> bool:
-    """Wait until all ranks have ended the last call; False if they take too long.
+def _all_have_followed(group: Group, until: float) -> bool:
+    """Wait until all ranks that are there have ended the last call; False if they take too long.
 
     A board keeps a rank's latest two calls only, so a rank that refuses must not get further ahead of a slow one.
     """
-    until = time.monotonic() + _PATIENCE_S
-    while not group.host.all_have_ended():
-        from ...ranks.group.abort import aborted  # a call that is not refused does not need it
-
+    while not all(map(group.liveness.gone, group.host.still_in_last_call())):
         if time.monotonic() > until or group.broken is not None or aborted(group):
             return False
         if group.span is not None:

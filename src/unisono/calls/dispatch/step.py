@@ -15,11 +15,12 @@ from ...base.records import only_lowerings_differ
 from ...base.units import seconds
 from ...engine.tensors import as_bits, is_plain, mark_written, needed_by_autograd
 from ...ranks.group.group import Group
+from .checking import checking
+from .drive import drive
 from .plan_cache import CallKey, as_list, keep
 from .planning import make_plan
 from .request import Request, Tensors, is_one
 from .retry_rules import stage_for_a_while, stage_private, takes_turn, waits_its_turn
-from .shortcut import run_plan
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -64,13 +65,15 @@ class PlainTensors(NamedTuple):
 
     def take(self) -> None:
         """Copy the values of inputs, and of outputs: a rank may keep its output, such as rank 0 in exscan."""
-        for tensor, copy in self.taken:
-            copy.copy_(tensor)
+        with torch.inference_mode():  # also for inference tensors, in every mode and on every thread
+            for tensor, copy in self.taken:
+                copy.copy_(tensor)
 
     def give(self) -> None:
         """Copy the results to the user's tensors."""
-        for tensor, copy in self.given:
-            tensor.copy_(copy)
+        with torch.inference_mode():
+            for tensor, copy in self.given:
+                tensor.copy_(copy)
 
 
 def _each(tensors: Tensors, change: Callable[[torch.Tensor], torch.Tensor]) -> Tensors:
@@ -109,9 +112,12 @@ def plan_inside(how: CallOptions, request: Request, known_as: CallKey | None = N
     written = needed_by_autograd(request.written_on(how.group.rank))
 
     def action(where: str | None) -> Tensors:
-        plain.take()
+        if plain.taken:
+            with checking(how.group, request.collective):
+                plain.take()
         move(where)
-        plain.give()
+        if plain.given:
+            plain.give()
         mark_written(written)
         return request.out
 
@@ -132,13 +138,16 @@ def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = No
         nonlocal plan
         group, made = how.group, False
         while not made:
-            staged = takes_turn(group, plan)
-            used = make_plan(group, request, inp, out, how.algorithm, staged=True) if staged else plan
+            used = plan
+            if takes_turn(group, plan):
+                with checking(group, request.collective):
+                    used = make_plan(group, request, inp, out, how.algorithm, staged=True)
             try:
-                made = run_plan(group, used, inp_address, out_address, timeout_s, where)
+                made = drive(group, used, inp_address, out_address, timeout_s, where)
                 if not made:
                     stage_private(group)
-                    plan = make_plan(group, request, inp, out, how.algorithm)
+                    with checking(group, request.collective):
+                        plan = make_plan(group, request, inp, out, how.algorithm)
             except BaseException as error:
                 group.hold(used, *kept_inp, *kept_out)
                 if not isinstance(error, MismatchError) or not only_lowerings_differ(error.calls, group.size):

@@ -6,7 +6,7 @@ the input, and the output if it is another tensor; a barrier has none.
 
 from __future__ import annotations
 
-from ..compile.program import NO_PLAN, EntryWord, KnownWord
+from ..compile.program import NO_PLAN, EntryWord, KnownWord, StateWord
 from .atomics import clear_error, export, load, restore_thread, save_thread
 from .compiled import compiled
 from .interpret import run
@@ -86,13 +86,15 @@ def _place(table, count, count_out, kind):  # type: ignore[no-untyped-def]
 
 @compiled
 def call(table, exporter, state, objects, many):  # type: ignore[no-untyped-def]
-    """Run the plan that is known for these tensors. NO_PLAN if none is, or if they are to be checked first."""
+    """Run the plan that is known for these tensors. NO_PLAN if none is, or if they are to be checked first, or if the
+    last call is unfinished.
+    """
     first, second, count, count_out, kind = _key(table, exporter, objects, many)
     if count < 0:
         return NO_PLAN
     entry = _place(table, count, count_out, kind)
     plan = get(entry, EntryWord.PLAN)
-    if plan == 0 or get(entry, EntryWord.TO_CHECK):
+    if plan == 0 or get(entry, EntryWord.TO_CHECK) or get(state, StateWord.PC) >= 0 or get(state, StateWord.OFFSET) > 0:
         return NO_PLAN
     thread = save_thread()
     status = run(plan, first, second, state)

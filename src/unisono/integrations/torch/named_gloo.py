@@ -97,7 +97,7 @@ class GlooBeside:
 
     def _call(self, names: list[str], args: tuple[Any, ...]) -> None:
         method = next(getattr(self._made, name) for name in names if hasattr(c10d.ProcessGroup, name))
-        with torch.no_grad():
+        with torch.inference_mode():  # inference tensors can be written in no other mode
             method(*args).wait()
             self._made.barrier().wait()  # for a tensor with several parts, torch returns the work of one part only
 

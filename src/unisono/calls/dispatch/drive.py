@@ -1,0 +1,106 @@
+"""`drive`: run a plan to its end. Every call passes here that compiled code does not find and finish at once.
+
+A signal handler, or code that the garbage collector runs, may raise between any two lines of Python. An exception that
+ends a call breaks the group, because the ranks may be at different points of the call. If even that fails, for example
+in a deep recursion, this rank's next call finds the unfinished one and breaks the group.
+"""
+
+import threading
+import time
+from contextlib import suppress
+from itertools import compress
+from typing import NoReturn
+
+from ...base.errors import InternalError, NestedCall, WaitTimeout
+from ...base.python import tell
+from ...base.units import format_bytes, format_seconds
+from ...engine.compile.plan import CallPlan
+from ...engine.process.nested import caller, check_nested, holds
+from ...ranks.failures import attend
+from ...ranks.group.abort import give_up
+from ...ranks.group.group import Group
+
+
+def take(lock: threading.Lock, timeout_s: float, held: list[threading.Lock]) -> None:
+    """Append the lock to `held` when this thread has it, within this time; 0 does not wait.
+
+    Return it by `if held: lock.release()` in a `finally` block. Taking and appending is one step of C code, so no
+    signal handler can raise in between and leave the lock taken.
+    """
+    waits = timeout_s > 0.0
+    seconds = min(timeout_s, threading.TIMEOUT_MAX) if waits else -1
+    held.extend(compress((lock,), map(lock.acquire, (waits,), (seconds,))))
+
+
+@holds("group")
+def drive(
+    group: Group,
+    plan: CallPlan,
+    inp: int,
+    out: int,
+    timeout_s: float | None,
+    where: str | None = None,
+    begun: int | None = None,
+) -> bool:
+    """Run a plan on the tensors at these addresses.
+
+    timeout_s: how long to wait, for other threads of this rank and for other ranks; None: as long as the group does.
+    where: the user's line, if it is known.
+    begun: the kernel's status, if another thread has begun the call.
+
+    Returns False if system calls do not reach all tensors: the caller then plans the call again, staged.
+    """
+    began, where = time.perf_counter(), where or caller()
+    until, made = began + (group.timeout_s if timeout_s is None else timeout_s), None
+    while made is None:
+        held: list[threading.Lock] = []
+        started, left_s = False, until - time.perf_counter()
+        try:
+            if group.lock.locked():
+                check_nested(group)
+            take(group.lock, left_s, held)
+            behind = begun is None and group.worker is not None and group.worker.busy  # since just now
+            if not held or (behind and left_s <= 0.0):
+                _raise_late(group, plan, time.perf_counter() - began, where)
+            if not behind:
+                if begun is None:
+                    check_finished(group, plan, where)
+                started, left_s = True, max(0.0, until - time.perf_counter())
+                status = group.run(plan.address, inp, out, group.state) if begun is None else begun
+                made = not status or attend.attend(group, plan, inp, out, status, left_s, where)
+        except BaseException as error:
+            if started:
+                attend.interrupted(group, plan, error, where)
+            elif not isinstance(error, NestedCall):  # the other ranks make this call
+                give_up(group, f"interrupted by {type(error).__name__}", f"{plan.record} ({where})")
+            raise
+        finally:
+            if held:
+                group.lock.release()
+        if made is None:
+            with suppress(WaitTimeout):
+                group.worker.finish(left_s)
+    if group.host.config.debug:
+        _debug_line(group, plan, began)
+    return made
+
+
+def check_finished(group: Group, plan: CallPlan, where: str = "") -> None:
+    """Break the group if an exception has ended this rank's last call before it was over."""
+    if group.host.unfinished if group.span is None else group.span.call is not None:
+        error = InternalError("the last call of this group was ended by an exception before it was over")
+        attend.interrupted(group, plan, error, where or caller())
+        group.check_usable()
+
+
+def _raise_late(group: Group, plan: CallPlan, waited_s: float, where: str) -> NoReturn:
+    """Another thread of this rank is in calls of the group for too long."""
+    details = " Another thread of this rank is in a call of this group."
+    raise WaitTimeout(f"{plan.record} ({where})", waited_s, (), group.rank, details, group.named)
+
+
+def _debug_line(group: Group, plan: CallPlan, began: float) -> None:
+    """Write the line of UNISONO_DEBUG=1. began: by `perf_counter`."""
+    took, size = format_seconds(time.perf_counter() - began), format_bytes(plan.nbytes)
+    who = f"rank {group.rank} of group {group.name!r}" if group.parent else f"rank {group.rank}"
+    tell(f"[{who}] {plan.record.text}: {size} in {took}; {plan.why}\n")

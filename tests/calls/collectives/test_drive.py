@@ -1,0 +1,258 @@
+"""Calls that end in unusual ways: refused, interrupted at any line, or behind another thread's. No value is wrong."""
+
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+import unisono
+from tests.support.faults import DEADLINE_S
+from tests.support.on_ranks import in_new_world
+from tests.support.waiting import once_waiting, until
+from unisono.calls.dispatch.step import PlainTensors
+
+
+def sums(count: int = 5) -> list[float]:
+    """The sums of all_reduces of other values each."""
+    found = []
+    for k in range(count):
+        tensor = torch.full((4,), 10.0 * k + unisono.get_rank())
+        unisono.all_reduce(tensor)
+        found.append(tensor[0].item())
+    return found
+
+
+def ended(work: Any) -> None:
+    """Wait for an asynchronous call; None: the call was not."""
+    if work is not None:
+        work.wait()
+
+
+SUMS = [20.0 * k + 1 for k in range(5)]
+
+
+@in_new_world(2, all_give=SUMS)
+def test_refusal_reaches_rank_that_is_late(tmp_path: Path) -> list[float]:
+    """Rank 1 is held up for two seconds in the call before the refused one, which rank 0 has finished."""
+    group, tensor = unisono.init(), torch.ones(4)
+    unisono.all_reduce(tensor)
+    unisono.reduce(tensor, 1)
+    number, entered = group.host.call_number, tmp_path / "entered"
+    if group.rank:
+
+        def hold(*_: object) -> None:
+            entered.touch()
+            time.sleep(2.0)
+
+        signal.signal(signal.SIGUSR1, hold)
+        once_waiting(lambda: signal.raise_signal(signal.SIGUSR1))
+        unisono.reduce(tensor, 1)
+        with pytest.raises(unisono.MismatchError, match="bogus"):
+            unisono.all_reduce(tensor)
+        return sums()
+    until(lambda: group.host.entered(1) >= number and entered.exists())
+    unisono.reduce(tensor, 1)
+    with pytest.raises(ValueError, match="bogus"):
+        unisono.all_reduce(tensor, "bogus")
+    return sums()
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.ranks(2)
+def test_error_before_entry_refuses_call(async_op: bool) -> None:
+    tensor = torch.ones(2, 3).t()
+    expected: Any = unisono.MismatchError if unisono.get_rank() else MemoryError
+    broken = patch.object(PlainTensors, "take", side_effect=MemoryError("no memory for a copy"))
+    if not unisono.get_rank():
+        broken.start()
+    try:
+        with pytest.raises(expected, match="no memory for a copy"):
+            ended(unisono.all_reduce(tensor, async_op=async_op))
+    finally:
+        patch.stopall()
+    assert sums() == SUMS
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.ranks(2)
+def test_negative_views_keep_their_sign(async_op: bool) -> None:
+    """Both are contiguous, and DLPack does not tell that they are negative."""
+    me, out = unisono.get_rank(), torch.zeros(4)
+    for _ in range(3):
+        for x in ((torch.ones(2) + me), torch.complex(*2 * [-torch.ones(2) - me]).conj().imag):
+            for view in (torch.as_strided(x, (2,), (1,)), torch._neg_view(-x)):
+                ended(unisono.all_gather_single(out, view, async_op=async_op))
+                assert out.tolist() == [1.0, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.ranks(2)
+def test_inference_tensors_of_any_layout(inside: bool, async_op: bool) -> None:
+    me = unisono.get_rank()
+    with torch.inference_mode():
+        tensor, outs = torch.arange(6.0).reshape(2, 3).t() + me, [torch.zeros(2, 3).t() for _ in range(2)]
+    with torch.inference_mode(inside):
+        for call in (
+            lambda: unisono.all_gather(outs, tensor, async_op=async_op),
+            lambda: unisono.all_reduce_coalesced([tensor], unisono.premul_sum(2.0), async_op=async_op),
+            lambda: unisono.gather(tensor, None if me else outs, async_op=async_op),
+        ):
+            ended(call())
+    assert tensor.tolist() == [[2.0, 14.0], [6.0, 18.0], [10.0, 22.0]]
+    if not me:
+        assert outs[1].tolist() == tensor.tolist()
+
+
+@pytest.mark.ranks(2)
+def test_freed_storage_is_refused() -> None:
+    tensors, out = [torch.ones(2), torch.ones(2)], torch.ones(2)
+    calls = (
+        lambda: unisono.all_gather(tensors, out),
+        lambda: unisono.all_to_all(tensors, [torch.ones(2)] * 2),
+        lambda: unisono.reduce_scatter(out, tensors),
+        lambda: unisono.all_gather([torch.ones(2), torch.ones(2)], tensors[0]),
+    )
+    for _ in range(2):
+        for call in calls:
+            call()
+    tensors[0].untyped_storage().resize_(0)  # as FSDP does
+    for call in calls:
+        with pytest.raises(unisono.UsageError, match="no memory"):
+            call()
+
+
+@in_new_world(2, timeout_s=DEADLINE_S)
+def test_timeout_covers_other_threads() -> None:
+    """Another thread of rank 0 waits for rank 1, which does not come before rank 0 has run out of time."""
+    store, group = torch.ones(4), unisono.new_group()
+    unisono.all_reduce(store, group=group)
+    if unisono.get_rank():
+        unisono.barrier()
+        with suppress(unisono.PeerFailed):  # the other thread's call may still succeed
+            unisono.all_reduce(store, group=group)
+        with pytest.raises(unisono.PeerFailed):
+            unisono.all_reduce(store, group=group)
+        return
+
+    def other() -> None:
+        with suppress(unisono.UnisonoError):
+            unisono.all_reduce(torch.ones(4), group=group)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    until(group.lock.locked)
+    began = time.monotonic()
+    with pytest.raises(unisono.WaitTimeout, match="Another thread of this rank"):
+        unisono.all_reduce(store, group=group, timeout_s=0.2)
+    assert time.monotonic() - began < DEADLINE_S / 2
+    unisono.barrier()
+    thread.join()
+
+
+class Stop(Exception):
+    """Raised by a signal handler."""
+
+
+@pytest.mark.ranks(1)
+def test_signals_never_leave_the_group_locked() -> None:
+    """A handler raises at any line of small calls, of the fast path and of the others, blocking or not."""
+    whole, tensor, parts = torch.ones(4), torch.ones(4), [torch.ones(4)]
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    usual = signal.signal(signal.SIGALRM, stop)
+    try:
+        for k in range(300):
+            group = unisono.new_group()
+            for _ in range(2):
+                unisono.all_reduce(tensor, group=group)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 2e-5 + k * 1e-6)
+                until_s = time.monotonic() + 5.0
+                while time.monotonic() < until_s:
+                    unisono.all_reduce(tensor, group=group)
+                    unisono.all_reduce(whole, group=group, async_op=True).wait()
+                    unisono.all_gather(parts, tensor, group=group)
+            except (Stop, unisono.UnisonoError):
+                pass
+            if group.worker is not None and group.broken is None:
+                group.worker.finish(DEADLINE_S)
+            assert not group.lock.locked()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, usual)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, RecursionError])
+@in_new_world(2, timeout_s=DEADLINE_S)
+def test_exception_at_any_line_of_a_wait(error: type[BaseException]) -> None:
+    """From then on no call of the group gives values: it raises, or the exception came after the call's end.
+
+    Each group has an exception at another line, after the kernel has first returned because rank 1 is late.
+    """
+    groups = []  # they are not collected in a call
+    for k in range(1, 400):
+        group = unisono.new_group()
+        groups.append(group)
+        first, second = torch.full((4,), 1.0), torch.full((4,), 10.0)
+        unisono.all_reduce(first.clone(), group=group)
+        lines = 0
+        if unisono.get_rank() == 0:
+            lines = interrupted_at(k, error, group, first)
+        else:
+            unisono.barrier()
+        values = []
+        for tensor in (second,) if unisono.get_rank() == 0 else (first, second):
+            try:
+                unisono.all_reduce(tensor, group=group)
+            except unisono.UnisonoError:
+                break
+            values.append(tensor[0].item())
+        assert values in ([], [2.0], [20.0], [2.0, 20.0]), f"line {k}: {values}"
+        unisono.barrier()
+        ended = torch.tensor([int(lines < k)])
+        unisono.broadcast(ended, 0)
+        if ended.item():
+            assert k > 20
+            return
+
+
+def interrupted_at(k: int, error: type[BaseException], group: unisono.Group, tensor: torch.Tensor) -> int:
+    """Make a call in which this exception comes at the k-th line after the kernel has returned unfinished.
+
+    Returns how many such lines there were.
+    """
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        if "unisono" not in frame.f_code.co_filename:
+            return None
+        if event == "line" and (lines or group.host.unfinished):
+            if not lines:
+                late.start()
+            lines += 1
+            if lines == k:
+                raise error
+        return trace
+
+    late = threading.Thread(target=unisono.barrier)
+    sys.settrace(trace)
+    try:
+        unisono.all_reduce(tensor, group=group)
+    except (error, unisono.UnisonoError):
+        pass
+    finally:
+        sys.settrace(None)
+    late.join()
+    return lines
