@@ -141,6 +141,7 @@ def test_timeout_covers_other_threads() -> None:
             unisono.all_reduce(store, group=group)
         with pytest.raises(unisono.PeerFailed):
             unisono.all_reduce(store, group=group)
+        unisono.barrier()
         return
 
     def other() -> None:
@@ -156,6 +157,7 @@ def test_timeout_covers_other_threads() -> None:
     assert time.monotonic() - began < DEADLINE_S / 2
     unisono.barrier()
     thread.join()
+    unisono.barrier()
 
 
 class Stop(Exception):
