@@ -73,7 +73,8 @@ def shortcut(
                     return UNKNOWN
                 plan, first, second = found
                 if status == NO_PLAN:
-                    check_finished(group, plan)
+                    if group.host.unfinished if group.span is None else group.span.call is not None:
+                        check_finished(group, plan)
                     status = group.run(plan.address, first, second, group.state)
                 if status and not attend.attend(group, plan, first, second, status, timeout_s, caller()):
                     stage_private(group)
