@@ -5,7 +5,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -26,7 +28,7 @@ from unisono.base.errors import InternalError
 from unisono.engine.carrier import Lost
 from unisono.engine.reducers import combine_address
 from unisono.engine.tensors import dtype_name
-from unisono.hosts.carriers.gloo import GlooCarrier
+from unisono.hosts.carriers.gloo import GlooCarrier, _GlooHandle
 from unisono.hosts.carriers.ucx import UcxCarrier
 from unisono.hosts.messages import Tags, lower, nap
 from unisono.hosts.messages.message_program import FINAL
@@ -55,6 +57,13 @@ SIZES = (0, 1, 7, 1001, 70_003)
 """The last is long enough for messages that are not copied."""
 
 LATE_S = 20.0
+
+
+def test_gloo_waits_outlast_every_job() -> None:
+    """Gloo ends all connections of a group when a wait runs out of time."""
+    limits: list[timedelta] = []
+    _GlooHandle(SimpleNamespace(wait=limits.append), 1, torch.ones(1), set()).settle()
+    assert limits[0] > timedelta(days=365)
 
 
 @pytest.fixture(params=[GlooCarrier, UcxCarrier], ids=["gloo", "ucx"])

@@ -40,7 +40,8 @@ from ...engine.carrier import Handle, Lost
 from . import await_key
 
 _record: Callable[[bool], None] = torch._C._autograd._enable_record_function  # noqa: SLF001  # of this thread
-_LIMIT = timedelta(hours=1)
+_LIMIT = timedelta(days=3650)
+"""Longer than any group lives: a wait that runs out of time ends all connections."""
 _AT_ONCE_S = 0.001
 _CONNECT_TAG = (1 << 31) - 1
 _ABORT_TAG = (1 << 31) - 2
