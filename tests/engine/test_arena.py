@@ -20,7 +20,7 @@ from unisono.engine.memory.arena import _HEADER, _SEALS, ENTRIES, KEY_BYTES, Are
 from unisono.engine.memory.board import BOARD_BYTES, PAGE, Board
 from unisono.engine.memory.heap import Heap
 from unisono.engine.memory.sub_arena import Lender
-from unisono.engine.process.alive import watch_process
+from unisono.engine.process.alive import start_ticks, watch_process
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
 
@@ -192,7 +192,7 @@ def test_an_entry_is_used_again_when_nobody_looks_for_it(arena: Arena) -> None:
     table, keys = arena.region_table(0), [lender.key("many", (0, 1)) for _ in range(ENTRIES + 3)]
     for sub in lent:
         for rank in (0, 1):
-            sub.board(rank).set_process(os.getpid(), 1)
+            sub.board(rank).set_process(os.getpid(), start_ticks(os.getpid()))
     assert all(lender.announce(key, lent[0], 0) for key in keys[:ENTRIES])
     assert all(table.find(key) == lent[0].start for key in keys[:ENTRIES])
     assert not lender.announce(keys[-1], lent[1], 0)  # rank 1 has joined none of them
@@ -203,13 +203,27 @@ def test_an_entry_is_used_again_when_nobody_looks_for_it(arena: Arena) -> None:
     assert table.find(keys[-2]) == 0
 
 
+def test_region_is_freed_if_member_pid_is_reused(arena: Arena) -> None:
+    """The member has died, and a process that has started later has its number."""
+    lender, mine = Lender(arena, Heap(arena, 0)), start_ticks(os.getpid())
+    sub = lender.lend((0, 1))
+    sub.board(0).set_process(os.getpid(), mine)
+    sub.board(1).set_process(os.getpid(), mine - 1)
+    sub.leave()
+    assert sub.returned
+    other = lender.lend((0, 1))
+    other.board(1).set_process(os.getpid(), mine)
+    other.leave()
+    assert not other.returned
+
+
 def test_memory_that_a_member_has_let_go_may_be_another_group_s_at_once(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lender frees it and lends it to the next group of the same members, while a member still looks."""
     first, second = (Lender(arena, Heap(arena, rank)) for rank in (0, 1))
     for rank in (0, 1):
-        arena.board(rank).set_process(os.getpid(), 1)
+        arena.board(rank).set_process(os.getpid(), start_ticks(os.getpid()))
     old = first.lend((0, 1))
     borrowed = second.borrow(old.start, (0, 1), 1)
     old.leave()

@@ -253,12 +253,48 @@ def test_a_peer_that_is_another_process_than_the_store_says() -> None:
         with ThreadPoolExecutor(1) as pool:
             making = pool.submit(UcxCarrier, theirs, 0, 2, HERE, LATE_S)
             there = theirs.get("ucx 0")
-            store.set("ucx 1", bytes(16).hex() + there.decode()[32:])
+            store.set("ucx 1", library.entry(bytes(16), library.read_entry(0, there)[1]))
             with pytest.raises(Lost, match="it does not answer"):
                 UcxCarrier(store, 0, 2, HERE, 0.5)
             with closing(UcxCarrier(theirs, 1, 2, HERE, LATE_S)) as second, closing(making.result()) as first:
                 exchange([first, second], 1, 1000)
         exchange(others, 1, 1000)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"\xff" * 200,
+        b"ff" * 200,
+        os.urandom(100).hex().encode(),
+        b"xyz",
+        b"0" * 63,
+        library.entry(bytes(16), b"").encode(),
+    ],
+    ids=["empty", "ff", "hex ff", "random", "text", "odd", "without address"],
+)
+def test_bad_entry_at_the_store_is_refused(said: bytes) -> None:
+    """UCX would end the process."""
+    with pytest.raises(ArgumentError, match="the UCX address of rank 3 is invalid"):
+        library.read_entry(3, said)
+
+
+def test_entry_is_read_back() -> None:
+    proof, address = os.urandom(16), os.urandom(70)
+    assert library.read_entry(1, library.entry(proof, address).encode()) == (proof, address)
+    changed = bytearray(library.entry(proof, address).encode())
+    changed[-1] ^= 1
+    with pytest.raises(ArgumentError):
+        library.read_entry(1, bytes(changed))
+
+
+@needs_ucx
+def test_bad_address_of_a_peer_is_refused() -> None:
+    store = HashStore()
+    store.set("ucx 1", (b"\xff" * 100).hex())
+    with pytest.raises(ArgumentError, match="the UCX address of rank 1 is invalid"):
+        UcxCarrier(store, 0, 2, HERE, LATE_S)
 
 
 @needs_ucx

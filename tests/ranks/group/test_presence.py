@@ -105,6 +105,19 @@ def test_a_zombie_has_ended() -> None:
     child.wait()
 
 
+def test_death_needs_more_than_the_last_descriptor(group: Any) -> None:
+    """The process is there. The only descriptor that is free is not enough to read when it has started."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))
+    try:
+        gone = group.liveness.gone(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert gone is None
+
+
 def test_without_a_free_file_descriptor_the_system_is_asked_otherwise(group: Any) -> None:
     with no_descriptors():
         assert group.liveness.gone(1) is None

@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from torch.distributed import TCPStore
+from torch.distributed import HashStore, TCPStore
 
 from tests.ranks.rendezvous.conftest import Came
 from tests.support.waiting import until
@@ -24,6 +24,7 @@ from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.handover import Handover
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
+from unisono.ranks.rendezvous.rendezvous_messages import MeetingMessage
 from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.which_rank import Launch
 
@@ -120,7 +121,7 @@ def place(request: pytest.FixtureRequest, port: int) -> Places:
 def test_after_a_time_out_of_some_a_late_rank_meets_them(
     place: Places, came: Came, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard: dict[int, str] = {}
+    heard: set[tuple[int, str]] = set()
     monkeypatch.setattr(meetings, "_heard", heard)
     with ThreadPoolExecutor(2) as pool:
         early = [pool.submit(attend, place(rank), 60.0) for rank in (0, 1)]
@@ -132,7 +133,9 @@ def test_after_a_time_out_of_some_a_late_rank_meets_them(
             assert error.missing == (2,)
     with ThreadPoolExecutor(1) as pool:  # it comes for the first time, and before the others come again
         late = pool.submit(attend, place(2), 60.0)
-        until(lambda: bool(place(2).job or 2 in heard))  # at an address, it hears of the meeting that has ended
+        until(
+            lambda: bool(place(2).job or 2 in dict(heard.copy()))
+        )  # at an address, it hears of the meeting that has ended
         expect_one_arena([*together([place(1), place(0)]), late.result()])
 
 
@@ -260,13 +263,27 @@ class _OfThread(threading.local):
     """The meetings of which a rank has heard, where ranks are threads."""
 
     def __init__(self) -> None:
-        self._heard: dict[int, str] = {}
+        self._heard: set[tuple[int, str]] = set()
+        self.add, self.copy = self._heard.add, self._heard.copy
 
-    def get(self, rank: int) -> str | None:
-        return self._heard.get(rank)
+    def __contains__(self, meeting: tuple[int, str]) -> bool:
+        return meeting in self._heard
 
-    def __setitem__(self, rank: int, name: str) -> None:
-        self._heard[rank] = name
+
+def test_error_of_a_store_is_raised_once() -> None:
+    """The rank meets at another store before it comes to this one again."""
+    store, soon = HashStore(), time.monotonic() + SOON_S
+    name, _ = meetings.enter_meeting(store, 0, 2, "", soon)
+    store.set(f"{name}/{meetings.END}", MeetingMessage(reason="no memory").text())
+    with pytest.raises(ArgumentError, match="no memory"):
+        meetings.enter_meeting(store, 1, 2, "", soon)
+    other = HashStore()
+    entered = [meetings.enter_meeting(other, rank, 2, "", soon)[0] for rank in (0, 1)]
+    assert entered[0] == entered[1]
+    with pytest.raises(WaitTimeout):
+        meetings.enter_meeting(store, 1, 2, "", time.monotonic())
+    name, _ = meetings.enter_meeting(store, 0, 2, "", soon)
+    assert meetings.enter_meeting(store, 1, 2, "", soon)[0] == name
 
 
 def test_who_has_the_memory_is_in_the_group_though_its_time_is_up(

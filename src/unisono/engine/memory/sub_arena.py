@@ -21,7 +21,7 @@ from ...base.errors import InternalError
 from ...base.records import DepartureKind
 from ..compile.program import LineWord
 from ..memory_order import order
-from ..process.alive import exists
+from ..process.alive import lives
 from .arena import ENTRIES, KEY_BYTES, NO_ROOM, Arena, Layout
 from .board import PAGE, Board
 from .heap import Heap
@@ -69,7 +69,7 @@ class SubArena(Layout):
     @property
     def complete(self) -> bool:
         """Does every living member use this memory, so that no member looks for it any more?"""
-        return all(self.used_by(rank) or not exists(self.board(rank).pid) for rank in self.here)
+        return all(self.used_by(rank) or not _lives(self.board(rank)) for rank in self.here)
 
     def used_by(self, rank: int) -> bool:
         """Has this member begun to use this memory?"""
@@ -104,7 +104,12 @@ class SubArena(Layout):
 
     def _all(self, done: Callable[[Board], bool]) -> bool:
         """Is `done` true for the boards of all living members?"""
-        return all(done(board) or not exists(board.pid) for board in map(self.board, self.here))
+        return all(done(board) or not _lives(board) for board in map(self.board, self.here))
+
+
+def _lives(board: Board) -> bool:
+    """Is the process of this board there, or may it come yet?"""
+    return not board.pid or lives(board.pid, board.ticks)
 
 
 class Lender:

@@ -26,7 +26,20 @@ _NONE = {errno.ESRCH, errno.ENOENT, errno.EINVAL}
 
 def start_ticks(pid: int) -> int:
     """When a process has started, in clock ticks since the boot; 0 if there is none, or it is a zombie."""
-    fields = _fields(pid)
+    with suppress(OSError):
+        return _own_start(pid) if pid == os.getpid() else _started(pid)
+    return 0
+
+
+@cache
+def _own_start(pid: int) -> int:
+    """This process's, which is also known while no descriptor is free."""
+    return _started(pid)
+
+
+def _started(pid: int) -> int:
+    """As `start_ticks`. Raises OSError where no file descriptor is free."""
+    fields = _read(pid)
     return int(fields[19]) if fields and fields[0] not in "ZX" else 0
 
 
@@ -46,8 +59,12 @@ def number_here(pid: int, ticks: int) -> int:
     return pid
 
 
-def exists(pid: int) -> bool:
-    """Has a process of this user this number?"""
+def lives(pid: int, ticks: int) -> bool:
+    """Is the process of this user that has started at this time still there? If no descriptor is free to look at its
+    start time, another process with its number counts, too.
+    """
+    with suppress(OSError):
+        return _started(pid) == ticks
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, PermissionError):
@@ -70,10 +87,14 @@ def watch_process(pid: int, ticks: int) -> int | None:
         if error.errno in _NONE:
             return None
         raise
-    if start_ticks(pid) != ticks:
+    try:
+        if _started(pid) == ticks:
+            return fd
+    except OSError:
         os.close(fd)
-        return None
-    return fd
+        raise
+    os.close(fd)
+    return None
 
 
 def has_ended(fd: int) -> bool:
@@ -119,10 +140,19 @@ def ending_in_words(status: int) -> str:
 
 def _fields(pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on, which is the third; none if there is no such process."""
-    with suppress(OSError), open(f"/proc/{pid}/stat") as stat:
-        # The name, in parentheses, may contain spaces.
-        return stat.read().rpartition(")")[2].split()
+    with suppress(OSError):
+        return _read(pid)
     return []
+
+
+def _read(pid: int) -> list[str]:
+    """As `_fields`. Raises OSError where no file descriptor is free."""
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as stat:
+            # The name, in parentheses, may contain spaces.
+            return stat.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

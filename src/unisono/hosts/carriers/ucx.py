@@ -37,11 +37,14 @@ from .ucx_library import (
     IN_PROGRESS,
     OLDEST,
     ON_ERROR,
+    PROOF_BYTES,
     ContextParams,
     EndpointParams,
     MessageParams,
     ThreadMode,
     check,
+    entry,
+    read_entry,
     said,
     ucx_library,
 )  # fmt: skip
@@ -49,7 +52,6 @@ from .ucx_library import (
 _TAG_BITS, _RANK_BITS = 30, 18
 _ALL_BITS = (1 << 64) - 1
 _CONNECT_TAG = (1 << _TAG_BITS) - 1
-_PROOF_BYTES = 16
 _LAST_S = 5.0  # how long the last messages may take to leave: a long one waits until its receive has been posted
 _SLICE_NS = 5_000_000  # how long compiled code goes on before it looks whether the carrier has been ended
 _LAST_CALLS = 64
@@ -63,8 +65,9 @@ class UcxCarrier:
     address: this rank's address, at which the others reach it: UCX listens there, and nowhere else.
     timeout_s: the limit for all connections.
 
-    Raises ImportError if UCX is not installed, or too old; ArgumentError for an address at which it cannot listen; Lost
-    for a peer that cannot be reached; RuntimeError if UCX refuses a call.
+    Raises ImportError if UCX is not installed, or too old; ArgumentError for an address at which it cannot listen, and
+    for an entry at the store that no rank has written; Lost for a peer that cannot be reached; RuntimeError if UCX
+    refuses a call.
     """
 
     name = "ucx"
@@ -304,22 +307,23 @@ class UcxCarrier:
         """Send each peer the word from its entry in the store, and receive this rank's own word from it."""
         address, length = c.c_void_p(), c.c_size_t()
         check(self._library.ucp_worker_get_address(self._worker, c.byref(address), c.byref(length)), "tell its address")
-        own = secrets.token_bytes(_PROOF_BYTES)
+        own = secrets.token_bytes(PROOF_BYTES)
         self._marks[self._rank] = _mark(own)
-        store.set(f"ucx {self._rank}", (own + c.string_at(address.value or 0, length.value)).hex())
+        store.set(f"ucx {self._rank}", entry(own, c.string_at(address.value or 0, length.value)))
         self._library.ucp_worker_release_address(self._worker, address)
         messages: list[tuple[torch.Tensor, _UcxHandle]] = []
         for peer in peers:
             key = f"ucx {peer}"
             try:
-                told = bytes.fromhex(store.get(key).decode()) if await_key(store, key, until) else b""
-            except (RuntimeError, ValueError):
+                told = store.get(key) if await_key(store, key, until) else b""
+            except RuntimeError:
                 told = b""
             if not told:
                 raise Lost(peer, "it has told no address")
-            proof, self._marks[peer] = told[:_PROOF_BYTES], _mark(told)
-            self._make_endpoint(peer, told[_PROOF_BYTES:])
-            heard = torch.zeros(_PROOF_BYTES, dtype=torch.uint8, device="cpu")
+            proof, address_of_peer = read_entry(peer, told)
+            self._marks[peer] = _mark(proof)
+            self._make_endpoint(peer, address_of_peer)
+            heard = torch.zeros(PROOF_BYTES, dtype=torch.uint8, device="cpu")
             says = torch.tensor([*proof], dtype=torch.uint8, device="cpu")
             messages.append((heard, self.irecv(peer, _CONNECT_TAG, heard)))
             messages.append((says, self.isend(peer, _CONNECT_TAG, says)))

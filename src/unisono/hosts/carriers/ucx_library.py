@@ -11,10 +11,14 @@ import ctypes as c
 import importlib.util
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
+from reprlib import Repr
 from typing import Any
+
+from ...base.errors import ArgumentError
 
 OLDEST = 1, 22
 """Before, a process may crash if its peer ends in the middle of a long message: seen with 1.16, 1.17, 1.19 and 1.21."""
@@ -34,6 +38,9 @@ _ALWAYS = {
 }
 _BY_DEFAULT = {"UCX_LOG_LEVEL": "fatal", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 """UCX is quiet: this library's errors report failures."""
+
+_brief = Repr()
+_brief.maxother = 80
 
 _HOST_MEMORY = 1 << 6
 _TAGS_AND_DESCRIPTOR = 1 | 1 << 4
@@ -106,6 +113,40 @@ _FUNCTIONS: tuple[tuple[Any, ...], ...] = (
     ("ucp_request_free", None, _P),
     ("ucs_status_string", c.c_char_p, c.c_int),
 )
+
+
+PROOF_BYTES = 16
+"""The word of a rank in its entry at the store, before its address."""
+_CHECK_BYTES = 16
+
+
+def entry(proof: bytes, address: bytes) -> str:
+    """What a rank writes at the store: a check, its word, and the address of its worker."""
+    return (_check(proof + address) + proof + address).hex()
+
+
+def read_entry(peer: int, said: bytes) -> tuple[bytes, bytes]:
+    """The word and the address in the entry of a peer. Raises ArgumentError for bytes that are no entry: UCX ends the
+    process for an address that is none.
+    """
+    with suppress(ValueError):
+        content = bytes.fromhex(said.decode())
+        check, proof, address = (
+            content[:_CHECK_BYTES],
+            content[_CHECK_BYTES:][:PROOF_BYTES],
+            content[_CHECK_BYTES:][PROOF_BYTES:],
+        )
+        if address and check == _check(proof + address):
+            return proof, address
+    raise ArgumentError(
+        f"at the store where the ranks meet, the UCX address of rank {peer} is invalid: {_brief.repr(said[:200])}. "
+        "Another program, or another version of unisono, writes to this store. Use a MASTER_ADDR and a MASTER_PORT "
+        "that only this job uses"
+    )
+
+
+def _check(content: bytes) -> bytes:
+    return blake2b(content, digest_size=_CHECK_BYTES, person=b"unisono ucx").digest()
 
 
 class UcxError(RuntimeError):

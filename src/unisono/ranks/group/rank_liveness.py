@@ -10,7 +10,7 @@ from contextlib import suppress
 from ...base.records import Departure, DepartureKind
 from ...engine.memory.arena import Layout
 from ...engine.memory.board import Board
-from ...engine.process.alive import ending_in_words, exists, exit_status, has_ended, watch_process
+from ...engine.process.alive import ending_in_words, exit_status, has_ended, lives, watch_process
 
 _WORDS_S = 0.1
 """How long to wait, after a process has died, until its parent writes the cause, such as a signal, on the board. Used
@@ -80,7 +80,7 @@ class RankLiveness:
             try:
                 fd = watch_process(*process)
             except OSError:  # no file descriptor is free
-                return not exists(board.pid)
+                return not lives(*process)
             if fd is None:
                 return True
             if self._pidfds.setdefault(process, fd) != fd:

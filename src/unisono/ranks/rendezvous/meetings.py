@@ -34,7 +34,7 @@ _NOTICE = "meeting"
 _LOOK_S, _NEXT_S = 0.05, 0.02
 """How often a rank looks whether rank 0 may still come, and whether it has begun the next meeting."""
 
-_heard: dict[int, str] = {}  # rank -> the last meeting that this process has heard of as this rank
+_heard: set[tuple[int, str]] = set()  # the ranks and meetings that this process has heard of, as this rank
 
 
 def may_come(_rank: int) -> str:
@@ -58,7 +58,7 @@ def enter_meeting(
             notice = _begin(asked, MeetingNotice.mine(size, job))
         else:
             notice = _the_notice(asked, rank, size, job, began, deadline, why_absent)
-            _heard[rank] = notice.name
+            _heard.add((rank, notice.name))
     return notice.name, PrefixStore(notice.name, store)
 
 
@@ -69,12 +69,12 @@ def _begin(store: AskedStore, notice: MeetingNotice) -> MeetingNotice:
     The notice of that meeting may also reach the store only now: so the new notice replaces only the notice that this
     rank has read.
     """
-    last = _heard.get(0)
-    _heard[0] = notice.name
+    before = _heard.copy()
+    _heard.add((0, notice.name))
     mine, there = notice.text().encode(), b""
     while (said := store.replace(_NOTICE, there.decode(), mine.decode())) != mine:
         there = said
-        if MeetingNotice.read(there).name == last:
+        if (0, last := MeetingNotice.read(there).name) in before:
             store.set_first(f"{last}/{END}", MeetingMessage(missing=(0,)).text())
     return notice
 
@@ -114,8 +114,8 @@ def _the_notice(
 
 def _hear_once(store: AskedStore, notice: MeetingNotice, rank: int, size: int, began: float) -> None:
     """Raise the error of a meeting that has ended, if it is new to this rank, and would recur in the next meeting."""
-    if notice.name != _heard.get(rank):
-        _heard[rank] = notice.name
+    if (rank, notice.name) not in _heard:
+        _heard.add((rank, notice.name))
         said = MeetingMessage.read(store.get(f"{notice.name}/{END}"), notice.size, rank)
         keys = [(dead, f"{notice.name}/rank {dead}") for dead in said.dead]
         pids = {dead: read_identity(dead, store.get(key)).pid for dead, key in keys if store.check([key])}
