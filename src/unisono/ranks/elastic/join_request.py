@@ -115,7 +115,7 @@ class JoinListener:
 
 def socket_name(job: str) -> str:
     """The name of the socket for a job of this user."""
-    return "unisono join " + sha256(f"{os.getuid()} {job}".encode()).hexdigest()
+    return "unisono join " + sha256(f"{os.getuid()} {job}".encode(errors="surrogatepass")).hexdigest()
 
 
 def job_name(named: str | None, environ: Mapping[str, str]) -> str:

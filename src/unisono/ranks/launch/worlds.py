@@ -116,9 +116,9 @@ class World:
             if ranks != self._hosts.ranks:
                 raise ArgumentError(f"{ranks} ranks, but hosts {self._hosts.text} have {self._hosts.ranks}")
         ranks = 4 if ranks is None else ranks
-        if not isinstance(ranks, int) or ranks < 1:
+        if type(ranks) is not int or ranks < 1:
             raise ArgumentError(f"a world has a whole number of ranks, at least one, not {ranks!r}")
-        if not isinstance(restarts, int) or restarts < 0:
+        if type(restarts) is not int or restarts < 0:
             raise ArgumentError(f"restarts: expected a whole number of processes, not {restarts!r}")
         if restarts and hosts is not None:
             raise ArgumentError(
