@@ -276,6 +276,18 @@ def test_long_words_stay_in_their_field() -> None:
     assert set(board.gave_up.reason) <= {"ä", "\N{REPLACEMENT CHARACTER}"}
 
 
+def test_surrogates_on_a_board() -> None:
+    """UTF-8 cannot encode them. Messages of exceptions and names of files may have some."""
+    board = Board(memoryview(bytearray(4096)))
+    record = CallRecord("all_reduce", refused="\ud800", where="\udcff.py:1")
+    board.set_call(1, record)
+    assert board.call(1) == record
+    board.set_gave_up(GivenUp(1, reason="\ud800"))
+    board.set_interrupted("\ud800")
+    board.set_gone(DepartureKind.RAISED, "\ud800")
+    assert {board.gave_up.reason, board.interrupted[1], board.gone.words} == {r"\ud800"}
+
+
 records = st.builds(
     CallRecord,
     st.sampled_from(["all_reduce", "gather", "x" * 60]),

@@ -9,6 +9,9 @@ from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
+ESCAPED = "backslashreplace"
+"""Error handler for surrogates, which UTF-8 cannot encode: messages of exceptions and names of files may have some."""
+
 _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 
 
@@ -67,7 +70,7 @@ class CallRecord(NamedTuple):
                 op=self.op[:width], words=self.words[:width], algorithm=self.algorithm[:width],
                 refused=self.refused[:width], where=self.where[-width:],
             )  # fmt: skip
-            data = json.dumps(clipped, ensure_ascii=False).encode()
+            data = json.dumps(clipped, ensure_ascii=False).encode(errors=ESCAPED)
             if len(data) <= room:
                 break
         return data

@@ -1,4 +1,7 @@
-"""Numbers as text: bytes (`16 MiB`, and back), seconds (`1.5 µs`), counts (`2 rounds`), ranks (`ranks 1, 2`)."""
+"""Numbers as text: bytes (`16 MiB`, and back), seconds (`1.5 µs`), counts (`2 rounds`), ranks (`ranks 1, 2`).
+
+Also checks of arguments that are numbers or names.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +60,17 @@ def integer(argument: str, value: Any, what: str = "an integer") -> int:
     except TypeError:
         pass
     raise DTypeError(f"{argument}: expected {what}, got {type(value).__name__}")
+
+
+def text(argument: str, value: Any) -> str:
+    """A name that UTF-8 can encode. Raises DTypeError or ArgumentError, which name the argument, for others."""
+    if not isinstance(value, str):
+        raise DTypeError(f"{argument}: expected a str, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ArgumentError(f"{argument}: {value!r} has a surrogate, which UTF-8 cannot encode") from None
+    return value
 
 
 def hints_timeout_s(function: Function) -> Function:

@@ -19,7 +19,7 @@ import torch
 
 from ..base.errors import ArgumentError, DTypeError, MismatchError
 from ..base.records import CallRecord, digest
-from ..base.units import hints_timeout_s, integer, ranks_text, seconds
+from ..base.units import hints_timeout_s, integer, ranks_text, seconds, text
 from ..engine.process.nested import caller
 from ..ranks.failures.attend import odd_ones
 from ..ranks.group.current import NonMember, get_default
@@ -110,6 +110,7 @@ def destroy_group(group: Group | NonMember) -> None:
 
 def get_global_rank(group: Group | NonMember, group_rank: int) -> int:
     """The rank in the world of a rank of the group. Raises ArgumentError if the group has no such rank."""
+    group_rank = integer("group_rank", group_rank, "a rank")
     if not 0 <= group_rank < len(group.world_ranks):
         raise ArgumentError(f"group_rank={group_rank}: group {group.name!r} has {len(group.world_ranks)} ranks")
     return group.world_ranks[group_rank]
@@ -117,6 +118,7 @@ def get_global_rank(group: Group | NonMember, group_rank: int) -> int:
 
 def get_group_rank(group: Group | NonMember, global_rank: int) -> int:
     """The rank in the group of a rank of the world. Raises ArgumentError if it is not a member."""
+    global_rank = integer("global_rank", global_rank, "a rank")
     if global_rank not in group.world_ranks:
         raise ArgumentError(
             f"global_rank={global_rank}: the members of group {group.name!r} are ranks {list(group.world_ranks)}"
@@ -136,8 +138,8 @@ def _usable(group: Group | None) -> Group:
 
 
 def _check_timeout_and_name(timeout_s: float | timedelta | None, name: str | None) -> float | None:
-    if name is not None and not isinstance(name, str):
-        raise DTypeError(f"name: expected a str, got {type(name).__name__}")
+    if name is not None:
+        text("name", name)
     return None if timeout_s is None else seconds(timeout_s, positive=True)
 
 

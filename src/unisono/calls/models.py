@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..base.errors import ArgumentError, DTypeError
-from ..base.records import digest
+from ..base.records import ESCAPED, digest
 from ..base.units import ranks_text
 from ..engine.tensors import check_is_tensor
 from ..ranks.group.group import Group
@@ -98,7 +98,7 @@ def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list
         once: dict[tuple[object, ...], tuple[str, torch.Tensor]] = {}
         for name, tensor in state.items():
             once.setdefault(_identity(name, tensor), (name, tensor))
-    text = "\n".join(f"{shape_name(tensor)} {name}" for name, tensor in once.values()).encode()
+    text = "\n".join(f"{shape_name(tensor)} {name}" for name, tensor in once.values()).encode(errors=ESCAPED)
     mine = torch.tensor([digest(text) >> 1, len(text)], device="cpu")
     all_of = [torch.empty_like(mine) for _ in range(group.size)]
     all_gather(all_of, mine, group)

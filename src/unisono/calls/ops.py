@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 import torch
 
 from ..base.errors import ArgumentError, DTypeError
+from ..base.units import text
 from ..engine.reducers import OPS, CustomOp, check_combine
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def make_op(
         raise DTypeError(f"function: expected a function of two arguments, got {type(function).__name__}")
     if name is None:
         name = str(getattr(function, "__name__", type(function).__name__)).strip("<>")
+    text("name", name)
     return CustomOp(function, name, commutative, associative, elementwise)
 
 

@@ -1,17 +1,18 @@
 """Asynchronous calls: `Work`, the caller's handle, and `Worker`, the thread that runs a group's calls in order."""
 
 import math
+import os
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
-from ..base.errors import WaitTimeout
+from ..base.errors import UsageError, WaitTimeout
 from ..base.python import LateModule
 from ..base.units import seconds
 from ..engine.process.nested import check_nested
@@ -83,16 +84,20 @@ class Work(Generic[Result_co]):
         waits for, as far as they are known. None: no limit but the call's own.
 
         Ctrl-C gives the group up, as in a call that is not asynchronous: its other ranks raise PeerFailed.
+
+        A callback of a future that runs on the group's background thread cannot wait for a later call of the group,
+        which runs on this thread, too: UsageError.
         """
         timeout = None if timeout is None else seconds(timeout, "timeout")
         if not self._done.is_set():
             self._check_nested()
-            try:
-                late = self._late_after(timeout)
-            except BaseException as error:
-                if not self._done.is_set():
-                    self._interrupted(error)
-                raise
+            with _waits_for(self):
+                try:
+                    late = self._late_after(timeout)
+                except BaseException as error:
+                    if not self._done.is_set():
+                        self._interrupted(error)
+                    raise
             if late is not None:
                 raise late
         if self._exception is not None:
@@ -161,6 +166,11 @@ class Work(Generic[Result_co]):
         if group is not None:
             check_nested(group)
 
+    def _workers(self) -> "list[Worker]":
+        """The workers that have to go on before this call ends."""
+        group = None if self._group is None else self._group()
+        return [] if group is None or group.worker is None else [group.worker]
+
     def _interrupted(self, error: BaseException) -> None:
         """An exception, such as Ctrl-C, has ended a wait for this call."""
         group = None if self._group is None else self._group()
@@ -193,15 +203,45 @@ class FinishedWork(Work[Result_co]):
         return self._future
 
 
+_here = threading.local()
+"""worker: the Worker whose thread this is."""
+
+
+@contextmanager
+def _waits_for(work: Work[Any]) -> Iterator[None]:
+    """This thread waits for a call. Raises UsageError if that needs this very thread to go on."""
+    own: Worker | None = getattr(_here, "worker", None)
+    if own is None:
+        yield
+        return
+    before, own.awaits = own.awaits, work._workers()  # noqa: SLF001  the worker is the other half of Work
+    try:
+        needed = [*own.awaits]
+        for worker in needed:
+            needed += [other for other in worker.awaits if other not in needed]
+        if own in needed:
+            call = work._call  # noqa: SLF001  as above
+            raise UsageError(
+                f"a callback on the thread of {own.name} waits for {call}, which cannot end before this callback does: "
+                "wait in the main program or in another thread."
+            )
+        yield
+    finally:
+        own.awaits = before
+
+
 class Worker:
     """The thread of a group that runs its asynchronous calls in order, and the callbacks of their futures.
 
     A call that a callback makes runs at once, before queued calls. A callback runs on this thread, or, if its call has
     ended already, at once on the thread that adds it. So the order of calls is the same on every rank, if each callback
     is added before the next call is made.
+
+    awaits: the workers of the call for which a callback on this thread waits.
     """
 
     def __init__(self, group: Group) -> None:
+        self.name, self.awaits = f"group {group.name!r}", list[Worker]()
         self._group = weakref.ref(group)
         self._queue: queue.SimpleQueue[tuple[Work[Any], Callable[[], Any], _Latch] | None] = queue.SimpleQueue()
         self._last = _Latch()  # set when the latest call and its callbacks have ended
@@ -241,6 +281,7 @@ class Worker:
 
     def _loop(self) -> None:
         torch.set_grad_enabled(False)
+        _here.worker = self
         while (item := self._queue.get()) is not None:
             work, action, over = item
             _perform(work, action)
@@ -250,10 +291,29 @@ class Worker:
 
 def worker_of(group: Group) -> Worker:
     """The thread that runs the group's asynchronous calls. Starts it for the first one."""
-    worker: Worker | None = group.worker
-    if worker is None:
-        worker = group.worker = Worker(group)
+    worker = group.worker
+    if not isinstance(worker, Worker):
+        with _making:
+            worker = group.worker
+            if not isinstance(worker, Worker):
+                made = Worker(group)
+                worker = group.worker
+                if isinstance(worker, Worker):  # a signal handler has made one meanwhile
+                    made.close(wait=False)
+                else:
+                    worker = group.worker = made
     return worker
+
+
+_making = threading.RLock()
+
+
+def _in_child() -> None:
+    global _making  # noqa: PLW0603  a lock that a thread of the parent held is never released here
+    _making = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _perform(work: Work[Any], action: Callable[[], Any]) -> None:

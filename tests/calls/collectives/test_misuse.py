@@ -97,6 +97,24 @@ def test_times_may_be_timedeltas() -> None:
         unisono.all_reduce(f())
 
 
+@pytest.mark.ranks(1)
+def test_sizes_are_integers() -> None:
+    """Numbers of NumPy are integers, bools are not."""
+    assert unisono.empty(np.int64(2), 3).shape == (2, 3)
+    assert unisono.init().empty(np.int32(4)).shape == (4,)
+    for wrong in (True, 2.0, "2"):
+        for make in (unisono.empty, unisono.init().empty):
+            with pytest.raises(unisono.DTypeError, match="shape: expected an integer"):
+                make(2, wrong)
+    with pytest.raises(unisono.DTypeError, match="shape: expected an integer, got bool"):
+        unisono.empty((True,))
+    with pytest.raises(unisono.ArgumentError, match="negative"):
+        unisono.empty(2, -1)
+    for named in ({"ranks": True}, {"ranks": 1, "restarts": True}):
+        with pytest.raises(unisono.ArgumentError, match=r"a whole number of .*, not True"):
+            unisono.World(**named)
+
+
 @pytest.mark.ranks(2)
 def test_a_group_that_is_none_is_named() -> None:
     for call in (

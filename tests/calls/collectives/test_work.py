@@ -1,8 +1,10 @@
 """Asynchronous calls: what a Work tells, and that nothing waits for one that is forgotten."""
 
 import gc
+import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +12,14 @@ import torch
 
 import unisono
 from tests.support.on_ranks import in_world
+from unisono.calls.work import worker_of
+from unisono.integrations.torch.to_torch import Together
+
+
+class Bare:
+    """A group without ranks."""
+
+    name, worker = "bare", None
 
 
 @pytest.mark.ranks(2)
@@ -92,6 +102,93 @@ def test_a_forgotten_work_is_done_all_the_same_and_keeps_nothing() -> None:
     gc.collect()
     assert threading.active_count() <= threads + 1
     assert (tensor[69_999].item(), gone()) == (3.0, None)
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "wait": lambda work: work.wait(20),
+    "result": lambda work: work.result(20),
+    "together": lambda work: Together([work]).wait(20),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.ranks(2)
+def test_callback_cannot_wait_for_a_later_call(way: str) -> None:
+    """The later call runs on the thread that would wait. The program can still wait for it."""
+    caught: list[BaseException] = []
+
+    def callback(_: Any) -> None:
+        try:
+            WAYS[way](later)
+        except BaseException as error:  # noqa: BLE001  torch would make another error of it
+            caught.append(error)
+
+    if unisono.get_rank():
+        unisono.recv(torch.zeros(1), 0)
+    first, tensor = unisono.all_reduce(torch.ones(3), async_op=True), torch.ones(2)
+    if not unisono.get_rank():
+        called: Any = first.get_future().then(callback)
+    later = unisono.all_reduce(tensor, async_op=True)
+    if not unisono.get_rank():
+        unisono.send(torch.zeros(1), 1)
+        called.wait()
+        assert [type(error) for error in caught] == [unisono.UsageError]
+        assert "which cannot end before this callback does: wait in the main program" in str(caught[0])
+    later.wait()
+    assert tensor.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.ranks(2)
+def test_callbacks_of_two_groups_that_wait_in_a_cycle() -> None:
+    """Each waits for a later call of the other group: at least one raises, and the other one goes on."""
+    me, groups, caught = unisono.get_rank(), [unisono.new_group() for _ in range(2)], list[BaseException]()
+    later: list[Any] = []
+
+    def callback(other: int) -> Callable[[Any], None]:
+        def wait(_: Any) -> None:
+            try:
+                later[other].wait(20)
+            except BaseException as error:  # noqa: BLE001  torch would make another error of it
+                caught.append(error)
+
+        return wait
+
+    if me:
+        unisono.recv(torch.zeros(1), 0)
+    first: list[Any] = [unisono.all_reduce(torch.ones(3), group=group, async_op=True) for group in groups]
+    called = [work.get_future().then(callback(1 - k)) for k, work in enumerate(first) if not me]
+    later += [unisono.all_reduce(torch.ones(2), group=group, async_op=True) for group in groups]
+    if not me:
+        unisono.send(torch.zeros(1), 1)
+    for pending in (*called, *later):
+        pending.wait()
+    assert {type(error) for error in caught} == (set() if me else {unisono.UsageError})
+
+
+@pytest.mark.quick
+def test_threads_that_begin_at_once_share_a_worker() -> None:
+    """The first asynchronous calls of a group, in several threads."""
+
+    def begin(group: Any, start: threading.Barrier, found: list[Any]) -> None:
+        start.wait()
+        found.append(worker_of(group))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            group, found = Bare(), list[Any]()
+            start = threading.Barrier(2)
+            threads = [threading.Thread(target=begin, args=(group, start, found)) for _ in "ab"]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            for worker in {*found}:
+                worker.close()
+            assert found == [group.worker] * 2
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize("size", [2, 3])

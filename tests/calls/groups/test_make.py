@@ -173,6 +173,11 @@ def test_wrong_arguments() -> None:
             new_group(timeout_s=timeout_s)
     with pytest.raises(DTypeError, match="name: expected a str, got int"):
         split(0, name=5)
+    with pytest.raises(ArgumentError, match=r"name: '\\ud800' has a surrogate, which UTF-8 cannot encode"):
+        new_group(name="\ud800")
+    for of_group in (get_global_rank, get_group_rank):
+        with pytest.raises(DTypeError, match="_rank: expected a rank, got bool"):
+            of_group(unisono.init(), True)
     tensor = torch.ones(3)
     unisono.all_reduce(tensor)
     assert tensor.tolist() == [3.0] * 3

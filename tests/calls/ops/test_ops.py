@@ -85,6 +85,10 @@ def test_ones_own_ops_are_what_they_are() -> None:
     assert make_op(with_factor, name="mine").text.startswith("mine#")
     with pytest.raises(DTypeError, match="got str"):
         make_op("sum")
+    with pytest.raises(DTypeError, match="name: expected a str"):
+        make_op(max, name=3)
+    with pytest.raises(ArgumentError, match=r"name: .* has a surrogate"):
+        make_op(max, name="\ud800")
 
 
 def test_which_dtypes_an_op_has() -> None:

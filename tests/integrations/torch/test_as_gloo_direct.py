@@ -85,6 +85,11 @@ def usual(group: Any) -> dict[str, Any]:
         group.allreduce(tensor)
     group.barrier().get_future().wait()
     found["a barrier waits for all calls before"] = plain([tensor[:1] for tensor in left])
+    devices = [group.create_device(interface="lo"), group.create_default_device()]
+    assert all(isinstance(device, group.Device) for device in devices)
+    given = options(group._Options, _timeout=timedelta(seconds=30), _threads=2, _devices=devices)
+    where = dist.PrefixStore("by its devices", dist.distributed_c10d._get_default_store())
+    found["a group of its devices"] = values([dist.ProcessGroupGloo(where, rank, size, given).allreduce(torch.ones(1))])
     group._set_default_timeout(timedelta(seconds=23))
     found["timeout"] = group.options._timeout
     return found

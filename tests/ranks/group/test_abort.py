@@ -15,7 +15,7 @@ import unisono
 from tests.support.faults import DEADLINE_S, SOON_S
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import frames, once, until
-from unisono import PeerFailed, p2p
+from unisono import PeerFailed, PeerGone, p2p
 from unisono.calls.work import _Latch
 from unisono.engine.mailbox.poller import Poller
 from unisono.ranks.failures.attend import attend
@@ -182,6 +182,25 @@ def test_an_abort_while_a_rank_looks_at_its_peers(tmp_path: Path) -> None:
 
     group.liveness.gone = gone
     assert failure(lambda: p2p.recv(None, 1)).reason == "aborted group 'world': enough"
+
+
+@pytest.mark.parametrize("how", ["abort", "exception"])
+@pytest.mark.parametrize("hosts", [None, "1+1"])
+def test_reason_with_a_surrogate_reaches_the_others(how: str, hosts: str | None) -> None:
+    """As in a message with the name of a file that is not UTF-8. It is escaped."""
+
+    def work() -> str:
+        if unisono.get_rank():
+            if how == "exception":
+                raise ValueError("\ud800")
+            unisono.init().abort("\ud800")
+            return ""
+        with pytest.raises(PeerFailed if how == "abort" else PeerGone) as caught:
+            unisono.all_reduce(torch.ones(2))
+        return str(caught.value)
+
+    with unisono.World(2, hosts=hosts, timeout_s=DEADLINE_S, return_exceptions=True) as world:
+        assert "\\ud800" in world.run(work)[0]
 
 
 @in_new_world(3, all_give=6.0)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
-from ...base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal, Wait
+from ...base.records import ESCAPED, CallRecord, Departure, DepartureKind, GivenUp, Proposal, Wait
 from ..memory_order import fence, look, order, publish, read_record, write_record
 
 FRESH_NS = 2_000_000_000
@@ -133,7 +133,7 @@ class Board:
         words: how the rank went, such as `was killed by ...`.
         """
         if self.gone is None:
-            self._write(_GONE, self.run + 1, bytes([how]) + words.encode())
+            self._write(_GONE, self.run + 1, bytes([how]) + words.encode(errors=ESCAPED))
 
     @property
     def gone(self) -> Departure | None:
@@ -158,7 +158,7 @@ class Board:
     def set_gave_up(self, given_up: GivenUp) -> None:
         """Say that the rank gave up a call."""
         blames = sum(1 << rank for rank in given_up.blames).to_bytes(_RANKS, "little")
-        self._write(_GAVE_UP, given_up.number, bytes([given_up.late]) + blames + given_up.reason.encode())
+        self._write(_GAVE_UP, given_up.number, bytes([given_up.late]) + blames + given_up.reason.encode(errors=ESCAPED))
 
     @property
     def gave_up(self) -> GivenUp:
@@ -208,7 +208,7 @@ class Board:
     def set_interrupted(self, words: str) -> None:
         """Say which exception has ended this rank's `shrink()`; no words: it makes that call again."""
         if words or self.interrupted[1]:
-            self._write(_INTERRUPTED, self._latest(_INTERRUPTED)[0] + 1, words.encode())
+            self._write(_INTERRUPTED, self._latest(_INTERRUPTED)[0] + 1, words.encode(errors=ESCAPED))
 
     @property
     def interrupted(self) -> tuple[int, str]:

@@ -150,6 +150,9 @@ class NamedGloo(UnisonoProcessGroup):
 
     asked_as = "gloo"
     lenient = True
+    Device, _Options = c10d.ProcessGroupGloo.Device, c10d.ProcessGroupGloo._Options  # type: ignore[attr-defined]  # noqa: SLF001
+    create_device = staticmethod(c10d.ProcessGroupGloo.create_device)
+    create_default_device = staticmethod(c10d.ProcessGroupGloo.create_default_device)
     _gloo: Any = None
     _beside: GlooBeside | None = None
 

@@ -15,7 +15,7 @@ from torch.distributed import DistBackendError
 from torch.futures import Future
 
 from ...base.errors import PeerGone, UnisonoError, WaitTimeout
-from ...calls.work import FinishedWork, Work
+from ...calls.work import FinishedWork, Work, Worker
 
 MESSAGES = "send", "recv", "recv_anysource"
 """The methods of messages between two ranks."""
@@ -184,6 +184,10 @@ class Together(Work[Any]):
     def _check_nested(self) -> None:
         for work in self._works:
             work._check_nested()  # noqa: SLF001  as it is a Work, too
+
+    def _workers(self) -> list[Worker]:
+        works = [work for work in self._works if not work.is_completed()]
+        return [worker for work in works for worker in work._workers()]  # noqa: SLF001  as it is a Work, too
 
     def _interrupted(self, error: BaseException) -> None:
         for work in self._works:

@@ -17,7 +17,7 @@ from ...base.config import Config
 from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError
 from ...base.python import members
 from ...base.records import DepartureKind
-from ...base.units import hints_timeout_s, seconds
+from ...base.units import hints_timeout_s, integer, seconds
 from ...engine.compile.plan import CallPlan
 from ...engine.host import Host
 from ...engine.memory.arena import Arena
@@ -238,7 +238,8 @@ class Group:
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """An uninitialised tensor in shared memory, which peers read and write in place. Raises OutOfMemory."""
         self.check_usable()
-        return self.host.heap.empty(shape, dtype or torch.get_default_dtype())
+        sizes = tuple(integer("shape", extent) for extent in shape)
+        return self.host.heap.empty(sizes, dtype or torch.get_default_dtype())
 
     def buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised flat tensor for collectives: in shared memory if there is room, otherwise private."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ...base.config import Config
 from ...base.errors import ArgumentError, DTypeError, NotInitialized
 from ...base.records import DepartureKind
-from ...base.units import hints_timeout_s, seconds
+from ...base.units import hints_timeout_s, integer, seconds
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import meeting_page
 from ...hosts import AT_END
@@ -59,6 +59,7 @@ def init(
             "this rank has left the group of its run with shutdown(), or this process was forked from a rank and is "
             "none itself; there is no other group: make the call before, in the rank's process, or start another run"
         )
+    rank, size = (None if given is None else integer(name, given) for name, given in (("rank", rank), ("size", size)))
     launch = detect(os.environ, rank, size)
     config = config or Config.from_env()
     limit_s = config.timeout_s if limit_s is None else limit_s

@@ -20,8 +20,6 @@ def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group
     dtype: torch's default dtype unless given.
     """
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-    if not all(isinstance(n, int) and n >= 0 for n in sizes):
-        raise ArgumentError(f"shape: expected integers from 0 up, got {shape}")
     if not (dtype is None or isinstance(dtype, torch.dtype)):
         raise DTypeError(f"dtype: expected a torch.dtype, got {type(dtype).__name__}")
     return group_or_default(group).empty(*sizes, dtype=dtype)  # type: ignore[arg-type]

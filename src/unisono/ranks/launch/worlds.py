@@ -111,7 +111,7 @@ class World:
             if ranks != self._hosts.ranks:
                 raise ArgumentError(f"{ranks} ranks, but hosts {self._hosts.text} have {self._hosts.ranks}")
         ranks = 4 if ranks is None else ranks
-        if not isinstance(ranks, int) or ranks < 1:
+        if type(ranks) is not int or ranks < 1:
             raise ArgumentError(f"a world has a whole number of ranks, at least one, not {ranks!r}")
         self.size, self.timeout_s = ranks, timeout_s
         self._config, self._return_exceptions = config, return_exceptions

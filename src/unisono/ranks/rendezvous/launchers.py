@@ -164,7 +164,10 @@ def _job(launcher: _Launcher, environ: Mapping[str, str]) -> Job | None:
         if launcher.first_node is None:
             return job.replace(by_mpi=True)
         if node := launcher.first_node(environ):
-            return job.replace(address=node, port=_FIRST_PORT + int(sha256(name.encode()).hexdigest(), 16) % _PORTS)
+            return job.replace(
+                address=node,
+                port=_FIRST_PORT + int(sha256(name.encode(errors="surrogatepass")).hexdigest(), 16) % _PORTS,
+            )
         return job.replace(refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
     if not name:
         return job.replace(refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")

@@ -40,7 +40,7 @@ class SocketStore:
     def __init__(self, job: str, rank: int, timeout_s: float) -> None:
         self._start, self._deadline = time.monotonic(), time.monotonic() + timeout_s
         # Hashed, because a name has at most 107 bytes.
-        self._name = "unisono " + sha256(f"{os.getuid()} {job}".encode()).hexdigest()
+        self._name = "unisono " + sha256(f"{os.getuid()} {job}".encode(errors="surrogatepass")).hexdigest()
         self.where = f"the socket of job {job}"
         self._job, self._rank, self._home = job, rank, Identity.mine()
         self._values: dict[str, str] = {}
