@@ -15,10 +15,11 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 import typer
+from tests.support.rehearsal import lowerings, rehearse, rows_of
 
 import unisono
 from unisono.schedule.algorithms import CATALOGUE
-from unisono.tools.testing import chaos, lowerings, rehearse, rows_of
+from unisono.tools.testing import chaos
 from unisono.tools.testing.chaos import FAULTS
 
 from .busy import hogs

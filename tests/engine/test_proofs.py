@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.rehearsal import check_algorithm, lowerings
 from tests.support.weak_memory import Memory, as_python
 from tests.support.worlds import Worlds
 from unisono.base.config import Config
@@ -39,8 +40,6 @@ from unisono.engine.kernels import interpret, move
 from unisono.schedule import ADD, ROOTED, Schedule, send, trace
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.choose import choose
-from unisono.tools.testing import check_algorithm
-from unisono.tools.testing.rehearsal import lowerings
 
 pytestmark = pytest.mark.quick
 

@@ -7,7 +7,7 @@ import torch
 
 import unisono
 from tests.fuzz.fault_scene import Call
-from unisono.tools.testing import oracle
+from tests.support import oracle
 
 _BLOCKS = ("reduce_scatter", "all_to_all")  # what has a block for each rank as its input
 _IN_PLACE = ("all_reduce", "broadcast", "reduce", "scan")

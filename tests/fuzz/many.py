@@ -7,9 +7,9 @@ import torch
 
 import unisono
 from tests.fuzz.programs import Coalesced
+from tests.support import oracle
 from tests.support.matrix_driver import exact_data
 from tests.support.matrix_layouts import Held
-from unisono import testing as oracle
 
 REDUCING = ("all_reduce_coalesced", "reduce_scatter_coalesced", "average_parameters", "average_gradients")
 TENSORS = (

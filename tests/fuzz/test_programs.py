@@ -31,10 +31,10 @@ from tests.fuzz.worlds import Worlds
 from tests.support.matrix import FORMS
 from tests.support.matrix_driver import exact_data
 from tests.support.matrix_layouts import differs
+from tests.support.oracle import combine
 from tests.support.reducers_driver import PAIRS
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import CORES
-from unisono.tools.testing import combine
 
 
 @pytest.fixture(scope="module")

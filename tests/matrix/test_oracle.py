@@ -6,12 +6,27 @@ import pytest
 import torch
 
 import unisono
+from tests.support import oracle
 from tests.support.matrix_layouts import VIEWS, Held, differs
-from unisono import testing as oracle
 
 
 def lists(results: list[torch.Tensor]) -> list[Any]:
     return [result.tolist() for result in results]
+
+
+def test_the_oracle_by_hand() -> None:
+    """Two ranks, worked out on paper."""
+    a, b = torch.tensor([1, 2, 3, 4]), torch.tensor([10, 20, 30, 50])
+    assert lists(oracle.all_reduce([a, b])) == [[11, 22, 33, 54]] * 2
+    assert lists(oracle.reduce([a, b], 1, "max")) == [[1, 2, 3, 4], [10, 20, 30, 50]]
+    assert lists(oracle.reduce([a, b], 0)) == [[11, 22, 33, 54], [10, 20, 30, 50]]
+    assert lists(oracle.broadcast([a, b], 1)) == [[10, 20, 30, 50]] * 2
+    assert lists(oracle.scatter([None, b], 1)) == [[10, 20], [30, 50]]
+    assert lists(oracle.reduce_scatter([a, b])) == [[11, 22], [33, 54]]
+    assert lists(oracle.all_to_all([a, b])) == [[1, 2, 10, 20], [3, 4, 30, 50]]
+    at_root, elsewhere = oracle.gather([a, b], 0)
+    assert at_root.tolist() == [1, 2, 3, 4, 10, 20, 30, 50]
+    assert elsewhere is None
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 import unisono
+from tests.support import oracle
 from tests.support.matrix import CUSTOM, Case
 from tests.support.matrix_layouts import Held, bits, differs, pick, readable
 from tests.support.reducers_driver import FLOAT8, INTEGERS, data
-from unisono import testing as oracle
 from unisono.engine.reducers import DTYPES
 from unisono.schedule import ROOTED
 from unisono.schedule.algorithms import CATALOGUE

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import unisono
+from tests.support import oracle
 from tests.support.matrix import ALIASED, FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget, roots
 from tests.support.worlds import Worlds
-from unisono import testing as oracle
 from unisono.base.config import Config
 from unisono.schedule import ADD, COPY, Y, send
 

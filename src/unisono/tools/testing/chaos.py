@@ -18,11 +18,10 @@ from ...base.records import CallRecord
 from ...base.units import seconds
 from ...calls.dispatch.over_hosts.hosts_run import Relay
 from ...engine.compile.plan import CallPlan, Plan
-from ...engine.compile.program import DONE, WAITING, StateWord
+from ...engine.compile.program import DONE, STEP_BITS, WAITING, Op, PlanWord, RowWord, StateWord
 from ...hosts.messages import TapeRun
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
-from .rehearsal import stop_at_row
 
 _BRIEF_NS = 1000
 
@@ -176,3 +175,21 @@ class _Injector:
             raise ArgumentError(why)
         calls = {rank: other if rank == group.rank else record for rank in range(group.size)}
         raise MismatchError(number, calls, [group.rank], group.named)
+
+
+_NEVER = (1 << STEP_BITS) - 1  # a step that no program has
+
+
+def stop_at_row(plan: Plan, rank: int, row: int) -> Plan:
+    """A copy of a rank's plan that stops before a row; the plan itself goes on from there.
+
+    Raises ArgumentError if the program has no such row.
+    """
+    rows, *rest = plan.kept
+    if not 0 <= row < len(rows):
+        raise ArgumentError(f"row {row}: the program of this {plan.record.collective} has {len(rows)} rows")
+    rows, words = rows.copy(), plan.words.copy()
+    rows[row] = 0
+    rows[row, [RowWord.OP, RowWord.RANK, RowWord.STEP]] = Op.WAIT, rank, _NEVER
+    words[PlanWord.ROWS] = rows.ctypes.data
+    return plan.replace(address=words.ctypes.data, words=words, kept=(rows, *rest))

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...base.errors import ArgumentError
-from ...calls.arguments import check_op
-from ...calls.ops import OpLike, PremulSum
-from ...engine.reducers import CustomOp
+from unisono.base.errors import ArgumentError
+from unisono.calls.arguments import check_op
+from unisono.calls.ops import OpLike, PremulSum
+from unisono.engine.reducers import CustomOp
 
 _INTEGERS: dict[str, Any] = {
     "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,

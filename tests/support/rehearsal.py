@@ -14,19 +14,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...base.config import Config
-from ...base.errors import AlgorithmError, ArgumentError
-from ...base.records import CallRecord, Departure, DepartureKind, GivenUp
-from ...engine.compile.compile_schedule import compile_schedule
-from ...engine.compile.plan import Blocks, Plan
-from ...engine.compile.program import DONE, STEP_BITS, Lowering, Op, PlanWord, RowWord, StateWord
-from ...engine.compile.program_proof import prove_programs
-from ...engine.host import Host
-from ...engine.memory.arena import Arena
-from ...ranks.failures.verdict import Gone, PeerView, Situation, judge
-from ...schedule import BLOCKED, ROOTED, Proof, Schedule, prove
-from ...schedule.algorithms.catalogue import Algorithm, find
-from ...schedule.contract import contract
+from unisono.base.config import Config
+from unisono.base.errors import AlgorithmError, ArgumentError
+from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp
+from unisono.engine.compile.compile_schedule import compile_schedule
+from unisono.engine.compile.plan import Blocks, Plan
+from unisono.engine.compile.program import DONE, Lowering, StateWord
+from unisono.engine.compile.program_proof import prove_programs
+from unisono.engine.host import Host
+from unisono.engine.memory.arena import Arena
+from unisono.ranks.failures.verdict import Gone, PeerView, Situation, judge
+from unisono.schedule import BLOCKED, ROOTED, Proof, Schedule, prove
+from unisono.schedule.algorithms.catalogue import Algorithm, find
+from unisono.schedule.contract import contract
+from unisono.tools.testing.chaos import stop_at_row
 
 
 def check_algorithm(
@@ -61,24 +62,6 @@ def lowerings(schedule: Schedule) -> Iterator[Lowering]:
         yield Lowering(zero_copy, in_place=False)
         if schedule.collective not in BLOCKED:
             yield Lowering(zero_copy, in_place=True)
-
-
-_NEVER = (1 << STEP_BITS) - 1  # a step that no program has
-
-
-def stop_at_row(plan: Plan, rank: int, row: int) -> Plan:
-    """A copy of a rank's plan that stops before a row; the plan itself goes on from there.
-
-    Raises ArgumentError if the program has no such row.
-    """
-    rows, *rest = plan.kept
-    if not 0 <= row < len(rows):
-        raise ArgumentError(f"row {row}: the program of this {plan.record.collective} has {len(rows)} rows")
-    rows, words = rows.copy(), plan.words.copy()
-    rows[row] = 0
-    rows[row, [RowWord.OP, RowWord.RANK, RowWord.STEP]] = Op.WAIT, rank, _NEVER
-    words[PlanWord.ROWS] = rows.ctypes.data
-    return plan.replace(address=words.ctypes.data, words=words, kept=(rows, *rest))
 
 
 _ELEMENTS = 16
