@@ -138,10 +138,8 @@ class Session:
         forms = [form for form in FORMS if self._api == "unisono" or form not in ("scan", "exscan")]
         form = draw.choice(GLOO_FORMS if gloo else forms)
         dtype = draw.choice(GLOO_DTYPES if gloo else DTYPES if form in REDUCING or draw.random() < 0.8 else MOVED)
-        op = draw.choice([op for op in matrix.ops(form, dtype) if self._knows(op, dtype)])
-        if op == "numbers" and dtype not in ("int64", "bfloat16"):
-            op = "tensors"  # Numba takes its time for each dtype
-        known = [b for b in matrix.blocks(form, op) if self._api == "unisono" or b == "even" or form == "all_to_all"]
+        op = draw.choice([op for op in matrix.ops_to_draw(form, dtype) if self._knows(op, dtype)])
+        known = [b for b in FORMS[form] if self._api == "unisono" or b == "even" or form == "all_to_all"]
         blocks = draw.choice([b for b in known if self._api == "unisono" or b != "unknown"])
         layouts = [
             layout
@@ -168,7 +166,7 @@ class Session:
         if self._api == "gloo":
             return op in ("-", "sum", "product", "min", "max")
         whole = not getattr(torch, dtype).is_complex or op in ("-", "sum", "avg")
-        return self._api == "unisono" or (op not in ("numbers", "tensors") and whole)
+        return self._api == "unisono" or (op != "numbers" and whole)
 
     def _count(self, form: str, dtype: str, op: str, layout: str) -> int:
         """How many elements a block has."""
@@ -187,7 +185,7 @@ class Session:
         kind = getattr(torch, dtype)
         whole = op == "avg" and not (kind.is_floating_point or kind.is_complex)
         in_order = self._hosts.spans and collective in ("scan", "exscan")
-        if self._api != "unisono" or op in ("numbers", "tensors") or whole or in_order or self.draw.random() < 0.5:
+        if self._api != "unisono" or op == "numbers" or whole or in_order or self.draw.random() < 0.5:
             return None
         names = [a for a in CATALOGUE.values() if a.collective == collective]
         known = [a.name for a in names if all(a.allows(len(part)) for part in parts)]

@@ -79,9 +79,6 @@ def test_ops_of_ones_own() -> None:
     assert oracle.combine([a.to(torch.uint8), c.to(torch.uint8)], numbers).tolist() == [102, 204]
     assert oracle.combine([c.to(torch.uint8), c.to(torch.uint8)], numbers).tolist() == [300 % 256, 600 % 256]
     assert oracle.combine([a.half(), b.half()], numbers).dtype is torch.float16
-    tensors = unisono.make_op(lambda x, y: x.flip(0) - y, elementwise=False)
-    assert oracle.combine([a, b], tensors).tolist() == [2 - 10, 1 - 20]
-    assert oracle.combine([a, b, c], tensors).tolist() == [1 - 20 - 100, 2 - 10 - 200]
     halved = oracle.all_reduce([a.float(), b.float()], unisono.premul_sum(0.5))
     assert lists(halved) == [[5.5, 11.0]] * 2
 

@@ -4,14 +4,12 @@ Here are the axes and which of their combinations exist; `matrix_driver` makes a
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 import unisono
-from tests.support.matrix_layouts import LAYOUTS, READ_ONLY, bits, exists
+from tests.support.matrix_layouts import LAYOUTS, READ_ONLY, exists
 from tests.support.reducers_driver import PAIRS
 from unisono.engine.reducers import DTYPES
 
@@ -44,8 +42,8 @@ MOVED = ("complex32", "float8_e8m0fnu", "float4_e2m1fn_x2", "bits8", "bits16", "
 NAMED = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 SCALED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 PAIR_OF = {*PAIRS, *((dtype, "premul_sum") for dtype in SCALED), *((dtype, "numbers") for dtype in DTYPES)}
-OPS = (*NAMED, "premul_sum", "numbers", "tensors")
-"""Named ops, a factor per rank, and functions of a user's own: of numbers, and of whole tensors, for any dtype."""
+OPS = (*NAMED, "premul_sum", "numbers")
+"""Named ops, a factor per rank, and a function of a user's own."""
 
 SIZES = (1, 2, 6, 7, 30, 120, 1001, 2520, 20_006)
 """Of blocks: from those that travel with their flag, up to those that are cut into slices."""
@@ -55,17 +53,7 @@ def twice_plus(x: Any, y: Any) -> Any:
     return x * 2 + y
 
 
-def braid(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Every other element is b's, the others are a's, one further on: the order of tensors and of elements shows."""
-    mixed = bits(a).flatten().roll(1)
-    mixed[::2] = bits(b).flatten()[::2]
-    return mixed.view(a.dtype).view(a.shape)
-
-
-CUSTOM = {
-    "numbers": unisono.make_op(twice_plus, associative=False),
-    "tensors": unisono.make_op(braid, associative=False, elementwise=False),
-}
+CUSTOM = {"numbers": unisono.make_op(twice_plus, associative=False)}
 
 
 @dataclass(frozen=True)
@@ -92,13 +80,13 @@ def ops(form: str, dtype: str) -> list[str]:
     """The ops that a call has for a dtype; of a call that only moves, one that is not used."""
     if form not in REDUCING:
         return ["-"]
-    known = [op for op in OPS if (dtype, op) in PAIR_OF or op == "tensors"]
+    known = [op for op in OPS if (dtype, op) in PAIR_OF]
     return [op for op in known if op != "avg" or form not in ("scan", "exscan")]
 
 
-def blocks(form: str, op: str) -> Sequence[str]:
-    """How blocks can be: functions of whole tensors want one size."""
-    return ("even",) if op == "tensors" else FORMS[form]
+def ops_to_draw(form: str, dtype: str) -> list[str]:
+    """The same for cases drawn at random: custom ops of two dtypes only, because Numba compiles one for each dtype."""
+    return [op for op in ops(form, dtype) if op != "numbers" or dtype in ("int64", "bfloat16")]
 
 
 def layouts(form: str, dtype: str, blocks: str) -> list[str]:
@@ -134,10 +122,8 @@ def sample(seed: int, count: int) -> Iterator[Case]:
     for _ in range(count):
         form = draw.choice(list(FORMS))
         dtype = draw.choice(DTYPES if form in REDUCING or draw.random() < 0.7 else MOVED)
-        op = draw.choice(ops(form, dtype))
-        if op == "numbers" and dtype not in ("int64", "bfloat16"):
-            op = "tensors"  # Numba takes its time for each dtype
-        chosen = draw.choice(blocks(form, op))
+        op = draw.choice(ops_to_draw(form, dtype))
+        chosen = draw.choice(FORMS[form])
         yield make(draw, form, dtype, op, chosen, draw.choice(layouts(form, dtype, chosen)))
 
 
@@ -146,7 +132,7 @@ def every(form: str, seed: int) -> Iterator[Case]:
     draw = random.Random(f"{form} {seed}")
     for dtype in (*DTYPES, *MOVED):
         for op in ops(form, dtype):
-            for chosen in blocks(form, op):
+            for chosen in FORMS[form]:
                 for layout in layouts(form, dtype, chosen):
                     case = make(draw, form, dtype, op, chosen, layout)
                     for shared in (False, True)[: 1 + can_be_shared(form, layout)]:

@@ -46,8 +46,6 @@ def combine(tensors: Sequence[torch.Tensor], op: OpLike = "sum") -> torch.Tensor
     op, dtype = check_op(op, tensors[0]), tensors[0].dtype
     if isinstance(op, PremulSum):
         return combine([tensor * op.factor for tensor in tensors])
-    if isinstance(op, CustomOp) and not op.elementwise:
-        return functools.reduce(op.function, tensors).clone()
     if dtype.is_floating_point and dtype.itemsize < 4:
         return combine([tensor.float() for tensor in tensors], op).to(dtype)
     if isinstance(op, CustomOp):

@@ -67,16 +67,14 @@ def make_op(
     *,
     commutative: bool = False,
     associative: bool = True,
-    elementwise: bool = True,
     name: str | None = None,
 ) -> CustomOp:
     """An op of your own: `make_op(lambda x, y: max(abs(x), abs(y)))`.
 
-    function: with elementwise=True, (x, y) -> z on numbers, which Numba compiles for each dtype at first use. float16,
-    bfloat16 and float8 are passed as float32 and rounded once per combine; each result is converted to x's type.
-    Dividing by zero gives what numpy gives. With elementwise=False, (a, b) -> tensor on whole tensors, any Python,
-    called in rank order; its errors are raised on the ranks that call it. Objects that the function uses (attributes,
-    tensors in a closure) must be the same on all ranks.
+    function: (x, y) -> z on numbers, which Numba compiles for each dtype at first use. float16, bfloat16 and float8 are
+    passed as float32 and rounded once per combine; each result is converted to x's type. Dividing by zero gives what
+    numpy gives. Values that the function uses must be the same on all ranks. For a function of whole tensors, such as a
+    product of matrices, use `all_gather` and combine the tensors.
     commutative, associative: properties that algorithms may rely on. Inputs are combined from left to right in rank
     order; in one pass unless the function is associative.
     name: for messages; by default the function's name.
@@ -93,7 +91,7 @@ def make_op(
     if name is None:
         name = str(getattr(function, "__name__", type(function).__name__)).strip("<>")
     text("name", name)
-    return CustomOp(function, name, commutative, associative, elementwise)
+    return CustomOp(function, name, commutative, associative)
 
 
 def resolve(op: Any) -> str | PremulSum | CustomOp:
@@ -128,5 +126,5 @@ def check_op_dtype(op: str | PremulSum | CustomOp, dtype: str) -> None:
             raise DTypeError(
                 f"there is no premul_sum of {dtype} tensors, only of {', '.join(_SCALED)}: convert the tensor first"
             )
-    elif isinstance(op, str) or op.elementwise:
+    else:
         check_combine(dtype, op)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unisono
-from unisono import ArgumentError, DTypeError, MismatchError, make_op
+from unisono import ArgumentError, DTypeError, MismatchError
 from unisono.calls.coalesced import (
     all_gather_coalesced,
     all_reduce_coalesced,
@@ -108,11 +108,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "small output": (lambda: all_gather_coalesced(ones(4), ones(4)), ArgumentError, r"outputs\[0\]"),
     "input in part an output": (input_in_output, ArgumentError, r"inputs\[0\] and outputs\[0\] share"),
     "another's block": (the_block_of_another, ArgumentError, r"inputs\[0\] and outputs\[0\] share"),
-    "op on whole tensors": (
-        lambda: all_reduce_coalesced(ones(4), make_op(lambda a, b: a + b, elementwise=False)),
-        ArgumentError,
-        "element by element",
-    ),
     "factors of integers": (
         lambda: all_reduce_coalesced([torch.ones(4, dtype=torch.int64)], unisono.premul_sum(2.0)),
         DTypeError,

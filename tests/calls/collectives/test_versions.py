@@ -100,9 +100,6 @@ def test_views_made_before_a_call_stay_usable(leaf: bool) -> None:
         "all_gather": lambda tensor: unisono.all_gather([tensor, torch.empty_like(tensor)], tensor.clone()),
         "all_to_all": lambda tensor: unisono.all_to_all_single(tensor, tensor.clone()),
         "coalesced": lambda tensor: unisono.all_reduce_coalesced([tensor]),
-        "an op of one's own": lambda tensor: unisono.all_reduce(
-            tensor, unisono.make_op(torch.maximum, elementwise=False)
-        ),
         "messages": lambda tensor: unisono.recv(tensor, 1) if me == 0 else unisono.send(tensor, 0),
     }
     for name, call in calls.items():

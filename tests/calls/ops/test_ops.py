@@ -78,9 +78,9 @@ def test_what_is_no_op_is_refused(ops: list[object], error: type[Exception], say
 def test_ones_own_ops_are_what_they_are() -> None:
     op = make_op(max)
     assert resolve(op) is op
-    assert (op.name, op.commutative, op.associative, op.elementwise) == ("max", False, True, True)
-    op = make_op(lambda a, b: a @ b, commutative=True, associative=False, elementwise=False)
-    assert (op.name, op.commutative, op.associative, op.elementwise) == ("lambda", True, False, False)
+    assert (op.name, op.commutative, op.associative) == ("max", False, True)
+    op = make_op(lambda a, b: a * b, commutative=True, associative=False)
+    assert (op.name, op.commutative, op.associative) == ("lambda", True, False)
     assert make_op(with_factor).name == "with_factor"
     assert make_op(with_factor, name="mine").text.startswith("mine#")
     with pytest.raises(DTypeError, match="got str"):
@@ -97,7 +97,6 @@ def test_which_dtypes_an_op_has() -> None:
     for op, dtype in (("avg", "bool"), ("band", "float32"), ("sum", "quint8"), (make_op(max), "quint8")):
         with pytest.raises(DTypeError, match=f"of {dtype} tensors, only of"):
             check_op_dtype(op, dtype)
-    check_op_dtype(make_op(max, elementwise=False), "quint8")  # its own affair
     for dtype in ("bfloat16", "complex128"):
         check_op_dtype(premul_sum(2), dtype)
     for dtype in ("int32", "bool", "float8_e5m2"):
@@ -166,7 +165,7 @@ def test_ops_are_equal_if_their_functions_are() -> None:
 
 
 def test_name_and_flags_make_a_difference() -> None:
-    flags = ({}, {"commutative": True}, {"associative": False}, {"elementwise": False}, {"name": "mine"})
+    flags = ({}, {"commutative": True}, {"associative": False}, {"name": "mine"})
     ops = [make_op(with_factor, **kwargs) for kwargs in flags]
     assert len(set(ops)) == len({op.text for op in ops}) == len(flags)
     assert make_op(with_factor) != "with_factor"
@@ -218,20 +217,6 @@ def affine(x: float, y: float) -> float:
 
 def fold(function: Callable[[Any, Any], Any], ranks: int, count: int = 7) -> torch.Tensor:
     return reduce(function, [values(q, count) for q in range(ranks)])
-
-
-@pytest.mark.ranks(3)
-def test_a_function_of_whole_tensors_may_be_a_matrix_product() -> None:
-    me, p = unisono.get_rank(), unisono.get_world_size()
-    product = unisono.make_op(torch.matmul, elementwise=False, name="matmul")
-    tensor = values(me, 4).view(2, 2)
-    unisono.all_reduce(tensor, product)
-    assert torch.equal(tensor, reduce(torch.matmul, [values(q, 4).view(2, 2) for q in range(p)]))
-    with pytest.raises(unisono.DTypeError, match=r"op 'wrong' returned float32\[1\]; it must return a tensor like"):
-        unisono.all_reduce(values(me, 4), unisono.make_op(lambda a, b: (a + b)[:1], elementwise=False, name="wrong"))
-    with pytest.raises(ZeroDivisionError):
-        unisono.all_reduce(values(me, 4), unisono.make_op(lambda _, __: 1 / 0, elementwise=False))
-    unisono.barrier()
 
 
 @pytest.mark.sampled(most=1)

@@ -18,7 +18,6 @@ from ...base.errors import ArgumentError, DTypeError
 from ...base.records import digest
 from ...base.units import seconds
 from ...engine.kernels import kernel
-from ...engine.reducers import CustomOp
 from ...engine.tensors import (
     as_bits,
     first_overlap,
@@ -320,8 +319,6 @@ def _request(group: Group, call: ListCall, layout: ListLayout, one: Pass) -> Req
     op, words = None if call.op is None else check_op(call.op, inp), layout.words
     if isinstance(op, PremulSum):
         op, words = "sum", f"{words}, premultiplied"
-    if isinstance(op, CustomOp) and not op.elementwise:
-        raise ArgumentError(f"op: {op.text} does not work element by element; make a call for each tensor")
     src = check_root("src", call.src, group)
     return Request(call.collective, one.flats[PART], inp, out, op, src, in_place=inp is out, words=words)
 

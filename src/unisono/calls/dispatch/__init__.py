@@ -1,9 +1,9 @@
 """From a user's call to the kernel.
 
-A call takes the plan of an earlier call (`shortcut`), or passes `Call` (checks), `Request` (the
-checked call), `plan_step` (tensors to addresses), `make_plan` (algorithm, table, program, plan) and `drive` (the
-kernel). `background` starts asynchronous calls, `blocks` handles blocks of several sizes, `rank_order` calls without a
-table, such as ops on whole tensors.
+A call takes the plan of an earlier call (`shortcut`), or passes `Call` (checks), `Request` (the checked call),
+`plan_step` (tensors to addresses), `make_plan` (algorithm, table, program, plan) and `drive` (the kernel). `background`
+starts asynchronous calls, `blocks` handles blocks of several sizes, `rank_order` those calls over hosts that combine in
+rank order.
 
 A call of several steps, such as a coalesced call, plans each step with `plan_step` and hands the whole to `Call`. Calls
 that differ at the gate only in sizes of blocks, or in lowerings, are made again in another way, see `retry_rules`.

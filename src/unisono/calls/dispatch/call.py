@@ -11,7 +11,7 @@ from ...schedule import BLOCKED
 from ..work import worker_of
 from .checking import checking
 from .plan_cache import CallKey
-from .rank_order import plan_in_rank_order, plan_step, premultiplied, whole_tensors
+from .rank_order import plan_step, premultiplied
 from .request import Request
 from .step import Action, CallOptions
 
@@ -43,9 +43,7 @@ class Call(checking):
         known_as: CallKey | None = self.what
         if (scaled := premultiplied(request, self.group.rank)) is not request:
             request, known_as = scaled, None
-        if whole_tensors(request.op):
-            self.action = plan_in_rank_order(self.how, request)
-        elif request.collective in BLOCKED and request.says is None:
+        if request.collective in BLOCKED and request.says is None:
             from .blocks import plan_blocks  # many programs have no such call
 
             self.action = plan_blocks(self.how, request, known_as)

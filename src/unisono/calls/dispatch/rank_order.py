@@ -1,23 +1,22 @@
 """`plan_step`: plan one run of a table; and calls that combine in rank order, on each rank that needs the values.
 
-Such a call first moves all inputs to these ranks. Then each computes ((x0 op x1) op x2) ... . On one host, ops without
-a kernel need this: functions of whole tensors. Over several hosts, it is needed where partial results of a host would
-be wrong: for scan and exscan, for ops that are not commutative or not associative, and for averages of integers.
+Such a call first moves all inputs to these ranks. Then each computes ((x0 op x1) op x2) ... . Calls over several hosts
+need this if partial results of a host would be wrong: scan and exscan, ops that are not commutative or not associative,
+and averages of integers.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from ...base.errors import ArgumentError, DTypeError, InternalError
+from ...base.errors import ArgumentError, InternalError
 from ...base.python import LateModule
 from ...engine.reducers import CustomOp, combiner
 from ...engine.tensors import as_bits, dtype_name, make_plain, mark_written, needed_by_autograd
 from ...hosts import MEANWHILE
-from ..arguments import shape_name
 from ..ops import PremulSum
 from .plan_cache import CallKey
 from .request import Request, Tensors, is_one
@@ -39,13 +38,8 @@ def plan_step(how: CallOptions, request: Request, known_as: CallKey | None = Non
     if how.group.span is not None:
         hosts_run.Relay.serve(how.group, how.group.span)
         if _needs_rank_order(request):
-            return plan_in_rank_order(how, request)
+            return _plan_in_rank_order(how, request)
     return plan_inside(how, request, known_as)
-
-
-def whole_tensors(op: object) -> bool:
-    """Is this op a Python function of whole tensors?"""
-    return isinstance(op, CustomOp) and not op.elementwise
 
 
 def premultiplied(request: Request, rank: int) -> Request:
@@ -69,16 +63,11 @@ def _needs_rank_order(request: Request) -> bool:
     return request.collective in _SCANS or (op == "avg" and whole)
 
 
-def plan_in_rank_order(how: CallOptions, request: Request) -> Action:
+def _plan_in_rank_order(how: CallOptions, request: Request) -> Action:
     """Plan a call that moves all inputs to the ranks that need them, and combines them there in rank order."""
     group, like, kind = how.group, request.like, request.collective
     if how.algorithm is not None:
-        hint = ", or make the op with elementwise=True" if whole_tensors(request.op) else ""
-        raise ArgumentError(
-            f"algorithm: {request.record} combines in rank order on each rank; leave algorithm= out{hint}"
-        )
-    if whole_tensors(request.op) and not request.even:
-        raise ArgumentError(f"{request.record}: this op combines whole tensors, so all blocks must be of one size")
+        raise ArgumentError(f"algorithm: {request.record} combines in rank order on each rank; leave algorithm= out")
     shape, extents = like.shape, None
     if kind == "reduce_scatter" and request.extents is not None:
         shape, extents = torch.Size((request.extents[group.rank],)), request.extents * group.size
@@ -87,7 +76,7 @@ def plan_in_rank_order(how: CallOptions, request: Request) -> Action:
     if collective != "gather" or group.rank == request.root:
         parts = torch.empty((group.size, *shape), dtype=like.dtype, device="cpu")
     taken: Tensors = parts if extents is None or parts is None else list(parts)
-    says = request.record if whole_tensors(request.op) else request.record._replace(words="in rank order")
+    says = request.record._replace(words="in rank order")
     moved = Request(collective, like, request.inp, taken, root=request.root, extents=extents, says=says)
     move = plan_step(how, moved)
     ranks = group.rank + (kind == "scan") if kind in _SCANS else group.size
@@ -108,17 +97,6 @@ def plan_in_rank_order(how: CallOptions, request: Request) -> Action:
 def _combine(request: Request, size: int) -> Callable[[torch.Tensor, Sequence[torch.Tensor]], None]:
     """A function (out, parts) that combines the parts from left to right. size: the size of the group."""
     op = request.op
-    if isinstance(op, CustomOp) and not op.elementwise:
-        function = op.function
-
-        def whole(out: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
-            total = parts[0]
-            for part in parts[1:]:
-                total = function(total, part)
-                _check_result(request, op, total)
-            as_bits(out.data).copy_(as_bits(total))
-
-        return whole
     if not isinstance(op, str | CustomOp):
         raise InternalError(f"{request.record}: op {op!r} has no kernel")
     kernel = combiner(dtype_name(request.like.dtype), op, size, last=request.collective not in _SCANS)
@@ -131,12 +109,3 @@ def _combine(request: Request, size: int) -> Callable[[torch.Tensor, Sequence[to
             as_bits(out.data).copy_(as_bits(total))
 
     return elements
-
-
-def _check_result(request: Request, op: CustomOp, result: Any) -> None:
-    like = request.like
-    if not isinstance(result, torch.Tensor) or result.shape != like.shape or result.dtype != like.dtype:
-        got = shape_name(result) if isinstance(result, torch.Tensor) else type(result).__name__
-        raise DTypeError(
-            f"{request.record}: op {op.name!r} returned {got}; it must return a tensor like {shape_name(like)}"
-        )

@@ -1,4 +1,4 @@
-"""Custom ops: a user's Python function of two elements or tensors, and how ranks agree whether theirs are the same."""
+"""Custom ops: a user's Python function of two elements, and how ranks agree whether theirs are the same."""
 
 import dis
 from collections.abc import Callable, Iterable
@@ -81,13 +81,11 @@ class CustomOp:
     these, such as `max_abs#1f2e3d4c5b6a7988`, which ranks compare.
     """
 
-    def __init__(
-        self, function: Callable[[Any, Any], Any], name: str, commutative: bool, associative: bool, elementwise: bool
-    ) -> None:
+    def __init__(self, function: Callable[[Any, Any], Any], name: str, commutative: bool, associative: bool) -> None:
         self.function, self.name = function, name
-        self.commutative, self.associative, self.elementwise = commutative, associative, elementwise
+        self.commutative, self.associative = commutative, associative
         words, ids = identify(function)
-        same = f"{name} {commutative} {associative} {elementwise} {words}"
+        same = f"{name} {commutative} {associative} {words}"
         self.text = f"{name}#{digest(same):016x}"
         self._same = same, ids
 
@@ -102,4 +100,4 @@ class CustomOp:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # `__init__` identifies the function again: ids of objects are only valid in one process.
-        return CustomOp, (self.function, self.name, self.commutative, self.associative, self.elementwise)
+        return CustomOp, (self.function, self.name, self.commutative, self.associative)

@@ -172,7 +172,7 @@ def _in_python(function: Any) -> Callable[[Any, Any], Any]:
 def _no_kernel(op: CustomOp, dtype: str, reason: str) -> DTypeError:
     return DTypeError(
         f"op {op.name}: Numba can make no kernel for {dtype} elements of this function: {reason}. "
-        "Write it with numbers and math alone, or pass elementwise=False and a function of whole tensors"
+        "Write it with numbers and math alone"
     )
 
 
