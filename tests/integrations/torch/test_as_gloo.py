@@ -268,7 +268,7 @@ def test_a_rank_that_does_not_come_for_such_a_group_is_named() -> None:
 def test_no_memory_is_left() -> None:
     me, size = dist.get_rank(), dist.get_world_size()
     store = dist.PrefixStore("large", dist.distributed_c10d._get_default_store())
-    os.environ["UNISONO_SEGMENT_BYTES"] = str(40 << 40)
+    os.environ["UNISONO_SEGMENT_BYTES"] = str(1000 << 30)
     try:
         with said() as lines:
             group = dist.ProcessGroupGloo(store, me, size, SECONDS)

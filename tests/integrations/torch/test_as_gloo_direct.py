@@ -74,6 +74,8 @@ def usual(group: Any) -> dict[str, Any]:
         given = [torch.tensor([count * rank + at]) for at in range(count)]
         found[f"allgather of {count}"] = values([group.allgather(outputs, given)])
     with torch.inference_mode():
+        twice = [[torch.zeros(1) for _ in range(2 * size)] for _ in range(2)]
+        found["inference, several"] = values([group.allgather(twice, [torch.ones(1) + rank, torch.ones(1) - rank])])
         found["inference"] = values([group.allgather([[torch.zeros(1) for _ in range(size)]], [torch.ones(1) + rank])])
     others, received = [other for other in range(size) if other != rank], [torch.zeros(1) for _ in range(size)]
     works = [group.send([torch.ones(1) * rank], other, 0) for other in others]

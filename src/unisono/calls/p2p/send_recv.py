@@ -145,7 +145,7 @@ def recv(
     timeout_s: how long to wait for the sender; None: as long as the group does.
 
     Raises MessageMismatch if the message does not fit: it is dropped as a whole first, so that its sender goes on, and
-    the tensor is not changed. Raises ArgumentError, DTypeError, PeerGone, PeerFailed, WaitTimeout.
+    the tensor is not changed; and ArgumentError, DTypeError, PeerGone, PeerFailed, WaitTimeout.
 
         def work():
             if unisono.get_rank() > 0:

@@ -97,7 +97,7 @@ class GlooBeside:
 
     def _call(self, names: list[str], args: tuple[Any, ...]) -> None:
         method = next(getattr(self._made, name) for name in names if hasattr(c10d.ProcessGroup, name))
-        with torch.inference_mode():  # inference tensors can be written in no other mode
+        with torch.no_grad():
             method(*args).wait()
             self._made.barrier().wait()  # for a tensor with several parts, torch returns the work of one part only
 
@@ -177,10 +177,11 @@ class NamedGloo(UnisonoProcessGroup):
         calls = vars(Calls)
         names = [method.__name__, *(name for name, made in calls.items() if made is calls[method.__name__])]
         beside = self._beside = self._beside or GlooBeside(self.group)
-        store = self._store
+        store, inference = self._store, torch.is_inference_mode_enabled()
 
         def action(_: str | None) -> None:
-            beside.call(names, (*kept, inner), store, timeout)
+            with torch.inference_mode(inference):  # the caller's mode, also on the worker
+                beside.call(names, (*kept, inner), store, timeout)
 
         several = method.__name__ == "allgather" and len(kept[0]) > 1
         return self._started(action, method.__name__, opts, kept[0] if several else results(method, args))
