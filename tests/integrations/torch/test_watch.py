@@ -1,5 +1,6 @@
 """`unisono.watch()`: groups of Gloo whose ranks die, differ, hang, fork, or are not watched."""
 
+import re
 import textwrap
 import time
 
@@ -28,6 +29,42 @@ def test_survivors_raise_when_a_rank_dies(job: Job) -> None:
         assert "program.py:17)" in said
         assert "Connection closed by peer" in said
         assert float(said.split("after")[1].split()[0]) < 1.3, said
+
+
+STRANGERS = """
+import select, socket
+from torch.distributed import PrefixStore, distributed_c10d
+server, poll, strangers = socket.create_server(("127.0.0.1", 0)), select.epoll(), []
+
+class Store(PrefixStore):
+    \"\"\"torch makes one while it makes a group. Meanwhile, other parts of the program open connections, too.\"\"\"
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        one = socket.create_connection(server.getsockname())
+        poll.register(one)
+        strangers.append((one, server.accept()[0]))
+
+distributed_c10d.PrefixStore = Store
+"""
+AFTER_A_DEATH = f"""
+try:
+    if rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+{REPORT}
+for one, other in strangers:
+    one.send(b"alive")
+    print(other.recv(5) == b"alive", end=" ")
+"""
+
+
+def test_strangers_connections_live_on(job: Job) -> None:
+    """Only Gloo's connections are shut down, though others were opened while Gloo connected."""
+    job.start(2, AFTER_A_DEATH, before=STRANGERS)
+    said = job.output(0)
+    assert "PeerGone" in said
+    assert re.search(r"(True )+$", said), said
 
 
 def test_an_exception_is_told(job: Job) -> None:

@@ -43,7 +43,10 @@ def _whole(memory: memoryview, entry: struct.Struct, number: int, end: int) -> l
     seen = bytes(memory)
     order()
     after = words[number::step].tolist()
-    oldest = max(0, max(after) - len(after) + 2)
+    newest = max(after)
+    if not newest:
+        return []
+    oldest = max(0, newest - len(after) + 2)
     found = [
         (*said[:end], ended, *said[end + 1 :])
         for one, ended, other, said in zip(before, ends, after, entry.iter_unpack(seen), strict=True)

@@ -24,6 +24,7 @@ from ...ranks.group.world_group import leave_at_exit
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.launchers import start_of_job
 from .flight_recorder import NCCL
+from .gloo_sockets import connections
 from .group_methods import Calls
 from .join_group import join, leave
 from .patch import change
@@ -86,11 +87,11 @@ def _making(original: Any) -> Any:
                 mine.set(f"{rank}", "")
         except RuntimeError:  # a store that keeps nothing, as torch's "fake" backend has
             mine = None
-        before = set(_sockets())
+        before = set(connections())
         made = original(size, rank, members, backend, store, *args, **options)
         group: Any = made[0]
         if made[1] is not None and not isinstance(group, Calls):  # this rank is a member
-            sockets = [one for one in _sockets() if one not in before]
+            sockets = [one for one in connections() if one not in before]
             try:
                 ours = _group_of(group, mine, list(members), rank, size, connected=bool(sockets))
             except UnisonoError as error:
@@ -101,17 +102,6 @@ def _making(original: Any) -> Any:
         return made
 
     return new_process_group_helper
-
-
-def _sockets() -> list[tuple[int, str]]:
-    """The sockets of this process: file descriptors, each with its name in /proc."""
-    found = []
-    for entry in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            name = os.readlink(f"/proc/self/fd/{entry}")
-            if name.startswith("socket:"):
-                found.append((int(entry), name))
-    return found
 
 
 def _group_of(group: Any, store: Any, members: list[int], rank: int, size: int, *, connected: bool) -> Group | None:

@@ -8,6 +8,7 @@ far the clocks of the other hosts can be wrong.
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,30 @@ from .tracks import RankCall, RankMessage, Track, by_group, by_number, pairs_of,
 
 _SHOWN_NS = 20_000
 """Ranks always wait a little for each other. An arrow shows longer waits than this."""
+_AT_ONCE = 1000
+"""How many events become text together: one by one they take three times as long."""
 _FIRST_MESSAGE = 1 << 40  # the number of the first message's arrow
 
 
 def write_trace(path: Path, parts: Sequence[Recorded], clocks: Sequence[HostClock] = ()) -> None:
     """Write the trace of a job, in the time of its first host. A reader finds the whole file, or the earlier one."""
     part, first = path.with_suffix(".part"), min(parts, key=lambda part: part.host)
+    every = events(parts)
     about: dict[str, Any] = {
         "job": first.job,
         "command": first.command,
         "begins_unix_ns": first.unix_ns + _begin(parts),
     }
     about["clocks"] = [clock._asdict() for clock in clocks]
-    with part.open("w") as file:
-        file.write(f'{{"displayTimeUnit": "ns", "otherData": {json.dumps(about)}, "traceEvents": [\n')
-        for k, event in enumerate(events(parts)):
-            file.write((",\n" if k else "") + json.dumps(event, ensure_ascii=False))
-        file.write("\n]}\n")
-    part.replace(path)
+    try:
+        with part.open("w") as file:
+            file.write(f'{{"displayTimeUnit": "ns", "otherData": {json.dumps(about)}, "traceEvents": [\n')
+            for k, some in enumerate(iter(lambda: [*islice(every, _AT_ONCE)], [])):
+                file.write((",\n" if k else "") + json.dumps(some)[1:-1])
+            file.write("\n]}\n")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _begin(parts: Sequence[Recorded]) -> int:
@@ -56,7 +63,7 @@ def events(parts: Sequence[Recorded]) -> Iterator[dict[str, Any]]:
             yield {"ph": "M", "name": "process_labels", "pid": part.rank, "tid": 0, "args": {"labels": part.host_name}}
         yield {"ph": "M", "name": "process_sort_index", "pid": part.rank, "tid": 0, "args": {"sort_index": place}}
     groups = by_group(track for part in parts for track in part.tracks)
-    arrow = 0
+    arrow, known = 0, dict[tuple[int, int], _Words]()
     yield from _messages(parts, begin, len(groups))
     for tid, some in enumerate(groups.values()):
         for track in some:
@@ -68,8 +75,13 @@ def events(parts: Sequence[Recorded]) -> Iterator[dict[str, Any]]:
             came = calls[late]
             for rank, call in calls.items():
                 waited_ns = waits[rank]
-                yield _slice(members[rank], tid, call, begin, late, waited_ns)
-                yield from (_inside(one, rank, tid, begin) for one in stretches(members[rank], call))
+                track = members[rank]
+                words = known.get((id(call.what), track.size))
+                if words is None:
+                    words = known[id(call.what), track.size] = _words(track, call)
+                yield _slice(track, tid, call, words, begin, late, waited_ns)
+                if track.rows:
+                    yield from (_inside(one, rank, tid, begin) for one in stretches(track, call))
                 if waited_ns >= _SHOWN_NS and call.left_ns:
                     arrow += 1
                     flow = {"cat": "late", "name": "waits for", "id": arrow}
@@ -108,14 +120,23 @@ def _messages(parts: Sequence[Recorded], begin: int, first_tid: int) -> Iterator
         yield {**flow, "ph": "f", "bp": "e", **places[receive], "ts": left / 1e3}
 
 
-def _slice(track: Track, tid: int, call: RankCall, begin: int, late: int, waited_ns: int) -> dict[str, Any]:
-    args: dict[str, Any] = {"number": call.number}
-    name = "a call"
-    if call.what is not None:
-        record, nbytes = call.what.record, track.nbytes(call)
-        name = record.collective if record.collective == "barrier" else f"{record.collective} {format_bytes(nbytes)}"
-        args |= {"call": str(record), "bytes": nbytes, "algorithm": record.algorithm, "lowering": record.lowering}
-        args["line"] = record.where
+_Words = tuple[str, dict[str, Any]]
+"""What all calls by one note have in common: the name of their slices, and arguments."""
+
+
+def _words(track: Track, call: RankCall) -> _Words:
+    if call.what is None:
+        return "a call", {}
+    record, nbytes = call.what.record, track.nbytes(call)
+    name = record.collective if record.collective == "barrier" else f"{record.collective} {format_bytes(nbytes)}"
+    args = {"call": str(record), "bytes": nbytes, "algorithm": record.algorithm, "lowering": record.lowering}
+    return name, {**args, "line": record.where}
+
+
+def _slice(
+    track: Track, tid: int, call: RankCall, words: _Words, begin: int, late: int, waited_ns: int
+) -> dict[str, Any]:
+    name, args = words[0], {"number": call.number, **words[1]}
     if call.background:
         args["background"] = True
     left_ns = call.left_ns or max((row.began_ns + 1 for row in track.rows.get(call.number, ())), default=0)

@@ -13,14 +13,16 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from ...base.python import tell
 from ...base.records import CallRecord
 from ...engine.clock import Clock
+from ...engine.compile.program import Op
 from ...engine.logs.plan_registry import PlanNote, ProgramRow
-from ...engine.logs.rank_logs import CallLog, MessageLog, RowLog
+from ...engine.logs.rank_logs import CallLog, MessageLog, RowLog, log_bytes, message_log_bytes, row_log_bytes
 from ...engine.process.alive import start_ticks
 from .tracks import MessageGroup, RankCall, RankMessage, Track, by_group, by_number, calls_of, rank_messages, rows_of
 
@@ -76,13 +78,32 @@ def _files(folders: Sequence[Path], job: str) -> Iterator[Path]:
         yield from sorted((folder / "calls").glob(f"{job}.rank-*.notes"))
 
 
+def last_written_ns(folders: Sequence[Path], job: str) -> int:
+    """When a recording of this job was last written, by the times of its files."""
+    return max((path.stat().st_mtime_ns for path in _files(folders, job)), default=0)
+
+
+def all_have_ended(folder: Path, job: str) -> bool:
+    """Have all processes with a recording of this job ended it? Reads no logs."""
+    heads = ((lines["head"], lines["end"]) for lines in map(_read, _files([folder], job)))
+    return all(end or not head or _recorded(head[0]).goes_on is False for head, end in heads)
+
+
 def recorded(folders: Sequence[Path], job: str) -> list[Recorded]:
-    """The recordings of all ranks of a job, in one folder, or each host's in its own."""
-    said = [(path.parent, lines) for path in _files(folders, job) if (lines := _said(path))["head"]]
+    """The recordings of all ranks of a job, in one folder, or each host's in its own. Other files are skipped, with a
+    warning.
+    """
+    said = []
+    for path in _files(folders, job):
+        lines = _read(path)
+        if lines["head"]:
+            said.append((path.parent, lines))
+        else:
+            tell(f"unisono: {path} is not a recording of a rank, or has lost its head: skipped\n")
     clocks: dict[str, list[Clock]] = {}
     for _, lines in said:
         moments = clocks.setdefault(lines["head"][0]["machine"], [])
-        moments += [Clock(*line["clock"]) for kind in ("head", "end") for line in lines[kind]]
+        moments += [line["clock"] for kind in ("head", "end") for line in lines[kind]]
     if this_machine() in clocks and not all(lines["end"] for _, lines in said):
         clocks[this_machine()].append(Clock.now())
     # The longest time between two moments of a machine gives the rate of its clock best.
@@ -90,51 +111,104 @@ def recorded(folders: Sequence[Path], job: str) -> list[Recorded]:
     return [_part(place, lines, *rates[lines["head"][0]["machine"]]) for place, lines in said]
 
 
-def _said(path: Path) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ("head", "group", "note", "messages", "end")}
-    for line in path.read_text().splitlines():
-        with suppress(ValueError, TypeError, KeyError):  # the last line, if the process has been killed
-            kind, what = json.loads(line)
-            found[kind].append(what)
+_KINDS: dict[str, dict[str, type]] = {
+    "head": {
+        "job": str, "rank": int, "size": int, "host": int, "host_name": str, "machine": str, "pid": int, "ticks": int,
+        "command": str, "clock": list, "unix_ns": int,
+    },
+    "group": {
+        "name": str, "start": int, "gid": int, "member": int, "size": int, "members": list, "since_ns": int,
+        "log": str, "rows": str,
+    },
+    "note": {"number": int, "record": list, "nbytes": int},
+    "messages": {"log": str},
+    "end": {"clock": list},
+}  # fmt: skip
+"""The kinds of lines in a file of notes, each with the types of its fields."""
+
+_MOST_RANKS = 1 << 20
+
+
+def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The lines of a file of notes, by kind. Others are left out: the last one, if the process has been killed."""
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _KINDS}
+    with suppress(OSError):
+        for line in path.read_text("utf-8", errors="replace").splitlines():
+            with suppress(ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
+                kind, what = json.loads(line)
+                found[kind].append(_checked(kind, what))
     return found
+
+
+def _checked(kind: str, what: dict[str, Any]) -> dict[str, Any]:
+    """A line of notes, with its clock and its record as such. Raises an error for what no rank writes."""
+    if any(type(what[name]) is not type_ for name, type_ in _KINDS[kind].items()):
+        raise TypeError(kind)
+    if "clock" in what:
+        what["clock"] = Clock(*map(int, what["clock"]))
+    members = what.get("members", ())
+    if not all(type(rank) is int for rank in members) or ("members" in what and len(members) != what["size"]):
+        raise ValueError(members)
+    if "size" in what and not 0 <= what["rank" if kind == "head" else "member"] < what["size"] <= _MOST_RANKS:
+        raise ValueError(what["size"])
+    return {**what, "note": _note(what)} if kind == "note" else what
+
+
+def _recorded(head: Mapping[str, Any], *, ended: bool = False) -> Recorded:
+    """What the head of a recording says."""
+    return Recorded(**{name: head[name] for name in _KINDS["head"] if name != "clock"}, ended=ended, tracks=())
 
 
 def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, last: Clock) -> Recorded:
     head = lines["head"][0]
-    notes = {note["number"]: _note(note) for note in lines["note"]}
+    notes = {note["number"]: note["note"] for note in lines["note"]}
     tracks, groups = [], []
     for group in lines["group"]:
-        log = _log(place, group["log"], CallLog)
-        calls = calls_of(log, first, last, notes.get) if log else []
+        log = _log(place, group["log"], CallLog, log_bytes(1))
+        calls = calls_of(log, first, last, partial(_known, notes, group["size"])) if log else []
         gid = group["gid"]
         which = (group["name"], 0 if gid else group["start"], head["rank"], group["member"], group["size"])
-        row_log = _log(place, group["rows"], RowLog) if group["rows"] else None
+        row_log = _log(place, group["rows"], RowLog, row_log_bytes(1)) if group["rows"] else None
         rows = rows_of(row_log, first, last, calls) if row_log else {}
         track = Track(*which, calls, over=gid or head["host"], rows=rows, members=group["members"])
         tracks.append(track)
         groups.append(MessageGroup(group["start"], group["since_ns"], group["members"], track.key))
-    said = {name: value for name, value in head.items() if name != "clock"}
-    logs = [_log(place, line["log"], MessageLog) for line in lines["messages"]]
+    logs = [_log(place, line["log"], MessageLog, message_log_bytes(1)) for line in lines["messages"]]
     logged = [one for log in filter(None, logs) for one in log.read()]
     messages = rank_messages(head["rank"], logged, groups)
-    return Recorded(**said, ended=bool(lines["end"]), tracks=tracks, messages=messages)
+    return _recorded(head, ended=bool(lines["end"]))._replace(tracks=tracks, messages=messages)
 
 
-def _log(place: Path, name: str, kind: Callable[[memoryview], Log]) -> Log | None:
+def _log(place: Path, name: str, kind: Callable[[memoryview], Log], entry_bytes: int) -> Log | None:
     """A log that its rank may be writing: it finds out what is half written, which it would not in a copy.
 
-    name: a file in this folder, whatever the notes say: another user may have written them.
+    name: a file in this folder, whatever the notes say: another user may have written them. None, with a warning, if it
+    is missing or cut.
     """
-    with suppress(OSError, ValueError), (place / Path(name).name).open("rb") as file:
-        return kind(memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)))
+    path = place / Path(name).name
+    with suppress(OSError, ValueError), path.open("rb") as file:
+        memory = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        if len(memory) % entry_bytes == 0:
+            return kind(memory)
+    tell(f"unisono: {path} is missing, or is cut: what it logged is not in the trace\n")
     return None
 
 
-def _note(note: dict[str, Any]) -> PlanNote:
-    record = CallRecord(*note["record"])
-    counts = None if record.counts is None else tuple(record.counts)
+def _note(note: Mapping[str, Any]) -> PlanNote:
+    """Raises ValueError, among others, for what no rank writes."""
     rows = tuple(ProgramRow(round_, op, *map(tuple, ranks)) for round_, op, *ranks in note.get("rows", ()))
-    return PlanNote(record._replace(counts=counts), note["nbytes"], rows)
+    numbers = [number for row in rows for number in (row.round, row.op, *row.sources, *row.targets)]
+    if any(type(number) is not int for number in numbers) or any(row.op == Op.WAIT and not row.sources for row in rows):
+        raise ValueError(rows)
+    return PlanNote(CallRecord.unpack(json.dumps(note["record"]).encode()), note["nbytes"], rows)
+
+
+def _known(notes: Mapping[int, PlanNote], size: int, number: int) -> PlanNote | None:
+    """The note of this number; without rows that name members whom a group of this size lacks."""
+    note = notes.get(number)
+    if note is None or all(0 <= rank < size for row in note.rows for rank in (*row.sources, *row.targets)):
+        return note
+    return note._replace(rows=())
 
 
 _DRIFT = 200e-6  # how much faster one clock may run than another

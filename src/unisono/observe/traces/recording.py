@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...base.linux import lock
-from ...base.python import tell
+from ...base.python import no_collections, tell
 from ...engine.clock import Clock
 from ...engine.host import Host
 from ...engine.logs.plan_registry import PlanNote
@@ -35,7 +35,7 @@ from ...engine.logs.rank_logs import log_bytes, message_log_bytes, row_log_bytes
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import start_ticks
 from .perfetto import write_trace
-from .recorded import aligned, recorded, this_machine
+from .recorded import aligned, all_have_ended, last_written_ns, recorded, this_machine
 
 _WRITTEN_S = 60.0  # how long a process waits for another one that writes the trace of a job
 _numbers = count()
@@ -82,7 +82,7 @@ class Recording:
         self._hosts: weakref.WeakSet[Host] = weakref.WeakSet()
         self._followed = count()
         self._file = (place / f"{self._name}.notes").open("x", buffering=1)
-        self._owner = me
+        self._owner, self._cut = me, False
         self._write(
             "head", job=job, rank=host.rank, size=host.size, host=at.host if at else 0,
             host_name=at.name if at else socket.gethostname(), machine=this_machine(), pid=me, ticks=start_ticks(me),
@@ -144,31 +144,47 @@ class Recording:
             self._notebook.recorder = None
             self._messages.write_to()
             self._write("end", clock=Clock.now())
-            self._file.close()
-            job = self._name.partition(".")[0]
-            with suppress(OSError):
-                export([self._folder], job, only_if_ended=True)
+            with suppress(OSError):  # the disk is full, as `_write` has reported
+                self._file.close()
+            self._make_file()
+
+    def _make_file(self) -> None:
+        """Make one file of all recordings if this rank is the last one to end its recording."""
+        job = self._name.partition(".")[0]
+        try:
+            if all_have_ended(self._folder, job):
+                export([self._folder], job, only_if_newer=True)
+        except OSError as error:
+            why = error.strerror or error
+            _say(f"the trace of {job} is not written: {why}: `unisono trace {self._folder}` writes it")
 
     def _write(self, kind: str, **what: object) -> None:
-        with suppress(OSError, ValueError):  # the disk is full
+        try:
             self._file.write(json.dumps([kind, what]) + "\n")
+        except (OSError, ValueError) as error:
+            if not self._cut:
+                self._cut = True
+                _say(f"cannot write {self._file.name}: {error}: the trace lacks a part")
 
 
-def export(folders: Sequence[Path], job: str, *, only_if_ended: bool = False) -> Path | None:
-    """Make one file, in the first folder, of all recordings of a job in these folders.
+def export(folders: Sequence[Path], job: str, *, only_if_newer: bool = False) -> Path | None:
+    """Make one file, in the first folder, of all recordings of a job in these folders; None if there are none.
 
-    only_if_ended: make none, and return None, while a rank goes on.
+    only_if_newer: leave a file that is younger than all recordings: another rank has just written it.
 
     One process at a time writes there. Raises OSError if another process does not end; it may be stopped.
     """
+    path = folders[0] / f"{job}.json"
     with (folders[0] / "calls" / "lock").open("a") as file:
         if not lock(file, _WRITTEN_S):
             raise BlockingIOError(f"another process writes the trace of {job}, and does not end")
-        parts = recorded(folders, job)
-        if not parts or (only_if_ended and not all(part.goes_on is False for part in parts)):
-            return None
-        path = folders[0] / f"{job}.json"
-        write_trace(path, *aligned(parts))
+        if only_if_newer and path.exists() and path.stat().st_mtime_ns > last_written_ns(folders, job):
+            return path
+        with no_collections():
+            parts = recorded(folders, job)
+            if not parts:
+                return None
+            write_trace(path, *aligned(parts))
         return path
 
 

@@ -135,15 +135,12 @@ def _tracks(arena: Arena) -> Iterator[tuple[Track, CallLog]]:
 
 def calls_of(log: CallLog, then: Clock, now: Clock, what: Callable[[int], PlanNote | None]) -> list[RankCall]:
     """The calls in a log. then, now: two moments, which give the rate of its clock. what: finds a note."""
-    notes: dict[int, PlanNote | None] = {}
-    calls = []
-    for call in log.read():
-        if call.note not in notes:
-            notes[call.note] = what(call.note)
-        left_ns = then.ns_at(call.left, now) if call.left else 0
-        entered_ns = then.ns_at(call.entered, now)
-        calls.append(RankCall(call.number, entered_ns, left_ns, notes[call.note], call.background))
-    return calls
+    said, ns_at = log.read(), then.ns_at
+    notes = {note: what(note) for note in {call.note for call in said}}
+    return [
+        RankCall(number, ns_at(entered, now), left and ns_at(left, now), notes[note], background)
+        for number, note, entered, left, background in said
+    ]
 
 
 def rows_of(log: RowLog, then: Clock, now: Clock, calls: Sequence[RankCall]) -> dict[int, list[RankRow]]:

@@ -67,19 +67,22 @@ def _show(folders: Sequence[Path], job: str) -> None:
     out.width = max(out.width, _WIDTH)
     with progress(f"reading the trace of {job}", 3) as show:
         show(0, "calls")
-        parts, clocks = aligned(recorded(folders, job))
+        if not (found := recorded(folders, job)):
+            raise ArgumentError(f"{', '.join(map(str, folders))}: no recording of {job} can be read")
+        parts, clocks = aligned(found)
         show(1, "report")
         tracks = [track for part in parts for track in part.tracks]
-        found, inside = report(tracks), round_report(tracks)
+        told, inside = report(tracks), round_report(tracks)
         show(2, "file for Perfetto")
-        path = export(folders, job)
-    for table in [*_tables(found), *_round_tables(inside), *_message_tables(parts)]:
+        with file_errors(f"write the trace in {folders[0]}"):
+            path = export(folders, job)
+    for table in [*_tables(told), *_round_tables(inside), *_message_tables(parts)]:
         out.print(table)
         out.print()
     if text := last_words(parts):
         out.print(Text(f"{text}\n"))
-    if found.lost:
-        out.print(f"the first {found.lost} calls are not in it: raise UNISONO_TRACE_CALLS to keep more")
+    if told.lost:
+        out.print(f"the first {told.lost} calls are not in it: raise UNISONO_TRACE_CALLS to keep more")
     for clock in clocks:
         out.print(Text(_clock_text(clock)))
     missing = sorted(set(range(parts[0].size)) - {part.rank for part in parts})

@@ -66,7 +66,7 @@ def file_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ArgumentError(f"cannot {what}: {error.strerror}") from error
+        raise ArgumentError(f"cannot {what}: {error.strerror or error}") from error
 
 
 def processors() -> int:
