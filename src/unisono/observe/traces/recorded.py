@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...base.records import CallRecord
 from ...engine.clock import Clock
-from ...engine.logs.plan_registry import PlanNote, ProgramRow
-from ...engine.logs.rank_logs import CallLog, MessageLog, RowLog
+from ...engine.logs.plan_registry import PlanNote
+from ...engine.logs.rank_logs import CallLog, MessageLog
 from ...engine.process.alive import start_ticks
-from .tracks import MessageGroup, RankCall, RankMessage, Track, by_group, by_number, calls_of, rank_messages, rows_of
+from .tracks import MessageGroup, RankCall, RankMessage, Track, by_group, by_number, calls_of, rank_messages
 
-Log = TypeVar("Log", CallLog, MessageLog, RowLog)
+Log = TypeVar("Log", CallLog, MessageLog)
 
 
 class Recorded(NamedTuple):
@@ -108,9 +108,7 @@ def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, las
         calls = calls_of(log, first, last, notes.get) if log else []
         gid = group["gid"]
         which = (group["name"], 0 if gid else group["start"], head["rank"], group["member"], group["size"])
-        row_log = _log(place, group["rows"], RowLog) if group["rows"] else None
-        rows = rows_of(row_log, first, last, calls) if row_log else {}
-        track = Track(*which, calls, over=gid or head["host"], rows=rows, members=group["members"])
+        track = Track(*which, calls, over=gid or head["host"], members=group["members"])
         tracks.append(track)
         groups.append(MessageGroup(group["start"], group["since_ns"], group["members"], track.key))
     said = {name: value for name, value in head.items() if name != "clock"}
@@ -133,13 +131,12 @@ def _log(place: Path, name: str, kind: Callable[[memoryview], Log]) -> Log | Non
 def _note(note: dict[str, Any]) -> PlanNote:
     record = CallRecord(*note["record"])
     counts = None if record.counts is None else tuple(record.counts)
-    rows = tuple(ProgramRow(round_, op, *map(tuple, ranks)) for round_, op, *ranks in note.get("rows", ()))
-    return PlanNote(record._replace(counts=counts), note["nbytes"], rows)
+    return PlanNote(record._replace(counts=counts), note["nbytes"])
 
 
 _DRIFT = 200e-6  # how much faster one clock may run than another
-_TIMES = {"entered_ns", "left_ns", "began_ns", "ended_ns"}
-"""The times of calls, rows and messages. 0: this has not happened yet."""
+_TIMES = {"entered_ns", "left_ns"}
+"""The times of calls and messages. 0: this has not happened yet."""
 
 
 class HostClock(NamedTuple):
@@ -245,11 +242,6 @@ def _shifted(part: Recorded, shift: _Shift) -> Recorded:
         times = {name: getattr(one, name) for name in _TIMES & {*one._fields}}
         return one._replace(**{name: time and time + shift.at(time) for name, time in times.items()})
 
-    tracks = [
-        track._replace(
-            calls=[*map(moved, track.calls)], rows={number: [*map(moved, rows)] for number, rows in track.rows.items()}
-        )
-        for track in part.tracks
-    ]
+    tracks = [track._replace(calls=[*map(moved, track.calls)]) for track in part.tracks]
     messages = [message._replace(said=moved(message.said)) for message in part.messages]
     return part._replace(tracks=tracks, messages=messages)
