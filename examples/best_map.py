@@ -16,7 +16,7 @@ from unisono.base.units import format_bytes, format_seconds
 from unisono.schedule import Hosts
 from unisono.schedule.simulate import Hardware, Price, candidates, network, price
 
-COLLECTIVE, NETWORK, LINK = "all_reduce", "fat-tree:oversubscription=2", Link.parse("100Gbit,5us")
+COLLECTIVE, NETWORK, LINK = "all_reduce", "racks:size=4,oversubscription=2", Link.parse("100Gbit,5us")
 SHAPES = [Hosts.parse(f"{count}x4") for count in (16, 8, 4, 2)]
 SIZES = [8 << 3 * k for k in range(10)]
 

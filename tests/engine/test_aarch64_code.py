@@ -104,8 +104,6 @@ KERNELS = {
     "interpret._progress": r"ldap?r x",
     "interpret.log_entry": r"stlr x.*CNTVCT_EL0.*stlr x.*stlr x",
     "interpret.log_end": r"CNTVCT_EL0.*stlr x",
-    "interpret._begin_row": r"stlr x.*stlr x.*stlr x.*CNTVCT_EL0.*stlr x.*stlr x",
-    "interpret._end_row": r"CNTVCT_EL0.*stlr x",
     "interpret._gate": r"str x\d+, .*" + PUBLISHES + r".*ldap?r x.*",
     "interpret._no_rank_has_left": r"dmb ish(ld)?\b.*ldap?r x",
     "replay._meet": r"str x\d+, .*" + PUBLISHES + r".*ldap?r x.*",
@@ -158,7 +156,7 @@ WEAKER = {"store_release": atomics.store, "load_acquire": atomics.load, "acquire
 MUTANTS = [
     ("waiting.publish", "store_release"), ("waiting.has_changed", "load_acquire"), ("waiting.poll", "load_acquire"),
     ("interpret._progress", "load_acquire"), ("interpret.log_entry", "store_release"),
-    ("interpret.log_end", "store_release"), ("interpret._begin_row", "store_release"),
+    ("interpret.log_end", "store_release"),
     ("interpret._gate", "store_release"), ("replay._meet", "store_release"), ("replay._meet", "load_acquire"),
     ("replay._leave", "store_release"),
     ("interpret._gate", "load_acquire"), ("interpret._no_rank_has_left", "load_acquire"),

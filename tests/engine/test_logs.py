@@ -1,13 +1,5 @@
-"""The rings of a rank's last calls, and of the rows of its programs."""
+"""The rings of a rank's last calls."""
 
-import ast
-import platform
-import struct
-from pathlib import Path
-from types import FunctionType
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
 
@@ -16,13 +8,8 @@ from tests.support.on_ranks import in_new_world, in_world
 from unisono import MismatchError
 from unisono.base.records import CallRecord
 from unisono.engine.clock import Clock, read_cycles
-from unisono.engine.compile.program import StateWord
-from unisono.engine.kernels import interpret, kernel, unit
-from unisono.engine.kernels.compiled import compiled, object_file
 from unisono.engine.logs.plan_registry import PLAN_REGISTRY_BYTES, GroupNote, PlanNote, PlanRegistry
-from unisono.engine.logs.rank_logs import CALLS, REUSE, CallLog, LoggedCall, LoggedRow, RowLog, log_bytes, row_log_bytes
-from unisono.engine.machine_code import symbol
-from unisono.engine.make_image import image_of
+from unisono.engine.logs.rank_logs import CALLS, CallLog, LoggedCall, log_bytes
 from unisono.ranks.group.group import Group
 
 
@@ -179,86 +166,3 @@ def test_calls_over_several_hosts_are_logged_with_their_parts() -> None:
     for said in unisono.run(work, ranks=4, hosts="2x2"):
         assert [collective for collective, _ in said] == ["all_reduce", "barrier"]
         assert all(" over 2x2" in algorithm for _, algorithm in said)
-
-
-def log(rows: list[tuple[int, int, int, int, int]], first: int = 1) -> RowLog:
-    """A log of 8 rows, which count from `first`."""
-    memory = bytearray(row_log_bytes(8))
-    for count, row in enumerate(rows, first):
-        struct.pack_into("<6q", memory, row_log_bytes((count - 1) % 8), count, *row)
-    return RowLog(memoryview(memory))
-
-
-def test_segments_are_counted_in_each_call_and_a_row_without_an_end_goes_on() -> None:
-    found = log([(1, 7, REUSE, 10, 11), (1, 7, 0, 12, 15), (1, 8, 0, 16, 19), (2, 9, 3, 30, 19)]).read()
-    assert found == [
-        LoggedRow(1, 0, REUSE, 10, 11), LoggedRow(1, 0, 0, 12, 15), LoggedRow(1, 1, 0, 16, 19),
-        LoggedRow(2, 0, 3, 30, 0),
-    ]  # fmt: skip
-
-
-def test_a_log_that_has_gone_round_leaves_out_the_call_that_it_has_in_part() -> None:
-    rows = [(call, call, row, 10 * call + row, 10 * call + row) for call in range(1, 6) for row in range(2)]
-    found = log(rows[-8:], 3).read()  # it leaves out two, since the next row may overwrite them
-    assert [(row.number, row.row) for row in found] == [(4, 0), (4, 1), (5, 0), (5, 1)]
-
-
-def test_rows_behind_one_that_is_being_written_are_left_out() -> None:
-    memory = bytearray(row_log_bytes(8))
-    for count in (1, 2, 4):
-        struct.pack_into("<6q", memory, row_log_bytes(count - 1), count, 1, 1, count, 10 * count, 10 * count + 5)
-    assert [row.row for row in RowLog(memoryview(memory)).read()] == [1, 2]
-
-
-def test_a_row_that_an_error_has_ended_stays() -> None:
-    """The kernel logs the rows of the next call behind it."""
-    memory = np.zeros(row_log_bytes(8) // 8, np.int64)
-    state = np.zeros(StateWord.WORDS, np.int64)
-    state[StateWord.ROW_LOG], state[StateWord.ROW_LOG_MASK] = memory.ctypes.data, 7
-    for call in (1, 1, 2):  # the rank comes back to the row of call 1
-        state[StateWord.CALL] = call
-        interpret._begin_row(state.ctypes.data, 5, 0)
-    interpret._end_row(state.ctypes.data)
-    one, two = RowLog(memoryview(memory)).read()
-    assert (one.number, one.ended, two.number) == (1, 0, 2)
-    assert one.began < two.began < two.ended
-
-
-class WithoutLogging(ast.NodeTransformer):
-    """The source of the kernel's loop without a word about the log of rows."""
-
-    def visit_If(self, node: ast.If) -> Any:
-        self.generic_visit(node)
-        if isinstance(node.test, ast.Name) and node.test.id == "_RECORDS":
-            return []
-        return node
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        self.generic_visit(node)
-        node.values = [value for value in node.values if not (isinstance(value, ast.Name) and value.id == "_RECORDS")]
-        return node if len(node.values) > 1 else node.values[0]
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 has code images")
-@pytest.mark.long
-@pytest.mark.timeout(300)  # it compiles the kernel
-def test_the_usual_kernel_has_no_trace_of_it() -> None:
-    """Its machine code is the same as that of a source in which rows are not logged at all."""
-    path = Path(interpret.__file__)
-    (loop,) = (node for node in ast.parse(path.read_text()).body if getattr(node, "name", "") == "run")
-    assert "_RECORDS" in ast.unparse(loop)
-    loop = WithoutLogging().visit(loop)
-    assert "_RECORDS" not in ast.unparse(loop)
-    assert "row(" not in ast.unparse(loop)
-    loop.decorator_list = []
-    names: dict[str, Any] = {}
-    exec(compile(ast.Module([loop], []), str(path), "exec"), vars(interpret).copy(), names)  # noqa: S102  own code
-    plain = compiled(FunctionType(names["run"].__code__, vars(interpret)))
-    kernel("interpret.run")  # it is on disk now, if it can be kept there: that saves compiling it here
-    usual = unit("interpret.run")._read() or image(interpret.run)
-    assert usual == image(plain)
-
-
-def image(function: Any) -> bytes | None:
-    """Machine code without the names that a process has given to its parts: these count what it has compiled before."""
-    return image_of(object_file("interpret.run", function), symbol("interpret.run"))

@@ -11,12 +11,11 @@ import pytest
 
 from tests.support.weak_memory import Memory, Page, Scene, Weak, allowed, as_python
 from unisono.engine.compile.program import StateWord
-from unisono.engine.kernels import interpret, replay
+from unisono.engine.kernels import interpret
 from unisono.engine.logs.plan_registry import GroupNote, PlanRegistry
-from unisono.engine.logs.rank_logs import CallLog, MessageLog, RowLog, log_bytes, message_log_bytes, row_log_bytes
-from unisono.engine.tape import STEP, TapeWord
+from unisono.engine.logs.rank_logs import CallLog, MessageLog, log_bytes, message_log_bytes
 
-BEGIN, STATE, PLAN, TAPE = 1 << 20, 1 << 40, 2 << 40, 3 << 40
+BEGIN, STATE = 1 << 20, 1 << 40
 """Where the log of a scene is, and the words of the kernel that writes it."""
 
 
@@ -79,41 +78,6 @@ def is_a_message(logged: Any) -> bool:
     number, nbytes, left_ns = logged.number, logged.nbytes, logged.left_ns
     end = nbytes == 300 if left_ns else nbytes in (200, 300)
     return logged.tag == 100 + number and (end and left_ns in (0, 75) if number == 7 else (nbytes, left_ns) == (200, 0))
-
-
-def row_log(memory: Memory) -> Page:
-    return Page(memory, BEGIN, row_log_bytes(4))
-
-
-def rows_by_kernel(memory: Memory, others: dict[str, Any], *counts: int) -> None:
-    """Each row is that of a call of this number. The seventh has ended."""
-    state = {StateWord.ROW_LOG: BEGIN, StateWord.ROW_LOG_MASK: 3, StateWord.ROW_LOG_NEXT: counts[0] - 1}
-    for word, value in state.items():
-        memory.write(STATE + 8 * word, value)
-    for count in counts:
-        memory.write(STATE + 8 * StateWord.CALL, count)
-        as_python(interpret._begin_row, memory, others)(STATE, 0, 0)
-        as_python(interpret._end_row, memory, {"cycles": lambda count=count: 75 * (count == 7), **others})(STATE)
-
-
-def tape_by_kernel(memory: Memory, others: dict[str, Any], *counts: int) -> None:
-    """The same, as rows of a tape."""
-    state = {StateWord.ROW_LOG: BEGIN, StateWord.ROW_LOG_MASK: 3, StateWord.ROW_LOG_NEXT: counts[0] - 1}
-    for word, value in state.items():
-        memory.write(STATE + 8 * word, value)
-    for word, value in ((TapeWord.STATE, STATE), (TapeWord.AT, PLAN)):
-        memory.write(TAPE + 8 * word, value)
-    memory.write(PLAN + 8 * STEP, 0)
-    for count in counts:
-        memory.write(TAPE + 8 * TapeWord.NUMBER, count)
-        as_python(replay.log, memory, {"cycles": lambda count=count: 75 * (count == 7), **others})(TAPE, 1)
-
-
-def are_rows(memory: Memory) -> bool:
-    return all(
-        number == count and ended in (0, 75 * (count == 7))
-        for count, number, _, _, _, ended in RowLog(row_log(memory)).entries()  # type: ignore[arg-type]
-    )
 
 
 def registry(memory: Memory) -> PlanRegistry:
@@ -182,29 +146,16 @@ def test_without_an_order_it_does_not(weak: Weak, name: str, mutant: str) -> Non
     assert not all(allowed(weak, SCENES[name], mutant))
 
 
-ROWS = {"rows": rows_by_kernel, "rows of a tape": tape_by_kernel}
-KERNELS = ("calls", *ROWS)  # what kernels log
+def by_kernel(others: dict[str, Any]) -> Scene:
+    """Calls that the kernel logs."""
+    return Scene(lambda m: call(m, 1, 2, 3, 4), lambda m: call_by_kernel(m, others), are_calls)
 
 
-def by_kernel(name: str, others: dict[str, Any]) -> Scene:
-    if name == "calls":
-        return Scene(lambda m: call(m, 1, 2, 3, 4), lambda m: call_by_kernel(m, others), are_calls)
-    write = ROWS[name]
-    return Scene(lambda m: write(m, {}, 1, 2, 3, 4), lambda m: write(m, others, 5, 6, 7), are_rows)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_reader_sees_what_a_kernel_has_logged(weak: Weak, name: str) -> None:
-    results = list(allowed(weak, by_kernel(name, {})))
+def test_a_reader_sees_what_a_kernel_has_logged(weak: Weak) -> None:
+    results = list(allowed(weak, by_kernel({})))
     assert len(results) > 1
     assert all(results)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_without_release_stores_it_does_not(weak: Weak, name: str) -> None:
-    assert not all(allowed(weak, by_kernel(name, {"store_release": "write"})))
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_without_an_order_a_reader_of_rows_does_not(weak: Weak, name: str) -> None:
-    assert not all(allowed(weak, by_kernel(name, {}), "reader"))
+def test_without_release_stores_it_does_not(weak: Weak) -> None:
+    assert not all(allowed(weak, by_kernel({"store_release": "write"})))

@@ -126,7 +126,7 @@ def test_own_algorithm_is_explained_without_being_run() -> None:
 def test_best_map(play: Play) -> None:
     values, printed = play("best_map")
     head, sizes, *lines = printed.splitlines()
-    assert head == "all_reduce on fat-tree:oversubscription=2, 100 Gbit/s, 5 µs"
+    assert head == "all_reduce on racks:size=4,oversubscription=2, 100 Gbit/s, 5 µs"
     assert len(re.split(r" {2,}", sizes.strip())) == 10
     assert [line.split(" ranks")[0].strip() for line in lines[:4]] == ["64", "32", "16", "8"]
     assert lines[4].startswith("A  all_reduce.")

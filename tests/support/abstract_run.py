@@ -209,7 +209,7 @@ class AbstractRun:
         values: list[Value | None] = [self.holds.get(word) for word in place]
         if row.words[0]:
             values[-1] = None  # the number of the call
-        flight = _Flight(rank, place, values, Counter(self.knows[rank]), row.step >> tape.PIECE_BITS, {})
+        flight = _Flight(rank, place, values, Counter(self.knows[rank]), row.piece, {})
         flight.state["straight"] = row.wire.straight
         self.flights[rank].append(flight)
         key = rank, row.peer, row.tag_of(1) if row.tag < 0 else row.tag

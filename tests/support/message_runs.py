@@ -1,6 +1,5 @@
 """Run tables as messages with all ranks in one process: at random timings, with data that show every mistake."""
 
-import ctypes
 from collections.abc import Sequence
 from enum import Enum
 from functools import partial
@@ -15,8 +14,6 @@ from tests.support.engine_in_process import EngineInProcess, combine_kernel
 from tests.support.execute import even_bounds, execute
 from tests.support.in_process_carrier import InProcessCarrier, Wires
 from unisono.engine.carrier import Carrier
-from unisono.engine.compile.program import StateWord
-from unisono.engine.logs.rank_logs import LoggedRow, RowLog, RowLogWord
 from unisono.engine.tape import LEFT
 from unisono.hosts.messages import Bytes, MessageProgram, Room, Tags, TapeRow, TapeRun, TapeWriter
 from unisono.hosts.messages.message_program import FINAL, GIVEN, KEPT, ChunkPlace
@@ -57,7 +54,6 @@ def tape_of(
     y: Sequence[torch.Tensor] = (),
     given: Sequence[torch.Tensor] | None = None,
     final: Sequence[torch.Tensor] | None = None,
-    host: Any = None,
     waits_until_left: bool = False,
     **more: Any,
 ) -> TapeRun:
@@ -80,7 +76,7 @@ def tape_of(
     writer = TapeWriter(carrier, room, combine)
     rows = [*writer.leg(program, peers, places, tags, **more)]
     rows += [TapeRow(LEFT, (-1,))] if waits_until_left else []
-    run = TapeRun(carrier, rows, writer.buffers, host)
+    run = TapeRun(carrier, rows, writer.buffers)
     run.begin(number)
     return run
 
@@ -122,27 +118,6 @@ class _Place:
         return self.final if where == FINAL else self.y if buffer == Y else self.kept
 
 
-class Logged:
-    """A log of rows in memory of this process, which a rank may use or not, as a `Host`."""
-
-    def __init__(self, random: Random | None = None, rows: int = 1024) -> None:
-        self._memory = (ctypes.c_int64 * (RowLogWord.WORDS * rows))()
-        self._words = (ctypes.c_int64 * StateWord.WORDS)()
-        self._words[StateWord.ROW_LOG], self._words[StateWord.ROW_LOG_MASK] = ctypes.addressof(self._memory), rows - 1
-        self._random, self.state = random, ctypes.addressof(self._words)
-
-    @property
-    def words(self) -> Any:
-        """The state of the rank. With random numbers: rows are logged, or not."""
-        if self._random is not None:
-            self._words[StateWord.ROW_LOG] = self._random.choice([0, ctypes.addressof(self._memory)])
-        return self._words
-
-    def read(self) -> list[LoggedRow]:
-        """The rows so far."""
-        return RowLog(memoryview(self._memory)).read()
-
-
 def run_messages(
     schedule: Schedule,
     programs: Sequence[MessageProgram],
@@ -158,7 +133,7 @@ def run_messages(
     """Run programs `calls` times, timed by a seed; assert that what they write holds what the table leaves there.
 
     persistent: short messages arrive in receives that are always posted.
-    compiled: compiled code calls the carriers' engines. In some calls, a rank logs its steps.
+    compiled: compiled code calls the carriers' engines.
     """
     random, p, chunks = Random(seed), schedule.ranks, schedule.chunks
     wires, n = Wires(random), elements(schedule, wanted)
@@ -171,7 +146,6 @@ def run_messages(
         out.copy_(torch.from_numpy(combined(first.long().numpy(), second.long().numpy())))
 
     _kept, kernel = combine_kernel(combine, dtype)
-    logs = [Logged(random) for _ in range(p)]
 
     def tape(rank: int) -> TapeRun:
         place = places[rank]
@@ -183,7 +157,6 @@ def run_messages(
             kernel,
             1,
             Tags(tag, (lambda round_: round_) if persistent or compiled else None),
-            host=logs[rank],
             y=cut(place.y, chunks),
             given=None if layout is Layout.ONE else cut(place.given, chunks),
             final=None if layout is Layout.ONE else cut(place.final, chunks),

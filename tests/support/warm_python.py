@@ -170,7 +170,6 @@ def _load_machine_code() -> None:
     if compiling == 0:
         _LIBC.prctl(_SET_PDEATHSIG, signal.SIGKILL)
         warm_up()
-        interpreter(logs_rows=True)
         os._exit(0)
     if select.select([os.pidfd_open(compiling)], [], [], 1.0)[0]:
         warm_up()

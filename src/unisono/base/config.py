@@ -221,16 +221,9 @@ class Config(Value):
     )
     trace_calls: int = _setting(
         1 << 16,
-        "how many calls of each rank and group a trace keeps, the last ones, and where it has rounds, how many rows of "
-        "their programs; a call takes 32 bytes, a row 40",
+        "how many calls of each rank and group a trace keeps, the last ones; a call takes 32 bytes",
         least=1,
         most=1 << 30,
-    )
-    trace_rounds: int = _setting(
-        0,
-        "1: a trace also has when the rounds of each call began and ended, and for which rank this one waited in them; "
-        "calls take a little longer",
-        most=1,
     )
     debug: int = _setting(0, "1: each call, its algorithm and why, its bytes and time, on standard error", most=1)
 

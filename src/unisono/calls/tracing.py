@@ -13,7 +13,7 @@ from ..ranks.group.initialize import group_or_default
 
 
 @contextmanager
-def tracing(folder: str | PathLike[str], group: Any = None, *, rounds: bool = False) -> Iterator[None]:
+def tracing(folder: str | PathLike[str], group: Any = None) -> Iterator[None]:
     """Keep all calls that this rank makes meanwhile, in all its groups, in files of this folder.
 
     The last rank that leaves makes one file of all, `unisono-JOB.json`, which Perfetto (ui.perfetto.dev) and
@@ -22,13 +22,11 @@ def tracing(folder: str | PathLike[str], group: Any = None, *, rounds: bool = Fa
     started with UNISONO_TRACE, it is traced already, and this does nothing.
 
     group: any group of the job; None: the default group.
-    rounds: also keep when the rounds of each call began and ended on this rank, and for which rank it waited in them;
-    calls take a little longer.
 
     Raises NotInitialized if there is no group.
     """
     world = group_or_default(group).world
-    recording = record(world.host, Path(folder), world.span.recorded_at if world.span else None, rounds=rounds)
+    recording = record(world.host, Path(folder), world.span.recorded_at if world.span else None)
     if recording is None:
         yield
         return
@@ -41,21 +39,11 @@ def tracing(folder: str | PathLike[str], group: Any = None, *, rounds: bool = Fa
             for one in world.all_of_it:
                 with one.lock:
                     recording.stop(one.host)
-                    _renew(one)
             recording.close()
 
 
 def _follow(recording: Recording, group: Group) -> None:
     with group.lock:
         plans = group.plans.values()
-        recording.keep_earlier(
-            {plan.note: PlanNote(plan.record, plan.nbytes, plan.rows if recording.rounds else ()) for plan in plans}
-        )
+        recording.keep_earlier({plan.note: PlanNote(plan.record, plan.nbytes) for plan in plans})
         recording.follow(group.host, group.name, group.span.gid if group.span else 0)
-        _renew(group)
-
-
-def _renew(group: Group) -> None:
-    """Let the group run its host's present kernel, if it runs one."""
-    if group.span is None and group.broken is None and not group.closed:
-        group.run = group.host.run

@@ -24,7 +24,7 @@ from .compile.program import ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Prog
 from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
 from .logs.plan_registry import GroupNote, PlanNote
-from .logs.rank_logs import CALLS, CallLog, row_log_bytes
+from .logs.rank_logs import CALLS, CallLog
 from .memory.arena import Arena
 from .memory.board import LINE
 from .memory.heap import Heap
@@ -54,18 +54,14 @@ _KERNELS = (
 
 
 @cache
-def interpreter(*, logs_rows: bool = False) -> Callable[[int, int, int, int], int]:
+def interpreter() -> Callable[[int, int, int, int], int]:
     """The compiled interpreter, run(plan, input, output, state); all are addresses.
 
     It is compiled once per installation; a user at a terminal is told.
-
-    logs_rows: the interpreter that also writes the log of rows.
     """
-    names = ("interpret.recording_run",) if logs_rows else _KERNELS
-    if at_terminal(sys.stderr) and not all(unit(name).on_disk for name in names):
-        what = "the kernel that logs rounds" if logs_rows else "its kernel"
-        tell(f"unisono: compiling {what}, once per installation: some ten seconds ...\n")
-    run, *_ = map(kernel, names)
+    if at_terminal(sys.stderr) and not all(unit(name).on_disk for name in _KERNELS):
+        tell("unisono: compiling its kernel, once per installation: some ten seconds ...\n")
+    run, *_ = map(kernel, _KERNELS)
     return run
 
 
@@ -97,7 +93,6 @@ class Host:
         self.log = arena.log(rank)
         self.plan_registry.used_by(self.log)
         self._noted: int | None = None
-        self._row_log: mmap.mmap | None = None
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
         self._scratch = np.empty(ROOM + 8 * self.size + 320, np.uint8)  # the kernel writes before it reads
         self._addresses = np.zeros(8 * self.size + 16, np.int64)
@@ -214,8 +209,7 @@ class Host:
         where = caller()
         if where.startswith(threading.__file__):  # planned on a thread of this package
             where = ""
-        rows = plan.rows if self._row_log is not None else ()
-        return self.plan_registry.add_plan(PlanNote(plan.record._replace(where=where), plan.nbytes, rows))
+        return self.plan_registry.add_plan(PlanNote(plan.record._replace(where=where), plan.nbytes))
 
     def note_group(self, name: str, gid: int = 0) -> None:
         """Write a note on this rank's group, for readers of its log. gid: the number of a group on several hosts."""
@@ -236,18 +230,6 @@ class Host:
         self._state[StateWord.LOG], self._state[StateWord.LOG_MASK] = address, self.log.calls - 1
         if self._noted is not None:
             self.plan_registry.set_group(self._noted, self._note._replace(file=file))
-
-    def log_rows_to(self, memory: mmap.mmap | None = None) -> None:
-        """Log in this mapped file when rows begin and end; None: log them no more. This changes `run`. Do not call this
-        in a call.
-        """
-        self.run = interpreter(logs_rows=memory is not None)
-        self._row_log = memory  # keeps the address valid
-        address, rows = 0, 1
-        if memory is not None:
-            address, rows = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory) // row_log_bytes(1)
-        self._state[StateWord.ROW_LOG], self._state[StateWord.ROW_LOG_MASK] = address, rows - 1
-        self._state[StateWord.ROW_LOG_NEXT] = 0
 
     def forget_group(self) -> None:
         """Take `note_group` back."""

@@ -29,11 +29,6 @@ ROW_BYTES = 64
 
 COPY, COMBINE, POST, SEND, TAKE, LEFT, RUN, MEET, LEAVE = range(9)
 
-STEP, PIECE_BITS = 7, 32
-"""The last word of each row, for logs: the piece of the vector in its upper half of 32 bits, in the lower half the step
-of the program whose part the row is. Below 0: it is no part of a program.
-"""
-
 SERVE = 5
 """The status of a tape that has stopped at a row for Python code to do its part."""
 
@@ -113,7 +108,7 @@ class TapeWord(IntEnum):
     ENGINE = 4  # the address of the words of an `EngineWord` each; 0: only Python code calls the engine
     SENDING = 5  # payloads under way that only this thread moves: if compiled code calls the engine, once it is done
     STATUS = 6  # the engine's, of the message that is lost
-    STATE = 7  # the address of the rank's state, which says how long to wait and where to log rows; 0: neither
+    STATE = 7  # the address of the rank's state, which says how long to wait; 0: there is none
     NEWS = 8  # the address of a word that others count up, which ends a wait
     SEEN = 9  # the address of what it was when this rank looked last; before a LEAVE, it looks at any other
     IN = 10  # the address of the user's input, or of a table with the addresses of a list

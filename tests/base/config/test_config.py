@@ -132,7 +132,7 @@ def _calls() -> tuple[dict[str, int], bool]:
     return {name: getattr(group.host.config, name) for name in SHAPING}, right
 
 
-def test_an_environment_that_changes_between_starts_does_not_split_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_environment_keeps_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent makes the memory of these ranks; each of them reads its environment later."""
     assert set(FIGURES) == set(SHAPING)
     for name, figure in FIGURES.items():

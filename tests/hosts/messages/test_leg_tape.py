@@ -1,5 +1,6 @@
 """Compiled code runs a rank's part in a table, together with the carrier's engine."""
 
+import ctypes
 import gc
 import weakref
 from contextlib import suppress
@@ -11,13 +12,12 @@ import torch
 
 from tests.support.engine_in_process import EngineInProcess
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import Logged, cut, finish, tag, tape_of
+from tests.support.message_runs import cut, finish, tag, tape_of
 from unisono.engine import tape
 from unisono.engine.carrier import Lost
-from unisono.engine.clock import read_cycles
+from unisono.engine.compile.program import StateWord
 from unisono.engine.reducers import combine_address
 from unisono.hosts.messages import Tags, TapeRow, TapeRun, lower, persistent_receives, tape_run
-from unisono.hosts.messages.message_program import MOVE, SEND, TAKE
 from unisono.schedule.algorithms import CATALOGUE
 
 SUM = combine_address("int64", "sum", last=False)
@@ -136,15 +136,16 @@ def test_an_exchange_that_is_dropped_leaves_its_memory_to_the_carrier() -> None:
     assert len(kept.take_back()) > 0
 
 
-def test_sent_messages_go_on_in_a_meeting_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sent_messages_go_on_in_a_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
     moved = list[Any]()
     monkeypatch.setattr(tape_run, "settle_apart", lambda handles, _: moved.extend(handles))
+    state = (ctypes.c_int64 * StateWord.WORDS)()
     _, (carrier, _) = carriers()
     whole = part(carrier, 0, 1)[0]
     sends = [row for row in whole.rows if row.kind == tape.SEND]
 
     def moved_at_the_meeting(number: int) -> int:
-        run = TapeRun(carrier, [*sends, TapeRow(tape.MEET, (-1, -1))], [], Logged())
+        run = TapeRun(carrier, [*sends, TapeRow(tape.MEET, (-1, -1))], [], ctypes.addressof(state))
         run.begin(number)
         run.stop_before(len(run.rows), lambda: seen.append(len(moved)))
         seen = list[int]()
@@ -153,30 +154,3 @@ def test_sent_messages_go_on_in_a_meeting_of_the_host(monkeypatch: pytest.Monkey
         return seen[0]
 
     assert max(map(moved_at_the_meeting, range(1, 9))) > 0, "of some, the engine says at once that they have left"
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-def test_steps_that_copy_combine_or_send_are_logged_and_so_are_waits(compiled: bool) -> None:
-    wires, engines = carriers()
-    both = engines if compiled else [InProcessCarrier(wires, rank) for rank in range(2)]
-    schedule, logs = CATALOGUE["all_reduce.circulant"].schedule(2), [Logged() for _ in range(2)]
-    vectors, programs = [torch.full((10,), 1 + rank) for rank in range(2)], lower(schedule)
-    made = [
-        tape_of(
-            carrier, program, [0, 1], cut(vector, schedule.chunks), SUM, 7, Tags(tag),
-            host=log, piece=2, first=100,
-        )
-        for carrier, program, vector, log in zip(both, programs, vectors, logs, strict=True)
-    ]  # fmt: skip
-    assert not made[0].advance()
-    began = read_cycles()
-    made[0].write_down(began)
-    finish(made, wires)
-    for exchange, program, log in zip(made, programs, logs, strict=True):
-        kinds = [kind for kind, _, _ in program.steps()]
-        rows = log.read()
-        moves = [step for step, kind in enumerate(kinds, 100) if kind in (MOVE, SEND)]
-        assert [row.row for row in rows if kinds[row.row - 100] != TAKE] == moves
-        assert all((row.number, row.segment) == (7, 0) and 0 < row.began <= row.ended for row in rows)
-        waits = [row for row in rows if kinds[row.row - 100] == TAKE]
-        assert [row.began for row in waits] == ([began] if exchange is made[0] else [])

@@ -77,9 +77,6 @@ class Watched:
         news()
         return True
 
-    def write_down(self, began: int) -> None:
-        pass
-
 
 @pytest.mark.parametrize("rests", [False, True])
 @pytest.mark.parametrize("apart", [False, True])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.each import each
 from unisono.base.errors import ArgumentError
+from unisono.base.link import Link
 from unisono.schedule import COPY, DST, SRC, Hosts, N, Schedule, count
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
@@ -37,7 +38,7 @@ def walk(net, src: int, dst: int) -> list[str]:
     return passed
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*NETWORKS, "racks:size=2"])
 @given(shape=st.sampled_from(SHAPES), data=st.data())
 @settings(max_examples=40, deadline=None)
 def test_a_route_leads_from_host_to_host(name: str, shape: str, data: st.DataObject) -> None:
@@ -53,47 +54,35 @@ def test_a_route_leads_from_host_to_host(name: str, shape: str, data: st.DataObj
         assert len(set(passed)) == len(passed), "no place twice"
 
 
-@pytest.mark.parametrize(("src", "dst", "links"), [(0, 1, 2), (0, 3, 4), (0, 15, 6)])
-def test_a_fat_tree_goes_up_only_as_far_as_it_must(src: int, dst: int, links: int) -> None:
-    assert len(walk(network("fat-tree:k=4", Hosts.parse("16x1")), src, dst)) == links + 1
+@pytest.mark.parametrize(("src", "dst", "links"), [(0, 1, 2), (0, 3, 2), (0, 4, 4), (0, 15, 4)])
+def test_messages_between_racks_pass_the_core(src: int, dst: int, links: int) -> None:
+    passed = walk(network("racks:size=4", Hosts.parse("16x1")), src, dst)
+    assert len(passed) == links + 1
+    assert ("core" in passed) == (links == 4)
 
 
-def test_a_torus_takes_the_shorter_way_round() -> None:
-    net = network("torus:5x4", Hosts.parse("20x1"))
-    assert walk(net, 0, 4) == ["host0", "host4"]
-    assert walk(net, 0, 7) == ["host0", "host1", "host2", "host7"]
-    assert walk(net, 0, 10)[1:] == ["host5", "host10"]
-    assert walk(net, 1, 11)[1:] == ["host16", "host11"]
+def test_the_core_is_oversubscribed() -> None:
+    net = network("racks:4,oversubscription=8", Hosts.parse("16x1"), Hardware(Link(1e-4, 1e9)))
+    rates = {net.link_name(k): net.rates[k] for k in range(1 + 2 * net.ranks, len(net.rates))}
+    assert rates["host3-rack0"] == rates["rack0-host3"] == 1e9
+    assert rates["rack3-core"] == rates["core-rack3"] == 4 * 1e9 / 8
 
 
 def test_far_messages_take_longer_with_each_switch() -> None:
-    net = network("fat-tree:k=4", Hosts.parse("8x2"), Hardware(hop_s=1e-6))
-    src, dst = np.array([0, 0, 0, 0, 0]), np.array([0, 1, 2, 4, 8])
+    net = network("racks:size=2", Hosts.parse("8x2"), Hardware(hop_s=1e-6))
+    src, dst = np.array([0, 0, 0, 0]), np.array([0, 1, 2, 4])
     latency = net.latency(src, dst, net.route(src, dst))
-    assert latency.tolist() == pytest.approx([0, 1e-6, 100e-6, 102e-6, 104e-6])
-
-
-def test_a_slow_cable_is_slow_both_ways() -> None:
-    net = network("fat-tree:k=4", Hosts.parse("4x2"))
-    slow = net.slow("1-edge0:x0.25")
-    changed = np.flatnonzero(slow.rates != net.rates)
-    assert [slow.link_name(k) for k in changed.tolist()] == ["host1-edge0", "edge0-host1"]
-    assert (slow.rates[changed] == net.rates[changed] / 4).all()
-    with pytest.raises(ArgumentError, match="has no cable 1-2; it has host1-edge0"):
-        net.slow("1-2:x0.5")
-    with pytest.raises(ArgumentError, match=r"expected such as host3-switch:x0\.1"):
-        net.slow("host1-edge0")
+    assert latency.tolist() == pytest.approx([0, 1e-6, 100e-6, 102e-6])
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("mesh", "'mesh' is no network; there are: flat, two-levels, rails, fat-tree, torus"),
+        ("mesh", "'mesh' is no network; there are: flat, two-levels, racks"),
         ("flat:k=4", "'k=4' is not known here; flat takes nothing"),
-        ("fat-tree:k=x", "'x' is no value of k; fat-tree takes k, oversubscription"),
-        ("fat-tree:k=2", "k=2 has room for 2 hosts, not for 8; k must be even"),
-        ("fat-tree:oversubscription=0", "oversubscription must be above 0"),
-        ("torus:3x3", "torus:3x3 has 9 hosts, not 8"),
+        ("racks:size=x", "'x' is no value of size; racks takes size, oversubscription"),
+        ("racks:size=0", "size=0: expected a number of hosts, from 1 up"),
+        ("racks:oversubscription=0", "oversubscription must be above 0"),
     ],
 )
 def test_what_is_not_known_is_refused(text: str, message: str) -> None:

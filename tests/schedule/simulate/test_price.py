@@ -11,7 +11,6 @@ from unisono.base.link import Link
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.simulate import (
-    NETWORKS,
     Candidate,
     Hardware,
     candidates,
@@ -55,15 +54,15 @@ def test_ranks_of_a_host_share_its_port() -> None:
     got = priced("all_to_all.direct", "2x4", "two-levels", MANY)
     assert got.link in ("host0-switch", "host1-switch", "switch-host0", "switch-host1")
     assert got.seconds == pytest.approx(4 * 4 * MANY / 8 / 1e9, rel=0.1)
-    assert priced("all_to_all.direct", "2x4", "rails", MANY).seconds < got.seconds / 2
+    assert priced("all_to_all.direct", "2x4", "flat", MANY).seconds < got.seconds / 2
 
 
-def test_a_slow_cable_holds_up_what_passes_it() -> None:
-    hosts = Hosts.parse("8x1")
-    where, ring = network("torus:8", hosts, PLAIN), table("all_gather.ring", 8)
-    plain, slow = (price(ring, each, MANY) for each in (where, where.slow("host2-host3:x0.1")))
+def test_the_core_holds_up_what_passes_it() -> None:
+    plain, slow = (
+        priced("all_gather.ring", "8x1", f"racks:size=4,oversubscription={times}", MANY) for times in (1, 40)
+    )
     assert slow.seconds == pytest.approx(10 * plain.seconds, rel=0.01)
-    assert slow.link == "host2-host3"
+    assert "core" in slow.link
 
 
 def test_a_late_rank_costs_what_it_is_late() -> None:
@@ -82,7 +81,7 @@ def test_segments_of_one_host_overlap() -> None:
 
 def test_compiled_or_not_the_loop_plays_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = Hosts.parse("3x2")
-    where = network("fat-tree", hosts)
+    where = network("racks:size=2", hosts)
     sections = routed(messages(CATALOGUE["all_to_all.hierarchical"].schedule(6)), where)
     fast = play(sections, where, MANY)
     monkeypatch.setattr(clocks, "_compiled", lambda: play_rounds)
@@ -93,10 +92,10 @@ def test_compiled_or_not_the_loop_plays_the_same(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("shape", ["4x2", "3x3"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["flat", "two-levels", "racks:size=2"])
 def test_prices_agree_with_the_exact_simulator(name: str, shape: str) -> None:
-    """Of all algorithms and sizes, at least 19 of 20 are within a tenth; those of rounds that overtake each other on a
-    cable that several rails share are farther off.
+    """Of all algorithms and sizes, at least 19 of 20 are within a tenth; rounds in which many ranks send to one are
+    farther off.
     """
     hosts = Hosts.parse(shape)
     where = network(name, hosts)
@@ -109,7 +108,7 @@ def test_prices_agree_with_the_exact_simulator(name: str, shape: str) -> None:
                 off[some.name, nbytes] = abs(got / want - 1)
     far = {key: value for key, value in off.items() if value > 0.1}
     assert len(far) <= len(off) / 20, far
-    assert max(off.values()) < 0.4, far
+    assert max(off.values()) < 0.3, far
 
 
 def test_rounds_that_have_become_steady_are_not_played_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,14 +139,14 @@ def test_of_many_ranks_what_is_too_large_is_left_out_and_said() -> None:
 
 def test_no_price_is_below_the_bound() -> None:
     hosts = Hosts.parse("8x8")
-    where = network("fat-tree", hosts)
+    where = network("racks:size=2", hosts)
     best = min(price(one, where, 1 << 30).seconds for one in candidates("all_reduce", hosts, 1 << 30))
     assert best > 2 * (1 << 30) * 7 / 8 / 1.25e9
 
 
 def test_65_536_ranks() -> None:
     hosts = Hosts.parse("8192x8")
-    where = network("torus", hosts, replace(PLAIN, hop_s=1e-7))
+    where = network("racks", hosts, replace(PLAIN, hop_s=1e-7))
     name = "all_reduce.circulant of all ranks"
     one = next(some for some in candidates("all_reduce", hosts, 8) if some.name == name)
     assert not one.why_not

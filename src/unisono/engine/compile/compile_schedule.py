@@ -4,7 +4,6 @@ The passes are `versions` (what each move reads and makes), `place` (where each 
 waits); `compile_schedule` writes the rows. `interpret` runs them. `program_proof` proves them independently.
 """
 
-import math
 from collections import defaultdict
 
 import numpy as np
@@ -13,7 +12,7 @@ from ...base.errors import AlgorithmError
 from ...base.records import digest
 from ...base.value import Value
 from ...schedule.table import Schedule
-from .program import ENTER, IN, LEAVE, OUT, ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program, RowWord
+from .program import IN, OUT, ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program, RowWord
 from .versions import Place, ProgramMove, Version, Versions, make_versions
 
 _NEVER = float("inf")
@@ -221,7 +220,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
     for rank in range(ranks):
         flags = np.zeros(ranks, np.int64)
         flags[list(readers[rank])] = 1
-        rows, refs, rounds = _encode(rank, before[rank], after[rank], gate, waited)
+        rows, refs = _encode(rank, before[rank], after[rank], gate, waited)
         if gate + len(after[rank]) >= 1 << STEP_BITS:
             raise AlgorithmError(
                 f"{schedule.name}: rank {rank} makes {len(after[rank])} moves; no more than {1 << STEP_BITS} steps can "
@@ -231,7 +230,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
             Program(
                 schedule.name, table, lowering, ranks, rows, refs, frozenset(readers[rank]), flags,
                 max(placed.slots), gate, versions.contract.blocks, versions.contract.per_block, one_post, one_way,
-                movers, rounds,
+                movers,
             )
         )  # fmt: skip
     return programs
@@ -239,9 +238,8 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
 
 def _encode(
     rank: int, before: list[ProgramMove], after: list[ProgramMove], gate: int, waited: set[tuple[int, int]]
-) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+) -> tuple[np.ndarray, np.ndarray]:
     rows: list[list[int]] = []
-    rounds: list[int] = []
     refs: list[tuple[int, ...]] = []
 
     def post(step: int) -> int:
@@ -252,21 +250,15 @@ def _encode(
         refs.extend([*move.source, *move.to])
         rows.append([Op.MOVE, move.sub, len(move.source), first, len(move.to), post(step), int(move.last), move.extent])
 
-    def in_round(number: int) -> None:
-        """The rows that have been added are of this round."""
-        rounds.extend([number] * (len(rows) - len(rounds)))
-
     for move in before:
         add(move, 0)
     rows.append([Op.GATE, 0, 0, 0, 0, post(gate), 0, 0])
-    in_round(ENTER)
     for move in after:
         rows.extend([Op.WAIT, peer, step, 0, 0, 0, 0, 0] for peer, step in move.waits)
         if move.source or post(move.step):
             add(move, move.step)
-        in_round(LEAVE if math.isinf(move.round) else math.ceil(move.round))  # between rounds: copies for the next one
     _look_ahead(rows, refs)
-    return np.array(rows, np.int64).reshape(-1, ROW_WORDS), np.array(refs, np.int64).reshape(-1, 4), tuple(rounds)
+    return np.array(rows, np.int64).reshape(-1, ROW_WORDS), np.array(refs, np.int64).reshape(-1, 4)
 
 
 def _look_ahead(rows: list[list[int]], refs: list[tuple[int, ...]]) -> None:

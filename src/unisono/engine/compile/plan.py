@@ -5,7 +5,6 @@ of the table. Short tensors are one segment; if the program allows it, signature
 tag).
 """
 
-from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +13,7 @@ from ...base.config import Config
 from ...base.errors import AlgorithmError
 from ...base.records import CallRecord, digest
 from ...base.value import Value
-from ..logs.plan_registry import ProgramRow
-from .program import CROSSED, MAPPED, Op, PlanWord, Program, RefWord, RowWord, TagWord, Words
+from .program import CROSSED, MAPPED, PlanWord, Program, TagWord, Words
 
 _LINE = 64
 _SMALLEST_SLOT = 4096
@@ -41,7 +39,7 @@ class Blocks(NamedTuple):
     out_list: bool = False
 
 
-class CallPlan(Value, ABC, kw_only=True):
+class CallPlan(Value, kw_only=True):
     """A plan for equal calls, run by the kernel or, over several hosts, by a relay.
 
     address: for `Group.run`.
@@ -71,11 +69,6 @@ class CallPlan(Value, ABC, kw_only=True):
 
     __eq__, __hash__ = object.__eq__, object.__hash__
 
-    @property
-    @abstractmethod
-    def rows(self) -> tuple[ProgramRow, ...]:
-        """What this rank does, for traces."""
-
 
 class Plan(CallPlan, kw_only=True):
     """What `interpret.run` needs.
@@ -87,10 +80,6 @@ class Plan(CallPlan, kw_only=True):
     words: Words
     kept: tuple[Words, ...]
     program: Program
-
-    @property
-    def rows(self) -> tuple[ProgramRow, ...]:
-        return _program_rows(self.program)
 
 
 def bind(
@@ -153,18 +142,3 @@ def bind(
         gate_row=program.gate_row, tag=tag, shared=program.lowering.zero_copy, words=words, kept=(rows, refs, extents),
         program=program,
     )  # fmt: skip
-
-
-def _program_rows(program: Program) -> tuple[ProgramRow, ...]:
-    ranks = program.refs[:, RefWord.RANK].tolist()
-    found = []
-    for at, row in zip(program.rounds, program.rows.tolist(), strict=True):
-        if row[RowWord.OP] == Op.WAIT:
-            found.append(ProgramRow(at, Op.WAIT, (row[RowWord.RANK],)))
-        elif row[RowWord.OP] == Op.GATE:
-            found.append(ProgramRow(at, Op.GATE))
-        else:
-            first, nin, nout = row[RowWord.FIRST], row[RowWord.NIN], row[RowWord.NOUT]
-            sources, targets = ranks[first : first + nin], ranks[first + nin : first + nin + nout]
-            found.append(ProgramRow(at, Op.MOVE, tuple(sources), tuple(targets)))
-    return tuple(found)

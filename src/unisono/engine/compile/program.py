@@ -66,9 +66,6 @@ first: a look takes some 0.3 ms of a processor.
 PASSED = 1 << 30
 """For PC: a row behind the gate of any program."""
 
-ENTER, LEAVE = -1, -2
-"""Stand for a round: rows up to the gate, and waits until no peer uses this rank's tensors any more."""
-
 
 class Op(IntEnum):
     """The kind of a row."""
@@ -231,15 +228,12 @@ class StateWord(IntEnum):
     ADDRESSES = 20  # address of the table below: 5 words per rank
     LOG = 21  # address of the log of calls
     LOG_MASK = 22  # its number of calls, a power of two, less one
-    ROW_LOG = 23  # address of the log of rows; 0: there is none
-    ROW_LOG_MASK = 24  # its number of entries, a power of two, less one
-    ROW_LOG_NEXT = 25  # the rows that have been logged, without the present one
-    SLEEPS = 26  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE; 0: never, it naps
-    WAITED_NS = 27  # how long the present wait has taken before the kernel last returned
-    LANES = 28  # address of the words that the lanes of this rank share
-    AHEAD = 29  # address of the bytes that are fetched before they are written
-    AHEAD_END = 30  # their end
-    WORDS = 31
+    SLEEPS = 23  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE; 0: never, it naps
+    WAITED_NS = 24  # how long the present wait has taken before the kernel last returned
+    LANES = 25  # address of the words that the lanes of this rank share
+    AHEAD = 26  # address of the bytes that are fetched before they are written
+    AHEAD_END = 27  # their end
+    WORDS = 28
 
 
 class Lowering(NamedTuple):
@@ -269,7 +263,6 @@ class Program(NamedTuple):
     one_post: ranks wait for no step after the gate, so signature and payload can share a cache line.
     one_way: some ranks only stage, others only read, as in a broadcast.
     movers: the ranks that copy or combine; the others only wait.
-    rounds: row -> its round of the table, or ENTER or LEAVE.
     """
 
     name: str
@@ -287,7 +280,6 @@ class Program(NamedTuple):
     one_post: bool
     one_way: bool
     movers: frozenset[int]
-    rounds: tuple[int, ...]
 
     @property
     def gate_row(self) -> int:

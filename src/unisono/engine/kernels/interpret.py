@@ -7,8 +7,6 @@ same arguments, it continues where it stopped. Of its peers it reads the control
 
 from __future__ import annotations
 
-from types import FunctionType
-
 from ..compile.program import (
     AHEAD_BYTES,
     AT_ONCE,
@@ -32,18 +30,13 @@ from ..compile.program import (
     StateWord,
     TagWord,
 )  # fmt: skip
-from ..logs.rank_logs import LogWord, RowLogWord
+from ..logs.rank_logs import LogWord
 from .atomics import acquire_fence, cycles, load, load_acquire, store, store_release
 from .compiled import compiled
 from .cross_memory import is_far, within_reach
 from .lanes import share
 from .move import fetch_ahead, get, put
 from .waiting import publish_and_wake, wait
-
-_RECORDS = False
-"""Does the kernel log when each row began and ended? `run` and `recording_run` are compiled from one source. This is a
-constant there, so the code of `run` has no trace of it.
-"""
 
 LINE = 128  # see layout
 _ROW, _REF = 64, 32
@@ -102,40 +95,6 @@ def log_entry(note, state):  # type: ignore[no-untyped-def]
 def log_end(state):  # type: ignore[no-untyped-def]
     """Note in the log that this rank leaves the call."""
     store_release(_entry(state) + 8 * LogWord.LEFT, cycles())  # after the number
-
-
-@compiled
-def _row_entry(state):  # type: ignore[no-untyped-def]
-    """The address of the present row's entry in the log of rows."""
-    at = get(state, StateWord.ROW_LOG_NEXT) & get(state, StateWord.ROW_LOG_MASK)
-    return get(state, StateWord.ROW_LOG) + 8 * RowLogWord.WORDS * at
-
-
-@compiled
-def _begin_row(state, segment, pc):  # type: ignore[no-untyped-def]
-    """Log that a row begins, unless this rank comes back to it. A pc below 0 means REUSE."""
-    entry, number = _row_entry(state), get(state, StateWord.CALL)
-    if get(entry, RowLogWord.COUNT) == get(state, StateWord.ROW_LOG_NEXT) + 1:
-        if (
-            get(entry, RowLogWord.NUMBER) == number
-            and get(entry, RowLogWord.SEGMENT) == segment
-            and get(entry, RowLogWord.ROW) == pc
-        ):
-            return
-        put(state, StateWord.ROW_LOG_NEXT, get(state, StateWord.ROW_LOG_NEXT) + 1)  # an error has ended that row
-        entry = _row_entry(state)
-    store_release(entry + 8 * RowLogWord.NUMBER, number)  # after the counts of all earlier rows
-    store_release(entry + 8 * RowLogWord.SEGMENT, segment)
-    store_release(entry + 8 * RowLogWord.ROW, pc)
-    store_release(entry + 8 * RowLogWord.BEGAN, cycles())
-    store_release(entry + 8 * RowLogWord.COUNT, get(state, StateWord.ROW_LOG_NEXT) + 1)
-
-
-@compiled
-def _end_row(state):  # type: ignore[no-untyped-def]
-    """Log that the row that began last has ended."""
-    store_release(_row_entry(state) + 8 * RowLogWord.ENDED, cycles())
-    put(state, StateWord.ROW_LOG_NEXT, get(state, StateWord.ROW_LOG_NEXT) + 1)
 
 
 @compiled
@@ -243,19 +202,15 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     posted, asleep = control + LINE * me + 8 * LineWord.PROGRESS, control + LINE * me + 8 * LineWord.ASLEEP
     shared, only_waits = get(plan, PlanWord.SHARED), get(plan, PlanWord.LANES) == 0
     status = DONE
-    if _RECORDS or not get(plan, PlanWord.TAG):  # else at the gate: there, no peer waits while this reads the clock
+    if not get(plan, PlanWord.TAG):  # else at the gate: there, no peer waits while this reads the clock
         log_entry(get(plan, PlanWord.NOTE), state)
     while True:
         half = staging + (segment & 1) * half_bytes
         if pc < 0:
-            if _RECORDS:
-                _begin_row(state, segment, pc)
             status = _readers_are_past(control, segment, ranks, state)
             if status != DONE:
                 break
             store(state + 8 * StateWord.READERS_0 + 8 * (segment & 1), get(plan, PlanWord.READERS))
-            if _RECORDS:
-                _end_row(state)
             pc = 0
         span = min(piece * per, total - offset)
         cut = piece
@@ -263,8 +218,6 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
             align = get(plan, PlanWord.ALIGN)
             cut = ((span + per - 1) // per + align - 1) // align * align
         while pc < nrows:
-            if _RECORDS:
-                _begin_row(state, segment, pc)
             row = rows + _ROW * pc
             kind = get(row, RowWord.OP)
             if kind == Op.WAIT:
@@ -316,8 +269,6 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                             break
                 if get(row, RowWord.POST):
                     publish_and_wake(posted, (segment << STEP_BITS) + get(row, RowWord.POST), asleep)
-            if _RECORDS:
-                _end_row(state)
             pc += 1
         if status == DONE and shared and offset + span >= total:
             status = _no_rank_has_left(control, get(state, StateWord.CALL), get(plan, PlanWord.SIGNATURE), ranks)
@@ -336,7 +287,3 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     put(state, StateWord.PC, pc)
     put(state, StateWord.OFFSET, offset)
     return status
-
-
-recording_run = compiled(FunctionType(run.py_func.__code__, {**globals(), "_RECORDS": True}))
-"""`run`, which also writes the log of rows."""

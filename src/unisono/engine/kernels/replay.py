@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from types import FunctionType
-
 from ..compile.program import DONE, LOST, PASSED, STEP_BITS, WAITING, LineWord, StateWord
-from ..logs.rank_logs import RowLogWord
 from ..tape import (
     COMBINE,
     COPY,
     LEAVE,
     MEET,
-    PIECE_BITS,
     POST,
     ROW_BYTES,
     RUN,
     SEND,
     SERVE,
-    STEP,
     TAKE,
     CombineWord,
     CopyWord,
@@ -33,27 +28,21 @@ from .atomics import (
     call_engine,
     call_receive,
     call_send,
-    cycles,
     load,
     load_acquire,
     memcpy,
     store,
-    store_release,
     usleep,
 )
 from .compiled import compiled
 from .engine_progress import wait
 from .interpret import LINE, log_end, log_entry, longest_stay, wait_for
-from .interpret import recording_run as record_program
 from .interpret import run as run_program
 from .move import get, put
 from .waiting import publish_and_wake
 
-_RECORDS = False
-"""Do the programs of this host log their rows, too? See `interpret`."""
 _PAUSE_US = 100
 _ALL_BITS = -1
-_STEP_MASK = (1 << PIECE_BITS) - 1
 
 
 @compiled
@@ -62,14 +51,10 @@ def run(tape):  # type: ignore[no-untyped-def]
     as the interpreter does. It waits for a message only if it calls the carrier's engine.
     """
     at, end, engine = get(tape, TapeWord.AT), get(tape, TapeWord.END), get(tape, TapeWord.ENGINE)
-    state, logs = get(tape, TapeWord.STATE), False
-    if state:
-        logs = get(state, StateWord.ROW_LOG) != 0
+    state = get(tape, TapeWord.STATE)
     while at < end:
-        kind, status, began = get(at, 0), DONE, 0
+        kind, status = get(at, 0), DONE
         put(tape, TapeWord.AT, at)
-        if logs:
-            began = cycles()
         if kind == COPY:
             _copy(tape, at)
         elif kind == COMBINE:
@@ -82,7 +67,7 @@ def run(tape):  # type: ignore[no-untyped-def]
             status = _send(tape, at, engine)
         elif kind == TAKE:
             status = _take(tape, at, engine)
-            while status == WAITING and engine and get(tape, TapeWord.NEWS) and _wait(tape, at, engine, state, began):
+            while status == WAITING and engine and get(tape, TapeWord.NEWS) and _wait(tape, at, engine, state):
                 status = _take(tape, at, engine)
         elif kind in (RUN, MEET):
             sending = _sending(tape, at, engine) if engine else get(tape, TapeWord.SENDING)
@@ -92,17 +77,11 @@ def run(tape):  # type: ignore[no-untyped-def]
                 status = _meet(tape, at)
             else:
                 given = get(at, RunWord.ARGUMENTS)
-                plan, inp, out, local = get(given, 0), get(given, 1), get(given, 2), get(given, 3)
-                if _RECORDS and get(local, StateWord.ROW_LOG):
-                    status = record_program(plan, inp, out, local)
-                else:
-                    status = run_program(plan, inp, out, local)
+                status = run_program(get(given, 0), get(given, 1), get(given, 2), get(given, 3))
         elif kind == LEAVE:
             status = _leave(tape, state)
         else:
             status = SERVE
-        if logs and kind in (COPY, COMBINE, SEND):
-            log(tape, began)
         if status:
             return status
         at += ROW_BYTES
@@ -169,35 +148,6 @@ def _meet(tape, row):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def log(tape, began):  # type: ignore[no-untyped-def]
-    """Log that the rank has been at the row AT since `began`, in cycles. If it is of the same step as the row that was
-    logged last, the rank is still at this step.
-    """
-    state, place = get(tape, TapeWord.STATE), get(get(tape, TapeWord.AT), STEP)
-    if place < 0:
-        return 0
-    segment, step = place >> PIECE_BITS, place & _STEP_MASK
-    number, count, rows = get(tape, TapeWord.NUMBER), get(state, StateWord.ROW_LOG_NEXT), get(state, StateWord.ROW_LOG)
-    mask = get(state, StateWord.ROW_LOG_MASK)
-    entry = rows + 8 * RowLogWord.WORDS * ((count - 1) & mask)
-    if not (
-        count
-        and get(entry, RowLogWord.NUMBER) == number
-        and get(entry, RowLogWord.SEGMENT) == segment
-        and get(entry, RowLogWord.ROW) == step
-    ):
-        entry = rows + 8 * RowLogWord.WORDS * (count & mask)
-        store_release(entry + 8 * RowLogWord.NUMBER, number)  # after the counts of all earlier rows
-        store_release(entry + 8 * RowLogWord.SEGMENT, segment)
-        store_release(entry + 8 * RowLogWord.ROW, step)
-        store_release(entry + 8 * RowLogWord.BEGAN, began)
-        store_release(entry + 8 * RowLogWord.COUNT, count + 1)
-        put(state, StateWord.ROW_LOG_NEXT, count + 1)
-    store_release(entry + 8 * RowLogWord.ENDED, cycles())
-    return 0
-
-
-@compiled
 def _post(row, engine):  # type: ignore[no-untyped-def]
     """Post a receive."""
     mark = get(row, TapeMessageWord.MARK)
@@ -261,13 +211,11 @@ def _take(tape, row, engine):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _wait(tape, row, engine, state, began):  # type: ignore[no-untyped-def]
-    """Wait for the message of a TAKE: 1 when its word is there, 0 when it is time to return to Python. Logged."""
+def _wait(tape, row, engine, state):  # type: ignore[no-untyped-def]
+    """Wait for the message of a TAKE: 1 when its word is there, 0 when it is time to return to Python."""
     waited_ns, limit_ns, news = get(state, StateWord.WAITED_NS), longest_stay(state), get(tape, TapeWord.NEWS)
     pair = row + 8 * TapeTakeWord.MARK
     wait(news, load(news) + 1, pair, 1, waited_ns, limit_ns, engine)
-    if began:
-        log(tape, began)
     done = load(get(row, TapeTakeWord.MARK)) != load(get(row, TapeTakeWord.MISSING))
     put(state, StateWord.WAITED_NS, 0 if done else waited_ns + limit_ns)
     return 1 if done else 0
@@ -307,7 +255,3 @@ def _sending(tape, end, engine):  # type: ignore[no-untyped-def]
                 count += 1
         row += ROW_BYTES
     return count
-
-
-recording_run = compiled(FunctionType(run.py_func.__code__, {**globals(), "_RECORDS": True}))
-"""`run`, which also writes the log of rows of this host's programs."""

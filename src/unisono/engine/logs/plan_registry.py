@@ -24,32 +24,15 @@ _ROOM = _SLOT - 8 - _SIZES.size
 PLAN_REGISTRY_BYTES = (_GROUPS + _PLANS) * _SLOT
 
 
-class ProgramRow(NamedTuple):
-    """A row of a program; see `program` for its ops. Ranks are members of the group.
-
-    round: the round of the table, ENTER or LEAVE.
-    sources: for a WAIT, the rank it waits for; for a MOVE, the rank that has each input. A MOVE without inputs only
-    posts a step.
-    targets: the rank that has each output.
-    """
-
-    round: int
-    op: int
-    sources: tuple[int, ...] = ()
-    targets: tuple[int, ...] = ()
-
-
 class PlanNote(NamedTuple):
     """What was called.
 
     record.where: the line that has made the first such call.
     nbytes: bytes of a block.
-    rows: the rows of this rank's program, if a trace records when they run.
     """
 
     record: CallRecord
     nbytes: int
-    rows: tuple[ProgramRow, ...] = ()
 
 
 class GroupNote(NamedTuple):

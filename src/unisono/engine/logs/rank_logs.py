@@ -1,4 +1,4 @@
-"""What one rank logs for others to read: its last calls, its last messages, and the rows of its programs.
+"""What one rank logs for others to read: its last calls and its last messages.
 
 Each log is a ring of entries in memory that any process may read. A writer writes the number of an entry last; when
 what is logged has ended, it writes the end. A reader leaves out the entry that the writer may overwrite meanwhile, and
@@ -12,9 +12,6 @@ written while a call runs.
 
 Messages: one log for all groups. The rank logs a message when it is done. It logs a slow one earlier: when it first
 checks whether its peers live.
-
-Rows: only a trace that asks for rounds has this log (`Host.log_rows_to`). The recording kernel writes it: when each row
-began and ended. The usual kernel knows nothing of it.
 """
 
 import itertools
@@ -260,63 +257,4 @@ class MessageLog:
             for group, tag, entered_ns, peer, nbytes, place, left_ns, number in _whole(
                 self._memory, _MESSAGE, MessageWord.NUMBER, MessageWord.LEFT
             )
-        ]
-
-
-REUSE = -1
-"""Stands for a row: before the first row of a segment, a rank waits until no rank reads its staging half any more."""
-
-
-class RowLogWord(IntEnum):
-    """The words of an entry. Times are in cycles of the processor's counter."""
-
-    COUNT = 0  # counts the rows; written last, when the row begins
-    NUMBER = 1  # of the call
-    SEGMENT = 2  # counted over all calls
-    ROW = 3  # its index in the program, or REUSE
-    BEGAN = 4
-    ENDED = 5  # not later than BEGAN: left over from an earlier row, and the rank is at this one
-    WORDS = 6
-
-
-_ROW = struct.Struct(f"<{RowLogWord.WORDS}q")
-
-
-def row_log_bytes(rows: int) -> int:
-    return rows * _ROW.size
-
-
-class LoggedRow(NamedTuple):
-    """A row of the call with this number. began, ended: in cycles; ended is 0 while the rank is at this row."""
-
-    number: int
-    segment: int
-    row: int
-    began: int
-    ended: int
-
-
-class RowLog:
-    """The log in this memory, which a rank may be writing."""
-
-    def __init__(self, memory: memoryview) -> None:
-        self._memory = memory
-
-    def entries(self) -> list[tuple[int, ...]]:
-        """The words of each entry, oldest first, without those that are being written just now."""
-        return _whole(self._memory, _ROW, RowLogWord.COUNT, RowLogWord.ENDED)
-
-    def read(self) -> list[LoggedRow]:
-        """The rows of complete calls, in order of time. Segments are counted from 0 in each call."""
-        said = self.entries()
-        first = said[0][RowLogWord.COUNT] if said else 1
-        found = [LoggedRow(*row[1:]) for count, row in enumerate(said, first) if row[RowLogWord.COUNT] == count]
-        if first > 1:  # earlier rows of this call may have been there
-            found = [row for row in found if row.number != found[0].number]
-        begun: dict[int, int] = {}
-        for row in found:
-            begun[row.number] = min(row.segment, begun.get(row.number, row.segment))
-        return [
-            row._replace(segment=row.segment - begun[row.number], ended=row.ended if row.ended >= row.began else 0)
-            for row in found
         ]

@@ -10,12 +10,10 @@ Its rows are of four kinds, in the order in which they are done:
 Only TAKE waits, and it waits for the same message at any timing: so a program always ends with the same values.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from ...engine.compile.program import Op
-from ...engine.logs.plan_registry import ProgramRow
 from ...schedule import Schedule, X, Y
 from ...schedule.contract import Slot
 
@@ -107,19 +105,3 @@ class MessageProgram(NamedTuple):
         for (kind, round_), rows in groupby(self.rows, key=lambda row: (row.kind, self.round_of(row))):
             numbers = tuple(number for _, number in rows)
             yield from [(kind, round_, numbers)] if kind == MOVE else [(kind, round_, (number,)) for number in numbers]
-
-    def logged(self, members: Sequence[int]) -> Iterator[ProgramRow]:
-        """The steps in the form of a note, for traces. members: of the table, as ranks of the group."""
-        me = members[self.rank]
-        for kind, round_, numbers in self.steps():
-            if kind == MOVE:
-                read = {source for number in numbers for source in self.writings[number].sources}
-                ranks = {members[self.messages[s.message].peer] if isinstance(s, Piece) else me for s in read}
-                yield ProgramRow(round_, Op.MOVE, tuple(sorted(ranks)), (me,))
-                continue
-            peer = members[self.messages[numbers[0]].peer]
-            yield {
-                POST: ProgramRow(round_, Op.MOVE),
-                SEND: ProgramRow(round_, Op.MOVE, (me,), (peer,)),
-                TAKE: ProgramRow(round_, Op.WAIT, (peer,)),
-            }[kind]

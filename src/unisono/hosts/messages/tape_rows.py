@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ...base.errors import InternalError
 from ...engine import tape
 from ...engine.carrier import Carrier
-from ...engine.tape import PIECE_BITS, ROW_BYTES
+from ...engine.tape import ROW_BYTES
 from .message_memory import NO_WIRE, Action, Bytes, Memory, Room, Wire
 from .message_program import MOVE, SEND, TAKE, ChunkPlace, MessageProgram
 from .persistent_receives import ReceiveBuffer, ReceiveBuffers
@@ -23,7 +23,7 @@ class TapeRow(NamedTuple):
 
     kind: see `engine.tape`.
     words: its words after the kind, but for the last ones that are 0.
-    step: the piece of the vector and the step of the program whose part it is; see `STEP`.
+    piece: the piece of the vector that it moves; -1: none.
     turn: rows of a call are done in this order. A message is sent in an earlier turn than it is taken.
     peer: the rank of the world at the other side of its message; -1: it has none.
     wire: its message in memory.
@@ -34,7 +34,7 @@ class TapeRow(NamedTuple):
 
     kind: int
     words: Sequence[int]
-    step: int = -1
+    piece: int = -1
     turn: int = BEGIN
     peer: int = -1
     wire: Wire = NO_WIRE
@@ -45,7 +45,7 @@ class TapeRow(NamedTuple):
     def line(self, post: int) -> list[int]:
         """All words. post: the place of a TAKE's first POST on the tape."""
         words = [*self.words, post * ROW_BYTES, len(self.wire.payloads)] if self.kind == tape.TAKE else self.words
-        return [self.kind, *words, *[0] * (tape.STEP - 1 - len(words)), self.step]
+        return [self.kind, *words, *[0] * (ROW_BYTES // 8 - 1 - len(words))]
 
 
 class Tags(NamedTuple):
@@ -84,7 +84,6 @@ class TapeWriter:
         tags: Tags,
         *,
         piece: int = 0,
-        first: int = 0,
     ) -> Iterator[TapeRow]:
         """The rows of a program in memory.
 
@@ -92,12 +91,11 @@ class TapeWriter:
         places: see `Memory`. The carrier only reads places that are GIVEN or FINAL: a message that arrives late, for a
         call that has been given up, does no harm there.
         piece: of the vector. It has its turns one behind those of the piece before.
-        first: the number of the first step.
         """
         memory, wires, turn = Memory(places, self._room), dict[int, Wire](), BEGIN
-        for step, (kind, round_, numbers) in enumerate(program.steps(), (piece << PIECE_BITS) + first):
+        for kind, round_, numbers in program.steps():
             turn = _turn(turn, kind, round_)
-            at = step, turn if turn == BEGIN else turn + 2 * piece
+            at = piece, turn if turn == BEGIN else turn + 2 * piece
             if kind == MOVE:
                 actions = memory.actions([program.writings[number] for number in numbers], wires)
                 yield from (self._action(action, *at) for action in actions)
@@ -139,15 +137,15 @@ class TapeWriter:
         """
         return (tag + nbytes * _SPREAD) % (self._carrier.tags // 2)
 
-    def _action(self, action: Action, step: int, turn: int) -> TapeRow:
+    def _action(self, action: Action, piece: int, turn: int) -> TapeRow:
         """A COPY or a COMBINE."""
         out, *sources = action
         if len(sources) == 1:
-            return TapeRow(tape.COPY, (out.start, sources[0].start, out.nbytes), step, turn)
+            return TapeRow(tape.COPY, (out.start, sources[0].start, out.nbytes), piece, turn)
         if not self._item:
             raise InternalError("a table combines chunks, and the caller has not said how")
         starts = (source.start for source in sources)
-        return TapeRow(tape.COMBINE, (out.start, *starts, out.nbytes // self._item, self._kernel, 1), step, turn)
+        return TapeRow(tape.COMBINE, (out.start, *starts, out.nbytes // self._item, self._kernel, 1), piece, turn)
 
 
 def _turn(last: int, kind: int, round_: int) -> int:

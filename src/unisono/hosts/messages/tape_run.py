@@ -1,4 +1,4 @@
-"""Run a tape with a rank's carrier, and log its steps for traces.
+"""Run a tape with a rank's carrier.
 
 Compiled code runs the rows. If it cannot call the engine of the carrier, it stops at messages. Then this file calls the
 carrier, and compiled code goes on.
@@ -8,14 +8,12 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any
 
 from ...engine import tape
 from ...engine.carrier import Carrier, CompiledCarrier, Handle, Lost
-from ...engine.clock import read_cycles
-from ...engine.compile.program import DONE, LOST, WAITING, StateWord
+from ...engine.compile.program import DONE, LOST, WAITING
 from ...engine.kernels import kernel
-from ...engine.tape import PIECE_BITS, ROW_BYTES, SERVE, TapeLeftWord, TapeMessageWord, TapeWord
+from ...engine.tape import ROW_BYTES, SERVE, TapeLeftWord, TapeMessageWord, TapeWord
 from ..carriers.waiter import Settling, settle_apart
 from .persistent_receives import ReceiveBuffer, ReceiveBuffers
 from .tape_rows import TapeRow
@@ -24,7 +22,6 @@ _WORDS = ROW_BYTES // 8
 _AT, _END, _NUMBER, _STATE, _IN, _OUT = map(
     int, (TapeWord.AT, TapeWord.END, TapeWord.NUMBER, TapeWord.STATE, TapeWord.IN, TapeWord.OUT)
 )
-_ROW_LOG = int(StateWord.ROW_LOG)
 
 
 class TapeRun:
@@ -34,8 +31,7 @@ class TapeRun:
     read and write its memory.
     rows: in the order in which they are done.
     buffers: where persistent receives of its messages are.
-    host: the `Host` that logs its steps, if any. Each call asks it anew.
-    news, seen: see `TapeWord`.
+    state, news, seen: see `TapeWord`.
 
     row: the row at which it waits, or has waited last; at first that of the first message.
     status: what compiled code has returned there.
@@ -47,11 +43,11 @@ class TapeRun:
         carrier: Carrier,
         rows: Sequence[TapeRow],
         buffers: Sequence[ReceiveBuffer],
-        host: Any = None,
+        state: int = 0,
         news: int = 0,
         seen: int = 0,
     ) -> None:
-        self._carrier, self.rows, self._host = carrier, rows, host
+        self._carrier, self.rows = carrier, rows
         self._compiled = carrier.compiled if any(row.peer >= 0 for row in rows) else None
         self._buffers = ReceiveBuffers.of(carrier) if buffers else None
         self._receive_buffers = buffers
@@ -75,8 +71,8 @@ class TapeRun:
         self._first, self._address = ctypes.addressof(self._lines), ctypes.addressof(self._words)
         self._words[TapeWord.FIRST] = self._first
         self._words[TapeWord.NEWS], self._words[TapeWord.SEEN] = news, seen
-        self._words[_STATE] = host.state if host is not None else 0
-        self._run_usually = kernel("replay.run")
+        self._words[_STATE] = state
+        self._run = kernel("replay.run")
         self._unrouted: list[int] = []
         """The rows of payloads whose tags are for another call."""
         if self._compiled is not None:
@@ -99,8 +95,6 @@ class TapeRun:
         self.done = False
         words = self._words
         words[_NUMBER], words[_AT], words[_IN], words[_OUT] = number, self._first, inp, out
-        self._logs = self._host is not None and self._host.words[_ROW_LOG]
-        self._run = kernel("replay.recording_run") if self._logs else self._run_usually
         words[TapeWord.SENDING] = 0
         if self._compiled is not None and self._unrouted:
             self._route(self._compiled)
@@ -186,7 +180,7 @@ class TapeRun:
     def _serve(self, at: int) -> int:
         """Let the carrier do its part of a row: DONE, WAITING, or SERVE, if compiled code shall look again."""
         row, carrier = self.rows[at], self._carrier
-        began, buffer = read_cycles() if self._logs else 0, row.wire.receive_buffer
+        buffer = row.wire.receive_buffer
         if row.kind == tape.LEFT:
             return DONE if self._have_left(at) else WAITING
         if row.kind in (tape.RUN, tape.MEET):  # it may wait for ranks of this host, and they for messages of this rank
@@ -196,8 +190,6 @@ class TapeRun:
             tag = row.tag if row.tag >= 0 else row.tag_of(self._words[_NUMBER])
             self._sends[at] = carrier.isend(row.peer, tag, row.wire.payloads[row.payload])
             self._words[TapeWord.SENDING] = not carrier.own_thread
-            if began:
-                self.write_down(began)
         elif row.kind == tape.POST and buffer is not None:
             buffer.post(carrier)
         elif row.kind == tape.POST:
@@ -221,7 +213,7 @@ class TapeRun:
         """Has the carrier read the payloads of a LEFT? Raises Lost."""
         self._sends.update(self._adopt(self._send_rows))
         piece = self.rows[at].words[TapeLeftWord.PIECE - 1]
-        sends = [send for send in self._sends if send < at and piece in (-1, self.rows[send].step >> PIECE_BITS)]
+        sends = [send for send in self._sends if send < at and piece in (-1, self.rows[send].piece)]
         handles = [self._sends[send] for send in sends]
         self._unread = self.rows[sends[0]].peer if sends else -1
         if self._carrier.own_thread:
@@ -236,11 +228,6 @@ class TapeRun:
         for send in sends:
             del self._sends[send]
         return True
-
-    def write_down(self, began: int) -> None:
-        """If this is traced, log that this rank has been at its current step since `began`, in cycles, until now."""
-        if self._logs and not self.done:
-            kernel("replay.log")(self._address, began)
 
     @property
     def watched(self) -> tuple[int, int] | None:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from ...engine.clock import read_cycles
 from ...engine.compile.program import LOOK_UP_SHARE, LOOK_UPS, PATIENCE_NS, WAITING, StateWord
 from ...engine.mailbox.poller import Poller
 from .tape_run import TapeRun
@@ -94,14 +93,12 @@ class MessageWait:
 
     def pause(self, run: TapeRun, _: int, waited_s: float, most_s: float) -> bool:
         """Wait for news of a tape; see `Pause`."""
-        began, carrier = read_cycles(), self._span.carrier
+        carrier = self._span.carrier
         if carrier.wait is not None:  # no memory tells when a message has left, and it moves only meanwhile
             times = int(waited_s * 1e9), int(min(_nap_s(waited_s), most_s) * 1e9)
             carrier.wait(ctypes.addressof(self._span.news), self._span.seen.value + 1, 0, 0, *times)
             return True
-        heard = (self._poll if waited_s < self._looks_s else self._sleep)(run, waited_s, most_s)
-        run.write_down(began)
-        return heard
+        return (self._poll if waited_s < self._looks_s else self._sleep)(run, waited_s, most_s)
 
     def _poll(self, run: TapeRun, waited_s: float, most_s: float) -> bool:
         """Look at memory until there is news, or a rank of the world has gone; False if no thread would write there."""

@@ -1,9 +1,8 @@
 """A trace as a file that Perfetto and chrome://tracing open: JSON in the Trace Event Format.
 
-Ranks are processes, host by host; their groups are threads; calls are slices. If rounds are traced, a call has slices
-for its segments, rounds and rows. Arrows lead from the slices of ranks that have waited to the slice of the rank that
-came late, and from the send of each message to its receive. All times are of the first host's clock. The file says how
-far the clocks of the other hosts can be wrong.
+Ranks are processes, host by host; their groups are threads; calls are slices. Arrows lead from the slices of ranks that
+have waited to the slice of the rank that came late, and from the send of each message to its receive. All times are of
+the first host's clock. The file says how far the clocks of the other hosts can be wrong.
 """
 
 import json
@@ -14,7 +13,6 @@ from typing import Any
 
 from ...base.units import format_bytes
 from .recorded import HostClock, Recorded
-from .rounds import Stretch, stretches
 from .tracks import RankCall, RankMessage, Track, by_group, by_number, pairs_of, waits_for_last
 
 _SHOWN_NS = 20_000
@@ -80,8 +78,6 @@ def events(parts: Sequence[Recorded]) -> Iterator[dict[str, Any]]:
                 if words is None:
                     words = known[id(call.what), track.size] = _words(track, call)
                 yield _slice(track, tid, call, words, begin, late, waited_ns)
-                if track.rows:
-                    yield from (_inside(one, rank, tid, begin) for one in stretches(track, call))
                 if waited_ns >= _SHOWN_NS and call.left_ns:
                     arrow += 1
                     flow = {"cat": "late", "name": "waits for", "id": arrow}
@@ -139,23 +135,10 @@ def _slice(
     name, args = words[0], {"number": call.number, **words[1]}
     if call.background:
         args["background"] = True
-    left_ns = call.left_ns or max((row.began_ns + 1 for row in track.rows.get(call.number, ())), default=0)
-    took_ns = max(0, left_ns - call.entered_ns)
+    took_ns = max(0, call.left_ns - call.entered_ns)
     if waited_ns := min(waited_ns, took_ns):
         args |= {"waited_for": late, "waited_us": waited_ns / 1e3}
     if not call.left_ns:
         args["unfinished"] = True
     at = {"pid": track.rank, "tid": tid, "ts": (call.entered_ns - begin) / 1e3, "dur": took_ns / 1e3}
     return {"ph": "X", "cat": "call", "name": name, **at, "args": args}
-
-
-def _inside(one: Stretch, rank: int, tid: int, begin: int) -> dict[str, Any]:
-    args: dict[str, Any] = {}
-    if one.waited_ns:
-        args["waited_us"] = one.waited_ns / 1e3
-    if one.waited_for:
-        args["waited_for_us"] = {f"rank {peer}": ns / 1e3 for peer, ns in one.waited_for.items()}
-    if one.cut:
-        args["unfinished"] = True
-    at = {"pid": rank, "tid": tid, "ts": (one.began_ns - begin) / 1e3, "dur": (one.ended_ns - one.began_ns) / 1e3}
-    return {"ph": "X", "cat": "round", "name": one.name, **at, "args": args}

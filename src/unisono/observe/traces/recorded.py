@@ -13,20 +13,19 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ...base.python import tell
 from ...base.records import CallRecord
 from ...engine.clock import Clock
-from ...engine.compile.program import Op
-from ...engine.logs.plan_registry import PlanNote, ProgramRow
-from ...engine.logs.rank_logs import CallLog, MessageLog, RowLog, log_bytes, message_log_bytes, row_log_bytes
+from ...engine.logs.plan_registry import PlanNote
+from ...engine.logs.rank_logs import CallLog, MessageLog, log_bytes, message_log_bytes
 from ...engine.process.alive import start_ticks
-from .tracks import MessageGroup, RankCall, RankMessage, Track, by_group, by_number, calls_of, rank_messages, rows_of
+from .tracks import MessageGroup, RankCall, RankMessage, Track, by_group, by_number, calls_of, rank_messages
 
-Log = TypeVar("Log", CallLog, MessageLog, RowLog)
+Log = TypeVar("Log", CallLog, MessageLog)
 
 
 class Recorded(NamedTuple):
@@ -118,7 +117,7 @@ _KINDS: dict[str, dict[str, type]] = {
     },
     "group": {
         "name": str, "start": int, "gid": int, "member": int, "size": int, "members": list, "since_ns": int,
-        "log": str, "rows": str,
+        "log": str,
     },
     "note": {"number": int, "record": list, "nbytes": int},
     "messages": {"log": str},
@@ -165,12 +164,10 @@ def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, las
     tracks, groups = [], []
     for group in lines["group"]:
         log = _log(place, group["log"], CallLog, log_bytes(1))
-        calls = calls_of(log, first, last, partial(_known, notes, group["size"])) if log else []
+        calls = calls_of(log, first, last, notes.get) if log else []
         gid = group["gid"]
         which = (group["name"], 0 if gid else group["start"], head["rank"], group["member"], group["size"])
-        row_log = _log(place, group["rows"], RowLog, row_log_bytes(1)) if group["rows"] else None
-        rows = rows_of(row_log, first, last, calls) if row_log else {}
-        track = Track(*which, calls, over=gid or head["host"], rows=rows, members=group["members"])
+        track = Track(*which, calls, over=gid or head["host"], members=group["members"])
         tracks.append(track)
         groups.append(MessageGroup(group["start"], group["since_ns"], group["members"], track.key))
     logs = [_log(place, line["log"], MessageLog, message_log_bytes(1)) for line in lines["messages"]]
@@ -196,24 +193,12 @@ def _log(place: Path, name: str, kind: Callable[[memoryview], Log], entry_bytes:
 
 def _note(note: Mapping[str, Any]) -> PlanNote:
     """Raises ValueError, among others, for what no rank writes."""
-    rows = tuple(ProgramRow(round_, op, *map(tuple, ranks)) for round_, op, *ranks in note.get("rows", ()))
-    numbers = [number for row in rows for number in (row.round, row.op, *row.sources, *row.targets)]
-    if any(type(number) is not int for number in numbers) or any(row.op == Op.WAIT and not row.sources for row in rows):
-        raise ValueError(rows)
-    return PlanNote(CallRecord.unpack(json.dumps(note["record"]).encode()), note["nbytes"], rows)
-
-
-def _known(notes: Mapping[int, PlanNote], size: int, number: int) -> PlanNote | None:
-    """The note of this number; without rows that name members whom a group of this size lacks."""
-    note = notes.get(number)
-    if note is None or all(0 <= rank < size for row in note.rows for rank in (*row.sources, *row.targets)):
-        return note
-    return note._replace(rows=())
+    return PlanNote(CallRecord.unpack(json.dumps(note["record"]).encode()), note["nbytes"])
 
 
 _DRIFT = 200e-6  # how much faster one clock may run than another
-_TIMES = {"entered_ns", "left_ns", "began_ns", "ended_ns"}
-"""The times of calls, rows and messages. 0: this has not happened yet."""
+_TIMES = {"entered_ns", "left_ns"}
+"""The times of calls and messages. 0: this has not happened yet."""
 
 
 class HostClock(NamedTuple):
@@ -319,11 +304,6 @@ def _shifted(part: Recorded, shift: _Shift) -> Recorded:
         times = {name: getattr(one, name) for name in _TIMES & {*one._fields}}
         return one._replace(**{name: time and time + shift.at(time) for name, time in times.items()})
 
-    tracks = [
-        track._replace(
-            calls=[*map(moved, track.calls)], rows={number: [*map(moved, rows)] for number, rows in track.rows.items()}
-        )
-        for track in part.tracks
-    ]
+    tracks = [track._replace(calls=[*map(moved, track.calls)]) for track in part.tracks]
     messages = [message._replace(said=moved(message.said)) for message in part.messages]
     return part._replace(tracks=tracks, messages=messages)

@@ -5,7 +5,6 @@ files are complete however the process ends.
 
     FOLDER/calls/JOB.rank-R.PID.N.notes      lines of JSON: the head; each group and where its log is; notes; its end
     FOLDER/calls/JOB.rank-R.PID.N.K.log      the log of the K-th group
-    FOLDER/calls/JOB.rank-R.PID.N.K.rows     the log of the rows of its calls, if rounds are wanted
     FOLDER/calls/JOB.rank-R.PID.N.messages   the log of messages
 
 The last rank to end its recording makes one file of all, for Perfetto: FOLDER/JOB.json. If all ranks were killed,
@@ -31,7 +30,7 @@ from ...base.python import no_collections, tell
 from ...engine.clock import Clock
 from ...engine.host import Host
 from ...engine.logs.plan_registry import PlanNote
-from ...engine.logs.rank_logs import log_bytes, message_log_bytes, row_log_bytes
+from ...engine.logs.rank_logs import log_bytes, message_log_bytes
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import start_ticks
 from .perfetto import write_trace
@@ -49,26 +48,25 @@ class RecordedAt(NamedTuple):
     name: str
 
 
-def record(host: Host, folder: Path, at: RecordedAt | None = None, *, rounds: bool = False) -> "Recording | None":
+def record(host: Host, folder: Path, at: RecordedAt | None = None) -> "Recording | None":
     """Begin to record all calls of this rank of the world; None, and a warning, if this is not possible.
 
     at: None on one host.
-    rounds: record also when the rows of calls began and ended.
     """
     with suppress(OSError):
         if host.plan_registry.recorder is not None:
             return None
-        host.plan_registry.recorder = made = Recording(host, folder, at, rounds=rounds)
+        host.plan_registry.recorder = made = Recording(host, folder, at)
         return made
     _say(f"cannot write to {folder}: nothing is traced")
     return None
 
 
 class Recording:
-    """The recording of one rank's calls. host: the world's. rounds: record also when rows began and ended?"""
+    """The recording of one rank's calls. host: the world's."""
 
-    def __init__(self, host: Host, folder: Path, at: RecordedAt | None, *, rounds: bool) -> None:
-        self._folder, self.rounds = folder.resolve(), rounds
+    def __init__(self, host: Host, folder: Path, at: RecordedAt | None) -> None:
+        self._folder = folder.resolve()
         place = self._folder / "calls"
         place.mkdir(parents=True, exist_ok=True)
         arena, me = host.arena, os.getpid()
@@ -103,14 +101,8 @@ class Recording:
         self._hosts.add(host)
         members = list(getattr(host.arena, "members", range(host.size)))
         which = {"name": name, "start": host.arena.start, "gid": gid, "member": host.rank, "size": host.size}
-        rows, row_memory = path.with_suffix(".rows"), None
-        if self.rounds:
-            row_memory = self._map(rows, row_log_bytes(self._calls), f"rounds in group {name!r}")
-        logs = {"log": path.name, "rows": rows.name if row_memory else ""}
-        self._write("group", **which, members=members, since_ns=time.monotonic_ns(), **logs)
+        self._write("group", **which, members=members, since_ns=time.monotonic_ns(), log=path.name)
         host.log_to(str(path), memory)
-        if row_memory is not None:
-            host.log_rows_to(row_memory)
 
     @staticmethod
     def _map(path: Path, nbytes: int, what: str) -> mmap.mmap | None:
@@ -129,14 +121,12 @@ class Recording:
     def keep_earlier(self, numbers: dict[int, PlanNote]) -> None:
         """Record the notes of plans made before: from the plan registry, where they are whole, otherwise these."""
         for number, note in numbers.items():
-            self.keep(number, (self._notebook.plan(number) or note)._replace(rows=note.rows))
+            self.keep(number, self._notebook.plan(number) or note)
 
     def stop(self, host: Host) -> None:
         """Log the calls of a group in shared memory again. Not while it is in a call."""
         if host in self._hosts:
             host.log_to()
-            if self.rounds:
-                host.log_rows_to()
 
     def close(self) -> None:
         """End the recording; the last rank makes one file of all recordings."""

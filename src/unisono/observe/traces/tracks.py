@@ -4,14 +4,12 @@ import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from ...base.units import format_bytes
 from ...engine.clock import Clock
-from ...engine.compile.program import ENTER, Op
-from ...engine.logs.plan_registry import GroupNote, PlanNote, ProgramRow
-from ...engine.logs.rank_logs import CallLog, LoggedMessage, RowLog
+from ...engine.logs.plan_registry import GroupNote, PlanNote
+from ...engine.logs.rank_logs import CallLog, LoggedMessage
 from ...engine.memory.arena import Arena, Layout
 from ...engine.memory.board import PAGE
 from ...schedule import BLOCKED
@@ -36,40 +34,6 @@ class RankCall(NamedTuple):
         return str(self.what.record) if self.what else "a call"
 
 
-class RankRow(NamedTuple):
-    """A row of a call, in one of its segments.
-
-    ended_ns: 0 while the rank is at it.
-    what: None for the wait until no rank reads the memory that the segment will use.
-    """
-
-    segment: int
-    began_ns: int
-    ended_ns: int
-    what: ProgramRow | None
-
-    @property
-    def round(self) -> int:
-        """The round of the table, or ENTER or LEAVE."""
-        return ENTER if self.what is None else self.what.round
-
-    @property
-    def kind(self) -> str:
-        """What the rank does: reuse, gate, wait, copy, combine or post."""
-        if self.what is None:
-            return "reuse"
-        if self.what.op == Op.WAIT:
-            return "wait"
-        if self.what.op == Op.GATE:
-            return "post" if self.segment else "gate"
-        return "combine" if len(self.what.sources) > 1 else "copy" if self.what.sources else "post"
-
-    @property
-    def took_ns(self) -> int:
-        """How long the row has taken; 0 while the rank is at it."""
-        return max(0, self.ended_ns - self.began_ns)
-
-
 class Track(NamedTuple):
     """The calls of one rank in one group, oldest first.
 
@@ -79,7 +43,6 @@ class Track(NamedTuple):
     reached: the number of its latest call, and whether the rank is in it; read after the calls of all tracks.
     over: for a recorded group on one host, the number of its host's memory; for a group over several hosts, its own
     number, and `start` is 0.
-    rows: number of a call -> its rows, if rounds are traced. Ranks in rows are members of the group.
     members: for each member its rank in the world.
     """
 
@@ -91,7 +54,6 @@ class Track(NamedTuple):
     calls: Sequence[RankCall]
     reached: tuple[int, bool] = (0, False)
     over: int = 0
-    rows: Mapping[int, Sequence[RankRow]] = MappingProxyType({})
     members: Sequence[int] = ()
 
     @property
@@ -141,20 +103,6 @@ def calls_of(log: CallLog, then: Clock, now: Clock, what: Callable[[int], PlanNo
         RankCall(number, ns_at(entered, now), left and ns_at(left, now), notes[note], background)
         for number, note, entered, left, background in said
     ]
-
-
-def rows_of(log: RowLog, then: Clock, now: Clock, calls: Sequence[RankCall]) -> dict[int, list[RankRow]]:
-    """The rows in a log, by the numbers of these calls. then, now: as for `calls_of`."""
-    known = {call.number: call for call in calls}
-    found: dict[int, list[RankRow]] = {}
-    for row in log.read():
-        call = known.get(row.number)
-        if call is None or call.what is None or row.row >= len(call.what.rows):
-            continue
-        ended_ns = then.ns_at(row.ended, now) if row.ended else call.left_ns  # an error has ended it
-        what = call.what.rows[row.row] if row.row >= 0 else None
-        found.setdefault(call.number, []).append(RankRow(row.segment, then.ns_at(row.began, now), ended_ns, what))
-    return found
 
 
 def _log(arena: Arena, rank: int, note: GroupNote) -> CallLog | None:

@@ -70,7 +70,7 @@ class Group:
             from ...observe.traces.recording import record
 
             at = span.recorded_at if span else None
-            record(self.host, Path(config.trace), at, rounds=bool(config.trace_rounds))
+            record(self.host, Path(config.trace), at)
         self.host.note_group(name, span.gid if span else 0)
         self.lock = threading.Lock()
         """Held while a call runs: a group runs one call at a time."""

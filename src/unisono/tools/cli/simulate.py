@@ -40,14 +40,11 @@ def simulate(
         str,
         typer.Option(
             "--network",
-            help="flat, two-levels, rails, fat-tree:k=16,oversubscription=2, torus:4x4x4.",
+            help="flat, two-levels, or racks:size=8,oversubscription=2.",
         ),
     ] = "two-levels",
     link: Annotated[str, typer.Option(help="What connects hosts, such as 100Gbit,2us; else UNISONO_LINK.")] = "",
     inside: Annotated[str, typer.Option(help="What connects ranks of a host, such as 5GB,1us.")] = "",
-    slow_link: Annotated[
-        list[str] | None, typer.Option(help="A cable at a part of its rate: host3-switch:x0.1.")
-    ] = None,
     late_rank: Annotated[list[str] | None, typer.Option(help="A rank that comes later: 17:1ms.")] = None,
     root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the prices as JSON.")] = False,
@@ -65,8 +62,6 @@ def simulate(
     if inside:
         hardware = replace(hardware, inside=Link.parse(inside, hardware.inside))
     where = network(on, places, hardware)
-    for text in slow_link or ():
-        where = where.slow(text)
     late = dict(_late(text, places.ranks) for text in late_rank or ())
     config = config.replace(link=hardware.between)
     every = list(candidates(collective, places, length, root, config))

@@ -16,7 +16,6 @@ from ...base.units import format_bytes, format_seconds, plural, ranks_text
 from ...observe.traces.last_calls import last_words
 from ...observe.traces.recorded import HostClock, Recorded, aligned, jobs_in, recorded
 from ...observe.traces.recording import export
-from ...observe.traces.rounds import RoundKind, WaitedIn, round_name, round_report
 from ...observe.traces.trace_report import CallKind, TraceReport, report
 from ...observe.traces.tracks import message_flows, pairs_of
 from .shared.printing import console, file_errors, plain_table, progress
@@ -27,7 +26,6 @@ _MOST_ROWS, _WIDTH = 12, 110
 def trace(
     command: Annotated[list[str], typer.Argument(help="A command after --, or folders with a trace.")],
     output: Annotated[str, typer.Option("-o", "--output", help="The folder for the trace.")] = "unisono-trace",
-    rounds: Annotated[bool, typer.Option("--rounds", help="Write down the rounds of each call, too.")] = False,
 ) -> None:
     """Run a command, such as `torchrun ... train.py`, and write down all calls of all ranks that it starts.
 
@@ -49,8 +47,6 @@ def trace(
             folders[0].mkdir(parents=True, exist_ok=True)
         before = jobs_in(*folders)
         environ = {**os.environ, "UNISONO_TRACE": str(folders[0].resolve())}
-        if rounds:
-            environ["UNISONO_TRACE_ROUNDS"] = "1"
         status = subprocess.run(command, env=environ, check=False).returncode
         jobs = [job for job, count in jobs_in(*folders).items() if count > before[job]]
     if not jobs and not status:
@@ -72,11 +68,11 @@ def _show(folders: Sequence[Path], job: str) -> None:
         parts, clocks = aligned(found)
         show(1, "report")
         tracks = [track for part in parts for track in part.tracks]
-        told, inside = report(tracks), round_report(tracks)
+        told = report(tracks)
         show(2, "file for Perfetto")
         with file_errors(f"write the trace in {folders[0]}"):
             path = export(folders, job)
-    for table in [*_tables(told), *_round_tables(inside), *_message_tables(parts)]:
+    for table in [*_tables(told), *_message_tables(parts)]:
         out.print(table)
         out.print()
     if text := last_words(parts):
@@ -129,33 +125,10 @@ def _tables(found: TraceReport) -> Iterator[Table | Text]:
     )  # fmt: skip
 
 
-def _round_tables(kinds: Sequence[RoundKind]) -> Iterator[Table]:
-    if kinds:
-        yield _table(
-            "inside the calls: shares of the time of all ranks, and for which rank and where they have waited most",
-            ["call", "size", "algorithm", "entering", "waiting", "copying", "combining", "most waited"],
-            [
-                [
-                    *_call(kind),
-                    *(
-                        f"{ns / max(1, kind.total_ns):.0%}"
-                        for ns in (kind.entering_ns, kind.waiting_ns, kind.copying_ns, kind.combining_ns)
-                    ),
-                    _worst(kind.worst),
-                ]
-                for kind in kinds
-            ],
-        )  # fmt: skip
-
-
-def _call(kind: CallKind | RoundKind) -> tuple[str, str, str]:
+def _call(kind: CallKind) -> tuple[str, str, str]:
     """Call, size and algorithm."""
     group = f" ({kind.group})" if kind.group != "world" else ""
     return f"{kind.collective}{group}", format_bytes(kind.nbytes), kind.algorithm.partition(".")[2] or kind.algorithm
-
-
-def _worst(worst: WaitedIn | None) -> str:
-    return f"{_time(worst.waited_ns)} for rank {worst.rank}, {round_name(worst.round)}" if worst else ""
 
 
 def _message_tables(parts: Sequence[Recorded]) -> Iterator[Table]:

@@ -19,7 +19,6 @@ import numpy as np
 from ....base.errors import InternalError
 from ....base.records import digest
 from ....engine.compile.plan import CallPlan
-from ....engine.logs.plan_registry import ProgramRow
 from ....hosts.messages import MessageProgram, lower, prove_messages
 from ....hosts.messages.message_program import FINAL, GIVEN, KEPT, ChunkPlace
 from ....hosts.span import Span
@@ -151,11 +150,6 @@ class SpanPlan(CallPlan, kw_only=True):
         """Register the plan in `PLANS`."""
         super().__init__(**fields)
         PLANS[self.address] = self
-
-    @property
-    def rows(self) -> tuple[ProgramRow, ...]:
-        """This rank's steps between hosts, for traces: the legs of each wave, one after the other."""
-        return tuple(row for wave in self.waves for leg in wave.legs for row in leg.program.logged(leg.peers))
 
 
 def plan_span(

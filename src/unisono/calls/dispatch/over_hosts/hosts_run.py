@@ -155,7 +155,7 @@ class Relay:
         """Make the call; yields an outcome when it has to stop. inp, out: addresses, as for the kernel."""
         span, host = self._span, self._host
         if plan.has_insides and span.local is None:
-            entering = TapeRun(span.carrier, [*entry(plan, self._number)], [], host)
+            entering = TapeRun(span.carrier, [*entry(plan, self._number)], [], host.state)
             entering.begin(self._number)
             while not entering.advance():
                 yield entering.status

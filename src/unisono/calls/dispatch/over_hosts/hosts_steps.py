@@ -211,8 +211,6 @@ class _Maker:
         self._plan, self._request, self._dtype = plan, plan.request, plan.request.like.dtype
         self._item, self._op = max(1, self._dtype.itemsize), self._request.op
         self._insides: list[InsideProgram] = []
-        self._logged = 0
-        """The number of the steps of all legs so far."""
 
     def make(self, sides: tuple[Sequence[int], Sequence[int]] | None) -> Steps:
         """sides: the addresses of the blocks of the user's tensors; None: the call works on copies."""
@@ -241,7 +239,9 @@ class _Maker:
         rows.sort(key=attrgetter("turn"))
         rows.append(TapeRow(tape.LEAVE, (), turn=_LAST))
         words = map(ctypes.addressof, (self._span.news, self._span.seen))
-        return Steps(TapeRun(self._span.carrier, rows, self._writer.buffers, self._group.host, *words), self._insides)
+        return Steps(
+            TapeRun(self._span.carrier, rows, self._writer.buffers, self._group.host.state, *words), self._insides
+        )
 
     def _take(self, count: int) -> int:
         return self._room.take(count * self._item).start
@@ -309,9 +309,8 @@ class _Maker:
             places[ChunkPlace(T, chunk, KEPT)] = self._room.take(count * self._item)
         digested = self._span.gid, leg.number, self._plan.signature
         tags = Tags(partial(_tag, digest(*digested)), partial(_tag, digest(*digested, self._number & 1), 0))
-        first, self._logged = self._logged, self._logged + len([*leg.program.steps()])
         peers = [self._group.world_ranks[peer] for peer in leg.peers]
-        return self._writer.leg(leg.program, peers, places, tags, piece=piece, first=first)
+        return self._writer.leg(leg.program, peers, places, tags, piece=piece)
 
 
 def _lend(rows: Iterable[TapeRow]) -> bool:
