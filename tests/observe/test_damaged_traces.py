@@ -146,7 +146,6 @@ LOGS = {
 LINES = {
     "no text at the end": replaced(".notes", lambda data: data + b"\xff\xfe"),
     "a foreign note": replaced(".notes", fields(record=[3], nbytes=8)),
-    "rows for another group": replaced(".notes", fields(rows=[[0, 0, [77], [-5]]])),
     "a foreign group": replaced(".notes", fields(members=["x"])),
     "foreign numbers in a log": replaced(".log", lambda data: bytes(range(256)) * (len(data) // 256)),
 }

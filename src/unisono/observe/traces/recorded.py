@@ -11,7 +11,7 @@ import mmap
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -163,20 +163,26 @@ def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, las
     notes = {note["number"]: note["note"] for note in lines["note"]}
     tracks, groups = [], []
     for group in lines["group"]:
-        log = _log(place, group["log"], CallLog, log_bytes(1))
+        log = _log(place, group["log"], CallLog)
         calls = calls_of(log, first, last, notes.get) if log else []
         gid = group["gid"]
         which = (group["name"], 0 if gid else group["start"], head["rank"], group["member"], group["size"])
         track = Track(*which, calls, over=gid or head["host"], members=group["members"])
         tracks.append(track)
         groups.append(MessageGroup(group["start"], group["since_ns"], group["members"], track.key))
-    logs = [_log(place, line["log"], MessageLog, message_log_bytes(1)) for line in lines["messages"]]
+    logs = [_log(place, line["log"], MessageLog) for line in lines["messages"]]
     logged = [one for log in filter(None, logs) for one in log.read()]
     messages = rank_messages(head["rank"], logged, groups)
     return _recorded(head, ended=bool(lines["end"]))._replace(tracks=tracks, messages=messages)
 
 
-def _log(place: Path, name: str, kind: Callable[[memoryview], Log], entry_bytes: int) -> Log | None:
+_ENTRY_BYTES: dict[type, int] = {
+    CallLog: log_bytes(1),
+    MessageLog: message_log_bytes(1),
+}
+
+
+def _log(place: Path, name: str, kind: type[Log]) -> Log | None:
     """A log that its rank may be writing: it finds out what is half written, which it would not in a copy.
 
     name: a file in this folder, whatever the notes say: another user may have written them. None, with a warning, if it
@@ -185,7 +191,7 @@ def _log(place: Path, name: str, kind: Callable[[memoryview], Log], entry_bytes:
     path = place / Path(name).name
     with suppress(OSError, ValueError), path.open("rb") as file:
         memory = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-        if len(memory) % entry_bytes == 0:
+        if len(memory) % _ENTRY_BYTES[kind] == 0:
             return kind(memory)
     tell(f"unisono: {path} is missing, or is cut: what it logged is not in the trace\n")
     return None
