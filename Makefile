@@ -20,7 +20,7 @@ help:
 	@echo "make notebooks   execute the notebooks of the documentation"
 	@echo "make test-integrations   programs of accelerate, DeepSpeed, Lightning, Ray, torchft, transformers, torchmetrics (adds these)"
 	@echo "make check   style, types, house rules"
-	@echo "make matrix  every call with every dtype, op and layout, on 1 to 8 ranks: 340,000 cases, some twenty minutes"
+	@echo "make matrix  every call with every dtype, op and layout, on 1 to 8 ranks: 296,000 cases, some twenty minutes"
 	@echo "make test-torch   the tests of torch.distributed on our backend, also against Gloo"
 	@echo "make bench   the table of speeds, and bench-late (adds mpi4py and three MPIs; DeepSpeed joins where it is installed)"
 	@echo "make bench-torch  torch.distributed with our backend beside Gloo: every call, and training steps"

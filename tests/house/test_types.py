@@ -32,7 +32,7 @@ assert_type(unisono.all_reduce(tensor, async_op=later), unisono.Work[torch.Tenso
 assert_type(unisono.all_reduce(tensor, async_op=True).result(), torch.Tensor)
 assert_type(unisono.all_gather(None, tensor), list[torch.Tensor])
 assert_type(unisono.all_gather([tensor], tensor), None)
-assert_type(unisono.scatter(None, [tensor]), torch.Tensor)
+assert_type(unisono.scatter(tensor, [tensor]), None)
 assert_type(unisono.all_reduce_coalesced([tensor]), None)
 assert_type(unisono.run(work, ranks=2, args=(1.0,)), list[list[float]])
 assert_type(unisono.run(work, args=(1.0,), return_exceptions=True), list[list[float] | unisono.RankFailed])

@@ -18,14 +18,14 @@ FORMS = {
     "reduce": ("even",),
     "scan": ("even",),
     "exscan": ("even",),
-    "reduce_scatter": ("even", "uneven", "unknown"),
+    "reduce_scatter": ("even", "uneven"),
     "reduce_scatter_single": ("even",),
     "broadcast": ("even",),
-    "scatter": ("even", "uneven", "unknown"),
-    "gather": ("even", "uneven", "unknown"),
+    "scatter": ("even", "uneven"),
+    "gather": ("even", "uneven"),
     "all_gather": ("even", "uneven", "unknown"),
     "all_gather_single": ("even",),
-    "all_to_all": ("even", "uneven", "unknown"),
+    "all_to_all": ("even", "uneven"),
     "all_to_all_single": ("even", "uneven"),
 }
 """The calls, and how their blocks can be: of one size, of several, of several which the taker does not know."""

@@ -188,7 +188,6 @@ def begin(case: Case, me: int, p: int, make: Callable[[list[Any]], Any]) -> Call
             return given[0].check(None if only_read.get(case.form) else want[0])
         found = [held.check(wished) for held, wished in expected]
         if case.blocks == "unknown":
-            result = [result] if isinstance(result, torch.Tensor) else result or []
             found += [differs(*both) for both in zip(result, want, strict=True)]
         return "; ".join(filter(None, found))
 

@@ -174,13 +174,15 @@ def check_rooted(
     root_argument: str,
     root: int,
     group: Group,
-    dtype: torch.dtype | None,
+    dtype: torch.dtype,
     *,
     written: bool,
 ) -> list[int]:
     """Check the list of a rooted call, which only the root passes. Returns the numbers of elements of its tensors."""
     if group.rank == root:
-        return [] if tensors is None else check_tensors(argument, tensors, group, dtype, written=written)
+        if tensors is None:
+            raise ArgumentError(f"{argument}: rank {root} is {root_argument} and must pass one tensor per rank")
+        return check_tensors(argument, tensors, group, dtype, written=written)
     if tensors:
         raise ArgumentError(
             f"{argument}: only rank {root} ({root_argument}) passes it, but rank {group.rank} did; pass None here"

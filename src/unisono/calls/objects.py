@@ -217,8 +217,12 @@ class _Call:
 
     def scatter_bytes(self, payloads: Sequence[Payload], src: int) -> memoryview:
         """This rank's payload from rank `src`; the others pass none."""
-        blocks = [to_tensor(payload) for payload in payloads]
-        return _bytes(scatter(None, blocks, src, self.group, timeout_s=self.timeout_s))
+        blocks, size = [to_tensor(payload) for payload in payloads], torch.empty(1, dtype=torch.int64, device="cpu")
+        sizes = [torch.tensor([len(block)], device="cpu") for block in blocks]
+        scatter(size, sizes, src, self.group, timeout_s=self.timeout_s)
+        mine = _empty(int(size))
+        scatter(mine, blocks, src, self.group, timeout_s=self.timeout_s)
+        return _bytes(mine)
 
     def decoded(self, data: memoryview, rank: int) -> Any:
         """The object that a rank has sent. Raises ArgumentError if it cannot be decoded."""

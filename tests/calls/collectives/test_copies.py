@@ -102,6 +102,9 @@ def test_calls_where_new_tensors_have_no_memory() -> None:
     mine, total = torch.full((4,), 1.0 + me), size * (size + 1) / 2
     blocks = [torch.full((n + 1,), float(10 * me + n)) for n in range(size)]  # of different sizes
     taken = [float(10 * n + me) for n in range(size) for _ in range(me + 1)]
+    uneven, again = ([torch.empty(me + 1) for _ in range(size)] for _ in range(2))
+    parts = [torch.empty(n + 1) for n in range(size)] if me == last else None
+    summed = torch.empty(me + 1)
     model = nn.Linear(2, 1)
     with torch.no_grad():
         model.weight.fill_(me)
@@ -109,10 +112,10 @@ def test_calls_where_new_tensors_have_no_memory() -> None:
     with torch.device("meta"):
         assert torch.empty(1).is_meta
         unisono.all_reduce(mine)
-        uneven = unisono.all_to_all(None, blocks)
-        again = unisono.all_to_all(None, blocks)
-        parts = unisono.gather(blocks[me], None, last)
-        summed = unisono.reduce_scatter(None, [block.clone() for block in blocks])
+        unisono.all_to_all(uneven, blocks)
+        unisono.all_to_all(again, blocks)
+        unisono.gather(blocks[me], parts, last)
+        unisono.reduce_scatter(summed, [block.clone() for block in blocks])
         folded = unisono.all_gather(None, byte)
         unisono.barrier()
         objects: list[object] = [None] * size
@@ -130,7 +133,7 @@ def test_calls_where_new_tensors_have_no_memory() -> None:
     assert mine.tolist() == [total] * 4
     for got in (uneven, again):
         assert torch.cat(got).tolist() == taken
-    assert me != last or [part.numel() for part in parts] == [n + 1 for n in range(size)]
+    assert not parts or [part.tolist() for part in parts] == [[10.0 * n + n] * (n + 1) for n in range(size)]
     assert summed.tolist() == [float(sum(10 * n + me for n in range(size)))] * (me + 1)
     assert torch.cat(folded).tolist() == list(range(size))
     assert objects == [{"rank": n} for n in range(size)]

@@ -1,4 +1,4 @@
-"""Blocks of several sizes, given and not given, in every collective that moves blocks."""
+"""Blocks of several sizes, in every collective that moves blocks; all_gather also of sizes that no rank knows."""
 
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -56,14 +56,13 @@ def test_every_algorithm_takes_blocks_of_any_sizes() -> None:
 
 
 @pytest.mark.ranks(3)
-def test_ranks_may_know_different_things() -> None:
-    """One gives the sizes, another has equal ones by chance, a third knows none; even and uneven calls take turns."""
+def test_even_and_uneven_calls_alternate() -> None:
+    """In gather only the root knows that sizes differ; even and uneven calls take turns."""
     me, p = unisono.get_rank(), unisono.get_world_size()
     for turn in range(40):
         sizes = [4, 4, 4] if turn % 3 else [4, 4, 2 + turn % 2]
-        know = (turn + me) % 3
-        made = unisono.all_gather(empties(sizes) if know else None, block(me, turn, sizes[me]))
-        assert know or torch.equal(made[2], block(2, turn, sizes[2]))
+        made = unisono.all_gather(None, block(me, turn, sizes[me]))
+        equal(made, [block(q, turn, sizes[q]) for q in range(p)])
         out = empties(sizes) if me == 1 else None
         unisono.gather(block(me, turn, sizes[me]), out, 1)
         if out:
@@ -77,11 +76,12 @@ def test_ranks_may_know_different_things() -> None:
 def test_whole_tensors_on_one_rank_and_lists_on_another() -> None:
     me, p = unisono.get_rank(), unisono.get_world_size()
     mine, whole = block(me, 0, 3), torch.zeros(p, 3)
-    made = unisono.all_gather(None, mine) if me == 0 else unisono.all_gather_single(whole, mine)
+    made = empties([3] * p)
+    unisono.all_gather(made, mine) if me == 0 else unisono.all_gather_single(whole, mine)
     got = torch.stack(made) if me == 0 else whole
     assert torch.equal(got, torch.stack([block(q, 0, 3) for q in range(p)]))
     strided = torch.zeros(p, 6)[:, ::2]
-    made = unisono.all_gather(None, mine) if me == 0 else unisono.all_gather_single(strided, mine)
+    unisono.all_gather(made, mine) if me == 0 else unisono.all_gather_single(strided, mine)
     assert me == 0 or torch.equal(strided, got)
 
 
@@ -92,14 +92,26 @@ def test_split_sizes_that_do_not_add_up_are_refused() -> None:
         unisono.all_to_all_single(torch.zeros(p + 1, 2), torch.zeros(p, 2), [1] * p, [1] * p)
 
 
+@pytest.mark.parametrize("later", [False, True])
 @pytest.mark.ranks(3)
-def test_shapes_and_dtypes_come_with_tensors_of_unknown_size() -> None:
-    me, p = unisono.get_rank(), unisono.get_world_size()
-    gathered = unisono.all_gather(None, torch.full((me + 1, 2), me, dtype=torch.int16))
-    parts = [torch.ones(q, 1, dtype=torch.bfloat16) for q in range(p)] if me == 1 else None
-    part = unisono.scatter(None, parts, 1)
-    assert [list(tensor.shape) for tensor in gathered] == [[1, 2], [2, 2], [3, 2]]
-    assert (list(part.shape), part.dtype, gathered[0].dtype) == ([me, 1], torch.bfloat16, torch.int16)
+def test_all_gather_of_unknown_shapes(later: bool) -> None:
+    me = unisono.get_rank()
+    mine = torch.full((2, me), me, dtype=torch.int16).t()
+    made = unisono.all_gather(None, mine, async_op=later)
+    gathered = made.result() if later else made
+    assert [tensor.tolist() for tensor in gathered] == [[], [[1, 1]], [[2, 2], [2, 2]]]
+    assert {tensor.dtype for tensor in gathered} == {torch.int16}
+
+
+@pytest.mark.ranks(2)
+def test_all_gather_of_unknown_shapes_refuses() -> None:
+    me = unisono.get_rank()
+    known = [torch.zeros(3), torch.zeros(3)]
+    with pytest.raises(unisono.MismatchError, match="of unknown sizes"):
+        unisono.all_gather(known if me else None, torch.zeros(3))
+    with pytest.raises(unisono.ArgumentError, match="9 dimensions"):
+        unisono.all_gather(None, torch.zeros([1] * 9))
+    assert len(unisono.all_gather(None, torch.zeros([1] * 8))) == 2
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -128,11 +140,11 @@ def test_wrong_sizes_raise_on_every_rank_and_name_the_rank_and_both_sizes(worlds
     last = ranks - 1
     for said in results:
         assert f"rank {last} differs" in said[0]
-        assert "gives rank 0 [5]" in said[0]
+        assert "gives rank 0 5 elements" in said[0]
         assert f"expects 3 elements from rank {last}" in said[0]
-        assert f"gives rank {last} [3]" in said[1]
+        assert f"gives rank {last} 3 elements" in said[1]
         assert "expects 5 elements from rank 0" in said[1]
-        assert "[5]" in said[2]
-        assert "[5]" in said[3]
+        assert "5 elements" in said[2]
+        assert "5 elements" in said[3]
         assert "int32" in said[4]
         assert "int64" in said[4]

@@ -6,8 +6,8 @@ a call raises PeerGone; if a peer is late, WaitTimeout after `timeout_s` seconds
 arguments raise ArgumentError or DTypeError on the rank that passes them, before anything moves, and MismatchError on
 the others.
 
-Sizes: in all_gather, gather, scatter, reduce_scatter and all_to_all the ranks' blocks may differ in size. A rank that
-does not know the sizes passes None for its outputs; the call, or `Work.result()`, then returns new tensors.
+Sizes: in all_gather, gather, scatter, reduce_scatter and all_to_all the ranks' blocks may differ in size. If
+ranks do not know the sizes, `all_gather(None, tensor)` gathers them first, and returns new tensors.
 
 op: a name of `ReduceOp` such as "sum", torch.distributed.ReduceOp, `premul_sum(factor)`, or an op made by `make_op`.
 float16, bfloat16 and float8 are accumulated in float32. The average of integers is their exact sum, divided and

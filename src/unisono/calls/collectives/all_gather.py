@@ -3,12 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ...base.errors import ArgumentError
+from ...base.records import CallRecord
+from ...engine.tensors import dtype_name
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
-from ..arguments import check_apart, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import UNKNOWN, Call, Request, shortcut
+from ..arguments import blank, check_apart, check_own, check_tensor, check_tensors, check_whole
+from ..dispatch import UNKNOWN, Call, Request, checking, plan_step, shortcut
+
+_MOST_DIMS = 8
 
 
 def all_gather(
@@ -24,7 +30,8 @@ def all_gather(
 
     tensor: of the CPU, read; the same dtype on every rank, any size.
     tensor_list: written; one tensor per rank with that rank's number of elements, or one big tensor as in
-    `all_gather_single`, or None if the sizes are not known: the call then returns a list of new tensors.
+    `all_gather_single`, or None on all ranks if sizes are not known: the call then gathers the shapes first, and
+    returns a list of new tensors.
     group: its ranks make the call together; None: the default group.
     async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
     algorithm: by name, or your own; None: `unisono explain` says which.
@@ -42,17 +49,49 @@ def all_gather(
     """
     if isinstance(tensor_list, Tensor):
         return all_gather_single(tensor_list, tensor, group, async_op, algorithm=algorithm, timeout_s=timeout_s)
+    if tensor_list is None:
+        return _gather_of_unknown_sizes(tensor, group, async_op, algorithm, timeout_s)
     what = "all_gather", None, 0, algorithm
     with Call(what, group, async_op, timeout_s) as call:
         check_tensor("tensor", tensor)
-        sizes = None
-        if tensor_list is not None:
-            sizes = check_tensors("tensor_list", tensor_list, call.group, tensor.dtype, written=True)
-            check_apart(tensor_list, tensor, call.group.rank)
-            check_own("tensor_list", tensor_list, "tensor", tensor, call.group)
-        even = sizes is not None and len(set(sizes)) == 1
-        call.plan(Request("all_gather", tensor, tensor, tensor_list, even=even, sizes=sizes))
-        call.returns = tensor_list is None
+        sizes = check_tensors("tensor_list", tensor_list, call.group, tensor.dtype, written=True)
+        check_apart(tensor_list, tensor, call.group.rank)
+        check_own("tensor_list", tensor_list, "tensor", tensor, call.group)
+        call.plan(Request("all_gather", tensor, tensor, tensor_list, even=len(set(sizes)) == 1, sizes=sizes))
+    return call.run()
+
+
+def _gather_of_unknown_sizes(
+    tensor: Tensor, group: Group | None, async_op: bool, algorithm: AlgorithmLike | None, timeout_s: float | None
+) -> Any:
+    """Gather the shapes of all ranks' tensors, then the tensors into new ones of these shapes."""
+    with Call(("all_gather", None, 0, algorithm), group, async_op, timeout_s) as call:
+        check_tensor("tensor", tensor)
+        if tensor.is_quantized:
+            raise ArgumentError("tensor: is quantized, and tensor_list is None. Pass tensor_list, or .int_repr()")
+        if tensor.dim() > _MOST_DIMS:
+            raise ArgumentError(
+                f"tensor: has {tensor.dim()} dimensions, but at most {_MOST_DIMS} are possible if tensor_list is None. "
+                "Pass tensor_list, or flatten the tensor"
+            )
+        padding = [0] * (_MOST_DIMS - tensor.dim())
+        shape = torch.tensor([tensor.dim(), *tensor.shape, *padding], device="cpu")
+        shapes = torch.empty(call.group.size, len(shape), dtype=shape.dtype, device="cpu")
+        says = CallRecord("all_gather", dtype_name(tensor.dtype), words="of unknown sizes")
+        call.request = Request("all_gather", shape, shape, shapes, says=says)
+        how, gather_shapes = call.how, plan_step(call.how._replace(algorithm=None), call.request)
+
+        def action(where: str | None) -> list[Tensor]:
+            gather_shapes(where)
+            with checking(how.group, "all_gather"):
+                made = [torch.empty(row[1 : row[0] + 1], dtype=tensor.dtype, device="cpu") for row in shapes.tolist()]
+                sizes = tuple(each.numel() for each in made)
+                like, extents = blank(max(sizes), tensor.dtype), sizes if len(set(sizes)) > 1 else None
+                gather = plan_step(how, Request("all_gather", like, tensor, made, extents=extents))
+            gather(where)
+            return made
+
+        call.action, call.returns = action, True
     return call.run()
 
 

@@ -13,7 +13,7 @@ from ..dispatch import UNKNOWN, Call, Request, shortcut
 
 
 def all_to_all(
-    output_tensor_list: Sequence[Tensor] | None,
+    output_tensor_list: Sequence[Tensor],
     input_tensor_list: Sequence[Tensor],
     group: Group | None = None,
     async_op: bool = False,
@@ -24,21 +24,22 @@ def all_to_all(
     """Put input_tensor_list[q] of each rank r into output_tensor_list[r] of each rank q.
 
     output_tensor_list: written; one tensor of the CPU per rank, of one dtype, with the number of elements that the rank
-    sends; or None if the sizes are not known: the call then returns a list of new tensors.
+    sends.
     input_tensor_list: read; one tensor per rank, of one dtype, any size.
     group: its ranks make the call together; None: the default group.
     async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
     algorithm: by name, or your own; None: `unisono explain` says which.
     timeout_s: how long to wait for the others; None: as long as the group does.
 
-    Returns None, the Work, or the new tensors. Raises ArgumentError and DTypeError for what cannot be done with these
-    tensors, MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and
-    WaitTimeout.
+    Returns None or the Work. Raises ArgumentError and DTypeError for what cannot be done with these tensors,
+    MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and WaitTimeout.
 
         def work():
             rank = unisono.get_rank()
             mine = [torch.tensor([10 * rank + q]) for q in range(3)]  # first digit: the sender, second: the receiver
-            return [int(tensor) for tensor in unisono.all_to_all(None, mine)]
+            theirs = [torch.empty_like(tensor) for tensor in mine]
+            unisono.all_to_all(theirs, mine)
+            return [int(tensor) for tensor in theirs]
 
         unisono.run(work, ranks=3)  # [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
     """
@@ -50,13 +51,10 @@ def all_to_all(
             )
         sizes = check_tensors("input_tensor_list", input_tensor_list, call.group)
         like, outputs = input_tensor_list[0], output_tensor_list
-        if outputs is not None:
-            sizes += check_tensors("output_tensor_list", outputs, call.group, like.dtype, written=True)
-            for tensor in input_tensor_list:
-                check_apart(outputs, tensor, None)
-        even = outputs is not None and len(set(sizes)) == 1
-        call.plan(Request("all_to_all", like, input_tensor_list, outputs, even=even))
-        call.returns = outputs is None
+        sizes += check_tensors("output_tensor_list", outputs, call.group, like.dtype, written=True)
+        for tensor in input_tensor_list:
+            check_apart(outputs, tensor, None)
+        call.plan(Request("all_to_all", like, input_tensor_list, outputs, even=len(set(sizes)) == 1))
     return call.run()
 
 

@@ -24,17 +24,15 @@ def gather(
     """Put `tensor` of each rank r into gather_list[r] of rank `dst`.
 
     tensor: of the CPU, read; the same dtype on every rank, any size.
-    gather_list: on `dst` one tensor per rank with that rank's number of elements, written; None on other ranks. None on
-    `dst` if the sizes are not known: the call then returns a list of new tensors there.
+    gather_list: on `dst` one tensor per rank with that rank's number of elements, written; None on other ranks.
     dst: a rank of the group.
     group: its ranks make the call together; None: the default group.
     async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
     algorithm: by name, or your own; None: `unisono explain` says which.
     timeout_s: how long to wait for the others; None: as long as the group does.
 
-    Returns None, the Work, or the new tensors on `dst`. Raises ArgumentError and DTypeError for what cannot be done
-    with these tensors, MismatchError if the ranks make different calls (no tensor is touched then), PeerGone,
-    PeerFailed and WaitTimeout.
+    Returns None or the Work. Raises ArgumentError and DTypeError for what cannot be done with these tensors,
+    MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and WaitTimeout.
 
         def work():
             rank = unisono.get_rank()
@@ -48,12 +46,11 @@ def gather(
     with Call(what, group, async_op, timeout_s) as call:
         root = check_root("dst", dst, call.group)
         check_tensor("tensor", tensor)
-        blocks, is_root = given_list(gather_list), call.group.rank == root
+        blocks = given_list(gather_list)
         sizes = check_rooted("gather_list", blocks, "dst", root, call.group, tensor.dtype, written=True)
         if blocks is not None:
             check_apart(blocks, tensor, root)
             check_own("gather_list", blocks, "tensor", tensor, call.group)
-        even = not is_root or len(set(sizes)) == 1
+        even = len(set(sizes)) <= 1
         call.plan(Request("gather", tensor, tensor, blocks, root=root, even=even))
-        call.returns = is_root and blocks is None
     return call.run()

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...base.errors import DTypeError
@@ -15,7 +14,7 @@ from ..ops import OpLike, ReduceOp
 
 
 def reduce_scatter(
-    output: Tensor | None,
+    output: Tensor,
     input_list: Sequence[Tensor],
     op: OpLike = ReduceOp.SUM,
     group: Group | None = None,
@@ -26,8 +25,7 @@ def reduce_scatter(
 ) -> Any:
     """Put the combination of all ranks' input_list[r] into `output` of each rank r.
 
-    output: of the CPU, written, with the number of elements of the rank's block; or None: the call then returns a new
-    tensor.
+    output: of the CPU, written, with the number of elements of the rank's block.
     input_list: read; one tensor per rank, of one dtype, any size, the same sizes on every rank.
     op: as in `all_reduce`.
     group: its ranks make the call together; None: the default group.
@@ -35,14 +33,15 @@ def reduce_scatter(
     algorithm: by name, or your own; None: `unisono explain` says which.
     timeout_s: how long to wait for the others; None: as long as the group does.
 
-    Returns None, the Work, or the new tensor. Raises ArgumentError and DTypeError for what cannot be done with these
-    tensors, MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and
-    WaitTimeout.
+    Returns None or the Work. Raises ArgumentError and DTypeError for what cannot be done with these tensors,
+    MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and WaitTimeout.
 
         def work():
             rank = unisono.get_rank()
             blocks = [torch.tensor([rank + 10 * k]) for k in range(3)]  # block k is for rank k
-            return unisono.reduce_scatter(None, blocks).tolist()
+            mine = torch.empty(1, dtype=torch.int64)
+            unisono.reduce_scatter(mine, blocks)
+            return mine.tolist()
 
         unisono.run(work, ranks=3)  # [[3], [33], [63]]
     """
@@ -52,11 +51,8 @@ def reduce_scatter(
             raise DTypeError(
                 f"input_list: expected a list of {call.group.size} tensors; for one tensor: reduce_scatter_single"
             )
-        sizes = check_tensors("input_list", input_list, call.group, output.dtype if output is not None else None)
-        call.returns = output is None
-        if output is None:
-            output = torch.empty_like(input_list[call.group.rank], memory_format=torch.contiguous_format, device="cpu")
         check_tensor("output", output, written=True)
+        sizes = check_tensors("input_list", input_list, call.group, output.dtype)
         check_apart(input_list, output, call.group.rank)
         check_own("input_list", input_list, "output", output, call.group)
         even, name = len(set(sizes)) == 1, check_op(op, output)

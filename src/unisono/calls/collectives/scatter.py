@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ...base.errors import ArgumentError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
-from ..arguments import blank, check_apart, check_own, check_root, check_rooted, check_tensor, given_list
+from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
 from ..dispatch import Call, Request
 
 
 def scatter(
-    tensor: Tensor | None,
+    tensor: Tensor,
     scatter_list: Sequence[Tensor] | None = None,
     src: int = 0,
     group: Group | None = None,
@@ -25,8 +23,7 @@ def scatter(
 ) -> Any:
     """Put scatter_list[r] of rank `src` into `tensor` of each rank r.
 
-    tensor: of the CPU, written, with the number of elements of the rank's block; or None if that is not known: the call
-    then returns a new tensor.
+    tensor: of the CPU, written, with the number of elements of the rank's block.
     scatter_list: on `src` one tensor per rank, of one dtype, any size, read; None on other ranks.
     src: a rank of the group.
     group: its ranks make the call together; None: the default group.
@@ -34,9 +31,8 @@ def scatter(
     algorithm: by name, or your own; None: `unisono explain` says which.
     timeout_s: how long to wait for the others; None: as long as the group does.
 
-    Returns None, the Work, or the new tensor. Raises ArgumentError and DTypeError for what cannot be done with these
-    tensors, MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and
-    WaitTimeout.
+    Returns None or the Work. Raises ArgumentError and DTypeError for what cannot be done with these tensors,
+    MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and WaitTimeout.
 
         def work():
             blocks = [torch.tensor([k, k + 10]) for k in range(3)] if unisono.get_rank() == 1 else None
@@ -49,18 +45,11 @@ def scatter(
     what = "scatter", None, src, algorithm
     with Call(what, group, async_op, timeout_s) as call:
         root = check_root("src", src, call.group)
-        if tensor is not None:
-            check_tensor("tensor", tensor, written=True)
+        check_tensor("tensor", tensor, written=True)
         blocks = given_list(scatter_list)
-        if call.group.rank == root and blocks is None:
-            raise ArgumentError(f"scatter_list: rank {root} is src and must pass one tensor per rank")
-        dtype = tensor.dtype if tensor is not None else None
-        sizes = check_rooted("scatter_list", blocks, "src", root, call.group, dtype, written=False)
-        if blocks is not None and tensor is not None:
+        sizes = check_rooted("scatter_list", blocks, "src", root, call.group, tensor.dtype, written=False)
+        if blocks is not None:
             check_apart(blocks, tensor, root)
             check_own("scatter_list", blocks, "tensor", tensor, call.group)
-        even = tensor is not None and len(set(sizes)) <= 1
-        like = tensor if tensor is not None else blank(0, torch.uint8)
-        call.plan(Request("scatter", like, blocks, tensor, root=root, even=even))
-        call.returns = tensor is None
+        call.plan(Request("scatter", tensor, blocks, tensor, root=root, even=len(set(sizes)) <= 1))
     return call.run()

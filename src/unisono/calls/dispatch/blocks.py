@@ -1,9 +1,9 @@
-"""Calls on blocks with sizes that may differ, or may be unknown on some ranks.
+"""Calls on blocks with sizes that may differ.
 
 A rank whose blocks have one size makes the plain call. If the ranks disagree about sizes at the gate, before anything
-moves, or a rank knows that its sizes differ or are missing, an all_gather tells all ranks all sizes: what each rank
-gives to and takes from every other. Every rank raises the same error, or the call runs with a size for each block. The
-next calls of this collective exchange sizes at once, until their blocks have had one size for a while.
+moves, or a rank knows that its sizes differ, an all_gather tells all ranks all sizes: what each rank gives to and takes
+from every other. Every rank raises the same error, or the call runs with a size for each block. The next calls of this
+collective exchange sizes at once, until their blocks have had one size for a while.
 
 The table is the same for all sizes: a row of a program names the block that it moves, and the plan has a size for each.
 """
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from ...base.dtype_codes import NAMES
-from ...base.errors import ArgumentError, MismatchError
+from ...base.errors import MismatchError
 from ...base.records import only_sizes_differ
 from ...engine.process.nested import caller
-from ...engine.tensors import DTYPE_CODES, dtype_named, mark_written, needed_by_autograd
+from ...engine.tensors import DTYPE_CODES, mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from ...schedule import ONE_IN, ONE_OUT, ROOTED
 from ..arguments import blank
@@ -27,34 +27,12 @@ from .rank_order import plan_step
 from .request import Request, Tensors, is_one
 from .step import Action, CallOptions, PlainTensors
 
-_UNKNOWN = -1
-_MOST_DIMS = 8
-_GIVES, _TAKES, _DIMS, _SHAPE, _WORDS = 0, 1, 2, 3, 3 + _MOST_DIMS
-"""The numbers about a peer: elements given to it and expected from it, dimensions and shape of the given tensor."""
 
-
-def sides(
-    collective: str,
-    root: int,
-    gives: Sequence[torch.Tensor | None],
-    takes: Sequence[torch.Tensor | None] | None,
-    size: int,
-) -> torch.Tensor:
-    """This rank's row of the table, int64: the code of its dtype, then _WORDS numbers for each peer."""
-    known = [tensor for tensor in [*gives, *(takes or ())] if tensor is not None]
-    row = [DTYPE_CODES[known[0].dtype] if known else _UNKNOWN]
-    for peer in range(size):
-        given, words = gives[peer], [0] * _WORDS
-        if given is not None:
-            words[_GIVES], words[_DIMS] = given.numel(), given.dim()
-            if given.dim() <= _MOST_DIMS:
-                words[_SHAPE : _SHAPE + given.dim()] = given.shape
-        if takes is None:
-            words[_TAKES] = _UNKNOWN if collective != "scatter" or peer == root else 0
-        elif (taken := takes[peer]) is not None:
-            words[_TAKES] = taken.numel()
-        row += words
-    return torch.tensor(row, dtype=torch.int64, device="cpu")
+def sides(gives: Sequence[torch.Tensor | None], takes: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """This rank's row of the table, int64: the code of its dtype, then for each peer the elements given and taken."""
+    dtype = next(tensor.dtype for tensor in (*gives, *takes) if tensor is not None)
+    counts = [0 if tensor is None else tensor.numel() for pair in zip(gives, takes, strict=True) for tensor in pair]
+    return torch.tensor([DTYPE_CODES[dtype], *counts], dtype=torch.int64, device="cpu")
 
 
 class Sides:
@@ -62,19 +40,9 @@ class Sides:
 
     def __init__(self, table: torch.Tensor, collective: str, root: int) -> None:
         self._collective, self._root, self._ranks = collective, root, len(table)
-        self._peers = table[:, 1:].reshape(self._ranks, self._ranks, _WORDS)
-        self._dtypes = table[:, 0].tolist()
-        self._gives: list[list[int]] = self._peers[:, :, _GIVES].tolist()
-        self._takes: list[list[int]] = self._peers[:, :, _TAKES].tolist()
-
-    @property
-    def dtype(self) -> torch.dtype:
-        code = next(code for code in self._dtypes if code != _UNKNOWN)
-        return dtype_named(NAMES[code])
-
-    def plain(self) -> bool:
-        """Do all ranks know all sizes, and are they all equal?"""
-        return not any(_UNKNOWN in taken for taken in self._takes) and len(set(self.extents())) == 1
+        self._dtypes: list[int] = table[:, 0].tolist()
+        self._gives: list[list[int]] = table[:, 1::2].tolist()
+        self._takes: list[list[int]] = table[:, 2::2].tolist()
 
     def extents(self) -> list[int]:
         """The elements of each block (all_to_all: of each pair of ranks), as in `Blocks.extents`."""
@@ -88,16 +56,15 @@ class Sides:
     def disagreement(self) -> dict[int, str]:
         """If sizes or dtypes do not fit: each rank's side as text. Empty if they fit."""
         wrong = self._pairs()
-        codes = {code for code in self._dtypes if code != _UNKNOWN}
-        if not wrong and len(codes) <= 1:
+        alike = len(set(self._dtypes)) == 1
+        if not wrong and alike:
             return {}
         said = {}
         for rank in range(self._ranks):
-            code = self._dtypes[rank]
-            parts = [NAMES[code]] if code != _UNKNOWN and len(codes) > 1 else []
+            parts = [] if alike else [NAMES[self._dtypes[rank]]]
             for s, d in wrong:
                 if rank == s:
-                    parts.append(f"gives rank {d} {self._given(s, d)}")
+                    parts.append(f"gives rank {d} {self._gives[s][d]} elements")
                 if rank == d:
                     parts.append(f"expects {self._takes[d][s]} elements from rank {s}")
             said[rank] = "; ".join(parts) or "fits"
@@ -105,48 +72,17 @@ class Sides:
 
     def odd(self) -> list[int]:
         """The ranks to blame: ranks with another dtype than the first rank, otherwise the givers of wrong pairs."""
-        first = next((code for code in self._dtypes if code != _UNKNOWN), _UNKNOWN)
-        unlike = {rank for rank, code in enumerate(self._dtypes) if code not in (first, _UNKNOWN)}
+        unlike = {rank for rank, code in enumerate(self._dtypes) if code != self._dtypes[0]}
         return sorted(unlike or {s for s, _ in self._pairs()})
-
-    def make_takes(self, rank: int) -> list[torch.Tensor | None]:
-        """New tensors for this rank's outputs, in the givers' shapes; None if the rank expects a known size."""
-        made: list[torch.Tensor | None] = []
-        for source in range(self._ranks):
-            if self._takes[rank][source] != _UNKNOWN:
-                made.append(None)
-                continue
-            dims = int(self._peers[source, rank, _DIMS])
-            if dims > _MOST_DIMS:
-                raise ArgumentError(
-                    f"rank {source} gives rank {rank} a tensor of {dims} dimensions; where sizes are not given, "
-                    f"{_MOST_DIMS} are the most: pass output tensors, or flatten the input"
-                )
-            if blank(0, self.dtype).dtype is not self.dtype:
-                raise ArgumentError("quantized tensors of unknown sizes: pass output tensors, or .int_repr()")
-            made.append(torch.empty(self._given(source, rank), dtype=self.dtype, device="cpu"))
-        return made
 
     def _pairs(self) -> list[tuple[int, int]]:
         """The pairs (giver, taker) with different sizes. A reduce_scatter needs equal sizes from all ranks."""
-        ranks, pairs = range(self._ranks), []
-        for s in ranks:
-            for d in ranks:
-                taken = self._takes[d][s]
-                if taken == _UNKNOWN and self._collective == "reduce_scatter":
-                    taken = self._gives[0][d]
-                if taken not in (_UNKNOWN, self._gives[s][d]):
-                    pairs.append((s, d))
-        return pairs
-
-    def _given(self, source: int, rank: int) -> list[int]:
-        dims = int(self._peers[source, rank, _DIMS])
-        shape: list[int] = self._peers[source, rank, _SHAPE : _SHAPE + dims].tolist()
-        return shape if dims <= _MOST_DIMS else [self._gives[source][rank]]
+        ranks = range(self._ranks)
+        return [(s, d) for s in ranks for d in ranks if self._takes[d][s] != self._gives[s][d]]
 
 
 def plan_blocks(how: CallOptions, request: Request, known_as: CallKey | None) -> Action:
-    """Plan a call on blocks. Its result is the output, or new tensors if the request has none."""
+    """Plan a call on blocks. Its result is the output."""
     if how.async_op:  # the user's lists may change while the call waits
         request = request._replace(inp=_kept(request.inp), out=_kept(request.out))
     group, plain = how.group, None
@@ -173,12 +109,12 @@ def plan_blocks(how: CallOptions, request: Request, known_as: CallKey | None) ->
 
 def _settle(how: CallOptions, request: Request, where: str | None) -> Any:
     """Exchange all sizes, and run the call with them. Raises MismatchError on every rank if they do not fit."""
-    group, made_for = how.group, request.out
+    group, out = how.group, request.out
     with checking(group, request.collective):
         tensors = PlainTensors.of(request, group)
         request = request._replace(inp=tensors.inp, out=tensors.out)
         takes = _takes(request, group)
-        mine = sides(request.collective, request.root, _gives(request, group), takes, group.size)
+        mine = sides(_gives(request, group), takes)
         table = torch.empty(group.size, mine.numel(), dtype=torch.int64, device="cpu")
         ask = Request("all_gather", mine, mine, table, says=request.question)
         question = plan_step(how._replace(algorithm=None), ask)
@@ -194,15 +130,13 @@ def _settle(how: CallOptions, request: Request, where: str | None) -> Any:
         calls = {rank: request.question._replace(words=text) for rank, text in wrong.items()}
         calls[group.rank] = calls[group.rank]._replace(where=where or caller())
         raise MismatchError(group.host.call_number - 1, calls, agreed.odd(), group.named)
-    _remember(group, request, agreed.plain())
+    _remember(group, request, len(set(agreed.extents())) == 1)
     with checking(group, request.collective):
-        takes = agreed.make_takes(group.rank) if takes is None else takes
-        sized = _sized(request, group, takes, agreed.extents(), agreed.dtype)
-        move = plan_step(how, sized)
+        move = plan_step(how, _sized(request, group, takes, agreed.extents()))
         tensors.take()
-    made = move(where)
+    move(where)
     tensors.give()
-    return made if made_for is None else made_for
+    return out
 
 
 def _kind(request: Request) -> tuple[str, int]:
@@ -231,13 +165,11 @@ def _gives(request: Request, group: Group) -> list[torch.Tensor | None]:
     return _cut(inp, group.size)
 
 
-def _takes(request: Request, group: Group) -> list[torch.Tensor | None] | None:
-    """The tensor for the block that each rank gives to this one; None: no block. The list is None if not known."""
+def _takes(request: Request, group: Group) -> list[torch.Tensor | None]:
+    """The tensor for the block that each rank gives to this one; None: no block."""
     out = request.out
-    if request.collective == "gather" and group.rank != request.root:
-        return [None] * group.size
     if out is None:
-        return None
+        return [None] * group.size
     if request.collective in ONE_OUT and is_one(out):
         return [out if request.collective != "scatter" or rank == request.root else None for rank in range(group.size)]
     return _cut(out, group.size)
@@ -255,14 +187,13 @@ def _kept(tensors: Tensors) -> Tensors:
 def _sized(
     request: Request,
     group: Group,
-    takes: Sequence[torch.Tensor | None] | None,
+    takes: Sequence[torch.Tensor | None],
     extents: Sequence[int],
-    dtype: torch.dtype | None = None,
 ) -> Request:
     given = [tensor for tensor in _gives(request, group) if tensor is not None]
-    taken = [tensor for tensor in takes or () if tensor is not None]
+    taken = [tensor for tensor in takes if tensor is not None]
     return request._replace(
-        like=blank(max(extents, default=0), dtype or (given or taken)[0].dtype),
+        like=blank(max(extents, default=0), (given or taken)[0].dtype),
         inp=given[0] if request.collective in ONE_IN else given or None,
         out=taken[0] if request.collective in ONE_OUT else taken or None,
         even=True,
