@@ -10,26 +10,21 @@ costs about as much as the call itself.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...base.errors import MismatchError
-from ...base.python import LateModule
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, StateWord
 from ...engine.process.nested import caller, check_nested, holds
 from ...engine.tensors import mark_written
+from ...ranks.failures import attend
 from ...ranks.group.group import Group
 from ..work import FinishedWork, Work, worker_of
 from .plan_cache import CallKey, as_list
 from .request import Tensors
 from .retry_rules import can_make_again, make_again, stage_private
-
-if TYPE_CHECKING:
-    from ...ranks.failures import attend
-else:  # a call that is not held up does not need it
-    attend = LateModule("...ranks.failures.attend", __package__)
 
 _LOOK_UP = int(StateWord.LOOK_UP_NS)
 

@@ -7,6 +7,7 @@ from ...base.errors import MismatchError, NestedCall, NotInitialized, PeerError,
 from ...base.python import LateModule
 from ...base.records import CallRecord
 from ...engine.process.nested import caller, check_nested, holds
+from ...ranks.group.abort import aborted
 from ...ranks.group.group import Group
 from ..work import worker_of
 
@@ -71,8 +72,6 @@ def _all_have_followed(group: Group) -> bool:
     """
     until = time.monotonic() + _PATIENCE_S
     while not group.host.all_have_ended():
-        from ...ranks.group.abort import aborted  # a call that is not refused does not need it
-
         if time.monotonic() > until or group.broken is not None or aborted(group):
             return False
         if group.span is not None:

@@ -19,6 +19,7 @@ from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import NO_PLAN
 from ...engine.process.nested import caller, check_nested, holds
 from ...engine.tensors import EXPORTER, have_strides, mark_written, needed_by_autograd, use_count
+from ...ranks.failures import attend
 from ...ranks.group import current
 from ...ranks.group.group import Group
 from .plan_cache import UNKNOWN, CallKey, KnownCalls, ListShortcuts, as_list
@@ -26,10 +27,8 @@ from .request import is_one
 from .retry_rules import can_make_again, stage_private
 
 if TYPE_CHECKING:
-    from ...ranks.failures import attend
     from . import background
-else:  # a call that is neither held up nor asynchronous does not need them
-    attend = LateModule("...ranks.failures.attend", __package__)
+else:  # a call that is not asynchronous does not need it
     background = LateModule(".background", __package__)
 
 _data_ptr = torch.Tensor.data_ptr
