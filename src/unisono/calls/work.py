@@ -8,22 +8,16 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from ..base.errors import UsageError, WaitTimeout
-from ..base.python import LateModule
 from ..base.units import seconds
 from ..engine.process.nested import check_nested
+from ..ranks.failures import stall
+from ..ranks.group import abort
 from ..ranks.group.group import Group
-
-if TYPE_CHECKING:
-    from ..ranks.failures import stall
-    from ..ranks.group import abort
-else:  # a call that is not held up does not need them
-    stall = LateModule("..ranks.failures.stall", __package__)
-    abort = LateModule("..ranks.group.abort", __package__)
 
 Result_co = TypeVar("Result_co", covariant=True)
 

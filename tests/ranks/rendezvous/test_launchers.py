@@ -94,6 +94,13 @@ def test_torchrun():
     )
 
 
+def test_agents_of_several_nodes_need_not_agree_on_restarts():
+    """Each counts the failures of its own ranks."""
+    first, second = ({**TORCHRUN, "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": count} for count in "01")
+    assert detect(first) == detect(second)
+    assert detect(first).stale
+
+
 def test_a_restart_has_keys_of_its_own():
     assert detect(TORCHRUN).prefix != detect({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "4"}).prefix
 

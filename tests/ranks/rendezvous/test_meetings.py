@@ -270,6 +270,41 @@ class _OfThread(threading.local):
         return meeting in self._heard
 
 
+@pytest.mark.parametrize("end", ["", "no memory"])
+def test_notice_of_an_earlier_start_is_ignored(end: str) -> None:
+    """Rank 0 of that start has ended in the meeting, or has given it up."""
+    store, soon = HashStore(), time.monotonic() + SOON_S
+    earlier, at = meetings.enter_meeting(store, 0, 2, "", soon)
+    at.set(meetings.BEAT, "1")
+    if end:
+        at.set(meetings.END, MeetingMessage(reason=end).text())
+    with pytest.raises(WaitTimeout, match="earlier start"):
+        meetings.enter_meeting(store, 1, 2, "", time.monotonic() + 0.1, stale=True)
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(meetings.enter_meeting, store, 1, 2, "", soon, stale=True)
+        name, at = meetings.enter_meeting(store, 0, 2, "", soon, stale=True)
+        for beat in range(1000):
+            at.set(meetings.BEAT, f"{beat}")
+            if late.done():
+                break
+            time.sleep(0.01)
+        assert late.result()[0] == name != earlier
+
+
+def test_rank_0_beats_while_it_waits() -> None:
+    """A rank that comes late from another agent of torchrun finds the meeting."""
+    store, own = HashStore(), Launch(0, 2, "torchrun", "", stale=True)
+    with ThreadPoolExecutor(2) as pool:
+        ranks = [pool.submit(_meet_at, store, own._replace(rank=rank)) for rank in (0, 1)]
+        expect_one_arena([rank.result() for rank in ranks])
+
+
+def _meet_at(store: HashStore, own: Launch) -> Any:
+    soon = time.monotonic() + SOON_S
+    _, part = meetings.enter_meeting(store, own.rank, own.size, "", soon, stale=own.stale)
+    return rendezvous.meet(own.rank, own.size, part, SOON_S).arena
+
+
 def test_error_of_a_store_is_raised_once() -> None:
     """The rank meets at another store before it comes to this one again."""
     store, soon = HashStore(), time.monotonic() + SOON_S

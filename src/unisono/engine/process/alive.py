@@ -67,6 +67,7 @@ def lives(pid: int, ticks: int) -> bool:
         return _started(pid) == ticks
     try:
         os.kill(pid, 0)
+        read_word(pid, 0)  # this finds also a process that has ended, and whose parent has not asked for its status
     except (ProcessLookupError, PermissionError):
         return False
     return True

@@ -22,7 +22,7 @@ from ...ranks.group.current import get_default, set_default
 from ...ranks.group.group import Group
 from ...ranks.group.world_group import leave_at_exit, world_group
 from ...ranks.rendezvous.asked_store import AskedStore
-from ...ranks.rendezvous.launchers import job_at_store
+from ...ranks.rendezvous.launchers import has_several_agents, job_at_store
 from ...ranks.rendezvous.meetings import enter_meeting, may_come
 from ...ranks.rendezvous.rendezvous import MeetingResult, meet
 from ...ranks.rendezvous.rendezvous_messages import missing
@@ -80,8 +80,11 @@ def join(
             own: Store = PrefixStore(f"unisono {_meeting}", store)
         else:
             job, deadline = "" if apart else job_at_store(os.environ, size), time.monotonic() + timeout_s
+            stale = not apart and has_several_agents(os.environ)
             with _naming(name):
-                meeting, own = enter_meeting(PrefixStore("unisono", store), rank, size, job, deadline, why_absent)
+                meeting, own = enter_meeting(
+                    PrefixStore("unisono", store), rank, size, job, deadline, why_absent, stale=stale
+                )
         group = world_group(_meet(own, rank, size, name, config, why_absent), rank, name=name, config=config)
     _alive.add(group)
     if world:
@@ -96,6 +99,11 @@ def join(
 def whole_world() -> Group | None:
     """Our group of all ranks, if there is one; its sub-groups have parts of its memory."""
     return None if _world is None or _world.closed else _world
+
+
+def store_of_meeting(store: "Store") -> "Store":
+    """The part of a store that no earlier start of the job has used, once the ranks have met there."""
+    return PrefixStore(_meeting, store) if _meeting else store
 
 
 def _all_want_ours(store: "Store", rank: int, size: int, timeout_s: float, why_absent: Callable[[int], str]) -> None:

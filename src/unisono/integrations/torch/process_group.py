@@ -27,7 +27,7 @@ from ...base.release import NAME
 from ...ranks.rendezvous.launchers import start_of_job
 from ...ranks.rendezvous.meetings import may_come
 from .group_methods import Calls
-from .join_group import go_on, join, leave
+from .join_group import go_on, join, leave, store_of_meeting
 from .patch import hide_from_dynamo, make_buffer, patch_torch
 from .to_torch import Finished, TorchWork, for_torch
 
@@ -237,7 +237,10 @@ def create(
     try:
         devices = {} if apart else other_devices(kind.asked_as)
         members = options.global_ranks_in_group
-        made = kind(join(*where, members, config, apart=apart, why_absent=why_absent), options.store)
+        group = join(*where, members, config, apart=apart, why_absent=why_absent)
+        if not apart:
+            options.store = store_of_meeting(options.store)  # for the other backends
+        made = kind(group, options.store)
         add_backend(made, made.group)
         add_other_backends(made, devices, options, None if config else pg_options)
     except BaseException as error:

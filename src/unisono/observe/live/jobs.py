@@ -12,8 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from ...base.errors import ArgumentError, UnisonoError
 from ...base.units import format_seconds, plural
 from ...engine.memory.arena import Arena
@@ -41,6 +39,8 @@ def find_jobs(pid: int | None = None) -> list[LiveJob]:
 
 
 def _processes() -> Iterator[int]:
+    import psutil  # ranks do without
+
     me = os.getuid()
     return (one.pid for one in psutil.process_iter(["uids"]) if one.info["uids"] and one.info["uids"].effective == me)
 

@@ -29,6 +29,7 @@ from ...engine.carrier import Lost
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, FAILED, LOST
 from ...engine.memory.arena import Arena
+from ...observe.traces.last_calls import last_calls
 from ...schedule import BLOCKED
 from ..group.abort import check_abort
 from ..group.group import Group
@@ -339,8 +340,6 @@ class Watch:
 
     def add_last_calls(self, error: UnisonoError) -> None:
         """Note in the error the last calls of all ranks; they are printed below the message."""
-        from ...observe.traces.last_calls import last_calls  # a call that goes on does not need it
-
         arena = self.group.world.host.arena
         if isinstance(arena, Arena) and arena.map is not None:
             error.add_note(last_calls(arena, self.group.host.arena.start))

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from textwrap import indent
 
 from ...base.errors import WaitTimeout
 from ...base.python import tell
@@ -18,10 +18,10 @@ from ...base.records import Sighting, Wait
 from ...base.units import ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import start_ticks
+from ...engine.process.ask_stacks import Answer, ask_for_stacks, process_status
+from ...observe.live.jobs import shown
+from ...observe.live.snapshot import WaitChain, wait_chain
 from ..group.group import Group
-
-if TYPE_CHECKING:
-    from ...observe.live.snapshot import WaitChain
 
 _MOST = 8  # the most ranks that are looked at
 _FRESH_S = 1.0  # how long to wait for answers of ranks on other hosts
@@ -50,9 +50,6 @@ def _arena(world: Group) -> Arena | None:
 
 
 def _see(group: Group, rank: int, *, with_stack: bool) -> Sighting:
-    from ...engine.process.ask_stacks import Answer, ask_for_stacks, process_status
-    from ...observe.live.jobs import shown
-
     board, last_call = group.host.arena.board(rank), group.host.entered(rank)
     pid, ticks = board.pid, board.ticks
     arena = _arena(group.world)
@@ -124,8 +121,6 @@ class Stall:
         self._publish(missing if present else ())
         if not present or self._told or not 0 < self._next_s <= waited_s:
             return
-        from ...observe.live.snapshot import wait_chain  # most calls never come so far
-
         self._next_s = waited_s + self._limit_s / 8
         # On each other host, a rank warns for its host: it can see the stack.
         waits = waits_of(self._group, here=True)
@@ -140,8 +135,6 @@ class Stall:
 
     def late(self, missing: Sequence[int], waited_s: float, details: str = "") -> WaitTimeout:
         """The error of a call that has run out of time."""
-        from ...observe.live.snapshot import wait_chain
-
         waits = waits_of(self._group)
         way = wait_chain(waits, self._world.rank)
         group = self._group
@@ -175,8 +168,6 @@ class Stall:
         self, missing: Sequence[int], waited_s: float, way: WaitChain, waits: dict[int, Wait], last: str
     ) -> str:
         """The line of the warning, and below it the stack of the rank that causes the wait."""
-        from textwrap import indent
-
         line = f"unisono: rank {self._world.rank} has waited {waited_s:.3g} s in {self.call} for"
         if not missing:
             return f"{line} a message from itself: no other rank can send it\n"

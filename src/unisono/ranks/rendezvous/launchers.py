@@ -122,13 +122,22 @@ def find_job(environ: Mapping[str, str]) -> Job | None:
 def start_of_job(environ: Mapping[str, str]) -> str:
     """Which start of its ranks this is, if they meet at the store of torchrun's agent; else "".
 
-    The agent keeps this store when it starts the ranks again, so keys of an earlier start are still there.
+    The agent keeps this store when it starts the ranks again, so keys of an earlier start are still there: also under
+    this name, if `has_several_agents`.
     """
     return _torchrun_start(environ) if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else ""
 
 
+def has_several_agents(environ: Mapping[str, str]) -> bool:
+    """Have several of torchrun's agents started the ranks, one on each node? Each counts the failures of its own ranks,
+    so in one start of all ranks the counts may differ.
+    """
+    return "TORCHELASTIC_RUN_ID" in environ and environ.get("GROUP_WORLD_SIZE", "1") != "1"
+
+
 def _torchrun_start(environ: Mapping[str, str]) -> str:
-    return f"{environ.get('TORCHELASTIC_RUN_ID', 'none')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    run = environ.get("TORCHELASTIC_RUN_ID", "none")
+    return run if has_several_agents(environ) else f"{run}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 def job_at_store(environ: Mapping[str, str], size: int) -> str:

@@ -15,7 +15,7 @@ from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host
 from .asked_store import AskedStore, at_store
 from .identity import Identity, common_settings
-from .meetings import END
+from .meetings import BEAT, END
 from .rendezvous_messages import (
     MeetingMessage,
     died,
@@ -86,6 +86,7 @@ class MeetingMember:
         host 4      the first rank of a host: where it hands out its memory
         apart 5     a rank that did not get the memory
         proven 4    the first rank of a host: which ranks got the memory
+        beat        rank 0: a number that grows while rank 0 waits
         end         rank 0: how the meeting has ended; or the first rank that gives up: why there is no group
         told 5      a rank that knows why there is no group: it asks the store no more
 
@@ -234,6 +235,8 @@ class MeetingMember:
                 if self._rank == 0 and key == f"rank {teller}" and now >= say_at:
                     say_at = now + _SAY_S
                     waits(self._absent(), _TO_DO["rank"], self._where)
+                if self._rank == 0 and not at_socket(self._store):
+                    self._store.set(BEAT, f"{time.monotonic_ns()}")
                 if self._rank == 0:  # the others wait for it
                     waits_still(self._absent if key == f"rank {teller}" else None)
                 elif key == "rank 0":

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 END = "end"
 """The key of a meeting that says how it has ended."""
+BEAT = "beat"
+"""The key of a meeting with a value that changes as long as rank 0 waits for other ranks."""
 _NOTICE = "meeting"
 
 _LOOK_S, _NEXT_S = 0.05, 0.02
@@ -43,9 +45,18 @@ def may_come(_rank: int) -> str:
 
 
 def enter_meeting(
-    store: "Store", rank: int, size: int, job: str, deadline: float, why_absent: Callable[[int], str] = may_come
+    store: "Store",
+    rank: int,
+    size: int,
+    job: str,
+    deadline: float,
+    why_absent: Callable[[int], str] = may_come,
+    *,
+    stale: bool = False,
 ) -> "tuple[str, Store]":
     """The name of the meeting that rank 0 holds, or begins, and its part of the store. why_absent: see `may_come`.
+
+    stale: the store may have the notice of a rank 0 that has ended. So a notice counts once its rank 0 is seen to wait.
 
     Raises WaitTimeout if rank 0 begins none by the deadline, and PeerGone if the store has gone. Raises ArgumentError
     if another job meets here, if the ranks were given different sizes, or if rank 0 will not come.
@@ -57,7 +68,7 @@ def enter_meeting(
         if rank == 0:
             notice = _begin(asked, MeetingNotice.mine(size, job))
         else:
-            notice = _the_notice(asked, rank, size, job, began, deadline, why_absent)
+            notice = _the_notice(asked, rank, size, job, began, deadline, why_absent, stale)
             _heard.add((rank, notice.name))
     return notice.name, PrefixStore(notice.name, store)
 
@@ -85,31 +96,49 @@ def read_notice(store: AskedStore) -> MeetingNotice | None:
 
 
 def _the_notice(
-    store: AskedStore, rank: int, size: int, job: str, began: float, deadline: float, why_absent: Callable[[int], str]
+    store: AskedStore,
+    rank: int,
+    size: int,
+    job: str,
+    began: float,
+    deadline: float,
+    why_absent: Callable[[int], str],
+    stale: bool,
 ) -> MeetingNotice:
     details = (
         f" The store at {store.where} answers, but rank 0 has not begun a meeting there. It has not called init(), "
     )
     details += "or waits itself, in torch's store, for a rank that has not come, or another program uses this port."
     waits((0,), "to begin the meeting", store.where)
+    beats: dict[str, bytes] = {}
     while True:
         if (said := store.value(_NOTICE, min(_LOOK_S, deadline - time.monotonic()))) is not None:
             notice = MeetingNotice.read(said)
-            end = f"{notice.name}/{END}"
-            if notice.job != job:
-                raise other_job(store.where, rank, job, notice)
-            if notice.size != size:
-                store.set_first(end, message_of(sizes_differ(rank, size, notice), rank).text())
-            if not store.check([end]):
-                return notice
-            _hear_once(store, notice, rank, size, began)
-            details = f" Rank 0, {notice.who}, has ended a meeting, and has not begun the next one with init()."
+            if stale and not _is_held(store, notice.name, beats):
+                details = f" The last meeting there was of {notice.who}: rank 0 of an earlier start of the job."
+            else:
+                end = f"{notice.name}/{END}"
+                if notice.job != job:
+                    raise other_job(store.where, rank, job, notice)
+                if notice.size != size:
+                    store.set_first(end, message_of(sizes_differ(rank, size, notice), rank).text())
+                if not store.check([end]):
+                    return notice
+                _hear_once(store, notice, rank, size, began)
+                details = f" Rank 0, {notice.who}, has ended a meeting, and has not begun the next one with init()."
             time.sleep(_NEXT_S)
         waits_still()
         if reason := why_absent(0):
             raise ArgumentError(reason)
         if time.monotonic() >= deadline:
             raise missing((0,), rank, time.monotonic() - began, details)
+
+
+def _is_held(store: AskedStore, name: str, beats: dict[str, bytes]) -> bool:
+    """Has rank 0 been seen to wait in this meeting? beats: meeting -> its first beat that was seen."""
+    key = f"{name}/{BEAT}"
+    beat = store.get(key) if store.check([key]) else b""
+    return beats.setdefault(name, beat) != beat
 
 
 def _hear_once(store: AskedStore, notice: MeetingNotice, rank: int, size: int, began: float) -> None:

@@ -64,7 +64,7 @@ class MeetingPlace:
         if self.kept is None:
             store: TorchStore = _by_mpi(launch, deadline) if launch.by_mpi else _at_address(launch, deadline)
             self.kept = PrefixStore(launch.prefix, store)
-        return enter_meeting(self.kept, launch.rank, launch.size, launch.name, deadline)[1]
+        return enter_meeting(self.kept, launch.rank, launch.size, launch.name, deadline, stale=launch.stale)[1]
 
     def close(self) -> None:
         """End the connections to the socket of the job. A store of torch stays."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...base.errors import ArgumentError
-from .launchers import Job, find_job, integer, job_at_store, start_of_job
+from .launchers import Job, find_job, has_several_agents, integer, job_at_store, start_of_job
 
 _AT = ("MASTER_ADDR", "MASTER_PORT")
 
@@ -21,6 +21,7 @@ class Launch(NamedTuple):
     job: if set, the ranks meet at a Unix socket named after this job.
     by_mpi: rank 0 tells the address of the store by MPI.
     name: the name of the job, for other jobs that come to the same address.
+    stale: the store may have notices of an earlier start; see `meetings.enter_meeting`.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class Launch(NamedTuple):
     job: str = ""
     by_mpi: bool = False
     name: str = ""
+    stale: bool = False
 
 
 def detect(environ: Mapping[str, str], rank: int | None = None, size: int | None = None) -> Launch:
@@ -106,4 +108,6 @@ def _by_store(launch: Launch, environ: Mapping[str, str]) -> Launch:
         raise ArgumentError(f"MASTER_PORT={port}: the port where the ranks meet is at most {(1 << 16) - 1}")
     launch = launch._replace(address=environ["MASTER_ADDR"], port=port, name=job_at_store(environ, launch.size))
     start = start_of_job(environ)
-    return launch._replace(store_runs=True, prefix=f"unisono/{start}") if start else launch
+    if not start:
+        return launch
+    return launch._replace(store_runs=True, prefix=f"unisono/{start}", stale=has_several_agents(environ))
