@@ -17,7 +17,7 @@ from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, OutOfMemory
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp
 from unisono.engine.memory.arena import Arena
-from unisono.engine.memory.board import MAX_RANKS, PAGE, Board
+from unisono.engine.memory.board import BOARD_BYTES, MAX_RANKS, PAGE, Board
 from unisono.engine.memory.heap import Heap
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
@@ -278,7 +278,7 @@ def test_long_words_stay_in_their_field() -> None:
 
 def test_surrogates_on_a_board() -> None:
     """UTF-8 cannot encode them. Messages of exceptions and names of files may have some."""
-    board = Board(memoryview(bytearray(4096)))
+    board = Board(memoryview(bytearray(BOARD_BYTES)))
     record = CallRecord("all_reduce", refused="\ud800", where="\udcff.py:1")
     board.set_call(1, record)
     assert board.call(1) == record
