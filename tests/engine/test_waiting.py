@@ -14,8 +14,11 @@ import torch
 
 import unisono
 from tests.conftest import examples
+from tests.support.ports import free_port
+from tests.support.programs import Python, place
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
+from unisono.base.config import Config
 from unisono.engine.clock import slow_yield_cycles
 from unisono.engine.compile.program import AT_ONCE, IN_TIME, LEARNED_WORDS, WAITING, LineWord, StateWord
 from unisono.engine.kernels import kernel
@@ -280,3 +283,25 @@ def test_messages_that_come_late_wake_their_receivers() -> None:
     """Also those that do not fit into a ring: then the sender sleeps until there is room."""
     with unisono.World(2, config=unisono.Config(look_up_s=30.0), timeout_s=60) as world:
         assert max(world.run(messages_at_a_distance, 0.01, 20)) < 25
+
+
+BOUND = """
+import os, sys, unisono
+every = sorted(os.sched_getaffinity(0))
+own = every[int(os.environ["RANK"]) if "apart" in sys.argv else 0]
+os.sched_setaffinity(0, {own})
+group = unisono.init()
+pair = unisono.new_group([0, 1])
+print(group.host.most_spins, pair.host.most_spins, flush=True)
+unisono.barrier()
+"""
+
+
+@pytest.mark.cold
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+@pytest.mark.parametrize(("how", "spins"), [("apart", Config().spins), ("together", 0)])
+def test_ranks_bound_to_own_processors_spin(python: Python, how: str, spins: int) -> None:
+    port = free_port()
+    ranks = [python("-c", BOUND, how, **place(rank, 2, port)) for rank in range(2)]
+    said = [rank.communicate(timeout=100) for rank in ranks]
+    assert [out for out, _ in said] == [f"{spins} {spins}\n"] * 2, said

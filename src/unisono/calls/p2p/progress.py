@@ -1,6 +1,5 @@
 """The progress loop of a group: it moves the messages of all requests while a thread waits for one of them."""
 
-import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -35,11 +34,10 @@ class ProgressLoop:
     def __init__(self, group: Group) -> None:
         self._group = weakref.ref(group)  # the group holds this: a cycle would leave both to the garbage collector
         self._world_ranks = group.named
-        arena, config = group.host.arena, group.host.config
-        self._look_up_s = config.look_up_s
-        spins = config.spins if arena.neighbours <= len(os.sched_getaffinity(0)) else 0
+        arena = group.host.arena
+        self._look_up_s = group.host.config.look_up_s
         host, far = group.host, _far_peers(group)
-        self.mailbox = Mailbox(arena, host.heap, group.rank, spins, self._world_ranks, far, host.messages)
+        self.mailbox = Mailbox(arena, host.heap, group.rank, host.most_spins, self._world_ranks, far, host.messages)
         self._poller = self.mailbox.poller
         self._noticed_at: dict[tuple[int, int], float] = {}
         """(run, rank) -> when this rank first found that the rank, on another host, has gone or failed."""

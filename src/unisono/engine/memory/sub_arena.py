@@ -124,6 +124,8 @@ class Lender:
         self._groups: Counter[bytes] = Counter()
         self._lock = threading.Lock()
         self._helpers: list[Helpers] = []
+        self.own_processors = False
+        """Has each rank of this machine a processor of its own, as far as this rank knows?"""
 
     @property
     def helpers(self) -> Helpers:
