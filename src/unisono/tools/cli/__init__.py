@@ -12,7 +12,7 @@ from ...base.errors import RankFailed, UnisonoError, UsageError
 
 __all__ = ["app"]
 
-_COMMANDS = "explain", "draw", "list", "bench", "run", "simulate", "top", "trace", "doctor"
+_COMMANDS = "explain", "draw", "list", "bench", "run", "simulate", "top", "trace", "doctor", "check"
 """Each is a function in a module of its own name; module and function of `list` have the name `listing`."""
 
 
