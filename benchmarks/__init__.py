@@ -1,17 +1,17 @@
 """Measurements of unisono beside other libraries. They are no part of the installed package.
 
 python -m benchmarks.collectives      speed of collectives, beside Gloo, three MPIs, DeepSpeed, memcpy (`make bench`)
-python -m benchmarks.torch_backend    torch.distributed on our backend and on Gloo (`make bench-torch`)
-python -m benchmarks.supported_calls  what each library does with every call, dtype and op (`make calls`)
+python -m benchmarks.torch_backend    torch.distributed on our backend and on Gloo
+python -m benchmarks.supported_calls  what each library does with every call, dtype and op
 python -m benchmarks.small_calls      what many small tensors cost, one by one and together
 python -m benchmarks.busy             ranks beside processes that compute, late ranks, steps of a server; beside Gloo
-python -m benchmarks.first_call       the first call of a fresh process by part, beside Gloo (`make bench-first-call`)
-python -m benchmarks.chaos            every fault at every row, then faults in live ranks (`make chaos`)
-python -m benchmarks.faults.watched   faults in groups of Gloo, watched and not (`make faults`)
-python -m benchmarks.kills            a training with random kills, and its replay (`make kills`)
-python -m benchmarks.hosts            collectives over hosts, beside flat Gloo and Open MPI (`make bench-hosts`)
-python -m benchmarks.host_steps       training steps over hosts, beside Gloo (`make bench-host-steps`)
-python -m benchmarks.host_faults      faults of ranks, hosts and links (`make host-faults`)
+python -m benchmarks.first_call       the first call of a fresh process by part, beside Gloo
+python -m benchmarks.chaos            every fault at every row, then faults in live ranks
+python -m benchmarks.faults.watched   faults in groups of Gloo, watched and not
+python -m benchmarks.kills            a training with random kills, and its replay
+python -m benchmarks.hosts            collectives over hosts, beside flat Gloo and Open MPI
+python -m benchmarks.host_steps       training steps over hosts, beside Gloo
+python -m benchmarks.host_faults      faults of ranks, hosts and links
 
 reports, turns and mpi serve several of them.
 """

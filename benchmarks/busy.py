@@ -1,8 +1,8 @@
 """Ranks that are not alone, or not in step: our backend beside Gloo, with and without processes that compute.
 
-python -m benchmarks.busy calls     all_reduce and training steps on two ranks (`make bench-busy`)
-python -m benchmarks.busy late      ranks of which one is late, beside three MPIs, too (`make bench-late`)
-python -m benchmarks.busy serving   steps of a server that decodes (`make bench-serving`)
+python -m benchmarks.busy calls     all_reduce and training steps on two ranks
+python -m benchmarks.busy late      ranks of which one is late, beside three MPIs, too
+python -m benchmarks.busy serving   steps of a server that decodes
 
 A hog is a process that computes all the time, in the session of the ranks: Linux may share the processors among
 sessions first, and then hogs of another session take less. Contenders take turns in the same processes. The slowest

@@ -167,8 +167,8 @@ Every call with every dtype and op, tried on three ranks with small whole number
 - **no call, no op**: the library has none by this name. **no type, no buffer**: mpi4py finds no MPI type for the
   tensor, or cannot take its memory. It takes bfloat16 and float8 as single bytes, which MPI then combines as integers.
 
-`custom` is a user's function, x + y + 1. `make matrix` tries our calls with NaN, large numbers and other layouts, too.
-Made by `make calls`."""
+`custom` is a user's function, x + y + 1. `tests.matrix.full` also tries NaN, large numbers and other layouts.
+Made by `python -m benchmarks.supported_calls`."""
 
 
 def markdown(machine: Mapping[str, str], notes: Sequence[str], outcomes: Mapping[str, Sequence[str]]) -> list[str]:

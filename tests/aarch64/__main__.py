@@ -1,4 +1,4 @@
-"""`make aarch64`: tests on AArch64, which QEMU emulates. What cannot be had here is said, and no test runs.
+"""`python -m tests.aarch64`: tests on AArch64, which QEMU emulates. What cannot be had here is said, and no test runs.
 
     python -m tests.aarch64 tests/engine -k mailbox
 

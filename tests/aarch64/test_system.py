@@ -1,4 +1,4 @@
-"""Where no AArch64 can be emulated, `make aarch64` says why, and ends well. The rest of it needs downloads."""
+"""`python -m tests.aarch64` reports why it cannot emulate AArch64, and succeeds. The rest of it needs downloads."""
 
 import os
 import subprocess

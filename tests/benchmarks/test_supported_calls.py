@@ -37,7 +37,7 @@ def test_the_document_says_of_ours_what_the_code_says() -> None:
 
 def test_the_document_starts_with_what_the_code_writes() -> None:
     head = "\n".join(markdown({}, [], {})).partition("\n\n## ")[0].strip()
-    assert "Made by `make calls`" in head
+    assert "Made by `python -m benchmarks.supported_calls`" in head
     assert DOCUMENT.read_text().startswith(head + "\n")
 
 

@@ -1,4 +1,4 @@
-"""`make fuzz`: random programs for some time, and the smallest program of the first one that goes wrong.
+"""Random programs for some time, and the smallest program of the first one that goes wrong.
 
     python -m tests.fuzz --seconds 300 --seed 7 --hosts 2x2,3+1
 

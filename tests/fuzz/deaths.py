@@ -1,4 +1,6 @@
-"""Scenes drawn by lot, in which ranks die, stop, abort or make other calls: `make fuzz-faults SECONDS=60 SEED=1`.
+"""Scenes drawn by lot, in which ranks die, stop, abort or make other calls.
+
+    python -m tests.fuzz.deaths --seconds 60 --seed 1
 
 Prints the seed, and of each scene that goes wrong a smaller one that does so, too, as a program that can be run.
 """
@@ -193,7 +195,7 @@ def main(
 ) -> None:
     """Play scenes drawn by lot."""
     seed = seed or secrets.token_hex(4)
-    typer.echo(f"SEED={seed}")
+    typer.echo(f"seed {seed}")
     rng, end, played, failed = random.Random(seed), time.monotonic() + seconds, 0, 0
     while time.monotonic() < end:
         played += 1
@@ -201,7 +203,7 @@ def main(
             failed += 1
             imports = "from tests.fuzz.deaths import check; from tests.fuzz.fault_scene import *"
             what = f'python -c "{imports}; check({smaller(scene)})"'
-            typer.echo(f"\nscene {played} of SEED={seed} goes wrong:\n  " + "\n  ".join(wrong) + f"\n{what}")
+            typer.echo(f"\nscene {played} of seed {seed} goes wrong:\n  " + "\n  ".join(wrong) + f"\n{what}")
     typer.echo(f"{played} scenes, of which {failed} went wrong")
     raise typer.Exit(failed > 0)
 

@@ -156,7 +156,7 @@ def main(
 ) -> None:
     """Play scenes drawn by lot."""
     seed = seed or secrets.token_hex(4)
-    typer.echo(f"SEED={seed}")
+    typer.echo(f"seed {seed}")
     rng, end, played, failed = random.Random(seed), time.monotonic() + seconds, 0, 0
     while time.monotonic() < end:
         scene, played = draw(rng), played + 1

@@ -1,4 +1,4 @@
-"""Scenes with deaths and other faults: a share of those that `make fuzz-faults` draws, and some that are hard."""
+"""Scenes with deaths and other faults: a share of those that `tests.fuzz.deaths` draws, and some that are hard."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Sentinels over bad networks: some scenes of those that `make fuzz-faults` draws."""
+"""Sentinels over bad networks: some scenes of those that `python -m tests.fuzz.network` draws."""
 
 import random
 

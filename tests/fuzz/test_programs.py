@@ -1,4 +1,4 @@
-"""Random programs of fixed seeds, and what draws and runs them. `make fuzz` runs others."""
+"""Random programs of fixed seeds, and what draws and runs them. `python -m tests.fuzz` runs others."""
 
 import time
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Programs of other projects, unchanged, on this backend and under Gloo's name; they compute what Gloo makes of it.
 
-`make test-integrations` installs the projects and runs this file. pytest does not find it by its name: all other tests
-do without these projects.
+`make .venv/ready-integrations` installs the projects. Then `python -m pytest -rP --durations=0` with the path of this
+file runs it. pytest does not find it by its name: all other tests do without these projects.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`make matrix`: every case of the matrix, group size by group size and call by call; what is wrong is listed.
+"""Every case of the matrix, group size by group size and call by call; what is wrong is listed.
 
     python -m tests.matrix.full --ranks 2,3 --calls all_reduce,scan --seed 1
 

@@ -1,4 +1,4 @@
-"""Tensors of more than 2^31 elements and bytes: with MATRIX=full (`make matrix`), where memory suffices."""
+"""Tensors of more than 2^31 elements and bytes: with MATRIX=full, as in `make nightly`, where memory suffices."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A random sample of the matrix against the oracle, and all that the calls refuse. `make matrix` runs all of it.
+"""A random sample of the matrix against the oracle, and all that the calls refuse. `tests.matrix.full` runs all of it.
 
 What only copies tensors does so with every dtype, also with those that torch itself cannot copy.
 """
@@ -38,7 +38,7 @@ def test_a_sample_of_the_matrix(worlds: Worlds, ranks: int) -> None:
 
 
 def test_the_sample_is_of_the_matrix() -> None:
-    """What is drawn is what `make matrix` goes through, and reaches every value of every axis."""
+    """What is drawn is what `python -m tests.matrix.full` goes through, and reaches every value of every axis."""
     drawn = list(sample(SEED, 5_000))
     for axis in ("form", "dtype", "op", "layout", "blocks", "shared", "async_op"):
         whole = {getattr(case, axis) for form in FORMS for case in every(form, 0)}

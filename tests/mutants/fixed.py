@@ -331,4 +331,4 @@ MUTANTS = [
         ("calls/over_hosts/test_calls.py",),
     ),
 ]
-"""`make mutants` runs them, and says which ring has caught each."""
+"""`python -m tests.mutants` runs them, and says which ring has caught each."""

@@ -1,4 +1,4 @@
-"""The mutants of mended mistakes fit the sources, and name tests. `make mutants` runs them."""
+"""The mutants of mended mistakes fit the sources, and name tests. `python -m tests.mutants` runs them."""
 
 import shutil
 from pathlib import Path

@@ -81,28 +81,20 @@ KINDS: Mapping[str, Kind] = {
 _NO_LIMIT = 1 << 60  # version 1 writes a number of about 2^63 bytes where there is none
 
 
-class Allowance(Value):
-    """processors: the processor time per second, as a number of processors.
-    memory_bytes: the memory that the groups may have in all.
-    free_bytes: the part of this memory that is free, or holds only files that can be read again.
+def quota(root: _Folder = "") -> float | None:
+    """The processor time per second that control groups allow, as a number of processors; None: no limit.
 
-    None: no limit.
+    The least of this process's own groups and all groups above.
     """
-
-    processors: float | None
-    memory_bytes: int | None
-    free_bytes: int | None
-
-
-def allowance(root: _Folder = "") -> Allowance:
-    """The least that control groups leave to this process: its own groups, and all groups above."""
     processors = [share for folder in _folders(root, "cpu") if (share := _processors(folder)) is not None]
-    limits = [limit for folder in _folders(root, "memory") if (limit := _limit(folder)) is not None]
-    return Allowance(min(processors, default=None), min(limits, default=None), free_bytes(root))
+    return min(processors, default=None)
 
 
 def free_bytes(root: _Folder = "") -> int | None:
-    """The memory that these groups have left; None: no limit. A process looks up once which groups have a limit."""
+    """The least memory that these groups have left, with files that can be read again; None: no limit.
+
+    A process looks up once which groups have a limit.
+    """
     free = [left for folder in _limited(f"{root}") if (left := _left(folder)) is not None]
     return min(free, default=None)
 

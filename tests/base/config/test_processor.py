@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unisono.base.config import SETTINGS, Config
-from unisono.base.linux import KINDS, Allowance, allowance, cpuinfo, free_bytes, shares_cache, vendor
+from unisono.base.linux import KINDS, cpuinfo, free_bytes, quota, shares_cache, vendor
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def tree(tmp_path: Path) -> Tree:
     return made
 
 
-ALLOWANCES: dict[str, tuple[Mapping[str, str], Allowance]] = {
-    "no groups are no limit": ({}, Allowance(None, None, None)),
+LEFT: dict[str, tuple[Mapping[str, str], tuple[float | None, int | None]]] = {
+    "no groups are no limit": ({}, (None, None)),
     "version 2 has the least of a group and of those above": (
         {
             "proc/self/mounts": V2_MOUNT,
@@ -81,7 +81,7 @@ ALLOWANCES: dict[str, tuple[Mapping[str, str], Allowance]] = {
             f"{BASE}/jobs/mine/memory.current": "700\n",
             f"{BASE}/jobs/mine/memory.stat": "anon 400\ninactive_file 250\n",
         },
-        Allowance(1.5, 1000, 550),
+        (1.5, 550),
     ),
     "version 1 has a folder for each controller": (
         {
@@ -97,7 +97,7 @@ ALLOWANCES: dict[str, tuple[Mapping[str, str], Allowance]] = {
             f"{BASE}/memory/box/memory.usage_in_bytes": "5000\n",
             f"{BASE}/memory/box/memory.stat": "inactive_file 10\ntotal_inactive_file 100\n",
         },
-        Allowance(0.5, 4096, 0),
+        (0.5, 0),
     ),
     "in a container the path may be one outside": (
         {
@@ -108,7 +108,7 @@ ALLOWANCES: dict[str, tuple[Mapping[str, str], Allowance]] = {
             f"{BASE}/memory/memory.limit_in_bytes": "3000\n",
             f"{BASE}/memory/memory.usage_in_bytes": "1000\n",
         },
-        Allowance(2.0, 3000, 2000),
+        (2.0, 2000),
     ),
     "what is damaged is no limit": (
         {
@@ -118,15 +118,15 @@ ALLOWANCES: dict[str, tuple[Mapping[str, str], Allowance]] = {
             f"{BASE}/memory.max": "1000\n",
             f"{BASE}/memory.current": "?\n",
         },
-        Allowance(None, 1000, None),
+        (None, None),
     ),
 }
 
 
-@pytest.mark.parametrize("case", ALLOWANCES)
+@pytest.mark.parametrize("case", LEFT)
 def test_what_control_groups_leave(tree: Tree, case: str) -> None:
-    files, left = ALLOWANCES[case]
-    assert allowance(tree(files)) == left
+    files, left = LEFT[case]
+    assert (quota(root := tree(files)), free_bytes(root)) == left
 
 
 def test_what_is_free_is_read_again(tree: Tree) -> None:

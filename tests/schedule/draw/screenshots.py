@@ -1,4 +1,4 @@
-"""Take the pictures of the player that the documentation shows: `make screenshots`."""
+"""Take the pictures of the player that the documentation shows: `python -m tests.schedule.draw.screenshots`."""
 
 import argparse
 from collections.abc import Callable, Iterator

@@ -15,7 +15,8 @@ from unisono.tools.cli import app
 MISTAKES = {
     "a process that is not there": (["doctor", str(1 << 22)], "there is no process 4194304 on this host"),
     "no process at all": (["top", "0"], "there is no process 0 on this host"),
-    "fewer than no ranks": (["doctor", "--ranks", "-1"], "--ranks"),
+    "fewer than no ranks": (["check", "--ranks", "-1"], "--ranks"),
+    "no process to explain": (["doctor"], "To check this machine: unisono check"),
     "too many ranks for a picture": (["draw", "all_reduce.ring", "--ranks", "100000"], "100000 ranks are too many"),
     "too many ranks": (["explain", "all_reduce", "--ranks", "99999999"], "99,999,999 ranks are too many: give at most"),
     "a page where no file can be": (["draw", "all_reduce.ring", "-o", "/proc/no.html"], "cannot write /proc/no.html"),

@@ -14,7 +14,7 @@ float16, bfloat16 and float8 are accumulated in float32. The average of integers
 truncated towards zero. Values are combined in rank order, so results are bit-identical on all ranks, and do not depend
 on the size of the message or on an element's place in it.
 
-algorithm: a name of the catalogue (`unisono list`) or a function of your own; None: `choose` decides.
+algorithm: a name of the catalogue (`unisono explain`) or a function of your own; None: `choose` decides.
 """
 
 from importlib import import_module

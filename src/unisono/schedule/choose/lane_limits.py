@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from ...base.config import Config
-from ...base.linux import allowance
+from ...base.linux import quota
 from ...base.python import once
 from ...base.units import format_bytes, plural
 
@@ -64,9 +64,7 @@ class Lanes(NamedTuple):
     leave: bool = False
 
 
-@once
-def _quota() -> float | None:
-    return allowance().processors
+_quota = once(quota)
 
 
 def choose_lanes(nbytes: int, movers: int, ranks: int, neighbours: int, here: Processors, config: Config) -> Lanes:

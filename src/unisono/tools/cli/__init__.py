@@ -12,8 +12,8 @@ from ...base.errors import RankFailed, UnisonoError, UsageError
 
 __all__ = ["app"]
 
-_COMMANDS = "explain", "draw", "list", "bench", "run", "simulate", "top", "trace", "doctor"
-"""Each is a function in a module of its own name; module and function of `list` have the name `listing`."""
+_COMMANDS = "run", "bench", "explain", "draw", "doctor", "top", "trace", "check", "simulate"
+"""Each is a function in a module of its own name."""
 
 
 class _Commands(TyperGroup):
@@ -29,9 +29,8 @@ class _Commands(TyperGroup):
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _COMMANDS:
             return None
-        home = "listing" if cmd_name == "list" else cmd_name
         single = typer.Typer(add_completion=False)
-        single.command(cmd_name)(getattr(import_module(f".{home}", __name__), home))
+        single.command(cmd_name)(getattr(import_module(f".{cmd_name}", __name__), cmd_name))
         command = typer.main.get_command(single)
         # Arguments after a script or a command belong to it.
         command.context_settings["allow_interspersed_args"] = cmd_name not in ("run", "trace")

@@ -1,4 +1,4 @@
-"""`unisono explain`: which algorithm a call uses and why, its costs, its proof, its rounds."""
+"""`unisono explain`: which algorithm a call uses and why, its costs, its proof, its rounds; or all algorithms."""
 
 import inspect
 from collections.abc import Iterator
@@ -13,7 +13,8 @@ from rich.text import Text
 from ...base.errors import AlgorithmError, ArgumentError
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Counts, levels, lower_bounds
-from ...schedule.algorithms import CATALOGUE
+from ...schedule.algorithms import CATALOGUE, formula, lines
+from ...schedule.algorithms.catalogue import COLLECTIVES
 from ...schedule.algorithms.formula import LINES
 from ...schedule.choose.over_hosts import why_priced_only
 from ...schedule.draw.text import text
@@ -111,7 +112,12 @@ _MOST_ROUNDS, _MOST_LINES = 16, 20
 
 
 def explain(
-    name: Annotated[str, typer.Argument(help="all_reduce, all_reduce.ring, or path/to/file.py:function")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="all_reduce, all_reduce.ring, or path/to/file.py:function; without it, list the algorithms."
+        ),
+    ] = "",
     *,
     ranks: Annotated[int | None, typer.Option(help="How many ranks take part; by default 4, or by --hosts.")] = None,
     nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, such as 4096 or 16MiB.")] = "16MiB",
@@ -127,9 +133,14 @@ def explain(
 ) -> None:
     """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds.
 
+    Without a name, list all algorithms: rounds, bytes that the busiest rank sends, what they require, how they work.
+
     The algorithm is the one that a call would choose, unless the name says another. With --hosts: what a call over
     these hosts moves between hosts, and how long it takes. With --measure: the time that each algorithm takes here.
     """
+    if not name:
+        _list_algorithms()
+        return
     length = parse_bytes(nbytes)
     places, ranks = known_hosts(hosts, ranks)
     named = {"root": root, "nbytes": length}
@@ -175,6 +186,26 @@ def explain(
         out.print(grid, soft_wrap=True, end="")
     elif rounds:
         out.print(f"\nThe rounds are shown up to {MOST_EXACT} ranks: see them with --ranks 8.")
+
+
+def _list_algorithms() -> None:
+    out = console()
+    for shown in COLLECTIVES:
+        table = Table(
+            title=shown, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False
+        )
+        table.add_column(no_wrap=True, style="cyan")
+        table.add_column()
+        for algorithm in CATALOGUE.values():
+            if algorithm.collective == shown:
+                said = lines(algorithm.doc)
+                costs = f"rounds {said['rounds']} · bytes {said['bytes']}"
+                needs = f" · requires {', '.join(algorithm.requires)}" if algorithm.requires else ""
+                table.add_row(algorithm.name, f"{escape(said['idea'])}\n[dim]{escape(costs + needs)}[/]")
+        out.print(table)
+        out.print()
+    meaning = (inspect.getdoc(formula) or "").split("\n\n")[-1]
+    out.print(f"[dim]{escape(' '.join(meaning.split()))}[/]")
 
 
 def _explain_call(found: OverHosts, nbytes: str, rounds: bool) -> None:

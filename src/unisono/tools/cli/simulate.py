@@ -67,7 +67,7 @@ def simulate(
     every = list(candidates(collective, places, length, root, config))
     wanted = [some for some in every if not short or short == some.algorithm or name == some.name]
     if not wanted:
-        raise ArgumentError(f"{name} is no algorithm for {plural(places.ranks, 'rank')}: see unisono list {collective}")
+        raise ArgumentError(f"{name} is no algorithm for {plural(places.ranks, 'rank')}: see unisono explain")
     found: list[Price] = []
     able = [some for some in wanted if not some.why_not]
     with progress(f"simulate, {plural(places.ranks, 'rank')}", len(able)) as show, no_collections():

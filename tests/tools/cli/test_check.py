@@ -1,0 +1,109 @@
+"""`unisono check`: each finding both ways, and what it prints."""
+
+import errno
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from unisono.tools.cli import app, check
+from unisono.tools.cli.check import Seen, findings, look
+
+GIB, MIB = 1 << 30, 1 << 20
+
+GOOD = Seen(
+    usable=4,
+    quota=None,
+    free_bytes=8 * GIB,
+    group_free_bytes=None,
+    address_space=math.inf,
+    heap_bytes=8 * GIB,
+    no_memfd="",
+    no_pidfd="",
+    code_folder=Path("/cache"),
+    code_kept=True,
+    crosses=True,
+    may_read=True,
+    ptrace_scope=0,
+    torch="2.13.0+cpu",
+)
+
+
+def test_good_machine() -> None:
+    assert {one.level for one in findings(GOOD, 4)} == {"ok"}
+
+
+FOUND: list[tuple[str, int, dict[str, Any], str, str]] = [
+    ("memfd", 4, {"no_memfd": "memfd_create fails: EPERM"}, "problem", "memfd_create fails: EPERM"),
+    ("pidfd", 4, {"no_pidfd": "pidfd_open fails: none"}, "problem", "Linux 5.3"),
+    ("memory", 4, {}, "ok", "8 GiB free"),
+    ("memory", 4, {"free_bytes": GIB}, "advice", "free memory, or start fewer ranks"),
+    ("memory", 4, {"free_bytes": 100 * MIB}, "problem", "100 MiB"),
+    ("memory", 2, {"group_free_bytes": 64 * MIB}, "problem", "64 MiB free"),
+    ("memory", 2, {"group_free_bytes": 64 * MIB}, "problem", "--memory"),
+    ("memory", 4, {"group_free_bytes": 60 * GIB}, "ok", "8 GiB free"),
+    ("address space", 4, {"address_space": 40 * GIB}, "ok", "40 GiB"),
+    ("address space", 4, {"address_space": 16 * GIB}, "problem", "4 × 8 GiB"),
+    ("machine code", 4, {"code_kept": False}, "ok", "in /cache"),
+    ("machine code", 4, {"code_folder": None}, "ok", "installed"),
+    ("machine code", 4, {"code_folder": None, "code_kept": False}, "problem", "UNISONO_CACHE_DIR"),
+    ("torch", 4, {"torch": "1.13.1"}, "problem", "pip install 'torch<"),
+    ("torch", 4, {"torch": "3.0.0.dev20270101+cpu"}, "problem", "3.0.0"),
+    ("processors", 2, {"usable": 2}, "ok", "2 usable"),
+    ("processors", 6, {}, "advice", "start the other ranks on further hosts"),
+    ("quota", 4, {"quota": 8.0}, "ok", "8 processors"),
+    ("quota", 4, {"quota": 2.5}, "advice", "--cpus 4"),
+    ("quota", 2, {"quota": 1.5}, "problem", "1.5 processors"),
+    ("ptrace", 4, {"may_read": False, "crosses": False}, "ok", "not needed"),
+    ("ptrace", 4, {"may_read": False, "ptrace_scope": 1}, "advice", "ptrace_scope=0"),
+    ("ptrace", 4, {"may_read": False}, "advice", "--cap-add SYS_PTRACE"),
+]
+"""Topic, ranks, what differs from GOOD, the level, and words of the finding."""
+
+
+@pytest.mark.parametrize(("topic", "ranks", "other", "level", "words"), FOUND)
+def test_each_finding(topic: str, ranks: int, other: dict[str, Any], level: str, words: str) -> None:
+    found = next(one for one in findings(GOOD._replace(**other), ranks) if one.topic == topic)
+    assert found.level == level
+    assert words in " ".join(found)
+    assert (found.reason != "") == (found.change != "") == (level != "ok")
+
+
+def test_advised_heap_fits() -> None:
+    little = GOOD._replace(address_space=16 * GIB)
+    heap = int(findings(little, 4)[0].change.rpartition("=")[2])
+    assert findings(little._replace(heap_bytes=heap), 4)[0].level == "ok"
+
+
+def test_look_sees_refused_system_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = look()
+    assert seen.no_memfd == seen.no_pidfd == ""
+
+    def refused(*_: object) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.setattr(check, "read_word", lambda *_: None)
+    seen = look()
+    assert seen.no_memfd == "memfd_create fails: [Errno 1] Operation not permitted"
+    assert seen.no_pidfd.startswith("pidfd_open fails: ")
+    assert not seen.may_read
+
+
+@pytest.mark.parametrize(("seen", "status"), [(GOOD, 0), (GOOD._replace(no_memfd="memfd_create fails"), 1)])
+def test_output_and_status(monkeypatch: pytest.MonkeyPatch, seen: Seen, status: int) -> None:
+    monkeypatch.setattr(check, "look", lambda: seen)
+    shown = CliRunner().invoke(app, ["check", "--ranks", "3"], env={"COLUMNS": "200"})
+    found = CliRunner().invoke(app, ["check", "--ranks", "3", "--json"])
+    assert shown.exit_code == found.exit_code == status, shown.output
+    assert "for 3 ranks" in shown.stdout
+    told = json.loads(found.stdout)
+    assert told == [one._asdict() for one in findings(seen, 3)]
+    for one in told:
+        assert one["topic"] in shown.stdout
+        assert one["change"] in shown.stdout
