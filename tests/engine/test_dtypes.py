@@ -43,18 +43,16 @@ def test_unknown_dtype_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delitem(tensors.DTYPE_CODES, torch.float16)
     with pytest.raises(DTypeError, match=r"tensor: unisono does not know the dtype float16 of torch"):
         check_tensor("tensor", torch.ones(2, dtype=torch.float16))
-    for value in (torch.ones(2, dtype=torch.float16), torch.float16):
-        with pytest.raises(DTypeError, match="does not know the dtype float16"):
-            encode([value])
+    with pytest.raises(DTypeError, match="does not know the dtype float16"):
+        encode([torch.ones(2, dtype=torch.float16)])
 
 
 @pytest.mark.quick
 def test_decoder_names_a_dtype_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = [b"".join(encode([value])) for value in (torch.ones(2, dtype=torch.float16), torch.float16)]
+    sent = encode([torch.ones(2, dtype=torch.float16)])
     monkeypatch.delitem(tensors.DTYPES, CODES["float16"])
-    for data in sent:
-        with pytest.raises(ArgumentError, match="has no dtype 'float16'"):
-            decode(data)
+    with pytest.raises(ArgumentError, match="has no dtype 'float16'"):
+        decode(sent.numpy())
 
 
 @pytest.mark.parametrize("count", [4, 4000])

@@ -1,7 +1,8 @@
 """Collectives of Python objects, with torch's names and argument order, built on the collectives of tensors.
 
-`codec` encodes the objects; bytes from a peer never run code here. See `calls.codec.encode` for the types that it
-knows. pickle=True, on every rank, sends any object that can be pickled: use it only with peers you trust.
+Plain values, CPU tensors and NumPy arrays can be sent, in lists, tuples, dicts and sets: see `calls.codec.encode`.
+Bytes from a peer run no code here. pickle=True, on every rank, sends any object that can be pickled, also dataclasses
+and named tuples: use it only with peers you trust.
 
 Each call has two steps. First, every rank announces how many bytes it sends, or why it cannot: an object that cannot be
 encoded and a wrong list are errors on every rank (PeerFailed, naming the rank, on the others), and the group can still
@@ -22,14 +23,12 @@ from ..engine.process.nested import caller
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from .arguments import check_list, check_root
-from .codec import Buffer, decode, encode, to_tensor
+from .codec import decode, encode
 from .collectives.all_gather import all_gather, all_gather_single
 from .collectives.broadcast import broadcast
 from .collectives.gather import gather
 from .collectives.scatter import scatter
 from .dispatch import checking
-
-Payload = list[Buffer]
 
 
 @hints_timeout_s
@@ -47,7 +46,7 @@ def all_gather_object(
     """
     call = _Call("all_gather_object", group, pickle, timeout_s)
 
-    def prepare() -> list[Payload]:
+    def prepare() -> list[torch.Tensor]:
         check_list("object_list", object_list, call.group.size)
         return [call.encoded("obj", obj)]
 
@@ -74,7 +73,7 @@ def gather_object(
     root = call.root("dst", dst)
     is_root = call.group.rank == root
 
-    def prepare() -> list[Payload]:
+    def prepare() -> list[torch.Tensor]:
         if is_root:
             check_list("object_gather_list", object_gather_list, call.group.size)
         elif object_gather_list:
@@ -104,7 +103,7 @@ def broadcast_object_list(
     root = call.root("src", src)
     is_root = call.group.rank == root
 
-    def prepare() -> list[Payload]:
+    def prepare() -> list[torch.Tensor]:
         check_list("object_list", object_list)
         return [call.encoded("object_list", object_list)] if is_root else []
 
@@ -139,7 +138,7 @@ def scatter_object_list(
     call = _Call("scatter_object_list", group, pickle, timeout_s)
     root = call.root("src", src)
 
-    def prepare() -> list[Payload]:
+    def prepare() -> list[torch.Tensor]:
         check_list("scatter_object_output_list", scatter_object_output_list)
         if not scatter_object_output_list:
             raise ArgumentError("scatter_object_output_list: is empty; pass a list with a place for the object: [None]")
@@ -164,19 +163,19 @@ class _Call:
         with checking(self.group, self.name):
             return check_root(argument, rank, self.group)
 
-    def encoded(self, argument: str, obj: object) -> Payload:
+    def encoded(self, argument: str, obj: object) -> torch.Tensor:
         """The payload of an object. argument: its name in errors."""
         try:
             return encode(obj, pickle=self.pickle)
         except UsageError as error:
             raise type(error)(f"{argument}: {error}") from error
 
-    def announce(self, prepare: Callable[[], list[Payload]]) -> tuple[list[Payload], list[int]]:
+    def announce(self, prepare: Callable[[], list[torch.Tensor]]) -> tuple[list[torch.Tensor], list[int]]:
         """The payloads of this rank, and for every rank the bytes of its longest payload.
 
         If `prepare` raises on a rank, this raises on all.
         """
-        payloads: list[Payload] = []
+        payloads: list[torch.Tensor] = []
         failure: Exception | None = None
         try:
             payloads = prepare()
@@ -184,23 +183,24 @@ class _Call:
             failure = error
         text = f"{type(failure).__name__}: {failure}".encode(errors="backslashreplace") if failure else b""
         sizes = torch.empty(self.group.size, dtype=torch.int64, device="cpu")
-        mine = sizes[self.group.rank].fill_(max(map(_length, payloads), default=0))
+        mine = sizes[self.group.rank].fill_(max(map(len, payloads), default=0))
         if failure:
             mine.fill_(-len(text))  # below 0: the length of an error's text
         all_gather_single(sizes, mine, self.group, timeout_s=self.timeout_s)
         lengths: list[int] = sizes.tolist()
         failed = [rank for rank, length in enumerate(lengths) if length < 0]
         if failed:
-            texts = self.gather_bytes([text], [max(0, -length) for length in lengths])
+            block = torch.tensor(list(text), dtype=torch.uint8, device="cpu")
+            texts = self.gather_bytes(block, [max(0, -length) for length in lengths])
             if failure:
                 raise failure
             reason = str(texts[failed[0]], "utf-8")
             raise PeerFailed(failed[0], reason, self.group.rank, f"{self.name} ({caller()})")
         return payloads, lengths
 
-    def gather_bytes(self, payload: Payload, sizes: Sequence[int], dst: int | None = None) -> list[memoryview]:
+    def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int], dst: int | None = None) -> list[memoryview]:
         """The payloads of all ranks, rank r's of sizes[r] bytes: on rank `dst`, none elsewhere; None: on every rank."""
-        mine, me = to_tensor(payload), self.group.rank
+        me = self.group.rank
         sources = enumerate(sizes) if dst in (None, me) else ()
         blocks = [mine if rank == me else _empty(size) for rank, size in sources]
         if dst is None:
@@ -209,19 +209,19 @@ class _Call:
             gather(mine, blocks or None, dst, self.group, timeout_s=self.timeout_s)
         return [_bytes(block) for block in blocks]
 
-    def broadcast_bytes(self, payloads: Sequence[Payload], size: int, src: int) -> memoryview:
+    def broadcast_bytes(self, payloads: list[torch.Tensor], size: int, src: int) -> memoryview:
         """The payload of rank `src`, of `size` bytes; the others pass none."""
-        block = to_tensor(payloads[0]) if payloads else _empty(size)
+        block = payloads[0] if payloads else _empty(size)
         broadcast(block, src, self.group, timeout_s=self.timeout_s)
         return _bytes(block)
 
-    def scatter_bytes(self, payloads: Sequence[Payload], src: int) -> memoryview:
+    def scatter_bytes(self, payloads: list[torch.Tensor], src: int) -> memoryview:
         """This rank's payload from rank `src`; the others pass none."""
-        blocks, size = [to_tensor(payload) for payload in payloads], torch.empty(1, dtype=torch.int64, device="cpu")
-        sizes = [torch.tensor([len(block)], device="cpu") for block in blocks]
+        size = torch.empty(1, dtype=torch.int64, device="cpu")
+        sizes = [torch.tensor([len(payload)], device="cpu") for payload in payloads]
         scatter(size, sizes, src, self.group, timeout_s=self.timeout_s)
         mine = _empty(int(size))
-        scatter(mine, blocks, src, self.group, timeout_s=self.timeout_s)
+        scatter(mine, payloads, src, self.group, timeout_s=self.timeout_s)
         return _bytes(mine)
 
     def decoded(self, data: memoryview, rank: int) -> Any:
@@ -230,10 +230,6 @@ class _Call:
             return decode(data, pickle=self.pickle)
         except UnisonoError as error:
             raise ArgumentError(f"{self.name}: what rank {rank} sent cannot be decoded here: {error}") from error
-
-
-def _length(payload: Payload) -> int:
-    return sum(map(len, payload))
 
 
 def _empty(nbytes: int) -> torch.Tensor:

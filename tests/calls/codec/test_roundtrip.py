@@ -1,11 +1,9 @@
-"""What goes through the codec comes back: the same types, the same bits, the same order."""
+"""Which objects the codec sends as they are, and which it refuses."""
 
 import dataclasses
-import math
 import struct
-from collections.abc import Callable
-from functools import cached_property
-from typing import Any, Generic, TypeVar
+from collections import OrderedDict, namedtuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,51 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from tests.support.programs import run_python
-from unisono.calls.codec import decode, encode, to_tensor
+from unisono import ArgumentError, DTypeError
+from unisono.calls.codec import decode, encode
 from unisono.engine.tensors import DTYPES, dtype_name
 
 pytestmark = [pytest.mark.quick, pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")]
 
 TENSOR_DTYPES = [dtype for dtype in DTYPES.values() if not dtype_name(dtype).startswith("q")]
-T = TypeVar("T")
-
-
-@dataclasses.dataclass
-class Point:
-    x: Any
-    y: Any = 0
+Pair = namedtuple("Pair", "a b")
 
 
 @dataclasses.dataclass(frozen=True)
-class Frozen:
-    name: str
-    parts: tuple[Any, ...]
-
-
-@dataclasses.dataclass(slots=True)
-class Slotted(Generic[T]):
-    item: T
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Both(Frozen):
-    more: Any = None
-
-
-class Outer:
-    @dataclasses.dataclass
-    class Inner:
-        size: int
-        known: int = dataclasses.field(init=False, default=7)
-
-        @cached_property
-        def double(self) -> int:
-            return 2 * self.size
+class Thing:
+    layers: Any = None
 
 
 def sent(value: object) -> Any:
-    return decode(b"".join(encode(value)))
+    return decode(encode(value).numpy())
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -74,8 +44,8 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         alike = a.dtype == b.dtype and a.shape == b.shape and a.requires_grad == b.requires_grad
         return alike and b.is_contiguous() and bits(a) == bits(b)
-    if isinstance(a, np.ndarray | np.generic) and not isinstance(a, np.str_ | np.bytes_):
-        return a.dtype.str == b.dtype.str and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(a, float):
         return struct.pack("d", a) == struct.pack("d", b)
     if isinstance(a, complex):
@@ -84,187 +54,165 @@ def same(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
         return same(list(a.items()), list(b.items()))
-    if isinstance(a, set | frozenset):
+    if isinstance(a, set):
         return len(a) == len(b) and all(any(same(x, y) for y in b) for x in a)
-    if dataclasses.is_dataclass(a):
-        return all(same(getattr(a, field.name), getattr(b, field.name)) for field in dataclasses.fields(a))
     return bool(a == b)
 
 
-@st.composite
-def tensors(draw: Callable[..., Any]) -> torch.Tensor:
-    dtype = draw(st.sampled_from(TENSOR_DTYPES))
-    shape = draw(st.lists(st.integers(0, 4), max_size=3))
-    count = math.prod(shape)
-    values = draw(st.binary(min_size=count * dtype.itemsize, max_size=count * dtype.itemsize))
+def plain(dtype: torch.dtype) -> torch.Tensor:
+    """Tensor of shape [2, 3] with other bytes in each element."""
     if dtype is torch.bool:
-        values = bytes(value & 1 for value in values)
-    tensor = torch.empty(shape, dtype=dtype)
-    if count:
-        tensor.reshape(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(values), dtype=torch.uint8))
-    layout = draw(st.sampled_from(["plain", "transposed", "every other", "expanded", "conjugate"]))
-    if layout == "transposed":
-        tensor = tensor.permute(list(reversed(range(tensor.dim()))))
-    elif layout == "every other" and tensor.dim():
-        tensor = tensor[::2]
-    elif layout == "expanded":
-        tensor = tensor.expand(2, *tensor.shape)
-    elif layout == "conjugate" and dtype in {torch.complex64, torch.complex128}:
-        tensor = tensor.conj()
-    if dtype in {torch.float32, torch.bfloat16, torch.complex64}:
-        tensor.requires_grad_(draw(st.booleans()))
-    return tensor
-
-
-@st.composite
-def arrays(draw: Callable[..., Any]) -> Any:
-    dtype = np.dtype(
-        draw(st.sampled_from(["?", "i1", "<u2", ">i4", "f2", "<f8", ">f4", "c16", "M8[ns]", "<U3", "S2", "V5"]))
-    )
-    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
-    nbytes = math.prod(shape) * dtype.itemsize
-    values = draw(st.binary(min_size=nbytes, max_size=nbytes))
-    if dtype.kind in "?bU":
-        values = bytes(value & 1 for value in values) if dtype.itemsize == 1 else bytes(nbytes)
-    array = np.frombuffer(bytearray(values), dtype).reshape(shape) if nbytes else np.empty(shape, dtype)
-    return draw(st.sampled_from([array, array.T, array[..., ::-1] if shape else array, np.asfortranarray(array)]))
+        return torch.tensor([[True, False, True], [False, False, True]])
+    return torch.arange(6 * dtype.itemsize, dtype=torch.uint8).view(dtype).reshape(2, 3)
 
 
 atoms = (
     st.none() | st.booleans() | st.integers() | st.integers(-(2**200), 2**200) | st.floats() | st.complex_numbers()
-    | st.text(st.characters()) | st.binary() | st.sampled_from(list(DTYPES.values()))
-    | st.sampled_from([torch.device("cpu"), torch.device("cuda:3"), torch.device("meta")])
-    | st.lists(st.integers(0, 9)).map(torch.Size)
-    | st.sampled_from([np.float32(1.5), np.int8(-3), np.bool_(True), np.complex128(1 - 2j), np.datetime64("2020-02")])
-    | st.text().map(np.str_) | st.binary().map(np.bytes_)
+    | st.text(st.characters()) | st.binary()
 )  # fmt: skip
-keys = st.recursive(
-    atoms, lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3), max_leaves=4
-) | st.builds(Frozen, st.text(), st.lists(atoms, max_size=2).map(tuple))
+raw = st.sampled_from([plain(torch.float32), plain(torch.bfloat16).T, torch.ones(()), torch.ones(0, 2), np.ones(5)])
+keys = st.recursive(atoms, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=4)
 objects = st.recursive(
-    atoms | tensors() | arrays() | st.sets(keys, max_size=3),
+    atoms | raw | st.sets(keys, max_size=3),
     lambda inner: (
-        st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple)
-        | st.dictionaries(keys, inner, max_size=4)
-        | st.builds(Point, inner, inner) | st.builds(Slotted, inner) | st.builds(Outer.Inner, st.integers())
-        | st.builds(Both, st.text(), st.lists(inner, max_size=2).map(tuple), inner)
+        st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple) | st.dictionaries(keys, inner, max_size=4)
     ),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
 @given(objects)
-def test_an_object_comes_back_as_it_was(value: object) -> None:
+def test_objects_come_back_as_they_were(value: object) -> None:
     assert same(value, sent(value))
 
 
 @pytest.mark.parametrize("dtype", TENSOR_DTYPES, ids=str)
-def test_tensors_of_every_dtype(dtype: torch.dtype) -> None:
-    tensor = torch.arange(2 * 3 * dtype.itemsize, dtype=torch.uint8).view(dtype).reshape(2, 3)
-    if dtype is torch.bool:
-        tensor = torch.tensor([[True, False, True], [False, False, True]])
-    for given_tensor in (tensor, tensor.T, tensor[1:, 1:], tensor[0, 0], tensor[:0]):
-        assert same(given_tensor, sent(given_tensor))
+def test_tensors_of_every_dtype_and_layout(dtype: torch.dtype) -> None:
+    it = plain(dtype)
+    for tensor in (it, it.T, it[1:, 1:], it[:, ::2], it[0, 0], it[:0], it[:, :, None].expand(2, 3, 4)):
+        assert same(tensor, sent(tensor))
 
 
-@pytest.mark.parametrize("number", [2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**4000, -(10**4000)])
+@pytest.mark.parametrize("dtype", "?bhilqBHILQefdFD")
+def test_arrays_of_every_dtype_and_layout(dtype: str) -> None:
+    it = np.arange(6).astype(dtype).reshape(2, 3)
+    for array in (it, it.T, it[1:, 1:], it[:, ::-1], it[0, 0, ...], it[:0], np.broadcast_to(it, (2, 2, 3))):
+        assert same(array, sent(array))
+
+
+def test_views_of_tensors_and_arrays() -> None:
+    numbers = torch.tensor([1 + 2j, 3 - 4j, 0j])
+    for value in (
+        torch.arange(10.0)[::5][1:],
+        torch.arange(6.0).reshape(3, 2)[2:, 1],
+        np.arange(10.0)[::5][1:],
+        np.arange(6.0).reshape(3, 2)[2:, 1:],
+        numbers.conj(),
+        numbers.conj().imag,
+        numbers[:1].conj().imag,  # contiguous and yet negative
+        torch.ones(3, requires_grad=True),
+        torch.ones(3, requires_grad=True) * 2,
+    ):
+        assert same(value, sent(value))
+    assert sent(value).is_leaf
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63, 2**64, -(2**63), -(2**63) - 1, 10**5000, -(10**5000)], ids=hex)
 def test_integers_of_any_size(number: int) -> None:
     assert sent([number, {number: number}]) == [number, {number: number}]
 
 
-def test_numbers_that_are_equal_keep_their_types() -> None:
-    value = [1, True, 1.0, np.int64(1), -0.0, (1, True), float("nan")]
+def test_equal_numbers_keep_their_types() -> None:
+    value = [1, True, 1.0, -0.0, (1, True), float("nan")]
     assert same(value, sent(value))
 
 
-def test_one_element_with_an_odd_stride() -> None:
-    assert sent(torch.arange(10.0)[::5][1:]).tolist() == [5]
-    assert sent(torch.arange(6.0).reshape(3, 2)[2:, 1]).tolist() == [5]
-    assert sent(np.arange(10.0)[::5][1:]).tolist() == [5]
-    assert sent(np.arange(6.0).reshape(3, 2)[2:, 1:]).tolist() == [[5]]
-
-
-def test_views_that_only_say_conjugate_or_negative() -> None:
-    numbers = torch.tensor([1 + 2j, 3 - 4j, 0j])
-    assert sent(numbers.conj()).tolist() == [1 - 2j, 3 + 4j, 0j]
-    assert sent(numbers.conj().imag).tolist() == [-2, 4, 0]
-    assert sent(numbers[:1].conj().imag).tolist() == [-2], "contiguous and yet negative"
-
-
-def test_strings_with_surrogates() -> None:
-    odd = {b"\xff.txt".decode(errors="surrogateescape"): np.str_("\ud800")}
-    assert sent(odd) == odd
-
-
-def test_the_bytes_of_a_tensor_are_not_copied_before_they_are_sent() -> None:
-    tensor = torch.arange(1000.0)
-    header, segment = encode({"weights": tensor})
-    assert len(header) < 100
-    tensor[7] = -1
-    assert np.frombuffer(segment, np.float32)[7] == -1
-
-
-def test_what_is_decoded_owns_its_memory() -> None:
-    data = bytearray(b"".join(encode([torch.arange(5), np.arange(5)])))
+def test_decoded_objects_own_their_memory() -> None:
+    data = bytearray(encode([torch.arange(5), np.arange(5)]).numpy())
     tensor, array = decode(data)
     data[-80:] = bytes(80)
     assert tensor.tolist() == array.tolist() == [0, 1, 2, 3, 4]
     tensor[0] = array[0] = 9
 
 
-def test_a_tensor_with_a_graph_becomes_a_leaf() -> None:
-    tensor = torch.ones(3, requires_grad=True) * 2
-    back = sent(tensor)
-    assert back.requires_grad
-    assert back.is_leaf
-    assert back.tolist() == [2, 2, 2]
+def test_repeated_object_is_not_a_cycle() -> None:
+    part = [1, [2]]
+    assert sent([part, part, {"again": part}]) == [part, part, {"again": part}]
 
 
-def test_a_dataclass_keeps_what_its_fields_hold_and_computes_the_rest_again() -> None:
-    inner = Outer.Inner(4)
-    assert inner.double == 8
-    back = sent(inner)
-    assert vars(back) == {"size": 4, "known": 7}
-    assert back.double == 8
-    assert sent(Slotted[int](3)) == Slotted(3)
+def cycle() -> list[Any]:
+    first: list[Any] = [1]
+    first.append({"back": (0, first)})
+    return first
 
 
-def test_a_tensor_of_buffers_has_their_bytes_in_order() -> None:
-    tensor = to_tensor([b"\1\2", memoryview(b""), memoryview(b"\3")])
-    assert tensor.dtype is torch.uint8
-    assert tensor.tolist() == [1, 2, 3]
-    assert to_tensor([]).tolist() == []
+def deep(levels: int) -> Any:
+    value: Any = torch.zeros(1)
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "a dataclass": (Thing(), r"test_roundtrip\.Thing at the top needs pickle=True"),
+    "deep inside": ({"model": [0, (1, Thing())]}, r"Thing at \['model'\]\[1\]\[1\] "),
+    "in a key": ({1: {(2, Thing()): 0}}, r"Thing at \[1\]\[\(2, .*\)\]\[1\] "),
+    "a type": ([int], r"builtins\.type at \[0\]"),
+    "a function": ([len], "builtin_function_or_method"),
+    "a named tuple": (Pair(1, 2), "Pair at the top"),
+    "a dict's subclass": (OrderedDict(), "OrderedDict"),
+    "a frozen set": ([frozenset()], "frozenset"),
+    "a shape": ([torch.Size([2])], r"torch\.Size at \[0\]"),
+    "a dtype": ([torch.float32], r"torch\.dtype at \[0\]"),
+    "a device": ([torch.device("cpu")], r"torch\.device at \[0\]"),
+    "a NumPy scalar": ([np.float64(1)], r"numpy\.float64 at \[0\]"),
+    "a parameter": ([torch.nn.Parameter(torch.ones(1))], r"Parameter of torch\.float32 at \[0\]"),
+    "a sparse tensor": ([torch.eye(2).to_sparse()], r"Tensor of torch\.float32 at \[0\] .*dense CPU tensors"),
+    "a tensor elsewhere": ([torch.empty(2, device="meta")], r"Tensor .*at \[0\] .*dense CPU tensors"),
+    "a tensor of many dimensions": ([torch.ones([1] * 65)], r"Tensor .*at \[0\]"),
+    "an array of objects": ([np.array([None])], r"ndarray of object at \[0\] .*NumPy arrays of numbers"),
+    "an array of strings": (np.array(["ab"]), "ndarray of <U2"),
+    "an array of dates": (np.array(["2020-02"], "M8[M]"), "datetime64"),
+    "an array of structures": (np.zeros(2, "i4,f8"), "ndarray of"),
+    "an array in another byte order": (np.zeros(2, ">i4"), "ndarray of >i4"),
+    "an array of a subclass": (np.ma.zeros(2), "MaskedArray of float64"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_types_need_pickle(name: str) -> None:
+    value, message = REFUSED[name]
+    with pytest.raises(DTypeError, match=message) as raised:
+        encode(value)
+    assert "pickle=True" in str(raised.value)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls the ones a prototype, the others outdated
+def test_nested_and_quantized_tensors_need_pickle() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
+    quantized = torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)
+    for tensor in (nested, quantized):
+        with pytest.raises(DTypeError, match=rf"torch\.Tensor of {tensor.dtype} at \[0\] needs pickle=True"):
+            encode([tensor])
+
+
+def test_nesting_is_bounded() -> None:
+    back = sent(deep(100))
+    for _ in range(100):
+        (back,) = back
+    assert back.tolist() == [0]
+    with pytest.raises(ArgumentError, match=r"list at (\[0\])+ is nested deeper than 100 levels.*pickle=True"):
+        encode(deep(101))
+    with pytest.raises(ArgumentError, match=r"at \[1\]\['back'\]\[1\]\[1\]\['back'\].* contains itself"):
+        encode(cycle())
 
 
 def test_pickle_sends_anything() -> None:
-    add = decode(b"".join(encode([lambda x: x + 1], pickle=True)), pickle=True)[0]
-    assert add(2) == 3
-    assert decode(b"".join(encode([1])), pickle=True) == [1]
-
-
-SCRIPT = """
-import dataclasses, unisono
-from unisono.calls.codec import decode, encode
-from unisono import all_gather_object
-
-@dataclasses.dataclass
-class Mine:
-    x: int
-
-def work():
-    got = [None, None]
-    all_gather_object(got, Mine(unisono.get_rank()))
-    return got
-
-if __name__ == "__main__":
-    print(decode(b"".join(encode(Mine(5)))))
-    print(unisono.run(work, ranks=2))
-"""
-
-
-def test_classes_of_a_script_travel_in_it_and_between_its_ranks(tmp_path: Any) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = run_python(script, check=True)
-    assert done.stdout.splitlines() == ["Mine(x=5)", "[[Mine(x=0), Mine(x=1)], [Mine(x=0), Mine(x=1)]]"]
+    function, pair, cyclic = decode(encode([lambda x: x + 1, Pair(1, 2), cycle()], pickle=True).numpy(), pickle=True)
+    assert (function(2), pair) == (3, Pair(1, 2))
+    assert type(pair) is Pair
+    assert cyclic[1]["back"][1] is cyclic
+    assert decode(encode([1]).numpy(), pickle=True) == [1]
+    with pytest.raises(DTypeError, match="generator cannot be pickled"):
+        encode((x for x in "ab"), pickle=True)

@@ -3,10 +3,7 @@
 Trouble with an object on one rank: an error that names it, on every rank that it concerns, and the group goes on.
 """
 
-import dataclasses
-import sys
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,16 +17,10 @@ from unisono.calls.objects import all_gather_object, broadcast_object_list, gath
 SIZES = (1, 3)
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
-    rank: int
-    losses: tuple[float, ...]
-
-
 def made(rank: int, extra: int = 0) -> dict[str, Any]:
     """An object whose type, size and values depend on the rank."""
     return {
-        "report": Report(rank, tuple(0.5 * k for k in range(rank))),
+        "losses": tuple(0.5 * k for k in range(rank)),
         "weights": [torch.arange(100.0 * rank + extra).reshape(-1, 2).T, torch.tensor(rank, dtype=torch.bfloat16)],
         (rank, "key"): {rank, "text" * rank},
     }
@@ -222,30 +213,6 @@ def test_pickled_objects_are_an_error_only_where_they_are_not_wanted(worlds: Wor
         assert kind == "ArgumentError"
         assert "all_gather_object: what rank 0 sent cannot be decoded here: the sender used pickle=True" in message
         assert places == ["old"] * 3, "filled in part"
-
-
-def a_class_of_rank_0() -> Said:
-    group = unisono.init()
-    thing: Any = None
-    if group.rank == 0:
-        module = ModuleType("only_here")
-        module.Thing = dataclasses.make_dataclass("Thing", ["x"])
-        module.Thing.__module__ = "only_here"
-        sys.modules["only_here"] = module
-        thing = module.Thing(3)
-    try:
-        return attempt(lambda: broadcast_object_list([thing]))
-    finally:
-        sys.modules.pop("only_here", None)
-
-
-def test_a_class_that_is_not_imported_is_named_where_it_is_missing(worlds: Worlds) -> None:
-    sender, *others = worlds(3).run(a_class_of_rank_0)
-    assert sender == ("", "")
-    for kind, message in others:
-        assert kind == "ArgumentError"
-        assert "what rank 0 sent" in message
-        assert "there is no class only_here.Thing on this rank: import only_here here first" in message
 
 
 def lists_of_different_lengths() -> tuple[Said, list[Any]]:

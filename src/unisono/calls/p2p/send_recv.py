@@ -15,7 +15,7 @@ from ...engine.tensors import make_plain
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_apart, check_list, check_root, check_tensor, shape_name
-from ..codec import decode, encode, to_tensor
+from ..codec import decode, encode
 from .at_once import comes_whole, received_soon, sent_at_once, usual
 from .progress_engine import FinishedTransfer, Transfer, progress_engine
 
@@ -273,14 +273,15 @@ def send_object_list(
 ) -> None:
     """Send the objects of a list to rank `dst`. Only `recv_object_list` receives them; tensors have tags of their own.
 
-    pickle: send any object that can be pickled; the receiver must pass it, too. Without it, see `calls.codec.encode`
-    for the types that can be sent. Raises DTypeError for an object that cannot be sent, and as `send` does.
+    pickle: send any object that can be pickled; the receiver must pass it, too. Without it, only plain values, CPU
+    tensors and NumPy arrays can be sent: see `calls.codec.encode`. Raises DTypeError for another object, and as `send`
+    does.
     """
     if timeout_s is not None:
         timeout_s = seconds(timeout_s)
     group = group_or_default(group)
     check_list("object_list", object_list)
-    message = to_tensor(encode(object_list, pickle=pickle))
+    message = encode(object_list, pickle=pickle)
     check_send(message, dst, group, tag)
     words = f"send_object_list({len(object_list)} objects, dst={dst}, tag={tag})"
     progress_engine(group).complete([Send(message, dst, _tag(tag))], lambda: f"{words} ({caller()})", timeout_s)
