@@ -200,9 +200,11 @@ class _Call:
 
     def gather_bytes(self, payload: Payload, sizes: Sequence[int], dst: int | None = None) -> list[memoryview]:
         """The payloads of all ranks, rank r's of sizes[r] bytes: on rank `dst`, none elsewhere; None: on every rank."""
-        mine, me = to_tensor(payload), self.group.rank
+        me = self.group.rank
         sources = enumerate(sizes) if dst in (None, me) else ()
-        blocks = [mine if rank == me else _empty(size) for rank, size in sources]
+        with checking(self.group, self.name):
+            mine = to_tensor(payload)
+            blocks = [mine if rank == me else _empty(size) for rank, size in sources]
         if dst is None:
             all_gather(blocks, mine, self.group, timeout_s=self.timeout_s)
         else:
@@ -211,7 +213,8 @@ class _Call:
 
     def broadcast_bytes(self, payloads: Sequence[Payload], size: int, src: int) -> memoryview:
         """The payload of rank `src`, of `size` bytes; the others pass none."""
-        block = to_tensor(payloads[0]) if payloads else _empty(size)
+        with checking(self.group, self.name):
+            block = to_tensor(payloads[0]) if payloads else _empty(size)
         broadcast(block, src, self.group, timeout_s=self.timeout_s)
         return _bytes(block)
 
@@ -220,7 +223,8 @@ class _Call:
         blocks, size = [to_tensor(payload) for payload in payloads], torch.empty(1, dtype=torch.int64, device="cpu")
         sizes = [torch.tensor([len(block)], device="cpu") for block in blocks]
         scatter(size, sizes, src, self.group, timeout_s=self.timeout_s)
-        mine = _empty(int(size))
+        with checking(self.group, self.name):
+            mine = _empty(int(size))
         scatter(mine, blocks, src, self.group, timeout_s=self.timeout_s)
         return _bytes(mine)
 
