@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -17,7 +17,13 @@ import unisono
 from tests.support.faults import DEADLINE_S
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import once_waiting, until
+from unisono.calls.dispatch import checking
 from unisono.calls.dispatch.step import PlainTensors
+from unisono.ranks.failures import attend
+
+
+class Stop(Exception):
+    """Raised by a signal handler."""
 
 
 def sums(count: int = 5) -> list[float]:
@@ -160,8 +166,35 @@ def test_timeout_covers_other_threads() -> None:
     unisono.barrier()
 
 
-class Stop(Exception):
-    """Raised by a signal handler."""
+@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
+@pytest.mark.ranks(2)
+def test_interrupted_refusal_ends_group(error: type[BaseException]) -> None:
+    """A rank waits before it tells the others what it refuses. They would take its next call for the refused one."""
+    group, tensor = unisono.new_group(), torch.ones(4)
+    if not unisono.get_rank():
+        with (
+            patch.object(sys.modules[checking.__module__], "_all_have_followed", side_effect=error),
+            pytest.raises(error),
+        ):
+            unisono.all_reduce(tensor, "bogus", group=group)
+    with pytest.raises(unisono.PeerFailed, match="interrupted"):
+        unisono.all_reduce(tensor, group=group)
+
+
+@pytest.mark.ranks(2)
+def test_refusal_does_not_end_an_earlier_call() -> None:
+    """In a deep recursion it may fail to give a call up. Then the next call does, also if it is refused."""
+    group, tensor = unisono.new_group(), torch.ones(4)
+    unisono.all_reduce(tensor, group=group)
+    if not unisono.get_rank():
+        failing = patch.multiple(attend, attend=Mock(side_effect=RecursionError), interrupted=Mock())
+        with failing, pytest.raises(RecursionError):
+            unisono.all_reduce(tensor, group=group)
+        with pytest.raises(unisono.PeerFailed, match="before that was over"):
+            unisono.all_reduce(tensor, "bogus", group=group)
+    unisono.barrier()
+    with pytest.raises(unisono.PeerFailed, match="before that was over"):
+        unisono.all_reduce(tensor, group=group)
 
 
 @pytest.mark.ranks(1)

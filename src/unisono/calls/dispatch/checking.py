@@ -11,7 +11,7 @@ from ...engine.process.nested import caller, check_nested, holds
 from ...ranks.group.abort import aborted, give_up
 from ...ranks.group.group import Group
 from ..work import worker_of
-from .drive import take
+from .drive import check_finished, take
 
 if TYPE_CHECKING:
     from ...ranks.group import initialize
@@ -42,10 +42,19 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None or isinstance(error, _NO_REFUSALS):
             return
-        if isinstance(error, Exception):
-            _refuse(self.group, self.collective, error)
-        else:
-            give_up(self.group, f"interrupted by {type(error).__name__}", f"{self.collective} ({caller()})")
+        try:
+            if isinstance(error, Exception):
+                _refuse(self.group, self.collective, error)
+                return
+        except NestedCall:
+            raise
+        except BaseException as other:  # Ctrl-C while it waits for late ranks, or there is no thread to wait for them
+            self._give_up(other)
+            raise
+        self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        give_up(self.group, f"interrupted by {type(error).__name__}", f"{self.collective} ({caller()})")
 
 
 def _refuse(group: Group, collective: str, error: Exception) -> None:
@@ -79,6 +88,7 @@ def _announce(group: Group, record: CallRecord, patience_s: float) -> bool:
         take(group.lock, patience_s, held)
         if not held or not _all_have_followed(group, until):
             return False
+        check_finished(group, record, record.where)
         group.host.arena.board(group.rank).set_call(group.host.call_number, record)
         group.host.refuse_call()
         if group.span is not None:
