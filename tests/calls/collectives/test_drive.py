@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,8 +18,10 @@ import unisono
 from tests.support.faults import DEADLINE_S
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import once_waiting, until
-from unisono.calls.dispatch import checking
+from unisono.calls.coalesced import make_coalesced
+from unisono.calls.dispatch import blocks, checking
 from unisono.calls.dispatch.step import PlainTensors
+from unisono.engine.kernels import kernel
 from unisono.ranks.failures import attend
 
 
@@ -195,6 +198,40 @@ def test_refusal_does_not_end_an_earlier_call() -> None:
     unisono.barrier()
     with pytest.raises(unisono.PeerFailed, match="before that was over"):
         unisono.all_reduce(tensor, group=group)
+
+
+@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
+@pytest.mark.parametrize("steps", ["passes", "sizes"])
+@pytest.mark.ranks(2)
+def test_exception_between_steps_of_a_call(steps: str, error: type[BaseException]) -> None:
+    """The other ranks must not take this rank's next call for the rest of this one."""
+    group, me = unisono.new_group(), unisono.get_rank()
+    number = group.host.call_number
+
+    def interrupt(*given: Any) -> Any:
+        if group.host.call_number > number:
+            raise error
+        return kernel("pack.move")(*given)
+
+    if steps == "passes":
+        tensors, hook = [torch.ones(400_000)], patch.object(make_coalesced, "kernel", lambda _: interrupt)
+        call = partial(unisono.all_reduce_coalesced, tensors, group=group)
+    else:
+        outs, tensors, hook = (
+            [torch.ones(2), torch.ones(1)],
+            [torch.ones(2 - me)] * 2,
+            patch.object(blocks, "Sides", interrupt),
+        )
+        call = partial(unisono.all_to_all, outs, tensors, group=group)
+    if me:
+        with pytest.raises(unisono.MismatchError if error is Stop else unisono.PeerFailed):
+            call()
+    else:
+        with hook, pytest.raises(error):
+            call()
+    assert (group.broken is None) == (error is Stop)
+    if error is Stop:
+        call()
 
 
 @pytest.mark.ranks(1)

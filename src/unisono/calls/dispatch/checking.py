@@ -29,7 +29,12 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
 
     An error in the block counts as this rank's call: the other ranks raise MismatchError with the reason, and the group
     can be used again. Ctrl-C in the block ends the group: nobody knows whether the user takes the call as made.
+
+    last: the number of the last step, once it begins, if the block makes a call of several steps. Until then the other
+    ranks wait for this one's next step.
     """
+
+    last: int | None = None
 
     def __init__(self, group: Group | None, collective: str) -> None:
         self.group: Group = initialize.group_or_default(group)
@@ -41,6 +46,8 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None or isinstance(error, _NO_REFUSALS):
+            return
+        if self.last is not None and self.group.host.call_number > self.last:
             return
         try:
             if isinstance(error, Exception):
