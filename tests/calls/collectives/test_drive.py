@@ -169,6 +169,25 @@ def test_timeout_covers_other_threads() -> None:
     unisono.barrier()
 
 
+@in_new_world(2, timeout_s=DEADLINE_S)
+def test_timeout_covers_calls_in_the_background() -> None:
+    """Rank 1 makes the first call only once rank 0 has run out of time in the second one."""
+    tensor, group = torch.ones(4), unisono.new_group()
+    if unisono.get_rank():
+        unisono.barrier()
+        with pytest.raises(unisono.PeerFailed):
+            unisono.all_reduce(tensor, group=group)
+        return
+    first: Any = unisono.all_reduce(tensor.clone(), group=group, async_op=True)
+    began = time.monotonic()
+    with pytest.raises(unisono.WaitTimeout, match="Earlier calls"):
+        unisono.all_reduce(tensor, group=group, timeout_s=0.2)
+    assert time.monotonic() - began < DEADLINE_S / 2
+    unisono.barrier()
+    with pytest.raises(unisono.PeerFailed):
+        first.wait()
+
+
 @pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
 @pytest.mark.ranks(2)
 def test_interrupted_refusal_ends_group(error: type[BaseException]) -> None:
