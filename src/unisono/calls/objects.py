@@ -202,7 +202,8 @@ class _Call:
         """The payloads of all ranks, rank r's of sizes[r] bytes: on rank `dst`, none elsewhere; None: on every rank."""
         me = self.group.rank
         sources = enumerate(sizes) if dst in (None, me) else ()
-        blocks = [mine if rank == me else _empty(size) for rank, size in sources]
+        with checking(self.group, self.name):
+            blocks = [mine if rank == me else _empty(size) for rank, size in sources]
         if dst is None:
             all_gather(blocks, mine, self.group, timeout_s=self.timeout_s)
         else:
@@ -211,7 +212,8 @@ class _Call:
 
     def broadcast_bytes(self, payloads: list[torch.Tensor], size: int, src: int) -> memoryview:
         """The payload of rank `src`, of `size` bytes; the others pass none."""
-        block = payloads[0] if payloads else _empty(size)
+        with checking(self.group, self.name):
+            block = payloads[0] if payloads else _empty(size)
         broadcast(block, src, self.group, timeout_s=self.timeout_s)
         return _bytes(block)
 
@@ -220,7 +222,8 @@ class _Call:
         size = torch.empty(1, dtype=torch.int64, device="cpu")
         sizes = [torch.tensor([len(payload)], device="cpu") for payload in payloads]
         scatter(size, sizes, src, self.group, timeout_s=self.timeout_s)
-        mine = _empty(int(size))
+        with checking(self.group, self.name):
+            mine = _empty(int(size))
         scatter(mine, payloads, src, self.group, timeout_s=self.timeout_s)
         return _bytes(mine)
 

@@ -5,10 +5,11 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -17,7 +18,15 @@ import unisono
 from tests.support.faults import DEADLINE_S
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import once_waiting, until
+from unisono.calls.coalesced import make_coalesced
+from unisono.calls.dispatch import blocks, checking
 from unisono.calls.dispatch.step import PlainTensors
+from unisono.engine.kernels import kernel
+from unisono.ranks.failures import attend
+
+
+class Stop(Exception):
+    """Raised by a signal handler."""
 
 
 def sums(count: int = 5) -> list[float]:
@@ -160,8 +169,88 @@ def test_timeout_covers_other_threads() -> None:
     unisono.barrier()
 
 
-class Stop(Exception):
-    """Raised by a signal handler."""
+@in_new_world(2, timeout_s=DEADLINE_S)
+def test_timeout_covers_calls_in_the_background() -> None:
+    """Rank 1 makes the first call only once rank 0 has run out of time in the second one."""
+    tensor, group = torch.ones(4), unisono.new_group()
+    if unisono.get_rank():
+        unisono.barrier()
+        with pytest.raises(unisono.PeerFailed):
+            unisono.all_reduce(tensor, group=group)
+        return
+    first: Any = unisono.all_reduce(tensor.clone(), group=group, async_op=True)
+    began = time.monotonic()
+    with pytest.raises(unisono.WaitTimeout, match="Earlier calls"):
+        unisono.all_reduce(tensor, group=group, timeout_s=0.2)
+    assert time.monotonic() - began < DEADLINE_S / 2
+    unisono.barrier()
+    with pytest.raises(unisono.PeerFailed):
+        first.wait()
+
+
+@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
+@pytest.mark.ranks(2)
+def test_interrupted_refusal_ends_group(error: type[BaseException]) -> None:
+    """A rank waits before it tells the others what it refuses. They would take its next call for the refused one."""
+    group, tensor = unisono.new_group(), torch.ones(4)
+    if not unisono.get_rank():
+        with (
+            patch.object(sys.modules[checking.__module__], "_all_have_followed", side_effect=error),
+            pytest.raises(error),
+        ):
+            unisono.all_reduce(tensor, "bogus", group=group)
+    with pytest.raises(unisono.PeerFailed, match="interrupted"):
+        unisono.all_reduce(tensor, group=group)
+
+
+@pytest.mark.ranks(2)
+def test_refusal_does_not_end_an_earlier_call() -> None:
+    """In a deep recursion it may fail to give a call up. Then the next call does, also if it is refused."""
+    group, tensor = unisono.new_group(), torch.ones(4)
+    unisono.all_reduce(tensor, group=group)
+    if not unisono.get_rank():
+        failing = patch.multiple(attend, attend=Mock(side_effect=RecursionError), interrupted=Mock())
+        with failing, pytest.raises(RecursionError):
+            unisono.all_reduce(tensor, group=group)
+        with pytest.raises(unisono.PeerFailed, match="before that was over"):
+            unisono.all_reduce(tensor, "bogus", group=group)
+    unisono.barrier()
+    with pytest.raises(unisono.PeerFailed, match="before that was over"):
+        unisono.all_reduce(tensor, group=group)
+
+
+@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
+@pytest.mark.parametrize("steps", ["passes", "sizes"])
+@pytest.mark.ranks(2)
+def test_exception_between_steps_of_a_call(steps: str, error: type[BaseException]) -> None:
+    """The other ranks must not take this rank's next call for the rest of this one."""
+    group, me = unisono.new_group(), unisono.get_rank()
+    number = group.host.call_number
+
+    def interrupt(*given: Any) -> Any:
+        if group.host.call_number > number:
+            raise error
+        return kernel("pack.move")(*given)
+
+    if steps == "passes":
+        tensors, hook = [torch.ones(400_000)], patch.object(make_coalesced, "kernel", lambda _: interrupt)
+        call = partial(unisono.all_reduce_coalesced, tensors, group=group)
+    else:
+        outs, tensors, hook = (
+            [torch.ones(2), torch.ones(1)],
+            [torch.ones(2 - me)] * 2,
+            patch.object(blocks, "Sides", interrupt),
+        )
+        call = partial(unisono.all_to_all, outs, tensors, group=group)
+    if me:
+        with pytest.raises(unisono.MismatchError if error is Stop else unisono.PeerFailed):
+            call()
+    else:
+        with hook, pytest.raises(error):
+            call()
+    assert (group.broken is None) == (error is Stop)
+    if error is Stop:
+        call()
 
 
 @pytest.mark.ranks(1)

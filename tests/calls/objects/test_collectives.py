@@ -5,6 +5,7 @@ Trouble with an object on one rank: an error that names it, on every rank that i
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 import unisono
 from tests.support.worlds import Worlds
 from unisono import ArgumentError, DTypeError, MismatchError, PeerFailed
+from unisono.calls import objects
 from unisono.calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 
 SIZES = (1, 3)
@@ -191,6 +193,28 @@ def wrong_roots() -> list[Said]:
         attempt(lambda: broadcast_object_list([1], -1)),
         attempt(lambda: scatter_object_list([1], None, True)),
     ]
+
+
+@pytest.mark.ranks(2)
+def test_rank_without_memory_for_objects() -> None:
+    """Rank 0 learns how many bytes it needs in the first step. It refuses the second one, and the group goes on."""
+    me = unisono.get_rank()
+    made = [None, None]
+    for call in (
+        lambda: all_gather_object(made, me),
+        lambda: gather_object(me, None if me else made),
+        lambda: broadcast_object_list(made, 1),
+        lambda: scatter_object_list(made, [5, 6], 1),
+    ):
+        if me:
+            with pytest.raises(MismatchError, match="no memory for it"):
+                call()
+        else:
+            full = patch.object(objects, "_empty", side_effect=MemoryError("no memory for it"))
+            with full, pytest.raises(MemoryError):
+                call()
+    all_gather_object(made, me)
+    assert made == [0, 1]
 
 
 def test_a_root_that_is_no_rank_raises_before_anything_moves(worlds: Worlds) -> None:

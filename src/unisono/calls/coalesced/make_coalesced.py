@@ -333,24 +333,26 @@ def _carry(
     run: Callable[[int], object],
 ) -> None:
     """Pack, run and unpack each pass in turn. table: the addresses of the tensors. factor: of `premul_sum`."""
-    with checking(group, f"{call.collective}_coalesced"):
+    with checking(group, f"{call.collective}_coalesced") as steps:
         copies = {k: make_plain(tensors[k]).detach() for k in layout.scattered}
-    if copies:
-        table = array("q", table)
-        for k, copy in copies.items():
-            table[k] = copy.data_ptr()
-    parts, _ = table.buffer_info()
-    addresses = parts, parts + 8 * len(call.parts)
-    move = kernel("pack.move")
-    for k, one in enumerate(layout.passes):
-        if call.gives is not None:
-            move(addresses[call.gives], *one.packing[call.gives], False)
-        if factor is not None:
-            with checking(group, f"{call.collective}_coalesced"), torch.inference_mode():
-                call.flats(one)[0].mul_(factor)
-        run(k)
-        if call.gets is not None:
-            move(addresses[call.gets], *one.packing[call.gets], True)
+        if copies:
+            table = array("q", table)
+            for k, copy in copies.items():
+                table[k] = copy.data_ptr()
+        parts, _ = table.buffer_info()
+        addresses = parts, parts + 8 * len(call.parts)
+        move = kernel("pack.move")
+        for k, one in enumerate(layout.passes):
+            if call.gives is not None:
+                move(addresses[call.gives], *one.packing[call.gives], False)
+            if factor is not None:
+                with torch.inference_mode():
+                    call.flats(one)[0].mul_(factor)
+            if one is layout.passes[-1]:
+                steps.last = group.host.call_number
+            run(k)
+            if call.gets is not None:
+                move(addresses[call.gets], *one.packing[call.gets], True)
     for k, copy in copies.items():
         if k in call.written():
             as_bits(tensors[k].data).copy_(as_bits(copy))

@@ -82,13 +82,14 @@ def _gather_of_unknown_sizes(
         how, gather_shapes = call.how, plan_step(call.how._replace(algorithm=None), call.request)
 
         def action(where: str | None) -> list[Tensor]:
-            gather_shapes(where)
-            with checking(how.group, "all_gather"):
+            with checking(how.group, "all_gather") as steps:
+                gather_shapes(where)
                 made = [torch.empty(row[1 : row[0] + 1], dtype=tensor.dtype, device="cpu") for row in shapes.tolist()]
                 sizes = tuple(each.numel() for each in made)
                 like, extents = blank(max(sizes), tensor.dtype), sizes if len(set(sizes)) > 1 else None
                 gather = plan_step(how, Request("all_gather", like, tensor, made, extents=extents))
-            gather(where)
+                steps.last = how.group.host.call_number
+                gather(where)
             return made
 
         call.action, call.returns = action, True

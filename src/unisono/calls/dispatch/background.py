@@ -53,7 +53,7 @@ def begin(
         if plan.patience_ns and not worker.busy:
             take(group.lock, 0.0, held)
         if held and not worker.busy:
-            check_finished(group, plan)
+            check_finished(group, plan.record)
             words, begun = group.words, True
             usual = words[_LOOK_UP]
             words[_LOOK_UP] = plan.patience_ns

@@ -110,7 +110,7 @@ def plan_blocks(how: CallOptions, request: Request, known_as: CallKey | None) ->
 def _settle(how: CallOptions, request: Request, where: str | None) -> Any:
     """Exchange all sizes, and run the call with them. Raises MismatchError on every rank if they do not fit."""
     group, out = how.group, request.out
-    with checking(group, request.collective):
+    with checking(group, request.collective) as steps:
         tensors = PlainTensors.of(request, group)
         request = request._replace(inp=tensors.inp, out=tensors.out)
         takes = _takes(request, group)
@@ -118,23 +118,23 @@ def _settle(how: CallOptions, request: Request, where: str | None) -> Any:
         table = torch.empty(group.size, mine.numel(), dtype=torch.int64, device="cpu")
         ask = Request("all_gather", mine, mine, table, says=request.question)
         question = plan_step(how._replace(algorithm=None), ask)
-    try:
-        question(where)
-    except MismatchError as error:  # the others have made the plain call; now they exchange sizes, too
-        if not only_sizes_differ(error.calls, group.size):
-            raise
-        question(where)
-    agreed = Sides(table, request.collective, request.root)
-    if wrong := agreed.disagreement():
-        UnevenCalls.of(group).pop(_kind(request), None)
-        calls = {rank: request.question._replace(words=text) for rank, text in wrong.items()}
-        calls[group.rank] = calls[group.rank]._replace(where=where or caller())
-        raise MismatchError(group.host.call_number - 1, calls, agreed.odd(), group.named)
-    _remember(group, request, len(set(agreed.extents())) == 1)
-    with checking(group, request.collective):
+        try:
+            question(where)
+        except MismatchError as error:  # the others have made the plain call; now they exchange sizes, too
+            if not only_sizes_differ(error.calls, group.size):
+                raise
+            question(where)
+        agreed = Sides(table, request.collective, request.root)
+        if wrong := agreed.disagreement():
+            UnevenCalls.of(group).pop(_kind(request), None)
+            calls = {rank: request.question._replace(words=text) for rank, text in wrong.items()}
+            calls[group.rank] = calls[group.rank]._replace(where=where or caller())
+            raise MismatchError(group.host.call_number - 1, calls, agreed.odd(), group.named)
+        _remember(group, request, len(set(agreed.extents())) == 1)
         move = plan_step(how, _sized(request, group, takes, agreed.extents()))
         tensors.take()
-    move(where)
+        steps.last = group.host.call_number
+        move(where)
     tensors.give()
     return out
 

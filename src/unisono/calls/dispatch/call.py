@@ -4,11 +4,13 @@ import weakref
 from functools import partial
 from typing import Any
 
+from ...base.errors import WaitTimeout
 from ...base.records import CallRecord
 from ...engine.process.nested import caller
+from ...ranks.group.abort import give_up
 from ...ranks.group.group import Group
 from ...schedule import BLOCKED
-from ..work import worker_of
+from ..work import Work, worker_of
 from .checking import checking
 from .plan_cache import CallKey
 from .rank_order import plan_step, premultiplied
@@ -58,10 +60,21 @@ class Call(checking):
             work = worker_of(group).submit(self.record, partial(_make, group, action, where))
             if self.how.async_op:
                 return work
-            result = work.result()
+            result = self._result(work, where)
         else:
             result = action(None)
         return result if self.returns else None
+
+    def _result(self, work: Work[Any], where: str) -> Any:
+        """The result of a call behind calls in the background. A time limit holds for all of them."""
+        try:
+            return work.result(self.how.timeout_s)
+        except WaitTimeout as late:
+            if work.is_completed():
+                raise
+            group, call, details = self.group, f"{self.record} ({where})", " Earlier calls of this group come first."
+            give_up(group, f"interrupted by {type(late).__name__}", call)
+            raise WaitTimeout(call, self.how.timeout_s or 0.0, late.missing, group.rank, details, group.named) from None
 
 
 def _make(_group: Group, action: Action, where: str | None) -> Any:

@@ -11,7 +11,7 @@ from ...engine.process.nested import caller, check_nested, holds
 from ...ranks.group.abort import aborted, give_up
 from ...ranks.group.group import Group
 from ..work import worker_of
-from .drive import take
+from .drive import check_finished, take
 
 if TYPE_CHECKING:
     from ...ranks.group import initialize
@@ -29,7 +29,12 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
 
     An error in the block counts as this rank's call: the other ranks raise MismatchError with the reason, and the group
     can be used again. Ctrl-C in the block ends the group: nobody knows whether the user takes the call as made.
+
+    last: the number of the last step, once it begins, if the block makes a call of several steps. Until then the other
+    ranks wait for this one's next step.
     """
+
+    last: int | None = None
 
     def __init__(self, group: Group | None, collective: str) -> None:
         self.group: Group = initialize.group_or_default(group)
@@ -42,10 +47,21 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None or isinstance(error, _NO_REFUSALS):
             return
-        if isinstance(error, Exception):
-            _refuse(self.group, self.collective, error)
-        else:
-            give_up(self.group, f"interrupted by {type(error).__name__}", f"{self.collective} ({caller()})")
+        if self.last is not None and self.group.host.call_number > self.last:
+            return
+        try:
+            if isinstance(error, Exception):
+                _refuse(self.group, self.collective, error)
+                return
+        except NestedCall:
+            raise
+        except BaseException as other:  # Ctrl-C while it waits for late ranks, or there is no thread to wait for them
+            self._give_up(other)
+            raise
+        self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        give_up(self.group, f"interrupted by {type(error).__name__}", f"{self.collective} ({caller()})")
 
 
 def _refuse(group: Group, collective: str, error: Exception) -> None:
@@ -79,6 +95,7 @@ def _announce(group: Group, record: CallRecord, patience_s: float) -> bool:
         take(group.lock, patience_s, held)
         if not held or not _all_have_followed(group, until):
             return False
+        check_finished(group, record, record.where)
         group.host.arena.board(group.rank).set_call(group.host.call_number, record)
         group.host.refuse_call()
         if group.span is not None:

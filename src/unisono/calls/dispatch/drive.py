@@ -11,8 +11,9 @@ from contextlib import suppress
 from itertools import compress
 from typing import NoReturn
 
-from ...base.errors import InternalError, NestedCall, WaitTimeout
+from ...base.errors import NestedCall, WaitTimeout
 from ...base.python import tell
+from ...base.records import CallRecord
 from ...base.units import format_bytes, format_seconds
 from ...engine.compile.plan import CallPlan
 from ...engine.process.nested import caller, check_nested, holds
@@ -64,7 +65,7 @@ def drive(
                 _raise_late(group, plan, time.perf_counter() - began, where)
             if not behind:
                 if begun is None:
-                    check_finished(group, plan, where)
+                    check_finished(group, plan.record, where)
                 started, left_s = True, max(0.0, until - time.perf_counter())
                 status = group.run(plan.address, inp, out, group.state) if begun is None else begun
                 made = not status or attend.attend(group, plan, inp, out, status, left_s, where)
@@ -85,11 +86,19 @@ def drive(
     return made
 
 
-def check_finished(group: Group, plan: CallPlan, where: str = "") -> None:
-    """Break the group if an exception has ended this rank's last call before it was over."""
-    if group.host.unfinished if group.span is None else group.span.call is not None:
-        error = InternalError("the last call of this group was ended by an exception before it was over")
-        attend.interrupted(group, plan, error, where or caller())
+def check_finished(group: Group, call: CallRecord, where: str = "") -> None:
+    """Break the group before this call if an exception has ended this rank's last one before it was over."""
+    span = group.span
+    if group.host.unfinished if span is None else span.call is not None:
+        if span is not None and span.call is not None:
+            span.call.drop(refused=False)
+        for tag in (False, True):  # nobody knows the plan of that call
+            group.host.sign_off(tag=tag)
+        give_up(
+            group,
+            "an exception ended its last call of this group before that was over",
+            f"{call} ({where or caller()})",
+        )
         group.check_usable()
 
 

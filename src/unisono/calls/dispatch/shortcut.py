@@ -74,7 +74,7 @@ def shortcut(
                 plan, first, second = found
                 if status == NO_PLAN:
                     if group.host.unfinished if group.span is None else group.span.call is not None:
-                        check_finished(group, plan)
+                        check_finished(group, plan.record)
                     status = group.run(plan.address, first, second, group.state)
                 if status and not attend.attend(group, plan, first, second, status, timeout_s, caller()):
                     stage_private(group)
