@@ -250,7 +250,8 @@ class Host:
     @property
     def unfinished(self) -> bool:
         """Has the kernel returned before the call was finished?"""
-        return int(self._state[StateWord.PC]) >= 0 or int(self._state[StateWord.OFFSET]) > 0
+        words = self.words
+        return words[_PC] >= 0 or words[_OFFSET] > 0
 
     def at_gate(self, gate_row: int) -> bool:
         """Has this rank not yet passed the gate of the call?"""

@@ -9,7 +9,6 @@ spare processor, the worker takes the caller's, and both drive each other's data
 costs about as much as the call itself.
 """
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from ...engine.tensors import mark_written
 from ...ranks.failures import attend
 from ...ranks.group.group import Group
 from ..work import FinishedWork, Work, worker_of
-from .drive import check_finished, drive, take
+from .drive import check_finished, drive
 from .plan_cache import CallKey, as_list
 from .request import Tensors
 from .retry_rules import can_make_again, make_again, stage_private
@@ -47,30 +46,26 @@ def begin(
     places: the addresses of input and output.
     marked: the written tensors of which autograd may need the old values.
     """
-    worker, held, status = worker_of(group), list[threading.Lock](), None
-    begun = False
+    worker, status, begun = worker_of(group), None, False
     try:
-        if plan.patience_ns and not worker.busy:
-            take(group.lock, 0.0, held)
-        if held and not worker.busy:
-            check_finished(group, plan.record)
-            words, begun = group.words, True
-            usual = words[_LOOK_UP]
-            words[_LOOK_UP] = plan.patience_ns
-            try:
-                status = group.run(plan.address, *places, group.state)
-            finally:
-                words[_LOOK_UP] = usual
-        if status != DONE and not worker.is_this_thread:  # now: no other thread may begin a call in between
-            return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, status)
+        if plan.patience_ns and not worker.busy and not group.lock.locked():
+            with group.lock:
+                if not worker.busy:
+                    check_finished(group, plan.record)
+                    words, begun = group.words, True
+                    usual = words[_LOOK_UP]
+                    words[_LOOK_UP] = plan.patience_ns
+                    try:
+                        status = group.run(plan.address, *places, group.state)
+                    finally:
+                        words[_LOOK_UP] = usual
+                if status != DONE and not worker.is_this_thread:  # now: no other thread may begin a call in between
+                    return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, status)
     except BaseException as error:
         if begun:
             attend.interrupted(group, plan, error, caller())
             group.hold(plan, *as_list(inp), *as_list(out))
         raise
-    finally:
-        if held:
-            group.lock.release()
     if status != DONE:
         return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, status)
     if marked:

@@ -38,7 +38,7 @@ def shortcut(
             return UNKNOWN
     try:
         known = group.shortcuts[what]
-        if inp is not None and (inp.is_neg() or out.is_neg()):  # DLPack does not tell
+        if inp is not None and (inp.is_neg() or (out is not inp and out.is_neg())):  # DLPack does not tell
             return UNKNOWN
     except (AttributeError, KeyError, RuntimeError, TypeError):
         return UNKNOWN
