@@ -55,7 +55,7 @@ class Training(NamedTuple):
 
 
 Made = tuple[tuple[int, ...], float, bool]
-"""Who has made a step, the mean loss, and does anybody want to end?"""
+"""The ranks that have made a step, their mean loss, and whether one of them wants to end."""
 
 
 class _Trainer:

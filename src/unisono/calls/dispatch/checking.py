@@ -21,14 +21,14 @@ else:  # a call that names its group does not need it
 _PATIENCE_S = 1.0
 """How long a refused call waits for late peers before the worker waits for them."""
 _NO_REFUSALS = (MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout)
-"""Errors that refuse no call: the other ranks raise them, too, or there is no group to tell."""
+"""Errors that are not refusals: the other ranks raise them, too, or there is no group to tell."""
 
 
 class checking:  # noqa: N801  used as a statement: with checking(group, "reduce"): ...
     """The block in which a call is checked and planned, before this rank enters it.
 
     An error in the block counts as this rank's call: the other ranks raise MismatchError with the reason, and the group
-    can be used again. Ctrl-C in the block ends the group: nobody knows whether the user takes the call as made.
+    can be used again. Ctrl-C in the block ends the group, because the user may count the call as made or as not made.
 
     last: the number of the last step, once it begins, if the block makes a call of several steps. Until then the other
     ranks wait for this one's next step.

@@ -126,8 +126,9 @@ def entry(proof: bytes, address: bytes) -> str:
 
 
 def read_entry(peer: int, said: bytes) -> tuple[bytes, bytes]:
-    """The word and the address in the entry of a peer. Raises ArgumentError for bytes that are no entry: UCX ends the
-    process for an address that is none.
+    """The word and the address in the entry of a peer.
+
+    Raises ArgumentError for an invalid entry: UCX would end the process if it read an invalid address.
     """
     with suppress(ValueError):
         content = bytes.fromhex(said.decode())
