@@ -315,12 +315,8 @@ def test_calls_that_disagree_wait_for_those_who_live_and_have_not_told_theirs(od
     """Nothing cures these calls, and rank 1 has gone before it told its own."""
     told = {0: CallRecord("all_reduce", op="sum"), 2: CallRecord("all_reduce", op=odd)}
     watch = object.__new__(sys.modules["unisono.ranks.failures.attend"].Watch)
-    watch.silent_since, watch.number = None, N
-    watch.host = SimpleNamespace(
-        arena=SimpleNamespace(board=lambda rank: SimpleNamespace(call=lambda number: told.get(rank)))
-    )
-    watch.group = SimpleNamespace(size=4)
+    watch.silent_since = None
     peers = [here(1, gone=Departure(DepartureKind.DIED, "went")), here(2), here(3)]
-    assert watch.may_tell_more(peers) == (3,)
+    assert watch.may_tell_more(peers, told) == (3,)
     told[3] = CallRecord("barrier")
-    assert watch.may_tell_more(peers) == ()
+    assert watch.may_tell_more(peers, told) == ()

@@ -175,8 +175,8 @@ def lend_raises(group: unisono.Group, error: BaseException) -> None:
 @in_new_world(3, all_give=7.0)
 def test_a_rank_that_is_stopped_while_it_lends_the_memory_is_waited_for_with_a_limit(tmp_path: Path) -> float:
     group = unisono.init()
-    lender = psutil.Process(group.host.arena.board(0).pid)
     unisono.barrier()
+    lender = psutil.Process(group.host.arena.board(0).pid)
 
     def stop_once() -> None:
         if not (tmp_path / "0").exists():

@@ -176,15 +176,16 @@ class Watch:
         if isinstance(verdict, Disagree):
             if self.span is not None and not before:
                 return  # words of a rank on another host may come one by one: let the relay look once more
-            if error := self.never_to_be_cured(peers, allowed_s):
+            calls = self.known_calls()  # once, after the views: a rank that has gone writes no more
+            if error := self.never_to_be_cured(peers, calls, allowed_s):
                 raise error
-            silent = self.may_tell_more(peers)
+            silent = self.may_tell_more(peers, calls)
             if silent and not me.overdue:
                 time.sleep(_PAUSE_S)
                 return
-            if silent and _can_be_cured(self.known_calls()):
+            if silent and _can_be_cured(calls):
                 raise self.stall.late(silent, waited_s)
-            raise self.mismatch()
+            raise self.mismatch(calls)
         if isinstance(verdict, Late):
             missing = tuple(rank for rank in verdict.missing if rank != self.group.rank)
             raise self.stall.late(missing, waited_s, self.under_way.details if self.under_way else "")
@@ -272,12 +273,11 @@ class Watch:
         told = {rank: self.host.arena.board(rank).call(self.number) for rank in range(self.group.size)}
         return {rank: call for rank, call in told.items() if call}
 
-    def may_tell_more(self, peers: Sequence[PeerView]) -> tuple[int, ...]:
+    def may_tell_more(self, peers: Sequence[PeerView], calls: Mapping[int, CallRecord]) -> tuple[int, ...]:
         """The ranks that this rank waits for before it reports a disagreement.
 
         A rank writes its call when it first runs Python in it. Another thread may delay it for long.
         """
-        calls = self.known_calls()
         silent = tuple(peer.rank for peer in peers if peer.rank not in calls and not peer.gone)
         if not silent or _can_be_cured(calls):
             self.silent_since = None
@@ -286,17 +286,18 @@ class Watch:
             self.silent_since = time.monotonic()
         return silent if time.monotonic() - self.silent_since < _COLLECT_S else ()
 
-    def never_to_be_cured(self, peers: Sequence[PeerView], allowed_s: float) -> PeerGone | None:
+    def never_to_be_cured(
+        self, peers: Sequence[PeerView], calls: Mapping[int, CallRecord], allowed_s: float
+    ) -> PeerGone | None:
         """The error if all would make the call in another way, except one that has gone before it wrote its call."""
-        calls = self.known_calls()
         lost = next((peer for peer in peers if peer.gone and peer.rank not in calls), None)
         if lost is None or lost.gone is None or not _can_be_cured(calls):
             return None
         return self.gone(Gone(lost.rank, lost.gone), allowed_s)
 
-    def mismatch(self) -> MismatchError:
+    def mismatch(self, known: Mapping[int, CallRecord]) -> MismatchError:
         """The error with every rank's call, as far as they are known."""
-        calls = self.known_calls()
+        calls = dict(known)
         if len({call.text for call in calls.values()}) == 1:  # but tables or settings differ
             for rank, call in calls.items():
                 mine = rank == self.group.rank
