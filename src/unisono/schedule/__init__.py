@@ -1,12 +1,11 @@
 """A collective as a table of transfers: tables, the algorithms that make them, proofs, choice, prices and drawings."""
 
-from typing import TYPE_CHECKING
-
-from ..base.python import late_names
 from .combine import as_collective, fold, on, once, par, pipeline, seq, transpose
 from .contract import BLOCKED, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contract, Fault, contract
+from .counts import Bounds, Counts, Levels, count, levels, levels_of, lower_bounds
 from .hosts import Hosts
 from .moves import Move, check_rows, moves
+from .proofs.large_proofs import Rank, prove_by_fingerprints, prove_symmetric, trace_symmetric
 from .proofs.table_proof import Proof, find_fault, prove
 from .table import (
     ADD,
@@ -42,18 +41,6 @@ __all__ = [
     "par", "pipeline", "prove", "prove_by_fingerprints", "prove_symmetric", "send", "seq", "spread", "trace",
     "trace_symmetric", "transpose", "unwrap",
 ]  # fmt: skip
-
-if TYPE_CHECKING:
-    from .counts import Bounds, Counts, Levels, count, levels, levels_of, lower_bounds
-    from .proofs.large_proofs import Rank, prove_by_fingerprints, prove_symmetric, trace_symmetric
-else:  # a call on one host needs none of these
-    _COUNTS = (
-        "Bounds", "Counts", "Levels", "count", "levels", "levels_of", "lower_bounds",
-    )  # fmt: skip
-    _LARGE = "Rank", "prove_by_fingerprints", "prove_symmetric", "trace_symmetric"
-    __getattr__ = late_names(
-        __name__, dict.fromkeys(_COUNTS, ".counts") | dict.fromkeys(_LARGE, ".proofs.large_proofs")
-    )
 
 
 def _page(table: Schedule) -> str:

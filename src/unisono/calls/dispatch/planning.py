@@ -2,36 +2,29 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from ...base.config import Config
 from ...base.errors import AlgorithmError, ArgumentError, InternalError
-from ...base.python import LateModule
 from ...base.records import CallRecord
 from ...base.value import Value
 from ...engine.compile.plan import Blocks, CallPlan
 from ...engine.compile.program import Lowering
 from ...engine.reducers import CustomOp
 from ...engine.tensors import dtype_name
+from ...hosts.span import Span
 from ...ranks.group.group import Group
 from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove
 from ...schedule.algorithms.catalogue import find
-from ...schedule.choose import choose, crosses_memory, is_oversubscribed, zero_copy_limit
+from ...schedule.algorithms.over_hosts import HierarchicalTable
+from ...schedule.choose import choose, crosses_memory, is_oversubscribed, lane_limits, zero_copy_limit
+from ...schedule.choose import over_hosts as spanning
 from ..arguments import scale_name
 from .plan_cache import drop_shortcuts, in_heap
 from .request import Request, Tensors, is_one
-
-if TYPE_CHECKING:
-    from ...base.config import Config
-    from ...hosts.span import Span
-    from ...schedule.algorithms.over_hosts import HierarchicalTable
-    from ...schedule.choose import lane_limits
-    from ...schedule.choose import over_hosts as spanning
-else:  # groups on one host do not need one, nor ranks of one thread the other
-    lane_limits = LateModule("...schedule.choose.lane_limits", __package__)
-    spanning = LateModule("...schedule.choose.over_hosts", __package__)
 
 _MOST_PLANS = 4096  # the most plans of a group, so that a program with ever new sizes does not use ever more memory
 _BRIEF_NS = 30_000  # about the cost of a change to the worker's thread and back, see `background`

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...base.errors import MismatchError
-from ...base.python import LateModule
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import NO_PLAN
 from ...engine.process.nested import caller, check_nested, holds
@@ -13,14 +12,10 @@ from ...engine.tensors import EXPORTER, mark_written, needed_by_autograd, use_co
 from ...ranks.failures import attend
 from ...ranks.group import current
 from ...ranks.group.group import Group
+from . import background
 from .drive import check_finished
 from .plan_cache import UNKNOWN, CallKey, KnownCalls
 from .retry_rules import can_make_again, stage_private
-
-if TYPE_CHECKING:
-    from . import background
-else:  # a call that is not asynchronous does not need it
-    background = LateModule(".background", __package__)
 
 
 @holds("group")

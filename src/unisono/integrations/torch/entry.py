@@ -9,20 +9,15 @@ from contextlib import AbstractContextManager
 from functools import cached_property, wraps
 from inspect import Parameter, Signature
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch._C._distributed_c10d as c10d
 from torch._C._profiler import _RecordFunctionFast
 
 from ...base.errors import ArgumentError, WaitTimeout
-from ...base.python import LateModule
+from . import other_ways
 from .to_torch import MESSAGES, for_torch, late_phrase, tensors_in, waiting_phrase
-
-if TYPE_CHECKING:
-    from . import other_ways
-else:  # only a group under Gloo's name needs it
-    other_ways = LateModule(".other_ways", __package__)
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 

@@ -6,15 +6,16 @@ Ranks are ranks of the group.
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch._C._distributed_c10d as c10d
 
 from ...base.errors import ArgumentError
-from ...base.python import LateModule
 from ...base.release import NAME
+from ...calls import coalesced, p2p
 from ...calls.arguments import check_tensor, check_whole
+from ...calls.collectives import all_gather, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter
 from ...calls.collectives.all_reduce import all_reduce
 from ...calls.dispatch import UNKNOWN, Call, checking
 from ...calls.work import FinishedWork, Work
@@ -22,16 +23,6 @@ from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from .entry import detail, entry, one, real, reals
 from .to_torch import DONE, Finished, Together, TorchWork, tensors_in
-
-if TYPE_CHECKING:
-    from ...calls import coalesced, p2p
-    from ...calls.collectives import all_gather, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter
-else:  # many programs need none of these modules
-    coalesced, p2p = LateModule("...calls.coalesced", __package__), LateModule("...calls.p2p", __package__)
-    _LATE = "all_gather", "all_to_all", "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"
-    all_gather, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter = (
-        LateModule(f"...calls.collectives.{name}", __package__) for name in _LATE
-    )
 
 _Tensor = torch.Tensor
 _UNSET = timedelta(milliseconds=-1)  # the timeout in options if the caller has set none

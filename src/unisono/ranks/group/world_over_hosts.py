@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING
 from ...base.config import Config
 from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, WaitTimeout
 from ...base.fd_channel import LONGEST_S
-from ...base.python import leave_behind, no_collections
+from ...base.python import leave_behind
 from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
-from ...hosts import MEANWHILE
 from ...hosts.span import Span
 from ..rendezvous.asked_store import AskedStore, at_store, complete
 from ..rendezvous.meeting_member import stay_for
@@ -55,9 +54,6 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
     try:
         connecting = Connecting(_maker(met, rank, met.store, deadline, ucx=config.carrier == "ucx"))
         joining = _Joining(met, rank, met.store, config.host_silence_s, deadline)
-        with no_collections():
-            for get_ready in MEANWHILE:
-                get_ready()
         far = joining.far()
         carrier = connecting.carrier(far, met, rank, deadline)
     except BaseException as error:
