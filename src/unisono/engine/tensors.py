@@ -5,16 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..base import dtype_codes
 from ..base.errors import ArgumentError, DTypeError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 DTYPES: dict[int, torch.dtype] = {
     code: getattr(torch, name) for name, code in dtype_codes.DTYPE_CODES.items() if hasattr(torch, name)

@@ -11,6 +11,7 @@ from ...ranks.group.abort import give_up
 from ...ranks.group.group import Group
 from ...schedule import BLOCKED
 from ..work import Work, worker_of
+from .blocks import plan_blocks
 from .checking import checking
 from .plan_cache import CallKey
 from .rank_order import plan_step, premultiplied
@@ -46,8 +47,6 @@ class Call(checking):
         if (scaled := premultiplied(request, self.group.rank)) is not request:
             request, known_as = scaled, None
         if request.collective in BLOCKED and request.says is None:
-            from .blocks import plan_blocks  # many programs have no such call
-
             self.action = plan_blocks(self.how, request, known_as)
         else:
             self.action = plan_step(self.how, request, known_as)

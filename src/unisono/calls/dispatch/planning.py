@@ -51,7 +51,7 @@ class PlanKey(NamedTuple):
 class SpanPlanner(Value):
     """Makes the plans of a group over hosts, whose tables are chosen here. The group has it from `over_hosts`."""
 
-    plan: Callable[[Group, "Span", Request, "HierarchicalTable", int, str], CallPlan]
+    plan: Callable[[Group, Span, Request, HierarchicalTable, int, str], CallPlan]
 
 
 def make_plan(
@@ -120,7 +120,7 @@ def _on_one_host(
     return plan.replace(writes=writes, patience_ns=patience, why=why)
 
 
-def _may_share(config: "Config", nbytes: int) -> bool:
+def _may_share(config: Config, nbytes: int) -> bool:
     """May a call have several lanes? This is quick, and most calls may not."""
     return config.lanes != 1 and nbytes > config.lane_bytes
 
@@ -132,7 +132,7 @@ def patience_ns(group: Group, nbytes: int) -> int:
     return _BRIEF_NS if nbytes <= _INLINE_BYTES else 0
 
 
-def _over_hosts(group: Group, span: "Span", request: Request, algorithm: Any, nbytes: int) -> CallPlan:
+def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbytes: int) -> CallPlan:
     chosen = spanning.choose_spanning(request.collective, nbytes, span.hosts, group.host.config, algorithm)
     made = chosen.make(request.collective, span.hosts, request.root)
     if chosen.table is not None:

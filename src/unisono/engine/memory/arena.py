@@ -28,6 +28,7 @@ from ...base.errors import ArgumentError, OutOfMemory
 from ...base.linux import fill_standard_streams, free_bytes
 from ...base.records import digest
 from ...base.units import format_bytes
+from ..compile.program import LineWord
 from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
 from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, MESSAGE_LOG_BYTES, MESSAGES, CallLog, MessageLog
 from ..memory_order import order
@@ -91,8 +92,6 @@ class Layout:
 
     def awaits_mail(self, rank: int) -> int:
         """The address of the word that says that a rank sleeps until a message comes, or is taken."""
-        from ..compile.program import LineWord  # which imports numpy
-
         return self.control(rank) + 8 * LineWord.AWAITS_MAIL
 
     def mail(self, sender: int, receiver: int) -> int:

@@ -21,6 +21,7 @@ from ...calls.dispatch import UNKNOWN, Call, checking
 from ...calls.work import FinishedWork, Work
 from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
+from .composed_calls import all_reduce_sparse, monitored_barrier
 from .entry import detail, entry, one, real, reals
 from .to_torch import DONE, Finished, Together, TorchWork, tensors_in
 
@@ -63,8 +64,6 @@ class Calls:
         return self._work(work, tensors) if async_op else DONE
 
     def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> c10d.Work:
-        from .composed_calls import all_reduce_sparse
-
         op, limit_s = _op(opts), _limit(opts)
 
         def action(_: str | None) -> None:
@@ -217,8 +216,6 @@ class Calls:
     @entry()
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the first missing rank, or all of them with `wait_all_ranks`."""
-        from .composed_calls import monitored_barrier
-
         number, self._barriers = self._barriers, self._barriers + 1
         limit_s = self.group.timeout_s if timeout is None else timeout.total_seconds()
         monitored_barrier(self.group, number, limit_s, wait_all_ranks)

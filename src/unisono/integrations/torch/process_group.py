@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from types import FrameType, WrapperDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import distributed
@@ -24,15 +24,13 @@ from torch.distributed import PrefixStore, ProcessGroup  # type: ignore[attr-def
 from ...base.config import Config
 from ...base.errors import ArgumentError
 from ...base.release import NAME
+from ...ranks.group.group import Group
 from ...ranks.rendezvous.launchers import start_of_job
 from ...ranks.rendezvous.meetings import may_come
 from .group_methods import Calls
 from .join_group import go_on, join, leave, store_of_meeting
 from .patch import hide_from_dynamo, make_buffer, patch_torch
 from .to_torch import Finished, TorchWork, for_torch
-
-if TYPE_CHECKING:
-    from ...ranks.group.group import Group
 
 BACKEND_IN_PYTHON = not isinstance(c10d.Backend.__init__, WrapperDescriptorType)
 """Can a backend be written in Python? Up to torch 2.13, torch's class has no constructor of its own."""

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -22,11 +22,10 @@ from ...engine.compile.plan import CallPlan
 from ...engine.host import Host
 from ...engine.memory.arena import Arena
 from ...engine.memory.sub_arena import SubArena
+from ...hosts.span import Span
+from ...observe.traces.recording import record
 from ...schedule import Hosts
 from .rank_liveness import RankLiveness
-
-if TYPE_CHECKING:
-    from ...hosts.span import Span
 
 
 class Group:
@@ -67,8 +66,6 @@ class Group:
         self.closed = False
         self.host = Host(arena, rank, config)
         if config.trace and isinstance(arena, Arena):
-            from ...observe.traces.recording import record
-
             at = span.recorded_at if span else None
             record(self.host, Path(config.trace), at)
         self.host.note_group(name, span.gid if span else 0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, DTypeError, NotInitialized
@@ -16,13 +18,11 @@ from ...engine.memory.meeting_page import meeting_page
 from ...hosts import AT_END
 from ...schedule import Hosts
 from ..rendezvous.rendezvous import MeetingResult, meet_in_rounds
+from ..rendezvous.stores import MeetingPlace
 from ..rendezvous.which_rank import detect
 from .current import NonMember, get_default, is_in_run, set_default
 from .group import Group
 from .world_group import leave_at_exit, world_group
-
-if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 _store: Store | None = None
 """Kept because this process may be its server, as rank 0, and torch's own process groups may meet there, too."""
@@ -68,8 +68,6 @@ def init(
         if launch.size == 1:
             met = MeetingResult(Arena.create(1, config), Hosts.one(1))
         else:
-            from ..rendezvous.stores import MeetingPlace  # torch.distributed brings its own
-
             place = MeetingPlace(launch, end - time.monotonic())
             try:
                 met = meet_in_rounds(place, config)

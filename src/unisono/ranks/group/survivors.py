@@ -11,6 +11,7 @@ from ...base.records import GivenUp, Proposal, digest
 from ...base.units import integer, ranks_text, seconds
 from ...engine.memory.board import Topic
 from ...engine.memory.sub_arena import SubArena
+from ...hosts.span import Span
 from .agreement import agree, next_proposal, next_to_shrink
 from .current import get_default, set_default
 from .group import Group
@@ -308,8 +309,6 @@ def _go_on(group: Group, arena: SubArena) -> Group:
     members = [group.world_ranks.index(rank) for rank in arena.members]
     name, gid, span = ranks_text(arena.members, _MOST_NAMED), digest(group.gid, members), None
     if group.span is not None and (hosts := group.hosts.restrict(members)).spans:
-        from ...hosts.span import Span  # not on one host
-
         span = Span(hosts, arena.rank, gid, group.span.carrier, group.span.far)
     following = Group(arena, arena.rank, name=name, config=group.host.config, parent=group.world, gid=gid, span=span)
     following.timeout_s, following.made_of = group.timeout_s, None

@@ -62,7 +62,6 @@ def main(fd: int, parent_pid: int, also: Sequence[str] = ()) -> None:
                 getattr(unisono, name)  # loads the module that has it, so no rank has to
             for name in also:
                 importlib.import_module(name)
-            len(unisono.CATALOGUE)  # loads the files of all algorithms
             interpreter()
             warm_up()
             gc.freeze()  # collections in the ranks then leave the shared pages alone

@@ -13,17 +13,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, NotInitialized, RankFailed, WaitTimeout
 from ...base.units import hints_timeout_s, seconds
+from ...schedule import Hosts
 from .launch_messages import pack
 from .processes import RankProcesses
 from .reports import RankOutput, outcomes, results
-
-if TYPE_CHECKING:
-    from ...schedule import Hosts
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
@@ -104,8 +102,6 @@ class World:
     ) -> None:
         self._hosts: Hosts | None = None
         if hosts is not None:
-            from ...schedule import Hosts  # numpy, which others need not load
-
             self._hosts = hosts if isinstance(hosts, Hosts) else Hosts.parse(hosts)
             ranks = self._hosts.ranks if ranks is None else ranks
             if ranks != self._hosts.ranks:
@@ -244,7 +240,6 @@ def run_script(
 
 
 def _as_main(script: str, arguments: list[str], port: int, hosts: str | None) -> None:
-    from ...schedule import Hosts
     from ..group.initialize import init
 
     group = init()

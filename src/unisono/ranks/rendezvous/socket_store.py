@@ -35,8 +35,6 @@ class SocketStore:
     ArgumentError if the name is taken, WaitTimeout if rank 0 does not come, PeerGone if it has died.
     """
 
-    is_socket = True  # see `at_socket`
-
     def __init__(self, job: str, rank: int, timeout_s: float) -> None:
         self._start, self._deadline = time.monotonic(), time.monotonic() + timeout_s
         # Hashed, because a name has at most 107 bytes.

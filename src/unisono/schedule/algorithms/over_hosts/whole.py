@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
-from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +10,11 @@ from ....base.errors import ArgumentError
 from ....base.value import Value
 from ...combine import by_round, seq, transpose
 from ...contract import BLOCKED, DUALS
+from ...counts import Levels, levels_of
 from ...hosts import Hosts
 from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, X, singles, unwrap
+from .. import broadcast
 from ..catalogue import CATALOGUE
-
-if TYPE_CHECKING:
-    from ...counts import Levels
 
 _INSIDE = {"broadcast": "linear", "reduce": "linear", "scatter": "linear", "gather": "linear"}
 """Collective -> the algorithm inside a host if a part names none; for the other collectives it is `direct`."""
@@ -128,7 +125,7 @@ def _table(collective: str, name: str, ranks: int, root: int, cuts: int) -> Sche
     if collective == "reduce":  # all of them are broadcasts transposed
         return transpose(_table("broadcast", name, ranks, root, cuts)).replace(name=f"reduce.{name}")
     if collective == "broadcast" and name in SEGMENTED:
-        schedule: Schedule = getattr(import_module("...broadcast", __name__), name)(ranks, root, cuts)
+        schedule: Schedule = getattr(broadcast, name)(ranks, root, cuts)
         return schedule.replace(name=f"{collective}.{name}")
     made = CATALOGUE[f"{collective}.{name}"].schedule(ranks, root)
     if collective not in BLOCKED and cuts % made.chunks:
@@ -190,10 +187,8 @@ class HierarchicalTable(Value):
         """How many rounds its phases span, with the rounds that move words only."""
         return sum(max((part.rounds for part in parts), default=0) for parts in self._parts)
 
-    def levels(self) -> "Levels":
+    def levels(self) -> Levels:
         """Its costs by level; words count as messages. It makes no whole table, so there may be many ranks."""
-        from ...counts import levels_of  # no call needs it
-
         if self.collective == "all_to_all":
             return self._pairs()
         rows, start = [_NONE], 0
@@ -204,10 +199,8 @@ class HierarchicalTable(Value):
             start += max((part.rounds for part in parts), default=0)
         return levels_of(np.concatenate(rows), self.hosts, self.chunks)
 
-    def _pairs(self) -> "Levels":
+    def _pairs(self) -> Levels:
         """The costs of an all_to_all: every block for another host goes straight there."""
-        from ...counts import Levels
-
         p, sizes = self.hosts.ranks, [len(host) for host in self.hosts.members]
         away = tuple(size * (p - size) / p for size in sizes)
         inside, between = (max((part.rounds for part in parts), default=0) for parts in (self.after, self.across))
