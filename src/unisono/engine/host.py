@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -204,7 +205,7 @@ class Host:
         program = self.program(schedule, lowering)
         plan = bind(program, record, blocks, kernels, self.arena.half, self.config)
         plan.words[PlanWord.NOTE] = note = self.note_plan(plan)
-        return plan.replace(note=note)
+        return replace(plan, note=note)
 
     def note_plan(self, plan: CallPlan) -> int:
         """Write a note on a plan, for readers of the log; return its number."""

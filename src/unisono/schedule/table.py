@@ -10,12 +10,12 @@ SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: copied (
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
 from ..base.errors import AlgorithmError
-from ..base.value import Value
 from .hosts import Hosts
 
 COPY, ADD, JOIN = 0, 1, 2
@@ -36,7 +36,8 @@ Line = tuple[str, int]
 """A line of source: file and number."""
 
 
-class Schedule(Value):
+@dataclass(frozen=True, eq=False)
+class Schedule:
     """A table of transfers and its contract. Compared by identity; use `prove` to compare behaviour.
 
     ranks: the number of ranks.
@@ -61,7 +62,9 @@ class Schedule(Value):
     symmetric: bool = False
     hosts: Hosts | None = None
 
-    __eq__, __hash__ = object.__eq__, object.__hash__
+    def replace(self, **changes: Any) -> Self:
+        """The same table with other values of these fields."""
+        return replace(self, **changes)
 
     @property
     def rounds(self) -> int:

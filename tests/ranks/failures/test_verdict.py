@@ -231,7 +231,7 @@ def test_a_death_that_a_peer_saw_first_is_told_as_a_death() -> tuple[int, ...]:
                 until(lambda: group.host.arena.board(2).gave_up.number > 0)
             peer = plain(watch, rank)
             if rank == 1 and not seen:
-                peer = peer.replace(gone=None)
+                peer = peer._replace(gone=None)
             if rank == 2:
                 seen.add(rank)
             return cast(PeerView, peer)

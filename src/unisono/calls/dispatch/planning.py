@@ -1,6 +1,7 @@
 """Make the plan of a checked call: choose the algorithm, compile its table, bind the program."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -10,7 +11,6 @@ import torch
 from ...base.config import Config
 from ...base.errors import AlgorithmError, ArgumentError, InternalError
 from ...base.records import CallRecord
-from ...base.value import Value
 from ...engine.compile.plan import Blocks, CallPlan
 from ...engine.compile.program import Lowering
 from ...engine.reducers import CustomOp
@@ -48,7 +48,7 @@ class PlanKey(NamedTuple):
     has: tuple[bool, bool]  # has this rank an input, an output?
 
 
-class SpanPlanner(Value):
+class SpanPlanner(NamedTuple):
     """Makes the plans of a group over hosts, whose tables are chosen here. The group has it from `over_hosts`."""
 
     plan: Callable[[Group, Span, Request, HierarchicalTable, int, str], CallPlan]
@@ -117,7 +117,7 @@ def _on_one_host(
         group.host.lender.helpers.share(plan, group.rank, group.words, lanes)
         why += f"; {lanes.why}" if lanes.why else ""
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
-    return plan.replace(writes=writes, patience_ns=patience, why=why)
+    return replace(plan, writes=writes, patience_ns=patience, why=why)
 
 
 def _may_share(config: Config, nbytes: int) -> bool:

@@ -5,6 +5,7 @@ of the table. Short tensors are one segment; if the program allows it, signature
 tag).
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from ...base.config import Config
 from ...base.errors import AlgorithmError
 from ...base.records import CallRecord, digest
-from ...base.value import Value
 from .program import CROSSED, MAPPED, PlanWord, Program, TagWord, Words
 
 _LINE = 64
@@ -39,7 +39,8 @@ class Blocks(NamedTuple):
     out_list: bool = False
 
 
-class CallPlan(Value, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CallPlan:
     """A plan for equal calls, run by the kernel or, over several hosts, by a relay.
 
     address: for `Group.run`.
@@ -67,10 +68,9 @@ class CallPlan(Value, kw_only=True):
     why: str = ""
     note: int = 0
 
-    __eq__, __hash__ = object.__eq__, object.__hash__
 
-
-class Plan(CallPlan, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan(CallPlan):
     """What `interpret.run` needs.
 
     address: the address of `words`, which point into the arrays of `kept`.

@@ -259,8 +259,8 @@ class Watch:
             if time.monotonic() < left_at + _ARRIVES_S:
                 gone = None  # its messages of this call are under way
         if seen.number < self.number or self.under_way is None or self.under_way.compares:
-            return seen.replace(gone=gone)
-        return seen.replace(gone=gone, signature=self.plan.signature, owes=False)
+            return seen._replace(gone=gone)
+        return seen._replace(gone=gone, signature=self.plan.signature, owes=False)
 
     def may_see_why(self) -> bool:
         """A peer gave up because a rank has gone. May this rank see that soon? The peer looked later than this rank."""

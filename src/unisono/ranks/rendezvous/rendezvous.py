@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 
 from torch.distributed import FileStore  # type: ignore[attr-defined]
@@ -25,7 +26,6 @@ from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import listen
 from ...base.linux import MEMBARRIER
 from ...base.python import tell
-from ...base.value import Value
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import meeting_page, waits, waits_still
@@ -50,7 +50,8 @@ _RETRY_S = 0.005
 _timed_out: "set[Launch]" = set()  # the launches with a time-out in this process's last call
 
 
-class MeetingResult(Value):
+@dataclass(frozen=True, slots=True)
+class MeetingResult:
     """The memory of a rank's host, and on several hosts what it takes to speak to the others.
 
     On one host, only arena and hosts are set.

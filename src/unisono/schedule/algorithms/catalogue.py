@@ -14,6 +14,7 @@ The decorators leave the functions as they are and add the attribute `declared`,
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from math import log2
@@ -21,7 +22,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ...base.errors import ArgumentError
-from ...base.value import Value
 from ..contract import ROOTED
 from ..proofs.large_proofs import trace_symmetric
 from ..table import Schedule, X, Y, trace
@@ -49,7 +49,8 @@ class Symmetric(int):
     """
 
 
-class Algorithm(Value):
+@dataclass(frozen=True, slots=True)
+class Algorithm:
     """One way to do a collective.
 
     build: makes the table for (ranks, root).

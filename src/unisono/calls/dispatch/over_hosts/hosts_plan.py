@@ -8,10 +8,11 @@ hosts are known to make this call, to the user's output (RESULT). All this is kn
 
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from itertools import count, zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -123,7 +124,8 @@ PLANS: "WeakValueDictionary[int, SpanPlan]" = WeakValueDictionary()
 _numbers = count(1)
 
 
-class SpanPlan(CallPlan, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpanPlan(CallPlan):
     """A call over several hosts, as one rank makes it: `Relay` finds it by its address, which is only a number.
 
     request: the call, without tensors.
@@ -146,9 +148,8 @@ class SpanPlan(CallPlan, kw_only=True):
     beside: tuple[int, ...]
     waits_for: tuple[int, ...]
 
-    def __init__(self, **fields: Any) -> None:
+    def __post_init__(self) -> None:
         """Register the plan in `PLANS`."""
-        super().__init__(**fields)
         PLANS[self.address] = self
 
 
@@ -196,7 +197,7 @@ def plan_span(
         has_insides=any(any(part.sizes) for wave in waves for part in (*wave.before, *wave.after)), beside=beside,
         waits_for=tuple(rank for rank in beside if rank in on_rails),
     )  # fmt: skip
-    return plan.replace(note=group.host.note_plan(plan))
+    return replace(plan, note=group.host.note_plan(plan))
 
 
 @lru_cache(maxsize=256)

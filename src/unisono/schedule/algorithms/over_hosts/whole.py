@@ -1,13 +1,13 @@
 """A call over hosts as one value: its parts, each a collective among some ranks, and the table that they make."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 
 import numpy as np
 
 from ....base.errors import ArgumentError
-from ....base.value import Value
 from ...combine import by_round, seq, transpose
 from ...contract import BLOCKED, DUALS
 from ...counts import Levels, levels_of
@@ -23,7 +23,8 @@ SEGMENTED = ("circulant", "chain")
 """These broadcasts, and reduces, cut the vector into any number of segments."""
 
 
-class Part(Value):
+@dataclass(frozen=True)
+class Part:
     """One collective among some ranks.
 
     members: the ranks; member i takes the part of rank i.
@@ -149,7 +150,8 @@ def _runs(rows: Rows) -> Rows:
 _NONE = np.zeros((0, 9), np.int64)
 
 
-class HierarchicalTable(Value):
+@dataclass(frozen=True)
+class HierarchicalTable:
     """A call of ranks on several hosts: parts inside each host, parts between hosts, parts inside each host again.
 
     chunks: the number of chunks of the vector; for collectives with blocks, one for each rank.
@@ -237,7 +239,7 @@ def transposed(call: HierarchicalTable) -> HierarchicalTable:
     """The call with all arrows reversed, for the dual collective: the last parts come first."""
 
     def parts(some: Iterable[Part]) -> tuple[Part, ...]:
-        return tuple(p.replace(collective=DUALS.get(p.collective, p.collective)) for p in some)
+        return tuple(replace(p, collective=DUALS.get(p.collective, p.collective)) for p in some)
 
     before, across, after = parts(call.after), parts(call.across), parts(call.before)
-    return call.replace(collective=DUALS[call.collective], result=X, before=before, across=across, after=after)
+    return replace(call, collective=DUALS[call.collective], result=X, before=before, across=across, after=after)
