@@ -19,7 +19,7 @@ import torch
 
 from ..base.errors import ArgumentError, DTypeError, MismatchError
 from ..base.records import CallRecord, digest
-from ..base.units import hints_timeout_s, integer, ranks_text, seconds, text
+from ..base.units import integer, ranks_text, seconds, text
 from ..engine.process.nested import caller
 from ..ranks.failures.attend import odd_ones
 from ..ranks.group.current import NonMember, get_default
@@ -36,7 +36,6 @@ _NO_COLOR = -1
 _MOST_NAMED = 6
 
 
-@hints_timeout_s
 def new_group(
     ranks: Iterable[int] | None = None,
     *,
@@ -66,7 +65,6 @@ def new_group(
     return _make(parent, chosen, parent.rank in chosen, timeout_s, name)
 
 
-@hints_timeout_s
 def split(
     color: int | None,
     key: int = 0,

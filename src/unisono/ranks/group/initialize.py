@@ -12,7 +12,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own
 from ...base.config import Config
 from ...base.errors import ArgumentError, DTypeError, NotInitialized
 from ...base.records import DepartureKind
-from ...base.units import hints_timeout_s, integer, seconds
+from ...base.units import integer, seconds
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import meeting_page
 from ...hosts import AT_END
@@ -28,7 +28,6 @@ _store: Store | None = None
 """Kept because this process may be its server, as rank 0, and torch's own process groups may meet there, too."""
 
 
-@hints_timeout_s
 def init(
     rank: int | None = None, size: int | None = None, *, timeout_s: float | None = None, config: Config | None = None
 ) -> Group:

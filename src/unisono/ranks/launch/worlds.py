@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, NotInitialized, RankFailed, WaitTimeout
-from ...base.units import hints_timeout_s, seconds
+from ...base.units import seconds
 from ...schedule import Hosts
 from .launch_messages import pack
 from .processes import RankProcesses
@@ -27,7 +27,6 @@ Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 
-@hints_timeout_s
 def run(
     fn: Callable[..., Result],
     ranks: int | None = None,
@@ -64,7 +63,6 @@ def run(
         return alone.run(fn, *args, **dict(kwargs or {}))
 
 
-@hints_timeout_s
 def world(
     ranks: int | None = None,
     *,
@@ -89,7 +87,6 @@ class World:
     timeout_s, prefix and return_exceptions: for each run, as in `run`. timeout_s may be set between runs.
     """
 
-    @hints_timeout_s
     def __init__(
         self,
         ranks: int | None = None,
