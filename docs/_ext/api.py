@@ -54,7 +54,7 @@ SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "models": (
         "Models",
         {
-            "Parameters and gradients": "broadcast_module broadcast_state_dict average_gradients average_parameters",
+            "Parameters and gradients": "broadcast_module average_gradients average_parameters",
         },
     ),
     "failures": (

@@ -51,7 +51,7 @@ _NAMES = {
     "calls.coalesced": [
         "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "flatten_", "reduce_scatter_coalesced",
     ],
-    "calls.models": ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"],
+    "calls.models": ["average_gradients", "average_parameters", "broadcast_module"],
     "calls.p2p": [
         "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",
         "sendrecv",

@@ -34,7 +34,7 @@ from .base.records import CallRecord, Departure
 from .calls import p2p
 from .calls.coalesced import flatten_
 from .calls.groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
-from .calls.models import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
+from .calls.models import average_gradients, average_parameters, broadcast_module
 from .calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 from .calls.ops import OpLike, ReduceOp, make_op, premul_sum
 from .calls.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
@@ -187,7 +187,7 @@ __all__ = [
     "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
     "all_reduce_coalesced", "all_to_all", "all_to_all_single", "answer_to", "average_gradients",
     "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
-    "broadcast_object_list", "broadcast_state_dict", "destroy_group", "draw", "empty", "exscan", "flatten_",
+    "broadcast_object_list", "destroy_group", "draw", "empty", "exscan", "flatten_",
     "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
     "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p", "premul_sum",
     "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
