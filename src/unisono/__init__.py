@@ -71,7 +71,7 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 _FACES = {
-    "algorithms": "schedule.algorithms", "draw": "schedule.draw", "p2p": "calls.p2p", "simulate": "schedule.simulate",
+    "algorithms": "schedule.algorithms", "draw": "schedule.draw", "simulate": "schedule.simulate",
     "testing": "tools.testing",
 }  # fmt: skip
 """Modules that users name, such as `unisono.draw.svg`, and where they are."""

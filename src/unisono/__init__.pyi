@@ -31,7 +31,6 @@ from .base.errors import (
     WaitTimeout,
 )
 from .base.records import CallRecord, Departure
-from .calls import p2p
 from .calls.coalesced import flatten_
 from .calls.groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
 from .calls.models import average_gradients, average_parameters, broadcast_module
@@ -189,7 +188,7 @@ __all__ = [
     "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
     "broadcast_object_list", "destroy_group", "draw", "empty", "exscan", "flatten_",
     "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
-    "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p", "premul_sum",
+    "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "premul_sum",
     "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
     "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list", "send",
     "send_object_list", "sendrecv", "share_", "shutdown", "simulate", "split", "testing", "trace", "tracing",

@@ -15,7 +15,7 @@ from tests.support.matrix_driver import IN_PLACE, arguments, gives, run_cases, t
 from tests.support.matrix_layouts import READ_ONLY, Held, exists
 from tests.support.on_ranks import in_new_world, in_world
 from tests.support.worlds import OnHosts, Worlds
-from unisono import p2p
+from unisono.calls import p2p
 from unisono.engine.reducers import DTYPES
 
 SEED = int(os.environ.get("MATRIX_SEED", "20"))

@@ -12,7 +12,7 @@ import torch
 import unisono
 from tests.support.values import values
 from tests.support.waiting import once_waiting, until
-from unisono import p2p
+from unisono.calls import p2p
 from unisono.calls.p2p.progress_engine import ProgressEngine, progress_engine
 from unisono.engine.mailbox import Mailbox
 from unisono.engine.mailbox.poller import Poller

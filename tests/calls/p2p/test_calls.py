@@ -11,7 +11,7 @@ import torch
 
 import unisono
 from tests.support.values import values
-from unisono import p2p
+from unisono.calls import p2p
 from unisono.calls.p2p import Transfer
 
 

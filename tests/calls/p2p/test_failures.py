@@ -15,7 +15,8 @@ from tests.support.faults import DEADLINE_S, FAILED, SOON_S, die
 from tests.support.on_ranks import in_each_new_world
 from tests.support.waiting import once_waiting, until
 from tests.support.worlds import NewWorld
-from unisono import MessageMismatch, PeerFailed, PeerGone, WaitTimeout, p2p
+from unisono import MessageMismatch, PeerFailed, PeerGone, WaitTimeout
+from unisono.calls import p2p
 from unisono.calls.p2p.progress_engine import progress_engine
 from unisono.engine.mailbox.poller import Poller
 

@@ -17,8 +17,9 @@ import torch.distributed as dist
 import unisono
 from tests.support.on_ranks import in_each_new_world
 from tests.support.values import values
-from unisono import WaitTimeout, p2p
+from unisono import WaitTimeout
 from unisono.base.config import Config
+from unisono.calls import p2p
 
 
 @pytest.mark.ranks(1, 3)
