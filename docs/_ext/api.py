@@ -66,9 +66,9 @@ SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     ),
     "tables": (
         "Algorithms and tables",
-        {"Algorithms": "algorithm Algorithm CATALOGUE", "Tables": "Schedule trace prove", "schedule": "", "draw": ""},
+        {"Algorithms": "algorithm", "schedule": "", "schedule.algorithms": "", "schedule.draw": ""},
     ),
-    "networks": ("Networks", {"simulate": ""}),
+    "networks": ("Networks", {"schedule.simulate": ""}),
     "tests": ("Tests", {"testing": ""}),
 }
 """File -> the title of the page, and its sections: a title, and names of `unisono` in the order in which they are
@@ -78,7 +78,7 @@ shown. Without names the title is a module, as users name it, whose own function
 _MEMBERS = {"Group": "hosts, empty, shrink, abort, close"}
 """Of these classes, which users do not make, the page has only what users call; the rest serves the calls."""
 
-_ELSEWHERE = frozenset({*errors.__all__, "draw", "simulate", "testing", "Config", "algorithms"})
+_ELSEWHERE = frozenset({*errors.__all__, "testing", "Config"})
 """Names with a page of their own, and modules."""
 
 _INDEX = """# API reference

@@ -25,7 +25,7 @@ if _missing := _unsupported():
 _NAMES = {
     "base.config": ["Config"],
     "base.records": ["CallRecord", "Departure"],
-    "schedule.algorithms": ["Algorithm", "CATALOGUE", "algorithm"],
+    "schedule.algorithms": ["algorithm"],
     "calls.collectives.all_gather": ["all_gather", "all_gather_into_tensor", "all_gather_single"],
     "calls.collectives.all_reduce": ["all_reduce"],
     "calls.collectives.all_to_all": ["all_to_all", "all_to_all_single"],
@@ -43,7 +43,6 @@ _NAMES = {
         "UnisonoError", "UsageError", "WaitTimeout",
     ],
     "calls.ops": ["ReduceOp", "make_op", "premul_sum"],
-    "schedule": ["Schedule", "prove", "trace"],
     "calls.objects": ["all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"],
     "calls.groups": [
         "destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split",
@@ -71,10 +70,9 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 _FACES = {
-    "algorithms": "schedule.algorithms", "draw": "schedule.draw", "simulate": "schedule.simulate",
     "testing": "tools.testing",
 }  # fmt: skip
-"""Modules that users name, such as `unisono.draw.svg`, and where they are."""
+"""Modules that users name, such as `unisono.testing`, and where they are."""
 
 __all__ = [*_HOME, *sorted(_FACES)]  # noqa: PLE0604  the keys are names
 
