@@ -78,7 +78,7 @@ shown. Without names the title is a module, as users name it, whose own function
 _MEMBERS = {"Group": "hosts, empty, shrink, abort, close"}
 """Of these classes, which users do not make, the page has only what users call; the rest serves the calls."""
 
-_ELSEWHERE = frozenset({*errors.__all__, "testing", "Config"})
+_ELSEWHERE = frozenset({*errors.__all__, "errors", "testing", "Config"})
 """Names with a page of their own, and modules."""
 
 _INDEX = """# API reference

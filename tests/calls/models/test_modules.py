@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import unisono
-from unisono import ArgumentError, DTypeError, MismatchError
+from unisono import ArgumentError, MismatchError
+from unisono.base.errors import DTypeError
 from unisono.calls.models import average_gradients, average_parameters, broadcast_module
 
 SIZES = [1, 3]
