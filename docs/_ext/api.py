@@ -39,8 +39,8 @@ SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         {
             "Start ranks": "run world World",
             "Under a launcher": "init shutdown is_initialized get_rank get_world_size answer_to watch",
-            "Groups": """new_group split destroy_group get_process_group_ranks get_group_rank get_global_rank Group
-                NonMember""",
+            "Groups": """new_group split destroy_group get_process_group_ranks get_group_rank get_global_rank
+                Group""",
         },
     ),
     "memory": (
@@ -57,13 +57,7 @@ SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
             "Parameters and gradients": "broadcast_module average_gradients average_parameters",
         },
     ),
-    "failures": (
-        "Failures and records",
-        {
-            "What errors carry": "CallRecord Departure",
-            "What a program did": "tracing",
-        },
-    ),
+    "records": ("Records", {"What a program did": "tracing"}),
     "tables": (
         "Algorithms and tables",
         {"Algorithms": "algorithm", "schedule": "", "schedule.algorithms": "", "schedule.draw": ""},

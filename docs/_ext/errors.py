@@ -26,6 +26,14 @@ catch are also names of `unisono`. They are sorted by whose fault it is:
 ```
 
 {classes}
+
+## What errors carry
+
+```{{eval-rst}}
+.. autoclass:: unisono.errors.CallRecord
+
+.. autoclass:: unisono.errors.Departure
+```
 """
 
 

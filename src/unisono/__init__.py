@@ -24,7 +24,6 @@ if _missing := _unsupported():
 
 _NAMES = {
     "base.config": ["Config"],
-    "base.records": ["CallRecord", "Departure"],
     "schedule.algorithms": ["algorithm"],
     "calls.collectives.all_gather": ["all_gather", "all_gather_into_tensor", "all_gather_single"],
     "calls.collectives.all_reduce": ["all_reduce"],
@@ -53,7 +52,7 @@ _NAMES = {
         "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",
         "sendrecv",
     ],
-    "ranks.group.current": ["NonMember", "is_initialized"],
+    "ranks.group.current": ["is_initialized"],
     "ranks.group.group": ["Group"],
     "ranks.group.initialize": ["get_rank", "get_world_size", "init", "shutdown"],
     "ranks.group.shared_tensors": ["empty", "share_"],
