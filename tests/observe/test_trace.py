@@ -1,6 +1,5 @@
 """Traces: all calls of a job in one file for Perfetto, by one clock for all hosts, and what they tell."""
 
-import fcntl
 import itertools
 import json
 import os
@@ -19,7 +18,6 @@ import unisono
 from tests.support.programs import run_python
 from unisono.base.records import CallRecord
 from unisono.engine.logs.plan_registry import PlanNote
-from unisono.observe.traces import recording
 from unisono.observe.traces.perfetto import events
 from unisono.observe.traces.recorded import Recorded, aligned, jobs_in, recorded
 from unisono.observe.traces.trace_report import report
@@ -65,6 +63,13 @@ def check(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return slices
 
 
+def text_in(folder: Path) -> str:
+    """What `unisono trace` prints for this folder, in one line. It also writes the file for Perfetto there."""
+    done = CliRunner().invoke(app, ["trace", str(folder)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
 def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     (path,) = folder.glob("*.json")
     whole = json.loads(path.read_text())
@@ -79,9 +84,10 @@ def train(steps: int) -> None:
     unisono.all_gather_single(blocks, tensor[:4].clone())
 
 
-def test_a_job_with_the_setting_leaves_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_of_a_job_with_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
     unisono.run(train, 2, (300,))
+    assert "where time goes" in text_in(tmp_path)
     about, slices = read(tmp_path)
     assert [about["job"]] == [*jobs_in(tmp_path)]
     for rank in range(2):
@@ -116,6 +122,7 @@ def test_a_part_of_a_program_is_traced_with_what_was_planned_before(tmp_path: Pa
         unisono.destroy_group(pair)
 
     unisono.run(work, 3, timeout_s=90)
+    text_in(tmp_path)
     _, slices = read(tmp_path)
     for rank in range(3):
         names = [one["name"] for one in slices if one["pid"] == rank and one["name"] != "barrier"]
@@ -200,18 +207,6 @@ def test_arrows_lead_to_the_rank_that_came_late() -> None:
     assert [event["pid"] for event in found if event["ph"] == "f"] == [2, 2]
 
 
-def test_who_writes_a_trace_does_not_wait_without_end_for_a_process_that_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recording, "_WRITTEN_S", 0.05)
-    (tmp_path / "calls").mkdir()
-    with (tmp_path / "calls" / "lock").open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(BlockingIOError):
-            recording.export([tmp_path], "job")
-    assert recording.export([tmp_path], "job") is None
-
-
 MAX = PlanNote(CallRecord("all_reduce", "float32", (2,), op="max", algorithm="all_reduce.ring", where="a.py:1"), 8)
 
 Times = Sequence[tuple[int, int]]
@@ -287,10 +282,11 @@ def names_of(slices: list[dict[str, Any]], rank: int, name: str) -> int:
     return [one["name"].partition(" ")[0] for one in slices if one["pid"] == rank].count(name)
 
 
-def test_a_job_over_hosts_leaves_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_of_a_job_over_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
     with unisono.world(4, hosts="2x2", timeout_s=90) as world:
         world.run(work)
+    assert "right to within" in text_in(tmp_path)
     about, slices = read(tmp_path)
     (clock,) = about["clocks"]
     assert clock["host"] == 1
@@ -332,6 +328,7 @@ def test_folders_of_several_hosts_become_one_file(tmp_path: Path, monkeypatch: p
     assert {one["pid"] for one in read(tmp_path / "h1")[1]} == {2, 3}
     said = command("h0", "h1")
     assert "right to within" in said
+    command("all")
     assert read(tmp_path / "h0") == read(tmp_path / "all")
 
 

@@ -77,17 +77,6 @@ def _files(folders: Sequence[Path], job: str) -> Iterator[Path]:
         yield from sorted((folder / "calls").glob(f"{job}.rank-*.notes"))
 
 
-def last_written_ns(folders: Sequence[Path], job: str) -> int:
-    """When a recording of this job was last written, by the times of its files."""
-    return max((path.stat().st_mtime_ns for path in _files(folders, job)), default=0)
-
-
-def all_have_ended(folder: Path, job: str) -> bool:
-    """Have all processes with a recording of this job ended it? Reads no logs."""
-    heads = ((lines["head"], lines["end"]) for lines in map(_read, _files([folder], job)))
-    return all(end or not head or _recorded(head[0]).goes_on is False for head, end in heads)
-
-
 def recorded(folders: Sequence[Path], job: str) -> list[Recorded]:
     """The recordings of all ranks of a job, in one folder, or each host's in its own. Other files are skipped, with a
     warning.
@@ -153,11 +142,6 @@ def _checked(kind: str, what: dict[str, Any]) -> dict[str, Any]:
     return {**what, "note": _note(what)} if kind == "note" else what
 
 
-def _recorded(head: Mapping[str, Any], *, ended: bool = False) -> Recorded:
-    """What the head of a recording says."""
-    return Recorded(**{name: head[name] for name in _KINDS["head"] if name != "clock"}, ended=ended, tracks=())
-
-
 def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, last: Clock) -> Recorded:
     head = lines["head"][0]
     notes = {note["number"]: note["note"] for note in lines["note"]}
@@ -173,7 +157,8 @@ def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, las
     logs = [_log(place, line["log"], MessageLog) for line in lines["messages"]]
     logged = [one for log in filter(None, logs) for one in log.read()]
     messages = rank_messages(head["rank"], logged, groups)
-    return _recorded(head, ended=bool(lines["end"]))._replace(tracks=tracks, messages=messages)
+    said = {name: head[name] for name in _KINDS["head"] if name != "clock"}
+    return Recorded(**said, ended=bool(lines["end"]), tracks=tracks, messages=messages)
 
 
 _ENTRY_BYTES: dict[type, int] = {

@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ...base.errors import ArgumentError
+from ...base.python import no_collections
 from ...base.units import format_bytes, format_seconds, plural, ranks_text
 from ...observe.traces.last_calls import last_words
+from ...observe.traces.perfetto import write_trace
 from ...observe.traces.recorded import HostClock, Recorded, aligned, jobs_in, recorded
-from ...observe.traces.recording import export
 from ...observe.traces.trace_report import CallKind, TraceReport, report
 from ...observe.traces.tracks import message_flows, pairs_of
 from .shared.printing import console, file_errors, plain_table, progress
@@ -61,7 +62,7 @@ def trace(
 def _show(folders: Sequence[Path], job: str) -> None:
     out = console()
     out.width = max(out.width, _WIDTH)
-    with progress(f"reading the trace of {job}", 3) as show:
+    with progress(f"reading the trace of {job}", 3) as show, no_collections():
         show(0, "calls")
         if not (found := recorded(folders, job)):
             raise ArgumentError(f"{', '.join(map(str, folders))}: no recording of {job} can be read")
@@ -70,8 +71,9 @@ def _show(folders: Sequence[Path], job: str) -> None:
         tracks = [track for part in parts for track in part.tracks]
         told = report(tracks)
         show(2, "file for Perfetto")
-        with file_errors(f"write the trace in {folders[0]}"):
-            path = export(folders, job)
+        path = folders[0] / f"{job}.json"
+        with file_errors(f"write {path}"):
+            write_trace(path, parts, clocks)
     for table in [*_tables(told), *_message_tables(parts)]:
         out.print(table)
         out.print()
