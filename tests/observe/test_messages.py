@@ -28,7 +28,7 @@ from unisono.engine.logs.plan_registry import PlanNote
 from unisono.engine.logs.rank_logs import MESSAGES, CallLog, LoggedMessage, MessageLog, log_bytes, message_log_bytes
 from unisono.observe.traces import recorded as recording
 from unisono.observe.traces.last_calls import last_calls_text
-from unisono.observe.traces.tracks import MessageGroup, RankCall, Track, message_flows, pairs_of, rank_messages
+from unisono.observe.traces.tracks import MessageGroup, RankCall, Track, pairs_of, rank_messages
 
 
 def message_log(messages: int = 8) -> MessageLog:
@@ -95,7 +95,6 @@ def test_sends_and_receives_find_each_other_in_the_group_of_their_time() -> None
     assert [(one.rank, one.peer, one.key[-1]) for one in sent] == [(0, 2, "pair"), (0, 2, "later")]
     (found,) = pairs_of([*sent, *taken])
     assert (found.send.key, found.waited_ns) == (key, 500)
-    assert [tuple(row) for row in message_flows([found])] == [(0, 2, 1, 8, 500)]
 
 
 def work() -> None:

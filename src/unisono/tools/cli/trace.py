@@ -16,9 +16,8 @@ from ...base.python import no_collections
 from ...base.units import format_bytes, format_seconds, plural, ranks_text
 from ...observe.traces.last_calls import last_words
 from ...observe.traces.perfetto import write_trace
-from ...observe.traces.recorded import HostClock, Recorded, aligned, jobs_in, recorded
+from ...observe.traces.recorded import HostClock, aligned, jobs_in, recorded
 from ...observe.traces.trace_report import CallKind, TraceReport, report
-from ...observe.traces.tracks import message_flows, pairs_of
 from .shared.printing import console, file_errors, plain_table, progress
 
 _MOST_ROWS, _WIDTH = 12, 110
@@ -74,7 +73,7 @@ def _show(folders: Sequence[Path], job: str) -> None:
         path = folders[0] / f"{job}.json"
         with file_errors(f"write {path}"):
             write_trace(path, parts, clocks)
-    for table in [*_tables(told), *_message_tables(parts)]:
+    for table in _tables(told):
         out.print(table)
         out.print()
     if text := last_words(parts):
@@ -131,19 +130,6 @@ def _call(kind: CallKind) -> tuple[str, str, str]:
     """Call, size and algorithm."""
     group = f" ({kind.group})" if kind.group != "world" else ""
     return f"{kind.collective}{group}", format_bytes(kind.nbytes), kind.algorithm.partition(".")[2] or kind.algorithm
-
-
-def _message_tables(parts: Sequence[Recorded]) -> Iterator[Table]:
-    rows = message_flows(pairs_of(message for part in parts for message in part.messages))
-    if rows:
-        yield _table(
-            "messages, and how long their receivers have waited for the senders to come",
-            ["from", "to", "messages", "bytes", "waited"],
-            [
-                [str(row.sender), str(row.receiver), str(row.messages), format_bytes(row.nbytes), _time(row.waited_ns)]
-                for row in rows
-            ],
-        )
 
 
 def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
