@@ -98,12 +98,11 @@ def _clock_text(clock: HostClock) -> str:
 def _tables(found: TraceReport) -> Iterator[Table | Text]:
     yield _table(
         "where time goes",
-        ["call", "size", "algorithm", "calls", "median", "total", "waited", "bytes/s", "sent / least"],
+        ["call", "size", "algorithm", "calls", "median", "total", "waited", "bytes/s"],
         [
             [
                 *_call(kind), str(kind.calls), _time(kind.typical_ns), _time(kind.total_ns), _time(kind.waited_ns),
                 format_bytes(kind.nbytes * 1e9 / kind.typical_ns) if kind.nbytes and kind.typical_ns else "",
-                _costs(kind.sent, kind.bound),
             ]
             for kind in found.kinds
         ],
@@ -146,10 +145,6 @@ def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> T
 
 def _time(ns: int) -> str:
     return format_seconds(ns / 1e9)
-
-
-def _costs(sent: float | None, bound: float | None) -> str:
-    return f"{sent / bound:.3g} x" if sent is not None and bound else ""
 
 
 def _short(line: str) -> str:
