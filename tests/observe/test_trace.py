@@ -219,7 +219,8 @@ def part(rank: int, host: int, times: Times, notes: Sequence[PlanNote | None] = 
     return Recorded("job", rank, 2, host, f"h{host}", f"m{host}", 7, 7, "", unix_ns, True, [track])
 
 
-def test_clocks_are_found_in_the_calls_though_they_drift() -> None:
+@pytest.mark.parametrize("drift_ppm", [0, 60])
+def test_clocks_are_found_in_the_calls(drift_ppm: int) -> None:
     rng = random.Random(7)
     true: list[list[tuple[int, int]]] = [[], []]
     at = 10**9
@@ -230,21 +231,19 @@ def test_clocks_are_found_in_the_calls_though_they_drift() -> None:
             true[rank].append((came[rank], max(came) + rng.randrange(20_000, 60_000)))
 
     def other(time: int) -> int:
-        """What the other host's clock says at this time: it is ahead, and 60 ppm too fast."""
-        return 5 * 10**12 + time + time * 60 // 10**6
+        """What the other host's clock says at this time: it is ahead, and may be too fast."""
+        return 5 * 10**12 + time + time * drift_ppm // 10**6
 
     theirs = [(other(entered), other(left)) for entered, left in true[1]]
     (one, two), (clock,) = aligned([part(0, 0, true[0]), part(1, 1, theirs)])
+    width_ns = 60_000  # of the bounds by one call, at the most
     assert clock.error_ns is not None
-    assert clock.error_ns < 100_000
-    assert abs(clock.ahead_ns - 5 * 10**12 - 60_000) <= clock.error_ns + 10_000
+    assert clock.error_ns <= (width_ns + (at - 10**9) * drift_ppm // 10**6) / 2
+    assert abs(clock.ahead_ns - other(at // 2) + at // 2) <= clock.error_ns + width_ns
     assert [call.entered_ns for call in one.tracks[0].calls] == [entered for entered, _ in true[0]]
     for call, (entered, left) in zip(two.tracks[0].calls, true[1], strict=True):
-        assert abs(call.entered_ns - entered) <= clock.error_ns + 1
-        assert abs(call.left_ns - left) <= clock.error_ns + 1
-    for mine, its in zip(one.tracks[0].calls[:-1], two.tracks[0].calls, strict=False):
-        assert mine.left_ns >= its.entered_ns
-        assert its.left_ns >= mine.entered_ns
+        assert abs(call.entered_ns - entered) <= clock.error_ns + width_ns
+        assert abs(call.left_ns - left) <= clock.error_ns + width_ns
 
 
 def test_calls_that_have_failed_say_nothing() -> None:
@@ -285,7 +284,7 @@ def test_one_file_of_a_job_over_hosts(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
     with unisono.world(4, hosts="2x2", timeout_s=90) as world:
         world.run(work)
-    assert "right to within" in text_in(tmp_path)
+    assert "right to within about" in text_in(tmp_path)
     about, slices = read(tmp_path)
     (clock,) = about["clocks"]
     assert clock["host"] == 1
@@ -326,7 +325,7 @@ def test_folders_of_several_hosts_become_one_file(tmp_path: Path, monkeypatch: p
     assert "ranks 0, 1 of 4 not in it" in said.replace("\n", " ")
     assert {one["pid"] for one in read(tmp_path / "h1")[1]} == {2, 3}
     said = command("h0", "h1")
-    assert "right to within" in said
+    assert "right to within about" in said
     command("all")
     assert read(tmp_path / "h0") == read(tmp_path / "all")
 

@@ -92,7 +92,7 @@ def _show(folders: Sequence[Path], job: str) -> None:
 def _clock_text(clock: HostClock) -> str:
     if clock.error_ns is None:
         return f"host {clock.name}: it has made no call with the first one, so its times are by its calendar"
-    return f"host {clock.name}: its times are right to within {_time(clock.error_ns)}, by the calls made together"
+    return f"host {clock.name}: its times are right to within about {_time(clock.error_ns)}, by the calls made together"
 
 
 def _tables(found: TraceReport) -> Iterator[Table | Text]:
