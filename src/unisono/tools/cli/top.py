@@ -1,6 +1,5 @@
 """`unisono top`: what the ranks of a running job do, seen from outside."""
 
-import json
 import re
 import sys
 import time
@@ -8,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -21,7 +20,7 @@ from ...base.units import format_bytes, format_seconds, ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import number_here, parent
 from ...observe.live.jobs import attached, find_jobs, the_job
-from ...observe.live.snapshot import Culprit, Snapshot, headlines, rates, snapshot
+from ...observe.live.snapshot import Snapshot, headlines, rates, snapshot
 from .shared.printing import console, plain_table
 
 _PATIENCE_NS = 200_000_000
@@ -34,24 +33,18 @@ _FORK_SERVER = "unisono.ranks.launch.fork_server"
 def top(
     pid: Annotated[int | None, typer.Argument(help="A process of the job; without it, the only job there is.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Print what is seen now, and leave.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON; with --once, one object, otherwise lines.")] = False,
 ) -> None:
     """Show what the ranks of a running job do: which compute, which wait in which call for which ranks, and how fast.
 
     The job needs no code for it and is not slowed: the command reads its shared memory. Only the user who runs the job
     can look. On a terminal it looks again and again, until Ctrl-C; `unisono doctor` shows Python stacks.
     """
-    if pid is None and len(find_jobs()) > 1 and not as_json:
+    if pid is None and len(find_jobs()) > 1:
         _list_jobs()
         return
     with attached(the_job(pid)) as arena:
         looks = _looks(arena)
-        if as_json:
-            for look in looks:
-                print(json.dumps(frame(*look)), flush=True)
-                if once:
-                    return
-        elif once or not (at_terminal(sys.stdin) and at_terminal(sys.stdout)):
+        if once or not (at_terminal(sys.stdin) and at_terminal(sys.stdout)):
             console().print(_picture(*next(looks)))
         else:
             _watch(looks)
@@ -78,34 +71,6 @@ def _watch(looks: Iterator[tuple[Snapshot, Snapshot]]) -> None:
                 live.update(picture, refresh=True)
         live.console.print(picture)
         live.console.print("all ranks have ended")
-
-
-def frame(before: Snapshot, after: Snapshot) -> dict[str, Any]:
-    """What two looks show, as JSON. Times are in seconds."""
-    ranks = []
-    for seen, rate in zip(after.ranks, rates(before, after), strict=True):
-        inside = seen.inside
-        ranks.append(
-            {
-                "rank": seen.rank, "pid": seen.pid, "does": seen.does, "state": seen.status.state,
-                "seconds": _ago(after, seen.since_ns), "calls": seen.calls, **rate._asdict(),
-                "call": inside and {
-                    "group": inside.group, "number": inside.number, "text": inside.call, "missing": inside.missing,
-                },
-            }
-        )  # fmt: skip
-    waits = [
-        {"rank": rank, "group": wait.group, "call": wait.call, "for": wait.missing, "any_of": wait.any_of}
-        for rank, wait in after.waits.items()
-    ]
-    culprits = [
-        {
-            "ranks": culprit.ranks, "waiting": culprit.waiting, "circle": culprit.is_circle,
-            "seconds": _ago(after, culprit.since_ns), "text": _sentence(after, culprit),
-        }
-        for culprit in after.culprits
-    ]  # fmt: skip
-    return {"ranks": ranks, "waits": waits, "culprits": culprits}
 
 
 def _list_jobs() -> None:
@@ -144,13 +109,6 @@ def _shortened(words: Sequence[str]) -> str:
 
 def _ago(seen: Snapshot, then_ns: int) -> float:
     return round(max(0, seen.at_ns - then_ns) / 1e9, 6) if then_ns else 0.0
-
-
-def _sentence(seen: Snapshot, culprit: Culprit) -> str:
-    if culprit.is_circle:
-        return culprit.text
-    rank = seen.ranks[culprit.ranks[0]]
-    return f"rank {rank.rank} (pid {rank.pid}) {rank.does}; {culprit.text}"
 
 
 def _picture(before: Snapshot, after: Snapshot) -> RenderableType:
