@@ -1,12 +1,9 @@
 """`unisono top`: what the ranks of a running job do, seen from outside."""
 
-import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import pairwise
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,20 +11,16 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from ...base.errors import ArgumentError
 from ...base.python import at_terminal
 from ...base.units import format_bytes, format_seconds, ranks_text
 from ...engine.memory.arena import Arena
-from ...engine.process.alive import number_here, parent
-from ...observe.live.jobs import attached, find_jobs, the_job
+from ...observe.live.jobs import attached, the_job
 from ...observe.live.snapshot import Snapshot, headlines, rates, snapshot
 from .shared.printing import console, plain_table
 
 _PATIENCE_NS = 200_000_000
 """How long ranks may wait before `top` shows for which rank. All calls wait a little."""
 _FIRST_S, _EVERY_S = 0.25, 1.0
-_PROGRAM = 40  # the most characters that are shown of a program on a command line
-_FORK_SERVER = "unisono.ranks.launch.fork_server"
 
 
 def top(
@@ -39,9 +32,6 @@ def top(
     The job needs no code for it and is not slowed: the command reads its shared memory. Only the user who runs the job
     can look. On a terminal it looks again and again, until Ctrl-C; `unisono doctor` shows Python stacks.
     """
-    if pid is None and len(find_jobs()) > 1:
-        _list_jobs()
-        return
     with attached(the_job(pid)) as arena:
         looks = _looks(arena)
         if once or not (at_terminal(sys.stdin) and at_terminal(sys.stdout)):
@@ -71,40 +61,6 @@ def _watch(looks: Iterator[tuple[Snapshot, Snapshot]]) -> None:
                 live.update(picture, refresh=True)
         live.console.print(picture)
         live.console.print("all ranks have ended")
-
-
-def _list_jobs() -> None:
-    table = plain_table("process", "ranks", "command")
-    for job in find_jobs():
-        try:
-            with attached(job) as arena:
-                board, ranks = arena.board(0), str(arena.size)
-                pid = number_here(board.pid, board.ticks) or job[0][0]
-        except ArgumentError:  # it has ended meanwhile, or is of another version
-            pid, ranks = job[0][0], "?"
-        table.add_row(str(pid), ranks, Text(_command(pid)))
-    console().print(table)
-    console().print("name one: unisono top PROCESS")
-
-
-def _command(pid: int) -> str:
-    """The command of a process. A forked rank has the command of the process that asked for it."""
-    with suppress(OSError):  # it has ended meanwhile
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-        if any(_FORK_SERVER in word for word in words) and (above := parent(pid)) > 1:
-            return _command(above)
-        return _shortened(words)
-    return ""
-
-
-def _shortened(words: Sequence[str]) -> str:
-    """A command in a line, such as `python -c import unisono…`, with only the beginning of a program behind -c."""
-    said = list(words)
-    for k, (option, program) in enumerate(pairwise(words), 1):
-        if re.fullmatch("-[A-Za-z]*c", option):
-            line = program.strip().partition("\n")[0][:_PROGRAM]
-            said[k] = line + "…" * (line != program)
-    return " ".join(said)
 
 
 def _ago(seen: Snapshot, then_ns: int) -> float:
