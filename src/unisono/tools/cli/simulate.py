@@ -23,7 +23,7 @@ from ...schedule.simulate import (
     network,
     price,
 )
-from .shared.printing import console, plain_table, progress
+from .shared.printing import at_work, console, plain_table
 
 _LATE = re.compile(r"(?P<rank>\d+):(?P<time>.+)")
 _NOTHING_S = 1e-12
@@ -65,12 +65,12 @@ def simulate(
     wanted = [some for some in every if not short or short == some.algorithm or name == some.name]
     if not wanted:
         raise ArgumentError(f"{name} is no algorithm for {plural(places.ranks, 'rank')}: see unisono explain")
-    found: list[Price] = []
-    able = [some for some in wanted if not some.why_not]
-    with progress(f"simulate, {plural(places.ranks, 'rank')}", len(able)) as show, no_collections():
-        for some in able:
-            found.append(price(some, where, length, late=late, segment_bytes=config.segment_bytes))
-            show(len(found), some.name)
+    with at_work(f"simulating {plural(places.ranks, 'rank')}"), no_collections():
+        found = [
+            price(some, where, length, late=late, segment_bytes=config.segment_bytes)
+            for some in wanted
+            if not some.why_not
+        ]
     about = {some.name: some for some in wanted}
     found.sort(key=lambda of: (bool(about[of.name].priced_only), of.seconds))
     left_out = [some for some in wanted if some.why_not]

@@ -18,7 +18,7 @@ from ...observe.traces.last_calls import last_words
 from ...observe.traces.perfetto import write_trace
 from ...observe.traces.recorded import HostClock, aligned, jobs_in, recorded
 from ...observe.traces.trace_report import CallKind, TraceReport, report
-from .shared.printing import console, file_errors, plain_table, progress
+from .shared.printing import at_work, console, file_errors, plain_table
 
 _MOST_ROWS, _WIDTH = 12, 110
 
@@ -61,15 +61,12 @@ def trace(
 def _show(folders: Sequence[Path], job: str) -> None:
     out = console()
     out.width = max(out.width, _WIDTH)
-    with progress(f"reading the trace of {job}", 3) as show, no_collections():
-        show(0, "calls")
+    with at_work(f"reading the trace of {job}"), no_collections():
         if not (found := recorded(folders, job)):
             raise ArgumentError(f"{', '.join(map(str, folders))}: no recording of {job} can be read")
         parts, clocks = aligned(found)
-        show(1, "report")
         tracks = [track for part in parts for track in part.tracks]
         told = report(tracks)
-        show(2, "file for Perfetto")
         path = folders[0] / f"{job}.json"
         with file_errors(f"write {path}"):
             write_trace(path, parts, clocks)
