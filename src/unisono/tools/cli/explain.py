@@ -30,7 +30,7 @@ from .shared.costs_over_hosts import (
     times_of,
 )
 from .shared.printing import amount_text, at_work, console, labelled, paint, plain_table
-from .shared.target import MOST_EXACT, Facts, Target, facts, find_target, lane_rows
+from .shared.target import MOST_EXACT, Facts, Target, facts, find_target
 
 _VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
 """What a rank does -> the field of `Counts` and `Bounds`."""
@@ -180,7 +180,7 @@ def explain(
     if measure:
         out.print(_on_this_host(target, length))
         out.print()
-    out.print(_about(target, found, length))
+    out.print(_about(target, found))
     if grid:
         out.print()
         out.print(grid, soft_wrap=True, end="")
@@ -256,8 +256,8 @@ def _costs(target: Target, costs: Counts, size: str) -> Table:
     return table
 
 
-def _about(target: Target, found: Facts, nbytes: int) -> Table:
-    rows, label = [*proof_rows(found), *lane_rows(target, nbytes)], "idea"
+def _about(target: Target, found: Facts) -> Table:
+    rows, label = [*proof_rows(found)], "idea"
     for line in inspect.cleandoc(target.algorithm.doc).splitlines():
         head, colon, rest = line.partition(": ")
         if colon and head in LINES:
