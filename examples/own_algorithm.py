@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import unisono
-from unisono.schedule import ADD, count, lower_bounds, send
+from unisono.schedule import ADD, count, lower_bounds, prove, send, trace
 from unisono.schedule.draw import text
 
 RANKS = 3
@@ -46,12 +46,12 @@ def work() -> list[float]:
 
 
 if __name__ == "__main__":  # so that `unisono explain` and `draw` can load this file without running it
-    table = unisono.trace(line, RANKS, 1, "all_reduce")
+    table = trace(line, RANKS, 1, "all_reduce")
     print(text(table))
-    print(unisono.prove(table))
+    print(prove(table))
     try:
-        unisono.prove(unisono.trace(forgetful, RANKS, 1, "all_reduce"))
-    except unisono.AlgorithmError as error:
+        prove(trace(forgetful, RANKS, 1, "all_reduce"))
+    except unisono.errors.AlgorithmError as error:
         print(f"Refused: {error}")
     counts, bounds = count(table), lower_bounds("all_reduce", RANKS)
     print(f"rounds: {counts.rounds}, at best {bounds.rounds}; the busiest rank sends {counts.most_sent} of the vector")

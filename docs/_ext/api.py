@@ -39,8 +39,8 @@ SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         {
             "Start ranks": "run world World",
             "Under a launcher": "init shutdown is_initialized get_rank get_world_size answer_to watch",
-            "Groups": """new_group split destroy_group get_process_group_ranks get_group_rank get_global_rank Group
-                NonMember""",
+            "Groups": """new_group split destroy_group get_process_group_ranks get_group_rank get_global_rank
+                Group""",
         },
     ),
     "memory": (
@@ -54,21 +54,15 @@ SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "models": (
         "Models",
         {
-            "Parameters and gradients": "broadcast_module broadcast_state_dict average_gradients average_parameters",
+            "Parameters and gradients": "broadcast_module average_gradients average_parameters",
         },
     ),
-    "failures": (
-        "Failures and records",
-        {
-            "What errors carry": "CallRecord Departure",
-            "What a program did": "tracing",
-        },
-    ),
+    "records": ("Records", {"What a program did": "tracing"}),
     "tables": (
         "Algorithms and tables",
-        {"Algorithms": "algorithm Algorithm CATALOGUE", "Tables": "Schedule trace prove", "schedule": "", "draw": ""},
+        {"Algorithms": "algorithm", "schedule": "", "schedule.algorithms": "", "schedule.draw": ""},
     ),
-    "networks": ("Networks", {"simulate": ""}),
+    "networks": ("Networks", {"schedule.simulate": ""}),
     "tests": ("Tests", {"testing": ""}),
 }
 """File -> the title of the page, and its sections: a title, and names of `unisono` in the order in which they are
@@ -78,7 +72,7 @@ shown. Without names the title is a module, as users name it, whose own function
 _MEMBERS = {"Group": "hosts, empty, shrink, abort, close"}
 """Of these classes, which users do not make, the page has only what users call; the rest serves the calls."""
 
-_ELSEWHERE = frozenset({*errors.__all__, "draw", "simulate", "testing", "Config", "algorithms", "p2p"})
+_ELSEWHERE = frozenset({*errors.__all__, "errors", "testing", "Config"})
 """Names with a page of their own, and modules."""
 
 _INDEX = """# API reference

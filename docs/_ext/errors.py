@@ -6,7 +6,8 @@ from __future__ import annotations
 import inspect
 from textwrap import indent
 
-from unisono.base import errors
+import unisono
+from unisono import errors
 
 from .docstrings import restructured
 
@@ -17,13 +18,22 @@ NEXT = "What to do: "
 
 _PAGE = """# Errors
 
-Every error is an instance of `unisono.UnisonoError`. The classes are sorted by whose fault it is:
+Every error is an instance of `unisono.UnisonoError`. All classes are in `unisono.errors`; those that programs often
+catch are also names of `unisono`. They are sorted by whose fault it is:
 
 ```text
 {tree}
 ```
 
 {classes}
+
+## What errors carry
+
+```{{eval-rst}}
+.. autoclass:: unisono.errors.CallRecord
+
+.. autoclass:: unisono.errors.Departure
+```
 """
 
 
@@ -46,7 +56,8 @@ def _section(error: type[Exception]) -> str:
     next_move(error)
     bases = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
     text = "\n".join(restructured((inspect.getdoc(error) or "").splitlines()))
-    directive = f".. py:exception:: unisono.{error.__name__}\n\n{indent(text, '   ')}"
+    home = "unisono" if error.__name__ in unisono.__all__ else "unisono.errors"
+    directive = f".. py:exception:: {home}.{error.__name__}\n\n{indent(text, '   ')}"
     return f"## {error.__name__}\n\nA kind of {bases}.\n\n```{{eval-rst}}\n{directive}\n```"
 
 

@@ -18,7 +18,7 @@ import unisono
 from unisono.base.errors import ArgumentError
 from unisono.schedule.choose import choose
 from unisono.schedule.draw import text
-from unisono.tools.cli.shared.printing import compile_first, console, progress
+from unisono.tools.cli.shared.printing import at_work, compile_first, console
 from unisono.tools.cli.shared.timed_calls import ENGINES
 
 from .collectives import SMALL_BYTES, perform
@@ -42,7 +42,7 @@ def demo(
     out.print(f"Starting {ranks} processes.")
     compile_first()
     with tempfile.TemporaryDirectory() as folder, unisono.world(ranks, timeout_s=120) as world:
-        with progress("starting"):
+        with at_work("starting"):
             shown = collectives(world.run(perform))
         out.rule(f"Six collectives on {ranks} ranks")
         out.print(shown)
@@ -71,12 +71,12 @@ def _show_algorithm(out: Console, ranks: int) -> None:
 def _train(world: Any, folder: str, steps: int) -> dict[str, list[list[Step]]]:
     """Train with both engines, in turns. Returns for each engine and step what each rank saw."""
     trained: dict[str, list[list[Step]]] = {engine: [] for engine in ENGINES}
-    with progress("training", steps * len(ENGINES)) as show:
+    with at_work("training") as status:
         for first in range(0, steps, _TURN):
             for engine, done in trained.items():
                 by_rank = world.run(advance, engine, folder, min(_TURN, steps - first))
                 done.extend(map(list, zip(*by_rank, strict=True)))
-                show(sum(map(len, trained.values())), f"step {len(done)} on {engine}, loss {mean_loss(done[-1]):.3f}")
+                status.update(f"step {len(done)} of {steps} on {engine}, loss {mean_loss(done[-1]):.3f}")
     return trained
 
 

@@ -24,8 +24,7 @@ if _missing := _unsupported():
 
 _NAMES = {
     "base.config": ["Config"],
-    "base.records": ["CallRecord", "Departure"],
-    "schedule.algorithms": ["Algorithm", "CATALOGUE", "algorithm"],
+    "schedule.algorithms": ["algorithm"],
     "calls.collectives.all_gather": ["all_gather", "all_gather_into_tensor", "all_gather_single"],
     "calls.collectives.all_reduce": ["all_reduce"],
     "calls.collectives.all_to_all": ["all_to_all", "all_to_all_single"],
@@ -37,13 +36,10 @@ _NAMES = {
     "calls.collectives.scan": ["exscan", "scan"],
     "calls.collectives.scatter": ["scatter"],
     "base.errors": [
-        "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "LeftOut", "MessageMismatch", "MismatchError",
-        "NestedCall", "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable",
-        "ProgramError", "RankFailed",
+        "ArgumentError", "MismatchError", "NotInitialized", "PeerError", "PeerFailed", "PeerGone", "RankFailed",
         "UnisonoError", "UsageError", "WaitTimeout",
     ],
     "calls.ops": ["ReduceOp", "make_op", "premul_sum"],
-    "schedule": ["Schedule", "prove", "trace"],
     "calls.objects": ["all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"],
     "calls.groups": [
         "destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split",
@@ -51,12 +47,12 @@ _NAMES = {
     "calls.coalesced": [
         "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "flatten_", "reduce_scatter_coalesced",
     ],
-    "calls.models": ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"],
+    "calls.models": ["average_gradients", "average_parameters", "broadcast_module"],
     "calls.p2p": [
         "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",
         "sendrecv",
     ],
-    "ranks.group.current": ["NonMember", "is_initialized"],
+    "ranks.group.current": ["is_initialized"],
     "ranks.group.group": ["Group"],
     "ranks.group.initialize": ["get_rank", "get_world_size", "init", "shutdown"],
     "ranks.group.shared_tensors": ["empty", "share_"],
@@ -70,11 +66,8 @@ _NAMES = {
 
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
-_FACES = {
-    "algorithms": "schedule.algorithms", "draw": "schedule.draw", "p2p": "calls.p2p", "simulate": "schedule.simulate",
-    "testing": "tools.testing",
-}  # fmt: skip
-"""Modules that users name, such as `unisono.draw.svg`, and where they are."""
+_FACES = {"errors": "base.errors", "testing": "tools.testing"}
+"""Modules that users name, such as `unisono.errors`, and where they are."""
 
 __all__ = [*_HOME, *sorted(_FACES)]  # noqa: PLE0604  the keys are names
 

@@ -8,33 +8,23 @@ from typing import Any, Literal, TypeVar, overload
 
 from torch import Tensor
 
+from .base import errors
 from .base.config import Config
 from .base.errors import (
-    AlgorithmError,
     ArgumentError,
-    DTypeError,
-    InternalError,
-    LeftOut,
-    MessageMismatch,
     MismatchError,
-    NestedCall,
     NotInitialized,
-    OutOfMemory,
     PeerError,
     PeerFailed,
     PeerGone,
-    PeerUnreachable,
-    ProgramError,
     RankFailed,
     UnisonoError,
     UsageError,
     WaitTimeout,
 )
-from .base.records import CallRecord, Departure
-from .calls import p2p
 from .calls.coalesced import flatten_
 from .calls.groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
-from .calls.models import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
+from .calls.models import average_gradients, average_parameters, broadcast_module
 from .calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 from .calls.ops import OpLike, ReduceOp, make_op, premul_sum
 from .calls.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
@@ -47,8 +37,8 @@ from .ranks.group.group import Group
 from .ranks.group.initialize import get_rank, get_world_size, init, shutdown
 from .ranks.group.shared_tensors import empty, share_
 from .ranks.launch import World, world
-from .schedule import Hosts, Schedule, algorithms, draw, prove, simulate, trace
-from .schedule.algorithms import CATALOGUE, Algorithm, algorithm
+from .schedule import Hosts
+from .schedule.algorithms import algorithm
 from .schedule.algorithms.catalogue import AlgorithmLike
 from .tools import testing
 
@@ -179,19 +169,15 @@ all_gather_into_tensor = all_gather_single
 reduce_scatter_tensor = reduce_scatter_single
 
 __all__ = [
-    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "CallRecord", "Config", "DTypeError",
-    "Departure", "Group", "InternalError", "LeftOut", "MessageMismatch", "MismatchError", "NestedCall", "NonMember",
-    "NotInitialized", "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "ProgramError",
-    "RankFailed", "ReduceOp",
-    "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "algorithms", "all_gather",
-    "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
-    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "answer_to", "average_gradients",
+    "ArgumentError", "Config", "Group", "MismatchError", "NotInitialized", "P2POp", "PeerError", "PeerFailed",
+    "PeerGone", "RankFailed", "ReduceOp", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm",
+    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single",
+    "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "answer_to", "average_gradients",
     "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
-    "broadcast_object_list", "broadcast_state_dict", "destroy_group", "draw", "empty", "exscan", "flatten_",
-    "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
-    "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p", "premul_sum",
-    "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
-    "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list", "send",
-    "send_object_list", "sendrecv", "share_", "shutdown", "simulate", "split", "testing", "trace", "tracing",
-    "watch", "world",
+    "broadcast_object_list", "destroy_group", "empty", "errors", "exscan", "flatten_", "gather", "gather_object",
+    "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "init", "irecv",
+    "is_initialized", "isend", "make_op", "new_group", "premul_sum", "recv", "recv_object_list", "reduce",
+    "reduce_scatter", "reduce_scatter_coalesced", "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan",
+    "scatter", "scatter_object_list", "send", "send_object_list", "sendrecv", "share_", "shutdown", "split",
+    "testing", "tracing", "watch", "world",
 ]

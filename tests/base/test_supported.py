@@ -12,8 +12,9 @@ sys.platform = {system!r}
 platform.system, platform.machine = lambda: {name!r}, lambda: {machine!r}
 os.uname = lambda: os.uname_result(('', '', '25.1', '', {machine!r}))
 import unisono
+from unisono.schedule import prove
 from unisono.schedule.algorithms import CATALOGUE
-unisono.prove(CATALOGUE["all_reduce.ring"].schedule(4))
+prove(CATALOGUE["all_reduce.ring"].schedule(4))
 print("proved")
 {then}
 """

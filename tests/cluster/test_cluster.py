@@ -5,7 +5,6 @@ and know who shares memory. Groups of torch.distributed over hosts, real and pre
 each other over a network only. Faults of ranks, hosts and links while long messages are under way.
 """
 
-import json
 import random
 import re
 import threading
@@ -19,7 +18,7 @@ import torch
 from benchmarks.host_faults.__main__ import trial
 
 import unisono
-from tests.observe.test_trace import check
+from tests.observe.test_trace import read, text_in
 from tests.support.cluster import Cluster
 from tests.support.mpi_launchers import LAUNCHERS, launcher, mpirun
 from tests.support.namespaces import PORT, enter
@@ -167,9 +166,8 @@ def test_one_file_with_one_clock(
 ) -> None:
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
     cluster("3x1").run(work, 5)
-    whole = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
-    (made,) = (one for one in whole if one["otherData"]["clocks"])  # the ranks have met on one host before
-    about, slices = made["otherData"], check(made["traceEvents"])
+    text_in(tmp_path)  # of the latest job: the ranks have met on one host before
+    about, slices = read(tmp_path)
     assert [clock["host"] for clock in about["clocks"]] == [1, 2]
     for clock in about["clocks"]:
         assert abs(clock["ahead_ns"]) <= clock["error_ns"]  # they are one machine

@@ -95,7 +95,7 @@ import resource, sys
 from pathlib import Path
 from unisono import Config
 from unisono.engine.memory.arena import Arena
-from unisono import OutOfMemory
+from unisono.base.errors import OutOfMemory
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 limits = {"ulimit -v": (resource.RLIMIT_AS, used + (1 << 30)), "ulimit -f": (resource.RLIMIT_FSIZE, 1 << 30)}
 limit, most = limits[sys.argv[1]]

@@ -18,8 +18,9 @@ from tests.support.faults import die
 from tests.support.matrix import Case
 from tests.support.matrix_driver import algorithms, check, forget
 from tests.support.waiting import until
-from unisono import PeerFailed, PeerGone, PeerUnreachable, RankFailed
+from unisono import PeerFailed, PeerGone, RankFailed
 from unisono.base.config import Config
+from unisono.base.errors import PeerUnreachable
 from unisono.base.records import GivenUp
 from unisono.calls.dispatch.plan_cache import forget_plans
 from unisono.engine import host

@@ -7,8 +7,9 @@ import torch
 
 from tests.support.mailboxes import Boxes, receive, run, send, values
 from tests.support.programs import run_python
-from unisono import ArgumentError, DTypeError, InternalError, MessageMismatch
+from unisono import ArgumentError
 from unisono.base.dtype_codes import DTYPE_CODES as CODES
+from unisono.base.errors import DTypeError, InternalError, MessageMismatch
 from unisono.base.records import digest
 from unisono.calls.arguments import check_tensor
 from unisono.calls.codec import decode, encode

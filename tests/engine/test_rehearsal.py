@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.support.rehearsal import _Rehearsal, lowerings, rehearse, rows_of
-from unisono import AlgorithmError, ArgumentError
+from unisono import ArgumentError
+from unisono.base.errors import AlgorithmError
 from unisono.engine.compile.program import DONE, Lowering
 from unisono.schedule.algorithms import CATALOGUE
 

@@ -14,7 +14,7 @@ from tests.support.matrix_layouts import Held
 REDUCING = ("all_reduce_coalesced", "reduce_scatter_coalesced", "average_parameters", "average_gradients")
 TENSORS = (
     "all_reduce_coalesced", "broadcast_coalesced", "all_gather_coalesced", "reduce_scatter_coalesced",
-    "broadcast_state_dict", "broadcast_module", "average_parameters", "average_gradients",
+    "broadcast_module of a mapping", "broadcast_module", "average_parameters", "average_gradients",
 )  # fmt: skip
 """The calls; the last three take a module, whose parameters are floating point."""
 
@@ -59,8 +59,8 @@ def coalesced(step: Coalesced, group: Any) -> Callable[[], str]:
         arguments: list[Any] = [out] if taken is given else [out, inp]
         arguments += [root] if form == "broadcast_coalesced" else [op] if form in REDUCING else []
         work = getattr(unisono, form)(*arguments, group=group, async_op=step.async_op)
-    elif form == "broadcast_state_dict":
-        unisono.broadcast_state_dict({f"{k}": tensor for k, tensor in enumerate(out)}, root, group)
+    elif form == "broadcast_module of a mapping":
+        unisono.broadcast_module({f"{k}": tensor for k, tensor in enumerate(out)}, root, group)
     else:
         module = _Module(out, form == "average_gradients")
         getattr(unisono, form)(module, *((root,) if form == "broadcast_module" else ()), group=group)

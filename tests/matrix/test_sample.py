@@ -15,7 +15,7 @@ from tests.support.matrix_driver import IN_PLACE, arguments, gives, run_cases, t
 from tests.support.matrix_layouts import READ_ONLY, Held, exists
 from tests.support.on_ranks import in_new_world, in_world
 from tests.support.worlds import OnHosts, Worlds
-from unisono import p2p
+from unisono.calls import p2p
 from unisono.engine.reducers import DTYPES
 
 SEED = int(os.environ.get("MATRIX_SEED", "20"))
@@ -57,7 +57,7 @@ def passed(form: str, dtype: str, op: str, layout: str = "contiguous") -> tuple[
 def refused(form: str, dtype: str, op: str, layout: str = "contiguous") -> None:
     """The call raises on this rank, and leaves its tensors as they were."""
     held, given = passed(form, dtype, op, layout)
-    error = unisono.DTypeError if layout == "contiguous" else unisono.ArgumentError
+    error = unisono.errors.DTypeError if layout == "contiguous" else unisono.ArgumentError
     with pytest.raises(error) as caught:
         getattr(unisono, form)(*given)
     assert dtype in str(caught.value) or layout != "contiguous"

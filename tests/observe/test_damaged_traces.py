@@ -1,4 +1,4 @@
-"""Traces that cannot be written, and recordings that are empty, cut or foreign: each is told, and the rest is kept."""
+"""A trace that cannot be written, and recordings that are empty, cut or foreign: each is told, and the rest is kept."""
 
 import errno
 import json
@@ -13,10 +13,8 @@ from typer.testing import CliRunner
 
 import unisono
 from tests.observe.test_trace import part
-from unisono.observe.traces import perfetto, recording
+from unisono.observe.traces import perfetto
 from unisono.observe.traces.perfetto import write_trace
-from unisono.observe.traces.recorded import all_have_ended, jobs_in
-from unisono.ranks.launch import processes
 from unisono.tools.cli import app
 
 
@@ -31,56 +29,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trace")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNISONO_TRACE", str(folder))
-        patch.setattr(processes, "GRACE_S", 0.0)  # they take longer: the last one writes the trace
         unisono.run(calls, 2)
     return folder
 
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """A copy of it, without the file for Perfetto."""
+    """A copy of it."""
     (tmp_path / "calls").mkdir()
     for path in (made / "calls").iterdir():
         (tmp_path / "calls" / path.name).write_bytes(path.read_bytes())
     return tmp_path
-
-
-def test_ranks_may_write_for_long(made: Path) -> None:
-    (path,) = made.glob("*.json")
-    slices = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
-    assert len(slices) == 6
-
-
-def test_only_the_last_rank_writes(folder: Path) -> None:
-    (job,) = jobs_in(folder)
-    for notes in (folder / "calls").glob("*.notes"):
-        os.utime(notes, (1, 1))  # long ago
-    assert all_have_ended(folder, job)
-    first = recording.export([folder], job, only_if_newer=True)
-    assert first is not None
-    inode = first.stat().st_ino
-    assert recording.export([folder], job, only_if_newer=True) == first
-    assert first.stat().st_ino == inode, "it was written twice"
-    os.utime(notes, ns=(first.stat().st_mtime_ns,) * 2)  # recorded later, as far as the clock of files tells
-    recording.export([folder], job, only_if_newer=True)
-    assert first.stat().st_ino != inode
-    lines = notes.read_text().splitlines()
-    me = json.loads(lines[0])[1] | {"pid": os.getpid(), "ticks": recording.start_ticks(os.getpid())}
-    notes.write_text("\n".join([json.dumps(["head", me]), *lines[1:-1]]))
-    assert not all_have_ended(folder, job)
-
-
-def test_killed_ranks_leave_a_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def fails() -> None:
-        unisono.barrier()
-        raise RuntimeError
-
-    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
-    with pytest.raises(unisono.RankFailed):
-        unisono.run(fails, 2)
-    assert f"ranks were killed before they wrote their trace: `unisono trace {tmp_path}`" in capfd.readouterr().err
 
 
 def full(*_: object) -> Iterator[dict[str, Any]]:
@@ -95,16 +54,6 @@ def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(OSError, match="No space left"):
         write_trace(path, [part(0, 0, [(1, 2)])])
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("job.json", "old")]
-
-
-def test_full_disk_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    def work() -> None:
-        perfetto.events = full
-        with unisono.tracing(tmp_path):
-            unisono.barrier()
-
-    unisono.run(work, 1)
-    assert f"is not written: No space left on device: `unisono trace {tmp_path}` writes it" in capfd.readouterr().err
 
 
 def replaced(pattern: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:

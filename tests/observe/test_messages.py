@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import unisono
-from tests.observe.test_trace import NEEDED, read
+from tests.observe.test_trace import NEEDED, read, text_in
 from tests.support.faults import FAILED, die
 from tests.support.on_ranks import in_new_world, in_world
 from tests.support.waiting import until
@@ -29,8 +28,7 @@ from unisono.engine.logs.plan_registry import PlanNote
 from unisono.engine.logs.rank_logs import MESSAGES, CallLog, LoggedMessage, MessageLog, log_bytes, message_log_bytes
 from unisono.observe.traces import recorded as recording
 from unisono.observe.traces.last_calls import last_calls_text
-from unisono.observe.traces.tracks import MessageGroup, RankCall, Track, message_flows, pairs_of, rank_messages
-from unisono.tools.cli import app
+from unisono.observe.traces.tracks import MessageGroup, RankCall, Track, pairs_of, rank_messages
 
 
 def message_log(messages: int = 8) -> MessageLog:
@@ -97,7 +95,6 @@ def test_sends_and_receives_find_each_other_in_the_group_of_their_time() -> None
     assert [(one.rank, one.peer, one.key[-1]) for one in sent] == [(0, 2, "pair"), (0, 2, "later")]
     (found,) = pairs_of([*sent, *taken])
     assert (found.send.key, found.waited_ns) == (key, 500)
-    assert [tuple(row) for row in message_flows([found])] == [(0, 2, 1, 8, 500)]
 
 
 def work() -> None:
@@ -127,6 +124,7 @@ def messages_in(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]
 def test_messages_stand_in_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
     unisono.run(work, 3, timeout_s=90)
+    text_in(tmp_path)
     slices, arrows = messages_in(tmp_path)
     said = {(one["pid"], one["name"], one["args"]["tag"], one["args"]["group"]) for one in slices}
     assert said == {
@@ -257,13 +255,6 @@ def start(folder: Path, launcher: str, how: str) -> subprocess.Popen[str]:
     environ = {**os.environ, "UNISONO_TRACE": str(folder), "OMP_NUM_THREADS": "1"}
     words = [sys.executable, *LAUNCHERS[launcher], str(folder / "script.py"), how]
     return subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-
-def text_in(folder: Path) -> str:
-    """What `unisono trace` says, in one line."""
-    done = CliRunner().invoke(app, ["trace", str(folder)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return " ".join(done.output.split())
 
 
 @pytest.mark.sampled(most=1)

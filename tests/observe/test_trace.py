@@ -1,6 +1,5 @@
 """Traces: all calls of a job in one file for Perfetto, by one clock for all hosts, and what they tell."""
 
-import fcntl
 import itertools
 import json
 import os
@@ -19,7 +18,6 @@ import unisono
 from tests.support.programs import run_python
 from unisono.base.records import CallRecord
 from unisono.engine.logs.plan_registry import PlanNote
-from unisono.observe.traces import recording
 from unisono.observe.traces.perfetto import events
 from unisono.observe.traces.recorded import Recorded, aligned, jobs_in, recorded
 from unisono.observe.traces.trace_report import report
@@ -65,6 +63,13 @@ def check(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return slices
 
 
+def text_in(folder: Path) -> str:
+    """What `unisono trace` prints for this folder, in one line. It also writes the file for Perfetto there."""
+    done = CliRunner().invoke(app, ["trace", str(folder)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
 def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     (path,) = folder.glob("*.json")
     whole = json.loads(path.read_text())
@@ -79,9 +84,10 @@ def train(steps: int) -> None:
     unisono.all_gather_single(blocks, tensor[:4].clone())
 
 
-def test_a_job_with_the_setting_leaves_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_of_a_job_with_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
     unisono.run(train, 2, (300,))
+    assert "where time goes" in text_in(tmp_path)
     about, slices = read(tmp_path)
     assert [about["job"]] == [*jobs_in(tmp_path)]
     for rank in range(2):
@@ -116,6 +122,7 @@ def test_a_part_of_a_program_is_traced_with_what_was_planned_before(tmp_path: Pa
         unisono.destroy_group(pair)
 
     unisono.run(work, 3, timeout_s=90)
+    text_in(tmp_path)
     _, slices = read(tmp_path)
     for rank in range(3):
         names = [one["name"] for one in slices if one["pid"] == rank and one["name"] != "barrier"]
@@ -167,7 +174,6 @@ def test_a_report_counts_times_bytes_and_who_is_late() -> None:
     reduce = kinds["all_reduce"]
     assert (reduce.calls, reduce.nbytes, reduce.total_ns) == (2, 8, 110_000 + 90_000)
     assert reduce.waited_ns == 400_000 // 2 + 10_000 // 2
-    assert (reduce.sent, reduce.bound) == (1.0, 1.0)
     assert kinds["all_gather"].nbytes == 16
     assert [(late.rank, late.calls, late.waited_ns, late.line) for late in found.late] == [(1, 1, 400_000, "a.py:1")]
     assert [(time.rank, time.total_ns, time.inside_ns) for time in found.times] == [
@@ -200,18 +206,6 @@ def test_arrows_lead_to_the_rank_that_came_late() -> None:
     assert [event["pid"] for event in found if event["ph"] == "f"] == [2, 2]
 
 
-def test_who_writes_a_trace_does_not_wait_without_end_for_a_process_that_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recording, "_WRITTEN_S", 0.05)
-    (tmp_path / "calls").mkdir()
-    with (tmp_path / "calls" / "lock").open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(BlockingIOError):
-            recording.export([tmp_path], "job")
-    assert recording.export([tmp_path], "job") is None
-
-
 MAX = PlanNote(CallRecord("all_reduce", "float32", (2,), op="max", algorithm="all_reduce.ring", where="a.py:1"), 8)
 
 Times = Sequence[tuple[int, int]]
@@ -225,7 +219,8 @@ def part(rank: int, host: int, times: Times, notes: Sequence[PlanNote | None] = 
     return Recorded("job", rank, 2, host, f"h{host}", f"m{host}", 7, 7, "", unix_ns, True, [track])
 
 
-def test_clocks_are_found_in_the_calls_though_they_drift() -> None:
+@pytest.mark.parametrize("drift_ppm", [0, 60])
+def test_clocks_are_found_in_the_calls(drift_ppm: int) -> None:
     rng = random.Random(7)
     true: list[list[tuple[int, int]]] = [[], []]
     at = 10**9
@@ -236,21 +231,19 @@ def test_clocks_are_found_in_the_calls_though_they_drift() -> None:
             true[rank].append((came[rank], max(came) + rng.randrange(20_000, 60_000)))
 
     def other(time: int) -> int:
-        """What the other host's clock says at this time: it is ahead, and 60 ppm too fast."""
-        return 5 * 10**12 + time + time * 60 // 10**6
+        """What the other host's clock says at this time: it is ahead, and may be too fast."""
+        return 5 * 10**12 + time + time * drift_ppm // 10**6
 
     theirs = [(other(entered), other(left)) for entered, left in true[1]]
     (one, two), (clock,) = aligned([part(0, 0, true[0]), part(1, 1, theirs)])
+    width_ns = 60_000  # of the bounds by one call, at the most
     assert clock.error_ns is not None
-    assert clock.error_ns < 100_000
-    assert abs(clock.ahead_ns - 5 * 10**12 - 60_000) <= clock.error_ns + 10_000
+    assert clock.error_ns <= (width_ns + (at - 10**9) * drift_ppm // 10**6) / 2
+    assert abs(clock.ahead_ns - other(at // 2) + at // 2) <= clock.error_ns + width_ns
     assert [call.entered_ns for call in one.tracks[0].calls] == [entered for entered, _ in true[0]]
     for call, (entered, left) in zip(two.tracks[0].calls, true[1], strict=True):
-        assert abs(call.entered_ns - entered) <= clock.error_ns + 1
-        assert abs(call.left_ns - left) <= clock.error_ns + 1
-    for mine, its in zip(one.tracks[0].calls[:-1], two.tracks[0].calls, strict=False):
-        assert mine.left_ns >= its.entered_ns
-        assert its.left_ns >= mine.entered_ns
+        assert abs(call.entered_ns - entered) <= clock.error_ns + width_ns
+        assert abs(call.left_ns - left) <= clock.error_ns + width_ns
 
 
 def test_calls_that_have_failed_say_nothing() -> None:
@@ -287,10 +280,11 @@ def names_of(slices: list[dict[str, Any]], rank: int, name: str) -> int:
     return [one["name"].partition(" ")[0] for one in slices if one["pid"] == rank].count(name)
 
 
-def test_a_job_over_hosts_leaves_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_of_a_job_over_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
     with unisono.world(4, hosts="2x2", timeout_s=90) as world:
         world.run(work)
+    assert "right to within about" in text_in(tmp_path)
     about, slices = read(tmp_path)
     (clock,) = about["clocks"]
     assert clock["host"] == 1
@@ -331,7 +325,8 @@ def test_folders_of_several_hosts_become_one_file(tmp_path: Path, monkeypatch: p
     assert "ranks 0, 1 of 4 not in it" in said.replace("\n", " ")
     assert {one["pid"] for one in read(tmp_path / "h1")[1]} == {2, 3}
     said = command("h0", "h1")
-    assert "right to within" in said
+    assert "right to within about" in said
+    command("all")
     assert read(tmp_path / "h0") == read(tmp_path / "all")
 
 

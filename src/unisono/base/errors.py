@@ -31,7 +31,9 @@ from traceback import StackSummary, walk_tb
 from types import FunctionType
 from typing import Any
 
-from .records import CallRecord, Departure, Sighting
+from .records import CallRecord as CallRecord  # noqa: PLC0414  users find it here
+from .records import Departure as Departure  # noqa: PLC0414
+from .records import Sighting
 
 __all__ = [
     "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "LeftOut", "MessageMismatch", "MismatchError",

@@ -49,9 +49,9 @@ def new_group(
     group: the parent; None: the default group.
     timeout_s: how long calls of the new group wait; None: as long as the parent's.
 
-    Returns the group on its members, and a NonMember, which is false, on other ranks. Raises MismatchError on every
-    rank if they name different ranks, ArgumentError for ranks that the parent does not have, and on the group's members
-    OutOfMemory if the shared memory is used up. After these errors the parent can be used again.
+    Returns the group on its members. On other ranks returns a `NonMember`, which is false and refuses calls. Raises
+    MismatchError on every rank if they name different ranks, ArgumentError for ranks that the parent does not have, and
+    on the group's members OutOfMemory if the shared memory is used up. After these errors the parent can be used again.
     """
     parent = _usable(group)
     chosen: list[int] = []

@@ -24,23 +24,19 @@ from .dispatch import checking
 _NO_GRADIENT, _GRADIENT, _SPARSE = 0, 1, 2
 
 
-def broadcast_module(model: torch.nn.Module, src: int = 0, group: Group | None = None) -> None:
+def broadcast_module(
+    model: torch.nn.Module | Mapping[str, torch.Tensor], src: int = 0, group: Group | None = None
+) -> None:
     """Copy the model's parameters and buffers, also integers, from rank `src` to all ranks, in place.
 
-    Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first difference.
+    model: a module, or a mapping of names to tensors such as `model.state_dict()`. Raises ArgumentError, on every rank,
+    if the models' names, shapes or dtypes differ; it names the first difference.
     """
     group = group_or_default(group)
-    state = {**_parameters(model, group, "broadcast_module"), **dict(model.named_buffers())}
-    broadcast_state_dict(state, src, group)
-
-
-def broadcast_state_dict(state: Mapping[str, torch.Tensor], src: int = 0, group: Group | None = None) -> None:
-    """Copy the tensors of a mapping such as `model.state_dict()` from rank `src` to all ranks, in place.
-
-    Tensors with several names are sent once. Raises ArgumentError, on every rank, if names, shapes or dtypes differ; it
-    names the first difference.
-    """
-    group = group_or_default(group)
+    if isinstance(model, Mapping):
+        state = model
+    else:
+        state = {**_parameters(model, group, "broadcast_module"), **dict(model.named_buffers())}
     broadcast_coalesced(_agreed(group, "broadcast", state), src, group)
 
 

@@ -16,10 +16,10 @@ from ..ranks.group.initialize import group_or_default
 def tracing(folder: str | PathLike[str], group: Any = None) -> Iterator[None]:
     """Keep all calls that this rank makes meanwhile, in all its groups, in files of this folder.
 
-    The last rank that leaves makes one file of all, `unisono-JOB.json`, which Perfetto (ui.perfetto.dev) and
-    chrome://tracing open; `unisono trace FOLDER` prints a report. Hosts that do not share the folder make one file
-    each; `unisono trace FOLDER FOLDER` makes one of all. Ranks do not wait for each other here. If the program was
-    started with UNISONO_TRACE, it is traced already, and this does nothing.
+    Afterwards `unisono trace FOLDER` prints a report and makes one file of all, `unisono-JOB.json`, which Perfetto
+    (ui.perfetto.dev) and chrome://tracing open. If hosts do not share the folder, give the command the folders of all
+    hosts. Ranks do not wait for each other here. If the program was started with UNISONO_TRACE, it is traced already,
+    and this does nothing.
 
     group: any group of the job; None: the default group.
 

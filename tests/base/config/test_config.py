@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 import unisono
-from unisono import ArgumentError, OutOfMemory
+from unisono import ArgumentError
 from unisono.base.config import SETTINGS, SHAPING, Config, environment_name
+from unisono.base.errors import OutOfMemory
 from unisono.base.link import Link
 from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import MAX_RANKS

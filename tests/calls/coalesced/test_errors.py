@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unisono
-from unisono import ArgumentError, DTypeError, MismatchError
+from unisono import ArgumentError, MismatchError
+from unisono.base.errors import DTypeError
 from unisono.calls.coalesced import (
     all_gather_coalesced,
     all_reduce_coalesced,

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from unisono import ArgumentError, DTypeError
+from unisono import ArgumentError
+from unisono.base.errors import DTypeError
 from unisono.calls.codec import decode, encode
 from unisono.engine.tensors import DTYPES, dtype_name
 

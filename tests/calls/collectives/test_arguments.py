@@ -13,7 +13,8 @@ import unisono
 from tests.support.matrix import Case
 from tests.support.matrix_driver import algorithms, check
 from tests.support.worlds import Worlds
-from unisono import ArgumentError, DTypeError
+from unisono import ArgumentError
+from unisono.base.errors import DTypeError
 from unisono.schedule import send
 
 
@@ -167,7 +168,11 @@ WRONG: dict[str, tuple[Callable[[], Any], Any, str]] = {
         "for broadcast, not for all_reduce",
     ),
     "no algorithm": (lambda: unisono.all_reduce(f(), algorithm=3), ArgumentError, "3 is no algorithm"),
-    "a wrong algorithm": (lambda: unisono.all_reduce(f(), algorithm=wrong), unisono.AlgorithmError, "counted twice"),
+    "a wrong algorithm": (
+        lambda: unisono.all_reduce(f(), algorithm=wrong),
+        unisono.errors.AlgorithmError,
+        "counted twice",
+    ),
     "a stacked tensor for a scatter list": (lambda: unisono.scatter(f(), torch.zeros(2, 4), 0), ANY, ""),
     "a stacked tensor for a gather list": (lambda: unisono.gather(f(), torch.zeros(2, 4), 0), ANY, ""),
     "split sizes with None": (lambda: unisono.all_to_all_single(f(), f(), [None, 4], [2, 2]), ANY, ""),

@@ -34,9 +34,9 @@ def test_a_work_tells_how_far_its_call_is() -> None:
         with pytest.raises(unisono.WaitTimeout, match="goes on in the background"):
             pending.wait(0.02)
         flag = torch.zeros(1)
-        unisono.p2p.send(flag, 1)
+        unisono.send(flag, 1)
     else:
-        unisono.p2p.recv(torch.zeros(1), 0)
+        unisono.recv(torch.zeros(1), 0)
         pending = unisono.all_reduce(tensor, async_op=True)
     assert pending.wait()
     assert pending.is_completed()

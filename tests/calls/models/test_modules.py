@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import unisono
-from unisono import ArgumentError, DTypeError, MismatchError
-from unisono.calls.models import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
+from unisono import ArgumentError, MismatchError
+from unisono.base.errors import DTypeError
+from unisono.calls.models import average_gradients, average_parameters, broadcast_module
 
 SIZES = [1, 3]
 
@@ -55,9 +56,9 @@ def test_broadcast_module(ranks: int) -> None:
 
 
 @pytest.mark.ranks(*SIZES)
-def test_broadcast_state_dict(ranks: int) -> None:
+def test_broadcast_module_of_a_state_dict(ranks: int) -> None:
     model = Model(unisono.get_rank())
-    broadcast_state_dict(model.state_dict(), ranks - 1)  # shows the shared weight under both its names
+    broadcast_module(model.state_dict(), ranks - 1)  # shows the shared weight under both its names
     assert equal(values(model), values(Model(ranks - 1)))
 
 
@@ -168,8 +169,8 @@ def test_what_is_no_model() -> None:
         (lambda: broadcast_module([1]), DTypeError, "model: expected a torch.nn.Module"),
         (lambda: average_gradients(torch.ones(2)), DTypeError, "model: expected"),
         (lambda: broadcast_module(nn.LazyLinear(3)), ArgumentError, "weight: has no shape yet"),
-        (lambda: broadcast_state_dict({"x": np.ones(2)}), DTypeError, "x: .*torch.from_numpy"),
-        (lambda: broadcast_state_dict({"step": 3}), DTypeError, "step: expected a torch.Tensor"),
+        (lambda: broadcast_module({"x": np.ones(2)}), DTypeError, "x: .*torch.from_numpy"),
+        (lambda: broadcast_module({"step": 3}), DTypeError, "step: expected a torch.Tensor"),
     ]
     for call, error, message in refused:
         with pytest.raises(error, match=message):

@@ -12,7 +12,8 @@ import torch
 
 import unisono
 from tests.support.worlds import Worlds
-from unisono import ArgumentError, DTypeError, MismatchError, PeerFailed
+from unisono import ArgumentError, MismatchError, PeerFailed
+from unisono.base.errors import DTypeError
 from unisono.calls import objects
 from unisono.calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 

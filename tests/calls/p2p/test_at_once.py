@@ -12,7 +12,7 @@ import torch
 import unisono
 from tests.support.values import values
 from tests.support.waiting import once_waiting, until
-from unisono import p2p
+from unisono.calls import p2p
 from unisono.calls.p2p.progress_engine import ProgressEngine, progress_engine
 from unisono.engine.mailbox import Mailbox
 from unisono.engine.mailbox.poller import Poller
@@ -217,7 +217,11 @@ def test_what_the_short_way_does_not_know_takes_the_long_one() -> None:
         p2p.send(sent, 1 - me, tag=k)
         assert p2p.recv(target, 1 - me, tag=k) == 1 - me
         assert torch.equal(target, sent), k
-    for wrong, kind in ((True, unisono.DTypeError), (1.0, unisono.DTypeError), (2, unisono.ArgumentError)):
+    for wrong, kind in (
+        (True, unisono.errors.DTypeError),
+        (1.0, unisono.errors.DTypeError),
+        (2, unisono.ArgumentError),
+    ):
         with pytest.raises(kind, match="dst"):
             p2p.send(part, wrong)
         with pytest.raises(kind, match="src"):
@@ -226,7 +230,7 @@ def test_what_the_short_way_does_not_know_takes_the_long_one() -> None:
         with pytest.raises(unisono.UsageError, match="tag"):
             p2p.send(torch.ones(3), 1 - me, tag=tag)
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(2)])
-    with pytest.raises(unisono.DTypeError, match="nested"):
+    with pytest.raises(unisono.errors.DTypeError, match="nested"):
         p2p.send(nested, 1 - me)
     p2p.send(values(3, me), me)
     target = torch.zeros(3)

@@ -15,7 +15,9 @@ from tests.support.faults import DEADLINE_S, FAILED, SOON_S, die
 from tests.support.on_ranks import in_each_new_world
 from tests.support.waiting import once_waiting, until
 from tests.support.worlds import NewWorld
-from unisono import MessageMismatch, PeerFailed, PeerGone, WaitTimeout, p2p
+from unisono import PeerFailed, PeerGone, WaitTimeout
+from unisono.base.errors import MessageMismatch
+from unisono.calls import p2p
 from unisono.calls.p2p.progress_engine import progress_engine
 from unisono.engine.mailbox.poller import Poller
 
@@ -89,10 +91,10 @@ def test_who_is_left_out_while_it_waits(tmp_path: Path) -> None:
     me, group = unisono.get_rank(), unisono.init()
     unisono.barrier()
     if me == 2:
-        with pytest.raises((PeerFailed, unisono.LeftOut), match="without rank 2"):
+        with pytest.raises((PeerFailed, unisono.errors.LeftOut), match="without rank 2"):
             p2p.recv(None, 0)
         until((tmp_path / "over").exists)
-        with pytest.raises(unisono.LeftOut):
+        with pytest.raises(unisono.errors.LeftOut):
             p2p.recv(None, 0)
         (tmp_path / "told").touch()
         return

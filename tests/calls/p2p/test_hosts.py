@@ -13,8 +13,9 @@ from tests.support.faults import FAILED, die
 from tests.support.on_ranks import in_new_world
 from tests.support.values import values
 from tests.support.waiting import until
-from unisono import PeerGone, p2p
+from unisono import PeerGone
 from unisono.base.records import Departure, DepartureKind
+from unisono.calls import p2p
 from unisono.calls.p2p import progress
 from unisono.calls.p2p.progress import ProgressLoop
 from unisono.engine.mailbox import Mailbox

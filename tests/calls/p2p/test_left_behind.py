@@ -17,7 +17,8 @@ from tests.support.faults import DEADLINE_S
 from tests.support.on_ranks import in_each_new_world, in_world
 from tests.support.programs import run_python
 from tests.support.waiting import until
-from unisono import PeerGone, WaitTimeout, p2p
+from unisono import PeerGone, WaitTimeout
+from unisono.calls import p2p
 from unisono.calls.groups import destroy_group, new_group
 from unisono.calls.p2p.progress_engine import progress_engine
 
@@ -40,7 +41,7 @@ def test_a_closed_group_says_so() -> None:
 
 FORGETFUL = """
 import warnings, torch, unisono
-from unisono import p2p
+from unisono.calls import p2p
 warnings.simplefilter("error")
 def forget():
     me = unisono.get_rank()

@@ -18,9 +18,10 @@ import unisono
 from tests.support.on_ranks import in_new_world
 from tests.support.programs import torchrun
 from tests.support.torch_ranks import TorchRanks
-from unisono import PeerFailed, WaitTimeout, p2p
+from unisono import PeerFailed, WaitTimeout
 from unisono.base.config import Config
 from unisono.base.records import Wait
+from unisono.calls import p2p
 from unisono.engine.process.ask_stacks import process_status
 
 DEADLINE_S = 30.0

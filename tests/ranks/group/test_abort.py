@@ -15,7 +15,8 @@ import unisono
 from tests.support.faults import DEADLINE_S, SOON_S
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import frames, once, until
-from unisono import PeerFailed, PeerGone, p2p
+from unisono import PeerFailed, PeerGone
+from unisono.calls import p2p
 from unisono.calls.work import _Latch
 from unisono.engine.mailbox.poller import Poller
 from unisono.ranks.failures.attend import attend

@@ -18,7 +18,7 @@ def shell(line: str, **how: Any) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, **how)
 
 
-@pytest.mark.parametrize("words", ["explain", "--version", "--help", "simulate all_reduce --hosts 2x2 --json"])
+@pytest.mark.parametrize("words", ["explain", "--version", "--help", "simulate all_reduce --hosts 2x2"])
 def test_full_output(words: str) -> None:
     done = shell(f"{MODULE} {words} >/dev/full")
     assert done.stderr == "unisono: a read or write failed: No space left on device\n"

@@ -1,4 +1,4 @@
-"""`unisono top` on a terminal: sizes, Ctrl-C, and a job that ends. And the bar that shows the progress of commands."""
+"""`unisono top` on a terminal: sizes, Ctrl-C, and a job that ends. And the line that shows what commands do."""
 
 import fcntl
 import os
@@ -105,9 +105,8 @@ def test_a_screen_ends_with_its_job_and_the_last_picture_stays(tmp_path: Path) -
 
 COUNT = (
     "import sys\n"
-    "from unisono.tools.cli.shared.printing import progress\n"
-    "with progress('counting [1] {2}', 4, after_s=0) as show:\n"
-    "    show(3, 'the [last] {but} one')\n"
+    "from unisono.tools.cli.shared.printing import at_work\n"
+    "with at_work('counting [1] {2}'):\n"
     "    sys.stdin.readline()\n"
     "print('the result')\n"
 )
@@ -134,10 +133,8 @@ def seen_on_a_terminal(until: str) -> tuple[str, str]:
         return seen, program.stdout.read().decode()
 
 
-def test_a_terminal_has_a_bar_that_goes() -> None:
-    seen, out = seen_on_a_terminal("the [last] {but} one")
-    assert "counting [1] {2}" in seen
-    assert "━" in seen
+def test_a_terminal_has_a_line_that_goes() -> None:
+    seen, out = seen_on_a_terminal("counting [1] {2}")
     assert seen.rstrip().endswith("\x1b[2K"), "the line is cleared at the end"
     assert out == "the result\n"
 

@@ -81,7 +81,7 @@ def the_job(pid: int | None = None) -> LiveJob:
     if not jobs:
         raise ArgumentError(_why_none(pid))
     if len(jobs) > 1:
-        named = ", ".join(str(job[0][0]) for job in jobs)
+        named = ", ".join(str(job[-1][0]) for job in jobs)  # a rank: the first may have started several jobs
         raise ArgumentError(f"there are {plural(len(jobs), 'job')}: name one by a process of it, such as {named}")
     return jobs[0]
 
@@ -95,10 +95,10 @@ def _why_none(pid: int | None) -> str:
     except OSError:
         owner = None
     if owner is None:
-        return f"there is no process {pid} on this host: name one of the job's; `unisono top` lists the jobs"
+        return f"there is no process {pid} on this host: name one of the job's processes"
     if owner != os.getuid():
         return f"process {pid} is of another user: only the user who runs a job can look at it"
-    return f"process {pid} has no job of unisono: name a rank, or what has started it; `unisono top` lists the jobs"
+    return f"process {pid} has no job of unisono: name a rank, or what has started it"
 
 
 class MeetingRank(NamedTuple):

@@ -2,14 +2,13 @@
 
 The difference of two clocks is found in the calls themselves. No rank leaves a call over several hosts before all ranks
 have entered it. So each call that two hosts made together bounds the difference of their clocks from both sides, as an
-exchange of time stamps would. Between two calls, clocks drift apart by a bounded rate. This needs no messages, and
-works for ranks that were killed. In the aligned times, no rank leaves a call before another rank has entered it.
+exchange of time stamps would. This needs no messages, and works for ranks that were killed. The difference counts as
+constant: clocks that are set by NTP drift apart by less than a millisecond in ten minutes.
 """
 
 import json
 import mmap
 import os
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -77,17 +76,6 @@ def _files(folders: Sequence[Path], job: str) -> Iterator[Path]:
         yield from sorted((folder / "calls").glob(f"{job}.rank-*.notes"))
 
 
-def last_written_ns(folders: Sequence[Path], job: str) -> int:
-    """When a recording of this job was last written, by the times of its files."""
-    return max((path.stat().st_mtime_ns for path in _files(folders, job)), default=0)
-
-
-def all_have_ended(folder: Path, job: str) -> bool:
-    """Have all processes with a recording of this job ended it? Reads no logs."""
-    heads = ((lines["head"], lines["end"]) for lines in map(_read, _files([folder], job)))
-    return all(end or not head or _recorded(head[0]).goes_on is False for head, end in heads)
-
-
 def recorded(folders: Sequence[Path], job: str) -> list[Recorded]:
     """The recordings of all ranks of a job, in one folder, or each host's in its own. Other files are skipped, with a
     warning.
@@ -153,11 +141,6 @@ def _checked(kind: str, what: dict[str, Any]) -> dict[str, Any]:
     return {**what, "note": _note(what)} if kind == "note" else what
 
 
-def _recorded(head: Mapping[str, Any], *, ended: bool = False) -> Recorded:
-    """What the head of a recording says."""
-    return Recorded(**{name: head[name] for name in _KINDS["head"] if name != "clock"}, ended=ended, tracks=())
-
-
 def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, last: Clock) -> Recorded:
     head = lines["head"][0]
     notes = {note["number"]: note["note"] for note in lines["note"]}
@@ -173,7 +156,8 @@ def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, las
     logs = [_log(place, line["log"], MessageLog) for line in lines["messages"]]
     logged = [one for log in filter(None, logs) for one in log.read()]
     messages = rank_messages(head["rank"], logged, groups)
-    return _recorded(head, ended=bool(lines["end"]))._replace(tracks=tracks, messages=messages)
+    said = {name: head[name] for name in _KINDS["head"] if name != "clock"}
+    return Recorded(**said, ended=bool(lines["end"]), tracks=tracks, messages=messages)
 
 
 _ENTRY_BYTES: dict[type, int] = {
@@ -202,7 +186,6 @@ def _note(note: Mapping[str, Any]) -> PlanNote:
     return PlanNote(CallRecord.unpack(json.dumps(note["record"]).encode()), note["nbytes"])
 
 
-_DRIFT = 200e-6  # how much faster one clock may run than another
 _TIMES = {"entered_ns", "left_ns"}
 """The times of calls and messages. 0: this has not happened yet."""
 
@@ -210,8 +193,8 @@ _TIMES = {"entered_ns", "left_ns"}
 class HostClock(NamedTuple):
     """The clock of a host, compared with the first host's clock.
 
-    ahead_ns: how far it was ahead when the recording began.
-    error_ns: half of the widest bounds of this difference, at any call; None: there were no common calls, so the
+    ahead_ns: how far it is ahead.
+    error_ns: how far this may be wrong, by the calls that both hosts made; None: there were no such calls, so the
     difference is taken from the hosts' calendar clocks.
     """
 
@@ -221,68 +204,23 @@ class HostClock(NamedTuple):
     error_ns: int | None
 
 
-class _Bound(NamedTuple):
-    """The least and the most to add to a host's time, at the time `at`."""
-
-    at: int
-    least: float
-    most: float
-
-
-class _Shift:
-    """The nanoseconds to add to times of a host."""
-
-    def __init__(self, bounds: Sequence[_Bound], calendar: int) -> None:
-        self._calendar = calendar
-        self._bounds = _narrowed(sorted(bounds))
-        self._times = [bound.at for bound in self._bounds]
-
-    @property
-    def error_ns(self) -> int | None:
-        """Half of the widest bounds at any call."""
-        return max((abs(round(bound.most - bound.least)) + 1 >> 1 for bound in self._bounds), default=None)
-
-    def at(self, time: int) -> int:
-        """The nanoseconds to add to this time: the middle of its bounds."""
-        if not self._bounds:
-            return self._calendar
-        after = bisect_right(self._times, time)
-        near = self._bounds[max(0, after - 1) : after + 1]
-        least = max(bound.least - _DRIFT * abs(time - bound.at) for bound in near)
-        most = min(bound.most + _DRIFT * abs(time - bound.at) for bound in near)
-        return round((least + most) / 2)
-
-
-def _narrowed(bounds: Sequence[_Bound]) -> list[_Bound]:
-    """The bounds, each narrowed by the bounds before and after it."""
-    for step in (1, -1):
-        found: list[_Bound] = []
-        for bound in bounds[::step]:
-            if found:
-                last = found[-1]
-                drift = _DRIFT * abs(bound.at - last.at)
-                bound = _Bound(bound.at, max(bound.least, last.least - drift), min(bound.most, last.most + drift))  # noqa: PLW2901
-            found.append(bound)
-        bounds = found[::step]
-    return list(bounds)
-
-
 def aligned(parts: Sequence[Recorded]) -> tuple[list[Recorded], list[HostClock]]:
     """The recordings in the time of the first host, and the clocks of the other hosts."""
     hosts = {part.host: part for part in reversed(parts)}
     first, *others = sorted(hosts)
     clocks, shifts = [], {}
     for host in others:
-        calendar = hosts[host].unix_ns - hosts[first].unix_ns
-        shift = shifts[host] = _Shift(list(_bounds(parts, first, host)), calendar)
-        tracks = [track for part in parts if part.host == host for track in part.tracks]
-        begin = min((call.entered_ns for track in tracks for call in track.calls), default=0)
-        clocks.append(HostClock(host, hosts[host].host_name, -shift.at(begin), shift.error_ns))
+        shift, error_ns = hosts[host].unix_ns - hosts[first].unix_ns, None
+        if bounds := list(_bounds(parts, first, host)):
+            least, most = max(least for least, _ in bounds), min(most for _, most in bounds)
+            shift, error_ns = (least + most) // 2, (abs(most - least) + 1) // 2
+        shifts[host] = shift
+        clocks.append(HostClock(host, hosts[host].host_name, -shift, error_ns))
     return [_shifted(part, shifts[part.host]) if part.host in shifts else part for part in parts], clocks
 
 
-def _bounds(parts: Sequence[Recorded], one: int, other: int) -> Iterator[_Bound]:
-    """The bounds from each call that both hosts have made."""
+def _bounds(parts: Sequence[Recorded], one: int, other: int) -> Iterator[tuple[int, int]]:
+    """The least and the most to add to the other host's times, by each call that both hosts have made."""
     on = {part.rank: part.host for part in parts}
     both = [track for part in parts if part.host in (one, other) for track in part.tracks]
     for some in by_group(both).values():
@@ -296,7 +234,7 @@ def _bounds(parts: Sequence[Recorded], one: int, other: int) -> Iterator[_Bound]
             if all(sides.values()) and _is_one(calls[number]):
                 came = {host: max(call.entered_ns for call in mine) for host, mine in sides.items()}
                 left = {host: min(call.left_ns for call in mine) for host, mine in sides.items()}
-                yield _Bound(left[other], came[one] - left[other], left[one] - came[other])
+                yield came[one] - left[other], left[one] - came[other]
 
 
 def _is_one(calls: Mapping[int, RankCall]) -> bool:
@@ -305,10 +243,10 @@ def _is_one(calls: Mapping[int, RankCall]) -> bool:
     return len(records) == 1 and None not in records and all(call.left_ns for call in calls.values())
 
 
-def _shifted(part: Recorded, shift: _Shift) -> Recorded:
+def _shifted(part: Recorded, shift: int) -> Recorded:
     def moved(one: Any) -> Any:
         times = {name: getattr(one, name) for name in _TIMES & {*one._fields}}
-        return one._replace(**{name: time and time + shift.at(time) for name, time in times.items()})
+        return one._replace(**{name: time and time + shift for name, time in times.items()})
 
     tracks = [track._replace(calls=[*map(moved, track.calls)]) for track in part.tracks]
     messages = [message._replace(said=moved(message.said)) for message in part.messages]

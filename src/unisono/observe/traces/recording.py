@@ -7,9 +7,8 @@ files are complete however the process ends.
     FOLDER/calls/JOB.rank-R.PID.N.K.log      the log of the K-th group
     FOLDER/calls/JOB.rank-R.PID.N.messages   the log of messages
 
-The last rank to end its recording makes one file of all, for Perfetto: FOLDER/JOB.json. If all ranks were killed,
-`unisono trace FOLDER` makes this file. Hosts that share no folder make one file each, of their ranks; `export` makes
-one of all, from the folders of all hosts.
+`unisono trace FOLDER` makes one file of all, for Perfetto: FOLDER/JOB.json. If hosts share no folder, it takes the
+folders of all hosts.
 """
 
 import json
@@ -19,24 +18,20 @@ import socket
 import sys
 import time
 import weakref
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from ...base.linux import lock
-from ...base.python import no_collections, tell
+from ...base.python import tell
 from ...engine.clock import Clock
 from ...engine.host import Host
 from ...engine.logs.plan_registry import PlanNote
 from ...engine.logs.rank_logs import log_bytes, message_log_bytes
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import start_ticks
-from .perfetto import write_trace
-from .recorded import aligned, all_have_ended, last_written_ns, recorded, this_machine
+from .recorded import this_machine
 
-_WRITTEN_S = 60.0  # how long a process waits for another one that writes the trace of a job
 _numbers = count()
 
 
@@ -129,24 +124,13 @@ class Recording:
             host.log_to()
 
     def close(self) -> None:
-        """End the recording; the last rank makes one file of all recordings."""
+        """End the recording."""
         if self._notebook.recorder is self and os.getpid() == self._owner:
             self._notebook.recorder = None
             self._messages.write_to()
             self._write("end", clock=Clock.now())
             with suppress(OSError):  # the disk is full, as `_write` has reported
                 self._file.close()
-            self._make_file()
-
-    def _make_file(self) -> None:
-        """Make one file of all recordings if this rank is the last one to end its recording."""
-        job = self._name.partition(".")[0]
-        try:
-            if all_have_ended(self._folder, job):
-                export([self._folder], job, only_if_newer=True)
-        except OSError as error:
-            why = error.strerror or error
-            _say(f"the trace of {job} is not written: {why}: `unisono trace {self._folder}` writes it")
 
     def _write(self, kind: str, **what: object) -> None:
         try:
@@ -155,27 +139,6 @@ class Recording:
             if not self._cut:
                 self._cut = True
                 _say(f"cannot write {self._file.name}: {error}: the trace lacks a part")
-
-
-def export(folders: Sequence[Path], job: str, *, only_if_newer: bool = False) -> Path | None:
-    """Make one file, in the first folder, of all recordings of a job in these folders; None if there are none.
-
-    only_if_newer: leave a file that is younger than all recordings: another rank has just written it.
-
-    One process at a time writes there. Raises OSError if another process does not end; it may be stopped.
-    """
-    path = folders[0] / f"{job}.json"
-    with (folders[0] / "calls" / "lock").open("a") as file:
-        if not lock(file, _WRITTEN_S):
-            raise BlockingIOError(f"another process writes the trace of {job}, and does not end")
-        if only_if_newer and path.exists() and path.stat().st_mtime_ns > last_written_ns(folders, job):
-            return path
-        with no_collections():
-            parts = recorded(folders, job)
-            if not parts:
-                return None
-            write_trace(path, *aligned(parts))
-        return path
 
 
 def _say(text: str) -> None:

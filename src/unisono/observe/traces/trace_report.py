@@ -5,13 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ...base.errors import UnisonoError
-from ...schedule import count, lower_bounds
-from ...schedule.algorithms import find
 from .tracks import RankCall, Track, by_group, by_number, time_inside_ns, waits_for_last
 
 _LATE_NS = 20_000
-_MOST_RANKS = 64  # tables for up to this number of ranks are counted
 
 
 class CallKind(NamedTuple):
@@ -22,7 +18,6 @@ class CallKind(NamedTuple):
     typical_ns: the median time of a call.
     total_ns: the time of all calls.
     waited_ns: how long a rank waited for the last rank to enter, on average, in all calls together.
-    sent, bound: what the busiest rank sends, and must send at least, as fractions of the vector; None if not known.
     """
 
     collective: str
@@ -34,8 +29,6 @@ class CallKind(NamedTuple):
     typical_ns: int
     total_ns: int
     waited_ns: int
-    sent: float | None
-    bound: float | None
 
 
 class Latecomer(NamedTuple):
@@ -78,14 +71,12 @@ def report(tracks: Sequence[Track]) -> TraceReport:
     """Read a trace."""
     groups = by_group(track for track in tracks if track.calls)
     kinds: dict[tuple[str, str, int, str, str], list[tuple[int, int]]] = {}
-    sizes: dict[tuple[str, str], int] = {}
     late: dict[int, list[tuple[int, str]]] = {}
     for (_, _, name), some in groups.items():
         for calls in by_number(some).values():
             _one_call(name, some[0], calls, kinds, late)
-        sizes.update({(name, key[0]): some[0].size for key in kinds if key[4] == name})
     lost = max((track.calls[0].number - 1 for track in tracks if track.calls), default=0)
-    return TraceReport(_kinds(kinds, sizes), _late(late), list(_times(tracks)), lost)
+    return TraceReport(_kinds(kinds), _late(late), list(_times(tracks)), lost)
 
 
 def _one_call(
@@ -107,26 +98,13 @@ def _one_call(
     kinds.setdefault(key, []).append((max(0, took), waited // len(calls)))
 
 
-def _kinds(
-    kinds: Mapping[tuple[str, str, int, str, str], list[tuple[int, int]]], sizes: Mapping[tuple[str, str], int]
-) -> list[CallKind]:
+def _kinds(kinds: Mapping[tuple[str, str, int, str, str], list[tuple[int, int]]]) -> list[CallKind]:
     found = []
     for key, times in kinds.items():
         took, waited = zip(*times, strict=True)
-        costs = _costs(key[0], key[3], sizes[key[4], key[0]])
         typical = int(statistics.median(took))
-        found.append(CallKind(*key, len(times), typical, sum(took), sum(waited), *costs))
+        found.append(CallKind(*key, len(times), typical, sum(took), sum(waited)))
     return sorted(found, key=lambda kind: -kind.total_ns - kind.waited_ns)
-
-
-def _costs(collective: str, algorithm: str, ranks: int) -> tuple[float | None, float | None]:
-    """What the busiest rank sends, and must send at least, as fractions of the vector."""
-    try:
-        bound = lower_bounds(collective, ranks).sent
-        table = find(collective, algorithm.partition(".")[2]).schedule(ranks) if ranks <= _MOST_RANKS else None
-    except UnisonoError:  # a user's own algorithm, or one over several hosts
-        return None, None
-    return (None if table is None else count(table).most_sent), bound
 
 
 def _late(late: Mapping[int, list[tuple[int, str]]]) -> list[Latecomer]:

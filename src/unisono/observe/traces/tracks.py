@@ -195,16 +195,6 @@ class MessagePair(NamedTuple):
         return max(0, min(self.send.said.entered_ns, self.receive.said.left_ns) - self.receive.said.entered_ns)
 
 
-class MessageFlow(NamedTuple):
-    """All messages from one rank to another. waited_ns: how long the receiver has waited for the sender."""
-
-    sender: int
-    receiver: int
-    messages: int
-    nbytes: int
-    waited_ns: int
-
-
 def rank_messages(rank: int, said: Iterable[LoggedMessage], groups: Sequence[MessageGroup]) -> list[RankMessage]:
     """The messages of a rank in these groups, oldest first."""
     found = []
@@ -225,18 +215,6 @@ def pairs_of(messages: Iterable[RankMessage]) -> list[MessagePair]:
             ends = (one.peer, one.rank) if one.said.is_receive else (one.rank, one.peer)
             (receives if one.said.is_receive else sends)[one.key, ends, one.said.place] = one
     return [MessagePair(send, receives[key]) for key, send in sends.items() if key in receives]
-
-
-def message_flows(pairs: Iterable[MessagePair]) -> list[MessageFlow]:
-    """The messages by sender and receiver. The pair with the longest wait comes first."""
-    found: dict[tuple[int, int], list[MessagePair]] = {}
-    for pair in pairs:
-        found.setdefault((pair.send.rank, pair.receive.rank), []).append(pair)
-    rows = [
-        MessageFlow(*ends, len(some), sum(one.send.said.nbytes for one in some), sum(one.waited_ns for one in some))
-        for ends, some in found.items()
-    ]
-    return sorted(rows, key=lambda row: -row.waited_ns)
 
 
 def time_inside_ns(some: Sequence[Track], since_ns: int, until_ns: int) -> int:

@@ -20,7 +20,6 @@ from pathlib import Path
 from ...base.config import Config
 from ...base.errors import InternalError
 from ...base.fd_channel import Channel, PlainChannel
-from ...base.python import tell
 from ...engine.memory.arena import Arena
 from ...engine.process.ask_stacks import Answer, ask_for_stacks
 from ...engine.process.nested import PACKAGE
@@ -135,9 +134,6 @@ os.register_at_fork(after_in_child=_forget)
 GRACE_S = 5.0
 """After the first failure the other ranks have this long to end on their own: peers notice in tenths of a second."""
 
-_TRACE_S = 60.0
-"""How much longer ranks that are traced may take to end: the last one writes the trace of all."""
-
 START_S = 300.0
 """How long ranks may take to load the user's function: its modules' imports take long on a cold network disk."""
 
@@ -163,7 +159,7 @@ class RankProcesses:
         self.pids: list[int] = []
         self._size, self._idle = size, set(range(size))  # the idle ranks: each leaves when the parent tells it to
         self._channels: list[Channel] = []
-        self._runs, self._traced = 0, (config or Config.from_env()).trace
+        self._runs = 0
         self._config = config
         self._span: SeveralHosts | None = None
         self._given: list[int] = []
@@ -249,13 +245,12 @@ class RankProcesses:
         """Let idle ranks end like any Python process. Kill the other ranks, and idle ranks that do not end."""
         for channel in self._channels:
             channel.hang_up()
-        deadline = time.monotonic() + GRACE_S + _TRACE_S * bool(self._traced)
+        deadline = time.monotonic() + GRACE_S
         try:
             while self._idle:
                 what, rank, _ = self._fork_server.receive(deadline).value
                 if what == "ended":
                     self._idle.discard(rank)
-            self._traced = ""  # the last rank has written the trace
         except (EOFError, TimeoutError):
             pass
         finally:
@@ -263,11 +258,6 @@ class RankProcesses:
 
     def kill(self) -> None:
         """Kill the ranks now, and wait until they are gone."""
-        if self._traced and self._runs:
-            tell(
-                f"unisono: ranks were killed before they wrote their trace: `unisono trace {self._traced}` writes it\n"
-            )
-            self._traced = ""
         self._fork_server.end_sending()
         deadline = time.monotonic() + GRACE_S
         try:

@@ -18,7 +18,7 @@ from ...base.linux import model as processor
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Hosts
 from .shared.costs_over_hosts import known_hosts
-from .shared.printing import compile_first, console, date, plain_table, processors, progress
+from .shared.printing import at_work, compile_first, console, date, plain_table, processors
 from .shared.timed_calls import ENGINES, Compared, Trial, compare, slowest
 
 _TURNS = 5  # the number of turns of each engine with each size
@@ -99,12 +99,12 @@ def _measure(hosts: Hosts, names: Mapping[int, str], seconds: float) -> list[_Ce
     calls, cells = calls_on(hosts, [*names]), list[_Cell]()
     compile_first()
     with (
-        progress(f"bench, {hosts.ranks} ranks", len(calls)) as show,
+        at_work(f"starting {hosts.ranks} ranks") as status,
         tempfile.TemporaryDirectory() as folder,
         unisono.world(hosts=hosts, timeout_s=_TIMEOUT_S) as world,
     ):
-        for done, (call, nbytes) in enumerate(calls):
-            show(done, f"{call} of {names[nbytes]}")
+        for call, nbytes in calls:
+            status.update(f"{call} of {names[nbytes]}")
             trials = [Trial(call, nbytes, engine=engine) for engine in ENGINES]
             found = slowest(world.run(compare, trials, _TURNS, seconds / len(calls), folder))
             cells.append(_Cell(call, names[nbytes], found))

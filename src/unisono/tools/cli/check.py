@@ -1,7 +1,6 @@
 """`unisono check`: what on this machine makes calls fail or slow, and what to change."""
 
 import ctypes
-import json
 import math
 import os
 import platform
@@ -157,7 +156,6 @@ def findings(seen: Seen, ranks: int) -> list[Finding]:
 def check(
     *,
     ranks: Annotated[int, typer.Option(min=0, help="For how many ranks; 0: one per processor.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
     """Check this machine: what makes calls fail or slow, why, and what to change.
 
@@ -165,18 +163,15 @@ def check(
     """
     ranks = ranks or max(2, processors())
     found = findings(look(), ranks)
-    if as_json:
-        typer.echo(json.dumps([one._asdict() for one in found], indent=2))
-    else:
-        out, table = console(), plain_table("", f"for {plural(ranks, 'rank')}", "")
-        packages = f"Python {platform.python_version()} · numba {version('numba')} · unisono {__version__}"
-        out.print(f"{model()} · Linux {platform.release()} · {packages}\n", soft_wrap=True)
-        for one in found:
-            text = Text(one.says)
-            if one.change:
-                text.append(f"\n{one.reason}", "dim").append(f"\n→ {one.change}")
-            table.add_row(Text(one.level, _COLOURS[one.level]), one.topic, text)
-        out.print(table)
+    out, table = console(), plain_table("", f"for {plural(ranks, 'rank')}", "")
+    packages = f"Python {platform.python_version()} · numba {version('numba')} · unisono {__version__}"
+    out.print(f"{model()} · Linux {platform.release()} · {packages}\n", soft_wrap=True)
+    for one in found:
+        text = Text(one.says)
+        if one.change:
+            text.append(f"\n{one.reason}", "dim").append(f"\n→ {one.change}")
+        table.add_row(Text(one.level, _COLOURS[one.level]), one.topic, text)
+    out.print(table)
     if found[0].level == "problem":
         raise typer.Exit(1)
 

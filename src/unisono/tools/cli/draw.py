@@ -14,7 +14,7 @@ from ...base.units import parse_bytes, plural
 from ...schedule import Hosts, Schedule, find_fault
 from ...schedule.draw import html, svg, text
 from .shared.costs_over_hosts import find_call, known_hosts
-from .shared.printing import console, file_errors, paint, progress
+from .shared.printing import at_work, console, file_errors, paint
 from .shared.target import find_target
 
 _MOST_RANKS = 1024
@@ -51,7 +51,7 @@ def draw(
     if places[1] > _MOST_RANKS:
         raise ArgumentError(f"{places[1]} ranks are too many to draw: unisono explain takes more")
     named = {"root": root, "nbytes": size}
-    with progress("making the table"):
+    with at_work("making the table"):
         tables = [_table(each, places, collective, rails, link, **named) for each in (name, *[beside] * bool(beside))]
     schedule = tables[0]
     if output is None:
@@ -61,7 +61,7 @@ def draw(
         raise ArgumentError(f"{output}: the name of the file must end in {', '.join(_FORMATS)}")
     else:
         network = Link.parse(link) if link else Config.from_env().link
-        with progress(f"drawing {schedule.name}"):
+        with at_work(f"drawing {schedule.name}"):
             if suffix == ".html":
                 content: str = html(*tables, nbytes=size, link=network)
             else:
@@ -71,7 +71,7 @@ def draw(
         names = " and ".join(each.name for each in tables)
         typer.echo(f"wrote {output}: {names} at {plural(schedule.ranks, 'rank')}", err=True)
     for each in tables:
-        with progress(f"proving {each.name}"):
+        with at_work(f"proving {each.name}"):
             found = find_fault(each)
         if found:
             raise AlgorithmError(found)

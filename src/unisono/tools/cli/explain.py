@@ -29,8 +29,8 @@ from .shared.costs_over_hosts import (
     prove_call,
     times_of,
 )
-from .shared.printing import amount_text, console, labelled, paint, plain_table, progress
-from .shared.target import MOST_EXACT, Facts, Target, facts, find_target, lane_rows
+from .shared.printing import amount_text, at_work, console, labelled, paint, plain_table
+from .shared.target import MOST_EXACT, Facts, Target, facts, find_target
 
 _VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
 """What a rank does -> the field of `Counts` and `Bounds`."""
@@ -165,7 +165,7 @@ def explain(
         table = target.schedule.replace(hosts=places)
         grid = paint(text(table, width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES))
     try:
-        with progress(f"proving {title} for {plural(ranks, 'rank')}"):
+        with at_work(f"proving {title} for {plural(ranks, 'rank')}"):
             found = facts(target)
     except AlgorithmError:
         out.print(grid, soft_wrap=True, end="")  # the grid shows where the table goes wrong
@@ -180,7 +180,7 @@ def explain(
     if measure:
         out.print(_on_this_host(target, length))
         out.print()
-    out.print(_about(target, found, length))
+    out.print(_about(target, found))
     if grid:
         out.print()
         out.print(grid, soft_wrap=True, end="")
@@ -217,13 +217,8 @@ def _explain_call(found: OverHosts, nbytes: str, rounds: bool) -> None:
     out.print(f"[bold]{escape(call.name)}[/] · {escape(shape)}{size}, because {found.why}\n")
     if found.priced_only:
         _say_priced_only(found.priced_only)
-    with progress(f"explaining {shape}", 3) as show:
-        show(0, "counting")
-        moved = call.levels()
-        show(1, "proving")
-        proof, parts = prove_call(call)
-        show(2, "which hosts hear of which")
-        heard = call.heard()
+    with at_work(f"proving {call.name} for {shape}"):
+        moved, (proof, parts), heard = call.levels(), prove_call(call), call.heard()
     out.print(level_costs(kind, hosts, call.root, moved, nbytes, times_of(found, moved, length)))
     rows = [*derived_rows(found, moved, nbytes), *part_rows(call, parts), *proof_rows(proof)]
     everybody = set(range(len(hosts.members)))
@@ -261,8 +256,8 @@ def _costs(target: Target, costs: Counts, size: str) -> Table:
     return table
 
 
-def _about(target: Target, found: Facts, nbytes: int) -> Table:
-    rows, label = [*proof_rows(found), *lane_rows(target, nbytes)], "idea"
+def _about(target: Target, found: Facts) -> Table:
+    rows, label = [*proof_rows(found)], "idea"
     for line in inspect.cleandoc(target.algorithm.doc).splitlines():
         head, colon, rest = line.partition(": ")
         if colon and head in LINES:

@@ -1,8 +1,7 @@
 """`unisono simulate`: the cost of every algorithm on a network that the user need not have."""
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -17,7 +16,6 @@ from ...base.python import no_collections
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Hosts
 from ...schedule.simulate import (
-    Candidate,
     Hardware,
     Network,
     Price,
@@ -25,7 +23,7 @@ from ...schedule.simulate import (
     network,
     price,
 )
-from .shared.printing import console, plain_table, progress
+from .shared.printing import at_work, console, plain_table
 
 _LATE = re.compile(r"(?P<rank>\d+):(?P<time>.+)")
 _NOTHING_S = 1e-12
@@ -47,7 +45,6 @@ def simulate(
     inside: Annotated[str, typer.Option(help="What connects ranks of a host, such as 5GB,1us.")] = "",
     late_rank: Annotated[list[str] | None, typer.Option(help="A rank that comes later: 17:1ms.")] = None,
     root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the prices as JSON.")] = False,
 ) -> None:
     """Price all algorithms of a collective on a network, best first, and say what bounds each.
 
@@ -68,18 +65,15 @@ def simulate(
     wanted = [some for some in every if not short or short == some.algorithm or name == some.name]
     if not wanted:
         raise ArgumentError(f"{name} is no algorithm for {plural(places.ranks, 'rank')}: see unisono explain")
-    found: list[Price] = []
-    able = [some for some in wanted if not some.why_not]
-    with progress(f"simulate, {plural(places.ranks, 'rank')}", len(able)) as show, no_collections():
-        for some in able:
-            found.append(price(some, where, length, late=late, segment_bytes=config.segment_bytes))
-            show(len(found), some.name)
+    with at_work(f"simulating {plural(places.ranks, 'rank')}"), no_collections():
+        found = [
+            price(some, where, length, late=late, segment_bytes=config.segment_bytes)
+            for some in wanted
+            if not some.why_not
+        ]
     about = {some.name: some for some in wanted}
     found.sort(key=lambda of: (bool(about[of.name].priced_only), of.seconds))
     left_out = [some for some in wanted if some.why_not]
-    if as_json:
-        _json(found, about, where, places, length)
-        return
     out = console()
     size = "" if collective == "barrier" else f" · {format_bytes(length, nbytes)}"
     title = f"{plural(places.ranks, 'rank')} on {plural(len(places.members), 'host')} ({places.text})"
@@ -129,16 +123,6 @@ def _cells(one: Price) -> list[str]:
         f"{one.bound} {one.parts[one.bound] / one.seconds:.0%}",
         f"{one.link} {one.link_s / one.seconds:.0%}" if one.link else "",
     ]
-
-
-def _json(found: Sequence[Price], about: Mapping[str, Candidate], where: Network, hosts: Hosts, nbytes: int) -> None:
-    prices = []
-    for one in found:
-        told = {"algorithm": about[one.name].algorithm, "priced_only": about[one.name].priced_only}
-        prices.append({**one._asdict(), "bound": one.bound, **told})
-    missing = [{"name": some.name, "why": some.why_not} for some in about.values() if some.why_not]
-    of = {"network": where.name, "hosts": hosts.text, "ranks": hosts.ranks, "bytes": nbytes}
-    typer.echo(json.dumps({**of, "prices": prices, "left_out": missing}, indent=2))
 
 
 def _short(name: str, collective: str) -> str:

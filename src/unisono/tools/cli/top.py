@@ -1,57 +1,40 @@
 """`unisono top`: what the ranks of a running job do, seen from outside."""
 
-import json
-import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import pairwise
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from ...base.errors import ArgumentError
 from ...base.python import at_terminal
 from ...base.units import format_bytes, format_seconds, ranks_text
 from ...engine.memory.arena import Arena
-from ...engine.process.alive import number_here, parent
-from ...observe.live.jobs import attached, find_jobs, the_job
-from ...observe.live.snapshot import Culprit, Snapshot, headlines, rates, snapshot
+from ...observe.live.jobs import attached, the_job
+from ...observe.live.snapshot import Snapshot, headlines, rates, snapshot
 from .shared.printing import console, plain_table
 
 _PATIENCE_NS = 200_000_000
 """How long ranks may wait before `top` shows for which rank. All calls wait a little."""
 _FIRST_S, _EVERY_S = 0.25, 1.0
-_PROGRAM = 40  # the most characters that are shown of a program on a command line
-_FORK_SERVER = "unisono.ranks.launch.fork_server"
 
 
 def top(
     pid: Annotated[int | None, typer.Argument(help="A process of the job; without it, the only job there is.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Print what is seen now, and leave.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON; with --once, one object, otherwise lines.")] = False,
 ) -> None:
     """Show what the ranks of a running job do: which compute, which wait in which call for which ranks, and how fast.
 
     The job needs no code for it and is not slowed: the command reads its shared memory. Only the user who runs the job
     can look. On a terminal it looks again and again, until Ctrl-C; `unisono doctor` shows Python stacks.
     """
-    if pid is None and len(find_jobs()) > 1 and not as_json:
-        _list_jobs()
-        return
     with attached(the_job(pid)) as arena:
         looks = _looks(arena)
-        if as_json:
-            for look in looks:
-                print(json.dumps(frame(*look)), flush=True)
-                if once:
-                    return
-        elif once or not (at_terminal(sys.stdin) and at_terminal(sys.stdout)):
+        if once or not (at_terminal(sys.stdin) and at_terminal(sys.stdout)):
             console().print(_picture(*next(looks)))
         else:
             _watch(looks)
@@ -80,77 +63,8 @@ def _watch(looks: Iterator[tuple[Snapshot, Snapshot]]) -> None:
         live.console.print("all ranks have ended")
 
 
-def frame(before: Snapshot, after: Snapshot) -> dict[str, Any]:
-    """What two looks show, as JSON. Times are in seconds."""
-    ranks = []
-    for seen, rate in zip(after.ranks, rates(before, after), strict=True):
-        inside = seen.inside
-        ranks.append(
-            {
-                "rank": seen.rank, "pid": seen.pid, "does": seen.does, "state": seen.status.state,
-                "seconds": _ago(after, seen.since_ns), "calls": seen.calls, **rate._asdict(),
-                "call": inside and {
-                    "group": inside.group, "number": inside.number, "text": inside.call, "missing": inside.missing,
-                },
-            }
-        )  # fmt: skip
-    waits = [
-        {"rank": rank, "group": wait.group, "call": wait.call, "for": wait.missing, "any_of": wait.any_of}
-        for rank, wait in after.waits.items()
-    ]
-    culprits = [
-        {
-            "ranks": culprit.ranks, "waiting": culprit.waiting, "circle": culprit.is_circle,
-            "seconds": _ago(after, culprit.since_ns), "text": _sentence(after, culprit),
-        }
-        for culprit in after.culprits
-    ]  # fmt: skip
-    return {"ranks": ranks, "waits": waits, "culprits": culprits}
-
-
-def _list_jobs() -> None:
-    table = plain_table("process", "ranks", "command")
-    for job in find_jobs():
-        try:
-            with attached(job) as arena:
-                board, ranks = arena.board(0), str(arena.size)
-                pid = number_here(board.pid, board.ticks) or job[0][0]
-        except ArgumentError:  # it has ended meanwhile, or is of another version
-            pid, ranks = job[0][0], "?"
-        table.add_row(str(pid), ranks, Text(_command(pid)))
-    console().print(table)
-    console().print("name one: unisono top PROCESS")
-
-
-def _command(pid: int) -> str:
-    """The command of a process. A forked rank has the command of the process that asked for it."""
-    with suppress(OSError):  # it has ended meanwhile
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-        if any(_FORK_SERVER in word for word in words) and (above := parent(pid)) > 1:
-            return _command(above)
-        return _shortened(words)
-    return ""
-
-
-def _shortened(words: Sequence[str]) -> str:
-    """A command in a line, such as `python -c import unisono…`, with only the beginning of a program behind -c."""
-    said = list(words)
-    for k, (option, program) in enumerate(pairwise(words), 1):
-        if re.fullmatch("-[A-Za-z]*c", option):
-            line = program.strip().partition("\n")[0][:_PROGRAM]
-            said[k] = line + "…" * (line != program)
-    return " ".join(said)
-
-
 def _ago(seen: Snapshot, then_ns: int) -> float:
     return round(max(0, seen.at_ns - then_ns) / 1e9, 6) if then_ns else 0.0
-
-
-def _sentence(seen: Snapshot, culprit: Culprit) -> str:
-    if culprit.is_circle:
-        return culprit.text
-    rank = seen.ranks[culprit.ranks[0]]
-    return f"rank {rank.rank} (pid {rank.pid}) {rank.does}; {culprit.text}"
 
 
 def _picture(before: Snapshot, after: Snapshot) -> RenderableType:

@@ -12,13 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ...base.errors import ArgumentError
+from ...base.python import no_collections
 from ...base.units import format_bytes, format_seconds, plural, ranks_text
 from ...observe.traces.last_calls import last_words
-from ...observe.traces.recorded import HostClock, Recorded, aligned, jobs_in, recorded
-from ...observe.traces.recording import export
+from ...observe.traces.perfetto import write_trace
+from ...observe.traces.recorded import HostClock, aligned, jobs_in, recorded
 from ...observe.traces.trace_report import CallKind, TraceReport, report
-from ...observe.traces.tracks import message_flows, pairs_of
-from .shared.printing import console, file_errors, plain_table, progress
+from .shared.printing import at_work, console, file_errors, plain_table
 
 _MOST_ROWS, _WIDTH = 12, 110
 
@@ -61,18 +61,16 @@ def trace(
 def _show(folders: Sequence[Path], job: str) -> None:
     out = console()
     out.width = max(out.width, _WIDTH)
-    with progress(f"reading the trace of {job}", 3) as show:
-        show(0, "calls")
+    with at_work(f"reading the trace of {job}"), no_collections():
         if not (found := recorded(folders, job)):
             raise ArgumentError(f"{', '.join(map(str, folders))}: no recording of {job} can be read")
         parts, clocks = aligned(found)
-        show(1, "report")
         tracks = [track for part in parts for track in part.tracks]
         told = report(tracks)
-        show(2, "file for Perfetto")
-        with file_errors(f"write the trace in {folders[0]}"):
-            path = export(folders, job)
-    for table in [*_tables(told), *_message_tables(parts)]:
+        path = folders[0] / f"{job}.json"
+        with file_errors(f"write {path}"):
+            write_trace(path, parts, clocks)
+    for table in _tables(told):
         out.print(table)
         out.print()
     if text := last_words(parts):
@@ -91,18 +89,17 @@ def _show(folders: Sequence[Path], job: str) -> None:
 def _clock_text(clock: HostClock) -> str:
     if clock.error_ns is None:
         return f"host {clock.name}: it has made no call with the first one, so its times are by its calendar"
-    return f"host {clock.name}: its times are right to within {_time(clock.error_ns)}, by the calls made together"
+    return f"host {clock.name}: its times are right to within about {_time(clock.error_ns)}, by the calls made together"
 
 
 def _tables(found: TraceReport) -> Iterator[Table | Text]:
     yield _table(
         "where time goes",
-        ["call", "size", "algorithm", "calls", "median", "total", "waited", "bytes/s", "sent / least"],
+        ["call", "size", "algorithm", "calls", "median", "total", "waited", "bytes/s"],
         [
             [
                 *_call(kind), str(kind.calls), _time(kind.typical_ns), _time(kind.total_ns), _time(kind.waited_ns),
                 format_bytes(kind.nbytes * 1e9 / kind.typical_ns) if kind.nbytes and kind.typical_ns else "",
-                _costs(kind.sent, kind.bound),
             ]
             for kind in found.kinds
         ],
@@ -131,19 +128,6 @@ def _call(kind: CallKind) -> tuple[str, str, str]:
     return f"{kind.collective}{group}", format_bytes(kind.nbytes), kind.algorithm.partition(".")[2] or kind.algorithm
 
 
-def _message_tables(parts: Sequence[Recorded]) -> Iterator[Table]:
-    rows = message_flows(pairs_of(message for part in parts for message in part.messages))
-    if rows:
-        yield _table(
-            "messages, and how long their receivers have waited for the senders to come",
-            ["from", "to", "messages", "bytes", "waited"],
-            [
-                [str(row.sender), str(row.receiver), str(row.messages), format_bytes(row.nbytes), _time(row.waited_ns)]
-                for row in rows
-            ],
-        )
-
-
 def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table = plain_table()
     table.title, table.title_justify, table.title_style = title, "left", "bold"
@@ -158,10 +142,6 @@ def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> T
 
 def _time(ns: int) -> str:
     return format_seconds(ns / 1e9)
-
-
-def _costs(sent: float | None, bound: float | None) -> str:
-    return f"{sent / bound:.3g} x" if sent is not None and bound else ""
 
 
 def _short(line: str) -> str:

@@ -16,11 +16,9 @@ from functools import partial
 
 import pytest
 
-_MARKS = (
+_MARK = (
     'ranks(*numbers, hosts="2x2", backend="gloo", timeout_s=None): run the test on every rank of a world, once for '
-    "each of these numbers of ranks and shapes of hosts. backend: make torch.distributed's default group of it first.",
-    'chaos(rank, call, number=1, row=None, kind="kill", duration_s=1.0): let this rank fail in its call of this '
-    "number, at a row of the call's table; see unisono.testing.chaos.",
+    "each of these numbers of ranks and shapes of hosts. backend: make torch.distributed's default group of it first."
 )
 
 
@@ -36,9 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Describe the marks."""
-    for mark in _MARKS:
-        config.addinivalue_line("markers", mark)
+    """Describe the mark."""
+    config.addinivalue_line("markers", _MARK)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

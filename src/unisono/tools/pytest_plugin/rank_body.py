@@ -29,7 +29,6 @@ class Surroundings:
     environ, folder: the environment and folder of pytest's process, which fixtures may have changed.
     patches: the arguments that are a MonkeyPatch.
     backend, meeting: of the default group of torch.distributed, if the test wants one, and where its ranks meet.
-    chaos: the arguments for `testing.chaos`.
     verbosity: how much asserts explain.
     """
 
@@ -39,7 +38,6 @@ class Surroundings:
     patches: tuple[str, ...]
     backend: str | None
     meeting: str
-    chaos: Mapping[str, Any] | None
     verbosity: int
 
 
@@ -54,10 +52,6 @@ def run_body(around: Surroundings, body: Callable[..., object], given: dict[str,
             given[name] = stack.enter_context(pytest.MonkeyPatch.context())
         if around.backend:
             stack.enter_context(_default_group(around.backend, around.meeting))
-        if around.chaos:
-            from ..testing.chaos import chaos
-
-            stack.enter_context(chaos(**around.chaos))
         _explain_asserts(around.verbosity)
         try:
             result = body(**given)

@@ -36,7 +36,8 @@ def world_of(config: pytest.Config, shape: Shape, timeout_s: float | None) -> un
     """The session's world of this shape; a run on it may take so long from now on. Its ranks stay from test to test."""
     made = config.stash.setdefault(_KEY, {})
     if shape not in made:
-        made[shape] = _new_world(shape)
+        hosts = {"hosts": shape} if isinstance(shape, str) else {"ranks": shape}
+        made[shape] = unisono.world(**hosts, prefix=True)
     made[shape].timeout_s = timeout_s
     return made[shape]
 
@@ -46,11 +47,6 @@ def close_worlds(config: pytest.Config) -> None:
     made = config.stash.get(_KEY, {})
     while made:
         made.popitem()[1].close()
-
-
-def _new_world(shape: Shape, **options: Any) -> unisono.World:
-    hosts = {"hosts": shape} if isinstance(shape, str) else {"ranks": shape}
-    return unisono.world(**hosts, prefix=True, **options)
 
 
 def shapes(mark: pytest.Mark) -> list[Shape]:
@@ -77,26 +73,22 @@ def shapes(mark: pytest.Mark) -> list[Shape]:
 
 def run_test(item: pytest.Function) -> None:
     """Run a test on the ranks of its world, in place of `item.runtest`."""
-    mark, chaos = item.get_closest_marker("ranks"), item.get_closest_marker("chaos")
+    mark = item.get_closest_marker("ranks")
     assert mark is not None  # noqa: S101  it is why this runs
     shape: Any = item.callspec.params["ranks"] if hasattr(item, "callspec") else _only_shape(mark)
     timeout_s = mark.kwargs.get("timeout_s", item.config.getoption("ranks_timeout")) or None
     body, given, patches = _parts(item)
     backend, meeting = mark.kwargs.get("backend"), f"{tempfile.gettempdir()}/ranks-{uuid4().hex}"
-    fault = None if chaos is None else _fault(backend, *chaos.args, **chaos.kwargs)
     around = Surroundings(
-        item.module.__name__, dict(os.environ), os.getcwd(), patches, backend, meeting, fault,
+        item.module.__name__, dict(os.environ), os.getcwd(), patches, backend, meeting,
         item.config.get_verbosity(pytest.Config.VERBOSITY_ASSERTIONS),
     )  # fmt: skip
     world = world_of(item.config, shape, timeout_s)
     wrong: BaseException | None = None
     try:
         with _by_value(item.module):
-            if fault is not None and fault.keys() & {"kill", "exit"}:
-                _run_without(fault, shape, timeout_s, around, body, given)
-            else:
-                world.run(run_body, around, body, given)
-                _say_if_ended(item, world)
+            world.run(run_body, around, body, given)
+            _say_if_ended(item, world)
     except (RankFailed, WaitTimeout) as error:
         wrong = failure(item, error, world.size)
         _say_if_ended(item, world)
@@ -136,41 +128,6 @@ def _parts(item: pytest.Function) -> tuple[Callable[..., object], dict[str, Any]
         if type(value).__module__.startswith("_pytest."):
             raise _no_fixture(name, f"a {type(value).__name__} works in pytest's process only")
     return item.obj, given, patches
-
-
-def _fault(
-    backend: str | None, rank: int, call: str, number: int = 1, row: int | None = None, kind: str = "kill",
-    duration_s: float = 1.0,
-) -> dict[str, Any]:  # fmt: skip
-    """The arguments for `testing.chaos`."""
-    if backend is not None:
-        pytest.fail(
-            "chaos happens in calls of unisono's own functions: give the mark `ranks` no backend", pytrace=False
-        )
-    at = (call, number) if row is None else (call, number, "row", row)
-    return {kind: rank, "at": at, "duration_s": duration_s}
-
-
-def _run_without(
-    fault: dict[str, Any],
-    shape: Shape,
-    timeout_s: float | None,
-    *sent: *tuple[Surroundings, Callable[..., object], Any],
-) -> None:
-    """Run a body on a world of which one rank ends: the others decide."""
-    (dying,) = (fault[kind] for kind in ("kill", "exit") if kind in fault)
-    with _new_world(shape, timeout_s=timeout_s, return_exceptions=True) as world:
-        outcomes: list[Any] = world.run(run_body, *sent)
-    failed = {rank: one for rank, one in enumerate(outcomes) if isinstance(one, RankFailed)}
-    died = dying in failed and isinstance(failed[dying].__cause__, ChildProcessError)
-    if died:
-        del failed[dying]
-    if failed:
-        first, *others = failed.values()
-        told = RankFailed(first.rank, first.traceback, {other.rank: other.traceback for other in others})
-        raise told from first.__cause__
-    if not died:
-        pytest.fail(f"rank {dying} has not been ended: it makes no such call as {fault['at']}", pytrace=False)
 
 
 @contextmanager

@@ -4,13 +4,12 @@ import datetime
 import os
 import re
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -79,36 +78,9 @@ def date() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-@contextmanager
-def progress(title: str, total: int | None = None, after_s: float = 1.0) -> Iterator[Callable[[int, str], None]]:
-    """Show on standard error how many of `total` steps are done. Yields a function of this number and a comment.
-
-    The bar comes after a second, and goes when the work is done. It is for terminals: a pipe, a file or a log gets
-    results only.
-
-    Without a total, the bar says only that work goes on, and since when. One bar at a time.
-    """
-    console = Console(stderr=True, highlight=False, markup=False)
-    if not console.is_terminal:
-        yield lambda _done, _comment: None
-        return
-    columns = (
-        TextColumn("{task.fields[title]}", markup=False),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    bar = Progress(*columns, console=console, transient=True)
-    task = bar.add_task("", total=total, title=title)
-    timer = threading.Timer(after_s, bar.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield lambda done, comment: bar.update(task, completed=done, description=comment)
-    finally:
-        timer.cancel()
-        timer.join()
-        bar.stop()
+def at_work(text: str) -> Status:
+    """A context: on a terminal, show on standard error what a command does, until it is done. `update` changes it."""
+    return Console(stderr=True, highlight=False).status(escape(text))
 
 
 def compile_first() -> None:
@@ -121,7 +93,7 @@ def compile_first() -> None:
 
     if unit("interpret.run").on_disk or writable_folder() is None:
         return
-    with progress("compiling, once per installation"):
+    with at_work("compiling, once per installation"):
         from ....engine.host import warm_up  # torch and numba
 
         warm_up()

@@ -5,7 +5,6 @@ otherwise random fingerprints prove the table. Tables that would be too large ar
 """
 
 import inspect
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,11 +17,8 @@ from traceback import extract_tb
 from types import CodeType
 from typing import Any
 
-from ....base.config import Config
 from ....base.errors import ArgumentError, UnisonoError
 from ....base.units import plural
-from ....engine.compile.compile_schedule import compile_schedule
-from ....engine.compile.program import Lowering
 from ....schedule import (
     HOLDERS,
     ROOTED,
@@ -37,7 +33,6 @@ from ....schedule import (
 from ....schedule.algorithms import Algorithm, find
 from ....schedule.algorithms.catalogue import COLLECTIVES
 from ....schedule.choose import choose, is_oversubscribed
-from ....schedule.choose.lane_limits import Processors, choose_lanes
 from ....schedule.contract import line_text
 
 IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce", "scan", "exscan", "barrier"})
@@ -169,19 +164,3 @@ def facts(target: Target) -> Facts:
     else:
         note = f"left out above {plural(MOST_EXACT, 'rank')}; {ask}"
     return Facts(count(schedule), proof, time.perf_counter() - begin, note)
-
-
-def lane_rows(target: Target, nbytes: int) -> Iterator[tuple[str, str]]:
-    """The lines about lanes, label and text, for shared tensors and for private ones, if `unisono run` starts so many
-    ranks here. There are none if a call has one lane, and no setting asks for more.
-    """
-    config, ranks = Config.from_env(), target.ranks
-    if config.lanes == 1 or ranks > MOST_EXACT:
-        return
-    here = Processors.here((), ranks, max(1, len(os.sched_getaffinity(0)) // ranks))
-    for label, zero_copy in (("lanes, shared", True), ("lanes, private", False)):
-        lowering = Lowering(zero_copy, target.algorithm.collective in IN_PLACE)
-        movers = len(compile_schedule(target.schedule, lowering)[0].movers)
-        lanes = choose_lanes(nbytes, movers, ranks, ranks, here, config)
-        if lanes.why and (config.lanes or lanes.number > 1):
-            yield label, lanes.why
