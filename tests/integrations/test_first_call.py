@@ -23,8 +23,8 @@ NOT_NEEDED = (
     "observe.traces.perfetto", "observe.traces.rec", "observe.traces.trace_report",
     "ranks.launch",
     "schedule.algorithms.all_to_all", "schedule.algorithms.formula", "schedule.algorithms.hierarchical",
-    "schedule.algorithms.over_hosts.parts_proof", "schedule.algorithms.reduce", "schedule.algorithms.scan",
-    "schedule.draw", "schedule.proofs.large_proofs", "schedule.simulate", "tools",
+    "schedule.algorithms.reduce", "schedule.algorithms.scan", "schedule.draw", "schedule.simulate",
+    "schedule.symmetric", "tools",
 )  # fmt: skip
 """The beginnings of their names, without "unisono."."""
 

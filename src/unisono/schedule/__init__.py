@@ -7,7 +7,7 @@ from .combine import as_collective, fold, on, once, par, pipeline, seq, transpos
 from .contract import BLOCKED, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contract, Fault, contract
 from .hosts import Hosts
 from .moves import Move, check_rows, moves
-from .proofs.table_proof import Proof, find_fault, prove
+from .proof import Proof, find_fault, prove, sample
 from .table import (
     ADD,
     COPY,
@@ -39,21 +39,19 @@ __all__ = [
     "REDUCING", "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "Hosts", "Levels",
     "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective", "check_rows",
     "contract", "count", "expand", "find_fault", "fold", "levels", "levels_of", "lower_bounds", "moves", "on", "once",
-    "par", "pipeline", "prove", "prove_by_fingerprints", "prove_symmetric", "send", "seq", "spread", "trace",
-    "trace_symmetric", "transpose", "unwrap",
+    "par", "pipeline", "prove", "sample", "send", "seq", "spread", "trace", "trace_symmetric",
+    "transpose", "unwrap",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .counts import Bounds, Counts, Levels, count, levels, levels_of, lower_bounds
-    from .proofs.large_proofs import Rank, prove_by_fingerprints, prove_symmetric, trace_symmetric
+    from .symmetric import Rank, trace_symmetric
 else:  # a call on one host needs none of these
     _COUNTS = (
         "Bounds", "Counts", "Levels", "count", "levels", "levels_of", "lower_bounds",
     )  # fmt: skip
-    _LARGE = "Rank", "prove_by_fingerprints", "prove_symmetric", "trace_symmetric"
-    __getattr__ = late_names(
-        __name__, dict.fromkeys(_COUNTS, ".counts") | dict.fromkeys(_LARGE, ".proofs.large_proofs")
-    )
+    _SYMMETRIC = "Rank", "trace_symmetric"
+    __getattr__ = late_names(__name__, dict.fromkeys(_COUNTS, ".counts") | dict.fromkeys(_SYMMETRIC, ".symmetric"))
 
 
 def _page(table: Schedule) -> str:

@@ -210,7 +210,7 @@ def _traced(
     if isinstance(ranks, Symmetric):
         if rooted or cut != ranks:
             raise ArgumentError(f"{collective}.{name}: ranks do not do the same, or not on a chunk each")
-        from ..proofs.large_proofs import trace_symmetric  # for large groups only
+        from ..symmetric import trace_symmetric  # for large groups only
 
         schedule = trace_symmetric(function, ranks, collective, result=result)
     else:
