@@ -17,7 +17,7 @@ import numpy as np
 from ..base.config import Config
 from ..base.python import at_terminal, tell
 from ..base.records import CallRecord
-from ..schedule.proofs.table_proof import prove
+from ..schedule.proof import prove
 from ..schedule.table import Schedule
 from .clock import Clock, read_cycles, slow_yield_cycles
 from .compile.compile_schedule import compile_schedule

@@ -5,8 +5,8 @@ from .contract import BLOCKED, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contr
 from .counts import Bounds, Counts, Levels, count, levels, levels_of, lower_bounds
 from .hosts import Hosts
 from .moves import Move, check_rows, moves
-from .proofs.large_proofs import Rank, prove_by_fingerprints, prove_symmetric, trace_symmetric
-from .proofs.table_proof import Proof, find_fault, prove
+from .proof import Proof, find_fault, prove, sample
+from .symmetric import Rank, trace_symmetric
 from .table import (
     ADD,
     COPY,
@@ -38,8 +38,8 @@ __all__ = [
     "REDUCING", "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "Hosts", "Levels",
     "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective", "check_rows",
     "contract", "count", "expand", "find_fault", "fold", "levels", "levels_of", "lower_bounds", "moves", "on", "once",
-    "par", "pipeline", "prove", "prove_by_fingerprints", "prove_symmetric", "send", "seq", "spread", "trace",
-    "trace_symmetric", "transpose", "unwrap",
+    "par", "pipeline", "prove", "sample", "send", "seq", "spread", "trace", "trace_symmetric",
+    "transpose", "unwrap",
 ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from ...base.errors import ArgumentError
 from ..contract import ROOTED
-from ..proofs.large_proofs import trace_symmetric
+from ..symmetric import trace_symmetric
 from ..table import Schedule, X, Y, trace
 
 SEGMENTS = 8

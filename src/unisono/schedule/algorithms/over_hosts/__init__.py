@@ -6,7 +6,6 @@ parts, see `calls.dispatch.over_hosts`.
 """
 
 from .decompose import CORES, RAILED, flat, spanning, spanning_name
-from .parts_proof import prove_by_parts
 from .whole import HierarchicalTable, Part
 
-__all__ = ["CORES", "RAILED", "HierarchicalTable", "Part", "flat", "prove_by_parts", "spanning", "spanning_name"]
+__all__ = ["CORES", "RAILED", "HierarchicalTable", "Part", "flat", "spanning", "spanning_name"]

@@ -15,9 +15,7 @@ from ...hosts import Hosts
 from ...moves import check_rows
 from ...table import Schedule, X, Y, spread
 from ..catalogue import CATALOGUE, SEGMENTS
-from .whole import SEGMENTED, HierarchicalTable, Part, transposed
-
-Block = tuple[int, ...]
+from .whole import SEGMENTED, Block, HierarchicalTable, Part, transposed
 
 
 def all_gather(hosts: Hosts, rails: int, core: str) -> HierarchicalTable:
