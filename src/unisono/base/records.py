@@ -90,16 +90,6 @@ class CallRecord(NamedTuple):
         return record
 
 
-def only_sizes_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
-    """Do the ranks' calls differ only in the sizes of blocks?"""
-    said = list(calls.values())
-    if len(said) < ranks or any(call.refused or not call.collective for call in said):
-        return False
-    same = {(call.collective, call.op, call.root, call.words) for call in said}
-    dtypes = {call.dtype for call in said if call.counts is not None}
-    return len(same) == len(dtypes) == 1 and len({(call.counts, call.more) for call in said}) > 1
-
-
 def only_lowerings_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
     """Do the ranks' calls differ only in their lowerings: zero copy on some ranks, staged on others?"""
     said = list(calls.values())

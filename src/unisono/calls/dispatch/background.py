@@ -9,6 +9,7 @@ spare processor, the worker takes the caller's, and both drive each other's data
 costs about as much as the call itself.
 """
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,10 +23,12 @@ from ...engine.tensors import mark_written
 from ...ranks.failures import attend
 from ...ranks.group.group import Group
 from ..work import FinishedWork, Work, worker_of
+from .checking import checking
 from .drive import check_finished, drive
-from .plan_cache import CallKey, as_list
-from .request import Tensors
-from .retry_rules import can_make_again, make_again, stage_private
+from .plan_cache import as_list
+from .request import Request, Tensors
+from .retry_rules import can_make_again, stage_private
+from .step import CallOptions, plan_plain
 
 _LOOK_UP = int(StateWord.LOOK_UP_NS)
 
@@ -33,11 +36,10 @@ _LOOK_UP = int(StateWord.LOOK_UP_NS)
 @holds("group")
 def begin(
     group: Group,
-    what: CallKey,
     plan: CallPlan,
+    request: Request,
+    algorithm: Any,
     places: tuple[int, int],
-    inp: Tensors,
-    out: Tensors,
     timeout_s: float | None,
     marked: Sequence[torch.Tensor] = (),
 ) -> Work[Any]:
@@ -60,33 +62,32 @@ def begin(
                     finally:
                         words[_LOOK_UP] = usual
                 if status != DONE and not worker.is_this_thread:  # now: no other thread may begin a call in between
-                    return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, status)
+                    return _pass_on(group, plan, request, algorithm, places, timeout_s, marked, status)
     except BaseException as error:
         if begun:
             attend.interrupted(group, plan, error, caller())
-            group.hold(plan, *as_list(inp), *as_list(out))
+            group.hold(plan, *as_list(request.inp), *as_list(request.out))
         raise
     if status != DONE:
-        return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, status)
+        return _pass_on(group, plan, request, algorithm, places, timeout_s, marked, status)
     if marked:
         mark_written(marked)
-    return FinishedWork(out)
+    return FinishedWork(request.out)
 
 
 def _pass_on(
     group: Group,
-    what: CallKey,
     plan: CallPlan,
+    request: Request,
+    algorithm: Any,
     places: tuple[int, int],
-    inp: Tensors,
-    out: Tensors,
     timeout_s: float | None,
     marked: Sequence[torch.Tensor],
     status: int | None,
 ) -> Work[Any]:
     """Let the worker make the call; or finish it, if the kernel came back with this status."""
     where = caller()
-    memory = [tensor.untyped_storage() for tensor in (*as_list(inp), *as_list(out))]
+    memory = [tensor.untyped_storage() for tensor in (*as_list(request.inp), *as_list(request.out))]
 
     def action() -> Tensors:
         number = group.host.call_number
@@ -97,13 +98,15 @@ def _pass_on(
                 stage_private(group)
         except BaseException as error:
             group.hold(plan, *memory)
-            if not isinstance(error, MismatchError) or not can_make_again(group, plan, what, error):
+            if not isinstance(error, MismatchError) or not can_make_again(group, plan, error):
                 raise
             made = False
         if not made:
-            make_again(group, what, inp, out, timeout_s)
+            with checking(group, request.collective):
+                again = plan_plain(CallOptions(weakref.ref(group), algorithm=algorithm, timeout_s=timeout_s), request)
+            again(where)
         mark_written(marked)
         _ = memory  # alive until here
-        return out
+        return request.out
 
     return worker_of(group).submit(plan.record, action)

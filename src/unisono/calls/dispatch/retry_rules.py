@@ -5,24 +5,15 @@ records. So all make the call again, staged, and run the next calls like it stag
 again.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from ...base.errors import MismatchError
-from ...base.records import CallRecord, only_lowerings_differ, only_sizes_differ
+from ...base.records import CallRecord, only_lowerings_differ
 from ...engine.compile.plan import CallPlan
 from ...ranks.group.group import Group
-from ...schedule import BLOCKED
-from .plan_cache import CallKey, ask_for_sizes, drop_shortcuts, forget_plans
+from .plan_cache import drop_shortcuts, forget_plans
 
 _FIRST_TURNS, _MOST_TURNS = 16, 1024
 """How many calls run staged after the first disagreement; twice as many after each further disagreement."""
 _MOST_KINDS = 1024  # the most kinds of calls that a group runs staged
-
-Again = Callable[[Group, CallKey, Any, Any, "float | None"], object]
-"""Makes a call: group, call, input, output, seconds."""
-
-_again: list[Again] = []
 
 
 class StagedCalls(dict[CallRecord, tuple[int, int]]):
@@ -62,13 +53,10 @@ def _like(plan: CallPlan) -> CallRecord:
     return plan.record._replace(lowering="")
 
 
-def can_make_again(group: Group, plan: CallPlan, what: CallKey, error: MismatchError) -> bool:
-    """Can the call be made again? If so, note why: sizes of blocks differ, or tensors are shared on some ranks only."""
+def can_make_again(group: Group, plan: CallPlan, error: MismatchError) -> bool:
+    """Can the call be made again, as tensors are shared on some ranks only? Then the next calls like it are staged."""
     if only_lowerings_differ(error.calls, group.size):
         stage_for_a_while(group, plan)
-        return True
-    if what[0] in BLOCKED and only_sizes_differ(error.calls, group.size):
-        ask_for_sizes(group, what[0], what[2])
         return True
     return False
 
@@ -76,14 +64,3 @@ def can_make_again(group: Group, plan: CallPlan, what: CallKey, error: MismatchE
 def stage_private(group: Group) -> None:
     """Drop the plans that copy private tensors by system calls: such calls do not reach all tensors of this rank."""
     forget_plans(group)
-
-
-def makes_again(function: Again) -> Again:
-    """Decorator: this function makes calls in full. It needs the collectives, which import this file."""
-    _again.append(function)
-    return function
-
-
-def make_again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
-    """Make a call in full after it has begun on a fast path in the background."""
-    _again[-1](group, what, inp, out, timeout_s)

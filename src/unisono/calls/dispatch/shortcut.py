@@ -15,6 +15,7 @@ from ...ranks.group import current
 from ...ranks.group.group import Group
 from .drive import check_finished
 from .plan_cache import UNKNOWN, CallKey, KnownCalls
+from .request import Request
 from .retry_rules import can_make_again, stage_private
 
 if TYPE_CHECKING:
@@ -48,10 +49,11 @@ def shortcut(
         found = _find(known, inp, out)
         if found is None:
             return UNKNOWN
-        plan, first, second = found
+        plan, _, first, second = found
         held = plan.writes and (out.requires_grad or use_count(out) > 1)
         marked = needed_by_autograd((out,)) if held else ()
-        return background.begin(group, what, plan, (first, second), inp, out, timeout_s, marked)
+        request = found[1]._replace(inp=inp, out=out)
+        return background.begin(group, plan, request, what[3], (first, second), timeout_s, marked)
     lock, found, status = group.lock, None, NO_PLAN
     if lock.locked():
         check_nested(group)
@@ -71,7 +73,7 @@ def shortcut(
                 found = _find(known, inp, out)
                 if found is None:
                     return UNKNOWN
-                plan, first, second = found
+                plan, _, first, second = found
                 if status == NO_PLAN:
                     if group.host.unfinished if group.span is None else group.span.call is not None:
                         check_finished(group, plan.record)
@@ -87,7 +89,7 @@ def shortcut(
             if not isinstance(error, MismatchError):
                 attend.interrupted(group, plan, error, caller())
             group.hold(plan, inp, out)
-            if not isinstance(error, MismatchError) or not can_make_again(group, plan, what, error):
+            if not isinstance(error, MismatchError) or not can_make_again(group, plan, error):
                 raise
             return UNKNOWN
     if out is not None and (out.requires_grad or use_count(out) > 1):
@@ -97,15 +99,15 @@ def shortcut(
     return None
 
 
-def _find(known: KnownCalls, inp: Any, out: Any) -> tuple[CallPlan, int, int] | None:
-    """The plan that is known for these tensors, and their addresses; None if there is none."""
+def _find(known: KnownCalls, inp: Any, out: Any) -> tuple[CallPlan, Request, int, int] | None:
+    """The plan that is known for these tensors, its request, and their addresses; None if there is none."""
     tensors = () if inp is None else (inp,) if out is inp else (inp, out)
     found = known.plans.get(known.find(known.table, 0, EXPORTER, *tensors))
     if found is None:
         return None
-    plan, dtype = found
+    plan, request = found
     if inp is None:
-        return plan, 0, 0
-    if any(tensor.dtype is not dtype for tensor in tensors):
+        return plan, request, 0, 0
+    if any(tensor.dtype is not request.like.dtype for tensor in tensors):
         return None
-    return plan, inp.data_ptr(), out.data_ptr()
+    return plan, request, inp.data_ptr(), out.data_ptr()

@@ -130,7 +130,7 @@ def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = No
     timeout_s = None if how.timeout_s is None else seconds(how.timeout_s)
     plan = make_plan(how.group, request, inp, out, how.algorithm)
     if known_as is not None and not waits_its_turn(how.group, plan):
-        keep(how.group, plan, known_as, inp, out)
+        keep(how.group, plan, known_as, request)
     inp_address, *kept_inp = kernel_address(inp)
     out_address, *kept_out = kernel_address(out)
 

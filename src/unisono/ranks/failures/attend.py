@@ -24,13 +24,12 @@ from ...base.errors import (
     UnisonoError,
     WaitTimeout,
 )
-from ...base.records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
+from ...base.records import CallRecord, GivenUp, only_lowerings_differ
 from ...engine.carrier import Lost
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, FAILED, LOST
 from ...engine.memory.arena import Arena
 from ...observe.traces.last_calls import last_calls
-from ...schedule import BLOCKED
 from ..group.abort import check_abort
 from ..group.group import Group
 from ..group.survivors import agree_on_failed, check_left_out
@@ -183,7 +182,7 @@ class Watch:
             if silent and not me.overdue:
                 time.sleep(_PAUSE_S)
                 return
-            if silent and _can_be_cured(calls):
+            if silent and only_lowerings_differ(calls, len(calls)):
                 raise self.stall.late(silent, waited_s)
             raise self.mismatch(calls)
         if isinstance(verdict, Late):
@@ -279,7 +278,7 @@ class Watch:
         A rank writes its call when it first runs Python in it. Another thread may delay it for long.
         """
         silent = tuple(peer.rank for peer in peers if peer.rank not in calls and not peer.gone)
-        if not silent or _can_be_cured(calls):
+        if not silent or only_lowerings_differ(calls, len(calls)):
             self.silent_since = None
             return silent
         if self.silent_since is None:
@@ -291,7 +290,7 @@ class Watch:
     ) -> PeerGone | None:
         """The error if all would make the call in another way, except one that has gone before it wrote its call."""
         lost = next((peer for peer in peers if peer.gone and peer.rank not in calls), None)
-        if lost is None or lost.gone is None or not _can_be_cured(calls):
+        if lost is None or lost.gone is None or not only_lowerings_differ(calls, len(calls)):
             return None
         return self.gone(Gone(lost.rank, lost.gone), allowed_s)
 
@@ -344,12 +343,6 @@ class Watch:
         arena = self.group.world.host.arena
         if isinstance(arena, Arena) and arena.map is not None:
             error.add_note(last_calls(arena, self.group.host.arena.start))
-
-
-def _can_be_cured(calls: Mapping[int, CallRecord]) -> bool:
-    """Will the ranks make this call again in another way, if the others agree? See `calls.dispatch.retry_rules`."""
-    blocked = all(call.collective in BLOCKED for call in calls.values())
-    return only_lowerings_differ(calls, len(calls)) or (blocked and only_sizes_differ(calls, len(calls)))
 
 
 def odd_ones(calls: Mapping[int, CallRecord]) -> list[int]:
