@@ -4,7 +4,6 @@ Code decides by the fields; `errors` makes messages of them.
 """
 
 import json
-from collections.abc import Mapping
 from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple
@@ -88,15 +87,6 @@ class CallRecord(NamedTuple):
         if not whole or not all(isinstance(v, kinds.get(k, str)) for k, v in record._asdict().items()):
             raise ValueError(f"no record of a call: {record!r:.200}")
         return record
-
-
-def only_lowerings_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
-    """Do the ranks' calls differ only in their lowerings: zero copy on some ranks, staged on others?"""
-    said = list(calls.values())
-    if len(said) < ranks or any(call.refused or not call.collective for call in said):
-        return False
-    same = {call._replace(lowering="", where="", hash="") for call in said}
-    return len(same) == 1 < len({call.lowering for call in said})
 
 
 class DepartureKind(IntEnum):

@@ -5,8 +5,7 @@ A call takes the plan of an earlier call (`shortcut`), or passes `Call` (checks)
 starts asynchronous calls. `blocks` makes calls on lists of blocks whose sizes ranks exchange first. `rank_order` makes
 calls over hosts that combine in rank order.
 
-A call of several steps, such as a coalesced call, plans each step with `plan_step` and hands the whole to `Call`. Calls
-that differ at the gate only in lowerings are made again in another way, see `retry_rules`.
+A call of several steps, such as a coalesced call, plans each step with `plan_step` and hands the whole to `Call`.
 """
 
 from .call import Call

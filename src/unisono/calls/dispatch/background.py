@@ -9,13 +9,12 @@ spare processor, the worker takes the caller's, and both drive each other's data
 costs about as much as the call itself.
 """
 
-import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from ...base.errors import MismatchError
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, StateWord
 from ...engine.process.nested import caller, holds
@@ -23,12 +22,10 @@ from ...engine.tensors import mark_written
 from ...ranks.failures import attend
 from ...ranks.group.group import Group
 from ..work import FinishedWork, Work, worker_of
-from .checking import checking
 from .drive import check_finished, drive
 from .plan_cache import as_list
+from .planning import staged_plan
 from .request import Request, Tensors
-from .retry_rules import can_make_again, stage_private
-from .step import CallOptions, plan_plain
 
 _LOOK_UP = int(StateWord.LOOK_UP_NS)
 
@@ -92,19 +89,12 @@ def _pass_on(
     def action() -> Tensors:
         number = group.host.call_number
         try:
-            made = drive(group, plan, *places, timeout_s, where, status)
+            staged = partial(staged_plan, group, plan, request, algorithm)
+            drive(group, plan, staged, *places, timeout_s, where, status)
             group.host.log.mark_background(number)
-            if not made:
-                stage_private(group)
-        except BaseException as error:
+        except BaseException:
             group.hold(plan, *memory)
-            if not isinstance(error, MismatchError) or not can_make_again(group, plan, error):
-                raise
-            made = False
-        if not made:
-            with checking(group, request.collective):
-                again = plan_plain(CallOptions(weakref.ref(group), algorithm=algorithm, timeout_s=timeout_s), request)
-            again(where)
+            raise
         mark_written(marked)
         _ = memory  # alive until here
         return request.out

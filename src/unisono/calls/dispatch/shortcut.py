@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...base.errors import MismatchError
@@ -15,8 +16,8 @@ from ...ranks.group import current
 from ...ranks.group.group import Group
 from .drive import check_finished
 from .plan_cache import UNKNOWN, CallKey, KnownCalls
+from .planning import staged_plan
 from .request import Request
-from .retry_rules import can_make_again, stage_private
 
 if TYPE_CHECKING:
     from . import background
@@ -30,8 +31,7 @@ def shortcut(
 ) -> Any:
     """Make the call, if one like it has been planned before, or return UNKNOWN: it must be checked and planned.
 
-    inp, out: tensors, or None for a barrier. Returns None, or with async_op a Work. Returns UNKNOWN also if the call
-    has to be made in another way (see `can_make_again`).
+    inp, out: tensors, or None for a barrier. Returns None, or with async_op a Work.
     """
     if group is None:
         group = current.default
@@ -78,9 +78,9 @@ def shortcut(
                     if group.host.unfinished if group.span is None else group.span.call is not None:
                         check_finished(group, plan.record)
                     status = group.run(plan.address, first, second, group.state)
-                if status and not attend.attend(group, plan, first, second, status, timeout_s, caller()):
-                    stage_private(group)
-                    return UNKNOWN
+                if status:
+                    staged = partial(staged_plan, group, plan, found[1]._replace(inp=inp, out=out), what[3])
+                    attend.attend(group, plan, first, second, status, timeout_s, caller(), staged)
         except BaseException as error:
             found = found or _find(known, inp, out)
             if found is None:
@@ -89,9 +89,7 @@ def shortcut(
             if not isinstance(error, MismatchError):
                 attend.interrupted(group, plan, error, caller())
             group.hold(plan, inp, out)
-            if not isinstance(error, MismatchError) or not can_make_again(group, plan, error):
-                raise
-            return UNKNOWN
+            raise
     if out is not None and (out.requires_grad or use_count(out) > 1):
         found = found or _find(known, inp, out)
         if found is not None and found[0].writes:
