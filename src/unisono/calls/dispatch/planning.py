@@ -23,8 +23,8 @@ from ...schedule.algorithms.over_hosts import HierarchicalTable
 from ...schedule.choose import choose, crosses_memory, is_oversubscribed, lane_limits, zero_copy_limit
 from ...schedule.choose import over_hosts as spanning
 from ..arguments import scale_name
-from .plan_cache import drop_shortcuts, in_heap
-from .request import Request, Tensors, is_one
+from .plan_cache import drop_shortcuts, forget_plans, in_heap
+from .request import Request, is_one
 
 _MOST_PLANS = 4096  # the most plans of a group, so that a program with ever new sizes does not use ever more memory
 _BRIEF_NS = 30_000  # about the cost of a change to the worker's thread and back, see `background`
@@ -54,14 +54,12 @@ class SpanPlanner(NamedTuple):
     plan: Callable[[Group, Span, Request, HierarchicalTable, int, str], CallPlan]
 
 
-def make_plan(
-    group: Group, request: Request, inp: Tensors, out: Tensors, algorithm: Any, *, staged: bool = False
-) -> CallPlan:
+def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = False) -> CallPlan:
     """The plan of a request, with this algorithm, or with the one that `choose` returns. Plans are cached.
 
     staged: stage tensors in shared memory, too.
     """
-    like = request.like
+    like, inp, out = request.like, request.inp, request.out
     shared = not staged and (not request.in_place or inp is out)
     nbytes, config = like.nbytes * (group.size if request.collective in BLOCKED else 1), group.host.config
     crossed = False
@@ -93,6 +91,13 @@ def make_plan(
             drop_shortcuts(group, lambda _: True)
         group.plans[key] = plan
     return plan
+
+
+def staged_plan(group: Group, plan: CallPlan, request: Request, algorithm: Any) -> CallPlan:
+    """The plan that stages a call, which this rank has begun with another plan."""
+    if plan.crosses and not group.host.crosses_memory:
+        forget_plans(group)  # its other plans reach private tensors by system calls, too
+    return make_plan(group, request, algorithm, staged=True)
 
 
 def _on_one_host(

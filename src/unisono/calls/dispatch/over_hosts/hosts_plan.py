@@ -15,11 +15,9 @@ from itertools import count, zip_longest
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-import numpy as np
-
 from ....base.errors import InternalError
 from ....base.records import digest
-from ....engine.compile.plan import CallPlan
+from ....engine.compile.plan import CallPlan, shared_signature
 from ....hosts.messages import MessageProgram, lower, prove_messages
 from ....hosts.messages.message_program import FINAL, GIVEN, KEPT, ChunkPlace
 from ....hosts.span import Span
@@ -183,7 +181,7 @@ def plan_span(
     on_rails = {rank for part in spanning.across for rank in part.members}
     record = request.record._replace(algorithm=f"{whole.name} over {spanning.hosts.text}")
     agreed = record, digest(whole.root, whole.rows.tobytes()), request.like.numel(), item, request.extents, pieces
-    signature = int(np.uint64(digest(*agreed) or 1).astype(np.int64))
+    signature = shared_signature(*agreed)
     own_in, own_out = (me if request.collective in of else None for of in (ONE_IN, ONE_OUT))
     beside = tuple(rank for rank in span.here if rank != me)
     plan = SpanPlan(
