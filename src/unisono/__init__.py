@@ -36,8 +36,9 @@ _NAMES = {
     "calls.collectives.scan": ["exscan", "scan"],
     "calls.collectives.scatter": ["scatter"],
     "base.errors": [
-        "ArgumentError", "MismatchError", "NotInitialized", "PeerError", "PeerFailed", "PeerGone", "RankFailed",
-        "UnisonoError", "UsageError", "WaitTimeout",
+        "AlgorithmError", "ArgumentError", "DTypeError", "LeftOut", "MismatchError", "NotInitialized", "OutOfMemory",
+        "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "RankFailed", "UnisonoError", "UsageError",
+        "WaitTimeout",
     ],
     "calls.ops": ["ReduceOp", "make_op", "premul_sum"],
     "calls.objects": ["all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"],
@@ -66,7 +67,7 @@ _NAMES = {
 
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
-_FACES = {"errors": "base.errors", "testing": "tools.testing"}
+_FACES = {"errors": "errors", "testing": "tools.testing"}
 """Modules that users name, such as `unisono.errors`, and where they are."""
 
 __all__ = [*_HOME, *sorted(_FACES)]  # noqa: PLE0604  the keys are names

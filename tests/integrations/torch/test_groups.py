@@ -186,12 +186,12 @@ def test_without_room_on_the_first_member_all_hear_it(ranks: TorchRanks) -> None
         if dist.get_rank() == 0:
             dist.new_group([1, 2])
         else:
-            with pytest.raises(unisono.errors.OutOfMemory, match="no room"):
+            with pytest.raises(unisono.OutOfMemory, match="no room"):
                 dist.new_group([1, 2])
         dist.barrier()
 
     def refuse(*_: object) -> int:
-        raise unisono.errors.OutOfMemory("there is no room")
+        raise unisono.OutOfMemory("there is no room")
 
     ranks(3)(work)
 

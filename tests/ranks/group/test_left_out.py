@@ -29,7 +29,7 @@ def stop_when_it_lends(group: unisono.Group) -> None:
 def hear_that_it_is_left_out(folder: Path, group: unisono.Group, *left_out: int) -> None:
     """Go on, long after the others have."""
     stop_when_it_lends(group)
-    with pytest.raises(unisono.errors.LeftOut, match=f"without rank {group.rank}") as caught:
+    with pytest.raises(unisono.LeftOut, match=f"without rank {group.rank}") as caught:
         group.shrink()
     assert caught.value.failed == left_out
     (folder / f"{group.rank} has heard").touch()
@@ -137,7 +137,7 @@ def test_memory_that_was_lent_for_one_that_is_left_out_is_freed(tmp_path: Path) 
 
     if group.rank == 2:
         lender.borrow = stop_and_borrow  # type: ignore[assignment, method-assign]
-        with pytest.raises(unisono.errors.LeftOut):
+        with pytest.raises(unisono.LeftOut):
             group.shrink()
         (tmp_path / "2 has heard").touch()
         return None
@@ -166,8 +166,8 @@ def test_on_another_host_nobody_goes_on_without_those_who_wait_for_memory(tmp_pa
 def test_where_one_host_has_no_memory_the_others_hear_of_it(tmp_path: Path) -> None:
     group = unisono.init()
     if group.rank == 0:
-        lend_raises(group, unisono.errors.OutOfMemory("not here"))
-        with pytest.raises(unisono.errors.OutOfMemory, match="the shared memory of rank 0 has no room"):
+        lend_raises(group, unisono.OutOfMemory("not here"))
+        with pytest.raises(unisono.OutOfMemory, match="the shared memory of rank 0 has no room"):
             group.shrink()
         until((tmp_path / "heard").exists)
     else:
@@ -249,7 +249,7 @@ def test_ranks_are_stopped_and_go_on_at_any_moment(seed: int, hosts: str | None)
                     smaller = group.shrink(without=late, timeout_s=choose.choice([0.02, 0.05, 0.3]))
                 except unisono.WaitTimeout as error:
                     late.update(error.missing)
-                except unisono.errors.LeftOut:
+                except unisono.LeftOut:
                     seen.append(())
                     break
                 else:
