@@ -66,7 +66,7 @@ _NAMES = {
 
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
-_FACES = {"errors": "base.errors", "testing": "tools.testing"}
+_FACES = {"errors": "errors", "testing": "tools.testing"}
 """Modules that users name, such as `unisono.errors`, and where they are."""
 
 __all__ = [*_HOME, *sorted(_FACES)]  # noqa: PLE0604  the keys are names

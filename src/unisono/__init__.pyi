@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from torch import Tensor
 
-from .base import errors
+from . import errors
 from .base.config import Config
 from .base.errors import (
     ArgumentError,

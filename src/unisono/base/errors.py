@@ -31,9 +31,7 @@ from traceback import StackSummary, walk_tb
 from types import FunctionType
 from typing import Any
 
-from .records import CallRecord as CallRecord  # noqa: PLC0414  users find it here
-from .records import Departure as Departure  # noqa: PLC0414
-from .records import Sighting
+from .records import CallRecord, Departure, Sighting
 
 __all__ = [
     "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "LeftOut", "MessageMismatch", "MismatchError",
@@ -397,4 +395,4 @@ class InternalError(UnisonoError):
 
 
 for _name in __all__:
-    globals()[_name].__module__ = "unisono"  # where users find it, and what a traceback says
+    globals()[_name].__module__ = "unisono.errors"  # where users find it, and what a traceback says
