@@ -7,7 +7,7 @@ import inspect
 from textwrap import indent
 
 import unisono
-from unisono import errors
+from unisono.base import errors
 
 from .docstrings import restructured
 

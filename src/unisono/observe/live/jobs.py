@@ -7,6 +7,7 @@ each waits, where, and since when.
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -81,7 +82,9 @@ def the_job(pid: int | None = None) -> LiveJob:
     if not jobs:
         raise ArgumentError(_why_none(pid))
     if len(jobs) > 1:
-        named = ", ".join(str(job[-1][0]) for job in jobs)  # a rank: the first may have started several jobs
+        # What has started several jobs has the memory of each open, and does not tell them apart.
+        jobs_of = Counter(pid for job in jobs for pid, _ in job)
+        named = ", ".join(str(min((pid for pid, _ in job), key=jobs_of.__getitem__)) for job in jobs)
         raise ArgumentError(f"there are {plural(len(jobs), 'job')}: name one by a process of it, such as {named}")
     return jobs[0]
 
