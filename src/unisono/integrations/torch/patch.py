@@ -31,6 +31,12 @@ from .group_methods import Calls
 
 _MARK = "_unisono"
 _EMPTY = torch.ops.aten.empty.memory_format
+_USUAL = {
+    "layout": (None, torch.strided),
+    "memory_format": (None, torch.contiguous_format),
+    "pin_memory": (None, False),
+}
+"""Options of a tensor -> their values for a buffer of ours. Versions of torch pass some of them."""
 _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 """The import of this module takes a second, so it is changed when a program imports it."""
 _groups: weakref.WeakKeyDictionary[Any, Calls] = weakref.WeakKeyDictionary()
@@ -195,9 +201,10 @@ class SharedBuffers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run one of torch's operators."""
         options = kwargs or {}
-        flat = func is _EMPTY and len(args) == 1 and len(args[0]) == 1 and options.keys() == {"dtype", "device"}
-        if flat and options["device"].type == "cpu":
-            return make_buffer(self._group, args[0][0], options["dtype"])
+        given = {name: value for name, value in options.items() if value not in _USUAL.get(name, ())}
+        flat = func is _EMPTY and len(args) == 1 and len(args[0]) == 1 and given.keys() == {"dtype", "device"}
+        if flat and given["device"].type == "cpu":
+            return make_buffer(self._group, args[0][0], given["dtype"])
         return func(*args, **options)
 
 
