@@ -46,6 +46,8 @@ _groups: weakref.WeakKeyDictionary[Any, Calls] = weakref.WeakKeyDictionary()
 def patch_torch() -> None:
     """Make torch's functions accept our groups and works; for others nothing changes. Idempotent."""
     change(_with_our_barrier, "monitored_barrier", distributed, distributed_c10d)
+    if not hasattr(distributed_c10d, "set_timeout"):  # which calls the group's method, from torch 2.14 on
+        change(_with_our_timeout, "_set_pg_timeout", distributed_c10d)
     change(_with_ours_as_it_is, "_create_shrunk_process_group", distributed_c10d)
     change(_with_works_kept, "_set_forward_pass_work_handle", c10d.Reducer)
     change(_with_fp16_in_python, "_register_builtin_comm_hook", distributed, c10d)
@@ -76,6 +78,14 @@ def _with_our_barrier(original: Any) -> Any:
         asked.monitored_barrier(given, wait_all_ranks)
 
     return monitored_barrier
+
+
+def _with_our_timeout(original: Any) -> Any:
+    def set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
+        asked = distributed_c10d._get_default_group() if group is None else group  # noqa: SLF001  as the original does
+        asked.set_timeout(timeout) if isinstance(asked, Calls) else original(timeout, group)
+
+    return set_pg_timeout
 
 
 def _with_ours_as_it_is(original: Any) -> Any:
