@@ -221,15 +221,6 @@ def test_groups_are_made_not_split_or_shrunk() -> None:
     dist.barrier()
 
 
-@limits
-@pytest.mark.ranks(2, backend="unisono")
-def test_a_timeout_is_set_by_the_group_itself() -> None:
-    world = dist.group.WORLD
-    with pytest.warns(UserWarning, match="only supported for either nccl or gloo"):
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=50), world)
-    world.set_timeout(timedelta(seconds=50))
-
-
 def test_a_rank_that_has_not_come_is_told_before_time_is_up(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,7 @@ PRIVATE_NAMES = FOR_GLOO | {
     f"{_C10D}.Reducer._set_forward_pass_work_handle": _ALL,
     f"{_C10D}._allow_inflight_collective_as_graph_input": _ALL,
     f"{_C10D}._dump_fr_trace_json": "2.13",
+    f"{_C10D}._get_comm_profiling_name": "2.13, 2.15",
     f"{_C10D}._register_comm_hook": "2.13",
     f"{_C10D}._register_work": _ALL,
     f"{_C10D}._resolve_process_group": "2.13",

@@ -187,12 +187,14 @@ def test_a_process_that_ends_well_without_a_word(job: Job) -> None:
     assert job.output(0) == "done\n"
 
 
-def test_a_group_without_a_real_store_is_not_watched(job: Job) -> None:
+def test_fake_groups_are_not_watched(job: Job) -> None:
+    """One process stands for all ranks; the store is torch's, which keeps nothing, or a real one."""
     body = """
     import torch.testing._internal.distributed.fake_pg
-    dist.destroy_process_group()
-    dist.init_process_group("fake", rank=0, world_size=2)
-    dist.all_reduce(ones)
+    for store in (None, dist.HashStore()):
+        dist.destroy_process_group()
+        dist.init_process_group("fake", store=store, rank=0, world_size=2)
+        dist.all_reduce(ones)
     print("done")
     """
     ends_without_a_word(job, body)

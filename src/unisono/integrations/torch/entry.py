@@ -5,7 +5,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property, wraps
 from inspect import Parameter, Signature
 from types import FunctionType
@@ -17,7 +17,8 @@ from torch._C._profiler import _RecordFunctionFast
 
 from ...base.errors import ArgumentError, WaitTimeout
 from . import other_ways
-from .to_torch import MESSAGES, for_torch, late_phrase, tensors_in, waiting_phrase
+from .answers import Answers
+from .to_torch import DONE, MESSAGES, for_torch, late_phrase, tensors_in, waiting_phrase
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
@@ -145,9 +146,11 @@ def recorder(method: Callable[..., Any]) -> Callable[[str, tuple[Any, ...]], Abs
     at = next((at for at, name in enumerate(parameters) if name in _INPUTS), len(parameters))
 
     def record(group_name: str, args: tuple[Any, ...]) -> AbstractContextManager[Any]:
-        made: AbstractContextManager[Any] = _RecordFunctionFast(
-            f"{group_name}:{title}", tensors_in(args[at : at + 1], [])
-        )
+        made, tensors = ExitStack(), tensors_in(args[at : at + 1], [])
+        given = c10d._get_comm_profiling_name()  # noqa: SLF001  from `torch.distributed.record_comm`
+        if given and not getattr(args[-1] if args else None, "asyncOp", True):  # otherwise torch's work records it
+            made.enter_context(_RecordFunctionFast(given, tensors))
+        made.enter_context(_RecordFunctionFast(f"{group_name}:{title}", tensors))
         return made
 
     return record
@@ -174,19 +177,27 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
 
         def made(self: Any, *args: Any, **keywords: Any) -> Any:
             if self.elsewhere and not _on_cpu((*args, *keywords.values())):
-                return getattr(super(self.base, self), name)(*args, **keywords)
+                return getattr(super(Answers, self), name)(*args, **keywords)
             try:
                 if forms is not None and (keywords or not args or args[-1].__class__ is not options):
                     args, keywords = forms.complete(args, keywords), {}
-                if self.lenient and on_tensors and (work := other_ways.other_way(self, method, args)) is not None:
-                    return work
-                if _profiling():
-                    with record(self.asked_as, args):
-                        return method(self, *args, **keywords)
-                return method(self, *args, **keywords)
+                work = None
+                if self.lenient and on_tensors:
+                    work = other_ways.other_way(self, method, args)
+                    if work is other_ways.BY_TORCH:
+                        return getattr(super(Answers, self), name)(*args)
+                if work is None:
+                    if _profiling():
+                        with record(self.asked_as, args):
+                            work = method(self, *args, **keywords)
+                    else:
+                        work = method(self, *args, **keywords)
             except BaseException as error:
                 for_torch(error, _phrase(error, self.group, args[-1] if args else None))
                 raise
+            if work is not DONE and work is not None:
+                self.note(work, name, args[-1] if args else None)
+            return work
 
         if isinstance(made, FunctionType):
             # torch's C++ base class looks at its caller's name to see whether an override calls it.

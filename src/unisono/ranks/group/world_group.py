@@ -38,10 +38,12 @@ def world_group(
 
 
 def _leave_with_multiprocessing(world: ref[Group]) -> None:
-    """Have a process that multiprocessing has forked leave the group at its end: it runs no functions of `atexit`."""
+    """Have a process of multiprocessing leave the group at its end.
+
+    A forked one runs no functions of `atexit`, or from Python 3.13 on only its own, not those of its parent's imports.
+    """
     process = sys.modules.get("multiprocessing.process")
-    spawned = sys.version_info >= (3, 13) or "--multiprocessing-fork" in sys.orig_argv  # these run them
-    if process is None or process.parent_process() is None or spawned:
+    if process is None or process.parent_process() is None:
         return
     from multiprocessing.util import Finalize
 
