@@ -53,10 +53,15 @@ def drive(
     """
     began, where = time.perf_counter(), where or caller()
     until, made = began + (group.timeout_s if timeout_s is None else timeout_s), None
+    behind = False
     while made is None:
         held: list[threading.Lock] = []
-        started, left_s = False, until - time.perf_counter()
+        started = False
         try:
+            if behind:
+                with suppress(WaitTimeout):
+                    group.worker.finish(max(0.0, until - time.perf_counter()))
+            left_s = until - time.perf_counter()
             if group.lock.locked():
                 check_nested(group)
             take(group.lock, left_s, held)
@@ -78,9 +83,6 @@ def drive(
         finally:
             if held:
                 group.lock.release()
-        if made is None:
-            with suppress(WaitTimeout):
-                group.worker.finish(left_s)
     if group.host.config.debug:
         _debug_line(group, plan, began)
     return made
