@@ -170,7 +170,8 @@ class Config:
     )
     heap_bytes: int = _setting(
         0,
-        "address space of each rank for shared tensors, backed when used; 0 means half of the machine's memory",
+        "address space of each rank for shared tensors, backed when used; 0 means half of the machine's memory, or "
+        "less below ulimit -v",
         most=_MOST_HEAP,
     )
     look_up_s: float = _setting(

@@ -31,6 +31,14 @@ def at_terminal(stream: TextIO | None) -> bool:
     return False
 
 
+def is_from_below(error: BaseException) -> bool:
+    """Has a function written in Python raised this error, called in the `try` block that has caught it?
+
+    A signal handler is such a function: it runs between any two steps of its thread.
+    """
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
+
+
 @contextmanager
 def no_collections() -> Iterator[None]:
     """No automatic collections in this block.

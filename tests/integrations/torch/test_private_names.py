@@ -17,6 +17,7 @@ _ALL = "2.12 to 2.15"
 
 PRIVATE_NAMES = FOR_GLOO | {
     f"{_C10D}.ProcessGroup._get_backend": _ALL,
+    f"{_C10D}.ProcessGroup._get_backend_name": "2.13, 2.15",
     f"{_C10D}.ProcessGroup._get_sequence_number_for_group": "2.13",
     f"{_C10D}.ProcessGroup._set_default_backend": "2.13",
     f"{_C10D}.ProcessGroup._set_group_desc": _ALL,

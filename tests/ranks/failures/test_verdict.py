@@ -1,5 +1,6 @@
 """What a waiting rank concludes from what it sees: a table of situations, and what must hold in all of them."""
 
+import itertools
 import sys
 from importlib import import_module
 from types import SimpleNamespace
@@ -270,6 +271,24 @@ def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed() -> None:
     for moment in (1, 2):
         state.update(number=N - 1, signature=0, reads=0, enters_at=moment)
         assert judge(at_gate(), [watch.view(1), here(2)]) == Patience()
+
+
+@pytest.mark.parametrize("moment", range(1, 5))
+def test_peer_that_gives_up_and_goes_while_it_is_looked_at(moment: int) -> None:
+    """It gives the call up before it goes, so its reason is seen with its departure."""
+    reads, last = itertools.count(1), GivenUp(N, reason="KeyboardInterrupt")
+
+    def read(before: Any, after: Any) -> Any:
+        return after if next(reads) >= moment else before
+
+    watch = watch_of(Departure(DepartureKind.DIED, "went"), spans=True)
+    board = property(lambda _: read(GivenUp(), last))
+    watch.host.arena.board = lambda _: type("Board", (), {"gave_up": board})()
+    watch.host.entered, watch.host.signature = (lambda rank: read(N, N)), (lambda *_: read(MINE, MINE))
+    gone = watch.group.liveness.gone(1)
+    watch.group.liveness.gone = lambda rank: read(None, gone)
+    seen = watch.view(1)
+    assert seen.gone is None or seen.gave_up == last
 
 
 def watch_of(gone: Departure, *, spans: bool, has_ended: bool = False, is_fresh: bool = True) -> Any:

@@ -7,6 +7,8 @@ import re
 import signal
 import threading
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from tests.support.faults import FAILED
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono import PeerGone
+from unisono.base.records import Proposal
 from unisono.engine.memory.sub_arena import SubArena
 from unisono.ranks.group import survivors
 
@@ -177,19 +180,26 @@ def test_where_one_host_has_no_memory_the_others_hear_of_it(tmp_path: Path) -> N
         (tmp_path / "heard").touch()
 
 
+@pytest.mark.parametrize("late", [False, True])
 @in_new_world(3, all_give=7.0)
-def test_an_exception_after_all_have_agreed_is_told_in_the_first_call_of_the_smaller_group(tmp_path: Path) -> float:
-    group = unisono.init()
+def test_exception_after_agreement(tmp_path: Path, late: bool) -> float:
+    """Ranks learn of it in the first call of the smaller group, also if they see it before they see the decision."""
+    group, missing = unisono.init(), survivors._missing
     unisono.barrier()
+
+    def see_late(group: unisono.Group, mine: Proposal, others: Any) -> tuple[list[int], str]:
+        if mine.ready:
+            until(lambda: group.host.arena.board(0).interrupted[1] != "")
+        return missing(group, mine, others)
+
     if group.rank == 0:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(survivors, "_go_on", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                group.shrink()
+        with patch.object(survivors, "_go_on", interrupt), pytest.raises(KeyboardInterrupt):
+            group.shrink()
         until(lambda: all((tmp_path / name).exists() for name in "12"))
         smaller = group.shrink()
     else:
-        smaller = group.shrink()
+        with patch.object(survivors, "_missing", see_late if late else missing):
+            smaller = group.shrink()
         with pytest.raises(unisono.PeerFailed, match=r"KeyboardInterrupt in shrink\(\)") as caught:
             unisono.barrier()
         assert caught.value.rank == 0

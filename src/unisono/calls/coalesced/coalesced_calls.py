@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ...base.errors import ArgumentError, DTypeError
-from ...engine.tensors import as_bits
+from ...engine.tensors import as_bits, set_memory
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ...schedule.algorithms.catalogue import AlgorithmLike
@@ -154,6 +154,6 @@ def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> lis
         flat = group.buffer(sum(counts), dtype)
         for tensor, piece in zip(mine, torch.split(flat, counts), strict=True):
             as_bits(piece).copy_(as_bits(tensor.detach()).view(-1))
-            tensor.data = piece.view(tensor.shape)
+            set_memory(tensor, piece)
         flats.append(flat)
     return flats

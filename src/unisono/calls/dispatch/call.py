@@ -57,7 +57,9 @@ class Call(checking):
         group, action = self.group, self.action
         if self.how.async_op or (group.worker is not None and group.worker.busy):
             where = caller()
-            work = worker_of(group).submit(self.record, partial(_make, group, action, where))
+            with checking(group, self.collective):
+                worker = worker_of(group)
+            work = worker.submit(self.record, partial(_make, group, action, where))
             if self.how.async_op:
                 return work
             result = self._result(work, where)

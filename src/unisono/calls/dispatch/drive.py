@@ -54,10 +54,15 @@ def drive(
     """
     began, where = time.perf_counter(), where or caller()
     until, made = began + (group.timeout_s if timeout_s is None else timeout_s), False
+    behind = False
     while not made:
         held: list[threading.Lock] = []
-        started, left_s = False, until - time.perf_counter()
+        started = False
         try:
+            if behind:
+                with suppress(WaitTimeout):
+                    group.worker.finish(max(0.0, until - time.perf_counter()))
+            left_s = until - time.perf_counter()
             if group.lock.locked():
                 check_nested(group)
             take(group.lock, left_s, held)
@@ -81,9 +86,6 @@ def drive(
         finally:
             if held:
                 group.lock.release()
-        if not made:
-            with suppress(WaitTimeout):
-                group.worker.finish(left_s)
     if group.host.config.debug:
         _debug_line(group, plan, began)
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from ...base.errors import MismatchError
+from ...base.python import is_from_below
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import NO_PLAN
 from ...engine.process.nested import caller, check_nested, holds
@@ -14,6 +15,7 @@ from ...ranks.failures import attend
 from ...ranks.group import current
 from ...ranks.group.group import Group
 from . import background
+from .checking import checking
 from .drive import check_finished
 from .plan_cache import UNKNOWN, CallKey, KnownCalls
 from .planning import staged_plan
@@ -36,12 +38,15 @@ def shortcut(
         known = group.shortcuts[what]
         if inp is not None and (inp.is_neg() or (out is not inp and out.is_neg())):  # DLPack does not tell
             return UNKNOWN
-    except (AttributeError, KeyError, RuntimeError, TypeError):
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
+        if is_from_below(error):
+            with checking(group, what[0]):
+                raise
         return UNKNOWN
     if not (timeout_s is None or (timeout_s.__class__ is float and timeout_s >= 0.0 and group.span is None)):
         return UNKNOWN
     if async_op:
-        found = _find(known, inp, out)
+        found = _find(known, inp, out) if group.worker is not None else None  # `Call.run` starts the first worker
         if found is None:
             return UNKNOWN
         plan, _, first, second = found

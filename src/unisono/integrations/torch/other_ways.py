@@ -18,7 +18,7 @@ from torch._C import _distributed_c10d as c10d
 from ...base.release import NAME
 from ...calls.dispatch import Call
 from ...calls.work import FinishedWork
-from ...engine.tensors import mark_written, needed_by_autograd, share_memory
+from ...engine.tensors import in_mode_of, mark_written, needed_by_autograd, share_memory
 from .to_torch import MESSAGES, Finished, tensors_in
 
 Method = Callable[..., Any]
@@ -112,8 +112,8 @@ def _on_copies(
 
         def action(_: str | None) -> None:
             again(*made, inner)
-            with torch.no_grad():
-                for tensor, copy in pairs:
+            for tensor, copy in pairs:
+                with in_mode_of(tensor):
                     (tensor.data if tensor.layout is torch.strided else tensor).copy_(copy)
             mark_written(marked)
 

@@ -80,6 +80,13 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
 
     rank, size, name = getRank, getSize, Calls.getBackendName
 
+    def _get_backend_name(self) -> str:
+        """Gloo's name, if all tensors are of the CPU.
+
+        By this name torch finds that a sharded tensor is of the CPU on a rank that has no part of it.
+        """
+        return self.getBackendName() if self.elsewhere else "gloo"
+
     def get_group_store(self) -> Any:
         """The store through which the ranks made the group."""
         return self._store

@@ -238,10 +238,11 @@ class Watch:
 
     def view(self, rank: int) -> PeerView:
         """A peer as seen now."""
-        # In this order: else a peer that enters the call in between would seem to have entered another one.
+        # In this order: a rank that has gone writes no more, so nothing that it wrote before can be missed. And a peer
+        # that enters the call between two reads does not seem to have entered another one.
+        gone, span = self.group.liveness.gone(rank), self.span
         entered = self.host.entered(rank)
         signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
-        gone, span = self.group.liveness.gone(rank), self.span
         has_ended = span is not None and gone is not None and (gone.in_order or self.host.has_ended(rank))
         if has_ended and not self.is_fresh:
             gone = None  # it made its calls before it left, and so did others: this host may not know these calls yet
