@@ -145,6 +145,6 @@ def test_wrong_sizes_raise_on_every_rank_and_name_the_rank_and_both_sizes(worlds
         assert f"gives rank {last} 3 elements" in said[1]
         assert "expects 5 elements from rank 0" in said[1]
         assert "5 elements" in said[2]
-        assert "5 elements" in said[3]
+        assert f"rank {last}  all_gather(float32[5])" in said[3]
         assert "int32" in said[4]
         assert "int64" in said[4]

@@ -100,13 +100,13 @@ def log_end(state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
+def _gate(plan, half, segment, inp, out, state):  # type: ignore[no-untyped-def]
     """Enter the call, and wait until every rank has entered it with the same signature.
 
     Number and signature are in the control line, or in the tag in front of the payload in the staging half. Returns
     DONE, WAITING, DISAGREE, FAILED with this rank: it has not entered, as peers would not reach its tensors; or STAGED:
-    peers reach some ranks' tensors only. Then this rank runs the call from its beginning, staged, and enters it again.
-    Ranks that stage it wait for that: they never go back.
+    peers reach some ranks' tensors only. Then this rank runs the call from its beginning, staged, and enters it again:
+    it posts the step of the gate, for which the ranks wait that have staged the call at once.
     """
     ranks, me, number = get(state, StateWord.RANKS), get(state, StateWord.ME), get(state, StateWord.CALL)
     control, odd = get(state, StateWord.CONTROL), 8 * (number & 1)
@@ -131,8 +131,14 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
                 return FAILED | me << 8 | error << 32
         put(line, LineWord.IN_OFFSET, inp - heap)
         put(line, LineWord.OUT_OFFSET, out - heap)
-    store(numbers + stride * me + to_signature, mine)
+    reached = (segment << STEP_BITS) + get(plan, PlanWord.GATE_STEP)
+    again = load(numbers + stride * me) == number and load(numbers + stride * me + to_signature) != mine
+    store_release(numbers + stride * me + to_signature, mine)
     publish_and_wake(numbers + stride * me, number, control + LINE * me + 8 * LineWord.ASLEEP)
+    if again:
+        publish_and_wake(
+            control + LINE * me + 8 * LineWord.PROGRESS, reached, control + LINE * me + 8 * LineWord.ASLEEP
+        )
     log_entry(get(plan, PlanWord.NOTE), state)
     for k in range(1, ranks):
         rank = me + k
@@ -141,12 +147,14 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
         theirs = numbers + stride * rank
         if load_acquire(theirs) < number and wait_for(theirs, number, rank, state) == 0:
             return WAITING | rank << 8
-        said = load(theirs + to_signature)
+        said = load_acquire(theirs + to_signature)
         if said != mine:
             if (said ^ mine) & ~REACH != 0:
                 return DISAGREE | rank << 8
             if shared:
                 return STAGED | rank << 8
+            if _progress(control, rank, reached, state) == 0:
+                return WAITING | rank << 8
         if shared:
             line = control + LINE * rank + odd
             heap = load(heaps + 8 * rank) if shared == MAPPED else 0
@@ -241,7 +249,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                     status = WAITING | rank << 8
                     break
             elif kind == Op.GATE and offset == 0:
-                status = _gate(plan, half, inp, out, state)
+                status = _gate(plan, half, segment, inp, out, state)
                 if status != DONE:
                     break
                 put(state, StateWord.FLOOR, (segment << STEP_BITS) + get(plan, PlanWord.GATE_STEP))
