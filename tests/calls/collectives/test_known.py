@@ -116,7 +116,7 @@ def test_calls_of_many_sizes_are_all_known() -> None:
     known: KnownCalls = group.shortcuts["all_reduce", "sum", 0, None]
     exporter = import_module("unisono.engine.tensors").EXPORTER  # an address in this process
     found = [known.find(known.table, 0, exporter, torch.zeros(count, dtype=dtype)) for count, dtype in kinds]
-    assert [(known.plans[one][0].record.counts, known.plans[one][1]) for one in found] == [
+    assert [(known.plans[one][0].record.counts, known.plans[one][1].like.dtype) for one in found] == [
         ((count,), dtype) for count, dtype in kinds
     ]
     sums()
