@@ -68,8 +68,8 @@ def interpreter() -> Callable[[int, int, int, int], int]:
 
 
 def warm_up() -> None:
-    """Compile or load the kernels, also the one of calls over hosts, and the most common reducers. Says nothing."""
-    for name in (*_KERNELS, "replay.run"):
+    """Compile or load the kernels, also those of calls over hosts, and the most common reducers. Says nothing."""
+    for name in (*_KERNELS, "replay.run", "waiting.poll"):
         kernel(name)
     for dtype in ("float32", "bfloat16"):
         for last in (False, True):

@@ -13,7 +13,6 @@ from ...base.errors import ArgumentError, InternalError
 from ...engine.reducers import CustomOp, combiner
 from ...engine.tensors import as_bits, dtype_name, make_plain, mark_written, needed_by_autograd
 from ..ops import PremulSum
-from .over_hosts import hosts_run
 from .plan_cache import CallKey
 from .request import Request, Tensors, is_one
 from .step import Action, CallOptions, plan_inside
@@ -24,7 +23,9 @@ _SCANS = {"scan", "exscan"}
 def plan_step(how: CallOptions, request: Request, known_as: CallKey | None = None) -> Action:
     """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
     if how.group.span is not None:
-        hosts_run.Relay.serve(how.group, how.group.span)
+        from .over_hosts.hosts_run import Relay  # 6 ms of a process's start, which groups on one host do not need
+
+        Relay.serve(how.group, how.group.span)
         if _needs_rank_order(request):
             return _plan_in_rank_order(how, request)
     return plan_inside(how, request, known_as)
