@@ -51,7 +51,7 @@ if __name__ == "__main__":  # so that `unisono explain` and `draw` can load this
     print(prove(table))
     try:
         prove(trace(forgetful, RANKS, 1, "all_reduce"))
-    except unisono.errors.AlgorithmError as error:
+    except unisono.AlgorithmError as error:
         print(f"Refused: {error}")
     counts, bounds = count(table), lower_bounds("all_reduce", RANKS)
     print(f"rounds: {counts.rounds}, at best {bounds.rounds}; the busiest rank sends {counts.most_sent} of the vector")

@@ -36,8 +36,9 @@ _NAMES = {
     "calls.collectives.scan": ["exscan", "scan"],
     "calls.collectives.scatter": ["scatter"],
     "base.errors": [
-        "ArgumentError", "MismatchError", "NotInitialized", "PeerError", "PeerFailed", "PeerGone", "RankFailed",
-        "UnisonoError", "UsageError", "WaitTimeout",
+        "AlgorithmError", "ArgumentError", "DTypeError", "LeftOut", "MismatchError", "NotInitialized", "OutOfMemory",
+        "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "RankFailed", "UnisonoError", "UsageError",
+        "WaitTimeout",
     ],
     "calls.ops": ["ReduceOp", "make_op", "premul_sum"],
     "calls.objects": ["all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"],

@@ -11,12 +11,17 @@ from torch import Tensor
 from . import errors
 from .base.config import Config
 from .base.errors import (
+    AlgorithmError,
     ArgumentError,
+    DTypeError,
+    LeftOut,
     MismatchError,
     NotInitialized,
+    OutOfMemory,
     PeerError,
     PeerFailed,
     PeerGone,
+    PeerUnreachable,
     RankFailed,
     UnisonoError,
     UsageError,
@@ -169,15 +174,16 @@ all_gather_into_tensor = all_gather_single
 reduce_scatter_tensor = reduce_scatter_single
 
 __all__ = [
-    "ArgumentError", "Config", "Group", "MismatchError", "NotInitialized", "P2POp", "PeerError", "PeerFailed",
-    "PeerGone", "RankFailed", "ReduceOp", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm",
-    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single",
-    "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "answer_to", "average_gradients",
-    "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
-    "broadcast_object_list", "destroy_group", "empty", "errors", "exscan", "flatten_", "gather", "gather_object",
-    "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "init", "irecv",
-    "is_initialized", "isend", "make_op", "new_group", "premul_sum", "recv", "recv_object_list", "reduce",
-    "reduce_scatter", "reduce_scatter_coalesced", "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan",
-    "scatter", "scatter_object_list", "send", "send_object_list", "sendrecv", "share_", "shutdown", "split",
-    "testing", "tracing", "watch", "world",
+    "AlgorithmError", "ArgumentError", "Config", "DTypeError", "Group", "LeftOut", "MismatchError", "NotInitialized",
+    "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "RankFailed", "ReduceOp",
+    "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "all_gather", "all_gather_coalesced",
+    "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce", "all_reduce_coalesced",
+    "all_to_all", "all_to_all_single", "answer_to", "average_gradients", "average_parameters", "barrier",
+    "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module", "broadcast_object_list",
+    "destroy_group", "empty", "errors", "exscan", "flatten_", "gather", "gather_object", "get_global_rank",
+    "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "init", "irecv", "is_initialized",
+    "isend", "make_op", "new_group", "premul_sum", "recv", "recv_object_list", "reduce", "reduce_scatter",
+    "reduce_scatter_coalesced", "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter",
+    "scatter_object_list", "send", "send_object_list", "sendrecv", "share_", "shutdown", "split", "testing", "tracing",
+    "watch", "world",
 ]

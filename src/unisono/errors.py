@@ -1,5 +1,5 @@
-"""Every exception that unisono raises; `base.errors` draws their tree. Errors carry records of calls and departures."""
+"""Every error that unisono raises; those that programs often catch are also names of `unisono`."""
 
-from .base.errors import *  # noqa: F403  all are here, and only there is a list of them
-from .base.records import CallRecord as CallRecord  # noqa: PLC0414  re-exported
+from .base.errors import *  # noqa: F403  all of them
+from .base.records import CallRecord as CallRecord  # noqa: PLC0414  users find it here
 from .base.records import Departure as Departure  # noqa: PLC0414

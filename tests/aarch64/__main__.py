@@ -39,7 +39,10 @@ OPTIONS = (
     *("-p", "no:cacheprovider", "-o", f"timeout={LIMIT_S}", "--ranks-timeout", f"{LIMIT_S}", "-m", "not long"),
     "-vv",  # names the tests: the last one has not ended, if the run takes too long
     *("-W", "ignore:unisono is made for Linux on x86-64"),
-    *("--deselect", "tests/engine/test_arena.py::test_a_limit_is_named_with_the_setting[ulimit -v-the address space]"),
+    *(
+        "--deselect",
+        "tests/engine/test_arena.py::test_limits_of_address_space_and_of_files[ulimit -v-the address space]",
+    ),
 )
 """The test that is left out: QEMU takes no limit of the address space from the program that it runs."""
 

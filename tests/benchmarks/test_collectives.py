@@ -159,7 +159,7 @@ def test_a_dead_rank_is_named_where_it_is_watched() -> None:
         assert silent
         assert "rank 3" not in silent.line
         assert end
-        assert end.line.startswith("unisono.errors.PeerGone: rank 3 (pid ")
+        assert end.line.startswith("unisono.PeerGone: rank 3 (pid ")
         assert f"killed by signal 9 (SIGKILL) while rank {rank} waited for it in all_reduce(float32[25000]" in end.line
     assert watched[3] == without[3] == Seen(None, Said(0.0, "ended by SIGKILL"))
 

@@ -25,7 +25,7 @@ def takes(one: Try) -> bool:
     made = {"custom": lambda: unisono.make_op(OPS["custom"]), "premul_sum": lambda: premul_sum(0.5)}
     try:
         check_op_dtype(made.get(one.op, lambda: resolve(one.op))(), one.dtype)
-    except unisono.errors.DTypeError:
+    except unisono.DTypeError:
         return False
     return True
 

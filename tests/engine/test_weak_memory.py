@@ -51,7 +51,7 @@ def image_is_whole(memory: Memory) -> bool:
 
 def sees_signature(memory: Memory) -> bool:
     seen = host(memory, LINES)
-    return Host.entered(seen, 0) < 1 or Host.signature(seen, 0, 1) == 77
+    return Host.entered(seen, 0) < 1 or Host.signature(seen, 0, 1) == 76
 
 
 def crosses(memory: Memory) -> bool:
@@ -78,7 +78,7 @@ def image(*, gone: bool = False) -> bytes:
     if gone:
         Board(memoryview(page))._write(GONE, 1, b"gone")
     words = memoryview(line).cast("Q")
-    words[LineWord.NUMBER + 1], words[LineWord.SIGNATURE + 1] = 1, 77
+    words[LineWord.NUMBER + 1], words[LineWord.SIGNATURE + 1] = 1, 76
     return bytes(line + page)
 
 
@@ -89,7 +89,7 @@ def is_a_rank(line: Any, board: Board) -> bool:
     if not entered:
         return not gone
     memory_order.order()
-    return line[LineWord.SIGNATURE + 1] == 77 and board._read(CALL, 1) == b"call"
+    return line[LineWord.SIGNATURE + 1] == 76 and board._read(CALL, 1) == b"call"
 
 
 def enter_call(memory: Memory, others: dict[str, Any]) -> None:

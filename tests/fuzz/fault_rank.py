@@ -35,7 +35,7 @@ def play(scene: Scene, folder: str) -> None:
         rank.live()
     except _End:
         return
-    except unisono.errors.LeftOut as error:
+    except unisono.LeftOut as error:
         rank.tell("left out", text=str(error))
     rank.end()
 
@@ -78,7 +78,7 @@ class _Rank:
                     self._call(step)
                     step += 1
                 unisono.barrier()
-            except unisono.errors.LeftOut:
+            except unisono.LeftOut:
                 raise
             except (unisono.PeerError, unisono.WaitTimeout) as failure:
                 self._heard(failure, step)

@@ -19,7 +19,7 @@ FILES = sorted(path for path in ROOT.rglob("*.py"))
 TORCH_FREE = {"base", "schedule"}
 
 MIRRORED = ("schedule/algorithms/", "calls/collectives/", "errors.py", "base/errors.py")
-"""The first two have a file per collective, and `unisono.errors` offers what `base` has. Others are there once."""
+"""The first two have a file per collective, of the same name. Every other file name is there once."""
 
 CONSTRUCTORS = {f"torch.{name}" for name in ("arange", "empty", "full", "ones", "rand", "randn", "tensor", "zeros")}
 

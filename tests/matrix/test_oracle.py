@@ -99,7 +99,7 @@ def test_blocks_of_several_sizes() -> None:
 
 
 def test_what_is_no_combination_is_refused() -> None:
-    with pytest.raises(unisono.errors.DTypeError, match="no band of float32"):
+    with pytest.raises(unisono.DTypeError, match="no band of float32"):
         oracle.combine([torch.zeros(1), torch.zeros(1)], "band")
     with pytest.raises(unisono.ArgumentError, match="got none"):
         oracle.combine([])

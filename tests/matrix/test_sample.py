@@ -57,7 +57,7 @@ def passed(form: str, dtype: str, op: str, layout: str = "contiguous") -> tuple[
 def refused(form: str, dtype: str, op: str, layout: str = "contiguous") -> None:
     """The call raises on this rank, and leaves its tensors as they were."""
     held, given = passed(form, dtype, op, layout)
-    error = unisono.errors.DTypeError if layout == "contiguous" else unisono.ArgumentError
+    error = unisono.DTypeError if layout == "contiguous" else unisono.ArgumentError
     with pytest.raises(error) as caught:
         getattr(unisono, form)(*given)
     assert dtype in str(caught.value) or layout != "contiguous"

@@ -186,14 +186,6 @@ MUTANTS = [
         ("base/channel", "ranks/rendezvous/test_rendezvous.py::test_ranks_may_wait_for_years"),
     ),
     Mutant(
-        "new_group(timeout=) is not told to be timeout_s=",
-        "calls/groups.py",
-        "@hints_timeout_s\ndef split(",
-        "def split(",
-        ("base/units/test_units.py",),
-        "quick",
-    ),
-    Mutant(
         "averages of 64-bit integers divide a sum that has wrapped",
         "engine/reducers/kernels.py",
         "return _divide_wide(element, b, v, n, ranks)",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,12 +20,16 @@ import unisono
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError
+from unisono.base.records import DepartureKind
+from unisono.engine.logs.plan_registry import GroupNote
 from unisono.engine.logs.rank_logs import CALLS
 from unisono.engine.memory.arena import Arena
+from unisono.engine.process.alive import start_ticks
+from unisono.observe.live import snapshot as live_snapshot
 from unisono.observe.live.jobs import attached, find_jobs, stack_of, the_job
 from unisono.observe.live.snapshot import Culprit, Snapshot, diagnose, rates, snapshot
 from unisono.observe.traces.last_calls import last_calls_text
-from unisono.observe.traces.tracks import RankCall, Track, time_inside_ns
+from unisono.observe.traces.tracks import RankCall, Track, time_inside_ns, tracks
 from unisono.tools.cli import app
 
 RANKS = 4
@@ -42,6 +47,28 @@ def begin(folder: Path) -> tuple[int, torch.Tensor, unisono.Group]:
     (folder / f"{rank}.part").write_text(str(os.getpid()))
     (folder / f"{rank}.part").rename(folder / f"{rank}.pid")
     return rank, tensor, pair
+
+
+def test_rank_that_joins_or_leaves_during_a_look() -> None:
+    """Rank 0 leaves, and rank 1 joins, between two reads. Neither is taken for another host's, or for dead."""
+    arena = Arena.create(2)
+    board, joining = arena.board(0), arena.board(1)
+    board.set_process(1 << 30, 1)
+    arena.plan_registry(0).add_group(GroupNote("world", arena.start, 0, 2, "", 0, 0))
+
+    def read(found: Arena) -> list[Track]:
+        logs = tracks(found)
+        joining.set_process(os.getpid(), start_ticks(os.getpid()))
+        return logs
+
+    def ended(_: int) -> int:
+        board.set_gone(DepartureKind.RETURNED, "returned")
+        return 0
+
+    with patch.multiple(live_snapshot, tracks=read, start_ticks=ended):
+        left, late = snapshot(arena).ranks
+    assert (left.gone, late.does) == ("returned", "has not joined yet")
+    arena.close()
 
 
 def stopped(folder: Path) -> None:

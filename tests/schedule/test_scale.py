@@ -1,6 +1,7 @@
-"""Proofs by one symbolic rank and by fingerprints: they agree with the exact one, and reach 65,536 ranks."""
+"""Proofs of large tables: by one chunk for all or a sample, by sums for sets. They agree with proofs of all chunks."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,27 +11,27 @@ from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import (
-    ADD,
     DST,
-    HOLDERS,
     ROUND,
+    SCHUNK,
     Counts,
     N,
     Rank,
+    Schedule,
     Y,
     as_collective,
     count,
     expand,
+    find_fault,
     on,
     once,
     pipeline,
+    proof,
     prove,
-    prove_by_fingerprints,
-    prove_symmetric,
+    sample,
     send,
     seq,
     spread,
-    trace,
     trace_symmetric,
     transpose,
 )
@@ -41,29 +42,36 @@ SYMMETRIC.append(all_gather.pat)
 LARGE = 65536
 
 
-@each("algorithm", SYMMETRIC)
-def test_one_rank_speaks_for_all(algorithm) -> None:
-    for p in (1, 2, 3, 5, 7, 8, 16, 17):
+def symmetric_tables(p: int) -> Iterator[Schedule]:
+    """Tables in which all ranks do the same, as the rows of rank 0."""
+    for algorithm in SYMMETRIC:
         one = trace_symmetric(algorithm, p, "all_gather")
-        rows, full = spread(one).rows, table(algorithm, p).rows
+        yield from (one, transpose(one), all_reduce.there_and_back(one))
+    for algorithm in (all_to_all.direct, all_to_all.pairwise):
+        yield trace_symmetric(algorithm, p, "all_to_all", result=Y)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 7, 8, 16, 17])
+def test_one_rank_speaks_for_all(p: int) -> None:
+    for one in symmetric_tables(p):
+        whole = spread(one)
+        for chunk in range(p):
+            assert sorted(expand(one, (chunk,)).tolist()) == sorted(expand(whole, (chunk,)).tolist())
+        assert prove(one) == prove(whole)._replace(followed="one" if p > 1 else "all")
+    for algorithm in SYMMETRIC:
+        rows, full = spread(trace_symmetric(algorithm, p, "all_gather")).rows, table(algorithm, p).rows
         assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, full.tolist()))
-        for schedule in (one, transpose(one), all_reduce.there_and_back(one)):
-            assert prove_symmetric(schedule).method == "symmetric fingerprints"
-            prove(spread(schedule))
 
 
-def test_the_symmetric_proof_accepts_no_mutant_that_computes_something_else() -> None:
+def test_one_chunk_stands_for_all_in_mutants_too() -> None:
     rng = np.random.default_rng(2)
     seen: Counter[str] = Counter()
-    for algorithm in SYMMETRIC:
-        for p in (2, 3, 5, 8):
-            one = trace_symmetric(algorithm, p, "all_gather")
-            for schedule in (one, transpose(one), all_reduce.there_and_back(one)):
-                for mutant in mutants(schedule, rng, 25):
-                    said = verdict(prove_symmetric, mutant)
-                    seen[said] += 1
-                    whole = spread(mutant)
-                    assert is_right(whole, 101) if said == "accepted" else verdict(prove, whole) == said, mutant
+    for p in (2, 3, 5, 8):
+        for one in symmetric_tables(p):
+            for mutant in mutants(one, rng, 25):
+                said = verdict(mutant)
+                seen[said] += 1
+                assert verdict(spread(mutant)) == said, mutant
     assert seen["AlgorithmError"] > 500
     assert seen["accepted"] > 10
 
@@ -88,10 +96,6 @@ def test_algorithms_that_name_ranks_are_no_symmetric_ones() -> None:
         trace_symmetric(star, 4, "all_gather")
     with pytest.raises(ArgumentError, match="fixed_chunk: 0 is"):
         trace_symmetric(fixed_chunk, 4, "all_gather")
-    with pytest.raises(ArgumentError, match="has no symmetric proof"):
-        prove_symmetric(
-            table(all_gather.ring, 3, collective="all_gather").__class__(3, 1, np.zeros((0, 9), int), "scan")
-        )
 
 
 @each("algorithm", SYMMETRIC)
@@ -101,20 +105,6 @@ def test_one_rank_counts_for_all(algorithm) -> None:
         for schedule in (one, transpose(one), all_reduce.there_and_back(one)):
             counts, full = count(schedule), count(spread(schedule))
             assert counts == Counts(**{field: pytest.approx(value) for field, value in full._asdict().items()})
-
-
-@pytest.mark.parametrize("algorithm", [all_to_all.direct, all_to_all.pairwise], ids=lambda f: f.__name__)
-def test_one_rank_speaks_for_all_in_an_all_to_all(algorithm) -> None:
-    rng = np.random.default_rng(4)
-    seen: Counter[str] = Counter()
-    for p in (1, 2, 3, 5, 8):
-        one = trace_symmetric(algorithm, p, "all_to_all", result=Y)
-        assert prove_symmetric(one).ranks == p
-        for mutant in mutants(one, rng, 25):
-            said = verdict(prove_symmetric, mutant)
-            seen[said] += 1
-            assert said == verdict(prove, spread(mutant)), mutant
-    assert seen["AlgorithmError"] > 50
 
 
 def test_a_symmetric_table_may_stand_wherever_a_table_may() -> None:
@@ -130,18 +120,18 @@ def as_collective_all_gather(schedule):
     return as_collective(schedule, "all_gather")
 
 
-def test_a_rank_that_is_counted_twice_among_many_is_found() -> None:
+def test_a_rank_that_is_counted_twice_among_many_is_named() -> None:
     one = all_reduce.there_and_back(trace_symmetric(all_gather.circulant, 5000, "all_gather"))
-    with pytest.raises(AlgorithmError, match="rank r ends without each part"):
-        prove_symmetric(one.replace(rows=np.insert(one.rows, 3, one.rows[3], 0)))
+    with pytest.raises(AlgorithmError, match=r"in round 1 ranks .* would be counted twice in rank \d+'s chunk 0 \("):
+        prove(one.replace(rows=np.insert(one.rows, 3, one.rows[1], 0)))
 
 
 @pytest.mark.long
 @each("algorithm", SYMMETRIC)
 def test_symmetric_all_reduce_at_65536_ranks(algorithm) -> None:
-    one = trace_symmetric(algorithm, LARGE, "all_gather")
-    proof = prove_symmetric(all_reduce.there_and_back(one))
-    assert proof.ranks == LARGE
+    one = all_reduce.there_and_back(trace_symmetric(algorithm, LARGE, "all_gather"))
+    proof = prove(one)
+    assert (proof.ranks, proof.method, proof.followed, proof.same_bits) == (LARGE, "fingerprints", "one", True)
     assert len(one.rows) >= 16
 
 
@@ -149,42 +139,63 @@ def test_one_wrong_row_at_65536_ranks_is_found() -> None:
     one = trace_symmetric(all_gather.circulant, LARGE, "all_gather")
     rows = one.rows.copy()
     rows[7, N] -= 1
-    with pytest.raises(AlgorithmError, match="holds nothing"):
-        prove_symmetric(one.replace(rows=rows))
+    with pytest.raises(AlgorithmError, match=r"in round 8 rank \d+ is sent rank \d+'s chunk 0, which holds nothing \("):
+        prove(one.replace(rows=rows))
 
 
-def verdict(check, schedule) -> str:
+def verdict(schedule: Schedule, **more: object) -> str:
     try:
-        check(schedule)
+        prove(schedule, **more)
     except (AlgorithmError, ArgumentError) as error:
         return type(error).__name__
     return "accepted"
 
 
-FINGERPRINTED = [a for a in CATALOGUE.values() if a.collective in HOLDERS]
+@pytest.fixture
+def sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of random numbers stand for sets of any number of ranks."""
+    monkeypatch.setattr(proof, "_MOST_IN_SETS", 0)
 
 
-@each("algorithm", FINGERPRINTED)
-def test_fingerprints_agree_with_the_exact_proof(algorithm) -> None:
+ADDING = [a for a in CATALOGUE.values() if a.collective != "barrier"]
+
+
+@pytest.mark.usefixtures("sums")
+@each("algorithm", ADDING)
+def test_sums_prove_what_sets_prove(algorithm) -> None:
     for p in filter(algorithm.allows, (1, 2, 3, 5, 7, 8, 16)):
         schedule = algorithm.schedule(p, p // 3)
-        assert prove_by_fingerprints(schedule, columns=schedule.chunks).method == "fingerprints"
+        by_sums = prove(schedule)
+        assert by_sums.method == "fingerprints"
+        assert by_sums.same_bits == (True if algorithm.collective == "all_reduce" else None)
 
 
-def test_fingerprints_accept_no_mutant_that_computes_something_else() -> None:
+def test_sums_accept_no_mutant_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     seen: Counter[str] = Counter()
-    for algorithm in FINGERPRINTED:
+    for algorithm in ADDING:
         for p in filter(algorithm.allows, (2, 3, 4, 7, 8)):
             for mutant in mutants(algorithm.schedule(p, p // 3), rng, 8):
-                said = verdict(lambda schedule: prove_by_fingerprints(schedule, columns=schedule.chunks), mutant)
+                by_sets = verdict(mutant)
+                with monkeypatch.context() as patch:
+                    patch.setattr(proof, "_MOST_IN_SETS", 0)
+                    said = verdict(mutant)
                 seen[said] += 1
                 if said == "accepted":
                     assert is_right(mutant, 101), (algorithm.full_name, p, mutant.rows.tolist())
-                elif said == "AlgorithmError":
-                    assert verdict(prove, mutant) == said
+                else:
+                    assert by_sets == said
     assert seen["AlgorithmError"] > 1000
     assert seen["accepted"] > 10
+
+
+@pytest.mark.parametrize("name", ["reduce.chain", "all_gather.bruck", "scan.linear", "all_to_all.pairwise"])
+def test_sums_name_the_same_fault_as_sets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = CATALOGUE[name].schedule(5)
+    broken = schedule.replace(rows=np.delete(schedule.rows, 2, 0))
+    by_sets = str(find_fault(broken))
+    monkeypatch.setattr(proof, "_MOST_IN_SETS", 0)
+    assert str(find_fault(broken)) == by_sets
 
 
 @pytest.mark.long
@@ -197,39 +208,37 @@ def test_fingerprints_accept_no_mutant_that_computes_something_else() -> None:
         ("broadcast.binomial", LARGE),
     ],
 )
-def test_fingerprints_at_65536_ranks(name: str, ranks: int) -> None:
+def test_a_sample_of_chunks_at_65536_ranks(name: str, ranks: int) -> None:
     schedule = CATALOGUE[name].build(ranks, 0)
-    assert prove_by_fingerprints(schedule).ranks == ranks
+    chunks = sample(schedule.chunks, int(schedule.rows[:, N].sum()))
+    assert prove(schedule, chunks=chunks).ranks == ranks
     broken = schedule.rows.copy()
     middle = broken[:, ROUND] == schedule.rounds // 2
     broken[middle, DST] = (broken[middle, DST] + 1) % ranks
     with pytest.raises(AlgorithmError):
-        prove_by_fingerprints(schedule.replace(rows=broken))
+        prove(schedule.replace(rows=broken), chunks=chunks)
 
 
-def test_many_large_fingerprints_are_added_without_overflow() -> None:
-    prove_by_fingerprints(CATALOGUE["reduce.linear"].schedule(5000))
+def test_a_sample_is_a_few_chunks_of_many() -> None:
+    assert sample(8, 1000) is None
+    assert sample(4, 1 << 30) is None
+    assert len(sample(1 << 16, 1 << 33)) == 4
+    assert sample(100, 1 << 18) == tuple(sorted(set(sample(100, 1 << 18))))
+    assert max(sample(100, 1 << 18)) < 100
 
 
-@pytest.mark.parametrize(
-    ("rounds", "message"),
-    [
-        ([send(1, 0, 0)], "in round 0 rank 1 sends chunk 0 to rank 0, but the sender holds nothing"),
-        ([send(0, 1, 0, op=ADD)], "the receiver holds nothing that could be added to"),
-        ([[send(0, 1, 0), send(0, 1, 0)]], "the receiver's slot is written twice"),
-        ([], "rank 1 ends without every part of chunk 0 exactly once"),
-    ],
-)
-def test_fingerprints_name_the_place_and_the_reason(rounds, message: str) -> None:
-    def these(r, p):
-        return rounds
-
-    with pytest.raises(AlgorithmError, match=message):
-        prove_by_fingerprints(trace(these, 2, 1, "broadcast"))
+def test_only_some_chunks_are_followed() -> None:
+    schedule = CATALOGUE["all_gather.ring"].schedule(4)
+    wrong = schedule.replace(rows=schedule.rows[schedule.rows[:, SCHUNK] != 3])
+    assert prove(wrong, chunks=(0, 2)).followed == "some"
+    assert prove(schedule, chunks=range(4)) == prove(schedule)
+    with pytest.raises(AlgorithmError, match="rank 0 ends without rank 3's part of chunk 3; no round writes it"):
+        prove(wrong, chunks=(0, 3))
 
 
-def test_fingerprints_are_for_chunks_that_keep_their_number() -> None:
-    with pytest.raises(ArgumentError, match="no chunk changes its number"):
-        prove_by_fingerprints(CATALOGUE["all_to_all.pairwise"].schedule(4))
+def test_chunks_that_change_places_cannot_be_followed_alone() -> None:
+    bruck = CATALOGUE["all_to_all.bruck"].schedule(4)
+    with pytest.raises(ArgumentError, match="row 8 moves chunk 1 to chunk 1, so no chunk can be followed on its own"):
+        prove(bruck, chunks=(0,))
     with pytest.raises(ArgumentError, match="needs a multiple of 2 chunks, not 3"):
-        prove_by_fingerprints(table(all_gather.ring, 2).replace(chunks=3))
+        prove(table(all_gather.ring, 2).replace(chunks=3))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from ctypes import c_int64
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -85,7 +86,7 @@ def _tape_of(call: Call, rank: int) -> RankTape:
     span: Any = SimpleNamespace(
         here=here, local=local, carrier=carrier, gid=1, hosts=hosts, news=c_int64(), seen=c_int64()
     )
-    plan = plan_span(group, span, request, call.table, call.pieces, "").replace(shared=call.shared)
+    plan = replace(plan_span(group, span, request, call.table, call.pieces, ""), shared=call.shared)
     room = Room()
     sides = tuple([] if one is None else [t.data_ptr() for t in listed(one)] for one in (inp, out))
     with patch.object(hosts_steps, "InsideProgram", _Inside):

@@ -4,14 +4,14 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 from .errors import ArgumentError
 from .link import Link
 from .linux import KINDS
 from .units import format_bytes, integer, parse_bytes, seconds
-from .value import Value
 
 SHAPING = (
     "segment_bytes", "one_way_segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "tag_bytes", "zero_copy_bytes",
@@ -123,7 +123,8 @@ def _setting(default: Any, why: str, *, least: float = 0, most: float | None = N
     return Setting(default, why, least, most, of_kind)
 
 
-class Config(Value):
+@dataclass(frozen=True, kw_only=True)
+class Config:
     """The settings of a group. `Config.from_env()` reads them from the environment.
 
     All ranks must have the same settings, except those in SHAPING, where each host's first rank decides, and lanes.
@@ -169,7 +170,8 @@ class Config(Value):
     )
     heap_bytes: int = _setting(
         0,
-        "address space of each rank for shared tensors, backed when used; 0 means half of the machine's memory",
+        "address space of each rank for shared tensors, backed when used; 0 means half of the machine's memory, or "
+        "less below ulimit -v",
         most=_MOST_HEAP,
     )
     look_up_s: float = _setting(
@@ -183,7 +185,7 @@ class Config(Value):
         2000, "pauses before a waiting rank first yields, where every rank has its own processor", most=1_000_000
     )
 
-    link: Link = _setting(
+    link: Link = _setting(  # noqa: RUF009  its default is a Link, which is frozen
         Link(),
         "the network between hosts, such as 1Gbit,100us: what passes each way and what a small message takes; from it "
         "follows by which algorithm hosts exchange",
@@ -227,11 +229,14 @@ class Config(Value):
     )
     debug: int = _setting(0, "1: each call, its algorithm and why, its bytes and time, on standard error", most=1)
 
-    def __init__(self, **settings: Any) -> None:
+    def __post_init__(self) -> None:
         """Raises ArgumentError for a value out of range, and DTypeError for a value of another type."""
-        for name in settings.keys() & SETTINGS.keys():
-            settings[name] = SETTINGS[name].checked(settings[name])
-        super().__init__(**settings)
+        for name, setting in SETTINGS.items():
+            object.__setattr__(self, name, setting.checked(getattr(self, name)))
+
+    def replace(self, **changes: Any) -> Self:
+        """The same settings with other values of these."""
+        return replace(self, **changes)
 
     @classmethod
     def from_env(cls) -> "Config":

@@ -394,5 +394,6 @@ class InternalError(UnisonoError):
     """
 
 
-for _name in __all__:
-    globals()[_name].__module__ = "unisono.errors"  # where users find it, and what a traceback says
+for _name in __all__:  # where users find it, and what a traceback says
+    _rare = _name in ("InternalError", "MessageMismatch", "NestedCall", "ProgramError")
+    globals()[_name].__module__ = "unisono.errors" if _rare else "unisono"

@@ -17,7 +17,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -34,8 +34,6 @@ LONGEST_S = 20 * 86_400.0
 _RETRY_S = 0.005
 WAITING = 1024
 """Connections that may wait to be accepted."""
-_MOST_SILENT = 128
-"""Connections that may be open without a message. A process sends its message as soon as it is connected."""
 
 
 class Packet(NamedTuple):
@@ -229,54 +227,6 @@ def accept(listener: socket.socket) -> PlainChannel | None:
         return channel
     channel.close()
     return None
-
-
-class Newcomers:
-    """Processes of this user that connect at a name. A process is taken in, or sent away, by its first message.
-
-    silent: the connections without a message yet; the oldest are closed if there are too many.
-
-    Raises OSError if another process has the name.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.listener = listen(name)
-        self.silent: list[PlainChannel] = []
-
-    @property
-    def sockets(self) -> list[socket.socket | PlainChannel]:
-        """What becomes readable when a process connects, or sends its first message."""
-        return [self.listener, *self.silent]
-
-    def first_messages(self) -> Iterator[tuple[PlainChannel, Any]]:
-        """The connections that have sent their first message since the last time, each with its value."""
-        with suppress(BlockingIOError, ConnectionAbortedError):
-            for _ in range(WAITING):
-                if (channel := accept(self.listener)) is not None:
-                    self.silent.append(channel)
-        came, self.silent = self.silent, []
-        for channel in came:
-            try:
-                message = channel.poll()
-            except (EOFError, OSError):
-                channel.close()
-                continue
-            if message is None:
-                self.silent.append(channel)
-                continue
-            for fd in message.fds:
-                os.close(fd)
-            yield channel, message.value
-        for channel in self.silent[:-_MOST_SILENT]:
-            channel.close()
-        del self.silent[:-_MOST_SILENT]
-
-    def close(self) -> None:
-        """Stop listening, and close the silent connections."""
-        self.listener.close()
-        for channel in self.silent:
-            channel.close()
-        self.silent = []
 
 
 def connect(name: str, deadline: float) -> PlainChannel:

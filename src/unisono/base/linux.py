@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import TextIO, TypeAlias
-
-from .value import Value
+from typing import NamedTuple, TextIO, TypeAlias
 
 _MACHINE = os.uname().machine if hasattr(os, "uname") else ""
 
@@ -66,7 +64,7 @@ def shares_cache(system: _Folder = _SYSTEM) -> bool:
     return bool(sharers) and sharers == _text(f"{system}/online")
 
 
-class Kind(Value):
+class Kind(NamedTuple):
     """A kind of processors. name: for messages. here: does this machine have such processors?"""
 
     name: str

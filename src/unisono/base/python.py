@@ -1,5 +1,5 @@
-"""Small helps with Python itself: standard error, its garbage collector, its imports, its weak sets, what a process
-makes once, and threads that are left behind.
+"""Small helps with Python itself: standard error, its garbage collector, its weak sets, what a process makes once, and
+threads that are left behind.
 """
 
 import atexit
@@ -10,10 +10,9 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
-from importlib import import_module
 from typing import Any, TextIO, TypeVar
 from weakref import WeakSet
 
@@ -30,6 +29,14 @@ def at_terminal(stream: TextIO | None) -> bool:
     with suppress(ValueError, AttributeError):
         return stream.isatty()  # type: ignore[union-attr]
     return False
+
+
+def is_from_below(error: BaseException) -> bool:
+    """Has a function written in Python raised this error, called in the `try` block that has caught it?
+
+    A signal handler is such a function: it runs between any two steps of its thread.
+    """
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
 @contextmanager
@@ -50,44 +57,6 @@ def no_collections() -> Iterator[None]:
                 gc.freeze()
                 gc.unfreeze()  # what was frozen counts as old
             gc.enable()
-
-
-class LateModule:
-    """A module, imported when its first name is asked for. name: relative to the package, as in an `import` statement.
-
-    So a process imports only what its calls need. An `import` statement in a function does the same, but takes a
-    microsecond each time; use it where a function is slow or rare.
-
-        if TYPE_CHECKING:
-            from ..calls import p2p
-        else:
-            p2p = LateModule("..calls.p2p", __package__)
-    """
-
-    def __init__(self, name: str, package: str) -> None:
-        self._name, self._package = name, package
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(import_module(self._name, self._package), name)
-        self.__dict__[name] = value  # Python does not ask this method for it again
-        return value
-
-
-def late_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names, each with its module, are imported when they are first asked for.
-
-    if TYPE_CHECKING:
-        from .late import offered
-    else:
-        __getattr__ = late_names(__name__, {"offered": ".late"})
-    """
-
-    def attribute(name: str) -> Any:
-        if name not in names:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
-        return getattr(import_module(names[name], package), name)
-
-    return attribute
 
 
 _Member = TypeVar("_Member")

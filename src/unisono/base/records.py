@@ -4,7 +4,6 @@ Code decides by the fields; `errors` makes messages of them.
 """
 
 import json
-from collections.abc import Mapping
 from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple
@@ -88,25 +87,6 @@ class CallRecord(NamedTuple):
         if not whole or not all(isinstance(v, kinds.get(k, str)) for k, v in record._asdict().items()):
             raise ValueError(f"no record of a call: {record!r:.200}")
         return record
-
-
-def only_sizes_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
-    """Do the ranks' calls differ only in the sizes of blocks?"""
-    said = list(calls.values())
-    if len(said) < ranks or any(call.refused or not call.collective for call in said):
-        return False
-    same = {(call.collective, call.op, call.root, call.words) for call in said}
-    dtypes = {call.dtype for call in said if call.counts is not None}
-    return len(same) == len(dtypes) == 1 and len({(call.counts, call.more) for call in said}) > 1
-
-
-def only_lowerings_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
-    """Do the ranks' calls differ only in their lowerings: zero copy on some ranks, staged on others?"""
-    said = list(calls.values())
-    if len(said) < ranks or any(call.refused or not call.collective for call in said):
-        return False
-    same = {call._replace(lowering="", where="", hash="") for call in said}
-    return len(same) == 1 < len({call.lowering for call in said})
 
 
 class DepartureKind(IntEnum):

@@ -9,14 +9,11 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
-from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 from .errors import ArgumentError, DTypeError
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _BINARY = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 _DECIMAL = {"GB": 10**9, "MB": 10**6, "KB": 10**3, "B": 1}
@@ -71,24 +68,6 @@ def text(argument: str, value: Any) -> str:
     except UnicodeEncodeError:
         raise ArgumentError(f"{argument}: {value!r} has a surrogate, which UTF-8 cannot encode") from None
     return value
-
-
-def hints_timeout_s(function: Function) -> Function:
-    """Decorator: the error for `timeout=`, the name in torch, names `timeout_s`. From 3.13 on Python does that.
-
-    Each call takes a tenth of a microsecond longer: not for collectives and messages, which take two.
-    """
-    if sys.version_info >= (3, 13):
-        return function
-
-    @wraps(function)
-    def made(*args: Any, **keywords: Any) -> Any:
-        if "timeout" in keywords:
-            what = f"{function.__qualname__}() got an unexpected keyword argument 'timeout'"
-            raise TypeError(f"{what}. Did you mean 'timeout_s'?")
-        return function(*args, **keywords)
-
-    return made  # type: ignore[return-value]
 
 
 def seconds(timeout: float | timedelta, argument: str = "timeout_s", *, positive: bool = False) -> float:

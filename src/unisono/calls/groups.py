@@ -19,7 +19,7 @@ import torch
 
 from ..base.errors import ArgumentError, DTypeError, MismatchError
 from ..base.records import CallRecord, digest
-from ..base.units import hints_timeout_s, integer, ranks_text, seconds, text
+from ..base.units import integer, ranks_text, seconds, text
 from ..engine.process.nested import caller
 from ..ranks.failures.attend import odd_ones
 from ..ranks.group.current import NonMember, get_default
@@ -36,7 +36,6 @@ _NO_COLOR = -1
 _MOST_NAMED = 6
 
 
-@hints_timeout_s
 def new_group(
     ranks: Iterable[int] | None = None,
     *,
@@ -56,17 +55,16 @@ def new_group(
     """
     parent = _usable(group)
     chosen: list[int] = []
-    refused: ArgumentError | DTypeError | None = None
+    refused: Exception | None = None
     try:
         timeout_s = _check_timeout_and_name(timeout_s, name)
         chosen = list(range(parent.size)) if ranks is None else _check_ranks(ranks, parent)
-    except (ArgumentError, DTypeError) as error:
+    except Exception as error:  # noqa: BLE001  `_agree` raises it
         refused = error
     _agree(parent, CallRecord("new_group", words=f"{chosen}"), refused)
     return _make(parent, chosen, parent.rank in chosen, timeout_s, name)
 
 
-@hints_timeout_s
 def split(
     color: int | None,
     key: int = 0,
@@ -83,11 +81,11 @@ def split(
     group, timeout_s, name and errors: as in `new_group`.
     """
     parent = _usable(group)
-    refused: ArgumentError | DTypeError | None = None
+    refused: Exception | None = None
     try:
         timeout_s = _check_timeout_and_name(timeout_s, name)
         mine = max(_NO_COLOR, _NO_COLOR if color is None else _check_word("color", color)), _check_word("key", key)
-    except (ArgumentError, DTypeError) as error:
+    except Exception as error:  # noqa: BLE001  `_agree` raises it
         mine, refused = (_NO_COLOR, 0), error
     told = _agree(parent, CallRecord("split", words="..."), refused, *mine)
     joins = mine[0] != _NO_COLOR
@@ -169,7 +167,7 @@ def _agree(
     words = call.words
     if len(words) > _MOST_WORDS:
         words = f"{words[:_MOST_WORDS]} ... {digest(words):016x}"
-    refusal = f"{refused}"[:_MOST_WORDS] if refused else ""
+    refusal = "" if refused is None else (f"{refused}" or type(refused).__name__)[:_MOST_WORDS]
     record = call._replace(words=words, refused=refusal, where=caller()[-_MOST_PATH:])
     mine = bytearray(_SAID.pack(color, key, record.pack(_RECORD_BYTES)))
     table = torch.empty(parent.size, len(mine), dtype=torch.uint8, device="cpu")

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from ..base.errors import ArgumentError, PeerFailed, UnisonoError, UsageError
-from ..base.units import hints_timeout_s
 from ..engine.process.nested import caller
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
@@ -31,7 +30,6 @@ from .collectives.scatter import scatter
 from .dispatch import checking
 
 
-@hints_timeout_s
 def all_gather_object(
     object_list: list[Any],
     obj: Any,
@@ -55,7 +53,6 @@ def all_gather_object(
     object_list[:] = [call.decoded(block, rank) for rank, block in enumerate(blocks)]
 
 
-@hints_timeout_s
 def gather_object(
     obj: Any,
     object_gather_list: list[Any] | None = None,
@@ -86,7 +83,6 @@ def gather_object(
         object_gather_list[:] = [call.decoded(block, rank) for rank, block in enumerate(blocks)]
 
 
-@hints_timeout_s
 def broadcast_object_list(
     object_list: list[Any],
     src: int = 0,
@@ -120,7 +116,6 @@ def broadcast_object_list(
     object_list[:] = objects
 
 
-@hints_timeout_s
 def scatter_object_list(
     scatter_object_output_list: list[Any],
     scatter_object_input_list: list[Any] | None = None,

@@ -1,16 +1,14 @@
 """Reduce ops as users pass them: names, torch's ReduceOp, premultiplied sums, functions of their own."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
+from typing import Any, NamedTuple, TypeAlias, Union
 
 import torch
+from torch.distributed import ReduceOp as TorchReduceOp
 
 from ..base.errors import ArgumentError, DTypeError
 from ..base.units import text
 from ..engine.reducers import OPS, CustomOp, check_combine
-
-if TYPE_CHECKING:
-    from torch.distributed import ReduceOp as TorchReduceOp
 
 _SCALED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 """The dtypes that have a premultiplied sum."""

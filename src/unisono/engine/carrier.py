@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import torch
-
+import torch
 
 Wait: TypeAlias = "Callable[[int, int, int, int, int, int], int]"
 """wait(address, goal, pairs, count, waited_ns, limit_ns): let messages go on until something has changed in memory, see

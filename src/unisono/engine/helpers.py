@@ -3,16 +3,13 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..schedule.choose.lane_limits import Lanes
 from .compile.plan import Plan
 from .compile.program import ROOM, LaneWord, PlanWord, StateWord
 from .kernels import kernel
-
-if TYPE_CHECKING:
-    from ..schedule.choose.lane_limits import Lanes
 
 _ENDS_S = 1.0
 
@@ -37,7 +34,7 @@ class Helpers:
         self._threads: list[threading.Thread] = []
         self._ended = False
 
-    def share(self, plan: Plan, rank: int, state: memoryview, lanes: "Lanes") -> None:
+    def share(self, plan: Plan, rank: int, state: memoryview, lanes: Lanes) -> None:
         """Let the lanes share the long moves of this plan, if this rank of its group moves bytes.
 
         state: the words of the rank's state in the group, `Host.words`.

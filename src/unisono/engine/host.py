@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,12 +17,12 @@ import numpy as np
 from ..base.config import Config
 from ..base.python import at_terminal, tell
 from ..base.records import CallRecord
-from ..schedule.proofs.table_proof import prove
+from ..schedule.proof import prove
 from ..schedule.table import Schedule
 from .clock import Clock, read_cycles, slow_yield_cycles
 from .compile.compile_schedule import compile_schedule
 from .compile.plan import Blocks, CallPlan, Plan, bind
-from .compile.program import ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
+from .compile.program import REACH, ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
 from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
 from .logs.plan_registry import GroupNote, PlanNote
@@ -204,7 +205,7 @@ class Host:
         program = self.program(schedule, lowering)
         plan = bind(program, record, blocks, kernels, self.arena.half, self.config)
         plan.words[PlanWord.NOTE] = note = self.note_plan(plan)
-        return plan.replace(note=note)
+        return replace(plan, note=note)
 
     def note_plan(self, plan: CallPlan) -> int:
         """Write a note on a plan, for readers of the log; return its number."""
@@ -277,8 +278,8 @@ class Host:
         """
         line, odd = self._lines[rank], number & 1
         if _seen(line, _NUMBER + odd) == number:
-            return _seen(line, _SIGNATURE + odd)
-        return next((signature for entered, signature in self._entries(rank) if entered == number), 0)
+            return _seen(line, _SIGNATURE + odd) & ~REACH
+        return next((signature & ~REACH for entered, signature in self._entries(rank) if entered == number), 0)
 
     def _entries(self, rank: int) -> list[tuple[int, int]]:
         """The (number, signature) of the latest calls that a rank has entered."""
@@ -302,8 +303,7 @@ class Host:
     def refuse_call(self) -> None:
         """Enter the next call with a signature that differs from all others, so that the peers raise; then skip it."""
         self.log.enter(self.call_number, 0, read_cycles())
-        # The tag may be written: all ranks have finished the last call that used this half.
-        self._sign_off(tag=True, line=True)
+        self._sign_off(tag=True)  # all ranks have finished the last call that used this half
         self.skip_call()
 
     def sign_off(self, *, tag: bool) -> None:
@@ -313,9 +313,9 @@ class Host:
         """
         self._lines[self.rank][LineWord.PID] = 0
         self.log.leave(self.call_number, read_cycles())
-        self._sign_off(tag=tag, line=not tag)
+        self._sign_off(tag=tag)
 
-    def _sign_off(self, *, tag: bool, line: bool) -> None:
+    def _sign_off(self, *, tag: bool) -> None:
         """Enter the current call with signature 0. No call has this signature.
 
         A rank that has read this rank's tensors in the call looks at the signature afterwards: it must see it before
@@ -326,9 +326,8 @@ class Host:
             self._tags[self.rank][half][TagWord.SIGNATURE] = 0
             address = self.arena.stage(self.rank) + half * self.arena.half + 8 * TagWord.NUMBER
             self._publish(address, number, self._asleep)
-        if line:
-            self._lines[self.rank][_SIGNATURE + (number & 1)] = 0
-            self._publish(self._line + 8 * (_NUMBER + (number & 1)), number, self._asleep)
+        self._lines[self.rank][_SIGNATURE + (number & 1)] = 0
+        self._publish(self._line + 8 * (_NUMBER + (number & 1)), number, self._asleep)
         order()
 
 

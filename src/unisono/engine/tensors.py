@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..base import dtype_codes
 from ..base.errors import ArgumentError, DTypeError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 DTYPES: dict[int, torch.dtype] = {
     code: getattr(torch, name) for name, code in dtype_codes.DTYPE_CODES.items() if hasattr(torch, name)
@@ -89,6 +88,24 @@ def as_bits(tensor: torch.Tensor) -> torch.Tensor:
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """A copy without gradient, laid out as `clone` lays it out."""
     return as_bits(tensor.detach()).clone().view(tensor.dtype)
+
+
+@contextmanager
+def in_mode_of(tensor: torch.Tensor) -> Iterator[None]:
+    """The modes in which an operation in place may write a tensor, whatever the modes of the caller's thread are.
+
+    torch writes tensors of inference mode in that mode only. A normal tensor that is given the memory of an inference
+    tensor becomes one itself, so that tensor must be made in this mode, too.
+    """
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        yield
+
+
+def set_memory(tensor: torch.Tensor, memory: torch.Tensor) -> None:
+    """Let a contiguous tensor have the memory of another one of its dtype; it keeps its shape."""
+    with in_mode_of(tensor):
+        own = torch.empty(0, dtype=memory.dtype, device="cpu")
+        tensor.data = own.set_(memory.untyped_storage(), memory.storage_offset(), tensor.shape, tensor.stride())
 
 
 def tensor_at(address: int, count: int, dtype: torch.dtype, *, owner: object = None) -> torch.Tensor:

@@ -10,7 +10,5 @@ The kernel does not know hosts, and groups on one host do not use this room.
 
 from collections.abc import Callable
 
-MEANWHILE: list[Callable[[], object]] = []
-"""What a process does while its carrier connects: it imports what its calls over hosts need."""
 AT_END: list[Callable[[], None]] = []
 """What a process does at its end, when its groups are closed. A module of this room adds what it needs."""

@@ -8,19 +8,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..base.errors import ArgumentError
 from ..base.fd_channel import peer_of, remaining
 from ..base.linux import fill_standard_streams
 from ..base.records import Departure, DepartureKind
+from ..engine.memory.arena import Arena
 from ..engine.memory.board import PAGE, SENTINEL_ENDED
 from ..engine.memory_order import order
+from ..schedule import Hosts
 from .sentinel import BEAT_S, FIRST_S, MOST_BYTES_LOCAL
-
-if TYPE_CHECKING:
-    from ..engine.memory.arena import Arena
-    from ..schedule import Hosts
 
 _TAKE_IN_S = 1.0  # how long a rank that leaves at once waits for a sentinel that starts
 
@@ -39,7 +36,7 @@ class Far:
     """
 
     def __init__(
-        self, arena: "Arena", hosts: "Hosts", rank: int, name: str, silent_s: float, deadline: float | None = None
+        self, arena: Arena, hosts: Hosts, rank: int, name: str, silent_s: float, deadline: float | None = None
     ) -> None:
         """Connect to the sentinel that serves at this name. silent_s: how long hosts may be silent.
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from ..base.errors import ArgumentError
+from ..base.records import Departure
+from ..engine.carrier import Carrier
 from ..engine.memory.board import SENTINEL_ENDED
 from ..engine.memory_order import order
+from ..observe.traces.recording import RecordedAt
 from ..schedule import Hosts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from ..base.records import Departure
-    from ..engine.carrier import Carrier
-    from ..observe.traces.recording import RecordedAt
-    from .far import Far
+from .far import Far
 
 _ASK_S = 0.0005
 _COUNT = (1 << 32) - 1
@@ -76,8 +73,6 @@ class Span:
     @property
     def recorded_at(self) -> RecordedAt:
         """The place of this rank's records of its calls."""
-        from ..observe.traces.recording import RecordedAt
-
         return RecordedAt(self.gid, self.hosts.host_of(self.rank), self.name)
 
     def register(self, start: int, members: Sequence[int]) -> None:

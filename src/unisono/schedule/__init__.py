@@ -1,13 +1,12 @@
 """A collective as a table of transfers: tables, the algorithms that make them, proofs, choice, prices and drawings."""
 
-from typing import TYPE_CHECKING
-
-from ..base.python import late_names
 from .combine import as_collective, fold, on, once, par, pipeline, seq, transpose
 from .contract import BLOCKED, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contract, Fault, contract
+from .counts import Bounds, Counts, Levels, count, levels, levels_of, lower_bounds
 from .hosts import Hosts
 from .moves import Move, check_rows, moves
-from .proofs.table_proof import Proof, find_fault, prove
+from .proof import Proof, find_fault, prove, sample
+from .symmetric import Rank, trace_symmetric
 from .table import (
     ADD,
     COPY,
@@ -39,21 +38,9 @@ __all__ = [
     "REDUCING", "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "Hosts", "Levels",
     "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective", "check_rows",
     "contract", "count", "expand", "find_fault", "fold", "levels", "levels_of", "lower_bounds", "moves", "on", "once",
-    "par", "pipeline", "prove", "prove_by_fingerprints", "prove_symmetric", "send", "seq", "spread", "trace",
-    "trace_symmetric", "transpose", "unwrap",
+    "par", "pipeline", "prove", "sample", "send", "seq", "spread", "trace", "trace_symmetric",
+    "transpose", "unwrap",
 ]  # fmt: skip
-
-if TYPE_CHECKING:
-    from .counts import Bounds, Counts, Levels, count, levels, levels_of, lower_bounds
-    from .proofs.large_proofs import Rank, prove_by_fingerprints, prove_symmetric, trace_symmetric
-else:  # a call on one host needs none of these
-    _COUNTS = (
-        "Bounds", "Counts", "Levels", "count", "levels", "levels_of", "lower_bounds",
-    )  # fmt: skip
-    _LARGE = "Rank", "prove_by_fingerprints", "prove_symmetric", "trace_symmetric"
-    __getattr__ = late_names(
-        __name__, dict.fromkeys(_COUNTS, ".counts") | dict.fromkeys(_LARGE, ".proofs.large_proofs")
-    )
 
 
 def _page(table: Schedule) -> str:

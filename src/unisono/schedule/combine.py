@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from ..base.errors import ArgumentError
 from .contract import BLOCKED, DUALS, REDUCING, contract
@@ -33,9 +33,6 @@ from .table import (
     trace,
     unwrap,
 )
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedule:

@@ -1,10 +1,11 @@
 """The contract of each collective: what the slots hold before, and what they must hold after. Where a table breaks it.
 
-A slot is (rank, buffer, chunk). Its content is (origin chunk, set of ranks as bits): the combination of these ranks'
-inputs in the origin chunk."""
+A slot is (rank, buffer, chunk). Its content is (origin chunk, set of ranks as a number): the combination of these
+ranks' inputs in the origin chunk."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from ..base.errors import AlgorithmError, ArgumentError
@@ -60,45 +61,39 @@ class Contract(NamedTuple):
     per_block: int
 
 
-def contract(schedule: Schedule) -> Contract:
-    """The contract that this schedule must keep. Raises ArgumentError for an unknown collective."""
-    p, C, kind, result = schedule.ranks, schedule.chunks, schedule.collective, schedule.result
+def contract(schedule: Schedule, chunks: Sequence[int] | None = None, marks: Sequence[int] = ()) -> Contract:
+    """The contract that this schedule must keep. Raises ArgumentError for an unknown collective.
+
+    chunks: only for these chunks of the input.
+    marks: for each rank the number that stands for its contribution, by default its bit. A set is the sum of its marks.
+    """
+    p, C, kind, result, root = schedule.ranks, schedule.chunks, schedule.collective, schedule.result, schedule.root
     if kind in BLOCKED and C % p:
         raise ArgumentError(f"{schedule.name}: {kind} over {p} ranks needs a multiple of {p} chunks, not {C}")
     k = max(1, C // p)
-    cut = (p, k) if kind in BLOCKED else (1, C)
+    some = range(C) if chunks is None else chunks
+    marks = marks or [1 << r for r in range(p)]
+    start, end = HOLDERS.get(kind, ("all", "all"))
+    total, until = sum(marks), list(accumulate(marks)) if kind in ("scan", "exscan") else []
+
+    def holders(who: str, c: int) -> Sequence[int]:
+        return range(p) if who == "all" else (root if who == "root" else c // k,)
+
+    before = {(r, X, c): (c, marks[r]) for c in some for r in holders(start, c)}
     if kind in HOLDERS:
-        return Contract(*_held(schedule, k), *cut)
-    before = {(r, X, c): (c, 1 << r) for r in range(p) for c in range(C)}
-    if kind == "all_to_all":
-        blocks = [(r, q, i) for r in range(p) for q in range(p) for i in range(k)]
-        after = {(r, result, q * k + i): (r * k + i, 1 << q) for r, q, i in blocks}
+        whole = {c: total if start == "all" else marks[holders(start, c)[0]] for c in some}
+        after = {(r, result, c): (c, whole[c]) for c in some for r in holders(end, c)}
+    elif kind == "all_to_all":
+        after = {(c // k, result, r * k + c % k): (c, marks[r]) for c in some for r in range(p)}
     elif kind == "barrier":
-        after = {(r, result, 0): (0, (1 << p) - 1) for r in range(p)}
+        after = {(r, result, 0): (0, total) for r in range(p)}
     elif kind == "scan":
-        after = {(r, result, c): (c, (2 << r) - 1) for r in range(p) for c in range(C)}
+        after = {(r, result, c): (c, until[r]) for c in some for r in range(p)}
     elif kind == "exscan":
-        after = {(r, result, c): (c, (1 << r) - 1) for r in range(1, p) for c in range(C)}
+        after = {(r, result, c): (c, until[r - 1]) for c in some for r in range(1, p)}
     else:
         raise ArgumentError(f"{kind!r} is no collective that has a contract")
-    return Contract(before, after, *cut)
-
-
-def _held(schedule: Schedule, per_rank: int) -> tuple[dict[Slot, Value], dict[Slot, Value]]:
-    """Before and after of a collective in HOLDERS."""
-    p, C, root = schedule.ranks, schedule.chunks, schedule.root
-    start, end = HOLDERS[schedule.collective]
-    everybody, at_root = [(1 << p) - 1] * C, [1 << root] * C
-    value = {"all": everybody, "root": at_root, "owner": [1 << c // per_rank for c in range(C)]}[start]
-
-    def chunks(who: str, r: int) -> range:
-        if who == "owner":
-            return range(r * per_rank, (r + 1) * per_rank)
-        return range(C if who == "all" or r == root else 0)
-
-    before = {(r, X, c): (c, 1 << r) for r in range(p) for c in chunks(start, r)}
-    after = {(r, schedule.result, c): (c, value[c]) for r in range(p) for c in chunks(end, r)}
-    return before, after
+    return Contract(before, after, *((p, k) if kind in BLOCKED else (1, C)))
 
 
 class Fault(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from ..base.errors import ArgumentError
-from ..base.value import Value
 
 _MOST_RANKS = 1 << 16
 """The most ranks on the hosts that a text names: more would take hours to explain, or all memory."""
@@ -16,7 +16,8 @@ _NUMBER = r"\d{1,15}"
 _FORM = rf"(?:(?P<hosts>{_NUMBER})x(?P<each>{_NUMBER})|(?P<sizes>{_NUMBER}(?:\+{_NUMBER})*))(?P<turns>:round_robin)?"
 
 
-class Hosts(Value):
+@dataclass(frozen=True)
+class Hosts:
     """The ranks 0 .. p-1 by host. members: per host its ranks, ascending; hosts in the order of their lowest ranks.
 
     Raises ArgumentError for other `members`.
@@ -24,8 +25,7 @@ class Hosts(Value):
 
     members: tuple[tuple[int, ...], ...]
 
-    def __init__(self, members: tuple[tuple[int, ...], ...]) -> None:
-        super().__init__(members)
+    def __post_init__(self) -> None:
         ranks = sorted(rank for host in self.members for rank in host)
         lowest = [host[0] for host in self.members if host]
         tidy = all(list(host) == sorted(host) for host in self.members) and lowest == sorted(lowest)

@@ -4,7 +4,7 @@ All adds into one slot in one round are one combination of several inputs, in ra
 of these inputs, at its rank's place. So the order of rows and the size of a message do not change a sum.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .contract import Slot, fault, slot_text
-from .table import ADD, COPY, DBUF, DCHUNK, DST, JOIN, OP, ROUND, SBUF, SCHUNK, SRC, N, Schedule, expand
+from .table import ADD, COPY, DBUF, DCHUNK, DST, JOIN, OP, ROUND, SBUF, SCHUNK, SRC, N, Rows, Schedule, expand
 
 _BUFFERS = 3
 
@@ -24,22 +24,23 @@ class Move(NamedTuple):
     sources: list[Slot]
 
 
-def moves(schedule: Schedule) -> Iterator[tuple[int, list[Move]]]:
+def moves(schedule: Schedule, chunks: Sequence[int] | None = None) -> Iterator[tuple[int, list[Move]]]:
     """The rounds of a table, each with its moves. All moves of a round read before any of them writes.
+
+    chunks: only the moves of these; see `expand`.
 
     Raises AlgorithmError for a number out of range, and for a slot written twice in a round.
     """
     check_rows(schedule)
-    return _rounds(schedule)
+    return _rounds(schedule, expand(schedule, chunks))
 
 
-def _rounds(schedule: Schedule) -> Iterator[tuple[int, list[Move]]]:
-    rows = expand(schedule)
+def _rounds(schedule: Schedule, rows: Rows) -> Iterator[tuple[int, list[Move]]]:
     cuts = np.flatnonzero(np.diff(rows[:, ROUND], prepend=-1, append=-1)).tolist()
-    table = rows.tolist()
     for start, stop in pairwise(cuts):
         written: dict[Slot, list[Slot]] = {}
-        for number, src, dst, sbuf, schunk, dbuf, dchunk, _, op in table[start:stop]:
+        number = int(rows[start, ROUND])
+        for _, src, dst, sbuf, schunk, dbuf, dchunk, _, op in rows[start:stop].tolist():
             slot, source = (dst, dbuf, dchunk), (src, sbuf, schunk)
             if op != COPY:
                 written.setdefault(slot, [slot]).append(source)
@@ -50,7 +51,7 @@ def _rounds(schedule: Schedule) -> Iterator[tuple[int, list[Move]]]:
         for sources in written.values():
             if len(sources) > 1:
                 sources.sort(key=itemgetter(0))
-        yield table[start][ROUND], [Move(*item) for item in written.items()]
+        yield number, [Move(*item) for item in written.items()]
 
 
 def check_rows(schedule: Schedule) -> None:

@@ -9,13 +9,13 @@ SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: copied (
 - Chunks have no size until a plan gives them one, so one table serves all sizes.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
-from ..base.errors import AlgorithmError
-from ..base.value import Value
+from ..base.errors import AlgorithmError, ArgumentError
 from .hosts import Hosts
 
 COPY, ADD, JOIN = 0, 1, 2
@@ -36,7 +36,8 @@ Line = tuple[str, int]
 """A line of source: file and number."""
 
 
-class Schedule(Value):
+@dataclass(frozen=True, eq=False)
+class Schedule:
     """A table of transfers and its contract. Compared by identity; use `prove` to compare behaviour.
 
     ranks: the number of ranks.
@@ -61,7 +62,9 @@ class Schedule(Value):
     symmetric: bool = False
     hosts: Hosts | None = None
 
-    __eq__, __hash__ = object.__eq__, object.__hash__
+    def replace(self, **changes: Any) -> Self:
+        """The same table with other values of these fields."""
+        return replace(self, **changes)
 
     @property
     def rounds(self) -> int:
@@ -167,11 +170,51 @@ def unwrap(schedule: Schedule) -> Rows:
         rows = np.concatenate([rows, tail])[order]
 
 
-def expand(schedule: Schedule) -> Rows:
-    """The rows, split into rows of one chunk."""
+def expand(schedule: Schedule, chunks: Sequence[int] | None = None) -> Rows:
+    """The rows, split into rows of one chunk; only those that move one of `chunks`, if given.
+
+    Raises ArgumentError if only some chunks are wanted and these do not stay apart from the others.
+    """
+    if chunks is not None:
+        return _of_chunks(schedule, chunks)
     out = singles(spread(schedule).rows)
     out[:, [SCHUNK, DCHUNK]] %= schedule.chunks
     return out
+
+
+def stray_row(schedule: Schedule) -> int | None:
+    """The first row that moves a chunk to the place of another one; None if each chunk can be followed on its own.
+
+    In an all_to_all, each chunk goes straight from X to Y, to the rank that has its number.
+    """
+    rows = schedule.rows
+    stays = rows[:, SCHUNK] == rows[:, DCHUNK]
+    if schedule.collective == "all_to_all":
+        straight = (rows[:, SBUF] == X) & (rows[:, DBUF] == Y) & (rows[:, N] == 1)
+        stays = straight & (rows[:, SCHUNK] == rows[:, DST]) & (schedule.chunks == schedule.ranks)
+    return None if stays.all() else int(stays.argmin())
+
+
+def _of_chunks(schedule: Schedule, chunks: Sequence[int]) -> Rows:
+    """The rows that move these chunks. Of a symmetric table, only the rows that are needed are made."""
+    rows, C = schedule.rows, schedule.chunks
+    if (stray := stray_row(schedule)) is not None:
+        moved = f"chunk {rows[stray, SCHUNK]} to chunk {rows[stray, DCHUNK]}"
+        raise ArgumentError(f"{schedule.name}: row {stray} moves {moved}, so no chunk can be followed on its own")
+    found = []
+    for chunk in chunks:
+        if schedule.symmetric:
+            some = singles(rows)
+            turn = chunk - some[:, SCHUNK, None]
+            some[:, [SRC, DST, SCHUNK, DCHUNK]] = (some[:, [SRC, DST, SCHUNK, DCHUNK]] + turn) % C
+        else:
+            past = (chunk - rows[:, SCHUNK]) % C
+            some = rows[past < rows[:, N]]
+            some[:, DCHUNK] = (some[:, DCHUNK] + past[past < rows[:, N]]) % C
+            some[:, [SCHUNK, N]] = chunk, 1
+        found.append(some)
+    out: Rows = np.concatenate([rows[:0], *found])
+    return out[np.argsort(out[:, ROUND], kind="stable")]
 
 
 def singles(rows: Rows) -> Rows:

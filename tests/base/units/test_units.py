@@ -1,13 +1,7 @@
-"""Numbers as text and back: bytes, counts, links, and how a time-out is named."""
-
-import sys
-from collections.abc import Callable
-from inspect import signature
-from typing import Any
+"""Numbers as text and back: bytes, counts, links."""
 
 import pytest
 
-import unisono
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
@@ -72,34 +66,3 @@ def test_it_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_LINK", "fast")
     with pytest.raises(ArgumentError, match="UNISONO_LINK='fast' is no link"):
         Config.from_env()
-
-
-def _with_time_out() -> dict[str, Callable[..., Any]]:
-    """The public functions, classes that programs make, and methods of groups, that take a timeout_s."""
-    found = {name: getattr(unisono, name) for name in {*unisono.__all__} - {"Config"}}
-    found |= {f"Group.{name}": method for name, method in vars(unisono.Group).items() if name[0] != "_"}
-    named = {name: one for name, one in found.items() if callable(one) and not _is_error(one)}
-    return {name: one for name, one in named.items() if "timeout_s" in signature(one).parameters}
-
-
-def _is_error(one: object) -> bool:
-    return isinstance(one, type) and issubclass(one, BaseException)
-
-
-CALLS = _with_time_out()
-MESSAGES = "send", "recv", "isend", "irecv"
-
-
-def test_calls_that_take_a_time_out_are_found() -> None:
-    assert {"init", "run", "World", "recv", "all_reduce", "all_gather_coalesced", "split", "Group.shrink"} <= {*CALLS}
-
-
-@pytest.mark.parametrize("name", sorted(CALLS))
-def test_the_name_of_torch_is_refused_with_ours(name: str) -> None:
-    said = r"unexpected keyword argument 'timeout'"
-    # The shortest calls have no hint of ours: another frame takes a twentieth of them. From 3.13 on Python gives one.
-    shortest = CALLS[name].__module__.startswith("unisono.calls.collectives.") or name in MESSAGES
-    if sys.version_info >= (3, 13) or not shortest:
-        said += r"\. Did you mean 'timeout_s'\?"
-    with pytest.raises(TypeError, match=f"{said}$"):
-        CALLS[name](timeout=3.0)

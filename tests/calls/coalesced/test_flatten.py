@@ -46,6 +46,25 @@ def test_full_memory_means_staging(full: list[int]) -> None:
     del hog
 
 
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.ranks(2)
+def test_moved_tensors_keep_inference_mode(inside: bool) -> None:
+    """Inference tensors stay usable, and parameters can still be trained."""
+    me = unisono.get_rank()
+    with torch.inference_mode():
+        tensor = torch.full((2, 2), me + 1.0)
+    weight = torch.nn.Parameter(torch.ones(3))
+    with torch.inference_mode(inside):
+        for move in (lambda: flatten_([tensor, weight]), lambda: [*map(unisono.share_, (tensor, weight))]) * 2:
+            move()
+            unisono.all_reduce(tensor.view(4))
+    assert tensor.tolist() == [[24.0, 24.0]] * 2
+    assert tensor.is_inference()
+    (weight * 2).sum().backward()
+    torch.optim.SGD([weight], 0.5).step()
+    assert weight.tolist() == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.ranks(1)
 def test_nothing_and_what_cannot_be_moved() -> None:
     assert flatten_([]) == []

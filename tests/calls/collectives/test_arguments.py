@@ -170,7 +170,7 @@ WRONG: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "no algorithm": (lambda: unisono.all_reduce(f(), algorithm=3), ArgumentError, "3 is no algorithm"),
     "a wrong algorithm": (
         lambda: unisono.all_reduce(f(), algorithm=wrong),
-        unisono.errors.AlgorithmError,
+        unisono.AlgorithmError,
         "counted twice",
     ),
     "a stacked tensor for a scatter list": (lambda: unisono.scatter(f(), torch.zeros(2, 4), 0), ANY, ""),

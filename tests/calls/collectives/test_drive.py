@@ -243,7 +243,7 @@ def test_exception_between_steps_of_a_call(steps: str, error: type[BaseException
         outs, tensors, hook = (
             [torch.ones(2), torch.ones(1)],
             [torch.ones(2 - me)] * 2,
-            patch.object(blocks, "Sides", interrupt),
+            patch.object(blocks, "Sizes", interrupt),
         )
         call = partial(unisono.all_to_all, outs, tensors, group=group)
     if me:

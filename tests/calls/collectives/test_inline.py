@@ -224,7 +224,7 @@ def test_what_is_unlike_the_earlier_call_is_checked() -> None:
     for wrong in (shared, overlapping, [torch.zeros(2) for _ in range(size - 1)], [torch.zeros(2).int()] * size):
         with pytest.raises(unisono.ArgumentError):
             unisono.all_gather(wrong, mine)
-    with pytest.raises(unisono.errors.DTypeError):
+    with pytest.raises(unisono.DTypeError):
         unisono.all_gather([None] * size, mine)
     strided = [torch.zeros(4)[::2] for _ in range(size)]
     unisono.all_gather(strided, mine)

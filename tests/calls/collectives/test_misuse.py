@@ -48,13 +48,13 @@ def test_a_scale_is_looked_at_in_every_call() -> None:
         unisono.broadcast(quantized(0.5), 0)
     with pytest.raises(unisono.MismatchError):
         unisono.broadcast(quantized((0.5, 0.25)[unisono.get_rank()]), 0)
-    with pytest.raises(unisono.errors.DTypeError, match="int_repr"):
+    with pytest.raises(unisono.DTypeError, match="int_repr"):
         unisono.send(quantized(0.5), 0)
-    with pytest.raises(unisono.errors.DTypeError, match="int_repr"):
+    with pytest.raises(unisono.DTypeError, match="int_repr"):
         unisono.broadcast_coalesced([quantized(0.5)], 0)
-    with pytest.raises(unisono.errors.DTypeError, match="quint8"):
+    with pytest.raises(unisono.DTypeError, match="quint8"):
         unisono.empty(3, dtype=torch.quint8)
-    with pytest.raises(unisono.errors.DTypeError, match=r"dtype: expected a torch.dtype, got str"):
+    with pytest.raises(unisono.DTypeError, match=r"dtype: expected a torch.dtype, got str"):
         unisono.empty(3, dtype="float32")
     unisono.barrier()
 
@@ -105,9 +105,9 @@ def test_sizes_are_integers() -> None:
     assert unisono.init().empty(np.int32(4)).shape == (4,)
     for wrong in (True, 2.0, "2"):
         for make in (unisono.empty, unisono.init().empty):
-            with pytest.raises(unisono.errors.DTypeError, match="shape: expected an integer"):
+            with pytest.raises(unisono.DTypeError, match="shape: expected an integer"):
                 make(2, wrong)
-    with pytest.raises(unisono.errors.DTypeError, match="shape: expected an integer, got bool"):
+    with pytest.raises(unisono.DTypeError, match="shape: expected an integer, got bool"):
         unisono.empty((True,))
     with pytest.raises(unisono.ArgumentError, match="negative"):
         unisono.empty(2, -1)
@@ -124,7 +124,7 @@ def test_a_group_that_is_none_is_named() -> None:
         unisono.get_process_group_ranks,
         unisono.destroy_group,
     ):
-        with pytest.raises(unisono.errors.DTypeError, match=r"group: expected a Group.*, got str"):
+        with pytest.raises(unisono.DTypeError, match=r"group: expected a Group.*, got str"):
             call("world")
 
 

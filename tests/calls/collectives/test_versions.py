@@ -59,10 +59,6 @@ def made() -> dict[str, Callable[[], tuple[list[torch.Tensor], list[torch.Tensor
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.ranks(2, 3)
 def test_versions_of_what_is_written(held: bool) -> None:
-    me, sizes = unisono.get_rank(), range(unisono.get_world_size())
-    unisono.gather(
-        torch.ones(me), [torch.empty(size) for size in sizes] if me == 0 else None
-    )  # sizes are exchanged now
     for name, make in made().items():
         for options in ({}, {}, {"async_op": True}):  # the second time on the fast path
             written, read, call = make()

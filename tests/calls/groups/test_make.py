@@ -20,7 +20,6 @@ import unisono
 from tests.support.worlds import Worlds
 from unisono.base.errors import ArgumentError, DTypeError
 from unisono.calls.coalesced.make_coalesced import _Memory
-from unisono.calls.dispatch.retry_rules import StagedCalls
 from unisono.calls.groups import (
     destroy_group,
     get_global_rank,
@@ -225,20 +224,6 @@ def test_steps_of_lists_with_ever_new_timeouts() -> None:
         assert [tensor.tolist() for tensor in tensors] == [[3.0] * 5, [10.0] * 7]
     memory = group.kept[_Memory]
     assert max(len(layout.steps) for layouts in memory.layouts.values() for layout in layouts) <= 16
-
-
-@pytest.mark.ranks(2)
-def test_calls_with_tensors_in_shared_memory_on_some_ranks_only() -> None:
-    group = unisono.new_group()
-    with limit("unisono.calls.dispatch.retry_rules", "_MOST_KINDS", 3):
-        for k in range(30):
-            count = 50_000 + k % 10
-            tensor = unisono.empty(count) if group.rank else torch.empty(count)
-            tensor.copy_(torch.arange(count) + group.rank * 7.0)
-            unisono.all_reduce(tensor, group=group)
-            assert torch.equal(tensor, torch.arange(count) * 2.0 + 7)
-        unisono.barrier(group)
-    assert len(group.kept[StagedCalls]) == 3
 
 
 def test_groups_that_a_host_has_forgotten() -> None:

@@ -41,7 +41,7 @@ def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
             assert isinstance(error, unisono.PeerGone), error
             if group.rank < 2:
                 assert f"its sentinel (process {sentinel}) has " in str(error)
-                with pytest.raises(unisono.errors.LeftOut):
+                with pytest.raises(unisono.LeftOut):
                     group.shrink()
                 return str(error), error.failed, 0.0
             smaller = group.shrink()
@@ -79,7 +79,7 @@ def test_of_two_hosts_the_first_one_goes_on_if_it_has_its_sentinel(host: int) ->
         assert isinstance(until_it_fails(), unisono.PeerGone)
         try:
             return str(group.shrink().world_ranks)
-        except unisono.errors.LeftOut as error:
+        except unisono.LeftOut as error:
             return f"{error.reason}. {error}"
 
     first, second = unisono.run(work, 2, hosts="1+1", timeout_s=60)

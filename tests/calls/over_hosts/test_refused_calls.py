@@ -40,7 +40,7 @@ def test_refused_calls_end_the_group_before_they_take_all_memory() -> None:
                     unisono.all_reduce(torch.ones(LONG, dtype=torch.float64), "sum" if me else "max")
                 except unisono.MismatchError:
                     continue
-                except (unisono.errors.OutOfMemory, unisono.PeerFailed) as error:
+                except (unisono.OutOfMemory, unisono.PeerFailed) as error:
                     with pytest.raises(type(error)):
                         unisono.all_reduce(torch.ones(LONG))
                     return str(error)

@@ -17,7 +17,6 @@ from tests.support.matrix_driver import check, forget
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.link import Link
-from unisono.calls.dispatch.retry_rules import StagedCalls
 from unisono.ranks.failures import attend
 from unisono.schedule import Hosts
 from unisono.schedule.choose.over_hosts import choose_spanning
@@ -87,7 +86,7 @@ STAGED_IN_ONE = {"cross_memory_bytes": 0, "tag_bytes": 1 << 22, "segment_bytes":
 def test_tensors_in_shared_memory_on_one_rank_of_a_host(settings: dict[str, int], odd: int) -> None:
     """Ranks 0 to 2 are on one host, where rank 0 hands the sum to the others, who can read it on some ranks only."""
 
-    def work() -> tuple[bool, int]:
+    def work() -> bool:
         group = unisono.init()
         me, right = group.rank, True
         for turn in range(20):
@@ -95,14 +94,11 @@ def test_tensors_in_shared_memory_on_one_rank_of_a_host(settings: dict[str, int]
             unisono.all_reduce(tensor.copy_((torch.arange(COUNT) * (me + 3) % 251).float() + turn))
             expected = sum((torch.arange(COUNT) * (rank + 3) % 251).float() + turn for rank in range(4))
             right = right and torch.equal(tensor, expected)  # type: ignore[arg-type]
-        assert group.span is not None
-        return right, len(group.span.local.kept[StagedCalls]) if group.span.local else 0
+        return right
 
     config = Config.from_env().replace(**settings)  # type: ignore[arg-type]
     with unisono.world(4, hosts="3+1", timeout_s=60, config=config) as world:
-        found = world.run(work)
-    assert [right for right, _ in found] == [True] * 4
-    assert all(differed for _, differed in found[:3]), "they have differed, and gone on"
+        assert world.run(work) == [True] * 4
 
 
 def test_a_rank_raises_once_its_neighbours_need_it_no_more() -> None:

@@ -218,8 +218,8 @@ def test_what_the_short_way_does_not_know_takes_the_long_one() -> None:
         assert p2p.recv(target, 1 - me, tag=k) == 1 - me
         assert torch.equal(target, sent), k
     for wrong, kind in (
-        (True, unisono.errors.DTypeError),
-        (1.0, unisono.errors.DTypeError),
+        (True, unisono.DTypeError),
+        (1.0, unisono.DTypeError),
         (2, unisono.ArgumentError),
     ):
         with pytest.raises(kind, match="dst"):
@@ -230,7 +230,7 @@ def test_what_the_short_way_does_not_know_takes_the_long_one() -> None:
         with pytest.raises(unisono.UsageError, match="tag"):
             p2p.send(torch.ones(3), 1 - me, tag=tag)
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(2)])
-    with pytest.raises(unisono.errors.DTypeError, match="nested"):
+    with pytest.raises(unisono.DTypeError, match="nested"):
         p2p.send(nested, 1 - me)
     p2p.send(values(3, me), me)
     target = torch.zeros(3)

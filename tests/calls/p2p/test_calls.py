@@ -59,15 +59,15 @@ def test_shared_tensors() -> None:
 
 
 WRONG: dict[str, tuple[Callable[[torch.Tensor], Any], type[Exception], str]] = {
-    "no tensor": (lambda t: p2p.send([1.0], 0), unisono.errors.DTypeError, "tensor: expected a torch.Tensor"),
-    "sparse": (lambda t: p2p.send(t.to_sparse(), 0), unisono.errors.DTypeError, "to_dense"),
+    "no tensor": (lambda t: p2p.send([1.0], 0), unisono.DTypeError, "tensor: expected a torch.Tensor"),
+    "sparse": (lambda t: p2p.send(t.to_sparse(), 0), unisono.DTypeError, "to_dense"),
     "no rank": (lambda t: p2p.send(t, 2), unisono.ArgumentError, "dst=2: the ranks of this group are 0 to 1"),
     "negative rank": (lambda t: p2p.recv(t, -1), unisono.ArgumentError, "src=-1"),
-    "rank of another type": (lambda t: p2p.irecv(t, 0.0), unisono.errors.DTypeError, "src: expected a rank"),
-    "no destination": (lambda t: p2p.isend(t, None), unisono.errors.DTypeError, "dst: expected a rank"),
+    "rank of another type": (lambda t: p2p.irecv(t, 0.0), unisono.DTypeError, "src: expected a rank"),
+    "no destination": (lambda t: p2p.isend(t, None), unisono.DTypeError, "dst: expected a rank"),
     "tag": (lambda t: p2p.send(t, 0, tag=-3), unisono.ArgumentError, "tag=-3"),
     "large tag": (lambda t: p2p.recv(t, 0, tag=1 << 63), unisono.ArgumentError, "tag="),
-    "tag of another type": (lambda t: p2p.recv(t, 0, tag="a"), unisono.errors.DTypeError, "tag: expected an integer"),
+    "tag of another type": (lambda t: p2p.recv(t, 0, tag="a"), unisono.DTypeError, "tag: expected an integer"),
     "expanded": (lambda t: p2p.recv(t[:1].expand(3), 0), unisono.ArgumentError, "share memory"),
     "overlapping": (lambda t: p2p.recv(t.as_strided((3, 2), (1, 1)), 0), unisono.ArgumentError, "share memory"),
     "overlapping, asynchronous": (lambda t: p2p.irecv(t[:1].expand(3)), unisono.ArgumentError, "share memory"),
@@ -87,7 +87,7 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], Any], type[Exception], str]] = {
     "peer of an op": (lambda t: p2p.P2POp(p2p.isend, t, 7), unisono.ArgumentError, "dst=7"),
     "batch": (
         lambda t: p2p.batch_isend_irecv([p2p.P2POp(p2p.isend, t, 0), t]),
-        unisono.errors.DTypeError,
+        unisono.DTypeError,
         r"p2p_op_list\[1\]: expected a P2POp",
     ),
 }

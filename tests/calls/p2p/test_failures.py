@@ -91,10 +91,10 @@ def test_who_is_left_out_while_it_waits(tmp_path: Path) -> None:
     me, group = unisono.get_rank(), unisono.init()
     unisono.barrier()
     if me == 2:
-        with pytest.raises((PeerFailed, unisono.errors.LeftOut), match="without rank 2"):
+        with pytest.raises((PeerFailed, unisono.LeftOut), match="without rank 2"):
             p2p.recv(None, 0)
         until((tmp_path / "over").exists)
-        with pytest.raises(unisono.errors.LeftOut):
+        with pytest.raises(unisono.LeftOut):
             p2p.recv(None, 0)
         (tmp_path / "told").touch()
         return

@@ -45,9 +45,9 @@ def test_objects_go_round_beside_tensors_with_the_same_tags() -> None:
 @pytest.mark.ranks(2)
 def test_what_is_refused() -> None:
     me = unisono.get_rank()
-    with pytest.raises(unisono.errors.DTypeError, match="Fraction"):
+    with pytest.raises(unisono.DTypeError, match="Fraction"):
         unisono.send_object_list([Fraction(1, 3)], 1 - me)
-    with pytest.raises(unisono.errors.DTypeError, match="object_list: expected a list, got tuple"):
+    with pytest.raises(unisono.DTypeError, match="object_list: expected a list, got tuple"):
         unisono.send_object_list((1, 2), 1 - me)
     unisono.send_object_list([Fraction(1, 3)], 1 - me, pickle=True)
     got: list[Any] = [None]

@@ -90,6 +90,23 @@ def test_sparse_tensors(size: int) -> None:
         same(tensor.to_dense(), expected / divisor)
 
 
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+@in_process_group(2)
+def test_sparse_inference_tensors(inside: bool, async_op: bool) -> None:
+    """Made in inference mode or not, and reduced in it or not, more than once."""
+    for made_inside in (False, True):
+        with torch.inference_mode(made_inside):
+            tensor = torch.full((2, 2), dist.get_rank() + 1.0).to_sparse()
+        for total in (3.0, 6.0):
+            with torch.inference_mode(inside):
+                work = dist.all_reduce(tensor, async_op=async_op)
+            if work is not None:
+                work.wait()
+            assert tensor.is_inference() is made_inside
+            same(tensor.to_dense(), torch.full((2, 2), total))
+
+
 @pytest.mark.parametrize("size", SIZES)
 @in_process_group("size")
 def test_coalesced_calls(size: int) -> None:

@@ -127,6 +127,27 @@ def test_a_checkpoint_is_loaded_by_another_number_of_ranks(ranks: TorchRanks, tm
     ranks(2)(load, ranks(3)(save)[0])
 
 
+@pytest.mark.parametrize("named", [None, range(3)], ids=["unisono", "gloo"])
+def test_sharded_state_with_empty_shards(ranks: TorchRanks, tmp_path: Path, named: range | None) -> None:
+    """Rank 2 has no part of a bias of two numbers."""
+
+    def work() -> None:
+        from torch.distributed import checkpoint, fsdp
+
+        kind, form = fsdp.FullyShardedDataParallel, fsdp.StateDictType.SHARDED_STATE_DICT
+        saved, loaded = (kind(nn.Linear(4, 2), device_id="cpu") for _ in range(2))
+        with kind.state_dict_type(saved, form), kind.state_dict_type(loaded, form):
+            checkpoint.save(state := saved.state_dict(), checkpoint_id=str(tmp_path))
+            assert state["bias"].device.type == state["bias"].to("cpu").device.type == "cpu"
+            state = loaded.state_dict()
+            checkpoint.load(state, checkpoint_id=str(tmp_path))
+            loaded.load_state_dict(state)
+        with kind.summon_full_params(saved), kind.summon_full_params(loaded):
+            same(dict(loaded.named_parameters()), dict(saved.named_parameters()))
+
+    ranks(3, "gloo" if named else "unisono", named=named)(work)
+
+
 @pytest.mark.ranks(3, backend="unisono")
 def test_what_a_wrapped_model_has_learnt() -> None:
     from torch.distributed import fsdp

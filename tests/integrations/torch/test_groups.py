@@ -186,12 +186,12 @@ def test_without_room_on_the_first_member_all_hear_it(ranks: TorchRanks) -> None
         if dist.get_rank() == 0:
             dist.new_group([1, 2])
         else:
-            with pytest.raises(unisono.errors.OutOfMemory, match="no room"):
+            with pytest.raises(unisono.OutOfMemory, match="no room"):
                 dist.new_group([1, 2])
         dist.barrier()
 
     def refuse(*_: object) -> int:
-        raise unisono.errors.OutOfMemory("there is no room")
+        raise unisono.OutOfMemory("there is no room")
 
     ranks(3)(work)
 
@@ -219,15 +219,6 @@ def test_groups_are_made_not_split_or_shrunk() -> None:
     with pytest.raises(RuntimeError, match="not safe to split"):
         dist.split_group(None, [[0, 1]])
     dist.barrier()
-
-
-@limits
-@pytest.mark.ranks(2, backend="unisono")
-def test_a_timeout_is_set_by_the_group_itself() -> None:
-    world = dist.group.WORLD
-    with pytest.warns(UserWarning, match="only supported for either nccl or gloo"):
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=50), world)
-    world.set_timeout(timedelta(seconds=50))
 
 
 def test_a_rank_that_has_not_come_is_told_before_time_is_up(

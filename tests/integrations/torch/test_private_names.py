@@ -17,6 +17,7 @@ _ALL = "2.12 to 2.15"
 
 PRIVATE_NAMES = FOR_GLOO | {
     f"{_C10D}.ProcessGroup._get_backend": _ALL,
+    f"{_C10D}.ProcessGroup._get_backend_name": "2.13, 2.15",
     f"{_C10D}.ProcessGroup._get_sequence_number_for_group": "2.13",
     f"{_C10D}.ProcessGroup._set_default_backend": "2.13",
     f"{_C10D}.ProcessGroup._set_group_desc": _ALL,
@@ -26,6 +27,7 @@ PRIVATE_NAMES = FOR_GLOO | {
     f"{_C10D}.Reducer._set_forward_pass_work_handle": _ALL,
     f"{_C10D}._allow_inflight_collective_as_graph_input": _ALL,
     f"{_C10D}._dump_fr_trace_json": "2.13",
+    f"{_C10D}._get_comm_profiling_name": "2.13, 2.15",
     f"{_C10D}._register_comm_hook": "2.13",
     f"{_C10D}._register_work": _ALL,
     f"{_C10D}._resolve_process_group": "2.13",

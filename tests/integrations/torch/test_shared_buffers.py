@@ -22,6 +22,7 @@ from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.calls.dispatch.plan_cache import forget_plans
+from unisono.integrations.torch.patch import SharedBuffers
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -92,6 +93,17 @@ def test_buckets_lie_in_shared_memory(ranks: TorchRanks, options: dict[str, Any]
         return losses
 
     assert ranks(2)(work, True) == ranks(2, "gloo")(work, False)
+
+
+@pytest.mark.ranks(2, backend="unisono")
+def test_buckets_are_shared_whatever_torch_says() -> None:
+    """Versions of torch name more or fewer of the options that a tensor has in any case."""
+    world: Any = dist.group.WORLD
+    usual = {"dtype": torch.float32, "device": torch.device("cpu")}
+    with SharedBuffers(world.group):
+        for more in ({}, {"layout": torch.strided}, {"layout": torch.strided, "pin_memory": False}):
+            assert shared(torch.ops.aten.empty.memory_format([SHORT], **usual, **more))
+        assert not shared(torch.ops.aten.empty.memory_format([SHORT, 2], **usual))
 
 
 @pytest.mark.ranks(2, backend="unisono")

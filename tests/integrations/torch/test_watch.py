@@ -3,9 +3,13 @@
 import re
 import textwrap
 import time
+from types import SimpleNamespace
+from unittest.mock import patch
 
 from tests.support.programs import run_python
 from tests.support.watched_job import REPORT, Job, ends_without_a_word, warning_of
+from unisono.base.records import CallRecord
+from unisono.integrations.torch.watcher import Watcher
 
 DIES = f"""
 try:
@@ -187,12 +191,14 @@ def test_a_process_that_ends_well_without_a_word(job: Job) -> None:
     assert job.output(0) == "done\n"
 
 
-def test_a_group_without_a_real_store_is_not_watched(job: Job) -> None:
+def test_fake_groups_are_not_watched(job: Job) -> None:
+    """One process stands for all ranks; the store is torch's, which keeps nothing, or a real one."""
     body = """
     import torch.testing._internal.distributed.fake_pg
-    dist.destroy_process_group()
-    dist.init_process_group("fake", rank=0, world_size=2)
-    dist.all_reduce(ones)
+    for store in (None, dist.HashStore()):
+        dist.destroy_process_group()
+        dist.init_process_group("fake", store=store, rank=0, world_size=2)
+        dist.all_reduce(ones)
     print("done")
     """
     ends_without_a_word(job, body)
@@ -224,3 +230,20 @@ def test_calls_of_fully_shard_are_seen(job: Job) -> None:
     said = job.output(1)
     assert "PeerGone True rank 0" in said
     assert "while rank 1 waited for it in all_gather(float32[10]) #4 of group '0'" in said
+
+
+def test_error_keeps_calls_that_leave_the_log() -> None:
+    """Rank 1 goes on, and its log has later calls only, when the difference has just been found."""
+    watcher, reads = object.__new__(Watcher), dict.fromkeys(range(3), 0)
+
+    def log(_: object, rank: int) -> dict[int, str]:
+        reads[rank] += 1
+        return {2: "later"} if rank == 1 and reads[rank] > 1 else {1: "min" if rank == 1 else "max"}
+
+    group = SimpleNamespace(size=3, rank=0, named=())
+    watched = SimpleNamespace(group=group, compared=0)
+    with patch.multiple(watcher, _log=log, _record=lambda _, rank, one: CallRecord("all_reduce", op=one), create=True):
+        error = watcher._difference(watched, range(3))  # type: ignore[arg-type]  # it needs no more
+    assert error is not None
+    assert error.odd == (1,)
+    assert [error.calls[rank].op for rank in range(3)] == ["max", "min", "max"]

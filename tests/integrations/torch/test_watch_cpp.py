@@ -206,7 +206,7 @@ print("goes on")
     raised = [rank for rank in range(3) if "goes on" not in said[rank]]
     assert raised
     for rank in raised:
-        assert "unisono.errors.MismatchError: call #3: the ranks disagree (rank 1 differs from the rest)" in said[rank]
+        assert "unisono.MismatchError: call #3: the ranks disagree (rank 1 differs from the rest)" in said[rank]
         assert job.ranks[rank].returncode == 1
 
 

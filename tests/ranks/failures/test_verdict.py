@@ -1,5 +1,6 @@
 """What a waiting rank concludes from what it sees: a table of situations, and what must hold in all of them."""
 
+import itertools
 import sys
 from importlib import import_module
 from types import SimpleNamespace
@@ -231,7 +232,7 @@ def test_a_death_that_a_peer_saw_first_is_told_as_a_death() -> tuple[int, ...]:
                 until(lambda: group.host.arena.board(2).gave_up.number > 0)
             peer = plain(watch, rank)
             if rank == 1 and not seen:
-                peer = peer.replace(gone=None)
+                peer = peer._replace(gone=None)
             if rank == 2:
                 seen.add(rank)
             return cast(PeerView, peer)
@@ -272,6 +273,24 @@ def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed() -> None:
         assert judge(at_gate(), [watch.view(1), here(2)]) == Patience()
 
 
+@pytest.mark.parametrize("moment", range(1, 5))
+def test_peer_that_gives_up_and_goes_while_it_is_looked_at(moment: int) -> None:
+    """It gives the call up before it goes, so its reason is seen with its departure."""
+    reads, last = itertools.count(1), GivenUp(N, reason="KeyboardInterrupt")
+
+    def read(before: Any, after: Any) -> Any:
+        return after if next(reads) >= moment else before
+
+    watch = watch_of(Departure(DepartureKind.DIED, "went"), spans=True)
+    board = property(lambda _: read(GivenUp(), last))
+    watch.host.arena.board = lambda _: type("Board", (), {"gave_up": board})()
+    watch.host.entered, watch.host.signature = (lambda rank: read(N, N)), (lambda *_: read(MINE, MINE))
+    gone = watch.group.liveness.gone(1)
+    watch.group.liveness.gone = lambda rank: read(None, gone)
+    seen = watch.view(1)
+    assert seen.gone is None or seen.gave_up == last
+
+
 def watch_of(gone: Departure, *, spans: bool, has_ended: bool = False, is_fresh: bool = True) -> Any:
     """A watch that sees rank 1, of its own host, enter this call and go."""
     watch = object.__new__(sys.modules["unisono.ranks.failures.attend"].Watch)
@@ -310,13 +329,12 @@ def test_an_orderly_departure_proves_nothing_over_hosts_without_fresh_copies(kin
     )
 
 
-@pytest.mark.parametrize("odd", ["sum", "max"])
-def test_calls_that_disagree_wait_for_those_who_live_and_have_not_told_theirs(odd: str) -> None:
-    """Nothing cures these calls, and rank 1 has gone before it told its own."""
-    told = {0: CallRecord("all_reduce", op="sum"), 2: CallRecord("all_reduce", op=odd)}
+def test_mismatch_waits_for_living_ranks_to_tell() -> None:
+    """Rank 1 has gone before it told its call; rank 3 has not told it yet."""
+    told = {0: CallRecord("all_reduce", op="sum"), 2: CallRecord("all_reduce", op="max")}
     watch = object.__new__(sys.modules["unisono.ranks.failures.attend"].Watch)
-    watch.silent_since = None
+    watch.silent_since, watch.known_calls = None, lambda: told
     peers = [here(1, gone=Departure(DepartureKind.DIED, "went")), here(2), here(3)]
-    assert watch.may_tell_more(peers, told) == (3,)
+    assert watch.may_tell_more(peers)
     told[3] = CallRecord("barrier")
-    assert watch.may_tell_more(peers, told) == ()
+    assert not watch.may_tell_more(peers)

@@ -7,6 +7,8 @@ import re
 import signal
 import threading
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from tests.support.faults import FAILED
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono import PeerGone
+from unisono.base.records import Proposal
 from unisono.engine.memory.sub_arena import SubArena
 from unisono.ranks.group import survivors
 
@@ -29,7 +32,7 @@ def stop_when_it_lends(group: unisono.Group) -> None:
 def hear_that_it_is_left_out(folder: Path, group: unisono.Group, *left_out: int) -> None:
     """Go on, long after the others have."""
     stop_when_it_lends(group)
-    with pytest.raises(unisono.errors.LeftOut, match=f"without rank {group.rank}") as caught:
+    with pytest.raises(unisono.LeftOut, match=f"without rank {group.rank}") as caught:
         group.shrink()
     assert caught.value.failed == left_out
     (folder / f"{group.rank} has heard").touch()
@@ -137,7 +140,7 @@ def test_memory_that_was_lent_for_one_that_is_left_out_is_freed(tmp_path: Path) 
 
     if group.rank == 2:
         lender.borrow = stop_and_borrow  # type: ignore[assignment, method-assign]
-        with pytest.raises(unisono.errors.LeftOut):
+        with pytest.raises(unisono.LeftOut):
             group.shrink()
         (tmp_path / "2 has heard").touch()
         return None
@@ -166,8 +169,8 @@ def test_on_another_host_nobody_goes_on_without_those_who_wait_for_memory(tmp_pa
 def test_where_one_host_has_no_memory_the_others_hear_of_it(tmp_path: Path) -> None:
     group = unisono.init()
     if group.rank == 0:
-        lend_raises(group, unisono.errors.OutOfMemory("not here"))
-        with pytest.raises(unisono.errors.OutOfMemory, match="the shared memory of rank 0 has no room"):
+        lend_raises(group, unisono.OutOfMemory("not here"))
+        with pytest.raises(unisono.OutOfMemory, match="the shared memory of rank 0 has no room"):
             group.shrink()
         until((tmp_path / "heard").exists)
     else:
@@ -177,19 +180,26 @@ def test_where_one_host_has_no_memory_the_others_hear_of_it(tmp_path: Path) -> N
         (tmp_path / "heard").touch()
 
 
+@pytest.mark.parametrize("late", [False, True])
 @in_new_world(3, all_give=7.0)
-def test_an_exception_after_all_have_agreed_is_told_in_the_first_call_of_the_smaller_group(tmp_path: Path) -> float:
-    group = unisono.init()
+def test_exception_after_agreement(tmp_path: Path, late: bool) -> float:
+    """Ranks learn of it in the first call of the smaller group, also if they see it before they see the decision."""
+    group, missing = unisono.init(), survivors._missing
     unisono.barrier()
+
+    def see_late(group: unisono.Group, mine: Proposal, others: Any) -> tuple[list[int], str]:
+        if mine.ready:
+            until(lambda: group.host.arena.board(0).interrupted[1] != "")
+        return missing(group, mine, others)
+
     if group.rank == 0:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(survivors, "_go_on", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                group.shrink()
+        with patch.object(survivors, "_go_on", interrupt), pytest.raises(KeyboardInterrupt):
+            group.shrink()
         until(lambda: all((tmp_path / name).exists() for name in "12"))
         smaller = group.shrink()
     else:
-        smaller = group.shrink()
+        with patch.object(survivors, "_missing", see_late if late else missing):
+            smaller = group.shrink()
         with pytest.raises(unisono.PeerFailed, match=r"KeyboardInterrupt in shrink\(\)") as caught:
             unisono.barrier()
         assert caught.value.rank == 0
@@ -249,7 +259,7 @@ def test_ranks_are_stopped_and_go_on_at_any_moment(seed: int, hosts: str | None)
                     smaller = group.shrink(without=late, timeout_s=choose.choice([0.02, 0.05, 0.3]))
                 except unisono.WaitTimeout as error:
                     late.update(error.missing)
-                except unisono.errors.LeftOut:
+                except unisono.LeftOut:
                     seen.append(())
                     break
                 else:

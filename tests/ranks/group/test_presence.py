@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from unisono.base.records import DepartureKind
+from unisono.base.records import Departure, DepartureKind
 from unisono.engine.memory.arena import Arena
 from unisono.engine.process.alive import ending_in_words, exit_status, has_ended, is_ending, start_ticks, watch_process
 from unisono.ranks.group.rank_liveness import RankLiveness
@@ -43,6 +43,22 @@ def test_who_lives_is_there_and_who_was_killed_has_died(group: Any) -> None:
     group.kill()
     how = group.liveness.gone(1)
     assert how.how == DepartureKind.DIED
+
+
+def test_departure_that_is_being_written_again() -> None:
+    """While the sentinel writes a record again, the board has none."""
+    how = Departure(DepartureKind.DIED, "was killed")
+
+    class Changing:
+        pid, reads = 0, iter([how, None, None])
+
+        @property
+        def gone(self) -> Departure | None:
+            return next(self.reads)
+
+    board, layout = Changing(), SimpleNamespace(size=2)
+    layout.board = lambda _: board
+    assert RankLiveness(layout).left(1) == how  # type: ignore[arg-type]  # it needs no more
 
 
 def test_the_system_tells_how_a_process_has_ended_that_its_parent_has_not_asked_about(group: Any) -> None:

@@ -103,7 +103,7 @@ def test_who_is_there_but_does_not_come_is_named_and_left_out(tmp_path: Path) ->
         with pytest.raises(unisono.PeerFailed, match="goes on in a smaller group"):
             unisono.barrier()
         until((tmp_path / "went on").exists)
-        with pytest.raises(unisono.errors.LeftOut, match="have gone on without rank 2") as caught:
+        with pytest.raises(unisono.LeftOut, match="have gone on without rank 2") as caught:
             group.shrink()
         assert caught.value.failed == (2,)
         return "left out"
@@ -231,7 +231,7 @@ def test_who_waits_long_looks_seldom(waits_for: str, tmp_path: Path) -> None:
 def test_where_there_is_no_room_for_the_memory_the_next_rank_lends_it() -> tuple[float, int]:
     group = unisono.init()
     if group.rank == 0:
-        lend_raises(group, unisono.errors.OutOfMemory("not here"))
+        lend_raises(group, unisono.OutOfMemory("not here"))
     smaller, mine = group.shrink(), torch.tensor([2.0**group.rank])
     unisono.all_reduce(mine, group=smaller)
     return mine.item(), smaller.host.arena.owner  # type: ignore[union-attr]  # of a smaller group
@@ -266,8 +266,8 @@ def test_an_exception_that_ends_shrink_on_one_rank_is_told_to_the_others(
 @in_new_world(3)
 def test_where_no_rank_can_lend_the_memory_all_say_so() -> None:
     group = unisono.init()
-    lend_raises(group, unisono.errors.OutOfMemory("not here"))
-    with pytest.raises(unisono.errors.OutOfMemory, match="the shared memory of ranks 0, 1, 2 has no room"):
+    lend_raises(group, unisono.OutOfMemory("not here"))
+    with pytest.raises(unisono.OutOfMemory, match="the shared memory of ranks 0, 1, 2 has no room"):
         group.shrink()
 
 

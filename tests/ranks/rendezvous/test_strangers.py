@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -205,8 +206,8 @@ words = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-identity_like = st.fixed_dictionaries(dict.fromkeys(Identity.field_names, words))
-message_like = st.fixed_dictionaries(dict.fromkeys(MeetingMessage.field_names, words))
+identity_like = st.fixed_dictionaries(dict.fromkeys([f.name for f in fields(Identity)], words))
+message_like = st.fixed_dictionaries(dict.fromkeys([f.name for f in fields(MeetingMessage)], words))
 notice_like = st.tuples(st.just(NAME) | words, st.ip_addresses().map(str) | words, st.integers() | words)
 anything = st.binary(max_size=300) | (words | identity_like | message_like | notice_like).map(
     lambda it: json.dumps(it).encode()

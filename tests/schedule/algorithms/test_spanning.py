@@ -1,8 +1,10 @@
 """Tables over hosts: proved as one table, right on data, and nobody's result is written before all have entered."""
 
 import re
+from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +13,8 @@ from tests.conftest import examples
 from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
-from unisono.schedule import ROOTED, Hosts, Proof, prove
-from unisono.schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, prove_by_parts, spanning
+from unisono.schedule import ROOTED, ROUND, Hosts, Proof, Schedule, expand, prove
+from unisono.schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, spanning, whole
 
 MAPS = ["2x1", "2x2", "2x2:round_robin", "4x1", "3+1", "1+3", "4+2+3", "2+3+4:round_robin", "3x3", "1x4", "1"]
 NAMES = [(collective, core) for collective, cores in CORES.items() for core in cores]
@@ -36,11 +38,27 @@ def check(call: HierarchicalTable) -> Proof:
 
 @each("collective, core", NAMES)
 @pytest.mark.parametrize("text", MAPS)
-def test_every_form_is_proved_also_by_its_parts_and_hears_of_every_host(text: str, collective: str, core: str) -> None:
+def test_every_form_is_proved_and_hears_of_all(text: str, collective: str, core: str) -> None:
     for call in forms(collective, core, Hosts.parse(text)):
-        whole, exact = prove_by_parts(call)[0], check(call)
-        assert (whole.ranks, whole.same_bits, whole.method) == (exact.ranks, exact.same_bits, "parts")
-        assert whole.rounds >= exact.rounds
+        check(call)
+
+
+def rows_by_chunk(schedule: Schedule, chunk: int) -> list[list[int]]:
+    """The rows that move a chunk; their rounds are numbered without gaps."""
+    rows = expand(schedule, (chunk,))
+    rows[:, ROUND] = np.unique(rows[:, ROUND], return_inverse=True)[1]
+    return sorted(rows.tolist())
+
+
+@each("collective, core", NAMES)
+@pytest.mark.parametrize("few", [64, 1], ids=["as the whole", "of one member"])
+def test_rows_of_one_chunk(few: int, collective: str, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of some chunks are those that the whole table has for them, also if one member stands for all."""
+    monkeypatch.setattr(whole, "_FEW", few)
+    for text in MAPS:
+        for call in forms(collective, core, Hosts.parse(text)):
+            for chunk in range(call.chunks):
+                assert rows_by_chunk(call.schedule((chunk,)), chunk) == rows_by_chunk(call.schedule(), chunk)
 
 
 @settings(max_examples=60, deadline=None)
@@ -129,32 +147,32 @@ def broken(call: HierarchicalTable, draw: st.DataObject) -> HierarchicalTable:
     changes = [
         [],
         [part, part],
-        [part.replace(blocks=turned)],
-        [part.replace(root=other)],
-        [part.replace(members=part.members[::-1])],
+        [replace(part, blocks=turned)],
+        [replace(part, root=other)],
+        [replace(part, members=part.members[::-1])],
     ]
-    return call.replace(**{phase: tuple(parts[:k] + draw.draw(st.sampled_from(changes)) + parts[k:])})
+    return replace(call, **{phase: tuple(parts[:k] + draw.draw(st.sampled_from(changes)) + parts[k:])})
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(MAPS[:-1]), st.sampled_from(sorted(set(CORES) - {"barrier"})), st.data())
-def test_parts_prove_nothing_that_is_wrong(text: str, collective: str, data: st.DataObject) -> None:
+def test_chunks_one_by_one_prove_nothing_wrong(text: str, collective: str, data: st.DataObject) -> None:
     hosts = Hosts.parse(text)
     root = data.draw(st.integers(0, hosts.ranks - 1)) if collective in ROOTED else 0
     call = broken(spanning(collective, hosts, root, rails=data.draw(st.integers(1, hosts.rails))), data)
+    chunks = range(call.chunks)
     try:
-        prove_by_parts(call)
+        prove(call.schedule(chunks), chunks=chunks)
     except AlgorithmError:
         return
     prove(call.schedule())
 
 
-def test_many_hosts_are_proved_by_their_parts() -> None:
-    whole, parts = prove_by_parts(spanning("all_reduce", Hosts.parse("200x4")))
-    assert whole.method == "parts"
-    assert [(proof.name, proof.ranks) for proof in parts] == [
-        ("reduce_scatter.direct", 4),
-        ("all_reduce.circulant", 200),
-        ("all_gather.direct", 4),
-    ]
-    assert prove_by_parts(spanning("all_gather", Hosts.parse("40x4")))[0].method == "sampled parts"
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+def test_thousands_of_hosts_are_proved(collective: str) -> None:
+    call = spanning(collective, Hosts.parse("4096x2"))
+    proof = prove(call.schedule((5, 4099)), chunks=(5, 4099))
+    assert (proof.ranks, proof.method, proof.followed) == (8192, "fingerprints", "some")
+    short = call.replace(after=call.after[:-1])
+    with pytest.raises(AlgorithmError, match=r"rank 819[01] ends without (rank|the parts)"):
+        prove(short.schedule((5, 4099, 8191)), chunks=(5, 4099, 8191))

@@ -227,9 +227,11 @@ def test_a_wrong_table_is_drawn_with_its_wrong_slot_marked(mine: Path, tmp_path:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("all_reduce", "by random fingerprints of one rank"),
-        ("all_to_all", "by random fingerprints of one rank"),
-        ("broadcast", "by random fingerprints of a sample of chunks"),
+        ("all_reduce", "by random fingerprints of one chunk, which stands for all because all ranks do the same"),
+        ("all_to_all", "by random fingerprints of one chunk"),
+        ("broadcast", "each contribution exactly once; by random fingerprints idea"),
+        ("barrier", "left out: the table would have about 1e+10 rows"),
+        ("barrier.dissemination", "left out above 16384 ranks; ask for it with --ranks 128"),
         ("scan", "left out: the table would have about 5.4e+09 rows; ask for it with --ranks 128"),
     ],
 )

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from ...base.errors import ArgumentError, DTypeError
-from ...base.units import hints_timeout_s
-from ...engine.tensors import as_bits
+from ...engine.tensors import as_bits, set_memory
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ...schedule.algorithms.catalogue import AlgorithmLike
@@ -24,7 +23,6 @@ from ..work import Work
 from .make_coalesced import PART, WHOLE, ListCall, make, make_known
 
 
-@hints_timeout_s
 def all_reduce_coalesced(
     tensors: Iterable[torch.Tensor],
     op: OpLike = ReduceOp.SUM,
@@ -54,7 +52,6 @@ def _reducing(tensors: Sequence[torch.Tensor], op: OpLike) -> ListCall:
     return ListCall("all_reduce", ("tensors",), tensors, gives=PART, gets=PART, op=op)
 
 
-@hints_timeout_s
 def broadcast_coalesced(
     tensors: Iterable[torch.Tensor],
     src: int,
@@ -74,7 +71,6 @@ def broadcast_coalesced(
     return make(call, group, async_op, algorithm, timeout_s)
 
 
-@hints_timeout_s
 def all_gather_coalesced(
     outputs: Iterable[torch.Tensor],
     inputs: Iterable[torch.Tensor],
@@ -97,7 +93,6 @@ def all_gather_coalesced(
     return make(call, group, async_op, algorithm, timeout_s)
 
 
-@hints_timeout_s
 def reduce_scatter_coalesced(
     outputs: Iterable[torch.Tensor],
     inputs: Iterable[torch.Tensor],
@@ -159,6 +154,6 @@ def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> lis
         flat = group.buffer(sum(counts), dtype)
         for tensor, piece in zip(mine, torch.split(flat, counts), strict=True):
             as_bits(piece).copy_(as_bits(tensor.detach()).view(-1))
-            tensor.data = piece.view(tensor.shape)
+            set_memory(tensor, piece)
         flats.append(flat)
     return flats

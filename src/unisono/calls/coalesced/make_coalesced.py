@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from ...base.errors import ArgumentError, DTypeError
+from ...base.python import is_from_below
 from ...base.records import digest
 from ...base.units import seconds
 from ...engine.kernels import kernel
@@ -249,7 +250,10 @@ def make_known(call: ListCall, group: Group | None, async_op: bool, algorithm: A
     what = call.key(algorithm)
     try:
         steps, addresses = layout.steps[what, timeout_s], tuple(map(_data_ptr, tensors))
-    except (KeyError, RuntimeError, TypeError):
+    except (KeyError, RuntimeError, TypeError) as error:
+        if is_from_below(error):
+            with checking(group, what[0]):
+                raise
         return UNKNOWN
     if addresses != layout.apart and (0 in addresses or _place(group, call, layout, addresses)):
         return UNKNOWN

@@ -16,34 +16,3 @@ on the size of the message or on an element's place in it.
 
 algorithm: a name of the catalogue (`unisono explain`) or a function of your own; None: `choose` decides.
 """
-
-from importlib import import_module
-from typing import Any
-
-from torch import Tensor
-
-from ...ranks.group.group import Group
-from ..dispatch import CallKey, makes_again
-
-_SINGLE = "all_to_all", "reduce_scatter"  # collectives with another function for one tensor, which is cut into blocks
-
-
-@makes_again
-def _again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
-    """Make a call in full after it has begun on a fast path in the background."""
-    kind, op, root, algorithm = what
-    arguments: dict[str, tuple[Any, ...]] = {
-        "all_gather": (out, inp),
-        "all_reduce": (out, op),
-        "all_to_all": (out, inp),
-        "broadcast": (out, root),
-        "exscan": (out, op),
-        "gather": (inp, out, root),
-        "reduce": (out, root, op),
-        "reduce_scatter": (out, inp, op),
-        "scan": (out, op),
-        "scatter": (out, inp, root),
-    }
-    module = import_module(f".{kind.removeprefix('ex')}", __name__)
-    call = getattr(module, f"{kind}_single" if kind in _SINGLE and isinstance(inp, Tensor) else kind)
-    call(*arguments[kind], group=group, algorithm=algorithm, timeout_s=timeout_s)

@@ -12,7 +12,7 @@ from ...engine.tensors import dtype_name
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import blank, check_apart, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import UNKNOWN, Call, Request, checking, plan_step, shortcut
+from ..dispatch import UNKNOWN, Call, Request, checking, plan_step, shortcut, unequal
 
 _MOST_DIMS = 8
 
@@ -57,8 +57,14 @@ def all_gather(
         sizes = check_tensors("tensor_list", tensor_list, call.group, tensor.dtype, written=True)
         check_apart(tensor_list, tensor, call.group.rank)
         check_own("tensor_list", tensor_list, "tensor", tensor, call.group)
-        call.plan(Request("all_gather", tensor, tensor, tensor_list, even=len(set(sizes)) == 1, sizes=sizes))
+        call.plan(_request(tensor, tensor_list, sizes))
     return call.run()
+
+
+def _request(tensor: Tensor, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Request:
+    extents = unequal(sizes)
+    like = blank(max(sizes), tensor.dtype) if extents else tensor
+    return Request("all_gather", like, tensor, tensors, extents=extents)
 
 
 def _gather_of_unknown_sizes(
@@ -85,9 +91,8 @@ def _gather_of_unknown_sizes(
             with checking(how.group, "all_gather") as steps:
                 gather_shapes(where)
                 made = [torch.empty(row[1 : row[0] + 1], dtype=tensor.dtype, device="cpu") for row in shapes.tolist()]
-                sizes = tuple(each.numel() for each in made)
-                like, extents = blank(max(sizes), tensor.dtype), sizes if len(set(sizes)) > 1 else None
-                gather = plan_step(how, Request("all_gather", like, tensor, made, extents=extents))
+                sizes = [each.numel() for each in made]
+                gather = plan_step(how, _request(tensor, made, sizes))
                 steps.last = how.group.host.call_number
                 gather(where)
             return made

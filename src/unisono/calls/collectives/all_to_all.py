@@ -49,12 +49,12 @@ def all_to_all(
             raise DTypeError(
                 f"input_tensor_list: expected a list of {call.group.size} tensors; for one tensor: all_to_all_single"
             )
-        sizes = check_tensors("input_tensor_list", input_tensor_list, call.group)
+        check_tensors("input_tensor_list", input_tensor_list, call.group)
         like, outputs = input_tensor_list[0], output_tensor_list
-        sizes += check_tensors("output_tensor_list", outputs, call.group, like.dtype, written=True)
+        check_tensors("output_tensor_list", outputs, call.group, like.dtype, written=True)
         for tensor in input_tensor_list:
             check_apart(outputs, tensor, None)
-        call.plan(Request("all_to_all", like, input_tensor_list, outputs, even=len(set(sizes)) == 1))
+        call.plan_blocks(Request("all_to_all", like, input_tensor_list, outputs))
     return call.run()
 
 

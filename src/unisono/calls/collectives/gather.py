@@ -47,10 +47,9 @@ def gather(
         root = check_root("dst", dst, call.group)
         check_tensor("tensor", tensor)
         blocks = given_list(gather_list)
-        sizes = check_rooted("gather_list", blocks, "dst", root, call.group, tensor.dtype, written=True)
+        check_rooted("gather_list", blocks, "dst", root, call.group, tensor.dtype, written=True)
         if blocks is not None:
             check_apart(blocks, tensor, root)
             check_own("gather_list", blocks, "tensor", tensor, call.group)
-        even = len(set(sizes)) <= 1
-        call.plan(Request("gather", tensor, tensor, blocks, root=root, even=even))
+        call.plan_blocks(Request("gather", tensor, tensor, blocks, root=root))
     return call.run()

@@ -8,8 +8,8 @@ from torch import Tensor
 from ...base.errors import DTypeError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
-from ..arguments import check_apart, check_op, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import UNKNOWN, Call, Request, shortcut
+from ..arguments import blank, check_apart, check_op, check_own, check_tensor, check_tensors, check_whole
+from ..dispatch import UNKNOWN, Call, Request, shortcut, unequal
 from ..ops import OpLike, ReduceOp
 
 
@@ -55,8 +55,9 @@ def reduce_scatter(
         sizes = check_tensors("input_list", input_list, call.group, output.dtype)
         check_apart(input_list, output, call.group.rank)
         check_own("input_list", input_list, "output", output, call.group)
-        even, name = len(set(sizes)) == 1, check_op(op, output)
-        call.plan(Request("reduce_scatter", output, input_list, output, name, even=even, sizes=sizes))
+        extents, name = unequal(sizes), check_op(op, output)
+        like = blank(max(sizes), output.dtype) if extents else output
+        call.plan(Request("reduce_scatter", like, input_list, output, name, extents=extents))
     return call.run()
 
 

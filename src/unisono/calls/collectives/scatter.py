@@ -47,9 +47,9 @@ def scatter(
         root = check_root("src", src, call.group)
         check_tensor("tensor", tensor, written=True)
         blocks = given_list(scatter_list)
-        sizes = check_rooted("scatter_list", blocks, "src", root, call.group, tensor.dtype, written=False)
+        check_rooted("scatter_list", blocks, "src", root, call.group, tensor.dtype, written=False)
         if blocks is not None:
             check_apart(blocks, tensor, root)
             check_own("scatter_list", blocks, "tensor", tensor, call.group)
-        call.plan(Request("scatter", tensor, blocks, tensor, root=root, even=len(set(sizes)) <= 1))
+        call.plan_blocks(Request("scatter", tensor, blocks, tensor, root=root))
     return call.run()

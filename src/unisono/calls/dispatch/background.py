@@ -10,11 +10,11 @@ costs about as much as the call itself.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from ...base.errors import MismatchError
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, StateWord
 from ...engine.process.nested import caller, holds
@@ -23,9 +23,9 @@ from ...ranks.failures import attend
 from ...ranks.group.group import Group
 from ..work import FinishedWork, Work, worker_of
 from .drive import check_finished, drive
-from .plan_cache import CallKey, as_list
-from .request import Tensors
-from .retry_rules import can_make_again, make_again, stage_private
+from .plan_cache import as_list
+from .planning import staged_plan
+from .request import Request, Tensors
 
 _LOOK_UP = int(StateWord.LOOK_UP_NS)
 
@@ -33,11 +33,10 @@ _LOOK_UP = int(StateWord.LOOK_UP_NS)
 @holds("group")
 def begin(
     group: Group,
-    what: CallKey,
     plan: CallPlan,
+    request: Request,
+    algorithm: Any,
     places: tuple[int, int],
-    inp: Tensors,
-    out: Tensors,
     timeout_s: float | None,
     marked: Sequence[torch.Tensor] = (),
 ) -> Work[Any]:
@@ -60,50 +59,44 @@ def begin(
                     finally:
                         words[_LOOK_UP] = usual
                 if status != DONE and not worker.is_this_thread:  # now: no other thread may begin a call in between
-                    return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, status)
+                    return _pass_on(group, plan, request, algorithm, places, timeout_s, marked, status)
     except BaseException as error:
         if begun:
             attend.interrupted(group, plan, error, caller())
-            group.hold(plan, *as_list(inp), *as_list(out))
+            group.hold(plan, *as_list(request.inp), *as_list(request.out))
         raise
     if status != DONE:
-        return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, status)
+        return _pass_on(group, plan, request, algorithm, places, timeout_s, marked, status)
     if marked:
         mark_written(marked)
-    return FinishedWork(out)
+    return FinishedWork(request.out)
 
 
 def _pass_on(
     group: Group,
-    what: CallKey,
     plan: CallPlan,
+    request: Request,
+    algorithm: Any,
     places: tuple[int, int],
-    inp: Tensors,
-    out: Tensors,
     timeout_s: float | None,
     marked: Sequence[torch.Tensor],
     status: int | None,
 ) -> Work[Any]:
     """Let the worker make the call; or finish it, if the kernel came back with this status."""
     where = caller()
-    memory = [tensor.untyped_storage() for tensor in (*as_list(inp), *as_list(out))]
+    memory = [tensor.untyped_storage() for tensor in (*as_list(request.inp), *as_list(request.out))]
 
     def action() -> Tensors:
         number = group.host.call_number
         try:
-            made = drive(group, plan, *places, timeout_s, where, status)
+            staged = partial(staged_plan, group, plan, request, algorithm)
+            drive(group, plan, staged, *places, timeout_s, where, status)
             group.host.log.mark_background(number)
-            if not made:
-                stage_private(group)
-        except BaseException as error:
+        except BaseException:
             group.hold(plan, *memory)
-            if not isinstance(error, MismatchError) or not can_make_again(group, plan, what, error):
-                raise
-            made = False
-        if not made:
-            make_again(group, what, inp, out, timeout_s)
+            raise
         mark_written(marked)
         _ = memory  # alive until here
-        return out
+        return request.out
 
     return worker_of(group).submit(plan.record, action)

@@ -9,8 +9,8 @@ from ...base.records import CallRecord
 from ...engine.process.nested import caller
 from ...ranks.group.abort import give_up
 from ...ranks.group.group import Group
-from ...schedule import BLOCKED
 from ..work import Work, worker_of
+from .blocks import exchange_record, plan_blocks
 from .checking import checking
 from .plan_cache import CallKey
 from .rank_order import plan_step, premultiplied
@@ -45,19 +45,21 @@ class Call(checking):
         known_as: CallKey | None = self.what
         if (scaled := premultiplied(request, self.group.rank)) is not request:
             request, known_as = scaled, None
-        if request.collective in BLOCKED and request.says is None:
-            from .blocks import plan_blocks  # many programs have no such call
+        self.action = plan_step(self.how, request, known_as)
 
-            self.action = plan_blocks(self.how, request, known_as)
-        else:
-            self.action = plan_step(self.how, request, known_as)
+    def plan_blocks(self, request: Request) -> None:
+        """Plan a call on lists of blocks whose sizes the ranks exchange first."""
+        self.request = request._replace(says=exchange_record(request))
+        self.action = plan_blocks(self.how, request)
 
     def run(self) -> Any:
         """Make the call, and return its result if `returns` is set. With `async_op`: return a Work at once."""
         group, action = self.group, self.action
         if self.how.async_op or (group.worker is not None and group.worker.busy):
             where = caller()
-            work = worker_of(group).submit(self.record, partial(_make, group, action, where))
+            with checking(group, self.collective):
+                worker = worker_of(group)
+            work = worker.submit(self.record, partial(_make, group, action, where))
             if self.how.async_op:
                 return work
             result = self._result(work, where)

@@ -2,21 +2,16 @@
 
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from ...base.errors import MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout
-from ...base.python import LateModule
 from ...base.records import CallRecord
 from ...engine.process.nested import caller, check_nested, holds
+from ...ranks.group import initialize
 from ...ranks.group.abort import aborted, give_up
 from ...ranks.group.group import Group
 from ..work import worker_of
 from .drive import check_finished, take
-
-if TYPE_CHECKING:
-    from ...ranks.group import initialize
-else:  # a call that names its group does not need it
-    initialize = LateModule("...ranks.group.initialize", __package__)
 
 _PATIENCE_S = 1.0
 """How long a refused call waits for late peers before the worker waits for them."""

@@ -7,6 +7,7 @@ in a deep recursion, this rank's next call finds the unfinished one and breaks t
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import compress
 from typing import NoReturn
@@ -37,26 +38,31 @@ def take(lock: threading.Lock, timeout_s: float, held: list[threading.Lock]) -> 
 def drive(
     group: Group,
     plan: CallPlan,
+    staged: Callable[[], CallPlan],
     inp: int,
     out: int,
     timeout_s: float | None,
     where: str | None = None,
     begun: int | None = None,
-) -> bool:
+) -> None:
     """Run a plan on the tensors at these addresses.
 
+    staged: see `attend`.
     timeout_s: how long to wait, for other threads of this rank and for other ranks; None: as long as the group does.
     where: the user's line, if it is known.
     begun: the kernel's status, if another thread has begun the call.
-
-    Returns False if system calls do not reach all tensors: the caller then plans the call again, staged.
     """
     began, where = time.perf_counter(), where or caller()
-    until, made = began + (group.timeout_s if timeout_s is None else timeout_s), None
-    while made is None:
+    until, made = began + (group.timeout_s if timeout_s is None else timeout_s), False
+    behind = False
+    while not made:
         held: list[threading.Lock] = []
-        started, left_s = False, until - time.perf_counter()
+        started = False
         try:
+            if behind:
+                with suppress(WaitTimeout):
+                    group.worker.finish(max(0.0, until - time.perf_counter()))
+            left_s = until - time.perf_counter()
             if group.lock.locked():
                 check_nested(group)
             take(group.lock, left_s, held)
@@ -68,7 +74,9 @@ def drive(
                     check_finished(group, plan.record, where)
                 started, left_s = True, max(0.0, until - time.perf_counter())
                 status = group.run(plan.address, inp, out, group.state) if begun is None else begun
-                made = not status or attend.attend(group, plan, inp, out, status, left_s, where)
+                if status:
+                    attend.attend(group, plan, inp, out, status, left_s, where, staged)
+                made = True
         except BaseException as error:
             if started:
                 attend.interrupted(group, plan, error, where)
@@ -78,12 +86,8 @@ def drive(
         finally:
             if held:
                 group.lock.release()
-        if made is None:
-            with suppress(WaitTimeout):
-                group.worker.finish(left_s)
     if group.host.config.debug:
         _debug_line(group, plan, began)
-    return made
 
 
 def check_finished(group: Group, call: CallRecord, where: str = "") -> None:

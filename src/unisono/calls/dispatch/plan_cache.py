@@ -13,7 +13,8 @@ from ...engine.host import interpreter
 from ...engine.kernels import kernel
 from ...engine.tensors import EXPORTER, ONLY_BITS
 from ...ranks.group.group import Group
-from .request import Tensors, is_one
+from ..arguments import blank
+from .request import Request, Tensors, is_one
 
 CallKey = tuple[str, Any, int, Any]
 """The call as the user makes it: collective, op, root and algorithm."""
@@ -27,8 +28,6 @@ _AMBIGUOUS = {torch.int8, torch.uint8, *ONLY_BITS}
 _KERNELS = "known.call", "known.find", "known.enter"
 _KEY = EntryWord.PLAN  # words of a key
 
-_EVEN_AGAIN = 16  # the calls with blocks of one size after which a collective stops exchanging sizes at once
-
 
 def fits(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     """A function, torch.compile's, that tells whether others have the dtypes, shapes, strides and kinds of these."""
@@ -39,14 +38,14 @@ def fits(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 class KnownCalls:
     """The plans of calls of one kind, which differ in their tensors only.
 
-    plans: address -> plan, and the dtype of its tensors.
+    plans: address -> plan, and its request without tensors.
     table: the address of the same plans by the keys of their tensors, for `call` and `find` of kernels/known.
     run: the kernel that `call` runs.
     """
 
     def __init__(self, group: Group, collective: str) -> None:
         self._header = group.heap_first, group.heap_end, group.rank if collective in _OWN_BLOCK else -1
-        self.plans: dict[int, tuple[CallPlan, torch.dtype | None]] = {}
+        self.plans: dict[int, tuple[CallPlan, Request]] = {}
         self._entries: dict[tuple[int, ...], tuple[int, int]] = {}  # key -> address of the plan, and TO_CHECK
         self._tables: list[array[int]] = []  # another thread may still read an old one
         self.run, self.call, self.find, self._enter = interpreter(), *map(kernel, _KERNELS)
@@ -61,48 +60,35 @@ class KnownCalls:
         self._tables.append(table)
         self.table, self._most = address, size // 2
 
-    def add(self, plan: CallPlan, inp: Any, out: Any) -> None:
+    def add(self, plan: CallPlan, request: Request) -> None:
         """Keep the plan, if the table can have such tensors."""
+        inp, out = request.inp, request.out
         words, tensors = array("q", bytes(8 * _KEY)), () if inp is None else (inp,) if out is inp else (inp, out)
         if self.find(self.table, words.buffer_info()[0], EXPORTER, *tensors) < 0:
             return
-        dtype = None if inp is None else inp.dtype
-        key, to_check = tuple(words), int(dtype in _AMBIGUOUS)
-        self.plans[plan.address] = plan, dtype
+        like = blank(request.like.numel(), request.like.dtype)
+        key, to_check = tuple(words), int(inp is not None and like.dtype in _AMBIGUOUS)
+        self.plans[plan.address] = plan, request._replace(like=like, inp=None, out=None)
         self._entries[key] = plan.address, to_check
         if len(self._entries) > self._most:
             self._make_table(4 * self._most)
         self._enter(self.table, *key, plan.address, to_check)
 
 
-def keep(group: Group, plan: CallPlan, what: CallKey, inp: Tensors, out: Tensors) -> None:
+def keep(group: Group, plan: CallPlan, what: CallKey, request: Request) -> None:
     """Keep the plan for the fast paths, if they know such tensors."""
     if group.host.config.debug:  # the fast paths print no debug line
         return
+    inp, out = request.inp, request.out
     if what[0] == "barrier" or (is_one(inp) and is_one(out) and not inp.is_complex()):  # it may be conjugate
         known = group.shortcuts.get(what) or group.shortcuts.setdefault(what, KnownCalls(group, what[0]))
-        known.add(plan, inp, out)
+        known.add(plan, request)
 
 
 def as_list(tensors: Tensors) -> Sequence[torch.Tensor]:
     if tensors is None:
         return ()
     return [tensors] if isinstance(tensors, torch.Tensor) else tensors
-
-
-class UnevenCalls(dict[tuple[str, int], int]):
-    """(collective, root) with blocks of several sizes -> how many more calls of the group exchange sizes."""
-
-    @classmethod
-    def of(cls, group: Group) -> "UnevenCalls":
-        kept: UnevenCalls = group.kept.setdefault(cls, cls())
-        return kept
-
-
-def ask_for_sizes(group: Group, collective: str, root: int) -> None:
-    """Drop the shortcuts of this collective, so that its calls exchange sizes until blocks have one size again."""
-    UnevenCalls.of(group)[collective, root] = _EVEN_AGAIN
-    drop_shortcuts(group, lambda plan: plan.record.collective == collective)
 
 
 def drop_shortcuts(group: Group, which: Callable[[CallPlan], bool]) -> None:

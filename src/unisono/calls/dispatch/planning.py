@@ -1,37 +1,30 @@
 """Make the plan of a checked call: choose the algorithm, compile its table, bind the program."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from ...base.config import Config
 from ...base.errors import AlgorithmError, ArgumentError, InternalError
-from ...base.python import LateModule
 from ...base.records import CallRecord
-from ...base.value import Value
 from ...engine.compile.plan import Blocks, CallPlan
 from ...engine.compile.program import Lowering
 from ...engine.reducers import CustomOp
 from ...engine.tensors import dtype_name
+from ...hosts.span import Span
 from ...ranks.group.group import Group
 from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove
 from ...schedule.algorithms.catalogue import find
-from ...schedule.choose import choose, crosses_memory, is_oversubscribed, zero_copy_limit
+from ...schedule.algorithms.over_hosts import HierarchicalTable
+from ...schedule.choose import choose, crosses_memory, is_oversubscribed, lane_limits, zero_copy_limit
+from ...schedule.choose import over_hosts as spanning
 from ..arguments import scale_name
-from .plan_cache import drop_shortcuts, in_heap
-from .request import Request, Tensors, is_one
-
-if TYPE_CHECKING:
-    from ...base.config import Config
-    from ...hosts.span import Span
-    from ...schedule.algorithms.over_hosts import HierarchicalTable
-    from ...schedule.choose import lane_limits
-    from ...schedule.choose import over_hosts as spanning
-else:  # groups on one host do not need one, nor ranks of one thread the other
-    lane_limits = LateModule("...schedule.choose.lane_limits", __package__)
-    spanning = LateModule("...schedule.choose.over_hosts", __package__)
+from .plan_cache import drop_shortcuts, forget_plans, in_heap
+from .request import Request, is_one
 
 _MOST_PLANS = 4096  # the most plans of a group, so that a program with ever new sizes does not use ever more memory
 _BRIEF_NS = 30_000  # about the cost of a change to the worker's thread and back, see `background`
@@ -55,20 +48,18 @@ class PlanKey(NamedTuple):
     has: tuple[bool, bool]  # has this rank an input, an output?
 
 
-class SpanPlanner(Value):
+class SpanPlanner(NamedTuple):
     """Makes the plans of a group over hosts, whose tables are chosen here. The group has it from `over_hosts`."""
 
-    plan: Callable[[Group, "Span", Request, "HierarchicalTable", int, str], CallPlan]
+    plan: Callable[[Group, Span, Request, HierarchicalTable, int, str], CallPlan]
 
 
-def make_plan(
-    group: Group, request: Request, inp: Tensors, out: Tensors, algorithm: Any, *, staged: bool = False
-) -> CallPlan:
+def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = False) -> CallPlan:
     """The plan of a request, with this algorithm, or with the one that `choose` returns. Plans are cached.
 
     staged: stage tensors in shared memory, too.
     """
-    like = request.like
+    like, inp, out = request.like, request.inp, request.out
     shared = not staged and (not request.in_place or inp is out)
     nbytes, config = like.nbytes * (group.size if request.collective in BLOCKED else 1), group.host.config
     crossed = False
@@ -102,6 +93,13 @@ def make_plan(
     return plan
 
 
+def staged_plan(group: Group, plan: CallPlan, request: Request, algorithm: Any) -> CallPlan:
+    """The plan that stages a call, which this rank has begun with another plan."""
+    if plan.crosses and not group.host.crosses_memory:
+        forget_plans(group)  # its other plans reach private tensors by system calls, too
+    return make_plan(group, request, algorithm, staged=True)
+
+
 def _on_one_host(
     group: Group, request: Request, algorithm: Any, lowering: Lowering, blocks: Blocks, nbytes: int
 ) -> CallPlan:
@@ -124,10 +122,10 @@ def _on_one_host(
         group.host.lender.helpers.share(plan, group.rank, group.words, lanes)
         why += f"; {lanes.why}" if lanes.why else ""
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
-    return plan.replace(writes=writes, patience_ns=patience, why=why)
+    return replace(plan, writes=writes, patience_ns=patience, why=why)
 
 
-def _may_share(config: "Config", nbytes: int) -> bool:
+def _may_share(config: Config, nbytes: int) -> bool:
     """May a call have several lanes? This is quick, and most calls may not."""
     return config.lanes != 1 and nbytes > config.lane_bytes
 
@@ -139,7 +137,7 @@ def patience_ns(group: Group, nbytes: int) -> int:
     return _BRIEF_NS if nbytes <= _INLINE_BYTES else 0
 
 
-def _over_hosts(group: Group, span: "Span", request: Request, algorithm: Any, nbytes: int) -> CallPlan:
+def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbytes: int) -> CallPlan:
     chosen = spanning.choose_spanning(request.collective, nbytes, span.hosts, group.host.config, algorithm)
     made = chosen.make(request.collective, span.hosts, request.root)
     if chosen.table is not None:

@@ -6,29 +6,17 @@ and averages of integers.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...base.errors import ArgumentError, InternalError
-from ...base.python import LateModule
 from ...engine.reducers import CustomOp, combiner
 from ...engine.tensors import as_bits, dtype_name, make_plain, mark_written, needed_by_autograd
-from ...hosts import MEANWHILE
 from ..ops import PremulSum
+from .over_hosts import hosts_run
 from .plan_cache import CallKey
 from .request import Request, Tensors, is_one
 from .step import Action, CallOptions, plan_inside
-
-if TYPE_CHECKING:
-    from .over_hosts import hosts_run
-else:  # groups on one host do not need it
-    hosts_run = LateModule(".over_hosts.hosts_run", __package__)
-MEANWHILE.extend(
-    partial(import_module, name, __package__) for name in (".over_hosts.hosts_run", "...schedule.choose.over_hosts")
-)
 
 _SCANS = {"scan", "exscan"}
 

@@ -21,15 +21,19 @@ def is_one(tensors: Tensors) -> TypeGuard[torch.Tensor]:
     return isinstance(tensors, torch.Tensor)
 
 
+def unequal(sizes: Sequence[int]) -> tuple[int, ...] | None:
+    """These sizes of blocks, or None if all are equal."""
+    return tuple(sizes) if len(set(sizes)) > 1 else None
+
+
 class Request(NamedTuple):
     """A checked call.
 
     like: a tensor like a block, the largest if they differ; without blocks, the tensor.
     inp, out: a tensor, a list with one block per rank, or None if this rank has none.
     in_place: inp is out.
-    even: do all blocks have one size, as far as this rank knows?
-    sizes: the elements of each block, if every rank knows them.
-    extents: the elements of each block (all_to_all: of each pair of ranks), if they differ and all ranks know them.
+    extents: the elements of each block (all_to_all: of each pair of ranks) if they differ, else None. All ranks know
+    them: see `blocks`.
     words: what else the ranks must agree on.
     says: the record of the user's call, if this request is a step of it.
     """
@@ -41,8 +45,6 @@ class Request(NamedTuple):
     op: str | CustomOp | PremulSum | None = None
     root: int = 0
     in_place: bool = False
-    even: bool = True
-    sizes: Sequence[int] | None = None
     extents: tuple[int, ...] | None = None
     words: str = ""
     says: CallRecord | None = None
@@ -59,8 +61,6 @@ class Request(NamedTuple):
         """The call as a record; calls with different records raise MismatchError."""
         if self.says is not None:
             return self.says
-        if not self.even:
-            return self.question
         if self.collective == "barrier":
             return CallRecord("barrier")
         op = self.op if isinstance(self.op, str) else self.op.text if self.op else ""
@@ -69,9 +69,3 @@ class Request(NamedTuple):
         words = ", ".join(filter(None, [scale_name(self.like), self.words]))
         dtype = dtype_name(self.like.dtype)
         return CallRecord(self.collective, dtype, counts[:_MOST_COUNTS], more, op, self.root, words)
-
-    @property
-    def question(self) -> CallRecord:
-        """The record of the call that exchanges the sizes of blocks."""
-        op = self.op if isinstance(self.op, str) else self.op.text if self.op else ""
-        return CallRecord(self.collective, counts=None, op=op, root=self.root)

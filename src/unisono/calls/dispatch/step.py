@@ -5,22 +5,21 @@ Tensors that a call cannot work on are copied to plain ones (`PlainTensors`).
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ...base.errors import InternalError, MismatchError
-from ...base.records import only_lowerings_differ
+from ...base.errors import InternalError
 from ...base.units import seconds
 from ...engine.tensors import as_bits, is_plain, mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from .checking import checking
 from .drive import drive
 from .plan_cache import CallKey, as_list, keep
-from .planning import make_plan
+from .planning import make_plan, staged_plan
 from .request import Request, Tensors, is_one
-from .retry_rules import stage_for_a_while, stage_private, takes_turn, waits_its_turn
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -128,31 +127,20 @@ def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = No
     """Plan one run of a table on plain tensors; the returned action writes them. known_as: see `plan_inside`."""
     inp, out = request.inp, request.out
     timeout_s = None if how.timeout_s is None else seconds(how.timeout_s)
-    plan = make_plan(how.group, request, inp, out, how.algorithm)
-    if known_as is not None and not waits_its_turn(how.group, plan):
-        keep(how.group, plan, known_as, inp, out)
+    plan = make_plan(how.group, request, how.algorithm)
+    if known_as is not None:
+        keep(how.group, plan, known_as, request)
     inp_address, *kept_inp = kernel_address(inp)
     out_address, *kept_out = kernel_address(out)
 
     def action(where: str | None) -> Tensors:
-        nonlocal plan
-        group, made = how.group, False
-        while not made:
-            used = plan
-            if takes_turn(group, plan):
-                with checking(group, request.collective):
-                    used = make_plan(group, request, inp, out, how.algorithm, staged=True)
-            try:
-                made = drive(group, used, inp_address, out_address, timeout_s, where)
-                if not made:
-                    stage_private(group)
-                    with checking(group, request.collective):
-                        plan = make_plan(group, request, inp, out, how.algorithm)
-            except BaseException as error:
-                group.hold(used, *kept_inp, *kept_out)
-                if not isinstance(error, MismatchError) or not only_lowerings_differ(error.calls, group.size):
-                    raise
-                stage_for_a_while(group, plan)
+        group = how.group
+        staged = partial(staged_plan, group, plan, request, how.algorithm)
+        try:
+            drive(group, plan, staged, inp_address, out_address, timeout_s, where)
+        except BaseException:
+            group.hold(plan, *kept_inp, *kept_out)
+            raise
         _ = kept_inp, kept_out  # alive until here
         return out
 

@@ -5,6 +5,7 @@ If it does nothing, the call goes the long way: it checks, posts, waits and rais
 
 from typing import Any
 
+from ...base.python import is_from_below
 from ...engine.mailbox import Mailbox, Receive, Send
 from ...engine.process.nested import check_nested, holds
 from ...engine.tensors import DTYPE_CODES, mark_written, needed_by_autograd, use_count
@@ -32,7 +33,9 @@ def usual(tensor: Any, peer: Any, group: Any, tag: Any) -> tuple[Group, Mailbox,
             return None
         if peer.__class__ is not int or tag.__class__ is not int or not 0 <= tag < _TAGS:
             return None
-    except (AttributeError, KeyError, RuntimeError, TypeError):
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
+        if is_from_below(error):
+            raise
         return None
     return group, mailbox, message
 

@@ -62,7 +62,7 @@ class ProgressEngine(ProgressLoop):
             for request in waiting:
                 self.wait(request, call, timeout_s, began)
         except BaseException as error:
-            self._cancel_all(waiting, call())
+            self.cancel_all(waiting, call())
             if not (isinstance(error, WaitTimeout) and all(request.done for request in waiting)):  # done just now
                 raise
         for request in requests:
@@ -84,8 +84,9 @@ class ProgressEngine(ProgressLoop):
                 self._wake()
             if self._thread is None:
                 name = f"unisono messages of {group.name}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                thread.start()
+                self._thread = thread
 
     def discard(self, request: MessageRequest) -> None:
         """Take a request that is done from the thread."""
@@ -141,7 +142,8 @@ class ProgressEngine(ProgressLoop):
             rest = self.fail(request, PeerFailed(group.rank, how, group.rank, call, self._world_ranks))
             self._finish_rest(rest, call)
 
-    def _cancel_all(self, requests: Sequence[MessageRequest], call: str) -> None:
+    def cancel_all(self, requests: Sequence[MessageRequest], call: str) -> None:
+        """Take requests out, unless they are done."""
         group = self.group
         if group.broken is None and not group.closed:
             for request in requests:
@@ -261,7 +263,11 @@ class Transfer(Work[torch.Tensor]):
             postpone(later, group, engine.mailbox)
         if later is not None or not engine.begin(request):
             self._where = caller()
-            engine.finish_in_background(request, self._call_text)
+            try:
+                engine.finish_in_background(request, self._call_text)
+            except BaseException:  # such as RuntimeError: can't start new thread
+                engine.cancel_all([request], self._call_text())
+                raise
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the tensor may change (isend) or has been written (irecv). Returns True, or raises the error.

@@ -7,7 +7,7 @@ from typing import Any, overload
 import torch
 
 from ...base.errors import ArgumentError, DTypeError, UnisonoError
-from ...base.units import hints_timeout_s, integer, seconds
+from ...base.units import integer, seconds
 from ...engine.kernels.ring_buffer import MOST_DIMENSIONS
 from ...engine.mailbox import ANY_SOURCE, Receive, Send
 from ...engine.process.nested import caller
@@ -206,7 +206,6 @@ def irecv(
     return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", timeout_s, later=later)
 
 
-@hints_timeout_s
 def sendrecv(
     send_tensor: torch.Tensor,
     dst: int,
@@ -250,7 +249,6 @@ class P2POp:
         self.op, self.tensor, self.peer, self.group, self.tag = op, tensor, peer, group, tag
 
 
-@hints_timeout_s
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp], *, timeout_s: float | None = None) -> list[Transfer]:
     """Start all operations, in this order, and return a Transfer for each. The peers may use any order."""
     if timeout_s is not None:
@@ -261,7 +259,6 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp], *, timeout_s: float | None =
     return [op.op(op.tensor, op.peer, op.group, op.tag, timeout_s=timeout_s) for op in p2p_op_list]
 
 
-@hints_timeout_s
 def send_object_list(
     object_list: list[Any],
     dst: int,
@@ -287,7 +284,6 @@ def send_object_list(
     progress_engine(group).complete([Send(message, dst, _tag(tag))], lambda: f"{words} ({caller()})", timeout_s)
 
 
-@hints_timeout_s
 def recv_object_list(
     object_list: list[Any],
     src: int | None = None,

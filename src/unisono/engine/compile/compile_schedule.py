@@ -5,12 +5,12 @@ waits); `compile_schedule` writes the rows. `interpret` runs them. `program_proo
 """
 
 from collections import defaultdict
+from typing import NamedTuple
 
 import numpy as np
 
 from ...base.errors import AlgorithmError
 from ...base.records import digest
-from ...base.value import Value
 from ...schedule.table import Schedule
 from .program import IN, OUT, ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program, RowWord
 from .versions import Place, ProgramMove, Version, Versions, make_versions
@@ -18,7 +18,7 @@ from .versions import Place, ProgramMove, Version, Versions, make_versions
 _NEVER = float("inf")
 
 
-class Placed(Value):
+class Placed(NamedTuple):
     """The moves before the gate, those after it in order, and the number of staging slots of each rank."""
 
     before_gate: list[ProgramMove]

@@ -5,6 +5,7 @@ of the table. Short tensors are one segment; if the program allows it, signature
 tag).
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy as np
 from ...base.config import Config
 from ...base.errors import AlgorithmError
 from ...base.records import CallRecord, digest
-from ...base.value import Value
-from .program import CROSSED, MAPPED, PlanWord, Program, TagWord, Words
+from ...schedule.choose import always_staged
+from .program import CROSSED, MAPPED, REACH, PlanWord, Program, TagWord, Words
 
 _LINE = 64
 _SMALLEST_SLOT = 4096
@@ -39,7 +40,8 @@ class Blocks(NamedTuple):
     out_list: bool = False
 
 
-class CallPlan(Value, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CallPlan:
     """A plan for equal calls, run by the kernel or, over several hosts, by a relay.
 
     address: for `Group.run`.
@@ -49,6 +51,7 @@ class CallPlan(Value, kw_only=True):
     gate_row: the row after which all ranks have entered the call.
     tag: do signature and payload share a cache line?
     shared: do other ranks access this rank's tensors?
+    crosses: do they by system calls?
     writes: does the call write this rank's output?
     patience_ns: how long an asynchronous call waits for a peer on the caller's thread.
     why: the reason for the algorithm.
@@ -62,15 +65,15 @@ class CallPlan(Value, kw_only=True):
     gate_row: int = 0
     tag: bool = False
     shared: bool = False
+    crosses: bool = False
     writes: bool = True
     patience_ns: int = 0
     why: str = ""
     note: int = 0
 
-    __eq__, __hash__ = object.__eq__, object.__hash__
 
-
-class Plan(CallPlan, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan(CallPlan):
     """What `interpret.run` needs.
 
     address: the address of `words`, which point into the arrays of `kept`.
@@ -80,6 +83,11 @@ class Plan(CallPlan, kw_only=True):
     words: Words
     kept: tuple[Words, ...]
     program: Program
+
+
+def shared_signature(*agreed: object) -> int:
+    """A digest of what all ranks agree on, as a signed word without the bits of REACH; never 0."""
+    return int(np.uint64(digest(*agreed) & ~REACH or REACH + 1).astype(np.int64))
 
 
 def bind(
@@ -93,9 +101,9 @@ def bind(
     """
     count, item = blocks.length, blocks.item
     record = record._replace(algorithm=program.name, lowering=str(program.lowering))
-    # The signature does not cover in_list and out_list: ranks may differ in whether they pass lists or one tensor.
-    shaping = config.segment_bytes, config.one_way_segment_bytes, config.tag_bytes
-    agreed = record, program.table, count, item, blocks.extents, *shaping
+    # Ranks may differ in whether they pass lists or one tensor, and in how peers reach their tensors.
+    shaping = config.segment_bytes, config.one_way_segment_bytes, config.tag_bytes, program.lowering.in_place
+    agreed = record._replace(lowering=""), program.table, count, item, blocks.extents, *shaping
     align = max(1, _LINE // item)
     chunk, segments = count, 1
     if program.slots:
@@ -126,19 +134,20 @@ def bind(
     words[PlanWord.ALIGN] = align
     words[PlanWord.COMBINE], words[PlanWord.FINISH] = kernels
     words[PlanWord.SLOT_BYTES] = -(-chunk * item // _LINE) * _LINE + (0 if tag else _LINE)
-    words[PlanWord.TAG] = tag
+    words[PlanWord.TAG] = tag << (not always_staged(count * item * program.blocks, program.ranks, config))
     words[PlanWord.BASE] = 8 * TagWord.WORDS if tag else _LINE
     words[PlanWord.READERS] = program.reader_flags.ctypes.data if program.readers else 0
-    words[PlanWord.SIGNATURE] = signature = np.uint64(digest(*agreed) or 1).astype(np.int64)
+    reach = 0 if not program.lowering.zero_copy else CROSSED if program.lowering.cross_memory else MAPPED
+    signature = shared_signature(*agreed)
+    words[PlanWord.SIGNATURE], words[PlanWord.SHARED] = signature | reach, reach
     words[PlanWord.GATE_STEP] = program.gate_step
-    if program.lowering.zero_copy:
-        words[PlanWord.SHARED] = CROSSED if program.lowering.cross_memory else MAPPED
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
     words[PlanWord.FETCH] = count * item * program.blocks <= config.fetch_bytes
     words[PlanWord.LANES], words[PlanWord.LANE_BYTES] = 1, min(_LANE_BYTES, max(_LINE, config.lane_bytes))
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
     return Plan(
-        address=words.ctypes.data, record=record, nbytes=count * item, signature=int(signature),
-        gate_row=program.gate_row, tag=tag, shared=program.lowering.zero_copy, words=words, kept=(rows, refs, extents),
+        address=words.ctypes.data, record=record, nbytes=count * item, signature=signature,
+        gate_row=program.gate_row, tag=tag, shared=program.lowering.zero_copy,
+        crosses=program.lowering.cross_memory, words=words, kept=(rows, refs, extents),
         program=program,
     )  # fmt: skip

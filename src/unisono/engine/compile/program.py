@@ -26,17 +26,23 @@ STEP_BITS = 12
 
 ROW_WORDS = 8
 
-DONE, WAITING, DISAGREE, FAILED, LOST = 0, 1, 2, 3, 4
+DONE, WAITING, DISAGREE, FAILED, LOST, STAGED = 0, 1, 2, 3, 4, 5
 """What the kernel returns: DONE; WAITING | rank << 8: that rank is late; DISAGREE | rank << 8: it made another call;
-FAILED | rank << 8 | errno << 32: the system has refused an access to that rank's tensors. A relay may also return
-LOST | rank << 8: the call has failed, because the connection to that rank is lost, or, if it is the caller, of itself.
+FAILED | rank << 8 | errno << 32: the system has refused an access to that rank's tensors; STAGED | rank << 8: that rank
+stages the call, so all do. A relay may also return LOST | rank << 8: the call has failed, because the connection to
+that rank is lost, or, if it is the caller, of itself.
 """
 
 NO_PLAN = -1
 """What kernels/known returns in place of a status, or of a plan, where none can run."""
 
 MAPPED, CROSSED = 1, 2
-"""How peers reach a rank's tensors: by addresses in memory that all have mapped, or by system calls."""
+"""How peers reach a rank's tensors: by addresses in memory that all have mapped, or by system calls. 0: not at all, the
+call is staged.
+"""
+
+REACH = 3
+"""The bits of a signature that tell how peers reach the rank's tensors. All other bits are equal on all ranks."""
 
 AHEAD_BYTES = 32 << 10
 """The most bytes of its staging area that a rank fetches before it writes them: more would leave the nearest cache."""
@@ -118,7 +124,7 @@ class PlanWord(IntEnum):
     COMBINE = 8  # address of the kernel for partial results
     FINISH = 9  # address of the kernel that completes a result
     SLOT_BYTES = 10
-    TAG = 11  # 1: signature and payload share a line
+    TAG = 11  # 1: signature and payload share a line; 2: the control line has the signature, too
     BASE = 12  # where slots begin in a staging half
     READERS = 13  # address of the flags, one per rank: does it read this rank's staging area?
     SIGNATURE = 14  # 64 bits that all ranks must agree on, never 0

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.errors import AlgorithmError
-from ...base.value import Value
 from ...schedule.contract import BLOCKED, Contract, Slot, contract
 from ...schedule.table import COPY, ROUND, Schedule, expand
 from .program import IN, OUT
@@ -72,7 +71,7 @@ class ProgramMove:
         self.clock: list[int] = []
 
 
-class Versions(Value):
+class Versions(NamedTuple):
     """The moves in order of rounds, and the versions that are results."""
 
     moves: list[ProgramMove]

@@ -19,7 +19,9 @@ from ..compile.program import (
     MAPPED,
     OUT,
     PATIENCE_NS,
+    REACH,
     STAGE,
+    STAGED,
     STEP_BITS,
     WAITING,
     LineWord,
@@ -102,7 +104,9 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
     """Enter the call, and wait until every rank has entered it with the same signature.
 
     Number and signature are in the control line, or in the tag in front of the payload in the staging half. Returns
-    DONE, WAITING, DISAGREE, or FAILED with this rank: it has not entered, as peers would not reach its tensors.
+    DONE, WAITING, DISAGREE, FAILED with this rank: it has not entered, as peers would not reach its tensors; or STAGED:
+    peers reach some ranks' tensors only. Then this rank runs the call from its beginning, staged, and enters it again.
+    Ranks that stage it wait for that: they never go back.
     """
     ranks, me, number = get(state, StateWord.RANKS), get(state, StateWord.ME), get(state, StateWord.CALL)
     control, odd = get(state, StateWord.CONTROL), 8 * (number & 1)
@@ -113,6 +117,9 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
     if get(plan, PlanWord.TAG):
         numbers, stride = half + 8 * TagWord.NUMBER, get(state, StateWord.STAGE_STRIDE)
         to_signature = 8 * (TagWord.SIGNATURE - TagWord.NUMBER)
+        if get(plan, PlanWord.TAG) == 2:  # a rank whose tensors peers can reach looks there
+            store(control + LINE * me + 8 * LineWord.SIGNATURE + odd, mine)
+            store_release(control + LINE * me + 8 * LineWord.NUMBER + odd, number)
     shared = get(plan, PlanWord.SHARED)
     if shared:
         line = control + LINE * me + odd
@@ -134,8 +141,12 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
         theirs = numbers + stride * rank
         if load_acquire(theirs) < number and wait_for(theirs, number, rank, state) == 0:
             return WAITING | rank << 8
-        if load(theirs + to_signature) != mine:
-            return DISAGREE | rank << 8
+        said = load(theirs + to_signature)
+        if said != mine:
+            if (said ^ mine) & ~REACH != 0:
+                return DISAGREE | rank << 8
+            if shared:
+                return STAGED | rank << 8
         if shared:
             line = control + LINE * rank + odd
             heap = load(heaps + 8 * rank) if shared == MAPPED else 0

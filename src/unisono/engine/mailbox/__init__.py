@@ -8,20 +8,8 @@ Each ordered pair of ranks on a host has a ring buffer of its own, which the fir
 `poller` watches ring buffers and streams alike: a word in memory changes when bytes have arrived.
 """
 
-from typing import TYPE_CHECKING
-
-from ...base.python import late_names
-
-if TYPE_CHECKING:
-    from .mailbox import Mailbox
-    from .requests import ANY_SOURCE, MessageRequest, Receive, Send
-    from .streams import CarrierStreams, FarPeers
-else:  # a call over hosts needs the poller only
-    __getattr__ = late_names(
-        __name__,
-        dict.fromkeys(["ANY_SOURCE", "MessageRequest", "Receive", "Send"], f"{__name__}.requests")
-        | {"Mailbox": f"{__name__}.mailbox"}
-        | dict.fromkeys(["CarrierStreams", "FarPeers"], f"{__name__}.streams"),
-    )
+from .mailbox import Mailbox
+from .requests import ANY_SOURCE, MessageRequest, Receive, Send
+from .streams import CarrierStreams, FarPeers
 
 __all__ = ["ANY_SOURCE", "CarrierStreams", "FarPeers", "Mailbox", "MessageRequest", "Receive", "Send"]

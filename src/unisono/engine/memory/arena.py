@@ -28,6 +28,7 @@ from ...base.errors import ArgumentError, OutOfMemory
 from ...base.linux import fill_standard_streams, free_bytes
 from ...base.records import digest
 from ...base.units import format_bytes
+from ..compile.program import LineWord
 from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
 from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, MESSAGE_LOG_BYTES, MESSAGES, CallLog, MessageLog
 from ..memory_order import order
@@ -49,6 +50,10 @@ _MOST = 1 << 62
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h
+_RLIMIT_FSIZE, _RLIMIT_AS = 1, 9  # of asm-generic/resource.h: the module `resource` takes a process 0.25 ms to load
+_UNLIMITED = (1 << 64) - 1
+_SHARE = 4
+"""Shared memory takes at most one part in so many of the address space that a limit leaves to this process."""
 
 
 class Layout:
@@ -91,8 +96,6 @@ class Layout:
 
     def awaits_mail(self, rank: int) -> int:
         """The address of the word that says that a rank sleeps until a message comes, or is taken."""
-        from ..compile.program import LineWord  # which imports numpy
-
         return self.control(rank) + 8 * LineWord.AWAITS_MAIL
 
     def mail(self, sender: int, receiver: int) -> int:
@@ -163,13 +166,14 @@ class Arena(Layout):
         if not hasattr(os, "memfd_create"):
             raise ArgumentError("shared memory without a name needs Linux (memfd_create); this system has none")
         config = config or Config.from_env()
-        heap = config.heap_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        # Two segments of every rank's largest staging need, and a page for ragged ends.
         shape = [getattr(config, name) for name in SHAPING]
         fill_standard_streams()
         fd = os.memfd_create("unisono", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            arena = cls(fd, size, 4 * config.segment_bytes, heap, shape)
+            # Two segments of every rank's largest staging need, and a page for ragged ends.
+            half = 4 * config.segment_bytes
+            heap = config.heap_bytes or _usual_heap(size, cls(fd, size, half, 0, shape).bytes)
+            arena = cls(fd, size, half, heap, shape)
             arena._stretch()
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
             arena._reserve(0, arena.start + arena.head)
@@ -217,13 +221,11 @@ class Arena(Layout):
         except OSError as error:
             if error.errno != errno.EFBIG:
                 raise
-            raise self._too_large("a file", "RLIMIT_FSIZE", "ulimit -f") from error
+            raise self._too_large("a file", _RLIMIT_FSIZE, "ulimit -f") from error
 
-    def _too_large(self, where: str, limit: str, command: str) -> OutOfMemory:
-        import resource  # to load this library takes a process a quarter of a millisecond
-
-        least, _ = resource.getrlimit(getattr(resource, limit))
-        most = "" if least == resource.RLIM_INFINITY else f" of {format_bytes(least)} ({command})"
+    def _too_large(self, where: str, limit: int, command: str) -> OutOfMemory:
+        least = _limit(limit)
+        most = "" if least == _UNLIMITED else f" of {format_bytes(least)} ({command})"
         return OutOfMemory(
             f"{format_bytes(self.bytes)} of shared memory for {self.size} ranks do not fit into {where}{most}: set "
             f"UNISONO_HEAP_BYTES to less than the {format_bytes(self.heap_bytes)} of each rank, or raise the limit"
@@ -235,7 +237,7 @@ class Arena(Layout):
         except (OSError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno != errno.ENOMEM:
                 raise
-            raise self._too_large("the address space", "RLIMIT_AS", "ulimit -v") from error
+            raise self._too_large("the address space", _RLIMIT_AS, "ulimit -v") from error
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
 
@@ -302,6 +304,27 @@ class Arena(Layout):
             f"{format_bytes(nbytes)} of shared memory are not there: {format_bytes(self.free_bytes)} are free on this "
             "host. Use smaller tensors, fewer ranks, or free memory."
         )
+
+
+def _usual_heap(size: int, rest: int) -> int:
+    """The bytes of each rank's heap unless a setting says: half of the machine's memory, or less below limits.
+
+    size: the number of ranks. rest: the bytes of their arena without heaps.
+    """
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    if (limit := _limit(_RLIMIT_FSIZE)) != _UNLIMITED:
+        most = min(most, (limit - rest) // size)
+    if (limit := _limit(_RLIMIT_AS)) != _UNLIMITED:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        most = min(most, ((limit - used) // _SHARE - rest) // size)
+    return max(PAGE, most // PAGE * PAGE)
+
+
+def _limit(kind: int) -> int:
+    """This process's limit of this kind, in bytes."""
+    limits = (ctypes.c_uint64 * 2)()
+    _LIBC.getrlimit(kind, limits)
+    return int(limits[0])
 
 
 def _available_bytes() -> int:

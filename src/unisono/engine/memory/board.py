@@ -255,8 +255,9 @@ class Board:
     def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
         """Make this copy of a board equal to the image. Only this process writes the copy.
 
-        Only fields that differ are written, numbers last. The parent's promise is not copied: it holds on its own host
-        only. The run is not copied either: the image may be older.
+        Only fields that differ are written, numbers last, and proposals first: a rank may decide, and then end its
+        call or go. The parent's promise is not copied: it holds on its own host only. The run is not copied either: the
+        image may be older.
 
         image: the bytes from the board's `image`.
         keep_gone: this host knows how the rank has gone, so the departure stays.
@@ -265,13 +266,13 @@ class Board:
         for at in (_TICKS, _PID, _LET_GO, _REGION):
             if (word := look(memoryview(image), at)) != look(self._page, at):
                 publish(self._page, at, word)
-        for at in _COPIED if keep_gone else (*_COPIED, _GONE):
-            if (latest := other._latest(at)) != self._latest(at):
-                self._write(at, *latest)
         for topic in Topic:
             proposal = other.proposal(topic)
             if proposal is not None and proposal != self.proposal(topic):
                 self.set_proposal(topic, proposal)
+        for at in _COPIED if keep_gone else (*_COPIED, _GONE):
+            if (latest := other._latest(at)) != self._latest(at):
+                self._write(at, *latest)
         publish(self._page, _SAID, time.monotonic_ns())  # the other host has a clock of its own
 
     def _words(self, at: int) -> memoryview:

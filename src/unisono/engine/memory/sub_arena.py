@@ -15,19 +15,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 from ...base.errors import InternalError
 from ...base.records import DepartureKind
 from ..compile.program import LineWord
+from ..helpers import Helpers
 from ..memory_order import order
 from ..process.alive import lives
 from .arena import ENTRIES, KEY_BYTES, NO_ROOM, Arena, Layout
 from .board import PAGE, Board
 from .heap import Heap
-
-if TYPE_CHECKING:
-    from ..helpers import Helpers
 
 
 class SubArena(Layout):
@@ -131,8 +128,6 @@ class Lender:
     def helpers(self) -> Helpers:
         """The threads that help this rank, in all groups of this memory; made when they are first asked for."""
         if not self._helpers:
-            from ..helpers import Helpers
-
             self._helpers.append(Helpers(self.arena.size))
         return self._helpers[0]  # a thread that has asked at the same time gets the same
 

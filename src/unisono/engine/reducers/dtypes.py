@@ -1,14 +1,12 @@
 """The dtypes that can be combined, their elements in memory and in sums, and the ops that each kind of number has."""
 
-from typing import Literal
-
-from ...base.value import Value
+from typing import Literal, NamedTuple
 
 Stored = Literal["i8", "i16", "i32", "i64", "float", "double"]
 """LLVM's name of the type of a number."""
 
 
-class ElementType(Value):
+class ElementType(NamedTuple):
     """stored: the type of a number in memory; added: the type in which numbers are combined.
 
     size: bytes of a number.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+
+from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.python import nap
-
-if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 _FIRST_S, _LONGEST_S = 0.001, 0.02  # the first and the longest pause between two questions to the store
 

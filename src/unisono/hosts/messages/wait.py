@@ -8,14 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from ...engine.compile.program import LOOK_UP_SHARE, LOOK_UPS, PATIENCE_NS, WAITING, StateWord
 from ...engine.mailbox.poller import Poller
+from ..span import Span
 from .tape_run import TapeRun
-
-if TYPE_CHECKING:
-    from ..span import Span
 
 _LOOKS_S, _LOOKS_IN_CROWD_S = 1e-3, 20e-3
 """How long a rank looks for messages; it yields, then it naps between looks. After that, another thread waits, and

@@ -12,12 +12,9 @@ has forgotten a group keeps its last pages for such answers.
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from .regions import Regions
 from .wire import Ack, Body, MemberPage, Pages, Query, batches
-
-if TYPE_CHECKING:
-    from .regions import Regions
 
 _AGAIN_S, _MOST_S = 0.02, 0.32
 _PACE_S = 0.0002  # the least time, per host, from one question to the next
@@ -64,7 +61,7 @@ class Copies:
         self,
         me: int,
         host_of: Sequence[int],
-        memory: "Regions",
+        memory: Regions,
         send: Callable[[int, Body], None],
         tell: Callable[[int, list[object]], None],
     ) -> None:

@@ -7,16 +7,13 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...base.errors import InternalError
 from ...base.fd_channel import listen
 from ...base.linux import fill_standard_streams
+from ...engine.memory.arena import Arena
+from ...schedule import Hosts
 from ..addresses import resolve
-
-if TYPE_CHECKING:
-    from ...engine.memory.arena import Arena
-    from ...schedule import Hosts
 
 _BOOT = (
     "import os, sys; os.fork() and os._exit(0); "  # so the process that starts it need not wait for its end
@@ -36,7 +33,7 @@ class Sentinel:
     arena: the memory of the host.
     """
 
-    def __init__(self, arena: "Arena") -> None:
+    def __init__(self, arena: Arena) -> None:
         fill_standard_streams()
         self._channel, theirs = socket.socketpair()
         self._start, self._sockets = arena.start, list[socket.socket]()
@@ -67,7 +64,7 @@ class Sentinel:
 
     def serve(
         self,
-        hosts: "Hosts",
+        hosts: Hosts,
         me: int,
         ranks: Mapping[int, tuple[int, int]],
         addresses: Sequence[tuple[str, int]],

@@ -1,17 +1,15 @@
 """What a sentinel does, as a state machine without I/O: an event and the time in, messages to hosts and ranks out."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...base.records import DepartureKind
 from . import BEAT_S
 from .board_replicas import Copies
 from .host_liveness import Liveness
+from .regions import Regions
 from .shared_facts import Gossip
 from .wire import Ack, Body, Datagram, Fact, FactKind, Heartbeat, News, Pages, Query, batches
-
-if TYPE_CHECKING:
-    from .regions import Regions
 
 _LONGEST_S = 2 * BEAT_S
 """The longest time between two steps. If it was longer, this process was stopped, and the others are not to blame."""
@@ -65,7 +63,7 @@ class SentinelState:
         hosts: Sequence[Sequence[int]],
         me: int,
         names: Sequence[str],
-        memory: "Regions",
+        memory: Regions,
         now: float,
         silent_s: float,
     ) -> None:

@@ -3,10 +3,11 @@
 No import is needed: once the package is installed, `import torch` calls `register` through an entry point. So this file
 imports very little. The other modules are loaded when the first process group is made.
 
-`process_group` makes a group, and backends for other devices beside it. It has the classes that torch sees, and
-`group_methods` their methods. `join_group` joins and leaves a group. `entry` decorates each method: with the forms of
-torch's calls, events for profilers, and torch's classes and phrases of errors. `to_torch` has these, and the works that
-asynchronous calls return. `patch` changes torch itself.
+`process_group` makes a group, and backends for other devices beside it. It has the classes that torch sees.
+`group_methods` has their methods, and `answers` what they answer to rare questions, and what they refuse. `join_group`
+joins and leaves a group. `entry` decorates each method: with the forms of torch's calls, events for profilers, and
+torch's classes and phrases of errors. `to_torch` has these, and the works that asynchronous calls return. `patch`
+changes torch itself.
 
 `answer_to` changes more: programs that ask for Gloo get our groups (`create_named`, `named_gloo`), also within groups
 that they put together. `watch` watches groups that stay Gloo's or NCCL's: `watched_calls` logs calls of Python code,

@@ -15,6 +15,7 @@ from torch import distributed
 
 from ...base.errors import ArgumentError
 from ...base.release import NAME
+from .create_named import make_named
 
 _LOG = logging.getLogger(NAME)
 _SETTING = "UNISONO_AS"
@@ -99,8 +100,6 @@ class _Naming(type):
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Make our group in place of Gloo's, from the same arguments."""
-        from .create_named import make_named
-
         return make_named(sys._getframe(1), args, options)  # noqa: SLF001  the documented way to look at one's callers
 
     def __instancecheck__(cls, instance: object) -> bool:

@@ -11,6 +11,7 @@ from ...base.records import Sighting
 from ...calls.collectives.all_gather import all_gather
 from ...calls.ops import resolve
 from ...calls.p2p import recv, send
+from ...engine.tensors import in_mode_of
 from ...ranks.group.group import Group
 from .to_torch import for_torch, late_phrase, waiting_phrase
 
@@ -69,17 +70,15 @@ def all_reduce_sparse(tensor: torch.Tensor, op: Any, group: Group, timeout_s: fl
     name = resolve(op)
     if tensor.layout is not torch.sparse_coo or name not in ("sum", "avg"):
         raise ArgumentError(f"of sparse tensors only COO ones can be combined, with sum or avg, not {name} of this one")
-    mine = tensor.detach().coalesce()
-    _check_shapes(mine, group, timeout_s)
-    places = all_gather(None, mine.indices().t().contiguous(), group, timeout_s=timeout_s)
-    values = all_gather(None, mine.values(), group, timeout_s=timeout_s)
-    # Checks are off: these indices come from existing tensors of this shape.
-    total = torch.sparse_coo_tensor(torch.cat(places).t(), torch.cat(values), tensor.shape, check_invariants=False)
-    total = total.coalesce()
-    if name == "avg":
-        total = total / group.size
-    with torch.no_grad():
-        tensor.copy_(total)
+    with in_mode_of(tensor):  # it takes the memory of the total
+        mine = tensor.detach().coalesce()
+        _check_shapes(mine, group, timeout_s)
+        places = all_gather(None, mine.indices().t().contiguous(), group, timeout_s=timeout_s)
+        values = all_gather(None, mine.values(), group, timeout_s=timeout_s)
+        # Checks are off: these indices come from existing tensors of this shape.
+        total = torch.sparse_coo_tensor(torch.cat(places).t(), torch.cat(values), tensor.shape, check_invariants=False)
+        total = total.coalesce()
+        tensor.copy_(total / group.size if name == "avg" else total)
 
 
 def _check_shapes(tensor: torch.Tensor, group: Group, timeout_s: float | None) -> None:

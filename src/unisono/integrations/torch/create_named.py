@@ -39,8 +39,8 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
     """
     given = _helper_of(caller)
     named = given["backend_config"].get_device_backend_map() if given else {"cpu": "gloo"}
-    if caller.f_code.co_name == _WRAPPER or named.get("cpu") != "gloo" or options.get("enable_reconfigure"):
-        return c10d.ProcessGroupGloo(*args, **options)  # part of another group, for other tensors, or not possible
+    if caller.f_code.co_name == _WRAPPER or named.get("cpu") != "gloo":
+        return c10d.ProcessGroupGloo(*args, **options)  # part of another group, or for other tensors
     try:
         described = _described(given, *args, **options)
     except TypeError:
@@ -93,13 +93,15 @@ def _described(
     *,
     timeout: timedelta = timedelta(minutes=30),
     options: Any = None,
-    enable_reconfigure: bool = False,  # noqa: ARG001  from torch 2.14 on
+    enable_reconfigure: bool = False,
 ) -> Any:
     """The arguments, in either form of torch's class, as torch describes a group to a backend."""
     made: Any = c10d._DistributedBackendOptions()  # noqa: SLF001
     made.store, made.group_rank, made.group_size = store, rank, size
     chosen = more if options is None else options
     made.timeout = chosen if isinstance(chosen, timedelta) else timeout if chosen is None else chosen._timeout  # noqa: SLF001
+    if enable_reconfigure or getattr(chosen, "enable_reconfigure", False):  # from torch 2.14 on
+        made.enable_reconfigure = True
     made.group_id = given.get("group_name", "ProcessGroupGloo")
     made.global_ranks_in_group = given.get("global_ranks_in_group", [])
     return made

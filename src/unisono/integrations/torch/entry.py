@@ -5,24 +5,20 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property, wraps
 from inspect import Parameter, Signature
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch._C._distributed_c10d as c10d
 from torch._C._profiler import _RecordFunctionFast
 
 from ...base.errors import ArgumentError, WaitTimeout
-from ...base.python import LateModule
-from .to_torch import MESSAGES, for_torch, late_phrase, tensors_in, waiting_phrase
-
-if TYPE_CHECKING:
-    from . import other_ways
-else:  # only a group under Gloo's name needs it
-    other_ways = LateModule(".other_ways", __package__)
+from . import other_ways
+from .answers import Answers
+from .to_torch import DONE, MESSAGES, for_torch, late_phrase, tensors_in, waiting_phrase
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
@@ -150,9 +146,11 @@ def recorder(method: Callable[..., Any]) -> Callable[[str, tuple[Any, ...]], Abs
     at = next((at for at, name in enumerate(parameters) if name in _INPUTS), len(parameters))
 
     def record(group_name: str, args: tuple[Any, ...]) -> AbstractContextManager[Any]:
-        made: AbstractContextManager[Any] = _RecordFunctionFast(
-            f"{group_name}:{title}", tensors_in(args[at : at + 1], [])
-        )
+        made, tensors = ExitStack(), tensors_in(args[at : at + 1], [])
+        given = c10d._get_comm_profiling_name()  # noqa: SLF001  from `torch.distributed.record_comm`
+        if given and not getattr(args[-1] if args else None, "asyncOp", True):  # otherwise torch's work records it
+            made.enter_context(_RecordFunctionFast(given, tensors))
+        made.enter_context(_RecordFunctionFast(f"{group_name}:{title}", tensors))
         return made
 
     return record
@@ -179,19 +177,27 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
 
         def made(self: Any, *args: Any, **keywords: Any) -> Any:
             if self.elsewhere and not _on_cpu((*args, *keywords.values())):
-                return getattr(super(self.base, self), name)(*args, **keywords)
+                return getattr(super(Answers, self), name)(*args, **keywords)
             try:
                 if forms is not None and (keywords or not args or args[-1].__class__ is not options):
                     args, keywords = forms.complete(args, keywords), {}
-                if self.lenient and on_tensors and (work := other_ways.other_way(self, method, args)) is not None:
-                    return work
-                if _profiling():
-                    with record(self.asked_as, args):
-                        return method(self, *args, **keywords)
-                return method(self, *args, **keywords)
+                work = None
+                if self.lenient and on_tensors:
+                    work = other_ways.other_way(self, method, args)
+                    if work is other_ways.BY_TORCH:
+                        return getattr(super(Answers, self), name)(*args)
+                if work is None:
+                    if _profiling():
+                        with record(self.asked_as, args):
+                            work = method(self, *args, **keywords)
+                    else:
+                        work = method(self, *args, **keywords)
             except BaseException as error:
                 for_torch(error, _phrase(error, self.group, args[-1] if args else None))
                 raise
+            if work is not DONE and work is not None:
+                self.note(work, name, args[-1] if args else None)
+            return work
 
         if isinstance(made, FunctionType):
             # torch's C++ base class looks at its caller's name to see whether an override calls it.

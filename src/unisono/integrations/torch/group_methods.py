@@ -6,53 +6,40 @@ Ranks are ranks of the group.
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch._C._distributed_c10d as c10d
 
 from ...base.errors import ArgumentError
-from ...base.python import LateModule
 from ...base.release import NAME
+from ...calls import coalesced, p2p
 from ...calls.arguments import check_tensor, check_whole
+from ...calls.collectives import all_gather, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter
 from ...calls.collectives.all_reduce import all_reduce
 from ...calls.dispatch import UNKNOWN, Call, checking
 from ...calls.work import FinishedWork, Work
 from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
+from .answers import Answers
+from .composed_calls import all_reduce_sparse, monitored_barrier
 from .entry import detail, entry, one, real, reals
-from .to_torch import DONE, Finished, Together, TorchWork, tensors_in
-
-if TYPE_CHECKING:
-    from ...calls import coalesced, p2p
-    from ...calls.collectives import all_gather, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter
-else:  # many programs need none of these modules
-    coalesced, p2p = LateModule("...calls.coalesced", __package__), LateModule("...calls.p2p", __package__)
-    _LATE = "all_gather", "all_to_all", "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"
-    all_gather, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter = (
-        LateModule(f"...calls.collectives.{name}", __package__) for name in _LATE
-    )
+from .to_torch import DONE, MESSAGES, UNSET, Finished, Together, TorchWork, limit, tensors_in
 
 _Tensor = torch.Tensor
-_UNSET = timedelta(milliseconds=-1)  # the timeout in options if the caller has set none
 
 
-class Calls:
+class Calls(Answers):
     """The calls of one group. With `opts.asyncOp`, a call runs in the background; else it is over when it returns.
 
     With TORCH_DISTRIBUTED_DEBUG=DETAIL every collective is over, and its errors raised, when it returns.
-    group: our group of these ranks.
     asked_as: the name by which the program has asked for the group.
     lenient: does the group also make calls that only Gloo makes?
-    elsewhere: does the group have backends for other devices?
-    base: the last class before torch's.
     """
 
-    group: Group
     asked_as = NAME
-    lenient = elsewhere = False
-    base: type
-    _barriers = 0
+    lenient = False
+    _barriers = _number = 0
     _together: list[Work[Any]] | None = None
     """The calls made since `_start_coalescing`; None outside of it."""
 
@@ -65,15 +52,13 @@ class Calls:
             return self._allreduce_sparse(tensor, opts)
         # `_op` and `_limit` are inlined: two calls of functions take a tenth of the time of this call.
         op, timeout, async_op = opts.reduceOp, opts.timeout, opts.asyncOp
-        if op == _SUM and timeout == _UNSET:
+        if op == _SUM and timeout == UNSET:
             work = all_reduce(tensor, "sum", self.group, async_op)
         else:
             work = all_reduce(tensor, _op(opts), self.group, async_op, timeout_s=_limit(opts))
         return self._work(work, tensors) if async_op else DONE
 
     def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> c10d.Work:
-        from .composed_calls import all_reduce_sparse
-
         op, limit_s = _op(opts), _limit(opts)
 
         def action(_: str | None) -> None:
@@ -226,8 +211,6 @@ class Calls:
     @entry()
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the first missing rank, or all of them with `wait_all_ranks`."""
-        from .composed_calls import monitored_barrier
-
         number, self._barriers = self._barriers, self._barriers + 1
         limit_s = self.group.timeout_s if timeout is None else timeout.total_seconds()
         monitored_barrier(self.group, number, limit_s, wait_all_ranks)
@@ -263,12 +246,7 @@ class Calls:
     gather_into_tensor = gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Set the timeout of later calls without a timeout of their own."""
-        self.group.timeout_s = timeout.total_seconds()
-
-    _set_default_timeout = set_timeout
+    allreduce_sparse = allreduce
 
     def getBackendName(self) -> str:  # noqa: N802
         """The name for `init_process_group`."""
@@ -276,10 +254,10 @@ class Calls:
 
     @property
     def options(self) -> Any:
-        """The options of the group, in torch's form: `options._timeout`, a copy of the group's timeout."""
-        return c10d.Backend.Options(
-            self.asked_as, timedelta(seconds=min(self.group.timeout_s, timedelta.max.total_seconds()))
-        )
+        """The options of the group, in torch's form: a copy of its timeout, its name and members."""
+        made: Any = c10d.Backend.Options(self.asked_as, limit(self.group.timeout_s))
+        made.group_name, made.global_ranks_in_group = self.group.name, list(self.group.named)
+        return made
 
     def _started(self, action: Callable[[str | None], None], text: str, opts: Any, tensors: list[Any]) -> c10d.Work:
         """Run a method that consists of several calls: now, or in the background with `opts.asyncOp`."""
@@ -294,6 +272,18 @@ class Calls:
         if work.__class__ is not FinishedWork and detail():  # as torch's wrapper does, raise the call's error here
             work.wait()
         return self._made(work, tensors)
+
+    def note(self, work: TorchWork, method: str, opts: Any) -> None:
+        """Note in a work which call it is of, see `TorchWork.issued`.
+
+        The numbers of calls in the background are those that they will have if each of them is one call of ours.
+        """
+        coming = self.group.host.call_number
+        if work.__class__ is Finished or method in MESSAGES:
+            number = max(self._number, coming - 1)
+        else:
+            number = self._number = max(self._number + 1, coming)
+        work.issued = method, number, opts, self.group.timeout_s
 
     def _made(self, work: Work[Any], tensors: list[Any]) -> c10d.Work:
         """Return torch's work of a call in the background."""
@@ -320,7 +310,7 @@ def _op(opts: Any) -> Any:
 def _limit(opts: Any) -> float | None:
     """The timeout of a call in seconds; None for the group's."""
     timeout: timedelta = opts.timeout
-    return None if timeout == _UNSET else timeout.total_seconds()
+    return None if timeout == UNSET else timeout.total_seconds()
 
 
 def _cut(whole: Any, part: Any, group: Group) -> list[torch.Tensor]:

@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # not in torch's __all__
+from torch.distributed import PrefixStore, Store, distributed_c10d  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, PeerGone, WaitTimeout
@@ -20,6 +20,7 @@ from ...engine.memory.meeting_page import meeting_page
 from ...hosts import AT_END
 from ...ranks.group.current import get_default, set_default
 from ...ranks.group.group import Group
+from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.group.world_group import leave_at_exit, world_group
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.launchers import has_several_agents, job_at_store
@@ -27,9 +28,6 @@ from ...ranks.rendezvous.meetings import enter_meeting, may_come
 from ...ranks.rendezvous.rendezvous import MeetingResult, meet
 from ...ranks.rendezvous.rendezvous_messages import missing
 from ...schedule import Hosts
-
-if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]
 
 _ASK_S = 0.0002
 _COMES = "rank {} comes"
@@ -43,7 +41,7 @@ _meeting = ""
 
 
 def join(
-    store: "Store",
+    store: Store,
     rank: int,
     size: int,
     name: str,
@@ -70,7 +68,6 @@ def join(
             with _naming(name):
                 _all_want_ours(store, rank, size, timeout_s, why_absent)
         members = [whole.world_ranks[member] for member in global_ranks]  # the world may have shrunk
-        from ...ranks.group.sub_groups import make_sub_group  # many programs have no sub-group
 
         return make_sub_group(whole, rank, members, name, timeout_s)
     config = (config or Config.from_env()).replace(timeout_s=timeout_s)
@@ -101,12 +98,12 @@ def whole_world() -> Group | None:
     return None if _world is None or _world.closed else _world
 
 
-def store_of_meeting(store: "Store") -> "Store":
+def store_of_meeting(store: Store) -> Store:
     """The part of a store that no earlier start of the job has used, once the ranks have met there."""
     return PrefixStore(_meeting, store) if _meeting else store
 
 
-def _all_want_ours(store: "Store", rank: int, size: int, timeout_s: float, why_absent: Callable[[int], str]) -> None:
+def _all_want_ours(store: Store, rank: int, size: int, timeout_s: float, why_absent: Callable[[int], str]) -> None:
     """Return when all members have come to make our group. A member that makes Gloo's group may not be in our world.
 
     Raises ArgumentError, with the reason, if a member will not come.
@@ -189,7 +186,7 @@ class _Last:
 
 
 def _meet(
-    store: "Store", rank: int, size: int, name: str, config: Config, why_absent: Callable[[int], str]
+    store: Store, rank: int, size: int, name: str, config: Config, why_absent: Callable[[int], str]
 ) -> MeetingResult:
     if size == 1:
         return MeetingResult(Arena.create(1, config), Hosts.one(1))

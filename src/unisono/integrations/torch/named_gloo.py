@@ -8,6 +8,7 @@ a group gets a backend of Gloo's, and its methods in Python call our group.
 import secrets
 import weakref
 from collections.abc import Callable
+from datetime import timedelta
 from functools import wraps
 from typing import Any
 
@@ -74,6 +75,7 @@ class GlooBeside:
             try:
                 if self._made is None:
                     self._made = self._make(store, timeout)
+                self._made.set_timeout(timeout)
                 self._call(names, args)
             except RuntimeError as error:
                 if _CONNECTION not in str(error):
@@ -169,6 +171,12 @@ class NamedGloo(UnisonoProcessGroup):
         if self._gloo is None:
             self._gloo = gloo_beside(self._store, self.group, self.options._timeout)  # noqa: SLF001
         return self._gloo
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the timeout of later calls, also of those that C++ code makes in Gloo's group."""
+        super().set_timeout(timeout)
+        if self._gloo is not None:
+            self._gloo.set_timeout(timeout)
 
     def over_gloo(self, method: Method, args: tuple[Any, ...]) -> c10d.Work:
         """Make a call in Gloo's group, in the background if the call says so."""

@@ -18,7 +18,7 @@ from torch._C import _distributed_c10d as c10d
 from ...base.release import NAME
 from ...calls.dispatch import Call
 from ...calls.work import FinishedWork
-from ...engine.tensors import mark_written, needed_by_autograd, share_memory
+from ...engine.tensors import in_mode_of, mark_written, needed_by_autograd, share_memory
 from .to_torch import MESSAGES, Finished, tensors_in
 
 Method = Callable[..., Any]
@@ -31,6 +31,8 @@ _GIVEN = {"broadcast": 0, "allreduce": 0, "allgather": 1}
 """Calls for which Gloo takes several tensors from a rank -> the index of the argument with their list."""
 _EXCHANGES = "alltoall", "all_to_all_single"  # calls in which no block of a rank may lie in place
 _WRITTEN = "tensors", "output"  # a call may write the tensors of parameters whose names begin so
+BY_TORCH: Any = object()
+"""The way of a call that torch itself makes: within LocalTensorMode one process stands for all ranks."""
 _said: set[str] = set()
 
 
@@ -54,6 +56,8 @@ def other_way(group: Any, method: Method, args: tuple[Any, ...]) -> c10d.Work | 
             _say_once(f"{name}: an output shares memory with an input, which is copied first")
             return _on_copies(group, method, args, lambda tensor, _: any(tensor is given for given in shared))
         return None
+    if any(type(tensor).__name__ == "LocalTensor" for tensor in tensors):
+        return BY_TORCH  # type: ignore[no-any-return]
     if any(tensor.is_meta or type(tensor).__name__ == "FakeTensor" for tensor in tensors):
         _say_once(f"{name}: tensors without elements are not communicated, as over Gloo")
         return Finished(FinishedWork(None), tensors)
@@ -108,8 +112,8 @@ def _on_copies(
 
         def action(_: str | None) -> None:
             again(*made, inner)
-            with torch.no_grad():
-                for tensor, copy in pairs:
+            for tensor, copy in pairs:
+                with in_mode_of(tensor):
                     (tensor.data if tensor.layout is torch.strided else tensor).copy_(copy)
             mark_written(marked)
 

@@ -31,6 +31,12 @@ from .group_methods import Calls
 
 _MARK = "_unisono"
 _EMPTY = torch.ops.aten.empty.memory_format
+_USUAL = {
+    "layout": (None, torch.strided),
+    "memory_format": (None, torch.contiguous_format),
+    "pin_memory": (None, False),
+}
+"""Options of a tensor -> their values for a buffer of ours. Versions of torch pass some of them."""
 _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 """The import of this module takes a second, so it is changed when a program imports it."""
 _groups: weakref.WeakKeyDictionary[Any, Calls] = weakref.WeakKeyDictionary()
@@ -40,6 +46,8 @@ _groups: weakref.WeakKeyDictionary[Any, Calls] = weakref.WeakKeyDictionary()
 def patch_torch() -> None:
     """Make torch's functions accept our groups and works; for others nothing changes. Idempotent."""
     change(_with_our_barrier, "monitored_barrier", distributed, distributed_c10d)
+    if not hasattr(distributed_c10d, "set_timeout"):  # which calls the group's method, from torch 2.14 on
+        change(_with_our_timeout, "_set_pg_timeout", distributed_c10d)
     change(_with_ours_as_it_is, "_create_shrunk_process_group", distributed_c10d)
     change(_with_works_kept, "_set_forward_pass_work_handle", c10d.Reducer)
     change(_with_fp16_in_python, "_register_builtin_comm_hook", distributed, c10d)
@@ -70,6 +78,14 @@ def _with_our_barrier(original: Any) -> Any:
         asked.monitored_barrier(given, wait_all_ranks)
 
     return monitored_barrier
+
+
+def _with_our_timeout(original: Any) -> Any:
+    def set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
+        asked = distributed_c10d._get_default_group() if group is None else group  # noqa: SLF001  as the original does
+        asked.set_timeout(timeout) if isinstance(asked, Calls) else original(timeout, group)
+
+    return set_pg_timeout
 
 
 def _with_ours_as_it_is(original: Any) -> Any:
@@ -195,9 +211,10 @@ class SharedBuffers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run one of torch's operators."""
         options = kwargs or {}
-        flat = func is _EMPTY and len(args) == 1 and len(args[0]) == 1 and options.keys() == {"dtype", "device"}
-        if flat and options["device"].type == "cpu":
-            return make_buffer(self._group, args[0][0], options["dtype"])
+        given = {name: value for name, value in options.items() if value not in _USUAL.get(name, ())}
+        flat = func is _EMPTY and len(args) == 1 and len(args[0]) == 1 and given.keys() == {"dtype", "device"}
+        if flat and given["device"].type == "cpu":
+            return make_buffer(self._group, args[0][0], given["dtype"])
         return func(*args, **options)
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType, WrapperDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import distributed
@@ -24,15 +24,14 @@ from torch.distributed import PrefixStore, ProcessGroup  # type: ignore[attr-def
 from ...base.config import Config
 from ...base.errors import ArgumentError
 from ...base.release import NAME
+from ...ranks.group.group import Group
 from ...ranks.rendezvous.launchers import start_of_job
 from ...ranks.rendezvous.meetings import may_come
+from .answers import Answers, check_options
 from .group_methods import Calls
 from .join_group import go_on, join, leave, store_of_meeting
 from .patch import hide_from_dynamo, make_buffer, patch_torch
 from .to_torch import Finished, TorchWork, for_torch
-
-if TYPE_CHECKING:
-    from ...ranks.group.group import Group
 
 BACKEND_IN_PYTHON = not isinstance(c10d.Backend.__init__, WrapperDescriptorType)
 """Can a backend be written in Python? Up to torch 2.13, torch's class has no constructor of its own."""
@@ -46,7 +45,6 @@ _library: Any = None
 class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C++ calls one form of each method only
     """A process group of torch.distributed. C++ code calls the methods with capital letters."""
 
-    supports_coalescing = supports_splitting = supports_time_estimate = False
     supports_shrinking = True
 
     def __init__(self, group: Group, store: c10d.Store) -> None:
@@ -82,6 +80,13 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
 
     rank, size, name = getRank, getSize, Calls.getBackendName
 
+    def _get_backend_name(self) -> str:
+        """Gloo's name, if all tensors are of the CPU.
+
+        By this name torch finds that a sharded tensor is of the CPU on a rank that has no part of it.
+        """
+        return self.getBackendName() if self.elsewhere else "gloo"
+
     def get_group_store(self) -> Any:
         """The store through which the ranks made the group."""
         return self._store
@@ -104,6 +109,11 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
             return super()._get_backend(device)
         return self
 
+    def _backend_id(self, kind: Any) -> int:
+        """The number of the backend of a type; torch's types of ours are those of the name that was asked for."""
+        ours = distributed.Backend.backend_type_map.get(self.asked_as)
+        return id(self) if kind == ours else super()._backend_id(kind)
+
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Does the group have an allocator for buffers of collectives? fully_shard asks."""
         return torch.device(device).type == "cpu"
@@ -120,6 +130,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         smaller = go_on(self.group, without)
         made = type(self)(smaller, self._store)
         add_backend(made, smaller)
+        made.bound_device_id = self.bound_device_id
         self._went_on = True
         return made
 
@@ -143,8 +154,7 @@ class UnisonoBackend(Calls, c10d.Backend):
     """
 
     # All methods must be here: for a missing one, C++ asks Python, Python asks C++, and so on for ever.
-    supports_coalescing = supports_reconfigure = supports_shrinking = supports_splitting = supports_window = False
-    supports_time_estimate = _supports_time_estimate = False
+    supports_shrinking = False
 
     def __init__(self, group: Group) -> None:
         c10d.Backend.__init__(self, group.rank, group.size)
@@ -161,8 +171,7 @@ def add_backend(made: UnisonoProcessGroup, group: Group) -> None:
         made._register_backend(_CPU, undefined, UnisonoBackend(group))  # noqa: SLF001
 
 
-UnisonoProcessGroup.base = UnisonoProcessGroup.__mro__[1]
-hide_from_dynamo(UnisonoProcessGroup, UnisonoBackend, Calls, Finished, TorchWork)
+hide_from_dynamo(UnisonoProcessGroup, UnisonoBackend, Answers, Calls, Finished, TorchWork)
 
 
 def find_our_groups() -> None:
@@ -230,12 +239,14 @@ def create(
     apart, why_absent: see `join`.
     """
     patch_torch()
+    helper = {} if apart else _torchs_helper()
     if not apart and (start := start_of_job(os.environ)):
         options.store = PrefixStore(start, options.store)
     config = pg_options if isinstance(pg_options, Config) else None
     where = options.store, options.group_rank, options.group_size, options.group_id, options.timeout.total_seconds()
     try:
-        devices = {} if apart else other_devices(kind.asked_as)
+        check_options(options, pg_options)
+        devices = other_devices(helper, kind.asked_as)
         members = options.global_ranks_in_group
         group = join(*where, members, config, apart=apart, why_absent=why_absent)
         if not apart:
@@ -243,26 +254,35 @@ def create(
         made = kind(group, options.store)
         add_backend(made, made.group)
         add_other_backends(made, devices, options, None if config else pg_options)
+        made.bound_device_id = helper.get("device_id")
     except BaseException as error:
         for_torch(error)
         raise
     return made
 
 
-def other_devices(ours: str) -> dict[str, str]:
-    """Return the backends that the user has named for devices other than the CPU, by device.
+def _torchs_helper() -> Mapping[str, Any]:
+    """The local variables of torch's function that makes process groups; empty if a program is the caller.
 
-    ours: the name by which the user has asked for our group. Other devices with this name get no backend.
-
-    torch does not pass the names on if one of the backends is a process group in Python. So they are read from the
-    local variables of torch's caller. Raises ArgumentError if our backend is named for another device.
+    torch does not pass on all that it knows, and what it sets on its own group is lost: ours takes the place of this.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
     while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
         frame = frame.f_back
-    if frame is None:
+    return {} if frame is None else frame.f_locals
+
+
+def other_devices(helper: Mapping[str, Any], ours: str) -> dict[str, str]:
+    """Return the backends that the user has named for devices other than the CPU, by device.
+
+    helper: see `_torchs_helper`.
+    ours: the name by which the user has asked for our group. Other devices with this name get no backend.
+
+    Raises ArgumentError if our backend is named for another device.
+    """
+    if not helper:
         return {}
-    named = dict(frame.f_locals["backend_config"].get_device_backend_map())
+    named = dict(helper["backend_config"].get_device_backend_map())
     for device, backend in named.items():
         if backend == NAME and device != "cpu":
             raise ArgumentError(f"{device}:{NAME}: this backend is for tensors of the CPU; write cpu:{NAME}")

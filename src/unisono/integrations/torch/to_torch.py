@@ -85,6 +85,23 @@ def tensors_in(args: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 _NO_TIMEOUT = timedelta(0)
+UNSET = timedelta(milliseconds=-1)
+"""The timeout in options if the caller has set none."""
+_OP_TYPES = {
+    "all_gather_single": "_ALLGATHER_BASE",
+    "all_gather_single_coalesced": "ALLGATHER_INTO_TENSOR_COALESCED",
+    "all_to_all_single": "ALLTOALL_BASE",
+    "reduce_scatter_single": "_REDUCE_SCATTER_BASE",
+    "reduce_scatter_single_coalesced": "REDUCE_SCATTER_TENSOR_COALESCED",
+    "recv_anysource": "RECVANYSOURCE",
+    "_end_coalescing": "COALESCED",
+}
+"""Method -> torch's name for its kind, where it is not the method's."""
+
+
+def limit(timeout_s: float) -> timedelta:
+    """A time limit as torch has it."""
+    return timedelta(seconds=min(timeout_s, timedelta.max.total_seconds()))
 
 
 class TorchWork(c10d.Work):
@@ -94,6 +111,8 @@ class TorchWork(c10d.Work):
     """
 
     _future: Future[Any] | None = None
+    issued: tuple[str, int, Any, float] | None = None
+    """The method of the group, the number of the call, the method's last argument, and the group's timeout then."""
 
     def __init__(self, work: Work[Any], tensors: list[Any]) -> None:
         super().__init__()
@@ -160,6 +179,28 @@ class TorchWork(c10d.Work):
             raise
 
     _source_rank = source_rank
+
+    def _of_call(self) -> tuple[str, int, Any, float]:
+        if self.issued is None:
+            raise RuntimeError("a call that is not asynchronous leaves no work of its own: pass async_op=True")
+        return self.issued
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long the call waits: a time of its own, or the group's."""
+        _, _, opts, limit_s = self._of_call()
+        own: timedelta = getattr(opts, "timeout", UNSET)
+        return limit(limit_s) if own == UNSET else own
+
+    def _get_sequence_number(self) -> int:
+        """The number of the call among the group's collectives; for a message, that of the last one before it."""
+        return self._of_call()[1]
+
+    def _get_op_type(self) -> int:
+        """The kind of the call, a number of torch's `OpType`."""
+        method = self._of_call()[0]
+        kinds: Any = c10d.OpType  # type: ignore[attr-defined]  # torch's stubs lack it
+        return int(getattr(kinds, _OP_TYPES.get(method, method.upper()), kinds.UNKNOWN))
 
 
 class Together(Work[Any]):

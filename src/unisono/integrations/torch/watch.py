@@ -7,6 +7,7 @@ groups are changed: beside each group there is one of ours (`watched_calls`), an
 import atexit
 import logging
 import os
+import re
 import sys
 import time
 from contextlib import closing, suppress
@@ -35,6 +36,7 @@ _COME_S = 30.0
 """How long ranks wait for each other, when torch has made its group. NCCL makes it without waiting for any."""
 _CONNECTED_S = 1.0  # the same if torch has connected them: then all have come
 _PAUSE_S = 0.005
+_NAMES = re.compile(r"\w+")
 _MOST_NAMED = 8
 
 _watcher: Watcher | None = None
@@ -82,15 +84,13 @@ def _making(original: Any) -> Any:
         size: int, rank: int, members: Any, backend: Any, store: Any, *args: Any, **options: Any
     ) -> Any:
         mine = None if members or size == 1 else PrefixStore(f"unisono watches {start_of_job(os.environ)}", store)
-        try:
-            if mine is not None:
-                mine.set(f"{rank}", "")
-        except RuntimeError:  # a store that keeps nothing, as torch's "fake" backend has
-            mine = None
+        fake = "fake" in _NAMES.findall(f"{backend}")  # this process stands for all ranks
+        if mine is not None and not fake:
+            mine.set(f"{rank}", "")
         before = set(connections())
         made = original(size, rank, members, backend, store, *args, **options)
         group: Any = made[0]
-        if made[1] is not None and not isinstance(group, Calls):  # this rank is a member
+        if made[1] is not None and not fake and not isinstance(group, Calls):  # this rank is a member
             sockets = [one for one in connections() if one not in before]
             try:
                 ours = _group_of(group, mine, list(members), rank, size, connected=bool(sockets))

@@ -247,10 +247,10 @@ class Watcher:
         logs = {rank: self._log(watched, rank) for rank in ranks}
         numbers = sorted(number for number in logs[watched.group.rank] if number > watched.compared)
         for number in numbers:
-            calls = [self._record(watched, rank, log[number]) for rank, log in logs.items() if number in log]
-            known = [call for call in calls if call]
-            if len(known) == len(calls) and _differ(known):
-                return self._error(watched, number)
+            calls = {rank: self._record(watched, rank, log[number]) for rank, log in logs.items() if number in log}
+            known = {rank: call for rank, call in calls.items() if call}
+            if len(known) == len(calls) and _differ([*known.values()]):
+                return self._error(watched, number, known)
             if len(known) == watched.group.size:
                 watched.compared = number
         return None
@@ -260,9 +260,10 @@ class Watcher:
         note = self.world.host.arena.plan_registry(watched.group.world_ranks[rank]).plan(one.note)  # type: ignore[union-attr]
         return note.record if note else None
 
-    def _error(self, watched: WatchedGroup, number: int) -> MismatchError:
-        group, calls = watched.group, dict[int, CallRecord]()
-        for rank in range(group.size):
+    def _error(self, watched: WatchedGroup, number: int, known: Mapping[int, CallRecord]) -> MismatchError:
+        """The error of the call of this number. known: calls that have been read, and may have left the logs since."""
+        group, calls = watched.group, dict(known)
+        for rank in set(range(group.size)) - calls.keys():
             one = self._log(watched, rank).get(number)
             calls[rank] = (self._record(watched, rank, one) if one else None) or CallRecord("")
         return MismatchError(number, calls, odd_ones(calls), group.named, foreign=True)

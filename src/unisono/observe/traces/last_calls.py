@@ -2,14 +2,11 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ...base.units import format_seconds, ranks_text
 from ...engine.memory.arena import Arena
+from .recorded import Recorded
 from .tracks import RankCall, Track, by_group, by_number, tracks
-
-if TYPE_CHECKING:
-    from .recorded import Recorded
 
 _CALLS, _RANKS = 5, 8
 

@@ -9,7 +9,7 @@ import errno
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from ...base.errors import (
@@ -24,13 +24,12 @@ from ...base.errors import (
     UnisonoError,
     WaitTimeout,
 )
-from ...base.records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
+from ...base.records import CallRecord, GivenUp
 from ...engine.carrier import Lost
 from ...engine.compile.plan import CallPlan
-from ...engine.compile.program import DONE, FAILED, LOST
+from ...engine.compile.program import DONE, FAILED, LOST, STAGED
 from ...engine.memory.arena import Arena
 from ...observe.traces.last_calls import last_calls
-from ...schedule import BLOCKED
 from ..group.abort import check_abort
 from ..group.group import Group
 from ..group.survivors import agree_on_failed, check_left_out
@@ -42,10 +41,7 @@ _LOOKS, _LOOKS_S = 20, 0.4
 _ENDING_S = 10.0  # how long a process that is ending may take to return its memory, before it counts as gone
 _PAUSE_S = 0.002
 _COLLECT_S = 1.0
-"""How long a rank waits for the other ranks' calls before it raises a MismatchError without them.
-
-If the known calls could be made again in another way, it waits for all other ranks, until its time is up.
-"""
+"""How long a rank waits for the other ranks' calls before it raises a MismatchError without them."""
 
 _SEE_S = 0.5
 """How long a rank waits to see for itself why a peer gave up. News from another host takes some milliseconds."""
@@ -60,10 +56,20 @@ cause may be on another host, and the loss of a host is told some time after its
 """
 
 
-def attend(group: Group, plan: CallPlan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> bool:
+def attend(
+    group: Group,
+    plan: CallPlan,
+    inp: int,
+    out: int,
+    status: int,
+    timeout_s: float | None,
+    where: str,
+    staged: Callable[[], CallPlan],
+) -> None:
     """Finish a run of a plan on these addresses that stopped with this status.
 
-    False: it has not begun, because system calls do not reach these tensors. Make another plan, which stages them.
+    staged: makes the plan that stages the call, for the case that other ranks stage it, or that system calls do not
+    reach this rank's tensors. Nothing has moved then.
 
     Raises MismatchError, PeerGone, PeerFailed, PeerUnreachable or WaitTimeout. All but MismatchError break the group,
     because the ranks may be at different points of the call.
@@ -76,13 +82,16 @@ def attend(group: Group, plan: CallPlan, inp: int, out: int, status: int, timeou
         while status != DONE:
             rank, number = status >> 8 & 0xFFFF, status >> 32
             if status & 0xFF == FAILED:
-                if rank == group.rank:
-                    group.host.begin_again()
-                    group.host.cross_no_more()
-                    return False
-                watch.unreachable(rank, number)
+                if rank != group.rank:
+                    watch.unreachable(rank, number)
+                group.host.cross_no_more()
             if status & 0xFF == LOST:
                 watch.lost(rank, allowed)
+            if status & 0xFF in (FAILED, STAGED):
+                watch.plan = plan = staged()
+                group.host.begin_again()
+                status = group.run(plan.address, inp, out, group.state)
+                continue
             now = time.monotonic()
             waited_s, looked_at = waited_s + min(now - looked_at, longest), now
             if watch.is_time(rank):
@@ -96,7 +105,6 @@ def attend(group: Group, plan: CallPlan, inp: int, out: int, status: int, timeou
         raise
     finally:
         watch.stall.end()
-    return True
 
 
 def interrupted(group: Group, plan: CallPlan, error: BaseException, where: str) -> None:
@@ -176,16 +184,10 @@ class Watch:
         if isinstance(verdict, Disagree):
             if self.span is not None and not before:
                 return  # words of a rank on another host may come one by one: let the relay look once more
-            calls = self.known_calls()  # once, after the views: a rank that has gone writes no more
-            if error := self.never_to_be_cured(peers, calls, allowed_s):
-                raise error
-            silent = self.may_tell_more(peers, calls)
-            if silent and not me.overdue:
+            if self.may_tell_more(peers) and not me.overdue:
                 time.sleep(_PAUSE_S)
                 return
-            if silent and _can_be_cured(calls):
-                raise self.stall.late(silent, waited_s)
-            raise self.mismatch(calls)
+            raise self.mismatch()
         if isinstance(verdict, Late):
             missing = tuple(rank for rank in verdict.missing if rank != self.group.rank)
             raise self.stall.late(missing, waited_s, self.under_way.details if self.under_way else "")
@@ -236,10 +238,11 @@ class Watch:
 
     def view(self, rank: int) -> PeerView:
         """A peer as seen now."""
-        # In this order: else a peer that enters the call in between would seem to have entered another one.
+        # In this order: a rank that has gone writes no more, so nothing that it wrote before can be missed. And a peer
+        # that enters the call between two reads does not seem to have entered another one.
+        gone, span = self.group.liveness.gone(rank), self.span
         entered = self.host.entered(rank)
         signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
-        gone, span = self.group.liveness.gone(rank), self.span
         has_ended = span is not None and gone is not None and (gone.in_order or self.host.has_ended(rank))
         if has_ended and not self.is_fresh:
             gone = None  # it made its calls before it left, and so did others: this host may not know these calls yet
@@ -259,8 +262,8 @@ class Watch:
             if time.monotonic() < left_at + _ARRIVES_S:
                 gone = None  # its messages of this call are under way
         if seen.number < self.number or self.under_way is None or self.under_way.compares:
-            return seen.replace(gone=gone)
-        return seen.replace(gone=gone, signature=self.plan.signature, owes=False)
+            return seen._replace(gone=gone)
+        return seen._replace(gone=gone, signature=self.plan.signature, owes=False)
 
     def may_see_why(self) -> bool:
         """A peer gave up because a rank has gone. May this rank see that soon? The peer looked later than this rank."""
@@ -273,32 +276,22 @@ class Watch:
         told = {rank: self.host.arena.board(rank).call(self.number) for rank in range(self.group.size)}
         return {rank: call for rank, call in told.items() if call}
 
-    def may_tell_more(self, peers: Sequence[PeerView], calls: Mapping[int, CallRecord]) -> tuple[int, ...]:
-        """The ranks that this rank waits for before it reports a disagreement.
+    def may_tell_more(self, peers: Sequence[PeerView]) -> bool:
+        """Does this rank wait for other ranks' calls before it reports a disagreement?
 
         A rank writes its call when it first runs Python in it. Another thread may delay it for long.
         """
-        silent = tuple(peer.rank for peer in peers if peer.rank not in calls and not peer.gone)
-        if not silent or _can_be_cured(calls):
-            self.silent_since = None
-            return silent
+        calls = self.known_calls()
+        if all(peer.rank in calls or peer.gone for peer in peers):
+            return False
         if self.silent_since is None:
             self.silent_since = time.monotonic()
-        return silent if time.monotonic() - self.silent_since < _COLLECT_S else ()
+        return time.monotonic() - self.silent_since < _COLLECT_S
 
-    def never_to_be_cured(
-        self, peers: Sequence[PeerView], calls: Mapping[int, CallRecord], allowed_s: float
-    ) -> PeerGone | None:
-        """The error if all would make the call in another way, except one that has gone before it wrote its call."""
-        lost = next((peer for peer in peers if peer.gone and peer.rank not in calls), None)
-        if lost is None or lost.gone is None or not _can_be_cured(calls):
-            return None
-        return self.gone(Gone(lost.rank, lost.gone), allowed_s)
-
-    def mismatch(self, known: Mapping[int, CallRecord]) -> MismatchError:
+    def mismatch(self) -> MismatchError:
         """The error with every rank's call, as far as they are known."""
-        calls = dict(known)
-        if len({call.text for call in calls.values()}) == 1:  # but tables or settings differ
+        calls = self.known_calls()
+        if len({call._replace(lowering="").text for call in calls.values()}) == 1:  # but tables or settings differ
             for rank, call in calls.items():
                 mine = rank == self.group.rank
                 signature = self.plan.signature if mine else self.host.signature(rank, self.number)
@@ -346,15 +339,9 @@ class Watch:
             error.add_note(last_calls(arena, self.group.host.arena.start))
 
 
-def _can_be_cured(calls: Mapping[int, CallRecord]) -> bool:
-    """Will the ranks make this call again in another way, if the others agree? See `calls.dispatch.retry_rules`."""
-    blocked = all(call.collective in BLOCKED for call in calls.values())
-    return only_lowerings_differ(calls, len(calls)) or (blocked and only_sizes_differ(calls, len(calls)))
-
-
 def odd_ones(calls: Mapping[int, CallRecord]) -> list[int]:
     """The ranks with another call than the most common one. Of equally common calls, the lowest rank's counts."""
-    said = {rank: calls[rank]._replace(where="") for rank in sorted(calls)}
+    said = {rank: calls[rank]._replace(where="", lowering="") for rank in sorted(calls)}
     common = Counter(said.values())
     usual = max(common, key=lambda call: common[call])
     return [rank for rank in said if said[rank] != usual]

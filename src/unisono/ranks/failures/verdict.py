@@ -1,13 +1,13 @@
 """`judge`, a pure function: what a waiting rank does, given what it sees of its peers."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...base.records import Departure, GivenUp
-from ...base.value import Value
 
 
-class PeerView(Value):
+class PeerView(NamedTuple):
     """A peer as a waiting rank sees it.
 
     number: the number of the latest call that it entered.
@@ -40,15 +40,18 @@ class Situation(NamedTuple):
     overdue: bool
 
 
-class Patience(Value):
+@dataclass(frozen=True, slots=True)
+class Patience:
     """Nothing is wrong: keep waiting."""
 
 
-class Disagree(Value):
+@dataclass(frozen=True, slots=True)
+class Disagree:
     """The ranks made different calls."""
 
 
-class Gone(Value):
+@dataclass(frozen=True, slots=True)
+class Gone:
     """This peer has gone, and the call needs it. sure: words and messages of the peer under way cannot change this."""
 
     rank: int
@@ -56,7 +59,8 @@ class Gone(Value):
     sure: bool = False
 
 
-class Failed(Value):
+@dataclass(frozen=True, slots=True)
+class Failed:
     """This peer gave the call up. unseen: it blames a rank that, as far as this rank sees, has not gone or given up."""
 
     rank: int
@@ -64,7 +68,8 @@ class Failed(Value):
     unseen: bool = False
 
 
-class Late(Value):
+@dataclass(frozen=True, slots=True)
+class Late:
     """Time is up, and these ranks are missing."""
 
     missing: tuple[int, ...]

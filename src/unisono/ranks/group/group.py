@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,16 +17,15 @@ from ...base.config import Config
 from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError
 from ...base.python import members
 from ...base.records import DepartureKind
-from ...base.units import hints_timeout_s, integer, seconds
+from ...base.units import integer, seconds
 from ...engine.compile.plan import CallPlan
 from ...engine.host import Host
 from ...engine.memory.arena import Arena
 from ...engine.memory.sub_arena import SubArena
+from ...hosts.span import Span
+from ...observe.traces.recording import record
 from ...schedule import Hosts
 from .rank_liveness import RankLiveness
-
-if TYPE_CHECKING:
-    from ...hosts.span import Span
 
 
 class Group:
@@ -67,8 +66,6 @@ class Group:
         self.closed = False
         self.host = Host(arena, rank, config)
         if config.trace and isinstance(arena, Arena):
-            from ...observe.traces.recording import record
-
             at = span.recorded_at if span else None
             record(self.host, Path(config.trace), at)
         self.host.note_group(name, span.gid if span else 0)
@@ -195,7 +192,6 @@ class Group:
             if above is self:
                 group.give_up(error)
 
-    @hints_timeout_s
     def shrink(self, *, without: Iterable[int] = (), timeout_s: float | None = None) -> Group:
         """A group of the survivors, after ranks of this group have failed. All survivors make this call.
 
@@ -258,7 +254,6 @@ class Group:
         if keep is not None and plan.shared:
             keep(tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors)
 
-    @hints_timeout_s
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait for this rank's asynchronous calls, also of sub-groups. Raises WaitTimeout after timeout_s, if given."""
         until = None if timeout_s is None else time.monotonic() + seconds(timeout_s)

@@ -5,30 +5,29 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, DTypeError, NotInitialized
 from ...base.records import DepartureKind
-from ...base.units import hints_timeout_s, integer, seconds
+from ...base.units import integer, seconds
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import meeting_page
 from ...hosts import AT_END
 from ...schedule import Hosts
 from ..rendezvous.rendezvous import MeetingResult, meet_in_rounds
+from ..rendezvous.stores import MeetingPlace
 from ..rendezvous.which_rank import detect
 from .current import NonMember, get_default, is_in_run, set_default
 from .group import Group
 from .world_group import leave_at_exit, world_group
 
-if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
-
 _store: Store | None = None
 """Kept because this process may be its server, as rank 0, and torch's own process groups may meet there, too."""
 
 
-@hints_timeout_s
 def init(
     rank: int | None = None, size: int | None = None, *, timeout_s: float | None = None, config: Config | None = None
 ) -> Group:
@@ -68,8 +67,6 @@ def init(
         if launch.size == 1:
             met = MeetingResult(Arena.create(1, config), Hosts.one(1))
         else:
-            from ..rendezvous.stores import MeetingPlace  # torch.distributed brings its own
-
             place = MeetingPlace(launch, end - time.monotonic())
             try:
                 met = meet_in_rounds(place, config)

@@ -50,8 +50,9 @@ class RankLiveness:
     def left(self, rank: int) -> Departure | None:
         """How a member has gone for good. A member that has aborted the group may still be there, and join another."""
         board = self._layout.board(rank)
-        if board.gone and board.gone.how is not DepartureKind.ABORTED:
-            return board.gone
+        gone = board.gone  # read once: while a record is written again, it is not there
+        if gone and gone.how is not DepartureKind.ABORTED:
+            return gone
         if rank not in self._here:
             world_rank = self._world_ranks[rank] if self._world is not None else rank
             return self._far_left(world_rank) or (self._world.left(world_rank) if self._world is not None else None)

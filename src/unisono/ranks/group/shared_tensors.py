@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...base.errors import ArgumentError, DTypeError
-from ...engine.tensors import as_bits, check_is_tensor
+from ...engine.tensors import as_bits, check_is_tensor, set_memory
 from .group import Group
 from .initialize import group_or_default
 
@@ -39,5 +39,5 @@ def share_(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
     moved = empty(tuple(tensor.shape), dtype=tensor.dtype, group=group)
     with torch.no_grad():
         as_bits(moved).copy_(as_bits(tensor))
-        tensor.data = moved
+    set_memory(tensor, moved)
     return tensor

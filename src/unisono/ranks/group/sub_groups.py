@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from ...base.errors import InternalError, OutOfMemory, PeerGone, WaitTimeout
 from ...engine.memory.arena import NO_ROOM
 from ...engine.memory.sub_arena import SubArena
+from ...hosts.span import Span
 from .abort import check_abort
 from .group import Group
 
@@ -74,8 +75,6 @@ class Making:
         if arena is None:
             raise InternalError(f"{self.call} has not ended")
         if world.span is not None and self._hosts.spans:
-            from ...hosts.span import Span  # not on one host
-
             span = Span(self._hosts, self._rank, gid, world.span.carrier, world.span.far)
         group = Group(arena, self._rank, name=self._name, config=world.host.config, parent=above, gid=gid, span=span)
         group.made_of = self._parent

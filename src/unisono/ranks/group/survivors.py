@@ -11,6 +11,7 @@ from ...base.records import GivenUp, Proposal, digest
 from ...base.units import integer, ranks_text, seconds
 from ...engine.memory.board import Topic
 from ...engine.memory.sub_arena import SubArena
+from ...hosts.span import Span
 from .agreement import agree, next_proposal, next_to_shrink
 from .current import get_default, set_default
 from .group import Group
@@ -42,10 +43,13 @@ def tell_interrupted(group: Group, error: BaseException) -> None:
         group.span.tell()
 
 
-def check_interrupted(group: Group, ranks: Iterable[int]) -> None:
-    """Raise PeerFailed, once for each exception, if one has ended the `shrink()` of one of these ranks."""
+def check_interrupted(group: Group, ended: Mapping[int, tuple[int, str]], ranks: Iterable[int]) -> None:
+    """Raise PeerFailed, once for each exception, if one has ended the `shrink()` of one of these ranks.
+
+    ended: the exceptions of the other ranks, by `Board.interrupted`.
+    """
     for rank in ranks:
-        number, words = group.host.arena.board(rank).interrupted
+        number, words = ended[rank]
         if words and group.heard_of.get(rank) != number:
             group.heard_of[rank] = number
             move = "call shrink() again: it waits until that rank does so, too, or has ended"
@@ -158,8 +162,10 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
         deadline = max(began + timeout_s, changed_at + min(timeout_s, _ANSWER_S))
         # Other ranks' proposals count if they are read after this rank's own has arrived.
         if group.span is None or mine is None or group.span.refresh(deadline):
-            gone = {rank for rank in range(group.size) if rank != me and group.liveness.left(rank)}
-            others = _told(group)  # after `gone`: proposals of ranks that have gone stay
+            peers = [rank for rank in range(group.size) if rank != me]
+            ended = {rank: group.host.arena.board(rank).interrupted for rank in peers}
+            gone = {rank for rank in peers if group.liveness.left(rank)}
+            others = _told(group)  # last: ranks whose call has ended, or that have gone, may have decided before
             check_cut_off(group)  # it counts all others as gone
             has_memory = mine is not None and _have_agreed(me, mine, others) and find_memory(group, mine.failed)
             may_begin = time.monotonic() >= may_begin_at
@@ -176,7 +182,7 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
                     group.span.tell()
                 continue
             waits_for, why = _missing(group, mine, others)
-            check_interrupted(group, waits_for)
+            check_interrupted(group, ended, waits_for)
         if time.monotonic() > deadline:
             details = why + of_interrupted(group, waits_for)
             raise WaitTimeout(SHRINK, time.monotonic() - began, waits_for, me, details, group.named)
@@ -308,8 +314,6 @@ def _go_on(group: Group, arena: SubArena) -> Group:
     members = [group.world_ranks.index(rank) for rank in arena.members]
     name, gid, span = ranks_text(arena.members, _MOST_NAMED), digest(group.gid, members), None
     if group.span is not None and (hosts := group.hosts.restrict(members)).spans:
-        from ...hosts.span import Span  # not on one host
-
         span = Span(hosts, arena.rank, gid, group.span.carrier, group.span.far)
     following = Group(arena, arena.rank, name=name, config=group.host.config, parent=group.world, gid=gid, span=span)
     following.timeout_s, following.made_of = group.timeout_s, None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from weakref import ref
 
 from ...base.config import Config
@@ -11,6 +10,10 @@ from ...base.errors import PeerFailed, WaitTimeout
 from ...base.records import DepartureKind
 from ..rendezvous.rendezvous import MeetingResult
 from .group import Group, shrinks
+from .survivors import shrink
+from .world_over_hosts import group_over_hosts
+
+shrinks(shrink)
 
 _AT_EXIT_S = 10.0
 """How long the end of a program waits for its asynchronous calls: peers may be late, or never come."""
@@ -28,8 +31,6 @@ def world_group(
     if not met.hosts.spans:
         group = Group(met.arena, rank, name=name, config=config)
     else:
-        from .world_over_hosts import group_over_hosts  # not on one host
-
         limit_s = config.timeout_s if timeout_s is None else timeout_s
         group = group_over_hosts(met, rank, name=name, config=config, timeout_s=limit_s)
     _leave_with_multiprocessing(ref(group))
@@ -37,10 +38,12 @@ def world_group(
 
 
 def _leave_with_multiprocessing(world: ref[Group]) -> None:
-    """Have a process that multiprocessing has forked leave the group at its end: it runs no functions of `atexit`."""
+    """Have a process of multiprocessing leave the group at its end.
+
+    A forked one runs no functions of `atexit`, or from Python 3.13 on only its own, not those of its parent's imports.
+    """
     process = sys.modules.get("multiprocessing.process")
-    spawned = sys.version_info >= (3, 13) or "--multiprocessing-fork" in sys.orig_argv  # these run them
-    if process is None or process.parent_process() is None or spawned:
+    if process is None or process.parent_process() is None:
         return
     from multiprocessing.util import Finalize
 
@@ -50,13 +53,6 @@ def _leave_with_multiprocessing(world: ref[Group]) -> None:
             leave_at_exit(group)
 
     Finalize(None, leave, exitpriority=0)
-
-
-@shrinks
-def _shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Group:
-    from .survivors import shrink  # most groups never shrink
-
-    return shrink(group, without, timeout_s)
 
 
 def leave_at_exit(world: Group) -> None:

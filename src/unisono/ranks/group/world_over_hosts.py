@@ -14,28 +14,28 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, WaitTimeout
 from ...base.fd_channel import LONGEST_S
-from ...base.python import leave_behind, no_collections
+from ...base.python import leave_behind
 from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
-from ...hosts import MEANWHILE
+from ...hosts.carriers.gloo import GlooCarrier
+from ...hosts.carriers.ucx import UcxCarrier
+from ...hosts.carriers.ucx_library import ucx_library
+from ...hosts.far import Far
+from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
 from ..rendezvous.asked_store import AskedStore, at_store, complete
 from ..rendezvous.meeting_member import stay_for
 from ..rendezvous.rendezvous import MeetingResult
 from ..rendezvous.rendezvous_messages import SentinelNotice, died, missing
 from .group import Group
-
-if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
-
-    from ...hosts.far import Far
 
 _NOTICE = "sentinel {}"  # the key of a host's `SentinelNotice`
 _LOOK_S = 0.02
@@ -55,9 +55,6 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
     try:
         connecting = Connecting(_maker(met, rank, met.store, deadline, ucx=config.carrier == "ucx"))
         joining = _Joining(met, rank, met.store, config.host_silence_s, deadline)
-        with no_collections():
-            for get_ready in MEANWHILE:
-                get_ready()
         far = joining.far()
         carrier = connecting.carrier(far, met, rank, deadline)
     except BaseException as error:
@@ -88,16 +85,10 @@ def _leave_store(store: Store, rank: int, size: int, error: BaseException) -> No
 
 def _maker(met: MeetingResult, rank: int, store: Store, deadline: float, *, ucx: bool) -> Callable[[], Carrier]:
     """Makes Gloo or UCX, connected to all other ranks: tables that know no hosts send messages within a host, too."""
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
-
     left_s = min(LONGEST_S, max(0.0, deadline - time.monotonic()))
     where = PrefixStore("messages", store), rank, met.hosts.ranks, met.address, left_s
     if not ucx:
-        from ...hosts.carriers.gloo import GlooCarrier
-
         return partial(GlooCarrier, *where)
-    from ...hosts.carriers.ucx import UcxCarrier
-    from ...hosts.carriers.ucx_library import ucx_library
 
     with suppress(ImportError):  # `make` tells of it
         ucx_library()  # changes the environment for a moment; a process that another thread starts then may fail
@@ -124,8 +115,6 @@ class _Joining:
         self._first = met.hosts.members[self._host][0]
         self._store = AskedStore(store, deadline, self._check)
         if rank == self._first:
-            from ...hosts.sentinel.start import Sentinel
-
             self._sentinel = met.sentinel or Sentinel(met.arena)
             self._name = f"unisono-{os.urandom(16).hex()}"
             try:
@@ -138,8 +127,6 @@ class _Joining:
 
     def far(self) -> Far:
         """This rank's connection to the sentinel of its host, which the first rank of the host has started."""
-        from ...hosts.far import Far
-
         met = self._met
         with closing(self._store):
             name = self._serve() if self._rank == self._first else self._said(self._host).name

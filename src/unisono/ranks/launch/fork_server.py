@@ -56,14 +56,12 @@ def main(fd: int, parent_pid: int, also: Sequence[str] = ()) -> None:
     try:
         with no_collections():
             from ...engine.host import interpreter, warm_up
-            from ...schedule.algorithms import CATALOGUE
             from .rank_process import serve_parent
 
             for name in unisono.__all__:
                 getattr(unisono, name)  # loads the module that has it, so no rank has to
             for name in also:
                 importlib.import_module(name)
-            len(CATALOGUE)  # loads the files of all algorithms
             interpreter()
             warm_up()
             gc.freeze()  # collections in the ranks then leave the shared pages alone

@@ -12,14 +12,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 
 from ...base.config import Config
-
-if TYPE_CHECKING:
-    from ...schedule import Hosts
+from ...schedule import Hosts
 
 STARTED = "started"
 """Rank to parent, once per run: the user's function is loaded and begins now."""
@@ -32,7 +30,7 @@ RAISED_AT_NS = "_unisono_raised_at_ns"
 class SeveralHosts:
     """What ranks of several hosts need to find each other. secret: only they know it. pids: the pids of all ranks."""
 
-    hosts: "Hosts"
+    hosts: Hosts
     secret: bytes
     pids: list[int]
 

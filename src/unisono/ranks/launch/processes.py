@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import dropwhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...base.config import Config
 from ...base.errors import InternalError
@@ -24,11 +23,9 @@ from ...base.fd_channel import Channel, PlainChannel
 from ...engine.memory.arena import Arena
 from ...engine.process.ask_stacks import Answer, ask_for_stacks
 from ...engine.process.nested import PACKAGE
+from ...schedule import Hosts
 from .launch_messages import RankSetup, Report, SeveralHosts, Task
 from .reports import Collector, RankOutput
-
-if TYPE_CHECKING:
-    from ...schedule import Hosts
 
 _BOOT_S = 300.0
 """How long the fork server may import torch and compile kernels: seconds, and minutes on a cold network disk."""
@@ -150,7 +147,7 @@ class RankProcesses:
     After a failed run, kill them: their group cannot be used any more.
     """
 
-    def __init__(self, size: int, config: Config | None = None, hosts: "Hosts | None" = None) -> None:
+    def __init__(self, size: int, config: Config | None = None, hosts: Hosts | None = None) -> None:
         self._fork_server = open_world()
         self._left = ExitStack()  # closes the arenas and the descriptors at the end
         weakref.finalize(self, self._left.close)

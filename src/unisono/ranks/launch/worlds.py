@@ -13,23 +13,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, NotInitialized, RankFailed, WaitTimeout
-from ...base.units import hints_timeout_s, seconds
+from ...base.units import seconds
+from ...schedule import Hosts
 from .launch_messages import pack
 from .processes import RankProcesses
 from .reports import RankOutput, outcomes, results
-
-if TYPE_CHECKING:
-    from ...schedule import Hosts
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 
-@hints_timeout_s
 def run(
     fn: Callable[..., Result],
     ranks: int | None = None,
@@ -66,7 +63,6 @@ def run(
         return alone.run(fn, *args, **dict(kwargs or {}))
 
 
-@hints_timeout_s
 def world(
     ranks: int | None = None,
     *,
@@ -91,7 +87,6 @@ class World:
     timeout_s, prefix and return_exceptions: for each run, as in `run`. timeout_s may be set between runs.
     """
 
-    @hints_timeout_s
     def __init__(
         self,
         ranks: int | None = None,
@@ -104,8 +99,6 @@ class World:
     ) -> None:
         self._hosts: Hosts | None = None
         if hosts is not None:
-            from ...schedule import Hosts  # numpy, which others need not load
-
             self._hosts = hosts if isinstance(hosts, Hosts) else Hosts.parse(hosts)
             ranks = self._hosts.ranks if ranks is None else ranks
             if ranks != self._hosts.ranks:
@@ -244,7 +237,6 @@ def run_script(
 
 
 def _as_main(script: str, arguments: list[str], port: int, hosts: str | None) -> None:
-    from ...schedule import Hosts
     from ..group.initialize import init
 
     group = init()

@@ -16,16 +16,15 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import torch
+from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.errors import WaitTimeout
 from ...base.python import leave_behind, nap
 from ...hosts.addresses import store_place
 from .rendezvous_messages import store_closed, store_silent
-
-if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
-
 
 _LEVEL = "TORCH_CPP_LOG_LEVEL"  # if the user has set this variable, torch's level does not change
 _FATAL = 3
@@ -73,8 +72,6 @@ def _count(level: ctypes.c_int, more: int) -> None:
 @cache
 def _level() -> ctypes.c_int | None:
     """Torch's own level, below which it prints nothing; None: it cannot be found, or must not change."""
-    import torch
-
     try:
         core = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
         return None if _LEVEL in os.environ else ctypes.c_int.in_dll(core, "FLAGS_caffe2_log_level")
@@ -144,7 +141,7 @@ class AskedStore:
     look: called now and then while the store does not answer; may raise.
     """
 
-    def __init__(self, store: "Store", deadline: float, look: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, store: Store, deadline: float, look: Callable[[], object] = lambda: None) -> None:
         self._store, self._deadline, self._look, self._thread = store, deadline, look, Limited()
         self.where = store_place(store)
         self._awaited, self._since = "", 0.0  # the key that this rank waits for, and since when

@@ -8,14 +8,15 @@ import os
 import socket
 import sys
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any, Self
 
 from ...base.config import Config, environment_name
 from ...base.dtype_codes import DTYPES_DIGEST
 from ...base.fd_channel import Channel
 from ...base.release import __version__
-from ...base.value import Value
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback
 from ...schedule import Hosts
@@ -36,7 +37,8 @@ _MOST_ADDRESS = len("255.255.255.255")
 """Characters of an address in a host's name. Longer ones do not appear in messages."""
 
 
-class Identity(Value):
+@dataclass(frozen=True)
+class Identity:
     """Decides whether two processes can share memory, and whether they can be ranks of one group at all."""
 
     host: str  # its name, for messages
@@ -51,6 +53,10 @@ class Identity(Value):
     dtypes: str = DTYPES_DIGEST
     common: str = ""  # the settings that ranks must have in common
     address: str = ""  # the address where other hosts reach it
+
+    def replace(self, **changes: Any) -> Self:
+        """The same identity with other values of these fields."""
+        return replace(self, **changes)
 
     @classmethod
     def mine(cls) -> "Identity":

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from ...base.errors import ArgumentError
-from ...base.value import Value
 from ...engine.process.alive import parent, start_ticks
 
 
-class Job(Value):
+class Job(NamedTuple):
     """The processes that one launcher has started together, and the rank of this one.
 
     why: the variables that say so, in words.
@@ -38,7 +38,7 @@ class Job(Value):
     everywhere: str = ""
 
 
-class _Launcher(Value):
+class _Launcher(NamedTuple):
     """One launcher's variables. If a fact has several, the first that is set counts."""
 
     name: str
@@ -171,15 +171,15 @@ def _job(launcher: _Launcher, environ: Mapping[str, str]) -> Job | None:
     local, nodes = integer(environ, launcher.local_size), _first(environ, launcher.nodes)
     if local not in (None, size) or nodes not in ("", "1"):
         if launcher.first_node is None:
-            return job.replace(by_mpi=True)
+            return job._replace(by_mpi=True)
         if node := launcher.first_node(environ):
-            return job.replace(
+            return job._replace(
                 address=node,
                 port=_FIRST_PORT + int(sha256(name.encode(errors="surrogatepass")).hexdigest(), 16) % _PORTS,
             )
-        return job.replace(refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
+        return job._replace(refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
     if not name:
-        return job.replace(refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")
+        return job._replace(refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")
     return job
 
 

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, suppress
-from typing import TYPE_CHECKING
+
+from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
@@ -26,21 +27,11 @@ from .rendezvous_messages import (
     why_ended,
     write_identity,
 )
-
-if TYPE_CHECKING:
-    from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
-    from typing_extensions import TypeIs
-
-    from .socket_store import SocketStore
-    from .stores import Store
+from .socket_store import SocketStore
+from .stores import Store
 
 _LATE_S = 3.0  # how long after the end of the meeting ranks may still come
 _LOOK_LATE_S = 0.005
-
-
-def at_socket(store: Store | AskedStore) -> TypeIs[SocketStore]:
-    """Do the ranks meet at a `SocketStore`? Its file is imported only where they do."""
-    return hasattr(store, "is_socket")
 
 
 def stay_for(store: TorchStore, ranks: Sequence[int]) -> None:
@@ -101,10 +92,12 @@ class MeetingMember:
         self._start = time.monotonic()
         self._deadline = self._start + timeout_s
         self._leads = rank == 0
-        address = "" if at_socket(store) else own_address(store_host(store))
+        address = "" if isinstance(store, SocketStore) else own_address(store_host(store))
         own = Identity.mine().replace(common=common_settings(config), address=address)
         self._identities = {rank: own}
-        self._store = store if at_socket(store) else AskedStore(store, self._deadline, self._look_at_peers)
+        self._store = (
+            store if isinstance(store, SocketStore) else AskedStore(store, self._deadline, self._look_at_peers)
+        )
         self._where = self._store.where
 
     def close(self) -> None:
@@ -136,7 +129,7 @@ class MeetingMember:
         the reason.
         """
         self._tell_why(error)
-        if at_socket(self._met_at):
+        if isinstance(self._met_at, SocketStore):
             return  # the message arrives, also when the store has gone
         with suppress(UnisonoError, RuntimeError, TimeoutError):
             if self._rank and self._store.check([END]):
@@ -235,7 +228,7 @@ class MeetingMember:
                 if self._rank == 0 and key == f"rank {teller}" and now >= say_at:
                     say_at = now + _SAY_S
                     waits(self._absent(), _TO_DO["rank"], self._where)
-                if self._rank == 0 and not at_socket(self._store):
+                if self._rank == 0 and not isinstance(self._store, SocketStore):
                     self._store.set(BEAT, f"{time.monotonic_ns()}")
                 if self._rank == 0:  # the others wait for it
                     waits_still(self._absent if key == f"rank {teller}" else None)
@@ -264,7 +257,7 @@ class MeetingMember:
 
     def _look_why(self) -> None:
         """Raise why the store has gone, if a last message, which still arrives at sockets, or a death tells it."""
-        if at_socket(self._store):
+        if isinstance(self._store, SocketStore):
             with suppress(RuntimeError):  # there is no last message
                 self._heed_the_end()
         self._look_at_peers()

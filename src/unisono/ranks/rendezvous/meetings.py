@@ -8,7 +8,8 @@ names the job of this store, and the number of ranks that rank 0 waits for.
 import time
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.errors import ArgumentError
 from ...engine.memory.meeting_page import waits, waits_still
@@ -23,9 +24,6 @@ from .rendezvous_messages import (
     sizes_differ,
     why_ended,
 )
-
-if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 END = "end"
 """The key of a meeting that says how it has ended."""
@@ -45,7 +43,7 @@ def may_come(_rank: int) -> str:
 
 
 def enter_meeting(
-    store: "Store",
+    store: Store,
     rank: int,
     size: int,
     job: str,
@@ -61,8 +59,6 @@ def enter_meeting(
     Raises WaitTimeout if rank 0 begins none by the deadline, and PeerGone if the store has gone. Raises ArgumentError
     if another job meets here, if the ranks were given different sizes, or if rank 0 will not come.
     """
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
-
     began = time.monotonic()
     with closing(AskedStore(store, deadline)) as asked, at_store(asked.where, rank, began):
         if rank == 0:

@@ -15,33 +15,32 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import listen
 from ...base.linux import MEMBARRIER
 from ...base.python import tell
-from ...base.value import Value
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import meeting_page, waits, waits_still
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback, own_address
+from ...hosts.sentinel.start import Sentinel
 from ...schedule import Hosts
 from .handover import Handover, fetch
 from .identity import Identity, host_names, place, remark, way_between, why_refused
-from .meeting_member import MeetingMember, at_socket
+from .meeting_member import MeetingMember
 from .meetings import END, may_come
 from .rendezvous_messages import MeetingMessage
-
-if TYPE_CHECKING:
-    from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
-
-    from ...hosts.sentinel.start import Sentinel
-    from .stores import MeetingPlace, Store
-    from .which_rank import Launch
+from .socket_store import SocketStore
+from .stores import MeetingPlace, Store
+from .which_rank import Launch
 
 _LOOPBACK = "127.0.0.1"
 
@@ -51,7 +50,8 @@ _RETRY_S = 0.005
 _timed_out: "set[Launch]" = set()  # the launches with a time-out in this process's last call
 
 
-class MeetingResult(Value):
+@dataclass(frozen=True, slots=True)
+class MeetingResult:
     """The memory of a rank's host, and on several hosts what it takes to speak to the others.
 
     On one host, only arena and hosts are set.
@@ -67,12 +67,12 @@ class MeetingResult(Value):
 
     arena: Arena
     hosts: Hosts
-    store: "TorchStore | None" = None
+    store: TorchStore | None = None
     identities: Mapping[int, Identity] | None = None
     names: tuple[str, ...] = ()
     address: str = ""
     secret: bytes = b""
-    sentinel: "Sentinel | None" = None
+    sentinel: Sentinel | None = None
 
 
 def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, pids: Sequence[int]) -> MeetingResult:
@@ -81,8 +81,6 @@ def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, 
     path: a file that becomes the store.
     pids: the pids of all ranks.
     """
-    from torch.distributed import FileStore  # type: ignore[attr-defined]
-
     own = Identity.mine()
     identities = {peer: own.replace(pid=pids[peer], ticks=start_ticks(pids[peer])) for peer in hosts.beside(rank)}
     names = tuple(f"{own.host}/{number}" for number in range(len(hosts.members)))
@@ -92,7 +90,7 @@ def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, 
 def meet(
     rank: int,
     size: int,
-    store: "Store",
+    store: Store,
     timeout_s: float,
     config: Config | None = None,
     why_absent: Callable[[int], str] = may_come,
@@ -129,7 +127,7 @@ class _Meeting(MeetingMember):
     """One rank's part."""
 
     def __init__(
-        self, rank: int, size: int, store: "Store", timeout_s: float, config: Config, why_absent: Callable[[int], str]
+        self, rank: int, size: int, store: Store, timeout_s: float, config: Config, why_absent: Callable[[int], str]
     ) -> None:
         super().__init__(rank, size, store, timeout_s, config, why_absent)
         self._config = config
@@ -152,7 +150,7 @@ class _Meeting(MeetingMember):
         self._leads = self._rank == first
         arena, message = self._follow(first) if self._rank > first else self._lead(others, hosts)
         hosts = Hosts(message.hosts)
-        if not hosts.spans or at_socket(self._met_at):
+        if not hosts.spans or isinstance(self._met_at, SocketStore):
             return MeetingResult(arena, hosts)
         beside = {rank: one for rank, one in self._identities.items() if rank in hosts.beside(self._rank)}
         arena.neighbours = message.neighbours[hosts.host_of(self._rank)]
@@ -177,9 +175,7 @@ class _Meeting(MeetingMember):
         arena = Arena.create(self._size, self._config)
         with ExitStack() as until_told:
             try:
-                if hosts.spans and not at_socket(self._met_at):
-                    from ...hosts.sentinel.start import Sentinel  # not on one host
-
+                if hosts.spans and not isinstance(self._met_at, SocketStore):
                     self._sentinel = Sentinel(arena)  # so it starts while the ranks meet
                 handover = self._hand_out(arena, others, until_told)
                 message = self._judge(hosts) if self._rank == 0 else self._report(others)
@@ -281,7 +277,7 @@ class _Meeting(MeetingMember):
         """An address on the way between hosts. Raises ArgumentError if there are several hosts, and no address."""
         if not hosts.spans:
             return ""
-        if at_socket(self._met_at):
+        if isinstance(self._met_at, SocketStore):
             rank = hosts.members[1][0]
             raise ArgumentError(
                 f"rank {rank} ({self._identities[rank].where}) does not share memory with rank 0, and nothing tells "
@@ -292,7 +288,7 @@ class _Meeting(MeetingMember):
         return toward
 
 
-def meet_in_rounds(place: "MeetingPlace", config: Config | None = None) -> MeetingResult:
+def meet_in_rounds(place: MeetingPlace, config: Config | None = None) -> MeetingResult:
     """Meet the ranks of a launch at this place. Raises as `MeetingPlace.enter` and `meet` do.
 
     A meeting ends for all ranks when the time of a rank that others count on is up. A rank in its first call of

@@ -12,13 +12,13 @@ import re
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
 from reprlib import Repr
 from typing import Any, NamedTuple
 
 from ...base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
 from ...base.records import Departure, DepartureKind
-from ...base.value import Value
 from ...schedule import Hosts
 from .identity import MOST_NAME, Identity
 
@@ -37,7 +37,8 @@ _MOST_WORDS = 4_000
 _MOVE = "Set MASTER_ADDR, to an address of rank 0's host that all hosts reach, and MASTER_PORT, for every process"
 
 
-class MeetingMessage(Value):
+@dataclass(frozen=True)
+class MeetingMessage:
     """What a rank tells others. One of:
 
     hosts: which ranks share a host.
@@ -100,7 +101,8 @@ class MeetingMessage(Value):
         raise _refusal(teller, said, "no such message")
 
 
-class MeetingNotice(Value):
+@dataclass(frozen=True)
+class MeetingNotice:
     """What rank 0 tells about the meeting that it holds now.
 
     name: no other meeting has it.

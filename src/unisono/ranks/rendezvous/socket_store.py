@@ -8,12 +8,15 @@ and does not wait for them.
 import os
 import re
 import select
+import socket
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
+from typing import Any
 
 from ...base.errors import ArgumentError
-from ...base.fd_channel import Newcomers, PlainChannel, connect
+from ...base.fd_channel import WAITING, PlainChannel, accept, connect, listen
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import waits, waits_still
 from ...engine.process.alive import start_ticks
@@ -24,6 +27,8 @@ from .rendezvous_messages import MeetingMessage, died, message_of, missing, read
 _RETRY_S = 0.005
 _ANSWER_S = 1.0  # how long a rank that ends the meeting waits for rank 0's answer
 _RANK = r"rank (0|[1-9]\d{0,3})"
+_MOST_SILENT = 128
+"""Connections that may be open without a message. A process sends its message as soon as it is connected."""
 _OF_RANK_0 = ("rank 0", "hosts", "host 0", END)
 
 
@@ -34,8 +39,6 @@ class SocketStore:
     rank 0 leaves a meeting without a message, a rank connects again: it came when the meeting was over. Raises
     ArgumentError if the name is taken, WaitTimeout if rank 0 does not come, PeerGone if it has died.
     """
-
-    is_socket = True  # see `at_socket`
 
     def __init__(self, job: str, rank: int, timeout_s: float) -> None:
         self._start, self._deadline = time.monotonic(), time.monotonic() + timeout_s
@@ -210,3 +213,51 @@ def _pair(said: object) -> tuple[str, str] | None:
         case [str(key), str(value)] if key in _OF_RANK_0 or re.fullmatch(_RANK, key):
             return key, value
     return None
+
+
+class Newcomers:
+    """Processes of this user that connect at a name. A process is taken in, or sent away, by its first message.
+
+    silent: the connections without a message yet; the oldest are closed if there are too many.
+
+    Raises OSError if another process has the name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.listener = listen(name)
+        self.silent: list[PlainChannel] = []
+
+    @property
+    def sockets(self) -> list[socket.socket | PlainChannel]:
+        """What becomes readable when a process connects, or sends its first message."""
+        return [self.listener, *self.silent]
+
+    def first_messages(self) -> Iterator[tuple[PlainChannel, Any]]:
+        """The connections that have sent their first message since the last time, each with its value."""
+        with suppress(BlockingIOError, ConnectionAbortedError):
+            for _ in range(WAITING):
+                if (channel := accept(self.listener)) is not None:
+                    self.silent.append(channel)
+        came, self.silent = self.silent, []
+        for channel in came:
+            try:
+                message = channel.poll()
+            except (EOFError, OSError):
+                channel.close()
+                continue
+            if message is None:
+                self.silent.append(channel)
+                continue
+            for fd in message.fds:
+                os.close(fd)
+            yield channel, message.value
+        for channel in self.silent[:-_MOST_SILENT]:
+            channel.close()
+        del self.silent[:-_MOST_SILENT]
+
+    def close(self) -> None:
+        """Stop listening, and close the silent connections."""
+        self.listener.close()
+        for channel in self.silent:
+            channel.close()
+        self.silent = []

@@ -8,7 +8,10 @@ import time
 from contextlib import closing, suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
+
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # not in torch's __all__
+from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import LONGEST_S
@@ -20,11 +23,7 @@ from .rendezvous_messages import missing, unreachable
 from .socket_store import SocketStore
 from .which_rank import Launch
 
-if TYPE_CHECKING:
-    from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-Store: TypeAlias = "TorchStore | SocketStore"
+Store: TypeAlias = TorchStore | SocketStore
 
 _ASK_S = 0.001
 _RETRY_S = 0.05
@@ -58,8 +57,6 @@ class MeetingPlace:
             self.close()
             self._at_socket = SocketStore(launch.job, launch.rank, deadline - time.monotonic())
             return self._at_socket
-        # Imported late: torch.distributed takes a second, and ranks that meet at a socket do not need it.
-        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
         if self.kept is None:
             store: TorchStore = _by_mpi(launch, deadline) if launch.by_mpi else _at_address(launch, deadline)
@@ -124,7 +121,6 @@ def _find_a_way(launch: Launch, deadline: float, *, serve: bool) -> None:
 
 def _whose(launch: Launch) -> str:
     """The job that meets at this launch's address already; "" if it is not known."""
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     deadline = time.monotonic() + _ANSWER_S
     with suppress(RuntimeError, TimeoutError, UnisonoError):
@@ -138,8 +134,6 @@ def _whose(launch: Launch) -> str:
 
 def tcp_store(address: str, port: int, size: int, deadline: float, *, serve: bool) -> TCPStore:
     """Raises TimeoutError if a process listens there, and has not answered by the deadline."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
     left = timedelta(seconds=max(_RETRY_S, min(LONGEST_S, deadline - time.monotonic())))
 
     # Other programs may share the process's server: a process group of torch can use the same port later.

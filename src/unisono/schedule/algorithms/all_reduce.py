@@ -1,19 +1,11 @@
 """all_reduce: every rank gets the sum of all vectors. Naive first; most are an all_gather transposed, then forwards."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from ...base.python import LateModule
 from ..combine import as_collective, fold, pipeline, seq, transpose
 from ..table import ADD, COPY, Rows, Schedule, Transfer, Y, send, trace
+from . import all_gather, broadcast, graphs
 from .catalogue import SEGMENTS, algorithm, composed, table
-
-if TYPE_CHECKING:
-    from . import all_gather, broadcast, graphs
-else:  # short calls inside a host need none of these
-    all_gather, broadcast, graphs = (
-        LateModule(f".{name}", __package__) for name in ("all_gather", "broadcast", "graphs")
-    )
 
 
 def there_and_back(schedule: Schedule) -> Schedule:

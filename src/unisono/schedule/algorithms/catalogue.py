@@ -13,16 +13,17 @@ The decorators leave the functions as they are and add the attribute `declared`,
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, lru_cache, partial
-from importlib import import_module
+from functools import lru_cache, partial
 from math import log2
+from types import ModuleType
 from typing import Any, TypeVar
 
 from ...base.errors import ArgumentError
-from ...base.value import Value
 from ..contract import ROOTED
+from ..symmetric import trace_symmetric
 from ..table import Schedule, X, Y, trace
 
 SEGMENTS = 8
@@ -48,7 +49,8 @@ class Symmetric(int):
     """
 
 
-class Algorithm(Value):
+@dataclass(frozen=True, slots=True)
+class Algorithm:
     """One way to do a collective.
 
     build: makes the table for (ranks, root).
@@ -210,7 +212,6 @@ def _traced(
     if isinstance(ranks, Symmetric):
         if rooted or cut != ranks:
             raise ArgumentError(f"{collective}.{name}: ranks do not do the same, or not on a chunk each")
-        from ..proofs.large_proofs import trace_symmetric  # for large groups only
 
         schedule = trace_symmetric(function, ranks, collective, result=result)
     else:
@@ -292,38 +293,17 @@ def _built(build: Callable[[int, int], Schedule], ranks: int, root: int) -> Sche
     return schedule.replace(rows=rows)
 
 
-_FILES = {
-    "broadcast": "broadcast", "reduce": "reduce", "scatter": "scatter", "gather": "gather", "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce", "all_to_all": "all_to_all", "barrier": "barrier",
-    "scan": "scan", "exscan": "scan",
-}  # fmt: skip
-"""Collective -> the file that has its algorithms."""
+COLLECTIVES = (
+    "broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "barrier",
+    "scan", "exscan",
+)  # fmt: skip
 
-COLLECTIVES = tuple(_FILES)
-
-_ISLANDS = "hierarchical"  # the file of those for islands, and the name of each of them
+CATALOGUE: dict[str, Algorithm] = {}
+"""Full name -> algorithm; for each collective the naive one comes first. `schedule.algorithms` fills it."""
 
 
-@cache
-def _declared(file: str) -> Mapping[str, Algorithm]:
-    module = import_module(f".{file}", __package__)
+def enter(module: ModuleType) -> None:
+    """Enter the algorithms of a file into the catalogue."""
     functions = [f for f in vars(module).values() if callable(f) and hasattr(f, "declared")]
-    return {a.full_name: a for a in (declared(f) for f in functions if f.__module__ == module.__name__)}
-
-
-class _Catalogue(Mapping[str, Algorithm]):
-    """A look-up of one algorithm imports only the file of this algorithm."""
-
-    def __getitem__(self, full_name: str) -> Algorithm:
-        collective, _, name = full_name.partition(".")
-        return _declared(name if name == _ISLANDS else _FILES[collective])[full_name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (full_name for file in dict.fromkeys([*_FILES.values(), _ISLANDS]) for full_name in _declared(file))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-CATALOGUE: Mapping[str, Algorithm] = _Catalogue()
-"""Full name -> algorithm; for each collective the naive one comes first."""
+    found = [declared(f) for f in functions if f.__module__ == module.__name__]
+    CATALOGUE.update({algorithm.full_name: algorithm for algorithm in found})

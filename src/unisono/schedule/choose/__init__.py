@@ -69,6 +69,11 @@ def crosses_memory(collective: str, nbytes: int, config: Config) -> bool:
     return 0 < config.cross_memory_bytes <= nbytes and collective in _CROSSING
 
 
+def always_staged(nbytes: int, ranks: int, config: Config) -> bool:
+    """Is a call of this size staged on every rank, wherever the rank's tensors lie?"""
+    return nbytes <= zero_copy_limit(ranks, config) and not 0 < config.cross_memory_bytes <= nbytes
+
+
 def _product(oversubscribed: bool) -> str:
     """The name of the setting with L·B."""
     return "crowd_one_shot_bytes" if oversubscribed else "one_shot_bytes"

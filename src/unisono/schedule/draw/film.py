@@ -12,7 +12,7 @@ from ...base.errors import ArgumentError
 from ...base.units import plural
 from ..contract import Fault, Slot, Value, contract
 from ..moves import check_rows
-from ..proofs.table_proof import find_fault
+from ..proof import find_fault
 from ..table import COPY, DBUF, DCHUNK, JOIN, SBUF, SCHUNK, N, Schedule, T, expand, spread
 
 Held = tuple[tuple[int, int], ...]

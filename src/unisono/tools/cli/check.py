@@ -51,6 +51,7 @@ class Seen(NamedTuple):
 
     usable: the processors that this process may run on.
     no_memfd, no_pidfd: why the system call fails, or "".
+    heap_bytes: the setting; 0: as much as fits.
     crosses, may_read: do calls read the memory of other ranks, and does the system allow it?
     """
 
@@ -84,7 +85,7 @@ def look() -> Seen:
         free_bytes=memory.available,
         group_free_bytes=free_bytes(),
         address_space=math.inf if most == resource.RLIM_INFINITY else most,
-        heap_bytes=config.heap_bytes or memory.total // 2,
+        heap_bytes=config.heap_bytes,
         no_memfd=_refused("memfd_create", lambda: os.memfd_create("unisono probe", os.MFD_ALLOW_SEALING)),
         no_pidfd=_refused("pidfd_open", lambda: os.pidfd_open(os.getpid())),
         code_folder=writable_folder(),
@@ -116,11 +117,11 @@ def findings(seen: Seen, ranks: int) -> list[Finding]:
     judge("memory", says, good, reason, change, broken=free < ranks * _LITTLE)
 
     heaps, limit = ranks * seen.heap_bytes, seen.address_space
-    reason = f"ranks map {format_bytes(heaps)}: {ranks} × {format_bytes(seen.heap_bytes)}, used or not"
-    says, change = "unlimited", ""
-    if limit < math.inf:
-        says = f"limited to {format_bytes(limit)}"
-        change = f"ulimit -v unlimited, or UNISONO_HEAP_BYTES={max(0, limit - _MUCH) // ranks // 2:.0f}"
+    says = "unlimited" if limit == math.inf else f"limited to {format_bytes(limit)}"
+    reason, change = "a rank with its libraries needs more", "ulimit -v unlimited"
+    if heaps:
+        reason = f"ranks map {format_bytes(heaps)}: {ranks} × {format_bytes(seen.heap_bytes)}, used or not"
+        change += ", or unset UNISONO_HEAP_BYTES"
     judge("address space", says, heaps + _MUCH <= limit, reason, change)
 
     folder = seen.code_folder

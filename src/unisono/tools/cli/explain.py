@@ -12,14 +12,13 @@ from rich.text import Text
 
 from ...base.errors import AlgorithmError, ArgumentError
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
-from ...schedule import Counts, levels, lower_bounds
+from ...schedule import Counts, Proof, levels, lower_bounds
 from ...schedule.algorithms import CATALOGUE, formula, lines
 from ...schedule.algorithms.catalogue import COLLECTIVES
 from ...schedule.algorithms.formula import LINES
 from ...schedule.choose.over_hosts import why_priced_only
 from ...schedule.draw.text import text
 from .shared.costs_over_hosts import (
-    METHODS,
     OverHosts,
     derived_rows,
     find_call,
@@ -41,11 +40,21 @@ def proof_rows(found: Facts) -> Iterator[tuple[str, str]]:
     if found.proof is None:
         yield "proof", found.note
         return
-    proved, method = "every rank ends with what it must have, each contribution exactly once", found.proof.method
-    how = f"; {METHODS[method]}" if method != "exact" else ""
-    yield "proved", f"in {format_seconds(found.took_s)}: {proved}{how}"
+    proved = "every rank ends with what it must have, each contribution exactly once"
+    yield "proved", f"in {format_seconds(found.took_s)}: {proved}{_how(found.proof)}"
     if found.proof.same_bits is not None:
         yield "bits", "the same on every rank" if found.proof.same_bits else "may differ between ranks, by rounding"
+
+
+def _how(proof: Proof) -> str:
+    """How a large table was proved; "" if it was proved as small ones are."""
+    method = "; by random fingerprints" if proof.method == "fingerprints" else ""
+    followed = {
+        "all": "",
+        "one": " of one chunk, which stands for all because all ranks do the same",
+        "some": " of a random sample of chunks",
+    }[proof.followed]
+    return (method or "; by the sets" if followed else method) + followed
 
 
 def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
@@ -218,9 +227,9 @@ def _explain_call(found: OverHosts, nbytes: str, rounds: bool) -> None:
     if found.priced_only:
         _say_priced_only(found.priced_only)
     with at_work(f"proving {call.name} for {shape}"):
-        moved, (proof, parts), heard = call.levels(), prove_call(call), call.heard()
+        moved, proof, heard = call.levels(), prove_call(call), call.heard()
     out.print(level_costs(kind, hosts, call.root, moved, nbytes, times_of(found, moved, length)))
-    rows = [*derived_rows(found, moved, nbytes), *part_rows(call, parts), *proof_rows(proof)]
+    rows = [*derived_rows(found, moved, nbytes), *part_rows(call), *proof_rows(proof)]
     everybody = set(range(len(hosts.members)))
     if all(known == everybody for known in heard):
         rows.append(("gate", "no result is written before all hosts are known to make this call"))

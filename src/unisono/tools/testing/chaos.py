@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from unittest.mock import patch
 
 from ...base.errors import ArgumentError, MismatchError
@@ -192,4 +193,4 @@ def stop_at_row(plan: Plan, rank: int, row: int) -> Plan:
     rows[row] = 0
     rows[row, [RowWord.OP, RowWord.RANK, RowWord.STEP]] = Op.WAIT, rank, _NEVER
     words[PlanWord.ROWS] = rows.ctypes.data
-    return plan.replace(address=words.ctypes.data, words=words, kept=(rows, *rest))
+    return replace(plan, address=words.ctypes.data, words=words, kept=(rows, *rest))

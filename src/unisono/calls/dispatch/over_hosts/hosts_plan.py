@@ -8,17 +8,16 @@ hosts are known to make this call, to the user's output (RESULT). All this is kn
 
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from itertools import count, zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakValueDictionary
-
-import numpy as np
 
 from ....base.errors import InternalError
 from ....base.records import digest
-from ....engine.compile.plan import CallPlan
+from ....engine.compile.plan import CallPlan, shared_signature
 from ....hosts.messages import MessageProgram, lower, prove_messages
 from ....hosts.messages.message_program import FINAL, GIVEN, KEPT, ChunkPlace
 from ....hosts.span import Span
@@ -123,7 +122,8 @@ PLANS: "WeakValueDictionary[int, SpanPlan]" = WeakValueDictionary()
 _numbers = count(1)
 
 
-class SpanPlan(CallPlan, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpanPlan(CallPlan):
     """A call over several hosts, as one rank makes it: `Relay` finds it by its address, which is only a number.
 
     request: the call, without tensors.
@@ -146,9 +146,8 @@ class SpanPlan(CallPlan, kw_only=True):
     beside: tuple[int, ...]
     waits_for: tuple[int, ...]
 
-    def __init__(self, **fields: Any) -> None:
+    def __post_init__(self) -> None:
         """Register the plan in `PLANS`."""
-        super().__init__(**fields)
         PLANS[self.address] = self
 
 
@@ -182,7 +181,7 @@ def plan_span(
     on_rails = {rank for part in spanning.across for rank in part.members}
     record = request.record._replace(algorithm=f"{whole.name} over {spanning.hosts.text}")
     agreed = record, digest(whole.root, whole.rows.tobytes()), request.like.numel(), item, request.extents, pieces
-    signature = int(np.uint64(digest(*agreed) or 1).astype(np.int64))
+    signature = shared_signature(*agreed)
     own_in, own_out = (me if request.collective in of else None for of in (ONE_IN, ONE_OUT))
     beside = tuple(rank for rank in span.here if rank != me)
     plan = SpanPlan(
@@ -196,7 +195,7 @@ def plan_span(
         has_insides=any(any(part.sizes) for wave in waves for part in (*wave.before, *wave.after)), beside=beside,
         waits_for=tuple(rank for rank in beside if rank in on_rails),
     )  # fmt: skip
-    return plan.replace(note=group.host.note_plan(plan))
+    return replace(plan, note=group.host.note_plan(plan))
 
 
 @lru_cache(maxsize=256)

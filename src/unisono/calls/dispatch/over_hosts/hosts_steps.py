@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 import torch
 
-from ....base.errors import InternalError
 from ....base.records import digest
 from ....engine import tape
 from ....engine.compile.plan import CallPlan
-from ....engine.compile.program import DISAGREE, DONE, FAILED, WAITING, LineWord
+from ....engine.compile.program import DISAGREE, DONE, FAILED, STAGED, WAITING, LineWord
 from ....engine.reducers import CustomOp, combine_address
 from ....engine.tape import TapeWord
 from ....engine.tensors import dtype_name, tensor_at
@@ -31,9 +30,9 @@ from ....hosts.span import Span
 from ....ranks.group.group import Group
 from ....schedule import BLOCKED, HOLDERS, REDUCING, T
 from ...arguments import blank
+from ..plan_cache import forget_plans
 from ..planning import make_plan
 from ..request import Request, Tensors, is_one
-from ..retry_rules import StagedCalls, stage_for_a_while, stage_private, takes_turn
 from ..step import kernel_address
 from .chunks import Side
 from .hosts_plan import At, Home, Inside, Leg, SpanPlan, Wave
@@ -83,50 +82,33 @@ class InsideProgram:
         out, *kept_out = kernel_address(request.out)
         self._kept = kept_inp, kept_out
         self._usual = self._plan = self._make(local)
-        self._differed = 0  # the number of the call after which the plan was changed last
         self.arguments = (ctypes.c_int64 * 4)(self._plan.address, inp, out, local.state)
 
-    def begin(self, local: Group) -> None:
-        """A call begins, and some calls of this host's ranks run staged."""
-        self._use(self._make(local, staged=True) if takes_turn(local, self._usual) else self._usual)
+    def begin(self) -> None:
+        """A call begins."""
+        if self._plan is not self._usual:
+            self._use(self._usual)
 
     def after(self, local: Group, here: Sequence[int], status: int) -> int:
         """The outcome if the kernel has stopped with this status, see `engine.compile.program`; DONE: it goes on with
         another plan. here: the ranks of this host in the call.
         """
-        host, seat = local.host, status >> 8 & 0xFFFF
-        if status & 0xFF == FAILED and seat == local.rank:
-            host.begin_again()
+        host, kind, seat = local.host, status & 0xFF, status >> 8 & 0xFFFF
+        if kind == FAILED and seat == local.rank:
             host.cross_no_more()
-            stage_private(local)
+            forget_plans(local)
             self._usual = self._make(local)
-            self._use(self._usual)
-        elif _differs(local, self._plan):
-            if self._differed == host.call_number:
-                raise InternalError(f"ranks of one host make {self._plan.record} in different ways")
-            host.skip_call()
-            self._differed = host.call_number
-            stage_for_a_while(local, self._plan)
-            self.begin(local)
-        else:
-            return (WAITING if status & 0xFF == DISAGREE else status & ~0xFFFF00) | here[seat] << 8
+        elif kind != STAGED:
+            return (WAITING if kind == DISAGREE else status & ~0xFFFF00) | here[seat] << 8
+        host.begin_again()
+        self._use(self._make(local, staged=True))
         return DONE
 
     def _make(self, local: Group, *, staged: bool = False) -> CallPlan:
-        request = self._request
-        return make_plan(local, request, request.inp, request.out, self._algorithm, staged=staged)
+        return make_plan(local, self._request, self._algorithm, staged=staged)
 
     def _use(self, plan: CallPlan) -> None:
         self._plan, self.arguments[0] = plan, plan.address
-
-
-def _differs(local: Group, plan: CallPlan) -> bool:
-    """Has a rank entered this part, which this rank has entered, with another program?"""
-    host, number = local.host, local.host.call_number
-    if not host.at_gate(plan.gate_row) or host.signature(local.rank, number) != plan.signature:
-        return False
-    theirs = [host.signature(rank, number) for rank in range(local.size) if host.entered(rank) >= number]
-    return any(signature not in (0, plan.signature) for signature in theirs)  # 0: it has given the call up
 
 
 class Steps(NamedTuple):
@@ -173,9 +155,8 @@ def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, ou
         turn.room.begin()
         steps = turn.steps[key] = _Maker(group, span, plan, number, turn.room).make(sides)
     steps.run.begin(number, inp, out)
-    if span.local is not None and StagedCalls in span.local.kept:
-        for inside in steps.insides:
-            inside.begin(span.local)
+    for inside in steps.insides:
+        inside.begin()
     return steps
 
 

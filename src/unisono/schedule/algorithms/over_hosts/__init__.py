@@ -5,15 +5,7 @@ some chunks. The parts together make one table of all ranks, which is proved, co
 parts, see `calls.dispatch.over_hosts`.
 """
 
-from typing import TYPE_CHECKING
-
-from ....base.python import late_names
 from .decompose import CORES, RAILED, flat, spanning, spanning_name
 from .whole import HierarchicalTable, Part
 
-if TYPE_CHECKING:
-    from .parts_proof import prove_by_parts
-else:  # no call needs it
-    __getattr__ = late_names(__name__, {"prove_by_parts": f"{__name__}.parts_proof"})
-
-__all__ = ["CORES", "RAILED", "HierarchicalTable", "Part", "flat", "prove_by_parts", "spanning", "spanning_name"]
+__all__ = ["CORES", "RAILED", "HierarchicalTable", "Part", "flat", "spanning", "spanning_name"]

@@ -5,6 +5,7 @@ is responsible for a slice of the vector. All rails send at once, and no byte le
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from ....base.errors import ArgumentError
@@ -14,9 +15,7 @@ from ...hosts import Hosts
 from ...moves import check_rows
 from ...table import Schedule, X, Y, spread
 from ..catalogue import CATALOGUE, SEGMENTS
-from .whole import SEGMENTED, HierarchicalTable, Part, transposed
-
-Block = tuple[int, ...]
+from .whole import SEGMENTED, Block, HierarchicalTable, Part, transposed
 
 
 def all_gather(hosts: Hosts, rails: int, core: str) -> HierarchicalTable:
@@ -170,7 +169,7 @@ def spanning(
         raise ArgumentError(f"{collective}: {segments} segments are none")
     rails, core = rails or hosts.rails, core or CORES[collective][0]
     name = spanning_name(collective, hosts, rails, core, segments)
-    return _made(collective, hosts, root, rails, core, segments).replace(name=name)
+    return replace(_made(collective, hosts, root, rails, core, segments), name=name)
 
 
 def spanning_name(collective: str, hosts: Hosts, rails: int | None, core: str, segments: int | None) -> str:
@@ -230,4 +229,4 @@ def flat(schedule: Schedule, hosts: Hosts) -> HierarchicalTable:
     if all(len(heard) == len(hosts.members) for heard in call.heard()):
         return call
     words = Part("barrier", tuple(host[0] for host in hosts.members), ((),), 0, "dissemination")
-    return call.replace(across=(part, words))
+    return replace(call, across=(part, words))

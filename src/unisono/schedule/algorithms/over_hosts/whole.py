@@ -1,32 +1,35 @@
 """A call over hosts as one value: its parts, each a collective among some ranks, and the table that they make."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....base.errors import ArgumentError
-from ....base.value import Value
 from ...combine import by_round, seq, transpose
 from ...contract import BLOCKED, DUALS
+from ...counts import Levels, levels_of
 from ...hosts import Hosts
-from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, X, singles, unwrap
+from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, X, expand, singles, unwrap
+from .. import broadcast
 from ..catalogue import CATALOGUE
-
-if TYPE_CHECKING:
-    from ...counts import Levels
 
 _INSIDE = {"broadcast": "linear", "reduce": "linear", "scatter": "linear", "gather": "linear"}
 """Collective -> the algorithm inside a host if a part names none; for the other collectives it is `direct`."""
+
+Block = tuple[int, ...]
+Places = list[tuple[int, int]]
+
+_FEW = 64  # of more members, the rows of the first one stand for all if all do the same
 
 SEGMENTED = ("circulant", "chain")
 """These broadcasts, and reduces, cut the vector into any number of segments."""
 
 
-class Part(Value):
+@dataclass(frozen=True)
+class Part:
     """One collective among some ranks.
 
     members: the ranks; member i takes the part of rank i.
@@ -75,12 +78,17 @@ class Part(Value):
         (block, *_) = self.blocks
         cuts = 1 if self.collective in BLOCKED else max(1, len(block))
         whole = _table(self.collective, self.name, len(self.members), self.root, cuts)
+        return whole.replace(rows=self._between(whole.rows))
+
+    def _between(self, rows: Rows) -> Rows:
+        """The rows of the table that the part has, if only ranks of different hosts send to each other."""
         if self.apart is None:
-            return whole
+            return rows
         host = np.array(self.apart.places)
-        src, dst = whole.rows[:, SRC], whole.rows[:, DST]
+        src, dst = rows[:, SRC], rows[:, DST]
         alone = np.bincount(host)[host[src]] == 1
-        return whole.replace(rows=whole.rows[(host[src] != host[dst]) | (alone & (src == dst))])
+        kept: Rows = rows[(host[src] != host[dst]) | (alone & (src == dst))]
+        return kept
 
     @property
     def cells(self) -> tuple[tuple[int, ...], ...]:
@@ -121,6 +129,28 @@ class Part(Value):
             rows[:, column] = chunk[rows[:, column]]
         return _runs(rows) if scattered else rows
 
+    def rows_of(self, places: Callable[[Block], Places]) -> Rows:
+        """The rows of some chunks of the whole, one chunk each. places: these chunks in a block, and their places."""
+        found = [_NONE]
+        where = [(number, *spot) for number, block in enumerate(self.blocks) for spot in places(block)]
+        table = (len(self.members) > _FEW and where and self.symmetric) or self.table
+        for number, chunk, place in where:
+            if self.given is not None:
+                cell = self.chunks.index(chunk)
+            elif self.collective in BLOCKED:
+                cell = number
+            else:
+                cell = place // (len(self.blocks[0]) // table.chunks)
+            rows = self._between(expand(table, (cell,)))
+            rows[:, [SRC, DST]] = np.array(self.members)[rows[:, [SRC, DST]]]
+            if self.collective == "all_to_all":
+                rows[:, DCHUNK] = np.array(self.chunks)[rows[:, DCHUNK]]
+            else:
+                rows[:, DCHUNK] = chunk
+            rows[:, SCHUNK] = chunk
+            found.append(rows)
+        return np.concatenate(found)
+
 
 @lru_cache(maxsize=256)
 def _table(collective: str, name: str, ranks: int, root: int, cuts: int) -> Schedule:
@@ -128,7 +158,7 @@ def _table(collective: str, name: str, ranks: int, root: int, cuts: int) -> Sche
     if collective == "reduce":  # all of them are broadcasts transposed
         return transpose(_table("broadcast", name, ranks, root, cuts)).replace(name=f"reduce.{name}")
     if collective == "broadcast" and name in SEGMENTED:
-        schedule: Schedule = getattr(import_module("...broadcast", __name__), name)(ranks, root, cuts)
+        schedule: Schedule = getattr(broadcast, name)(ranks, root, cuts)
         return schedule.replace(name=f"{collective}.{name}")
     made = CATALOGUE[f"{collective}.{name}"].schedule(ranks, root)
     if collective not in BLOCKED and cuts % made.chunks:
@@ -152,7 +182,8 @@ def _runs(rows: Rows) -> Rows:
 _NONE = np.zeros((0, 9), np.int64)
 
 
-class HierarchicalTable(Value):
+@dataclass(frozen=True)
+class HierarchicalTable:
     """A call of ranks on several hosts: parts inside each host, parts between hosts, parts inside each host again.
 
     chunks: the number of chunks of the vector; for collectives with blocks, one for each rank.
@@ -174,26 +205,37 @@ class HierarchicalTable(Value):
 
     @cached_property
     def _whole(self) -> Schedule:
-        rows = (by_round([_NONE, *(part.rows for part in parts)]) for parts in self._parts)
+        return self._made(lambda part: part.rows)
+
+    def _made(self, rows_of: Callable[[Part], Rows]) -> Schedule:
+        rows = (by_round([_NONE, *map(rows_of, parts)]) for parts in self._parts)
         table = Schedule(self.hosts.ranks, self.chunks, _NONE, self.collective, "", self.root, self.result)
         return seq(*(table.replace(rows=some) for some in rows)).replace(name=self.name, hosts=self.hosts)
 
-    def schedule(self) -> Schedule:
+    def schedule(self, chunks: Sequence[int] | None = None) -> Schedule:
         """The one table of all ranks, which keeps the contract of the collective: before, across, after.
 
-        Barriers with an empty block have no rows in it.
+        Barriers with an empty block have no rows in it. chunks: only the rows that move these, so that there may be
+        many ranks; see `prove`.
         """
-        return self._whole
+        if chunks is None:
+            return self._whole
+        wanted, known = set(chunks), dict[int, Places]()
+
+        def places(block: Block) -> Places:  # many parts share a block
+            if id(block) not in known:
+                known[id(block)] = [(chunk, k) for k, chunk in enumerate(block) if chunk in wanted]
+            return known[id(block)]
+
+        return self._made(lambda part: part.rows_of(places))
 
     @property
     def rounds(self) -> int:
         """How many rounds its phases span, with the rounds that move words only."""
         return sum(max((part.rounds for part in parts), default=0) for parts in self._parts)
 
-    def levels(self) -> "Levels":
+    def levels(self) -> Levels:
         """Its costs by level; words count as messages. It makes no whole table, so there may be many ranks."""
-        from ...counts import levels_of  # no call needs it
-
         if self.collective == "all_to_all":
             return self._pairs()
         rows, start = [_NONE], 0
@@ -204,10 +246,8 @@ class HierarchicalTable(Value):
             start += max((part.rounds for part in parts), default=0)
         return levels_of(np.concatenate(rows), self.hosts, self.chunks)
 
-    def _pairs(self) -> "Levels":
+    def _pairs(self) -> Levels:
         """The costs of an all_to_all: every block for another host goes straight there."""
-        from ...counts import Levels
-
         p, sizes = self.hosts.ranks, [len(host) for host in self.hosts.members]
         away = tuple(size * (p - size) / p for size in sizes)
         inside, between = (max((part.rounds for part in parts), default=0) for parts in (self.after, self.across))
@@ -217,7 +257,7 @@ class HierarchicalTable(Value):
     def _parts(self) -> tuple[tuple[Part, ...], ...]:
         return self.before, self.across, self.after
 
-    def heard(self) -> list[set[int]]:
+    def heard(self) -> list[frozenset[int]]:
         """For each host, the hosts that have surely entered the call once its ranks have ended their parts across.
 
         A rank starts its part when all ranks of its host have entered. Each message tells which hosts its sender knows
@@ -227,7 +267,7 @@ class HierarchicalTable(Value):
         known = [1 << host for host in range(n)]
         for part in self.across:
             if part.apart:
-                return [set(range(n)) for _ in range(n)]  # each rank hears from every rank of other hosts
+                return [frozenset(range(n))] * n  # each rank hears from every rank of other hosts
             at = [1 << self.hosts.host_of(rank) for rank in part.members]
             rows = np.unique(part.table.rows[:, [ROUND, SRC, DST]], axis=0).tolist()
             now, seen = 0, list(at)
@@ -237,14 +277,15 @@ class HierarchicalTable(Value):
                 seen[dst] |= at[src]
             for rank, hosts in zip(part.members, seen, strict=True):
                 known[self.hosts.host_of(rank)] |= hosts
-        return [{host for host in range(n) if bits >> host & 1} for bits in known]
+        sets = {bits: frozenset(host for host in range(n) if bits >> host & 1) for bits in set(known)}
+        return [sets[bits] for bits in known]
 
 
 def transposed(call: HierarchicalTable) -> HierarchicalTable:
     """The call with all arrows reversed, for the dual collective: the last parts come first."""
 
     def parts(some: Iterable[Part]) -> tuple[Part, ...]:
-        return tuple(p.replace(collective=DUALS.get(p.collective, p.collective)) for p in some)
+        return tuple(replace(p, collective=DUALS.get(p.collective, p.collective)) for p in some)
 
     before, across, after = parts(call.after), parts(call.across), parts(call.before)
-    return call.replace(collective=DUALS[call.collective], result=X, before=before, across=across, after=after)
+    return replace(call, collective=DUALS[call.collective], result=X, before=before, across=across, after=after)

@@ -11,9 +11,9 @@ from ....base.config import Config
 from ....base.errors import ArgumentError
 from ....base.link import Link
 from ....base.units import format_seconds, parse_bytes, plural
-from ....schedule import Hosts, Levels, Proof, lower_bounds, prove
+from ....schedule import Hosts, Levels, lower_bounds, prove, sample
 from ....schedule.algorithms import find
-from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, prove_by_parts
+from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part
 from ....schedule.choose.over_hosts import (
     choose_spanning,
     derive_between,
@@ -24,15 +24,6 @@ from ....schedule.choose.over_hosts import (
 )
 from .printing import amount_text, plain_table
 from .target import MOST_EXACT, Facts
-
-METHODS = {
-    "exact": "exactly",
-    "fingerprints": "by random fingerprints of a sample of chunks",
-    "symmetric fingerprints": "by random fingerprints of one rank, which stands for all because all do the same",
-    "parts": "by its parts, each of which keeps its own contract",
-    "sampled parts": "by its parts, each of which keeps its own contract, for a sample of blocks",
-}
-"""How a table was proved, in words; see `Proof`."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +83,13 @@ def find_call(
     return OverHosts(form.make(collective, hosts, root), rails or usual, why, config.link, only)
 
 
-def prove_call(call: HierarchicalTable) -> tuple[Facts, tuple[Proof, ...]]:
-    """The proof of a call, and the proofs of its parts if it was proved by parts."""
+def prove_call(call: HierarchicalTable) -> Facts:
+    """The proof of a call. Of a large one, only the rows of a sample of chunks are made."""
     begin = time.perf_counter()
-    if call.hosts.ranks <= MOST_EXACT:
-        return Facts(None, prove(call.schedule()), time.perf_counter() - begin), ()
-    proof, parts = prove_by_parts(call)
-    return Facts(None, proof, time.perf_counter() - begin), parts
+    few = call.hosts.ranks <= MOST_EXACT
+    chunks = None if few else sample(call.chunks, 2 * call.hosts.ranks * call.chunks) or range(call.chunks)
+    proof = prove(call.schedule(chunks), chunks=chunks)
+    return Facts(None, proof, time.perf_counter() - begin)
 
 
 def level_costs(
@@ -142,18 +133,15 @@ def derived_rows(found: OverHosts, levels: Levels, size: str) -> Iterator[tuple[
     yield "between", derive_between(levels.between, moved, found.rails, found.link, size, found.at_once)
 
 
-def part_rows(call: HierarchicalTable, proofs: Sequence[Proof]) -> Iterator[tuple[str, str]]:
+def part_rows(call: HierarchicalTable) -> Iterator[tuple[str, str]]:
     """The parts, phase by phase, as lines: label and text."""
-    proved = {(proof.name, proof.ranks): f", proved {METHODS[proof.method]}" for proof in proofs}
     for label, parts in (("before", call.before), ("across", call.across), ("after", call.after)):
         kinds = Counter((part.collective, part.name, len(part.members)) for part in parts)
         said = []
         for (collective, name, members), many in kinds.items():
-            full = f"{collective}.{name}"
-            note = proved.get((full, members), "")
             among = f"{members} ranks" if label != "across" or members == call.hosts.ranks else f"{members} hosts"
             times = f"{many} × " if many > 1 else ""
-            said.append(f"{times}{full} of {among}{_words(parts, collective, name)}{note}")
+            said.append(f"{times}{collective}.{name} of {among}{_words(parts, collective, name)}")
         if said:
             yield label, "; ".join(said)
 

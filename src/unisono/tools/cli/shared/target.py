@@ -1,7 +1,6 @@
 """The target of a command (`all_reduce`, `all_reduce.ring`, or a function in a user's file), its costs and its proof.
 
-Small tables are counted and proved exactly. For many ranks, the rows of rank 0 stand for all if all ranks do the same;
-otherwise random fingerprints prove the table. Tables that would be too large are not made.
+For many ranks, the rows of rank 0 stand for all if all ranks do the same. Tables that would be too large are not made.
 """
 
 import inspect
@@ -20,20 +19,20 @@ from typing import Any
 from ....base.errors import ArgumentError, UnisonoError
 from ....base.units import plural
 from ....schedule import (
-    HOLDERS,
     ROOTED,
     Counts,
+    N,
     Proof,
     Schedule,
     count,
     prove,
-    prove_by_fingerprints,
-    prove_symmetric,
+    sample,
 )
 from ....schedule.algorithms import Algorithm, find
 from ....schedule.algorithms.catalogue import COLLECTIVES
 from ....schedule.choose import choose, is_oversubscribed
 from ....schedule.contract import line_text
+from ....schedule.table import stray_row
 
 IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce", "scan", "exscan", "barrier"})
 """The collectives whose output is their input."""
@@ -135,6 +134,7 @@ MOST_EXACT = 128
 """Up to this number of ranks a table is proved exactly and its rounds can be shown."""
 
 _MOST_ROWS, _MOST_RANKS = 2_500_000, 1 << 20
+_MOST_JOINED = 1 << 14  # ranks of a barrier that is proved: no random number stands for a set that is joined
 
 
 @dataclass(frozen=True)
@@ -155,12 +155,13 @@ def facts(target: Target) -> Facts:
     if ranks > MOST_EXACT and one is None and (rows := algorithm.expected(ranks)[0]) > _MOST_ROWS:
         return Facts(None, None, 0.0, f"left out: the table would have about {rows:.2g} rows; {ask}")
     schedule, proof, note = target.schedule if one is None else one, None, ""
-    if ranks <= MOST_EXACT:
-        proof = prove(schedule)
-    elif one is not None:
-        proof = prove_symmetric(one)
-    elif schedule.collective in HOLDERS:
-        proof = prove_by_fingerprints(schedule)
+    stray = stray_row(schedule)
+    moved = int(schedule.rows[:, N].sum()) * (ranks if one is not None and stray is not None else 1)
+    chunks = sample(schedule.chunks, moved)
+    if chunks is not None and stray is not None:
+        note = f"left out: row {stray} moves a chunk to the place of another one, so no sample can be followed; {ask}"
+    elif schedule.collective == "barrier" and ranks > _MOST_JOINED:
+        note = f"left out above {plural(_MOST_JOINED, 'rank')}; {ask}"
     else:
-        note = f"left out above {plural(MOST_EXACT, 'rank')}; {ask}"
+        proof = prove(schedule, chunks=chunks)
     return Facts(count(schedule), proof, time.perf_counter() - begin, note)

@@ -1,0 +1,109 @@
+"""What a group answers to the less common questions of torch, and what it refuses, in one sentence each.
+
+torch asks its process group, and the backend that the group has for a device. Ours is both.
+"""
+
+import warnings
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch._C._distributed_c10d as c10d
+
+from ...base.errors import ArgumentError, UsageError
+from ...base.release import NAME
+from ...ranks.group.group import Group
+from .to_torch import for_torch
+
+_FAILED = "use torch.distributed.shrink_group() to go on without failed ranks"
+_GROUPS = "use torch.distributed.new_group()"
+_MEMORY = "its memory is shared memory, which stays as long as the group"
+_TIME = "measure calls with `unisono bench`"
+REFUSED = {
+    "_end_time_estimate": _TIME,
+    "_register_on_completion_hook": "use the futures of works",
+    "_start_time_estimate": _TIME,
+    "get_reconfigure_handle": _FAILED,
+    "mem_allocator": "use allocate_tensor",
+    "memory_stats": "`unisono top` shows the memory of a job",
+    "merge": _GROUPS,
+    "new_window": "use send and recv",
+    "reconfigure": _FAILED,
+    "resume": _MEMORY,
+    "setUsePgForSymmMemRendezvous": "symmetric memory is that of GPUs",
+    "split": _GROUPS,
+    "suspend": _MEMORY,
+}
+"""Methods of torch's groups and backends that ours do not have -> what to do instead."""
+
+
+class Answers:
+    """The questions, and the refused methods, of a group and of a backend.
+
+    group: our group of these ranks.
+    elsewhere: does the group have backends for other devices?
+    """
+
+    group: Group
+    elsewhere = False
+    supports_coalescing = supports_splitting = supports_reconfigure = supports_window = False
+    supports_time_estimate = _supports_time_estimate = False
+    supports_abort_hooks = supports_completion_hooks = False
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the timeout of later calls without a timeout of their own."""
+        self.group.timeout_s = timeout.total_seconds()
+        if self.elsewhere:
+            super().set_timeout(timeout)  # type: ignore[misc]  # torch's
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.set_timeout(timeout)
+
+    def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
+        """Give the next call of other backends more time; Gloo ignores this, too."""
+        warnings.warn("_add_ephemeral_timeout: calls on CPU tensors get no more time. Use set_timeout.", stacklevel=2)
+        if self.elsewhere:
+            super()._add_ephemeral_timeout(timeout)  # type: ignore[misc]  # torch's
+
+    def get_error(self) -> c10d.ErrorType:
+        """Success, as with Gloo: calls raise their errors."""
+        return c10d.ErrorType.SUCCESS
+
+    def eager_connect_single_device(self, device: torch.device | None) -> None:
+        """Do nothing: the ranks are connected from the start."""
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """Do nothing: groups are made by their members only."""
+
+    def _enable_collectives_timing(self) -> None:
+        """Do nothing: the begin and the end of each call are logged in any case."""
+
+    def _set_group_uid(self, uid: str) -> None:
+        """Do nothing: logs and errors have the name of the group."""
+
+    def _has_hooks(self) -> bool:
+        """Are there completion hooks? No, see `_register_on_completion_hook`."""
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        """Wait until the calls in the background have ended."""
+        self.group.finish()
+
+
+def _refusing(name: str) -> Any:
+    def method(_group: Any, *_args: Any, **_options: Any) -> Any:
+        raise for_torch(UsageError(f"Backend {NAME} does not support {name}: {REFUSED[name]}"))
+
+    return property(method) if name == "mem_allocator" else method
+
+
+for _name in REFUSED:
+    setattr(Answers, _name, _refusing(_name))
+
+
+def check_options(*given: Any) -> None:
+    """Raise ArgumentError for an option, of torch's descriptions of a group, that would change what a group does."""
+    if any(getattr(options, "enable_reconfigure", False) for options in given):
+        raise ArgumentError(
+            f"enable_reconfigure=True: {NAME} cannot change the ranks of a group: leave it out, and {_FAILED}"
+        )

@@ -1,1 +1,0 @@
-"""Proofs that a table keeps the contract of its collective: exact, by symmetry, by random fingerprints."""

@@ -1,0 +1,196 @@
+"""Every name of torch's groups, backends, works and their options: who serves it, so that a new name is noticed."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from tests.support.on_ranks import in_process_group
+from unisono.integrations.torch.answers import REFUSED
+from unisono.integrations.torch.process_group import BACKEND_IN_PYTHON, UnisonoProcessGroup
+from unisono.integrations.torch.to_torch import TorchWork
+
+OURS = {
+    "_add_ephemeral_timeout", "_allgather_base", "_backend_id", "_device_types", "_enable_collectives_timing",
+    "_end_coalescing", "_get_backend", "_get_sequence_number_for_group", "_has_hooks", "_reduce_scatter_base",
+    "_set_default_timeout", "_set_group_uid", "_set_sequence_number_for_group", "_start_coalescing",
+    "_supports_time_estimate", "_wait_for_pending_works", "abort", "all_gather_single", "all_gather_single_coalesced",
+    "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "allocate_tensor",
+    "allreduce", "allreduce_coalesced", "allreduce_sparse", "alltoall", "alltoall_base", "barrier", "broadcast",
+    "eager_connect_single_device", "gather", "gather_into_tensor", "gather_single", "get_error", "get_group_store",
+    "monitored_barrier", "name", "options", "rank", "recv", "recv_anysource", "reduce", "reduce_scatter",
+    "reduce_scatter_single", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "scatter", "send",
+    "set_timeout", "shrink", "shutdown", "size", "supports_abort_hooks", "supports_coalescing",
+    "supports_completion_hooks", "supports_reconfigure", "supports_shrinking", "supports_splitting",
+    "supports_tensor_alloc", "supports_time_estimate", "supports_window",
+}  # fmt: skip
+"""Our group has its own."""
+
+TORCHS = {
+    "BackendType", "CUSTOM", "GLOO", "MPI", "NCCL", "Options", "UCC", "UNDEFINED", "XCCL", "_get_backend_name", "_id",
+    "_register_backend", "_set_default_backend", "_set_group_desc", "_set_group_name", "bound_device_id", "boxed",
+    "get_backend", "group_desc", "group_name", "merge_remote_group", "register_abort_hook", "register_post_hook",
+    "register_pre_hook", "split_group", "unbox", "unregister_abort_hook", "unregister_post_hook",
+    "unregister_pre_hook", "use_pg_for_symm_mem_rendezvous",
+}  # fmt: skip
+"""Our group has torch's."""
+
+OF_A_WORK = {
+    "_get_op_type", "_get_sequence_number", "_source_rank", "exception", "get_future", "is_completed", "is_success",
+    "result", "source_rank", "synchronize", "timeout", "wait",
+}  # fmt: skip
+TORCHS_OF_A_WORK = {"_get_duration", "block_current_stream", "boxed", "get_future_result", "unbox"}
+"""Of these, torch refuses the duration and the future of a result, for all backends but NCCL."""
+
+OF_OPTIONS = {"_timeout", "backend", "enable_reconfigure", "global_ranks_in_group", "group_name"}
+"""Our group takes the timeout of a call or of `init_process_group`, and refuses enable_reconfigure."""
+
+TABLE = [
+    (c10d.ProcessGroup, OURS | TORCHS | set(REFUSED)),
+    (c10d.Backend, OURS | TORCHS | set(REFUSED)),
+    (c10d.Work, OF_A_WORK | TORCHS_OF_A_WORK),
+    (c10d.Backend.Options, OF_OPTIONS),
+]
+
+
+def names_of(kind: Any) -> set[str]:
+    return {name for name in dir(kind) if name not in ("__module__", "_pybind11_conduit_v1_")} - set(dir(object))
+
+
+@pytest.mark.parametrize(("kind", "known"), TABLE, ids=lambda one: getattr(one, "__name__", ""))
+def test_every_name_is_known(kind: Any, known: set[str]) -> None:
+    assert names_of(kind) <= known, "decide who serves these new names of torch, and add them to a list above"
+
+
+@pytest.mark.parametrize(("ours", "names"), [(UnisonoProcessGroup, OURS), (TorchWork, OF_A_WORK)])
+def test_our_names_are_ours(ours: Any, names: set[str]) -> None:
+    own = {name for base in ours.__mro__ if base.__module__.startswith("unisono.") for name in vars(base)}
+    assert names <= own
+
+
+@in_process_group(1)
+def test_refused_methods_say_what_to_do() -> None:
+    group: Any = dist.group.WORLD
+    for name in REFUSED:
+        with pytest.raises(RuntimeError, match=f"Backend unisono does not support {name}: .*[a-z]"):
+            getattr(group, name)(None)
+
+
+@pytest.mark.parametrize("backend", ["unisono", "gloo"])
+@in_process_group(2, "backend", named=range(2))
+def test_answers_to_rare_questions(backend: str) -> None:
+    group: Any = dist.group.WORLD
+    inner = group._get_backend(torch.device("cpu"))
+    assert inner.get_error() == c10d.ErrorType.SUCCESS
+    assert not inner._supports_time_estimate
+    assert not group._has_hooks()
+    kinds: Any = dist.Backend.backend_type_map
+    assert group._backend_id(kinds[backend]) == id(group)
+    with pytest.raises(RuntimeError, match="backend type"):
+        group._backend_id(c10d.ProcessGroup.BackendType.MPI)
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    group._wait_for_pending_works()
+    assert work.is_completed()
+    inner.eager_connect_single_device(torch.device("cpu"))
+    inner._set_group_uid("any")
+    group._enable_collectives_timing()
+    options = dist.new_group([1, 0]).options
+    assert (options.global_ranks_in_group, options.backend) == ([0, 1], backend)
+    with pytest.warns(UserWarning, match="Use set_timeout"):
+        group._add_ephemeral_timeout(timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("backend", ["unisono", "gloo"])
+@in_process_group(1, "backend", named=range(1))
+def test_a_bound_device_is_kept(backend: str) -> None:
+    dist.destroy_process_group()
+    device = torch.device("cpu:0" if BACKEND_IN_PYTHON else "cuda:0")  # up to torch 2.13 an accelerator
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=device)
+    assert dist.group.WORLD.bound_device_id == device
+    dist.new_group([0])
+    dist.barrier()
+
+
+@pytest.mark.parametrize("backend", ["unisono", "gloo"])
+@in_process_group(2, "backend", named=range(2))
+def test_works_know_their_calls(backend: str) -> None:
+    group: Any = dist.group.WORLD
+    dist.barrier()
+    for turn in range(2):  # the first call goes to another thread, the second ends at once
+        works = [dist.all_reduce(torch.ones(3), async_op=True), dist.barrier(async_op=True)]
+        before = 1 + 2 * turn
+        assert [work._get_sequence_number() for work in works] == [before + 1, before + 2]
+        for work in works:
+            work.wait()
+        assert group._get_sequence_number_for_group() == before + 2
+        assert [work._get_op_type() for work in works] == [1, 15]  # ALLREDUCE, BARRIER
+        assert [work.timeout for work in works] == [timedelta(seconds=60)] * 2
+    opts = c10d.BroadcastOptions()
+    opts.timeout, opts.asyncOp = timedelta(seconds=7), True
+    work = group.broadcast([torch.ones(3)], opts)
+    assert work.timeout == timedelta(seconds=7)
+    work.wait()
+    opts.asyncOp = False
+    with pytest.raises(RuntimeError, match="async_op=True"):
+        _ = group.broadcast([torch.ones(3)], opts).timeout
+
+
+@pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="groups can be reconfigured from torch 2.15 on")
+@pytest.mark.parametrize("backend", ["unisono", "gloo"])
+@in_process_group(1, "backend", named=range(1))
+def test_reconfiguring_is_refused(backend: str) -> None:
+    assert not dist.distributed_c10d._supports_reconfigure()
+    with pytest.raises(RuntimeError, match=r"does not support reconfigure: use .*shrink_group"):
+        dist.distributed_c10d._reconfigure(1, ["x"])
+    with pytest.raises(RuntimeError, match=r"does not support get_reconfigure_handle: use .*shrink_group"):
+        dist.distributed_c10d._get_reconfigure_handle()
+    dist.destroy_process_group()
+    with pytest.raises(RuntimeError, match=r"enable_reconfigure=True: unisono cannot .* leave it out"):
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, enable_reconfigure=True)
+    assert not dist.is_initialized()
+
+
+@pytest.mark.filterwarnings("ignore:.*_set_pg_timeout:FutureWarning")
+@pytest.mark.parametrize("function", ["_set_pg_timeout", "set_timeout"])
+@pytest.mark.parametrize("backend", ["unisono", "gloo"])
+@in_process_group(2, "backend", named=range(2))
+def test_a_shorter_timeout_holds_at_once(backend: str, function: str) -> None:
+    if not hasattr(dist.distributed_c10d, function):
+        function = "_set_pg_timeout"
+    store = dist.distributed_c10d._get_default_store()
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)  # the next call takes the fast path
+    getattr(dist.distributed_c10d, function)(timedelta(seconds=0.3))
+    if dist.get_rank() == 0:
+        with pytest.raises(RuntimeError, match="rank 1") as late:
+            dist.all_reduce(tensor)
+        assert late.value.waited_s < 30
+        store.set("seen", "1")
+    else:
+        store.wait(["seen"])
+
+
+@in_process_group(2)
+def test_calls_get_the_name_of_record_comm() -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as seen, dist.record_comm("step"):
+        dist.all_reduce(torch.ones(3))
+        dist.all_reduce(torch.ones(3), async_op=True).wait()
+        dist.barrier()
+    names = [event.name for event in seen.events()]
+    assert [names.count(name) for name in ("step", "unisono:all_reduce", "unisono:barrier")] == [3, 2, 1]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@in_process_group("size", "gloo", named=range(2))
+def test_local_tensors_stay_local(size: int) -> None:
+    from torch.distributed._local_tensor import LocalTensor, LocalTensorMode
+
+    with LocalTensorMode(size):
+        tensor = LocalTensor({rank: torch.tensor([rank + 1.0]) for rank in range(size)})
+        dist.all_reduce(tensor)
+        assert [part.item() for part in tensor._local_tensors.values()] == [size * (size + 1) / 2] * size
