@@ -129,6 +129,15 @@ def test_a_part_of_a_program_is_traced_with_what_was_planned_before(tmp_path: Pa
         assert sorted(names) == ["all_reduce 24 B"] * (3 if rank == 1 else 4)
 
 
+def test_each_job_of_a_folder_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+    for _ in range(2):
+        unisono.run(train, 2, (3,))
+    for reports in (2, 1):  # a job with a file is reported only if it is the latest one
+        assert text_in(tmp_path).count("where time goes") == reports
+        assert len([*tmp_path.glob("*.json")]) == 2
+
+
 def test_a_trace_keeps_the_last_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
     monkeypatch.setenv("UNISONO_TRACE_CALLS", "50")
