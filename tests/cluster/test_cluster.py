@@ -18,12 +18,14 @@ import torch
 from benchmarks.host_faults.__main__ import trial
 
 import unisono
-from tests.observe.test_trace import read, text_in
+from tests.observe.test_trace import check
 from tests.support.cluster import Cluster
 from tests.support.mpi_launchers import LAUNCHERS, launcher, mpirun
 from tests.support.namespaces import PORT, enter
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
+from unisono.observe.traces.perfetto import events
+from unisono.observe.traces.recorded import aligned, jobs_in, recorded
 
 Clusters = Callable[[str], Cluster]
 
@@ -166,11 +168,13 @@ def test_one_file_with_one_clock(
 ) -> None:
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
     cluster("3x1").run(work, 5)
-    text_in(tmp_path)  # of the latest job: the ranks have met on one host before
-    about, slices = read(tmp_path)
-    assert [clock["host"] for clock in about["clocks"]] == [1, 2]
-    for clock in about["clocks"]:
-        assert abs(clock["ahead_ns"]) <= clock["error_ns"]  # they are one machine
+    jobs = [aligned(recorded([tmp_path], job)) for job in jobs_in(tmp_path)]
+    ((parts, clocks),) = ((parts, clocks) for parts, clocks in jobs if clocks)  # the ranks have met on one host before
+    slices = check(list(events(parts)))
+    assert [clock.host for clock in clocks] == [1, 2]
+    for clock in clocks:
+        assert clock.error_ns is not None
+        assert abs(clock.ahead_ns) <= clock.error_ns  # they are one machine
     for rank in range(3):
         calls = [one["args"]["call"] for one in slices if one["pid"] == rank]
         assert calls.count("all_reduce(float32[5], max)") == 30

@@ -129,6 +129,15 @@ def test_a_part_of_a_program_is_traced_with_what_was_planned_before(tmp_path: Pa
         assert sorted(names) == ["all_reduce 24 B"] * (3 if rank == 1 else 4)
 
 
+def test_each_job_of_a_folder_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+    for _ in range(2):
+        unisono.run(train, 2, (3,))
+    for reports in (2, 1):  # a job with a file is reported only if it is the latest one
+        assert text_in(tmp_path).count("where time goes") == reports
+        assert len([*tmp_path.glob("*.json")]) == 2
+
+
 def test_a_trace_keeps_the_last_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
     monkeypatch.setenv("UNISONO_TRACE_CALLS", "50")
@@ -185,7 +194,7 @@ def test_a_report_counts_times_bytes_and_who_is_late() -> None:
 def test_a_wait_ends_with_its_call_where_the_last_rank_has_logged_it_later() -> None:
     one = track(0, [(1000, 90_000, REDUCE), (200_000, 200_400, GATHER)])
     two = track(1, [(95_000, 97_000, REDUCE), (300_000, 0, GATHER)])
-    parts = [Recorded("j", rank, 2, 0, "a", "m", 7, 7, "", 0, True, [some]) for rank, some in enumerate((one, two))]
+    parts = [Recorded("j", rank, 2, 0, "a", "m", 7, "", 0, True, [some]) for rank, some in enumerate((one, two))]
     slices = check(list(events(parts)))
     assert [(each["pid"], each["dur"], each["args"].get("waited_us")) for each in slices] == [
         (0, 89.0, 89.0), (1, 2.0, None), (0, 0.4, 0.4), (1, 0.0, None),
@@ -196,7 +205,7 @@ def test_a_wait_ends_with_its_call_where_the_last_rank_has_logged_it_later() -> 
 
 def test_arrows_lead_to_the_rank_that_came_late() -> None:
     tracks = [track(rank, [(100 + 50_000 * rank, 300_000, REDUCE)], 3) for rank in range(3)]
-    parts = [Recorded("j", rank, 3, 0, "a", "m", 7, 7, "", 0, True, [tracks[rank]]) for rank in range(3)]
+    parts = [Recorded("j", rank, 3, 0, "a", "m", 7, "", 0, True, [tracks[rank]]) for rank in range(3)]
     found = list(events(parts))
     slices = check(found)
     assert [(one["args"].get("waited_for"), one["args"].get("waited_us")) for one in slices] == [
@@ -216,7 +225,7 @@ def part(rank: int, host: int, times: Times, notes: Sequence[PlanNote | None] = 
     whats = notes or [REDUCE] * len(times)
     calls = [RankCall(k, *time, what) for k, (time, what) in enumerate(zip(times, whats, strict=True), 1)]
     track = Track("world", 0, rank, rank, 2, calls, over=77)
-    return Recorded("job", rank, 2, host, f"h{host}", f"m{host}", 7, 7, "", unix_ns, True, [track])
+    return Recorded("job", rank, 2, host, f"h{host}", f"m{host}", 7, "", unix_ns, True, [track])
 
 
 @pytest.mark.parametrize("drift_ppm", [0, 60])

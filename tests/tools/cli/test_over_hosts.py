@@ -25,12 +25,6 @@ def test_explain_says_what_leaves_a_host_beside_the_bound_and_how_long_it_takes(
     assert re.search(r"leaves each host +- +6/4 m = 96 MiB +6/4 m = 96 MiB", printed)
     assert re.search(r"enters each host +- +6/4 m = 96 MiB +6/4 m = 96 MiB", printed)
     assert re.search(r"predicted +26\.8 ms +810 ms", printed)
-    said = " ".join(printed.split())
-    assert "inside 128 MiB that the busiest rank combines and copies at 40 Gbit/s = 26.8 ms" in said
-    assert (
-        "between 4 rounds × (100 µs + 7 further messages × 40 µs + 100 µs to wake a rank) + 96 MiB at 1 Gbit/s "
-        "+ 12 MiB of a rank at 40 Gbit/s = 1.92 ms + 805 ms + 2.52 ms = 810 ms"
-    ) in said
     assert re.search(r"before +4 × reduce_scatter\.direct of 8 ranks", printed)
     assert re.search(r"across +8 × all_reduce\.circulant of 4 hosts", printed)
     assert re.search(r"after +4 × all_gather\.direct of 8 ranks", printed)

@@ -69,12 +69,12 @@ _MOST_MESSAGES = 20
 
 
 def last_words(parts: "Sequence[Recorded]") -> str:
-    """Which ranks ended without the end of their recording, and the last calls of all groups; empty if none did."""
-    silent = [part for part in parts if not part.ended and not part.goes_on]
+    """Which ranks have not ended their recording, and the last calls of all groups; empty if all have."""
+    silent = [part for part in parts if not part.ended]
     if not silent:
         return ""
-    said = {False: "has ended without a word", None: "has not said that it ends"}
-    lines = [f"rank {part.rank} (pid {part.pid} on {part.host_name}) {said[part.goes_on]}" for part in silent]
+    what = "has not ended its recording: it was killed, or still runs"
+    lines = [f"rank {part.rank} (pid {part.pid} on {part.host_name}) {what}" for part in silent]
     groups = by_group(track for part in parts for track in part.tracks)
     texts = [last_calls_text(some) for some in groups.values()]
     waiting = [one for part in parts for one in part.messages if not one.said.left_ns]

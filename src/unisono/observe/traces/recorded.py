@@ -8,7 +8,6 @@ constant: clocks that are set by NTP drift apart by less than a millisecond in t
 
 import json
 import mmap
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +20,6 @@ from ...base.records import CallRecord
 from ...engine.clock import Clock
 from ...engine.logs.plan_registry import PlanNote
 from ...engine.logs.rank_logs import CallLog, MessageLog, log_bytes, message_log_bytes
-from ...engine.process.alive import start_ticks
 from .tracks import MessageGroup, RankCall, RankMessage, Track, by_group, by_number, calls_of, rank_messages
 
 Log = TypeVar("Log", CallLog, MessageLog)
@@ -30,7 +28,6 @@ Log = TypeVar("Log", CallLog, MessageLog)
 class Recorded(NamedTuple):
     """The recording of one process, a rank of `size`.
 
-    ticks: when the process started.
     unix_ns: what to add to its monotonic times for calendar times.
     host: the number of its host in the job.
     machine: see `this_machine`.
@@ -44,25 +41,17 @@ class Recorded(NamedTuple):
     host_name: str
     machine: str
     pid: int
-    ticks: int
     command: str
     unix_ns: int
     ended: bool
     tracks: Sequence[Track]
     messages: Sequence[RankMessage] = ()
 
-    @property
-    def goes_on(self) -> bool | None:
-        """May the process record more? None: this is not known, as it is of another machine."""
-        if self.ended:
-            return False
-        return start_ticks(self.pid) == self.ticks if self.machine == this_machine() else None
-
 
 @cache
 def this_machine() -> str:
-    """A name that is equal for processes with one clock and one numbering of processes."""
-    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    """A name that is equal for processes with one clock."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def jobs_in(*folders: Path) -> Counter[str]:
@@ -100,7 +89,7 @@ def recorded(folders: Sequence[Path], job: str) -> list[Recorded]:
 
 _KINDS: dict[str, dict[str, type]] = {
     "head": {
-        "job": str, "rank": int, "size": int, "host": int, "host_name": str, "machine": str, "pid": int, "ticks": int,
+        "job": str, "rank": int, "size": int, "host": int, "host_name": str, "machine": str, "pid": int,
         "command": str, "clock": list, "unix_ns": int,
     },
     "group": {

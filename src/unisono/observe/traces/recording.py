@@ -29,7 +29,6 @@ from ...engine.host import Host
 from ...engine.logs.plan_registry import PlanNote
 from ...engine.logs.rank_logs import log_bytes, message_log_bytes
 from ...engine.memory.arena import Arena
-from ...engine.process.alive import start_ticks
 from .recorded import this_machine
 
 _numbers = count()
@@ -78,7 +77,7 @@ class Recording:
         self._owner, self._cut = me, False
         self._write(
             "head", job=job, rank=host.rank, size=host.size, host=at.host if at else 0,
-            host_name=at.name if at else socket.gethostname(), machine=this_machine(), pid=me, ticks=start_ticks(me),
+            host_name=at.name if at else socket.gethostname(), machine=this_machine(), pid=me,
             command=" ".join(sys.argv), clock=Clock.now(), unix_ns=time.time_ns() - time.monotonic_ns(),
         )  # fmt: skip
         self._messages = host.messages

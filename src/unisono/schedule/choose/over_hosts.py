@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from ...base.config import Config
 from ...base.errors import ArgumentError
-from ...base.link import Link, rate_text
-from ...base.units import format_bytes, format_seconds, plural
+from ...base.link import Link
+from ...base.units import format_seconds, plural
 from ..algorithms.catalogue import Algorithm, AlgorithmLike, check_collective, find
 from ..algorithms.over_hosts import CORES, HierarchicalTable, flat, spanning, spanning_name
 from ..counts import lower_bounds
@@ -122,27 +122,8 @@ def time_between(rounds: int, nbytes: float, rails: int, link: Link, at_once: in
 
     at_once: the number of messages that a rank sends in a round.
     """
-    return sum(_parts_between(rounds, nbytes, rails, link, at_once))
-
-
-def derive_between(rounds: int, nbytes: float, rails: int, link: Link, like: str, at_once: int = 1) -> str:
-    """The sum of `time_between` in words. like: the size as the user gave it; see `format_bytes`."""
-    each = [format_seconds(link.latency_s)]
-    if further := _further(rails, at_once):
-        each.append(f"{plural(further, 'further message')} × {format_seconds(_MESSAGE_S)}")
-    if nbytes:
-        each.append(f"{format_seconds(_wake_s(rounds, nbytes, link))} to wake a rank")
-    a_round = f"({' + '.join(each)})" if each[1:] else each[0]
-    parts = [f"{plural(rounds, 'round')} × {a_round}"]
-    if nbytes:
-        whole, mine = format_bytes(nbytes, like), format_bytes(nbytes / rails, like)
-        parts += [f"{whole} at {rate_text(link.bytes_per_s)}", f"{mine} of a rank at {rate_text(_RANK_BYTES_PER_S)}"]
-    return _sum_text(parts, [*_parts_between(rounds, nbytes, rails, link, at_once)][: len(parts)])
-
-
-def _parts_between(rounds: int, nbytes: float, rails: int, link: Link, at_once: int = 1) -> tuple[float, float, float]:
     each = link.latency_s + _further(rails, at_once) * _MESSAGE_S + _wake_s(rounds, nbytes, link)
-    return rounds * each, nbytes / link.bytes_per_s, nbytes / rails / _RANK_BYTES_PER_S
+    return rounds * each + nbytes / link.bytes_per_s + nbytes / rails / _RANK_BYTES_PER_S
 
 
 def _further(rails: int, at_once: int) -> int:
@@ -152,22 +133,6 @@ def _further(rails: int, at_once: int) -> int:
 
 def _wake_s(rounds: int, nbytes: float, link: Link) -> float:
     return min(_WAKE_S, nbytes / max(1, rounds) / link.bytes_per_s)
-
-
-def derive_inside(collective: str, nbytes: float, hosts: Hosts, rails: int, like: str) -> str:
-    """The sum of `time_inside` in words. like: the size as the user gave it; see `format_bytes`."""
-    took_s = time_inside(collective, nbytes, hosts, rails)
-    amount = format_bytes(took_s * _RANK_BYTES_PER_S, like)
-    return _sum_text(
-        [f"{amount} that the busiest rank combines and copies at {rate_text(_RANK_BYTES_PER_S)}"], [took_s]
-    )
-
-
-def _sum_text(parts: list[str], seconds: list[float]) -> str:
-    terms = [format_seconds(part) for part in seconds]
-    return " = ".join(
-        [" + ".join(parts), *([" + ".join(terms)] if len(terms) > 1 else []), format_seconds(sum(seconds))]
-    )
 
 
 def time_inside(collective: str, nbytes: float, hosts: Hosts, rails: int) -> float:

@@ -20,7 +20,6 @@ from ...schedule.choose.over_hosts import why_priced_only
 from ...schedule.draw.text import text
 from .shared.costs_over_hosts import (
     OverHosts,
-    derived_rows,
     find_call,
     known_hosts,
     level_costs,
@@ -229,7 +228,7 @@ def _explain_call(found: OverHosts, nbytes: str, rounds: bool) -> None:
     with at_work(f"proving {call.name} for {shape}"):
         moved, proof, heard = call.levels(), prove_call(call), call.heard()
     out.print(level_costs(kind, hosts, call.root, moved, nbytes, times_of(found, moved, length)))
-    rows = [*derived_rows(found, moved, nbytes), *part_rows(call), *proof_rows(proof)]
+    rows = [*part_rows(call), *proof_rows(proof)]
     everybody = set(range(len(hosts.members)))
     if all(known == everybody for known in heard):
         rows.append(("gate", "no result is written before all hosts are known to make this call"))

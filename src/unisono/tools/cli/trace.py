@@ -30,12 +30,14 @@ def trace(
     """Run a command, such as `torchrun ... train.py`, and write down all calls of all ranks that it starts.
 
     One file per job opens in Perfetto (ui.perfetto.dev): ranks as tracks, calls as slices, arrows to the rank that
-    came late. A report says where time goes. With a folder in place of a command, only the report of the latest job
-    there is printed. If hosts share no folder, give the folders of all hosts: one file is made, in the first folder.
+    came late. A report says where time goes. With a folder in place of a command, this is done for the latest job
+    there, and for jobs that have no file yet. If hosts share no folder, give the folders of all hosts: one file is
+    made, in the first folder.
     """
     if all((Path(word) / "calls").is_dir() for word in command):
         folders, status = [*map(Path, command)], 0
-        jobs = [*jobs_in(*folders)][-1:]
+        found = [*jobs_in(*folders)]
+        jobs = [job for job in found if job == found[-1] or not (folders[0] / f"{job}.json").exists()]
     else:
         folders = [Path(output)]
         if shutil.which(command[0]) is None:

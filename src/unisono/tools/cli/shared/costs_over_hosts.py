@@ -10,14 +10,12 @@ from rich.table import Table
 from ....base.config import Config
 from ....base.errors import ArgumentError
 from ....base.link import Link
-from ....base.units import format_seconds, parse_bytes, plural
+from ....base.units import format_seconds, plural
 from ....schedule import Hosts, Levels, lower_bounds, prove, sample
 from ....schedule.algorithms import find
 from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part
 from ....schedule.choose.over_hosts import (
     choose_spanning,
-    derive_between,
-    derive_inside,
     messages_at_once,
     time_between,
     time_inside,
@@ -121,16 +119,6 @@ def times_of(found: OverHosts, levels: Levels, nbytes: int) -> tuple[float, floa
     moved = 0.0 if call.collective == "barrier" else levels.most * nbytes
     between = time_between(levels.between, moved, found.rails, found.link, found.at_once)
     return time_inside(call.collective, nbytes, call.hosts, found.rails), between
-
-
-def derived_rows(found: OverHosts, levels: Levels, size: str) -> Iterator[tuple[str, str]]:
-    """The sums of the predicted times: label and text. size: as for `level_costs`."""
-    call, nbytes = found.call, parse_bytes(size)
-    inside, _ = times_of(found, levels, nbytes)
-    if inside:
-        yield "inside", derive_inside(call.collective, nbytes, call.hosts, found.rails, size)
-    moved = 0.0 if call.collective == "barrier" else levels.most * nbytes
-    yield "between", derive_between(levels.between, moved, found.rails, found.link, size, found.at_once)
 
 
 def part_rows(call: HierarchicalTable) -> Iterator[tuple[str, str]]:
