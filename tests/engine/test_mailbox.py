@@ -26,7 +26,7 @@ def received_at_once(box: Mailbox, tensor: torch.Tensor, source: int, tag: int) 
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.filterwarnings("ignore:(ComplexHalf|BComplex32) support is experimental")
 @each("dtype", [dtype for dtype in DTYPES if "q" not in str(dtype)])
 def test_every_dtype_is_moved_by_its_bytes(boxes: Callable[[int], Boxes], dtype: torch.dtype) -> None:
     a, b = boxes(2)

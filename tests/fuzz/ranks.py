@@ -37,7 +37,7 @@ from tests.support.matrix_driver import begin
 
 def play(program: Program, meeting: str) -> list[str]:
     """Run a program on this rank. Returns what went wrong, step by step: wrong values, and an error that ended it."""
-    warnings.filterwarnings("ignore", "ComplexHalf")
+    warnings.filterwarnings("ignore", "ComplexHalf|BComplex32")
     api = api_of(program.api, program.settings, meeting)
     if dict(program.settings).get("lanes", 1) > 1:
         without_limits()

@@ -17,7 +17,7 @@ from unisono.base.errors import DTypeError
 from unisono.calls.codec import decode, encode
 from unisono.engine.tensors import DTYPES, dtype_name
 
-pytestmark = [pytest.mark.quick, pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")]
+pytestmark = [pytest.mark.quick, pytest.mark.filterwarnings("ignore:(ComplexHalf|BComplex32) support is experimental")]
 
 TENSOR_DTYPES = [dtype for dtype in DTYPES.values() if not dtype_name(dtype).startswith("q")]
 Pair = namedtuple("Pair", "a b")

@@ -76,6 +76,14 @@ def test_groups_that_torch_makes() -> None:
     assert unisono.get_world_size() == size  # torch's group of all ranks is this library's, too
 
 
+@in_process_group(2, "gloo", named=range(2))
+def test_groups_by_hand_obey_set_timeout() -> None:
+    group, backend = by_hand("by hand", dist.ProcessGroupGloo)
+    soon = timedelta(seconds=33)
+    group.set_timeout(soon)
+    assert [one.options._timeout for one in (backend, backend.gloo())] == [soon, soon]
+
+
 @pytest.mark.parametrize("backend", [None, "GLOO", "cpu:gloo", "cpu:gloo,cuda:gloo"])
 @in_process_group(2, "backend", named=range(2))
 def test_all_words_for_it(backend: str | None) -> None:

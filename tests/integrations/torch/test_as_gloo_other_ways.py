@@ -115,15 +115,20 @@ class Over:
         return [[tensor.tolist() for tensor in tensors] for tensors in (pair, rooted, *future.value())]
 
     def complex32(self) -> list[Any]:
+        kinds = [(torch.float16, torch.complex32)]
+        if hasattr(torch, "bcomplex32"):
+            kinds.append((torch.bfloat16, torch.bcomplex32))
+        part_kind, kind = random.Random(self.seed).choice(kinds)
+
         def half(seed: int, count: int) -> torch.Tensor:
-            return torch.view_as_complex(numbers(seed, 2 * count).view(count, 2).half())
+            return numbers(seed, 2 * count).to(part_kind).view(kind)
 
         tensor, part = half(self.seed, 3), half(self.seed, 2)
         self._end(dist.reduce(tensor, group=self.group, group_dst=self.root, async_op=self.async_op))
         whole = half(self.seed + 1, 2 * self.size)
         self._end(dist.reduce_scatter_single(part, whole, group=self.group, async_op=self.async_op))
         self._end(dist.reduce_scatter(part, [part.clone()] * self.size, group=self.group, async_op=self.async_op))
-        return torch.view_as_real(part).tolist() + (torch.view_as_real(tensor).tolist() if self.is_root else [])
+        return part.view(part_kind).tolist() + (tensor.view(part_kind).tolist() if self.is_root else [])
 
     def several_parts(self) -> list[Any]:
         parts = [numbers(self.seed, 4), numbers(self.seed + 1, 4)]
@@ -242,6 +247,18 @@ def test_a_rank_that_does_not_come_is_named_before_gloo_is_asked() -> None:
         assert caught.value.missing == (1,)
         store.set("over", "")
     store.wait(["over"])
+
+
+@in_process_group(2, "gloo", named=range(2))
+def test_gloos_groups_obey_set_timeout() -> None:
+    """The group of calls that only Gloo makes, and that of C++ code, are there when the timeout changes."""
+    group: Any = dist.group.WORLD
+    dist.all_reduce(two(2))
+    inner, soon = group.gloo(), timedelta(seconds=33)
+    group.set_timeout(soon)
+    dist.all_reduce(two(2))
+    beside = group._beside._made._get_backend(torch.device("cpu"))
+    assert [one.options._timeout for one in (inner, beside)] == [soon, soon]
 
 
 def test_each_way_is_said_once(ranks: TorchRanks) -> None:

@@ -149,10 +149,12 @@ def work(rank):
     try:
         dist.barrier()
     except dist.DistBackendError as error:
-        os.write(1, f"{words.tolist()} {error.how.words}\\n".encode())
+        os.write(1, f"{words.tolist()} {error.how.how.name}: {error.how.words}\\n".encode())
         raise ValueError("is told")
 
 if sys.argv[3] == "used":
+    import unisono
+    unisono.init().close()
     dist.init_process_group("unisono", store=dist.HashStore(), rank=0, world_size=1)
     dist.destroy_process_group()
 context = multiprocessing.get_context("fork")
@@ -169,4 +171,4 @@ for rank in ranks:
 def test_forked_process_finishes_its_calls(python: Python, tmp_path: Path, hosts: int, parent: str) -> None:
     """A child of multiprocessing does not run the `atexit` functions of its parent, which may have used the library."""
     out, errors = python("-c", FORKED, hosts - 1, tmp_path / "store", parent).communicate(timeout=60)
-    assert out == "[7.0, 7.0, 7.0] ended\n", errors
+    assert out == "[7.0, 7.0, 7.0] ENDED: ended\n", errors

@@ -26,6 +26,7 @@ Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 _LOG = logging.getLogger(NAME)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_HALVES = {torch.complex32, getattr(torch, "bcomplex32", torch.complex32)}  # the second from torch 2.15 on
 _SUMS = "allreduce", "reduce", "reduce_scatter", "reduce_scatter_single"
 _GIVEN = {"broadcast": 0, "allreduce": 0, "allgather": 1}
 """Calls for which Gloo takes several tensors from a rank -> the index of the argument with their list."""
@@ -77,7 +78,7 @@ def _is_usual(tensor: torch.Tensor) -> bool:
     return (
         (tensor.__class__ is torch.Tensor or tensor.__class__ in _PLAIN)
         and tensor.is_cpu
-        and tensor.dtype is not torch.complex32
+        and tensor.dtype not in _HALVES
     )
 
 
@@ -91,8 +92,8 @@ def _only_gloo(name: str, tensors: list[torch.Tensor], opts: Any, *, several: bo
     op = getattr(opts, "reduceOp", None)
     if several and op != c10d.ReduceOp.AVG:  # with AVG Gloo divides the first tensor only
         return "a rank gives several tensors"
-    if name in _SUMS and op == c10d.ReduceOp.SUM and any(tensor.dtype is torch.complex32 for tensor in tensors):
-        return "complex32 is added"
+    if name in _SUMS and op == c10d.ReduceOp.SUM and any(tensor.dtype in _HALVES for tensor in tensors):
+        return "complex numbers of 32 bits are added"
     return ""
 
 
