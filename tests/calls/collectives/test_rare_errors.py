@@ -104,10 +104,14 @@ def test_fast_path_keeps_errors_of_handlers(form: str) -> None:
 def test_fast_path_of_messages_keeps_errors_of_handlers() -> None:
     class Watched(torch.Tensor):
         def data_ptr(self) -> int:
-            raise KeyError("a handler's")
+            for error in errors:
+                raise error
+            return super().data_ptr()
 
+    errors, tensor, other = iter([KeyError("a handler's")]), torch.ones(4), 1 - unisono.get_rank()
+    unisono.sendrecv(tensor, other, torch.ones(4), other)
     with pytest.raises(KeyError, match="a handler's"):
-        unisono.send(torch.ones(4).as_subclass(Watched), 1 - unisono.get_rank())  # type: ignore[no-untyped-call]
+        unisono.send(tensor.as_subclass(Watched), other)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("error", [LookupError("no such host"), ValueError()])

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from torch.distributed import FileStore, HashStore, TCPStore
@@ -236,3 +237,18 @@ def test_ranks_may_wait_for_years(timeout_s):
     for arena in together(lambda launch: meet(launch.rank, launch.size, store, timeout_s), launches(2)):
         assert isinstance(arena, Arena)
         arena.close()
+
+
+@pytest.mark.parametrize("message", [MeetingMessage(hosts=((0, 1),)), MeetingMessage(missing=(0,)), None])
+def test_end_of_a_process_after_the_meeting(message):
+    """Rank 0 says how the meeting has ended, and its program ends, between two looks of rank 1."""
+    said, mine = {} if message is None else {rendezvous.END: message.text().encode()}, Identity.mine()
+    member = object.__new__(rendezvous._Meeting)
+    member._rank, member._size, member._start = 1, 2, time.monotonic()
+    member._identities = {0: mine.replace(ticks=mine.ticks + 1), 1: mine}
+    member._store = SimpleNamespace(check=lambda keys: keys[0] in said, get=said.get)
+    if message is not None and message.hosts:
+        member._check_peers([0])
+        return
+    with pytest.raises(PeerGone if message is None else WaitTimeout):
+        member._check_peers([0])

@@ -144,18 +144,18 @@ class Snapshot(NamedTuple):
 
 def snapshot(arena: Arena, patience_ns: int = 0) -> Snapshot:
     """Look at a job. patience_ns: how long a rank may wait before another one counts as a culprit."""
-    joined = [arena.board(rank).pid for rank in range(arena.size)]
     found = tracks(arena)
     inside = _inside(found)
     now_ns = time.monotonic_ns()
     ranks = []
-    for rank, number in enumerate(joined):
+    for rank in range(arena.size):
         board = arena.board(rank)
+        number, ticks = board.pid, board.ticks
         mine = [track for track in found if track.rank == rank]
         latest = [track.latest for track in mine if track.latest]
         far = bool(number) and not mine  # a rank of this host has had its log here since it joined
-        pid = number if far else number_here(number, board.ticks)
-        over = bool(pid) and not far and start_ticks(pid) != board.ticks
+        pid = number if far else number_here(number, ticks)
+        over = bool(pid) and not far and start_ticks(pid) != ticks
         gone = board.gone  # after that: a process that has ended has written how
         ended = str(gone) if gone else "has ended" if over else ""
         ranks.append(

@@ -269,11 +269,14 @@ class MeetingMember:
                 raise died(rank, self._identities[rank].pid, self._rank)
 
     def _check_peers(self, ranks: Iterable[int]) -> None:
-        """Raise PeerGone if the process of another of these ranks has ended, unless it has told why."""
+        """Raise PeerGone if the process of another of these ranks has ended, unless it has told why, or has done its
+        part: there is a group by now.
+        """
         for rank in ranks:
             if self._has_died(rank):
                 try:
-                    self._heed_the_end()
+                    if self._heed_the_end():
+                        return
                 except (RuntimeError, TimeoutError) as error:
                     if isinstance(error, WaitTimeout):
                         raise
