@@ -5,24 +5,27 @@
         for s in range(p - 1):
             yield send(r, (r + 1) % p, (r - s) % p)
 
-    @composed("reduce_scatter")
+    @composed("all_reduce")
     def ring(p):                                     # rooted collectives: (p, root)
-        return transpose(table(all_gather.ring, p))
+        return there_and_back(table(all_gather.ring, p))
 
-The decorators leave the functions as they are and add the attribute `declared`, an `Algorithm`.
+    ring = dual(all_gather.ring, "Partial sums go round a ring.")         # in the file of reduce_scatter
+
+All add the attribute `declared`, an `Algorithm`; the decorators leave the functions as they are.
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache, partial, wraps
 from importlib import import_module
 from math import log2
 from typing import Any, TypeVar
 
 from ...base.errors import ArgumentError
 from ...base.value import Value
-from ..contract import ROOTED
+from ..combine import transpose
+from ..contract import DUALS, ROOTED
 from ..table import Schedule, X, Y, trace
 
 SEGMENTS = 8
@@ -146,6 +149,31 @@ def composed(collective: str, *, name: str = "", requires: tuple[str, ...] = ())
         return function
 
     return declare
+
+
+def dual(
+    of: Callable[..., Any], idea: str, *, name: str = "", sent: str = "", requires: tuple[str, ...] = (), **said: str
+) -> Callable[..., Schedule]:
+    """Declare the dual of an algorithm: its table transposed. Its docstring has the lines of the other one, except:
+
+    idea, said: these lines.
+    sent: what the busiest rank sends, if this differs. Then the busiest rank receives what it sends in the other one.
+    requires: names of RESTRICTIONS, besides those of the other one.
+    """
+    from .formula import lines  # most calls need no dual
+
+    other = declared(of)
+    text = lines(other.doc)
+    amount = f"{sent}; received: {text['bytes']}" if sent else text["bytes"]
+    text |= {"bytes": amount, **said}
+    del text["idea"]
+
+    @wraps(of)
+    def transposed(ranks: int, root: int = 0) -> Schedule:
+        return transpose(table(of, ranks, root))
+
+    transposed.__doc__ = "\n".join([idea, *map(": ".join, text.items())])
+    return composed(DUALS[other.collective], name=name or other.name, requires=(*other.requires, *requires))(transposed)
 
 
 def declared(function: Callable[..., Any], collective: str = "") -> Algorithm:
@@ -308,7 +336,7 @@ _ISLANDS = "hierarchical"  # the file of those for islands, and the name of each
 def _declared(file: str) -> Mapping[str, Algorithm]:
     module = import_module(f".{file}", __package__)
     functions = [f for f in vars(module).values() if callable(f) and hasattr(f, "declared")]
-    return {a.full_name: a for a in (declared(f) for f in functions if f.__module__ == module.__name__)}
+    return {a.full_name: a for a in map(declared, functions)}
 
 
 class _Catalogue(Mapping[str, Algorithm]):
