@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +11,10 @@ from ....base.errors import ArgumentError
 from ....base.value import Value
 from ...combine import by_round, seq, transpose
 from ...contract import BLOCKED, DUALS
+from ...counts import Levels, levels_of
 from ...hosts import Hosts
 from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, X, expand, singles, unwrap
 from ..catalogue import CATALOGUE
-
-if TYPE_CHECKING:
-    from ...counts import Levels
 
 _INSIDE = {"broadcast": "linear", "reduce": "linear", "scatter": "linear", "gather": "linear"}
 """Collective -> the algorithm inside a host if a part names none; for the other collectives it is `direct`."""
@@ -209,7 +206,7 @@ class HierarchicalTable(Value):
         return self._made(lambda part: part.rows)
 
     def _made(self, rows_of: Callable[[Part], Rows]) -> Schedule:
-        rows = (by_round([_NONE, *map(rows_of, parts)]) for parts in self._parts)
+        rows = (by_round([_NONE, *map(rows_of, parts)]) for parts in self.phases)
         table = Schedule(self.hosts.ranks, self.chunks, _NONE, self.collective, "", self.root, self.result)
         return seq(*(table.replace(rows=some) for some in rows)).replace(name=self.name, hosts=self.hosts)
 
@@ -233,33 +230,30 @@ class HierarchicalTable(Value):
     @property
     def rounds(self) -> int:
         """How many rounds its phases span, with the rounds that move words only."""
-        return sum(max((part.rounds for part in parts), default=0) for parts in self._parts)
+        return sum(max((part.rounds for part in parts), default=0) for parts in self.phases)
 
-    def levels(self) -> "Levels":
+    def levels(self) -> Levels:
         """Its costs by level; words count as messages. It makes no whole table, so there may be many ranks."""
-        from ...counts import levels_of  # no call needs it
-
         if self.collective == "all_to_all":
             return self._pairs()
         rows, start = [_NONE], 0
-        for parts in self._parts:
+        for parts in self.phases:
             phase = by_round([_NONE, *(part.moved for part in parts)])
             phase[:, ROUND] += start
             rows.append(phase)
             start += max((part.rounds for part in parts), default=0)
         return levels_of(np.concatenate(rows), self.hosts, self.chunks)
 
-    def _pairs(self) -> "Levels":
+    def _pairs(self) -> Levels:
         """The costs of an all_to_all: every block for another host goes straight there."""
-        from ...counts import Levels
-
         p, sizes = self.hosts.ranks, [len(host) for host in self.hosts.members]
         away = tuple(size * (p - size) / p for size in sizes)
         inside, between = (max((part.rounds for part in parts), default=0) for parts in (self.after, self.across))
         return Levels(inside, between, away, away, p - min(sizes))
 
     @property
-    def _parts(self) -> tuple[tuple[Part, ...], ...]:
+    def phases(self) -> tuple[tuple[Part, ...], ...]:
+        """Its parts: before, across, after."""
         return self.before, self.across, self.after
 
     def heard(self) -> list[frozenset[int]]:
