@@ -22,9 +22,8 @@ NOT_NEEDED = (
     "hosts.sentinel.state_machine", "hosts.sentinel.wire", "integrations.torch.composed_calls",
     "observe.traces.perfetto", "observe.traces.rec", "observe.traces.trace_report",
     "ranks.launch",
-    "schedule.algorithms.all_to_all", "schedule.algorithms.formula", "schedule.algorithms.hierarchical",
-    "schedule.algorithms.reduce", "schedule.algorithms.scan", "schedule.draw", "schedule.simulate",
-    "schedule.symmetric", "tools",
+    "schedule.algorithms.all_to_all", "schedule.algorithms.hierarchical",
+    "schedule.algorithms.reduce", "schedule.algorithms.scan", "schedule.draw", "schedule.simulate", "tools",
 )  # fmt: skip
 """The beginnings of their names, without "unisono."."""
 

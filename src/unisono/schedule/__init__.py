@@ -1,13 +1,12 @@
 """A collective as a table of transfers: tables, the algorithms that make them, proofs, choice, prices and drawings."""
 
-from typing import TYPE_CHECKING
-
-from ..base.python import late_names
 from .combine import as_collective, fold, on, once, par, pipeline, seq, transpose
 from .contract import BLOCKED, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contract, Fault, contract
+from .counts import Bounds, Counts, Levels, count, levels, levels_of, lower_bounds
 from .hosts import Hosts
 from .moves import Move, check_rows, moves
 from .proof import Proof, find_fault, prove, sample
+from .symmetric import Rank, trace_symmetric
 from .table import (
     ADD,
     COPY,
@@ -42,16 +41,6 @@ __all__ = [
     "par", "pipeline", "prove", "sample", "send", "seq", "spread", "trace", "trace_symmetric",
     "transpose", "unwrap",
 ]  # fmt: skip
-
-if TYPE_CHECKING:
-    from .counts import Bounds, Counts, Levels, count, levels, levels_of, lower_bounds
-    from .symmetric import Rank, trace_symmetric
-else:  # a call on one host needs none of these
-    _COUNTS = (
-        "Bounds", "Counts", "Levels", "count", "levels", "levels_of", "lower_bounds",
-    )  # fmt: skip
-    _SYMMETRIC = "Rank", "trace_symmetric"
-    __getattr__ = late_names(__name__, dict.fromkeys(_COUNTS, ".counts") | dict.fromkeys(_SYMMETRIC, ".symmetric"))
 
 
 def _page(table: Schedule) -> str:

@@ -26,7 +26,9 @@ from ...base.errors import ArgumentError
 from ...base.value import Value
 from ..combine import transpose
 from ..contract import DUALS, ROOTED
+from ..symmetric import trace_symmetric
 from ..table import Schedule, X, Y, trace
+from .formula import lines
 
 SEGMENTS = 8
 """n in the formulas: into how many segments a pipeline cuts the vector, unless told."""
@@ -160,8 +162,6 @@ def dual(
     sent: what the busiest rank sends, if this differs. Then the busiest rank receives what it sends in the other one.
     requires: names of RESTRICTIONS, besides those of the other one.
     """
-    from .formula import lines  # most calls need no dual
-
     other = declared(of)
     text = lines(other.doc)
     amount = f"{sent}; received: {text['bytes']}" if sent else text["bytes"]
@@ -238,8 +238,6 @@ def _traced(
     if isinstance(ranks, Symmetric):
         if rooted or cut != ranks:
             raise ArgumentError(f"{collective}.{name}: ranks do not do the same, or not on a chunk each")
-        from ..symmetric import trace_symmetric  # for large groups only
-
         schedule = trace_symmetric(function, ranks, collective, result=result)
     else:
         schedule = trace(function, ranks, cut, collective, root=root if rooted else None, result=result)
