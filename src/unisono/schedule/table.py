@@ -199,8 +199,8 @@ def _of_chunks(schedule: Schedule, chunks: Sequence[int]) -> Rows:
     """The rows that move these chunks. Of a symmetric table, only the rows that are needed are made."""
     rows, C = schedule.rows, schedule.chunks
     if (stray := stray_row(schedule)) is not None:
-        moved = f"chunk {rows[stray, SCHUNK]} to chunk {rows[stray, DCHUNK]}"
-        raise ArgumentError(f"{schedule.name}: row {stray} moves {moved}, so no chunk can be followed on its own")
+        a, b = (f"chunk {rows[stray, c]} of {'XYT'[rows[stray, c - 1]]}" for c in (SCHUNK, DCHUNK))
+        raise ArgumentError(f"{schedule.name}: row {stray} moves {a} to {b}, so chunks cannot be followed one by one")
     found = []
     for chunk in chunks:
         if schedule.symmetric:

@@ -1,11 +1,10 @@
-"""Prices: by hand where that can be done, and held against the exact simulator over the whole catalogue."""
+"""Prices: by hand where that can be done."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.support.exact_simulator import play_exactly
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
 from unisono.schedule import Hosts
@@ -88,27 +87,6 @@ def test_compiled_or_not_the_loop_plays_the_same(monkeypatch: pytest.MonkeyPatch
     slow = play(sections, where, MANY)
     for a, b in zip(fast, slow, strict=True):
         assert np.allclose(a, b, rtol=1e-12)
-
-
-@pytest.mark.sampled(most=2)
-@pytest.mark.parametrize("shape", ["4x2", "3x3"])
-@pytest.mark.parametrize("name", ["flat", "two-levels", "racks:size=2"])
-def test_prices_agree_with_the_exact_simulator(name: str, shape: str) -> None:
-    """Of all algorithms and sizes, at least 19 of 20 are within a tenth; rounds in which many ranks send to one are
-    farther off.
-    """
-    hosts = Hosts.parse(shape)
-    where = network(name, hosts)
-    off = {}
-    for collective in dict.fromkeys(a.collective for a in CATALOGUE.values()):
-        for some in candidates(collective, hosts, 1 << 20):
-            for nbytes in (8, 64 << 10, 1 << 20, MANY):
-                size = 0 if collective == "barrier" else nbytes
-                got, want = price(some, where, nbytes).seconds, play_exactly(some.make(), where, size)
-                off[some.name, nbytes] = abs(got / want - 1)
-    far = {key: value for key, value in off.items() if value > 0.1}
-    assert len(far) <= len(off) / 20, far
-    assert max(off.values()) < 0.3, far
 
 
 def test_rounds_that_have_become_steady_are_not_played_on(monkeypatch: pytest.MonkeyPatch) -> None:

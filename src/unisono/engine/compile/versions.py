@@ -7,11 +7,10 @@ result needs are dropped.
 
 from typing import NamedTuple
 
-import numpy as np
-
 from ...base.errors import AlgorithmError
 from ...schedule.contract import BLOCKED, Contract, Slot, contract
-from ...schedule.table import COPY, ROUND, Schedule, expand
+from ...schedule.moves import moves
+from ...schedule.table import Schedule
 from .program import IN, OUT
 
 
@@ -84,11 +83,8 @@ def make_versions(schedule: Schedule) -> Versions:
     promise = contract(schedule)
     per, everybody = promise.per_block, (1 << schedule.ranks) - 1
     given, result = _places(promise.before, IN, per), _places(promise.after, OUT, per)
-    rows = expand(schedule)
-    cuts = np.searchsorted(rows[:, ROUND], np.arange(schedule.rounds + 1)).tolist()
-    table = rows.tolist()
     now: dict[Slot, Version] = {}
-    moves: list[ProgramMove] = []
+    made: list[ProgramMove] = []
 
     def read(slot: Slot) -> Version:
         if slot not in now:
@@ -99,21 +95,15 @@ def make_versions(schedule: Schedule) -> Versions:
             now[slot] = Version(slot[0], slot[2] % per, None, 1 << slot[0], extent, given=place)
         return now[slot]
 
-    for k in range(schedule.rounds):
-        terms: dict[Slot, list[Version]] = {}
-        for _, src, dst, sbuf, schunk, dbuf, dchunk, _, op in table[cuts[k] : cuts[k + 1]]:
-            slot, version = (dst, dbuf, dchunk), read((src, sbuf, schunk))
-            if version.sub != dchunk % per:
-                reason = f"chunk {schunk} goes to {dchunk}: their sizes may differ"
-                raise AlgorithmError(f"{schedule.name}, round {k}: {reason}")
-            if op == COPY:
-                terms[slot] = [version]
-            elif slot in terms:
-                terms[slot].append(version)
-            else:
-                terms[slot] = [read(slot), version]
+    for k, round_ in moves(schedule):
+        terms = {}
+        for slot, sources in round_:
+            terms[slot] = [read(source) for source in sources]
+            for source, version in zip(sources, terms[slot], strict=True):
+                if version.sub != slot[2] % per:
+                    reason = f"chunk {source[2]} goes to {slot[2]}: their sizes may differ"
+                    raise AlgorithmError(f"{schedule.name}, round {k}: {reason}")
         for slot, inputs in terms.items():
-            inputs.sort(key=lambda v: v.rank)
             extent = inputs[0].extent
             if any(version.extent != extent for version in inputs):
                 raise AlgorithmError(f"{schedule.name}, round {k}: blocks are combined whose sizes may differ")
@@ -123,13 +113,13 @@ def make_versions(schedule: Schedule) -> Versions:
                 union |= version.contributions
             move.makes = now[slot] = Version(slot[0], move.sub, move, union, extent)
             move.last = union == everybody
-            moves.append(move)
+            made.append(move)
     finals = []
     for slot, place in result.items():
         version = read(slot)
         version.result = place
         finals.append(version)
-    return Versions(_needed(moves, finals), finals, promise)
+    return Versions(_needed(made, finals), finals, promise)
 
 
 def extent_of(schedule: Schedule, rank: int, block: int) -> int:

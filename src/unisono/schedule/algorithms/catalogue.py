@@ -5,26 +5,30 @@
         for s in range(p - 1):
             yield send(r, (r + 1) % p, (r - s) % p)
 
-    @composed("reduce_scatter")
+    @composed("all_reduce")
     def ring(p):                                     # rooted collectives: (p, root)
-        return transpose(table(all_gather.ring, p))
+        return there_and_back(table(all_gather.ring, p))
 
-The decorators leave the functions as they are and add the attribute `declared`, an `Algorithm`.
+    ring = dual(all_gather.ring, "Partial sums go round a ring.")         # in the file of reduce_scatter
+
+All add the attribute `declared`, an `Algorithm`; the decorators leave the functions as they are.
 """
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from math import log2
 from types import ModuleType
 from typing import Any, TypeVar
 
 from ...base.errors import ArgumentError
-from ..contract import ROOTED
+from ..combine import transpose
+from ..contract import DUALS, ROOTED
 from ..symmetric import trace_symmetric
 from ..table import Schedule, X, Y, trace
+from .formula import lines
 
 SEGMENTS = 8
 """n in the formulas: into how many segments a pipeline cuts the vector, unless told."""
@@ -150,6 +154,29 @@ def composed(collective: str, *, name: str = "", requires: tuple[str, ...] = ())
     return declare
 
 
+def dual(
+    of: Callable[..., Any], idea: str, *, name: str = "", sent: str = "", requires: tuple[str, ...] = (), **said: str
+) -> Callable[..., Schedule]:
+    """Declare the dual of an algorithm: its table transposed. Its docstring has the lines of the other one, except:
+
+    idea, said: these lines.
+    sent: what the busiest rank sends, if this differs. Then the busiest rank receives what it sends in the other one.
+    requires: names of RESTRICTIONS, besides those of the other one.
+    """
+    other = declared(of)
+    text = lines(other.doc)
+    amount = f"{sent}; received: {text['bytes']}" if sent else text["bytes"]
+    text |= {"bytes": amount, **said}
+    del text["idea"]
+
+    @wraps(of)
+    def transposed(ranks: int, root: int = 0) -> Schedule:
+        return transpose(table(of, ranks, root))
+
+    transposed.__doc__ = "\n".join([idea, *map(": ".join, text.items())])
+    return composed(DUALS[other.collective], name=name or other.name, requires=(*other.requires, *requires))(transposed)
+
+
 def declared(function: Callable[..., Any], collective: str = "") -> Algorithm:
     """A function as an algorithm; without a decorator, a generator of rounds of the given collective."""
     found = getattr(function, "declared", None)
@@ -212,7 +239,6 @@ def _traced(
     if isinstance(ranks, Symmetric):
         if rooted or cut != ranks:
             raise ArgumentError(f"{collective}.{name}: ranks do not do the same, or not on a chunk each")
-
         schedule = trace_symmetric(function, ranks, collective, result=result)
     else:
         schedule = trace(function, ranks, cut, collective, root=root if rooted else None, result=result)
@@ -305,5 +331,4 @@ CATALOGUE: dict[str, Algorithm] = {}
 def enter(module: ModuleType) -> None:
     """Enter the algorithms of a file into the catalogue."""
     functions = [f for f in vars(module).values() if callable(f) and hasattr(f, "declared")]
-    found = [declared(f) for f in functions if f.__module__ == module.__name__]
-    CATALOGUE.update({algorithm.full_name: algorithm for algorithm in found})
+    CATALOGUE.update({algorithm.full_name: algorithm for algorithm in map(declared, functions)})

@@ -4,13 +4,13 @@ If all ranks do the same, messages are made from the rows of rank 0. Then an eve
 many messages per rank in a round.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 
-from ..algorithms.over_hosts import HierarchicalTable, Part
+from ..algorithms.over_hosts import HierarchicalTable
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule
 from .networks import Ints, Numbers
 
@@ -42,40 +42,17 @@ def messages(schedule: Schedule) -> list[Messages]:
     """The messages of a table, in sections that follow one another."""
     if schedule.symmetric:
         return list(_alike(schedule))
-    whole = schedule.rows
-    where = whole[:, [ROUND, SRC, DST]]
-    return [_merge(schedule.ranks, where, whole[:, N] / schedule.chunks, whole[:, OP] != COPY)]
+    return [_of_rows(schedule.ranks, schedule.rows, schedule.chunks)]
 
 
 def messages_of_call(call: HierarchicalTable) -> list[Messages]:
-    """The messages of a call over hosts, in three sections: inside hosts, between hosts, inside hosts again.
-
-    Parts that differ in their members only share the work.
-    """
-    return [_together(call, parts) for parts in (call.before, call.across, call.after) if parts]
+    """The messages of a call over hosts, in three sections: inside hosts, between hosts, inside hosts again."""
+    phases = [np.concatenate([part.moved for part in parts]) for parts in call.phases if parts]
+    return [_of_rows(call.hosts.ranks, rows, call.chunks) for rows in phases]
 
 
-def _together(call: HierarchicalTable, parts: Iterable[Part]) -> Messages:
-    kinds: dict[object, list[Part]] = {}
-    for part in parts:
-        shape = tuple(map(len, part.blocks)) if len(part.blocks) < call.hosts.ranks else part.blocks
-        kinds.setdefault((part.collective, part.name, part.root, len(part.members), shape), []).append(part)
-    where, share, added = [], [], []
-    for alike in kinds.values():
-        rows = alike[0].moved
-        if alike[0].apart is None and alike[0].given is None:
-            rows = rows.copy()
-            place = {rank: index for index, rank in enumerate(alike[0].members)}
-            for column in (SRC, DST):
-                rows[:, column] = [place[rank] for rank in rows[:, column].tolist()]
-            members = np.array([part.members for part in alike])
-        else:
-            members = np.arange(call.hosts.ranks)[None, :]
-        ends = members[:, rows[:, [SRC, DST]]].reshape(-1, 2)
-        where.append(np.column_stack([np.tile(rows[:, ROUND], len(members)), ends]))
-        share.append(np.tile(rows[:, N] / call.chunks, len(members)))
-        added.append(np.tile(rows[:, OP] != COPY, len(members)))
-    return _merge(call.hosts.ranks, np.concatenate(where), np.concatenate(share), np.concatenate(added))
+def _of_rows(ranks: int, rows: Rows, chunks: int) -> Messages:
+    return _merge(ranks, rows[:, [ROUND, SRC, DST]], rows[:, N] / chunks, rows[:, OP] != COPY)
 
 
 def _merge(ranks: int, where: Rows, share: Numbers, combines: np.ndarray, weight: float = 1.0) -> Messages:

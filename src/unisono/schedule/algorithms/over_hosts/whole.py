@@ -208,7 +208,7 @@ class HierarchicalTable:
         return self._made(lambda part: part.rows)
 
     def _made(self, rows_of: Callable[[Part], Rows]) -> Schedule:
-        rows = (by_round([_NONE, *map(rows_of, parts)]) for parts in self._parts)
+        rows = (by_round([_NONE, *map(rows_of, parts)]) for parts in self.phases)
         table = Schedule(self.hosts.ranks, self.chunks, _NONE, self.collective, "", self.root, self.result)
         return seq(*(table.replace(rows=some) for some in rows)).replace(name=self.name, hosts=self.hosts)
 
@@ -232,14 +232,14 @@ class HierarchicalTable:
     @property
     def rounds(self) -> int:
         """How many rounds its phases span, with the rounds that move words only."""
-        return sum(max((part.rounds for part in parts), default=0) for parts in self._parts)
+        return sum(max((part.rounds for part in parts), default=0) for parts in self.phases)
 
     def levels(self) -> Levels:
         """Its costs by level; words count as messages. It makes no whole table, so there may be many ranks."""
         if self.collective == "all_to_all":
             return self._pairs()
         rows, start = [_NONE], 0
-        for parts in self._parts:
+        for parts in self.phases:
             phase = by_round([_NONE, *(part.moved for part in parts)])
             phase[:, ROUND] += start
             rows.append(phase)
@@ -254,7 +254,8 @@ class HierarchicalTable:
         return Levels(inside, between, away, away, p - min(sizes))
 
     @property
-    def _parts(self) -> tuple[tuple[Part, ...], ...]:
+    def phases(self) -> tuple[tuple[Part, ...], ...]:
+        """Its parts: before, across, after."""
         return self.before, self.across, self.after
 
     def heard(self) -> list[frozenset[int]]:

@@ -17,7 +17,6 @@ from types import CodeType
 from typing import Any
 
 from ....base.errors import ArgumentError, UnisonoError
-from ....base.units import plural
 from ....schedule import (
     ROOTED,
     Counts,
@@ -156,12 +155,12 @@ def facts(target: Target) -> Facts:
         return Facts(None, None, 0.0, f"left out: the table would have about {rows:.2g} rows; {ask}")
     schedule, proof, note = target.schedule if one is None else one, None, ""
     stray = stray_row(schedule)
-    moved = int(schedule.rows[:, N].sum()) * (ranks if one is not None and stray is not None else 1)
-    chunks = sample(schedule.chunks, moved)
+    moved = int(schedule.rows[:, N].sum()) * (ranks if one is not None else 1)
+    chunks = None if one is not None and stray is None else sample(schedule.chunks, moved)  # one stands for all
     if chunks is not None and stray is not None:
         note = f"left out: row {stray} moves a chunk to the place of another one, so no sample can be followed; {ask}"
     elif schedule.collective == "barrier" and ranks > _MOST_JOINED:
-        note = f"left out above {plural(_MOST_JOINED, 'rank')}; {ask}"
+        note = f"left out above {_MOST_JOINED:,} ranks; {ask}"
     else:
         proof = prove(schedule, chunks=chunks)
     return Facts(count(schedule), proof, time.perf_counter() - begin, note)
