@@ -16,14 +16,14 @@ import numpy as np
 
 from ..base.errors import AlgorithmError
 from ..base.units import ranks_text
-from .contract import Fault, Slot, Value, contract, fault, ranks_in, slot_text
+from .contract import HOLDERS, Fault, Slot, Value, contract, fault, ranks_in, slot_text
 from .moves import moves
 from .table import DBUF, DCHUNK, DST, ROUND, Schedule, expand, stray_row
 
 _MOST_NAMED = 8
 _MOST_IN_SETS = 1024  # of more ranks, sums of random numbers stand for sets
 _MOST_MOVED, _SAMPLE = 1 << 17, (4, 16)
-"""All chunks are followed if they make no more moves than this. Otherwise at least and at most so many of them."""
+"""All chunks are followed if they make at most so many moves. Otherwise at least and at most so many of them are."""
 
 
 class Proof(NamedTuple):
@@ -73,13 +73,14 @@ def sample(chunks: int, moved: int) -> tuple[int, ...] | None:
 
 
 def _by_fingerprints(schedule: Schedule, chunks: Sequence[int] | None) -> bool:
+    """Prove it by sums. Of a chunk that fails, or of all if they do not go apart, sets find the reason."""
     marks: list[int] = np.random.default_rng(0).integers(0, (1 << 64) - 1, schedule.ranks, np.uint64).tolist()
     try:
         return _run(schedule, chunks, marks)
-    except AlgorithmError:
-        alone = stray_row(schedule) is None
-        for part in [(chunk,) for chunk in chunks or range(schedule.chunks)] if alone else [chunks]:
-            _run(schedule, part)  # sets say more
+    except AlgorithmError as error:
+        slot = error.args[0].slot
+        alone = slot and schedule.collective in HOLDERS and stray_row(schedule) is None
+        _run(schedule, (slot[2],) if alone else chunks)
         raise
 
 

@@ -156,7 +156,8 @@ def facts(target: Target) -> Facts:
     schedule, proof, note = target.schedule if one is None else one, None, ""
     stray = stray_row(schedule)
     moved = int(schedule.rows[:, N].sum()) * (ranks if one is not None else 1)
-    chunks = None if one is not None and stray is None else sample(schedule.chunks, moved)  # one stands for all
+    apart = one is not None and stray is None  # one chunk stands for all
+    chunks = None if apart or ranks <= MOST_EXACT else sample(schedule.chunks, moved)
     if chunks is not None and stray is not None:
         note = f"left out: row {stray} moves a chunk to the place of another one, so no sample can be followed; {ask}"
     elif schedule.collective == "barrier" and ranks > _MOST_JOINED:
