@@ -36,7 +36,7 @@ SHOWN = [block for block in BLOCKS if block.language == "console" and block.outp
 
 
 def test_every_page_has_examples_and_every_block_is_known() -> None:
-    assert {block.page for block in PYTHON} == {str(page.relative_to(ROOT)) for page in PAGES}
+    assert {block.page for block in BLOCKS} == {str(page.relative_to(ROOT)) for page in PAGES}
     assert {block.language for block in BLOCKS} <= {"python", "output", "bash", "console", "dockerfile", "yaml"}
     assert len(COMMANDS) >= 3
     assert SHOWN

@@ -48,7 +48,7 @@ def set_cursor(memory: Memory, side: int, capacity: int = 4096) -> int:
 
 def pass_gate(memory: Memory, me: int, others: dict[str, Any]) -> int:
     state = set_state(memory, me)
-    status: int = as_python(interpret._gate, memory, others)(PLAN, 0, 1000 + me, 2000 + me, state)
+    status: int = as_python(interpret._gate, memory, others)(PLAN, 0, 0, 1000 + me, 2000 + me, state)
     return status
 
 
@@ -144,7 +144,7 @@ def receives_pieces(memory: Memory, others: dict[str, Any]) -> bool:
 def leave(memory: Memory, others: dict[str, Any]) -> None:
     """Give the call up, then overwrite the tensor that peers may still read."""
     memory.release(NUMBER, 1)
-    Host._sign_off(host(memory, CONTROL), tag=False, line=True)
+    Host._sign_off(host(memory, CONTROL), tag=False)
     memory.write(DATA, 9)
 
 

@@ -78,7 +78,7 @@ def image(*, gone: bool = False) -> bytes:
     if gone:
         Board(memoryview(page))._write(GONE, 1, b"gone")
     words = memoryview(line).cast("Q")
-    words[LineWord.NUMBER + 1], words[LineWord.SIGNATURE + 1] = 1, 76
+    words[LineWord.NUMBER + 1], words[LineWord.SIGNATURE + 1] = 1, 77
     return bytes(line + page)
 
 
@@ -89,7 +89,7 @@ def is_a_rank(line: Any, board: Board) -> bool:
     if not entered:
         return not gone
     memory_order.order()
-    return line[LineWord.SIGNATURE + 1] == 76 and board._read(CALL, 1) == b"call"
+    return line[LineWord.SIGNATURE + 1] == 77 and board._read(CALL, 1) == b"call"
 
 
 def enter_call(memory: Memory, others: dict[str, Any]) -> None:

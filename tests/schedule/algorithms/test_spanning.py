@@ -163,7 +163,7 @@ def test_chunks_one_by_one_prove_nothing_wrong(text: str, collective: str, data:
     chunks = range(call.chunks)
     try:
         prove(call.schedule(chunks), chunks=chunks)
-    except AlgorithmError:
+    except (AlgorithmError, ArgumentError):  # it is wrong, or its chunks cannot be followed one by one
         return
     prove(call.schedule())
 
@@ -173,6 +173,6 @@ def test_thousands_of_hosts_are_proved(collective: str) -> None:
     call = spanning(collective, Hosts.parse("4096x2"))
     proof = prove(call.schedule((5, 4099)), chunks=(5, 4099))
     assert (proof.ranks, proof.method, proof.followed) == (8192, "fingerprints", "some")
-    short = call.replace(after=call.after[:-1])
+    short = replace(call, after=call.after[:-1])
     with pytest.raises(AlgorithmError, match=r"rank 819[01] ends without (rank|the parts)"):
         prove(short.schedule((5, 4099, 8191)), chunks=(5, 4099, 8191))
