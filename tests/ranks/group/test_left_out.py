@@ -184,21 +184,28 @@ def test_where_one_host_has_no_memory_the_others_hear_of_it(tmp_path: Path) -> N
 @in_new_world(3, all_give=7.0)
 def test_exception_after_agreement(tmp_path: Path, late: bool) -> float:
     """Ranks learn of it in the first call of the smaller group, also if they see it before they see the decision."""
-    group, missing = unisono.init(), survivors._missing
+    group, missing, find_memory = unisono.init(), survivors._missing, survivors.find_memory
     unisono.barrier()
 
+    def find_late(*arguments: Any) -> bool:
+        found = find_memory(*arguments)
+        until(lambda: not (found and late) or all((tmp_path / f"{rank} has looked").exists() for rank in (1, 2)))
+        return found
+
     def see_late(group: unisono.Group, mine: Proposal, others: Any) -> tuple[list[int], str]:
-        if mine.ready:
+        if mine.ready and late:
+            (tmp_path / f"{group.rank} has looked").touch()
             until(lambda: group.host.arena.board(0).interrupted[1] != "")
         return missing(group, mine, others)
 
     if group.rank == 0:
-        with patch.object(survivors, "_go_on", interrupt), pytest.raises(KeyboardInterrupt):
+        changed = patch.multiple(survivors, _go_on=interrupt, find_memory=find_late)
+        with changed, pytest.raises(KeyboardInterrupt):
             group.shrink()
         until(lambda: all((tmp_path / name).exists() for name in "12"))
         smaller = group.shrink()
     else:
-        with patch.object(survivors, "_missing", see_late if late else missing):
+        with patch.object(survivors, "_missing", see_late):
             smaller = group.shrink()
         with pytest.raises(unisono.PeerFailed, match=r"KeyboardInterrupt in shrink\(\)") as caught:
             unisono.barrier()
