@@ -259,7 +259,7 @@ def gives_up() -> None:
     until(lambda: bool(group.host._lines[0][LineWord.PROGRESS] > before))
     number = group.host.call_number
     group.host.arena.board(1).set_gave_up(GivenUp(number, reason="it is a test"))
-    group.host._sign_off(tag=False, line=True)
+    group.host._sign_off(tag=False)
     group.host._lines[1][LineWord.PROGRESS] += 1 << STEP_BITS
 
 

@@ -22,6 +22,7 @@ UNSEEN = {
     ("engine/kernels/interpret.py", "run"),  # machine code
     ("engine/kernels/replay.py", "run"),
     ("engine/compile/plan.py", "Plan"),  # records
+    ("calls/dispatch/over_hosts/hosts_plan.py", "SpanPlan"),
     ("engine/compile/program.py", "Program"),
     ("hosts/messages/tape_rows.py", "TapeRow"),
     ("ranks/failures/attend.py", "attend"),  # for long waits

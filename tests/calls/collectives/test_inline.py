@@ -88,6 +88,7 @@ def test_a_call_like_an_earlier_one_is_not_planned_again() -> None:
     ]
     for call in calls:
         call()
+    unisono.barrier(group, async_op=True).wait()  # starts the worker
     names = ("broadcast", "all_gather", "barrier")
     for name in names:
         module = sys.modules[f"unisono.calls.collectives.{name}"]
