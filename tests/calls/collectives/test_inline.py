@@ -27,6 +27,7 @@ from unisono.calls.dispatch.planning import patience_ns
 def test_a_call_that_needs_nobody_is_over_when_it_returns() -> None:
     tensor = torch.arange(5.0)
     unisono.all_reduce(tensor)
+    unisono.barrier(async_op=True).wait()  # starts the worker
     pending: Any = unisono.all_reduce(tensor, async_op=True)
     assert pending.is_completed()
     assert pending.is_success()
