@@ -25,7 +25,7 @@ from unisono.base.records import GivenUp
 from unisono.calls.dispatch.plan_cache import forget_plans
 from unisono.engine import host
 from unisono.engine.compile.compile_schedule import compile_schedule
-from unisono.engine.compile.program import STEP_BITS, LineWord, Lowering
+from unisono.engine.compile.program import STEP_BITS, LineWord, Lowering, PlanWord
 from unisono.engine.process.alive import read_word, start_ticks
 from unisono.ranks.group import group as group_module
 from unisono.schedule.algorithms.catalogue import CATALOGUE
@@ -213,7 +213,7 @@ def enter_only(tensor: torch.Tensor, output: torch.Tensor) -> None:
     number, line = group.host.call_number, group.host._lines[group.rank]
     odd = number & 1
     line[LineWord.IN_OFFSET + odd], line[LineWord.OUT_OFFSET + odd] = tensor.data_ptr(), output.data_ptr()
-    line[LineWord.SIGNATURE + odd] = plan.signature
+    line[LineWord.SIGNATURE + odd] = plan.words[PlanWord.SIGNATURE]
     line[LineWord.NUMBER + odd] = number
 
 

@@ -287,7 +287,7 @@ def test_signals_never_leave_the_group_locked() -> None:
                 pass
             if group.worker is not None and group.broken is None:
                 group.worker.finish(DEADLINE_S)
-            assert not group.lock.locked()
+            until(lambda lock=group.lock: not lock.locked())  # the worker of a broken group may go on for a moment
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, usual)
