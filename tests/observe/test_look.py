@@ -242,7 +242,7 @@ def test_ranks_in_a_container() -> None:
 
 def test_what_has_no_job_is_named() -> None:
     assert find_jobs(1 << 22) == []
-    with pytest.raises(ArgumentError, match="there is no process 4194304"):
+    with pytest.raises(ArgumentError, match="process 4194304 does not exist"):
         the_job(1 << 22)
 
 

@@ -23,7 +23,7 @@ from .table import DBUF, DCHUNK, DST, ROUND, Schedule, expand, stray_row
 _MOST_NAMED = 8
 _MOST_IN_SETS = 1024  # of more ranks, sums of random numbers stand for sets
 _MOST_MOVED, _SAMPLE = 1 << 17, (4, 16)
-"""All chunks are followed if they make at most so many moves. Otherwise at least and at most so many of them are."""
+"""The most moves up to which all chunks are followed; above, the least and the most chunks that are followed."""
 
 
 class Proof(NamedTuple):

@@ -143,7 +143,7 @@ def test_a_wrong_function_is_shown_before_it_is_refused(mine: Path) -> None:
         ("explain allreduce --hosts 2x2", "did you mean all_reduce"),
         ("draw all_reduce --rails 2", "add --hosts"),
         ("draw all_reduce --hosts 2x2 --ranks 3", "leave out --ranks 3"),
-        ("simulate all_reduce.rnig", "all_reduce.rnig is no algorithm for 512 ranks"),
+        ("simulate all_reduce.rnig", "all_reduce.rnig is not an algorithm for 512 ranks"),
         ("simulate all_reduce --late-rank 512:1ms", "expected one of the ranks 0 to 511 and a time"),
         ("simulate all_reduce --late-rank soon", "expected one of the ranks 0 to 511 and a time"),
     ],

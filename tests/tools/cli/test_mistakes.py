@@ -13,8 +13,8 @@ from tests.support.programs import run_python
 from unisono.tools.cli import app
 
 MISTAKES = {
-    "a process that is not there": (["doctor", str(1 << 22)], "there is no process 4194304 on this host"),
-    "no process at all": (["top", "0"], "there is no process 0 on this host"),
+    "a process that is not there": (["doctor", str(1 << 22)], "process 4194304 does not exist on this host"),
+    "no process at all": (["top", "0"], "process 0 does not exist on this host"),
     "fewer than no ranks": (["check", "--ranks", "-1"], "--ranks"),
     "no process to explain": (["doctor"], "To check this machine: unisono check"),
     "too many ranks for a picture": (["draw", "all_reduce.ring", "--ranks", "100000"], "100000 ranks are too many"),

@@ -16,7 +16,7 @@ from .drive import check_finished, take
 _PATIENCE_S = 1.0
 """How long a refused call waits for late peers before the worker waits for them."""
 _NO_REFUSALS = (MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout)
-"""Errors that are not refusals: the other ranks raise them, too, or there is no group to tell."""
+"""Errors that do not refuse a call: other ranks raise them, too, or the group is missing."""
 
 
 class checking:  # noqa: N801  used as a statement: with checking(group, "reduce"): ...
@@ -50,7 +50,7 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
                 return
         except NestedCall:
             raise
-        except BaseException as other:  # Ctrl-C while it waits for late ranks, or there is no thread to wait for them
+        except BaseException as other:  # Ctrl-C during the wait for late ranks, or a thread that cannot be started
             self._give_up(other)
             raise
         self._give_up(error)

@@ -96,7 +96,7 @@ def check_finished(group: Group, call: CallRecord, where: str = "") -> None:
     if group.host.unfinished if span is None else span.call is not None:
         if span is not None and span.call is not None:
             span.call.drop(refused=False)
-        for tag in (False, True):  # nobody knows the plan of that call
+        for tag in (False, True):  # the plan of that call is not known
             group.host.sign_off(tag=tag)
         give_up(
             group,

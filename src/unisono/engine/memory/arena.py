@@ -53,7 +53,7 @@ _PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux
 _RLIMIT_FSIZE, _RLIMIT_AS = 1, 9  # of asm-generic/resource.h: the module `resource` takes a process 0.25 ms to load
 _UNLIMITED = (1 << 64) - 1
 _SHARE = 4
-"""Shared memory takes at most one part in so many of the address space that a limit leaves to this process."""
+"""Shared memory takes at most this fraction (1/n) of the address space that a limit leaves to the process."""
 
 
 class Layout:

@@ -98,7 +98,7 @@ def _why_none(pid: int | None) -> str:
     except OSError:
         owner = None
     if owner is None:
-        return f"there is no process {pid} on this host: name one of the job's processes"
+        return f"process {pid} does not exist on this host: name one of the job's processes"
     if owner != os.getuid():
         return f"process {pid} is of another user: only the user who runs a job can look at it"
     return f"process {pid} has no job of unisono: name a rank, or what has started it"

@@ -64,7 +64,7 @@ def simulate(
     every = list(candidates(collective, places, length, root, config))
     wanted = [some for some in every if not short or short == some.algorithm or name == some.name]
     if not wanted:
-        raise ArgumentError(f"{name} is no algorithm for {plural(places.ranks, 'rank')}: see unisono explain")
+        raise ArgumentError(f"{name} is not an algorithm for {plural(places.ranks, 'rank')}: see unisono explain")
     with at_work(f"simulating {plural(places.ranks, 'rank')}"), no_collections():
         found = [
             price(some, where, length, late=late, segment_bytes=config.segment_bytes)
