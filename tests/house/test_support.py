@@ -76,7 +76,8 @@ def test_a_process_ends_as_python_ends(last: str, code: int, error: str) -> None
     """Threads first, then what was registered; what was printed is not lost."""
     done = run_python("-c", ENDS + last)
     assert (done.returncode, done.stdout) == (code, "thread\nbye\n"), done.stderr
-    assert done.stderr.strip().endswith(error) if error else not done.stderr
+    # triton, which CUDA builds of torch load, lists what has leaked behind an error
+    assert error in done.stderr.splitlines() if error else not done.stderr
 
 
 ROOT = Path(__file__).parents[2]
