@@ -228,18 +228,21 @@ def create(
     pg_options: Any,
     kind: type[UnisonoProcessGroup] = UnisonoProcessGroup,
     *,
-    apart: bool = False,
+    helper: Mapping[str, Any] | None = None,
     why_absent: Callable[[int], str] = may_come,
 ) -> UnisonoProcessGroup:
     """Return the process group of these members.
 
-    options: torch's description of the group: store, rank, size, timeout.
+    options: torch's description of the group: store, rank, size, timeout. Where it names no members, and torch does not
+    make its group of all ranks, the members may be ranks of several jobs.
     pg_options: a `Config` or None; anything else is meant for the backend of another device.
     kind: the class of the process group.
-    apart, why_absent: see `join`.
+    helper: see `_torchs_helper`; None: to be found.
+    why_absent: see `join`.
     """
     patch_torch()
-    helper = {} if apart else _torchs_helper()
+    helper = _torchs_helper() if helper is None else helper
+    apart = not options.global_ranks_in_group and helper.get("group_desc") != "default_pg"
     if not apart and (start := start_of_job(os.environ)):
         options.store = PrefixStore(start, options.store)
     config = pg_options if isinstance(pg_options, Config) else None
@@ -249,8 +252,7 @@ def create(
         devices = other_devices(helper, kind.asked_as)
         members = options.global_ranks_in_group
         group = join(*where, members, config, apart=apart, why_absent=why_absent)
-        if not apart:
-            options.store = store_of_meeting(options.store)  # for the other backends
+        options.store = store_of_meeting(options.store, group)  # for the other backends
         made = kind(group, options.store)
         add_backend(made, made.group)
         add_other_backends(made, devices, options, None if config else pg_options)
