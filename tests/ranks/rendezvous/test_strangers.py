@@ -207,7 +207,7 @@ words = st.recursive(
     max_leaves=8,
 )
 identity_like = st.fixed_dictionaries(dict.fromkeys([f.name for f in fields(Identity)], words))
-message_like = st.fixed_dictionaries(dict.fromkeys([f.name for f in fields(MeetingMessage)], words))
+message_like = st.fixed_dictionaries(dict.fromkeys(MeetingMessage._fields, words))
 notice_like = st.tuples(st.just(NAME) | words, st.ip_addresses().map(str) | words, st.integers() | words)
 anything = st.binary(max_size=300) | (words | identity_like | message_like | notice_like).map(
     lambda it: json.dumps(it).encode()

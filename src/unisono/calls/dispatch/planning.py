@@ -19,9 +19,7 @@ from ...hosts.span import Span
 from ...ranks.group.group import Group
 from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove
 from ...schedule.algorithms.catalogue import find
-from ...schedule.algorithms.over_hosts import HierarchicalTable
 from ...schedule.choose import choose, crosses_memory, is_oversubscribed, lane_limits, zero_copy_limit
-from ...schedule.choose import over_hosts as spanning
 from ..arguments import scale_name
 from .plan_cache import drop_shortcuts, forget_plans, in_heap
 from .request import Request, is_one
@@ -51,7 +49,7 @@ class PlanKey(NamedTuple):
 class SpanPlanner(NamedTuple):
     """Makes the plans of a group over hosts, whose tables are chosen here. The group has it from `over_hosts`."""
 
-    plan: Callable[[Group, Span, Request, HierarchicalTable, int, str], CallPlan]
+    plan: Callable[..., CallPlan]
 
 
 def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = False) -> CallPlan:
@@ -138,7 +136,9 @@ def patience_ns(group: Group, nbytes: int) -> int:
 
 
 def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbytes: int) -> CallPlan:
-    chosen = spanning.choose_spanning(request.collective, nbytes, span.hosts, group.host.config, algorithm)
+    from ...schedule.choose.over_hosts import choose_spanning  # calls on one host do without
+
+    chosen = choose_spanning(request.collective, nbytes, span.hosts, group.host.config, algorithm)
     made = chosen.make(request.collective, span.hosts, request.root)
     if chosen.table is not None:
         check_order(request, made.schedule())

@@ -15,8 +15,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
@@ -50,8 +50,7 @@ _RETRY_S = 0.005
 _timed_out: "set[Launch]" = set()  # the launches with a time-out in this process's last call
 
 
-@dataclass(frozen=True, slots=True)
-class MeetingResult:
+class MeetingResult(NamedTuple):
     """The memory of a rank's host, and on several hosts what it takes to speak to the others.
 
     On one host, only arena and hosts are set.

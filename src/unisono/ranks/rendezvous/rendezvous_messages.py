@@ -12,7 +12,6 @@ import re
 import socket
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from ipaddress import ip_address
 from reprlib import Repr
 from typing import Any, NamedTuple
@@ -37,8 +36,7 @@ _MOST_WORDS = 4_000
 _MOVE = "Set MASTER_ADDR, to an address of rank 0's host that all hosts reach, and MASTER_PORT, for every process"
 
 
-@dataclass(frozen=True)
-class MeetingMessage:
+class MeetingMessage(NamedTuple):
     """What a rank tells others. One of:
 
     hosts: which ranks share a host.
@@ -70,7 +68,7 @@ class MeetingMessage:
 
     def text(self) -> str:
         """As it stands at the store."""
-        return json.dumps(vars(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def read(cls, said: bytes, size: int, teller: int = 0) -> "MeetingMessage":
@@ -101,8 +99,7 @@ class MeetingMessage:
         raise _refusal(teller, said, "no such message")
 
 
-@dataclass(frozen=True)
-class MeetingNotice:
+class MeetingNotice(NamedTuple):
     """What rank 0 tells about the meeting that it holds now.
 
     name: no other meeting has it.
@@ -131,7 +128,7 @@ class MeetingNotice:
 
     def text(self) -> str:
         """As it stands at the store."""
-        return json.dumps(vars(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def read(cls, said: bytes) -> "MeetingNotice":
