@@ -85,7 +85,6 @@ bench: $(VENV)/ready-bench
 
 nightly: $(VENV)/ready-ucx
 	NIGHTLY=1 $(PYTEST) --reruns 1 --durations=30
-	TORCH_INDEX="$(TORCH_INDEX)" $(BIN)/python -m tests.aarch64
 	$(BIN)/python -m tests.mutants
 	$(BIN)/python -m tests.matrix.full
 	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_large.py

@@ -4,11 +4,10 @@ import re
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 import typer
-from benchmarks import host_steps, reports
-from benchmarks.busy import LATE, STEPS, calls, hogs, late, serving, until_all_are_out
+from benchmarks import reports
+from benchmarks.busy import LATE, STEPS, calls, late, serving
 from benchmarks.first_call import FIRST, OTHER, ROWS, bench_first_call
 from benchmarks.host_steps import HostSteps, host_steps_markdown
 from benchmarks.reports import GLOO, OURS
@@ -18,17 +17,6 @@ from benchmarks.torch_backend.ranks import ALONE, CALLS, KINDS, LARGE
 from tests.support.namespaces import why_no_namespaces
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
-
-
-def test_hogs_live_as_long_as_their_block() -> None:
-    before = len(psutil.Process().children())
-    with hogs(2):
-        assert len(psutil.Process().children()) == before + 2
-    assert len(psutil.Process().children()) == before
-
-
-def test_a_turn_lasts_from_the_last_call_until_the_last_rank_is_out() -> None:
-    assert until_all_are_out([[(1.0, 5.0), (2.0, 3.0)], [(4.0, 4.5), (1.0, 7.0)]]) == [1.0, 5.0]
 
 
 @pytest.mark.long
@@ -70,15 +58,6 @@ def test_the_figures_and_what_is_said_of_losses() -> None:
     report = "\n".join(host_steps_markdown("2x2", [found]))
     assert "| 200.0 (100.0) | 400.0 (300.0) | 10.0 (10.0) | 2.00 |" in report
     assert "| 2 | 2.001 | 2.00001 | the same bits | all within 0.0001 | TOO FAR APART |" in report
-
-
-def test_ranks_train_with_all_contenders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    ranks = host_steps._run(None, 2, [LARGE], 1, only=False)
-    times, losses = ranks[0][LARGE]
-    assert [*times] == [OURS, GLOO, ALONE]
-    assert {len(each) for each in losses.values()} == {3}
-    assert losses[OURS] == losses[GLOO]
 
 
 @pytest.mark.parametrize("record", ["", "1"])

@@ -1,4 +1,4 @@
-"""The figures in the README and the docs are those of the reports that these pages name."""
+"""The main tables of the README and of docs/speed.md have the figures of their reports."""
 
 import re
 
@@ -7,9 +7,7 @@ import pytest
 from tests.support.markdown import ROOT
 
 SPEED = (ROOT / "docs" / "speed.md").read_text()
-CHOOSE = (ROOT / "docs" / "choose.md").read_text()
 README = (ROOT / "README.md").read_text()
-HOSTS = (ROOT / "docs" / "guides" / "hosts.md").read_text()
 US = {"µs": 1.0, "ms": 1e3, "s": 1e6}
 
 
@@ -66,60 +64,6 @@ def test_between_hosts() -> None:
             assert microseconds(value) == pytest.approx(remote(named, size, contender), rel=0.01)
 
 
-@pytest.mark.parametrize("vendor", ["AMD", "Intel"])
-@pytest.mark.parametrize("step", ["DistributedDataParallel", "fully_shard"])
-def test_steps_of_a_training(vendor: str, step: str) -> None:
-    shown = next(row for row in table(SPEED, "a step of") if row[0].startswith(f"{step}, {vendor}"))
-    named = {"DistributedDataParallel": "DistributedDataParallel, 16 MiB", "fully_shard": "fully_shard`"}[step]
-    row = next(x for x in report(f"{vendor.lower()}_torch").splitlines() if x.startswith(f"| `{named}"))
-    reported = [float(cell.split()[0]) for cell in row.split("|")[2:5]]
-    assert [microseconds(cell) / 1e3 for cell in shown[1:]] == pytest.approx(reported, rel=0.01)
-    machine = re.search(
-        r"- machine: .*?(family \d+ model \d+)(?s:.*?)- date: ([\d-]+)", report(f"{vendor.lower()}_torch")
-    )
-    assert machine
-    assert shown[0].startswith(f"{step}, {vendor} {machine[1]}, {machine[2]}")
-
-
-def test_calls_over_hosts() -> None:
-    head, *rows = table(HOSTS, "machine, carrier")
-    assert len(rows) == 4
-    for where, *ratios, not_slower, date in rows:
-        name = re.findall(r"/(\w+)\.md\)", where)[0]
-        assert name == where.split(" (")[0].lower().replace(", ucx", "_hosts_ucx").replace(", gloo", "_hosts")
-        assert f"- date: {date} " in report(name)
-        shapes = report(name).split("\n## ")[1:]
-        cases = [row for shape in shapes if " on each link" in shape for row in table(shape, "call")[1:]]
-        assert not_slower == f"{sum(float(row[4]) >= 1 for row in cases)} of {len(cases)}"
-        shown = next(table(shape, "call") for shape in shapes if shape.startswith("2x2, 1gbit"))
-        long = {row[0]: row[4] for row in shown if row[1] == "16 MiB"}
-        assert ratios == [long[collective] for collective in head[1:-2]]
-
-
-@pytest.mark.parametrize("vendor", ["AMD", "Intel"])
-def test_missed_goals_are_those_of_the_report(vendor: str) -> None:
-    """All are named, and those against Gloo with the report's ratios."""
-    reported = [row for row in table(report(vendor.lower()), "goal")[1:] if row[3] != "pass"]
-    shown = table(SPEED.split(f"## Goals that are missed on the {vendor} machine")[1], "what")[1:]
-    assert len(shown) == len(reported)
-    ratios = [
-        float(re.findall(r"worst: ([\d.]+)x by least", row[2])[0]) for row in reported if "against Gloo" in row[0]
-    ]
-    said = [float(row[1].split()[0]) for row in shown if "against Gloo" in row[0]]
-    assert sorted(said) == pytest.approx(sorted(ratios), rel=0.03)
-
-
-def test_a_late_rank() -> None:
-    (_, *names), *rows = table(SPEED, "8 B, 2 ranks")
-    reported = [[cell.strip() for cell in line.split("|")] for line in report("intel_late").splitlines()]
-    titles = next(row for row in reported if names[0] in row)
-    for when, *values in rows:
-        row = next(row for row in reported if row[1:2] == [f"2 ranks, 8 B, {when}"])
-        for contender, value in zip(names, values, strict=True):
-            median = row[titles.index(contender)].split(" / ")[0]
-            assert microseconds(value) == pytest.approx(microseconds(median), rel=0.01)
-
-
 def test_the_table_of_the_readme() -> None:
     names = {"in shared memory": "unisono shared"}
     head, *rows = table(README, "float32 all_reduce")
@@ -137,14 +81,3 @@ def test_the_table_of_the_readme() -> None:
         date = re.search(r"- date: (.*)", report(name))
         assert date
         assert date[1] in README
-
-
-def test_the_figures_that_choose() -> None:
-    for label, value in (
-        ("all_reduce of 8 bytes", lambda name: local("amd", "8 B", name)),
-        ("all_reduce of 16 MiB", lambda name: local("amd", "16 MiB", name)),
-        ("all_reduce of 64 KiB", lambda name: remote("no limit", "64 KiB", name)),
-    ):
-        row = next(row for row in table(CHOOSE, "what") if row[0].startswith(label))
-        for contender, said in zip(("unisono", "Gloo", "Open MPI"), (row[1], row[2], row[4]), strict=True):
-            assert microseconds(said.split(";")[0]) == pytest.approx(value(contender), rel=0.02)

@@ -16,8 +16,9 @@ from tests.support.programs import run_python
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, InternalError, OutOfMemory
 from unisono.base.records import CallRecord
+from unisono.engine.kernels.ring_buffer import DATA, READ, WRITTEN
 from unisono.engine.memory.arena import _HEADER, _SEALS, ENTRIES, KEY_BYTES, Arena, RegionTable
-from unisono.engine.memory.board import BOARD_BYTES, PAGE, Board
+from unisono.engine.memory.board import BOARD_BYTES, LINE, NEWS, PAGE, Board
 from unisono.engine.memory.heap import Heap
 from unisono.engine.memory.sub_arena import Lender
 from unisono.engine.process.alive import start_ticks, watch_process
@@ -30,6 +31,15 @@ def arena() -> Iterator[Arena]:
     arena = Arena.create(3, SMALL)
     yield arena
     arena.close()
+
+
+def test_writers_have_their_own_cache_lines(arena: Arena) -> None:
+    """Lines have 128 bytes on some processors of AArch64."""
+    lines = [arena.control(rank) for rank in range(3)]
+    assert LINE % 128 == 0
+    assert [line % LINE for line in lines] == [0, 0, 0]
+    assert len({word // 128 for word in (WRITTEN, READ, DATA)}) == 3
+    assert _HEADER.size // 128 < NEWS // 128
 
 
 def memfd(header: bytes, size: int, *, seals: int = _SEALS) -> int:

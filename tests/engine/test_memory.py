@@ -139,10 +139,13 @@ def test_kept_pages_make_room_for_what_does_not_fit_otherwise(arena: Arena) -> N
     assert heap.empty((arena.heap_bytes,), torch.uint8).numel() == arena.heap_bytes
 
 
-def test_a_region_is_never_kept_as_if_it_had_all_its_pages(arena: Arena) -> None:
+def test_region_is_zeroed_and_not_kept_with_pages(arena: Arena) -> None:
     heap, nbytes = Heap(arena, 0), 16 * PAGE
-    region = heap.lend(nbytes, PAGE)
-    heap.take_back(region, nbytes)
+    for _ in range(2):
+        region = heap.lend(nbytes, PAGE)
+        assert arena.map[region : region + nbytes] == bytes(nbytes)
+        arena.map[region : region + nbytes] = b"\xff" * nbytes
+        heap.take_back(region, nbytes)
     before = taken(arena)
     tensor = heap.empty((nbytes,), torch.uint8)
     assert taken(arena) - before >= tensor.nbytes - 2 * PAGE

@@ -28,15 +28,6 @@ UNSEEN = {
     ("ranks/failures/attend.py", "attend"),  # for long waits
 }
 
-TOOLS = ("base", "calls/arguments.py", "calls/ops.py", "ranks/group")
-"""Places without a station of their own, of which stations use a function here and there."""
-
-
-def place(path: str) -> str:
-    """The room of a file; in the two rooms of several topics, its folder."""
-    parts = path.split("/")
-    return "/".join(parts[:2]) if parts[0] in ("calls", "ranks") else parts[0]
-
 
 def walk() -> list[tuple[str, str]]:
     """The functions of this package that a cold and then a warm call enter, in order; between them a pause."""
@@ -71,8 +62,6 @@ def test_a_cold_call_passes_the_stations_in_their_order() -> None:
     kernel, trouble = ("engine/kernels/interpret.py", "run"), ("ranks/failures/attend.py", "attend")
     must = [station for station in stations if station not in (kernel, trouble)]
     assert [station for station in dict.fromkeys(cold) if station in must] == must
-    places = {place(path) for path, _ in stations}
-    assert not {path for path, _ in cold if place(path) not in {*places, *TOOLS}}
     hops = [path for path, _ in warm if not path.startswith("ranks/failures/")]
     assert hops == ["calls/collectives/all_reduce.py", "calls/dispatch/shortcut.py"]
 

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-import unisono
 from tests.support import oracle
-from tests.support.matrix_layouts import VIEWS, Held, differs
+from tests.support.matrix_layouts import VIEWS, Held
 
 
 def lists(results: list[torch.Tensor]) -> list[Any]:
@@ -72,48 +71,6 @@ def test_short_floats_are_rounded_once() -> None:
     assert oracle.combine(parts).float().item() == 18.0
 
 
-def test_ops_of_ones_own() -> None:
-    a, b, c = torch.tensor([1, 2]), torch.tensor([10, 20]), torch.tensor([100, 200])
-    numbers = unisono.make_op(lambda x, y: x * 2 + y)
-    assert oracle.combine([a, b, c], numbers).tolist() == [(1 * 2 + 10) * 2 + 100, (2 * 2 + 20) * 2 + 200]
-    assert oracle.combine([a.to(torch.uint8), c.to(torch.uint8)], numbers).tolist() == [102, 204]
-    assert oracle.combine([c.to(torch.uint8), c.to(torch.uint8)], numbers).tolist() == [300 % 256, 600 % 256]
-    assert oracle.combine([a.half(), b.half()], numbers).dtype is torch.float16
-    halved = oracle.all_reduce([a.float(), b.float()], unisono.premul_sum(0.5))
-    assert lists(halved) == [[5.5, 11.0]] * 2
-
-
-def test_scans() -> None:
-    tensors = [torch.tensor([1, 2]), torch.tensor([10, 20]), torch.tensor([100, 200])]
-    assert lists(oracle.scan(tensors)) == [[1, 2], [11, 22], [111, 222]]
-    assert lists(oracle.exscan(tensors)) == [[1, 2], [1, 2], [11, 22]]
-    assert lists(oracle.exscan(tensors, "max")) == [[1, 2], [1, 2], [10, 20]]
-
-
-def test_blocks_of_several_sizes() -> None:
-    a, b = torch.tensor([1, 2, 3, 4]), torch.tensor([10, 20, 30, 40])
-    assert lists(oracle.scatter([None, b], 1, [1, 3])) == [[10], [20, 30, 40]]
-    assert lists(oracle.reduce_scatter([a, b], "sum", [0, 4])) == [[], [11, 22, 33, 44]]
-    assert lists(oracle.all_to_all([a, b[:3]], [[1, 3], [2, 1]])) == [[1, 10, 20], [2, 3, 4, 30]]
-    assert lists(oracle.all_gather([a[:1], b])) == [[1, 10, 20, 30, 40]] * 2
-
-
-def test_what_is_no_combination_is_refused() -> None:
-    with pytest.raises(unisono.DTypeError, match="no band of float32"):
-        oracle.combine([torch.zeros(1), torch.zeros(1)], "band")
-    with pytest.raises(unisono.ArgumentError, match="got none"):
-        oracle.combine([])
-
-
-@pytest.mark.parametrize("layout", ["offset", "strided"])
-def test_a_guard_that_changes_is_noticed(layout: str) -> None:
-    values = torch.arange(6)
-    held = Held(layout, 6, torch.int64, False, values)
-    assert held.check(values) == ""
-    held._memory[0] += 1
-    assert held.check(values) == "elements around it have changed"
-
-
 @pytest.mark.parametrize("layout", sorted(VIEWS.keys() - {"empty", "scalar"}))
 def test_a_value_or_an_input_that_changes_is_noticed(layout: str) -> None:
     kind = torch.complex64 if layout == "conjugate" else torch.float32
@@ -125,11 +82,3 @@ def test_a_value_or_an_input_that_changes_is_noticed(layout: str) -> None:
         assert "1 of 6 elements differ" in held.check(torch.tensor([1.0, 2.0, 3.0, 1.0, 2.0, 4.0]))
     held._bytes[-1] += 1
     assert held.check(None) == "what is only read has changed"
-
-
-def test_values_are_compared_by_their_bits() -> None:
-    zero, nan = torch.tensor([0.0]), torch.tensor([float("nan")])
-    assert "first [0]: 0.0" in differs(zero, -zero)
-    assert differs(nan, -nan) == ""
-    assert "not torch.float64" in differs(zero, zero.double())
-    assert "of 2 elements" in differs(zero.expand(2), zero)

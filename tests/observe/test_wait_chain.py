@@ -122,7 +122,7 @@ Current thread 0x00007f03 (most recent call first):
   File "/home/me/my model.py", line 88 in forward
   File "{TORCH}/nn/modules/module.py", line 1500 in _call_impl
   File "/home/me/train.py", line 12 in main
-  File "{PACKAGE}/local_world/rank_process.py", line 80 in perform
+  File "{PACKAGE}/ranks/launch/rank_process.py", line 80 in perform
   File "<string>", line 1 in <module>
 """
 

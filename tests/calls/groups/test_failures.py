@@ -15,7 +15,6 @@ from unisono.base.config import Config
 from unisono.base.errors import (
     ArgumentError,
     MismatchError,
-    NotInitialized,
     OutOfMemory,
     PeerFailed,
     PeerGone,
@@ -202,22 +201,6 @@ def test_a_rank_that_leaves_right_after_a_call_has_done_its_part() -> None:
         with pytest.raises(PeerGone, match=r"rank 1 \(world rank 1, pid \d+\) left the group"):
             unisono.all_reduce(tensor, group=group)
     assert tensor[0].item() == 3.0
-
-
-@pytest.mark.ranks(2)
-def test_a_closed_group_says_so() -> None:
-    group = new_group(name="mine")
-    destroy_group(group)
-    destroy_group(group)
-    for call in (
-        lambda: unisono.all_reduce(torch.ones(4), group=group),
-        lambda: unisono.all_reduce(torch.ones(4), group=group, async_op=True),
-        lambda: new_group(group=group),
-        lambda: unisono.empty(3, group=group),
-    ):
-        with pytest.raises(NotInitialized, match="group 'mine' has been closed"):
-            call()
-    unisono.barrier()
 
 
 @in_new_world(3, config=Config(segment_bytes=4096, heap_bytes=1 << 20))

@@ -4,12 +4,10 @@ What is kept for later calls has a limit, and calls whose part has gone are righ
 Ranks that a group leaves out hold something false that no call takes for the world.
 """
 
-import ast
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -297,16 +295,3 @@ def test_what_it_knows() -> None:
     destroy_group(group)
     assert not split(-1)
     assert get_process_group_ranks(split(None)) == []
-
-
-def test_no_code_takes_a_false_group_for_none() -> None:
-    """`group or ...` would make a call of the world out of a call of a group that this rank is not in."""
-    found = [
-        f"{path}:{node.lineno}"
-        for path in sorted(Path(unisono.__file__).parent.rglob("*.py"))
-        if "group or" in (text := path.read_text())
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or)
-        if isinstance(node.values[0], ast.Name) and node.values[0].id == "group"
-    ]
-    assert not found, "ask `if group is None`"

@@ -63,28 +63,6 @@ def test_a_death_is_told_on_all_hosts_and_the_others_go_on(shape: str, doomed: i
         assert total == sum(10.0**other for other in left)
 
 
-def test_a_death_is_told_in_a_message_and_the_others_go_on(tmp_path: Path) -> None:
-    """What is still to be posted of the larger group is for a rank that has gone, too."""
-
-    def work() -> float:
-        group = unisono.init()
-        for _ in range(3):
-            unisono.all_reduce(torch.ones(10))
-        (tmp_path / str(group.rank)).touch()
-        if group.rank == 2:
-            until(lambda: len(list(tmp_path.iterdir())) == 4)  # all have ended their calls
-            os.kill(os.getpid(), signal.SIGKILL)
-        with pytest.raises(unisono.PeerGone, match="rank 2 "):
-            unisono.recv(torch.empty(10), src=2)
-        smaller = group.shrink()
-        tensor = torch.full((100,), 10.0**group.rank)
-        unisono.all_reduce(tensor, group=smaller)
-        return tensor[5].item()
-
-    results = unisono.run(work, 4, hosts="4x1", timeout_s=90, return_exceptions=True)
-    assert results[:2] + results[3:] == [1011.0] * 3
-
-
 def test_who_hears_what_others_have_decided_waits_for_nobody(tmp_path: Path) -> None:
     """Rank 1 is told, and nothing that it asks is answered."""
 

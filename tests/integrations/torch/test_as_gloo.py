@@ -263,15 +263,6 @@ def test_only_some_have_it_for_a_group_beside_one_of_this_library(ranks: TorchRa
         assert all("the group 1 is Gloo's on all ranks: rank" in line for line in lines)
 
 
-@in_process_group(3, "unisono", named=range(3))
-def test_a_rank_that_does_not_come_for_such_a_group_is_named() -> None:
-    if dist.get_rank() != 1:
-        with pytest.raises(unisono.WaitTimeout, match=r"making the process group '1'.*rank 1") as caught:
-            dist.new_group(backend="gloo", timeout=timedelta(seconds=0.5))
-        assert caught.value.missing == (1,)
-    dist.barrier()
-
-
 @in_process_group(2, "gloo", named=range(2))
 def test_no_memory_is_left() -> None:
     me, size = dist.get_rank(), dist.get_world_size()

@@ -175,21 +175,6 @@ def census() -> tuple[int, int, int]:
         return len(os.listdir("/proc/self/fd")), threading.active_count(), len(children.read().split())
 
 
-def mappings() -> int:
-    """Mappings of this process; the allocator may add a few at any time."""
-    with open("/proc/self/maps") as maps:
-        return len(maps.readlines())
-
-
-def test_twenty_runs_leak_nothing():
-    run(int, 2)
-    before, mapped = census(), mappings()
-    for _ in range(20):
-        run(int, 2)
-    assert census() == before
-    assert mappings() < mapped + 20
-
-
 def test_failures_leak_nothing():
     def fail():
         return 1 // init().rank

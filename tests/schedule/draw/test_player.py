@@ -3,13 +3,11 @@
 The page in a real browser: on a phone, in dark colours, without motion, read by label.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.schedule.draw.screenshots import FOLDER, SHOTS, take
 from tests.support.browser import opened
 from tests.support.schedule_oracles import twice
 from tests.support.waiting import until
@@ -212,34 +210,6 @@ def test_what_is_wrong_is_framed(chromium: Browser) -> None:
         assert tab.evaluate("document.querySelectorAll('[role=gridcell].wrong').length") == 2
         tab.evaluate("point(panels[0], 1), 0")
         assert "ranks 0,1, 0 more than once" in tab.evaluate("$('tip').textContent")
-
-
-def test_a_large_table_plays(chromium: Browser) -> None:
-    with opened(chromium, html(table("all_reduce.ring", 40)), **STILL) as tab:
-        assert tab.evaluate("document.querySelectorAll('[role=gridcell]').length") == 1600
-        tab.keyboard.press("End")
-        assert tab.evaluate("document.querySelectorAll('[role=gridcell].whole').length") == 1600
-        for view in ("2", "3"):
-            tab.keyboard.press(view)
-        assert tab.evaluate("document.documentElement.scrollWidth") == 1100
-
-
-def test_it_plays_in_the_frame_of_a_notebook(chromium: Browser) -> None:
-    page = f"<svg></svg>{html(table('all_reduce.ring'))._repr_html_()}"
-    with opened(chromium, page) as tab:
-        frame = tab.frames[1]
-        assert frame.evaluate("document.querySelectorAll('[role=row]').length") == 5
-        assert frame.evaluate("performance.getEntriesByType('resource').map(each => each.name)") == []
-
-
-def test_the_pictures_of_the_documentation_can_be_taken_again(chromium: Browser, tmp_path: Path) -> None:
-    """Fonts differ between machines, so only their width is compared."""
-    taken = {path.name: path.read_bytes() for path in take(chromium, tmp_path)}
-    assert set(taken) == {path.name for path in FOLDER.iterdir()}
-    for name, picture in taken.items():
-        shown = (FOLDER / name).read_bytes()
-        assert picture[:8] == shown[:8] == b"\x89PNG\r\n\x1a\n"
-        assert int.from_bytes(picture[16:20], "big") == int.from_bytes(shown[16:20], "big") == SHOTS[name[:-4]].width
 
 
 def test_without_motion_nothing_travels(chromium: Browser) -> None:

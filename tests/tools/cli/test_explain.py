@@ -95,13 +95,6 @@ def test_the_reason_arrives_at_the_lower_bound(collective: str, ranks: int) -> N
     assert any(abs(amount - least * whole) < 0.01 * whole for amount in amounts)
 
 
-def test_reduce_scatter_moves_seven_eighths_and_not_fourteen() -> None:
-    said = " ".join(say("explain", "reduce_scatter", "--ranks", "8", "--bytes", "16MiB", "--no-rounds").split())
-    assert "each rank sends 7/8 m = 14 MiB 7/8 m = 14 MiB" in said
-    assert "7 × 2 MiB = 14 MiB, or 7/8 of the vector" in said
-    assert "moves twice that: 14/8" in said
-
-
 def test_a_function_of_the_users_own_is_explained_and_drawn(mine: Path) -> None:
     name = f"{mine}:my_ring"
     printed = say("explain", name, "--collective", "all_reduce", "--ranks", "3")
