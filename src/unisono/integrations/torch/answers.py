@@ -13,6 +13,7 @@ import torch._C._distributed_c10d as c10d
 from ...base.errors import ArgumentError, UsageError
 from ...base.release import NAME
 from ...ranks.group.group import Group
+from .hooks import Hooks
 from .to_torch import for_torch
 
 _FAILED = "use torch.distributed.shrink_group() to go on without failed ranks"
@@ -42,10 +43,13 @@ class Answers:
 
     group: our group of these ranks.
     elsewhere: does the group have backends for other devices?
+    hooks: the detours of its calls if it has hooks of torch.
+    through_torch: may calls go through torch's dispatcher, for one of these two reasons?
     """
 
     group: Group
-    elsewhere = False
+    hooks: Hooks | None = None
+    elsewhere = through_torch = False
     supports_coalescing = supports_splitting = supports_reconfigure = supports_window = False
     supports_time_estimate = _supports_time_estimate = False
     supports_abort_hooks = supports_completion_hooks = False

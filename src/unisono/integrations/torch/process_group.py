@@ -29,6 +29,7 @@ from ...ranks.rendezvous.launchers import start_of_job
 from ...ranks.rendezvous.meetings import may_come
 from .answers import Answers, check_options
 from .group_methods import Calls
+from .hooks import Hooks
 from .join_group import go_on, join, leave, store_of_meeting
 from .patch import hide_from_dynamo, make_buffer, patch_torch
 from .to_torch import Finished, TorchWork, for_torch
@@ -46,6 +47,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
     """A process group of torch.distributed. C++ code calls the methods with capital letters."""
 
     supports_shrinking = True
+    backend: UnisonoBackend
 
     def __init__(self, group: Group, store: c10d.Store) -> None:
         c10d.ProcessGroup.__init__(self, group.rank, group.size)  # type: ignore[call-arg]  # it takes these
@@ -168,10 +170,11 @@ def add_backend(made: UnisonoProcessGroup, group: Group) -> None:
     else:
         # A process group has one backend of each type, for all devices. No other backend has this type.
         undefined = c10d.ProcessGroup.BackendType.UNDEFINED
-        made._register_backend(_CPU, undefined, UnisonoBackend(group))  # noqa: SLF001
+        made.backend = UnisonoBackend(group)
+        made._register_backend(_CPU, undefined, made.backend)  # noqa: SLF001
 
 
-hide_from_dynamo(UnisonoProcessGroup, UnisonoBackend, Answers, Calls, Finished, TorchWork)
+hide_from_dynamo(UnisonoProcessGroup, UnisonoBackend, Answers, Calls, Finished, Hooks, TorchWork)
 
 
 def find_our_groups() -> None:
@@ -301,7 +304,7 @@ def add_other_backends(group: Any, devices: dict[str, str], options: Any, pg_opt
         options.store = PrefixStore(f"{device} beside {NAME}", store)
         kind = distributed.Backend.backend_type_map.get(backend, ProcessGroup.BackendType.CUSTOM)
         group._register_backend(torch.device(device), kind, _make(backend, options, pg_options))  # noqa: SLF001
-        group.elsewhere = True
+        group.elsewhere = group.through_torch = True
 
 
 def _make(backend: str, options: Any, pg_options: Any) -> Any:
