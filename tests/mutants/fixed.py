@@ -294,11 +294,11 @@ MUTANTS = [
         ("engine/test_custom_ops.py::test_a_process_that_makes_ever_new_ops_is_warned_once",),
     ),
     Mutant(
-        "a nested tensor in a list ends the process",
-        "calls/coalesced/make_coalesced.py",
-        "if layouts is None or not have_strides(tensors):",
-        "if layouts is None:",
-        ("calls/coalesced/test_errors.py",),
+        "a call on a list writes to memory that its tensors have lost",
+        "calls/coalesced.py",
+        "for tensor in tensors] if async_op",
+        "for tensor in tensors] if False",
+        ("calls/coalesced/test_calls.py::test_tensors_that_lose_their_memory_in_a_call",),
     ),
     Mutant(
         "what a rank keeps of its own output is lost where outputs are copied",

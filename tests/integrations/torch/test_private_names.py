@@ -44,7 +44,6 @@ PRIVATE_NAMES = FOR_GLOO | {
     f"{_DYNAMO}.eval_frame._FrameAction": _ALL,
     f"{_DYNAMO}.eval_frame._FrameExecStrategy": _ALL,
     f"{_DYNAMO}.eval_frame.set_code_exec_strategy": _ALL,
-    f"{_DYNAMO}.guards.TensorGuards": "2.13",
     "torch._C._autograd._enable_record_function": _ALL,
     "torch._C._autograd._profiler_enabled": _ALL,
     "torch._C._current_graph_task_id": _ALL,
