@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -62,17 +61,6 @@ def check_is_tensor(argument: str, value: Any, move: str = "") -> None:
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether the bytes from data_ptr() on are the values of a CPU tensor's elements, in order."""
     return tensor.is_contiguous() and tensor.is_cpu and not tensor.is_conj() and not tensor.is_neg()
-
-
-_is_nested = attrgetter("is_nested")
-
-
-def have_strides(values: Iterable[Any]) -> bool:
-    """Are these tensors, none of them nested? Only then torch's check of known lists does not end the process."""
-    try:
-        return not any(map(_is_nested, values))
-    except AttributeError:
-        return False
 
 
 def make_plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,12 +1,14 @@
 """Lists of tensors in one call: the same bits as a call for each, whatever the tensors look like."""
 
 import gc
+import itertools
 import time
 import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -219,6 +221,33 @@ def test_a_new_tensor_in_the_place_of_a_dropped_one_is_seen() -> None:
         all_reduce_coalesced(tensors, "max")
         assert tensors[0].tolist() == count * [2.0]
         del tensors
+
+
+@pytest.mark.ranks(2)
+def test_tensors_that_lose_their_memory_in_a_call() -> None:
+    """A call has the tensors' memory of its beginning, which lives until its end."""
+    me = unisono.get_rank()
+    for k, late in itertools.product(range(3), (0, 1)):
+        arrays = [np.full(shape, me + 1.0, np.float32) for shape in ((70_000,), (5, 7))]
+        tensors, new = [torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1]).t()], torch.full((3,), 7.0)
+        refs = [weakref.ref(array) for array in arrays]
+        unisono.barrier()
+        if me == late:
+            time.sleep(0.05)
+        work = all_reduce_coalesced(tensors, async_op=True)
+        assert work is not None
+        for tensor in tensors:
+            tensor.data = new if k else new.clone()
+        if me != late:
+            del arrays
+            assert all(ref() is not None for ref in refs)
+        work.wait()
+        assert new.tolist() == [7.0] * 3
+        if me == late:
+            assert all((array == 3.0).all() for array in arrays)
+        assert [tensor.tolist() for tensor in tensors] == [[7.0] * 3] * 2
+        all_reduce_coalesced([tensors[0]])
+        assert tensors[0].tolist() == [14.0] * 3
 
 
 @pytest.mark.ranks(2)

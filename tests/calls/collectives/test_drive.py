@@ -18,7 +18,7 @@ import unisono
 from tests.support.faults import DEADLINE_S
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import once_waiting, until
-from unisono.calls.coalesced import make_coalesced
+from unisono.calls import coalesced
 from unisono.calls.dispatch import blocks, checking
 from unisono.calls.dispatch.step import PlainTensors
 from unisono.engine.kernels import kernel
@@ -234,10 +234,12 @@ def test_exception_between_steps_of_a_call(steps: str, error: type[BaseException
     def interrupt(*given: Any) -> Any:
         if group.host.call_number > number:
             raise error
-        return kernel("pack.move")(*given)
+        return move(*given)
 
+    move = kernel("pack.move")
     if steps == "passes":
-        tensors, hook = [torch.ones(400_000)], patch.object(make_coalesced, "kernel", lambda _: interrupt)
+        tensors = [torch.ones(400_000)]
+        hook = patch.object(coalesced, "kernel", lambda name: interrupt if name == "pack.move" else kernel(name))
         call = partial(unisono.all_reduce_coalesced, tensors, group=group)
     else:
         outs, tensors, hook = (

@@ -17,7 +17,6 @@ import torch
 import unisono
 from tests.support.worlds import Worlds
 from unisono.base.errors import ArgumentError, DTypeError
-from unisono.calls.coalesced.make_coalesced import _Memory
 from unisono.calls.groups import (
     destroy_group,
     get_global_rank,
@@ -211,17 +210,6 @@ def test_programs() -> None:
             gathers(group, 10 + k, mine)
             gathers(group, 10 + k, None)
         assert len(group.host._programs) <= 4
-
-
-@pytest.mark.ranks(2)
-def test_steps_of_lists_with_ever_new_timeouts() -> None:
-    group = unisono.new_group()
-    for k in range(100):
-        tensors = [torch.full((5,), 1.0 + group.rank), torch.full((7,), 10.0 * group.rank)]
-        unisono.all_reduce_coalesced(tensors, group=group, timeout_s=50.0 + k)
-        assert [tensor.tolist() for tensor in tensors] == [[3.0] * 5, [10.0] * 7]
-    memory = group.kept[_Memory]
-    assert max(len(layout.steps) for layouts in memory.layouts.values() for layout in layouts) <= 16
 
 
 def test_groups_that_a_host_has_forgotten() -> None:

@@ -14,13 +14,14 @@ from .plan_cache import UNKNOWN, CallKey
 from .rank_order import plan_step
 from .request import Request, unequal
 from .shortcut import shortcut
-from .step import Action
+from .step import Action, CallOptions
 
 __all__ = [
     "UNKNOWN",
     "Action",
     "Call",
     "CallKey",
+    "CallOptions",
     "Request",
     "checking",
     "plan_step",

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._C._dynamo import guards
 
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import EntryWord, KnownWord
@@ -27,12 +26,6 @@ _AMBIGUOUS = {torch.int8, torch.uint8, *ONLY_BITS}
 """Dtypes that DLPack does not tell apart."""
 _KERNELS = "known.call", "known.find", "known.enter"
 _KEY = EntryWord.PLAN  # words of a key
-
-
-def fits(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """A function, torch.compile's, that tells whether others have the dtypes, shapes, strides and kinds of these."""
-    check: Callable[..., bool] = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    return check
 
 
 class KnownCalls:

@@ -7,7 +7,7 @@ the input, and the output if it is another tensor; a barrier has none.
 from __future__ import annotations
 
 from ..compile.program import NO_PLAN, EntryWord, KnownWord, StateWord
-from .atomics import clear_error, export, load, restore_thread, save_thread
+from .atomics import clear_error, export, load, restore_thread, save_thread, store
 from .compiled import compiled
 from .interpret import run
 from .move import get, put
@@ -37,6 +37,12 @@ def _count(view):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _nbytes(count, dtype):  # type: ignore[no-untyped-def]
+    """The bytes of so many elements."""
+    return (count * (dtype >> _BITS & _BITS_MASK) * (dtype >> _LANES) + 7) // 8
+
+
+@compiled
 def _key(table, exporter, objects, many):  # type: ignore[no-untyped-def]
     """Addresses of input and output, and the key of their entry; a negative count if they can have none.
 
@@ -58,8 +64,7 @@ def _key(table, exporter, objects, many):  # type: ignore[no-untyped-def]
             clear_error()
             return 0, 0, -1, 0, 0
         second, own = load(view + _DATA) + load(view + _OFFSET), get(table, KnownWord.OWN)
-        bits = (dtype >> _BITS & _BITS_MASK) * (dtype >> _LANES)
-        nbytes, nbytes_out = (count * bits + 7) // 8, (count_out * bits + 7) // 8
+        nbytes, nbytes_out = _nbytes(count, dtype), _nbytes(count_out, dtype)
         overlap = second < first + nbytes and first < second + nbytes_out
         if overlap and (own < 0 or abs(first - second) != own * min(nbytes, nbytes_out)):
             return 0, 0, -1, 0, 0
@@ -132,3 +137,22 @@ def enter(table, count, count_out, kind, plan, to_check):  # type: ignore[no-unt
     put(entry, EntryWord.TO_CHECK, to_check)
     put(entry, EntryWord.PLAN, plan)
     return 0
+
+
+@compiled
+def look(table, exporter, objects, many):  # type: ignore[no-untyped-def]
+    """Store the addresses of tensors, then their bytes; -1 in place of these where a tensor has another device or
+    layout than `call` knows, or is none. Returns how many are so.
+    """
+    odd = 0
+    for k in range(many):
+        view = export(exporter, load(objects + 8 * k)) if exporter != 0 else 0
+        count = _count(view) if view != 0 else -1
+        if count >= 0:
+            store(table + 8 * k, load(view + _DATA) + load(view + _OFFSET))
+            store(table + 8 * (many + k), _nbytes(count, load(view + _DTYPE) >> _HALF_BITS & _HALF))
+        else:
+            clear_error()
+            store(table + 8 * (many + k), -1)
+            odd += 1
+    return odd

@@ -5,6 +5,7 @@ Ranks are ranks of the group.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from ...calls import coalesced
 from ...calls.arguments import check_tensor, check_whole
 from ...calls.collectives import all_gather, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter
 from ...calls.collectives.all_reduce import all_reduce
-from ...calls.dispatch import UNKNOWN, Call, checking
+from ...calls.dispatch import Call, checking
 from ...calls.work import FinishedWork, Work
 from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
@@ -26,7 +27,7 @@ from .composed_calls import all_reduce_sparse, monitored_barrier
 from .entry import detail, entry, one, real, reals
 from .to_torch import DONE, MESSAGES, UNSET, Finished, Together, TorchWork, limit, tensors_in
 
-_Tensor = torch.Tensor
+_Tensor, _address = torch.Tensor, torch.Tensor.data_ptr
 
 
 class Calls(Answers):
@@ -71,13 +72,13 @@ class Calls(Answers):
         """all_reduce of each tensor. A tensor that is in the list twice is reduced once, as over Gloo."""
         if not tensors:
             raise ArgumentError("requires non-empty tensor list")
-        given, limits = reals(tensors), (_op(opts), self.group, opts.asyncOp)
-        work = coalesced.all_reduce_known(given, *limits, timeout_s=_limit(opts))
-        if work is UNKNOWN:
-            dense = [tensor for tensor in tensors if tensor.layout is torch.strided]
-            if len({tensor.data_ptr() for tensor in dense}) < len(dense):
-                return self._allreduce_copies(given, opts)
-            work = coalesced.all_reduce_coalesced(given, *limits, timeout_s=_limit(opts))
+        given = reals(tensors)
+        addresses = None
+        with suppress(RuntimeError):  # a tensor has none: the call refuses it
+            addresses = set(map(_address, given))
+        if addresses is not None and len(addresses) < len(given):
+            return self._allreduce_copies(given, opts)
+        work = coalesced.all_reduce_coalesced(given, _op(opts), self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, tensors)
 
     def _allreduce_copies(self, tensors: list[torch.Tensor], opts: Any) -> c10d.Work:

@@ -77,6 +77,8 @@ class Group:
         """Call -> `calls.dispatch.plan_cache.KnownCalls`, the same plans for the fast path; empty when `plans` is."""
         self.kept: dict[Any, Any] = {}
         """Class -> the object of this class that calls keep from one call to the next; empty when `plans` is."""
+        self.spare: list[torch.Tensor] = []
+        """Memory in which an ended call on a list of tensors has packed them, for the next one."""
         self.worker: Any = None
         """The `Worker` that runs asynchronous calls, once there was one; see `calls.work`."""
         self.peer_shrinks_since: float | None = None
@@ -222,7 +224,7 @@ class Group:
         self.lock = threading.Lock()
 
     def _stop(self) -> None:
-        self.plans, self.shortcuts, self.kept = {}, {}, {}
+        self.plans, self.shortcuts, self.kept, self.spare = {}, {}, {}, []
         # By a proxy: a reference cycle would keep a dropped group until the next garbage collection.
         self.run = partial(Group._refuse, weakref.proxy(self))
 

@@ -1,0 +1,409 @@
+"""Coalesced calls: many tensors in one call. This costs far less than one call each.
+
+The tensors of each dtype, one behind the other, are a long vector. It is sent a MiB at a time: pack, make an ordinary
+call on the packed tensor, unpack. `flatten_` places tensors side by side in shared memory, where calls pack nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..base.errors import ArgumentError, DTypeError
+from ..base.records import digest
+from ..base.units import seconds
+from ..engine.kernels import kernel
+from ..engine.tensors import (
+    DTYPE_CODES,
+    EXPORTER,
+    as_bits,
+    dtype_name,
+    first_overlap,
+    make_plain,
+    mark_written,
+    needed_by_autograd,
+    set_memory,
+    use_count,
+)
+from ..ranks.group.group import Group
+from ..ranks.group.initialize import group_or_default
+from ..schedule.algorithms.catalogue import AlgorithmLike
+from .arguments import blank, check_root, check_tensor, check_whole
+from .dispatch import UNKNOWN, Call, CallKey, CallOptions, Request, checking, plan_step, shortcut
+from .ops import OpLike, PremulSum, ReduceOp, check_op_dtype, resolve
+from .work import Work
+
+PASS_BYTES = 1 << 20
+"""The most bytes in one pass: they stay in the caches between packing, combining and unpacking."""
+
+_ALIGN = 64
+_NAMED = 6
+"""How many tensors an error message lists."""
+
+PART, WHOLE = 0, 1
+
+_QUANTIZED = {torch.qint8, torch.quint8, torch.qint32}
+_COMPLEX = {dtype for dtype in DTYPE_CODES if dtype.is_complex}
+_is_neg, _is_conj = torch.Tensor.is_neg, torch.Tensor.is_conj
+_dtype, _requires_grad = attrgetter("dtype"), attrgetter("requires_grad")
+
+
+def all_reduce_coalesced(
+    tensors: Iterable[torch.Tensor],
+    op: OpLike = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Work[Sequence[torch.Tensor]] | None:
+    """Replace tensors[k], on every rank, by the combination of all ranks' tensors[k], for each k.
+
+    tensors: any shapes, dtypes and layouts, in place; no two may share memory. Every rank passes the same dtypes and
+    numbers of elements in the same order. Makes one all_reduce per dtype and MiB.
+    """
+    call = _ListCall("all_reduce", {"tensors": tensors}, PART, PART, op)
+    return _make(call, group, async_op, algorithm, timeout_s)
+
+
+def broadcast_coalesced(
+    tensors: Iterable[torch.Tensor],
+    src: int,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Work[Sequence[torch.Tensor]] | None:
+    """Replace tensors[k], on every rank, by tensors[k] of rank `src`, for each k.
+
+    tensors: as in `all_reduce_coalesced`. Makes one broadcast per dtype and MiB.
+    """
+    gives, gets = (PART, None) if group_or_default(group).rank == src else (None, PART)
+    call = _ListCall("broadcast", {"tensors": tensors}, gives, gets, src=src)
+    return _make(call, group, async_op, algorithm, timeout_s)
+
+
+def all_gather_coalesced(
+    outputs: Iterable[torch.Tensor],
+    inputs: Iterable[torch.Tensor],
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Work[Sequence[torch.Tensor]] | None:
+    """Put inputs[k] of every rank, in rank order, into outputs[k] of every rank, for each k.
+
+    inputs: any shapes, dtypes and layouts; read.
+    outputs: for an input of n elements, p·n elements of the same dtype; written.
+
+    Every rank passes the same dtypes and numbers of elements in the same order.
+    """
+    call = _ListCall("all_gather", {"inputs": inputs, "outputs": outputs}, PART, WHOLE)
+    return _make(call, group, async_op, algorithm, timeout_s)
+
+
+def reduce_scatter_coalesced(
+    outputs: Iterable[torch.Tensor],
+    inputs: Iterable[torch.Tensor],
+    op: OpLike = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Work[Sequence[torch.Tensor]] | None:
+    """Put block r of the combination of all ranks' inputs[k] into outputs[k] of each rank r, for each k.
+
+    outputs: any shapes, dtypes and layouts; written.
+    inputs: for an output of n elements, p·n elements of the same dtype; read.
+
+    Every rank passes the same dtypes and numbers of elements in the same order.
+    """
+    call = _ListCall("reduce_scatter", {"outputs": outputs, "inputs": inputs}, WHOLE, PART, op)
+    return _make(call, group, async_op, algorithm, timeout_s)
+
+
+def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> list[torch.Tensor]:
+    """Move the data of tensors into one flat tensor per dtype, in shared memory; return the flat tensors.
+
+    The tensors stay the same objects with the same values, as with `share_`, and are views of the flat ones. So one
+    call on a flat tensor is a call on all its tensors, without a copy:
+
+        (flat,) = unisono.flatten_(parameter.grad for parameter in model.parameters())
+        unisono.all_reduce(flat, "avg")
+
+    If shared memory is full, the flat tensors are private, and calls on them are staged. Raises ArgumentError for other
+    tensors than these:
+
+    tensors: contiguous CPU tensors, parameters included; none twice. Earlier views of them keep the old memory.
+    """
+    group, tensors = group_or_default(group), list(tensors)
+    group.check_usable()
+    for k, tensor in enumerate(tensors):
+        check_tensor(f"tensors[{k}]", tensor, written=True)
+        if not tensor.is_contiguous():
+            raise ArgumentError(f"tensors[{k}]: only contiguous tensors can be moved; call .contiguous() first")
+    if len({id(tensor) for tensor in tensors}) < len(tensors):
+        raise ArgumentError("tensors: one of them is there twice; pass each once")
+    flats = []
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        mine = [tensor for tensor in tensors if tensor.dtype is dtype]
+        counts = [tensor.numel() for tensor in mine]
+        flat = group.buffer(sum(counts), dtype)
+        for tensor, piece in zip(mine, torch.split(flat, counts), strict=True):
+            as_bits(piece).copy_(as_bits(tensor.detach()).view(-1))
+            set_memory(tensor, piece)
+        flats.append(flat)
+    return flats
+
+
+class _ListCall(NamedTuple):
+    """A call on lists of tensors.
+
+    lists: by the names of the arguments: the parts, one rank's tensors; and where a call has them the wholes, for each
+    part a tensor for the parts of all ranks.
+    gives: PART or WHOLE: the tensors that this rank reads, or None.
+    gets: PART or WHOLE: the tensors that this rank writes, or None.
+    """
+
+    collective: str
+    lists: dict[str, Any]
+    gives: int | None
+    gets: int | None
+    op: Any = None
+    src: int = 0
+
+
+class _Pass(NamedTuple):
+    """A slice of the vector of one dtype.
+
+    like: a tensor without memory that has the slice's dtype and number of elements.
+    rows: the tensors of the vector: the index of each, and its bytes.
+    cut: the arguments of `pack.move` for the slice: where the rows are, their number, first and last byte.
+    """
+
+    like: torch.Tensor
+    rows: npt.NDArray[np.int64]
+    cut: tuple[int, int, int, int]
+
+
+class _Layout(NamedTuple):
+    """What follows from the dtypes and sizes of tensors.
+
+    words: the parts as text, on which ranks must agree.
+    misfit: the first whole that has not the dtype or the size of its parts, or None.
+    """
+
+    words: str
+    passes: list[_Pass]
+    misfit: int | None
+
+
+@lru_cache(maxsize=256)
+def _layout(dtypes: tuple[torch.dtype, ...], nbytes: bytes, count: int, blocks: int) -> _Layout:
+    """The layout of `count` parts, and perhaps a whole of `blocks` parts for each."""
+    sizes = np.frombuffer(nbytes, np.int64).tolist()
+    pairs = zip(range(count), range(count, len(sizes)), strict=False)
+    misfits = [k for k, w in pairs if (dtypes[w], sizes[w]) != (dtypes[k], blocks * sizes[k])]
+    names = [f"{dtype_name(dtypes[k])}[{sizes[k] // dtypes[k].itemsize}]" for k in range(count)]
+    words = f"{count} tensors: {' '.join(names[:_NAMED])}"
+    if count > _NAMED:
+        words += f" ... {digest(names):016x}"
+    passes = []
+    for dtype in dict.fromkeys(dtypes[:count]):
+        item = dtype.itemsize
+        rows = np.array([(k, sizes[k]) for k in range(count) if dtypes[k] is dtype], np.int64)
+        total = int(rows[:, 1].sum())
+        step = max(1, PASS_BYTES // (max(1, blocks) * item) // _ALIGN) * _ALIGN * item
+        for first in range(0, total, step):
+            last = min(total, first + step)
+            passes.append(_Pass(blank((last - first) // item, dtype), rows, (rows.ctypes.data, len(rows), first, last)))
+    if not passes:  # so that the ranks still make a call and agree on it
+        passes = [_Pass(blank(0, dtypes[0] if count else torch.int32), np.empty((0, 2), np.int64), (0, 0, 0, 0))]
+    return _Layout(words, passes, misfits[0] if misfits else None)
+
+
+@lru_cache(maxsize=256)
+def _overlap(table: bytes, odd: tuple[int, ...], count: int, gets: int | None, rank: int) -> tuple[int, int] | None:
+    """Two tensors that share memory and must not; None if there are none. A part may be its whole's own block.
+
+    table: the addresses of the tensors, then their bytes. odd: tensors that may share their gaps with others.
+    """
+    addresses, nbytes = np.frombuffer(table, np.int64).reshape(2, -1).copy()
+    nbytes[list(odd)] = 0
+    written = np.zeros(len(addresses), bool)
+    if gets is not None:
+        written[gets * count : (gets + 1) * count] = True
+    if len(addresses) > count:
+        own = addresses[:count] == addresses[count:] + rank * nbytes[:count]
+        written[count:] |= written[:count] & own
+        nbytes[:count][own] = 0
+    return first_overlap(addresses, nbytes, written)
+
+
+class _Packed(NamedTuple):
+    """A checked call.
+
+    asks: the call without tensors.
+    table: the addresses of parts and wholes, then their bytes.
+    parts, blocks: the number of parts, and of blocks in a whole; 0 blocks if the call has no wholes.
+    odd: index -> tensor, for those that are not plain: copies of them are packed.
+    memory: keeps the storages of tensors alive.
+    factor: of `premul_sum`.
+    """
+
+    how: CallOptions
+    call: _ListCall
+    asks: Request
+    passes: list[_Pass]
+    table: array[int]
+    parts: int
+    blocks: int
+    odd: dict[int, torch.Tensor]
+    written: Sequence[torch.Tensor]
+    memory: Sequence[object]
+    factor: float | None
+
+    @property
+    def known_as(self) -> CallKey:
+        asks = self.asks
+        return f"{asks.collective}_coalesced", (asks.op, asks.words), asks.root, self.how.algorithm
+
+    def buffer(self) -> torch.Tensor:
+        """Memory for all passes in turn: of an earlier call, if it is large enough."""
+        group, nbytes = self.how.group, max(one.like.nbytes for one in self.passes) * (self.blocks + 1) + _ALIGN
+        with suppress(IndexError):
+            spare = group.spare.pop()
+            if spare.nbytes >= nbytes:
+                return spare
+        return group.buffer(nbytes, torch.uint8)
+
+    def step(self, one: _Pass, buffer: torch.Tensor) -> tuple[Request, torch.Tensor, torch.Tensor]:
+        """The call on a pass, packed into this memory; its input, its output."""
+        like, size = one.like, one.like.nbytes
+        part = whole = buffer[:size].view(like.dtype)
+        if self.blocks:
+            first = -(-size // _ALIGN) * _ALIGN
+            whole = buffer[first : first + size * self.blocks].view(like.dtype)
+        inp, out = (whole if side == WHOLE else part for side in (self.call.gives, self.call.gets))
+        return self.asks._replace(like=like, inp=inp, out=out, in_place=inp is out), inp, out
+
+    def run(self, marked: Sequence[torch.Tensor], where: str | None) -> Sequence[torch.Tensor]:
+        """Pack, make the call and unpack, pass by pass. marked: see `needed_by_autograd`."""
+        call, group, known_as = self.call, self.how.group, self.known_as
+        with checking(group, known_as[0]) as steps:
+            copies = {k: make_plain(tensor) for k, tensor in self.odd.items()}
+            for k, copy in copies.items():
+                self.table[k] = copy.data_ptr()
+            buffer = self.buffer()
+            for one in self.passes:
+                request, inp, out = self.step(one, buffer)
+                self._move(one, call.gives, inp, outward=False)
+                if self.factor is not None:
+                    with torch.inference_mode():
+                        inp.mul_(self.factor)
+                if one is self.passes[-1]:
+                    steps.last = group.host.call_number
+                if shortcut(group, known_as, inp, out, self.how.timeout_s) is UNKNOWN:
+                    plan_step(self.how, request, known_as)(where)
+                self._move(one, call.gets, out, outward=True)
+        group.spare = [buffer]
+        for k, copy in copies.items():
+            if k // self.parts == call.gets:
+                with torch.inference_mode():  # also for inference tensors, on every thread
+                    as_bits(self.odd[k]).copy_(as_bits(copy))
+        mark_written(marked)
+        return self.written
+
+    def _move(self, one: _Pass, side: int | None, packed: torch.Tensor, *, outward: bool) -> None:
+        """Copy a pass from parts or wholes to the packed tensor, or back."""
+        if side is not None:
+            tensors, blocks = self.table.buffer_info()[0] + 8 * side * self.parts, self.blocks if side == WHOLE else 1
+            kernel("pack.move")(tensors, *one.cut, packed.data_ptr(), one.like.nbytes, blocks, outward)
+
+
+def _make(
+    call: _ListCall, group: Group | None, async_op: bool, algorithm: Any, timeout_s: float | None
+) -> Work[Sequence[torch.Tensor]] | None:
+    """Check the call and make it."""
+    with Call((f"{call.collective}_coalesced", call.op, call.src, algorithm), group, async_op, timeout_s) as made:
+        group, names = made.group, list(call.lists)
+        lists = [_listed(argument, given) for argument, given in call.lists.items()]
+        tensors, count = [tensor for given in lists for tensor in given], len(lists[0])
+        if len(lists[-1]) != count:
+            raise ArgumentError(f"{names[1]}: expected as many tensors as {names[0]}, {count}, but got {len(lists[1])}")
+        written = range(0) if call.gets is None else range(call.gets * count, (call.gets + 1) * count)
+
+        def name(k: int) -> str:
+            return f"{names[k // count]}[{k % count}]"
+
+        (dtypes, table, odd), blocks = _look(tensors, written, name), group.size if len(lists) > 1 else 0
+        layout = _layout(dtypes, table[len(tensors) :].tobytes(), count, blocks)
+        if (k := layout.misfit) is not None:
+            check_whole(name(count + k), tensors[count + k], name(k), tensors[k], group)
+        if both := _overlap(table.tobytes(), tuple(odd), count, call.gets, group.rank):
+            raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory: each needs its own")
+        op, words, factor = None if call.op is None else resolve(call.op), layout.words, None
+        if op is not None:
+            for one in layout.passes:
+                check_op_dtype(op, dtype_name(one.like.dtype))
+        if isinstance(op, PremulSum):
+            factor, op, words = op.factor, "sum", f"{words}, premultiplied"
+        src, outputs = check_root("src", call.src, group), tensors[written.start : written.stop]
+        made.request = Request(call.collective, layout.passes[0].like, None, None, op, src, words=words)
+        memory = [tensor.untyped_storage() for tensor in tensors] if async_op else []
+        how = made.how._replace(timeout_s=None if timeout_s is None else seconds(timeout_s))
+        packed = _Packed(how, call, made.request, layout.passes, table, count, blocks, odd, outputs, memory, factor)
+        if not _is_planned(group, packed.known_as):
+            buffer = packed.buffer()
+            for one in layout.passes:  # errors come before anything moves
+                plan_step(how, packed.step(one, buffer)[0], packed.known_as)
+            group.spare = [buffer]
+        held = any(map(_requires_grad, outputs)) or max(map(use_count, outputs), default=0) > 1
+        made.action = partial(packed.run, needed_by_autograd(outputs) if held else ())
+    work: Work[Sequence[torch.Tensor]] | None = made.run()
+    return work
+
+
+def _listed(argument: str, tensors: Any) -> list[Any]:
+    if isinstance(tensors, torch.Tensor | np.ndarray) or not isinstance(tensors, Iterable):
+        raise DTypeError(f"{argument}: expected a list of tensors, got {type(tensors).__name__}")
+    return list(tensors)
+
+
+def _look(
+    tensors: Sequence[Any], written: range, name: Callable[[int], str]
+) -> tuple[tuple[torch.dtype, ...], array[int], dict[int, torch.Tensor]]:
+    """The dtypes of tensors; their addresses, then their bytes; those that are not plain, by index."""
+    count = len(tensors)
+    table, odd = array("q", bytes(16 * count)), {}
+    strange = kernel("known.look")(table.buffer_info()[0], EXPORTER, *tensors) or any(map(_is_neg, tensors))
+    dtypes = () if strange else tuple(map(_dtype, tensors))
+    if strange or (not _COMPLEX.isdisjoint(dtypes) and any(map(_is_conj, tensors))):
+        for k, tensor in enumerate(tensors):
+            if table[count + k] < 0 or tensor.is_neg() or tensor.is_conj():
+                check_tensor(name(k), tensor, written=k in written)
+                odd[k] = tensor.data  # which keeps its memory
+                table[k], table[count + k] = tensor.data_ptr(), tensor.nbytes
+        dtypes = tuple(map(_dtype, tensors))
+    if not _QUANTIZED.isdisjoint(dtypes):
+        k = next(k for k, dtype in enumerate(dtypes) if dtype in _QUANTIZED)
+        raise DTypeError(f"{name(k)}: quantized tensors make calls of their own; pass .int_repr()")
+    return dtypes, table, odd
+
+
+def _is_planned(group: Group, known_as: CallKey) -> bool:
+    try:
+        return known_as in group.shortcuts
+    except TypeError:  # an algorithm that is none
+        return False
