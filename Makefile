@@ -91,7 +91,6 @@ nightly: $(VENV)/ready-ucx
 	$(BIN)/python -m benchmarks.chaos --output benchmarks/results/{vendor}_chaos.md
 	$(BIN)/python -m tests.fuzz --seconds 300
 	$(BIN)/python -m tests.fuzz.deaths --seconds 300
-	$(BIN)/python -m tests.fuzz.network --seconds 300
 
 clean:
 	rm -rf $(VENV)

@@ -25,7 +25,7 @@ def verdicts(known: dict[Key, Figure], extras: Extras | None = None) -> dict[str
     return {row.goal: row.verdict for row in table(known, extras or {})}
 
 
-def test_a_goal_is_reached_by_least_times_and_by_medians_at_every_size() -> None:
+def test_goal_needs_least_times_and_medians() -> None:
     goal = "all_reduce against Gloo, up to 64 KiB"
     known = {
         key(8, OURS): figure(1e-6),
@@ -60,7 +60,7 @@ def test_a_few_small_cells_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.long
-def test_a_training_with_kills_ends_with_the_bits_of_one_without() -> None:
+def test_training_with_kills_keeps_its_bits() -> None:
     done = train_with_kills(0.15, (0.5, 1.5))
     state, losses = replay(done.worlds)
     assert done.agree

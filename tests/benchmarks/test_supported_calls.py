@@ -26,12 +26,12 @@ def takes(one: Try) -> bool:
     return True
 
 
-def test_the_document_says_of_ours_what_the_code_says() -> None:
+def test_document_matches_the_code() -> None:
     says = {one: "right" if takes(one) else "raises" for one in TRIES if one.dtype}
     assert f"## {OURS}\n" + "\n".join(dtype_table(says)) + "\n\n## Gloo\n" in DOCUMENT.read_text()
 
 
-def test_the_document_starts_with_what_the_code_writes() -> None:
+def test_document_begins_as_generated() -> None:
     head = "\n".join(markdown({}, [], {})).partition("\n\n## ")[0].strip()
     assert "Made by `python -m benchmarks.supported_calls`" in head
     assert DOCUMENT.read_text().startswith(head + "\n")

@@ -61,9 +61,7 @@ def test_the_figures_and_what_is_said_of_losses() -> None:
 
 
 @pytest.mark.parametrize("record", ["", "1"])
-def test_a_report_that_is_kept_is_replaced_only_by_one_that_says_so(
-    record: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_kept_report_is_replaced_on_request(record: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(reports, "RESULTS", tmp_path)
     monkeypatch.setenv("RECORD", record)
     assert reports.report_path(tmp_path / "amd.md") == tmp_path / ("" if record else "own") / "amd.md"
@@ -81,7 +79,7 @@ def test_every_call_and_both_kinds_of_training(tmp_path: Path) -> None:
     assert report.count("yes, to the last bit") == len(KINDS)
 
 
-def test_what_differs_makes_the_command_fail(
+def test_differing_results_fail_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "CALLS", ("reduce",))

@@ -73,7 +73,7 @@ def test_intrinsic_orders_memory(name: str, features: str) -> None:
     assert re.search(INTRINSICS[name], lowered(of_intrinsic(name), features)[1], re.DOTALL)
 
 
-def test_interpreter_keeps_every_order_and_prefetches() -> None:
+def test_interpreter_keeps_orders_and_prefetches() -> None:
     made: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "object_code", lambda module: made.append(str(module)) or b"")

@@ -98,7 +98,7 @@ def test_large_pieces_go_back_to_the_system() -> None:
     arena.close()
 
 
-def test_pages_are_kept_for_tensors_of_the_same_size() -> None:
+def test_pages_are_kept_for_equal_sizes() -> None:
     """Up to an eighth of the heap; what was freed longest ago goes first."""
     arena = Arena.create(1, Config(segment_bytes=4096, heap_bytes=64 << 20))
     heap, reserved = Heap(arena, 0), []
@@ -129,7 +129,7 @@ def test_pages_are_kept_for_tensors_of_the_same_size() -> None:
     arena.close()
 
 
-def test_kept_pages_make_room_for_what_does_not_fit_otherwise(arena: Arena) -> None:
+def test_kept_pages_make_room_when_needed(arena: Arena) -> None:
     heap = Heap(arena, 0)
     tensors = [heap.empty((40_000,), torch.uint8) for _ in range(3)]
     del tensors
@@ -151,7 +151,7 @@ def test_region_is_zeroed_and_not_kept_with_pages(arena: Arena) -> None:
     assert taken(arena) - before >= tensor.nbytes - 2 * PAGE
 
 
-def test_garbage_may_be_collected_while_memory_is_taken(arena: Arena) -> None:
+def test_garbage_collection_inside_the_allocator(arena: Arena) -> None:
     """A collection inside the allocator ends tensors of the same heap: that must neither deadlock nor lose pieces."""
     heap = Heap(arena, 0)
     reserve = arena.reserve_heap
@@ -181,7 +181,7 @@ def test_too_much_is_refused_and_nothing_is_lost(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize(("heap_bytes", "nbytes", "left"), [(1 << 44, 1 << 43, None), (1 << 30, 6 << 20, 5 << 20)])
-def test_more_than_the_host_or_its_control_group_has_left_is_refused(
+def test_more_than_free_memory_is_refused(
     monkeypatch: pytest.MonkeyPatch, heap_bytes: int, nbytes: int, left: int | None
 ) -> None:
     arena = Arena.create(1, Config(segment_bytes=4096, heap_bytes=heap_bytes))

@@ -73,7 +73,7 @@ def test_scenes_drawn_by_lot() -> None:
 
 
 @pytest.mark.long
-def test_a_rank_under_torchrun_dies_and_nothing_is_left(tmp_path: Path) -> None:
+def test_death_under_torchrun_leaves_nothing(tmp_path: Path) -> None:
     """torchrun asks the others to end; these do not listen, and go on."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)

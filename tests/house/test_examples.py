@@ -114,7 +114,7 @@ def test_own_algorithm(play: Play) -> None:
 
 
 @pytest.mark.long
-def test_own_algorithm_is_explained_without_being_run() -> None:
+def test_own_algorithm_is_explained_unrun() -> None:
     printed = command(sys.executable, "-m", "unisono", "explain", "examples/own_algorithm.py:line", "--ranks", "4")
     assert "all_reduce.line · 4 ranks" in printed
     assert "Refused" not in printed

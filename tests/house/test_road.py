@@ -50,7 +50,7 @@ def walk() -> list[tuple[str, str]]:
     return seen
 
 
-def test_a_cold_call_passes_the_stations_in_their_order() -> None:
+def test_cold_call_passes_stations_in_order() -> None:
     assert 10 < len(STATIONS) <= 15
     assert [int(number) for number, _, _ in STATIONS] == list(range(1, len(STATIONS) + 1))
     patient = Config(look_up_s=60.0)  # on a busy machine either rank may wait for long, and would look at the other

@@ -27,7 +27,7 @@ def test_all_values_have_been_tried() -> None:
 
 
 @pytest.mark.parametrize("axes", [(6, 11), (5, 4, 2), (7,), (2, 2, 2, 2)])
-def test_a_sample_has_each_value_and_is_the_same_for_one_seed(axes: tuple[int, ...]) -> None:
+def test_sample_has_each_value_and_keeps_its_seed(axes: tuple[int, ...]) -> None:
     class Case:
         def __init__(self, values: tuple[int, ...]) -> None:
             self.callspec = SimpleNamespace(params=dict(zip(names, values, strict=True)))

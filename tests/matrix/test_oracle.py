@@ -72,7 +72,7 @@ def test_short_floats_are_rounded_once() -> None:
 
 
 @pytest.mark.parametrize("layout", sorted(VIEWS.keys() - {"empty", "scalar"}))
-def test_a_value_or_an_input_that_changes_is_noticed(layout: str) -> None:
+def test_changed_value_or_input_is_noticed(layout: str) -> None:
     kind = torch.complex64 if layout == "conjugate" else torch.float32
     values = torch.tensor([1.0, 2.0, 3.0] * 2).to(kind)
     held = Held(layout, 6, kind, False, values)

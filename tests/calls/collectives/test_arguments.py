@@ -178,7 +178,7 @@ def wrong(r, p):
         yield send(r, (r + 1) % p, 0, op=1)
 
 
-def test_what_is_kept_from_an_earlier_call_excuses_nothing(worlds: Worlds) -> None:
+def test_warm_calls_still_check_arguments(worlds: Worlds) -> None:
     """The fast path of a call that went well before must not let a wrong one of the same sizes through."""
 
     def warm_then_wrong() -> list[str]:
@@ -216,7 +216,7 @@ def test_what_is_kept_from_an_earlier_call_excuses_nothing(worlds: Worlds) -> No
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments_raise_where_they_are_given(worlds: Worlds, name: str) -> None:
+def test_wrong_arguments_raise_on_their_rank(worlds: Worlds, name: str) -> None:
     """The others, who would wait for it, raise in the same call, and say why; the next call goes well."""
 
     def one_is_wrong() -> tuple[type[Exception] | None, str, float]:
@@ -249,7 +249,7 @@ def test_wrong_arguments_raise_where_they_are_given(worlds: Worlds, name: str) -
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_averages_of_integers_are_exact_or_refused(worlds: Worlds, ranks: int) -> None:
+def test_integer_averages_are_exact_or_refused(worlds: Worlds, ranks: int) -> None:
     def averages() -> tuple[int, int]:
         exact = refused = 0
         for form in ("all_reduce", "reduce", "reduce_scatter"):

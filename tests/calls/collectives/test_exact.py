@@ -79,7 +79,7 @@ def test_every_op_with_every_algorithm(op: str) -> None:
 
 
 @pytest.mark.ranks(3)
-def test_repeated_calls_take_other_tensors_of_the_same_size() -> None:
+def test_repeated_calls_take_new_tensors() -> None:
     """The plan of a call is kept for the next one; the tensors' addresses, contents and layouts must not be."""
     for form, seed, layout in product(WHOLE, range(6), ("contiguous", "offset", "strided")):
         check(usual(form, 3000, seed=seed, layout=layout, shared=seed % 3 == 0, root=seed % 3))
@@ -109,7 +109,7 @@ def test_an_algorithm_of_ones_own(form: str) -> None:
 
 
 @pytest.mark.ranks(4)
-def test_barrier_holds_everybody_until_the_last_has_come() -> None:
+def test_barrier_waits_for_the_last_rank() -> None:
     group = unisono.init()
     arrived = group.empty(1, dtype=torch.int64).zero_()
     everybody = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
@@ -139,7 +139,7 @@ def test_shapes_may_differ_where_counts_do_not(worlds: Worlds) -> None:
 
 
 @pytest.mark.ranks(3)
-def test_tensors_moved_to_shared_memory_stay_what_they_are() -> None:
+def test_moved_tensors_keep_their_identity() -> None:
     group = unisono.init()
     layer = torch.nn.Linear(100, 50)
     with torch.no_grad():

@@ -46,7 +46,7 @@ def test_split_by_parity(ranks: int) -> None:
     assert members_by_call(group) == get_process_group_ranks(group) == expected
 
 
-def test_keys_order_the_members_and_equal_keys_keep_the_parents_order(worlds: Worlds) -> None:
+def test_keys_order_the_members(worlds: Worlds) -> None:
     def by_key(keys: list[int]) -> list[int]:
         group = split(0, keys[unisono.get_rank()])
         assert group.world_ranks[group.rank] == unisono.get_rank()
@@ -66,7 +66,7 @@ def test_without_a_color_a_rank_is_in_no_group(worlds: Worlds) -> None:
     assert worlds(4).run(some, [3, 2, 1, 0]) == [[0], [1], [2], [3]]
 
 
-def test_a_new_group_has_its_ranks_in_ascending_order(worlds: Worlds) -> None:
+def test_new_group_sorts_its_ranks(worlds: Worlds) -> None:
     """As in torch, whatever the order of the list, which may be any iterable."""
 
     def make() -> list[list[int]]:
@@ -269,7 +269,7 @@ def test_missing_attribute_of_a_nonmember() -> None:
 
 
 @pytest.mark.ranks(3)
-def test_what_it_knows() -> None:
+def test_nonmember_knows_its_group() -> None:
     group = new_group([0, 2])
     assert bool(group) is (unisono.get_rank() != 1)
     assert get_process_group_ranks(group) == [0, 2]

@@ -117,5 +117,5 @@ def faults(seed: int) -> Sequence[str]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_ticket_brings_what_the_members_had_said(seed: int) -> None:
+def test_answered_ticket_brings_all_words(seed: int) -> None:
     assert not faults(seed)

@@ -91,11 +91,11 @@ def fault(seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_rank_is_gone_only_if_it_has_returned_in_this_run(seed: int) -> None:
+def test_departure_is_of_this_run(seed: int) -> None:
     assert not fault(seed)
 
 
-def test_that_a_rank_had_returned_is_no_word_about_the_end_of_its_process() -> None:
+def test_death_after_return_is_reported() -> None:
     """It dies when all have returned, and the others hear of it in the next run."""
     killed = Departure(DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
     net = FakeNetwork(HOSTS, memory=partial(Memory, set(RANKS)))

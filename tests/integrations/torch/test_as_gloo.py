@@ -165,7 +165,7 @@ def test_groups_put_together_by_hand() -> None:
 
 
 @in_process_group(2, "gloo", named=range(2))
-def test_cpp_code_finds_gloo_in_a_group_put_together_by_hand() -> None:
+def test_cpp_code_finds_gloo_in_manual_group() -> None:
     from importlib import import_module
 
     group, _ = by_hand("for c++", dist.ProcessGroupGloo)
@@ -246,7 +246,7 @@ def test_only_some_ranks_have_the_switch(ranks: TorchRanks, named: set[int]) -> 
 
 
 @pytest.mark.parametrize("named", [{0}, {1, 2}, {0, 1, 2}])
-def test_only_some_have_it_for_a_group_beside_one_of_this_library(ranks: TorchRanks, named: set[int]) -> None:
+def test_partial_switch_beside_own_group(ranks: TorchRanks, named: set[int]) -> None:
     """The group of all ranks is ours by our own name, so it says nothing of who has the switch."""
 
     def work() -> list[str]:
@@ -282,7 +282,7 @@ def test_no_memory_is_left() -> None:
 
 
 @in_process_group(2, "gloo", named=range(2))
-def test_a_forked_process_is_told_that_the_group_is_its_parent_s() -> None:
+def test_forked_process_is_refused() -> None:
     child = os.fork()
     if child == 0:
         try:

@@ -47,7 +47,7 @@ def short_grace(monkeypatch):
     monkeypatch.setattr(processes, "GRACE_S", 0.3)
 
 
-def test_an_exception_names_its_rank_and_is_the_cause():
+def test_exception_names_its_rank():
     with pytest.raises(RankFailed) as caught:
         run(only, 3, args=(1, boom))
     error = caught.value
@@ -88,7 +88,7 @@ def test_exceptions_of_main_and_system_exit():
         run(leave, 1)
 
 
-def test_an_exception_that_cannot_be_carried_is_described():
+def test_unpicklable_exception_is_described():
     def bad():
         raise Unpicklable(1, 2)
 
@@ -97,12 +97,12 @@ def test_an_exception_that_cannot_be_carried_is_described():
     assert "Unpicklable: 1 of 2" in str(caught.value.__cause__)
 
 
-def test_a_result_that_cannot_be_pickled_names_rank_and_type():
+def test_unpicklable_result_names_rank_and_type():
     with pytest.raises(ArgumentError, match="result of rank 1, of type lock, cannot be sent"):
         run(lambda: _thread.allocate_lock() if init().rank == 1 else 0, 2)
 
 
-def test_an_argument_that_the_ranks_cannot_read_is_their_error():
+def test_unreadable_argument_fails_the_ranks():
     class Grenade:
         def __reduce__(self):
             return int, ("no number",)
@@ -111,7 +111,7 @@ def test_an_argument_that_the_ranks_cannot_read_is_their_error():
         run(init, 2, args=(Grenade(),))
 
 
-def test_a_rank_killed_between_two_runs_fails_the_next_one():
+def test_death_between_runs_fails_the_next():
     with world(2) as w:
         w.run(init_rank)
         os.kill(w.pids[1], signal.SIGKILL)
@@ -139,13 +139,13 @@ with world(2) as w:
 """
 
 
-def test_the_servers_death_is_an_error_and_the_next_run_starts_another():
+def test_dead_server_is_replaced():
     # In a process of its own: other tests have ranks of this one's server.
     done = run_python("-c", SERVERS_DEATH)
     assert done.stdout.split("\n")[:2] == ["True", "[0, 1]"], done.stderr
 
 
-def test_stuck_ranks_are_killed_and_show_where_they_were(short_grace):
+def test_stuck_ranks_are_killed_with_their_stacks(short_grace):
     with pytest.raises(RankFailed) as caught:
         run(lambda: (unisono.barrier(), boom() if init().rank == 1 else forever()), 3)
     assert caught.value.rank == 1
@@ -230,7 +230,7 @@ def test_the_first_in_time_is_blamed():
     assert error.waiting == {}
 
 
-def test_who_only_waited_is_not_blamed_even_if_earlier():
+def test_waiting_rank_is_not_blamed():
     error = verdict(raised(0, gone(2, 0), 5, "waited"), raised(1, gone(2, 1), 6, "waited"), died(2, 7))
     assert error.rank == 2
     assert sorted(error.waiting) == [0, 1]

@@ -60,7 +60,7 @@ def held_text(story: Film, slot: tuple[int, int, int], held: Held) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_cell_says_what_the_film_holds_in_every_state(chromium: Browser, name: str) -> None:
+def test_cell_labels_match_the_film(chromium: Browser, name: str) -> None:
     schedule = table(name)
     story = film(schedule)
     slots = [(rank, *slot) for rank in range(schedule.ranks) for slot in story.slots]
@@ -106,7 +106,7 @@ def test_keys(chromium: Browser) -> None:
         assert tab.evaluate("document.documentElement.dataset.theme") == "light"
 
 
-def test_arrow_keys_in_the_picture_go_from_chunk_to_chunk(chromium: Browser) -> None:
+def test_arrow_keys_move_between_chunks(chromium: Browser) -> None:
     with opened(chromium, html(table("all_reduce.ring")), **STILL) as tab:
         for _ in range(12):
             tab.keyboard.press("Tab")
@@ -168,7 +168,7 @@ def test_two_go_in_step_by_round_or_by_clock(chromium: Browser) -> None:
         assert tab.evaluate(clocks) == ["0 ns of 1.85 s", "0 ns of 3.15 s"]
 
 
-def test_segments_make_all_rounds_one_after_another(chromium: Browser) -> None:
+def test_segments_repeat_all_rounds(chromium: Browser) -> None:
     with opened(chromium, html(table("reduce_scatter.ring")), **STILL) as tab:
         tab.evaluate("$('segments').value = 4, $('segments').onchange()")
         assert tab.evaluate("+$('at').max") == 16
@@ -182,7 +182,7 @@ def test_segments_make_all_rounds_one_after_another(chromium: Browser) -> None:
 
 
 @pytest.mark.parametrize("view", ["rows", "ring", "tree"])
-def test_hosts_have_frames_and_what_goes_between_them_is_dashed(chromium: Browser, view: str) -> None:
+def test_hosts_have_frames_and_dashed_links(chromium: Browser, view: str) -> None:
     schedule = spanning("all_reduce", Hosts.parse("2x2:round_robin"), rails=2).schedule()
     far = [sum((row[2] - row[1]) % 2 for row in schedule.rows.tolist() if row[0] == k) for k in range(schedule.rounds)]
     with opened(chromium, html(schedule), **STILL) as tab:
@@ -202,7 +202,7 @@ def test_hosts_have_frames_and_what_goes_between_them_is_dashed(chromium: Browse
         ]
 
 
-def test_what_is_wrong_is_framed(chromium: Browser) -> None:
+def test_wrong_slots_are_framed(chromium: Browser) -> None:
     with opened(chromium, html(trace(twice, 2, 1, "all_reduce")), **STILL) as tab:
         assert "counted twice" in tab.evaluate("document.querySelector('.fault').textContent")
         assert tab.evaluate("document.querySelectorAll('[role=gridcell].wrong').length") == 0
