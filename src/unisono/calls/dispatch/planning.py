@@ -1,6 +1,5 @@
 """Make the plan of a checked call: choose the algorithm, compile its table, bind the program."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,7 +18,6 @@ from ...hosts.span import Span
 from ...ranks.group.group import Group
 from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove
 from ...schedule.algorithms.catalogue import find
-from ...schedule.algorithms.over_hosts import HierarchicalTable
 from ...schedule.choose import choose, crosses_memory, is_oversubscribed, lane_limits, zero_copy_limit
 from ...schedule.choose import over_hosts as spanning
 from ..arguments import scale_name
@@ -46,12 +44,6 @@ class PlanKey(NamedTuple):
     scale: str
     says: CallRecord | None
     has: tuple[bool, bool]  # has this rank an input, an output?
-
-
-class SpanPlanner(NamedTuple):
-    """Makes the plans of a group over hosts, whose tables are chosen here. The group has it from `over_hosts`."""
-
-    plan: Callable[[Group, Span, Request, HierarchicalTable, int, str], CallPlan]
 
 
 def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = False) -> CallPlan:
@@ -144,11 +136,9 @@ def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbyt
         check_order(request, made.schedule())
         _check_places(request, made.schedule())
     pieces = chosen.pieces if request.extents is None else 1
-    planner: SpanPlanner | None = group.kept.get(SpanPlanner)
-    if planner is None:
-        group.check_usable()
-        raise InternalError(f"group {group.name!r} over hosts has no planner")
-    return planner.plan(group, span, request, made, pieces, chosen.why)
+    if span.plan is None:
+        raise InternalError(f"group {group.name!r} over hosts has no relay")
+    return span.plan(group, span, request, made, pieces, chosen.why)
 
 
 def check_order(request: Request, schedule: Schedule) -> None:
