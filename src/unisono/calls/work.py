@@ -163,7 +163,7 @@ class Work(Generic[Result_co]):
     def _workers(self) -> "list[Worker]":
         """The workers that have to go on before this call ends."""
         group = None if self._group is None else self._group()
-        return [] if group is None or group.worker is None else [group.worker]
+        return [group.worker] if group is not None and isinstance(group.worker, Worker) else []
 
     def _interrupted(self, error: BaseException) -> None:
         """An exception, such as Ctrl-C, has ended a wait for this call."""

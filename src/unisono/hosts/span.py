@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ..base.errors import ArgumentError
 from ..base.records import Departure
 from ..engine.carrier import Carrier
+from ..engine.compile.plan import CallPlan
 from ..engine.memory.board import SENTINEL_ENDED
 from ..engine.memory_order import order
 from ..observe.traces.recording import RecordedAt
@@ -51,6 +52,7 @@ class Span:
     name: the name of this host.
     local: the group of the ranks on this host, once a call has needed it.
     call: the call that is made now.
+    plan: makes plans, which a `Relay` runs, from the group's first call on.
     seen: a word, `Arena.news` when this group last looked.
     """
 
@@ -62,6 +64,7 @@ class Span:
         self.here = hosts.beside(rank)
         self.local: Any = None
         self.call: SpanningCall | None = None
+        self.plan: Callable[..., CallPlan] | None = None
         self.keeps_refused: Callable[[Iterable[object]], object] | None = None
         """Keeps the tensors that a carrier may still send after a mismatch has refused a call; None: there are none."""
         self.resources: dict[Any, Any] = {}

@@ -20,7 +20,7 @@ from ...engine.compile.plan import CallPlan
 from ...engine.process.nested import caller, check_nested, holds
 from ...ranks.failures import attend
 from ...ranks.group.abort import give_up
-from ...ranks.group.group import Group
+from ...ranks.group.group import Background, Group
 
 
 def take(lock: threading.Lock, timeout_s: float, held: list[threading.Lock]) -> None:
@@ -54,22 +54,23 @@ def drive(
     """
     began, where = time.perf_counter(), where or caller()
     until, made = began + (group.timeout_s if timeout_s is None else timeout_s), False
-    behind = False
+    behind: Background | None = None
     while not made:
         held: list[threading.Lock] = []
         started = False
         try:
-            if behind:
+            if behind is not None:
                 with suppress(WaitTimeout):
-                    group.worker.finish(max(0.0, until - time.perf_counter()))
+                    behind.finish(max(0.0, until - time.perf_counter()))
             left_s = until - time.perf_counter()
             if group.lock.locked():
                 check_nested(group)
             take(group.lock, left_s, held)
-            behind = begun is None and group.worker is not None and group.worker.busy  # since just now
-            if not held or (behind and left_s <= 0.0):
+            worker = group.worker
+            behind = worker if begun is None and worker is not None and worker.busy else None  # since just now
+            if not held or (behind is not None and left_s <= 0.0):
                 _raise_late(group, plan, time.perf_counter() - began, where)
-            if not behind:
+            if behind is None:
                 if begun is None:
                     check_finished(group, plan.record, where)
                 started, left_s = True, max(0.0, until - time.perf_counter())

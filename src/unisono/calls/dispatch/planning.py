@@ -1,6 +1,5 @@
 """Make the plan of a checked call: choose the algorithm, compile its table, bind the program."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -44,12 +43,6 @@ class PlanKey(NamedTuple):
     scale: str
     says: CallRecord | None
     has: tuple[bool, bool]  # has this rank an input, an output?
-
-
-class SpanPlanner(NamedTuple):
-    """Makes the plans of a group over hosts, whose tables are chosen here. The group has it from `over_hosts`."""
-
-    plan: Callable[..., CallPlan]
 
 
 def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = False) -> CallPlan:
@@ -144,11 +137,9 @@ def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbyt
         check_order(request, made.schedule())
         _check_places(request, made.schedule())
     pieces = chosen.pieces if request.extents is None else 1
-    planner: SpanPlanner | None = group.kept.get(SpanPlanner)
-    if planner is None:
-        group.check_usable()
-        raise InternalError(f"group {group.name!r} over hosts has no planner")
-    return planner.plan(group, span, request, made, pieces, chosen.why)
+    if span.plan is None:
+        raise InternalError(f"group {group.name!r} over hosts has no relay")
+    return span.plan(group, span, request, made, pieces, chosen.why)
 
 
 def check_order(request: Request, schedule: Schedule) -> None:

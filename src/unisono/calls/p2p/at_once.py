@@ -28,10 +28,10 @@ def usual(tensor: Any, peer: Any, group: Any, tag: Any) -> tuple[Group, Mailbox,
     if group is None:
         group = current.default
     try:
-        mailbox, message = group.kept[Mailbox], (tensor.data_ptr(), _CODES[tensor.dtype], tensor.nbytes)
+        mailbox, message = group.mailbox, (tensor.data_ptr(), _CODES[tensor.dtype], tensor.nbytes)
         if not (message[0] and tensor.is_contiguous() and tensor.is_cpu) or tensor.is_neg() or tensor.is_nested:
             return None
-        if peer.__class__ is not int or tag.__class__ is not int or not 0 <= tag < _TAGS:
+        if mailbox is None or peer.__class__ is not int or tag.__class__ is not int or not 0 <= tag < _TAGS:
             return None
     except (AttributeError, KeyError, RuntimeError, TypeError) as error:
         if is_from_below(error):

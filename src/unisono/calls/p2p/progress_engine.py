@@ -16,7 +16,7 @@ from ...base.errors import PeerFailed, UnisonoError, WaitTimeout
 from ...base.python import members
 from ...base.records import DepartureKind
 from ...base.units import seconds
-from ...engine.mailbox import CarrierStreams, Mailbox, MessageRequest, Receive
+from ...engine.mailbox import CarrierStreams, MessageRequest, Receive
 from ...engine.process.nested import caller
 from ...ranks.group.abort import check_abort
 from ...ranks.group.group import Group
@@ -204,7 +204,6 @@ def progress_engine(group: Group) -> ProgressEngine:
     engine = group.progress_engine
     if not isinstance(engine, ProgressEngine):
         with _making:
-            kept = group.kept  # a group that breaks just now uses others from now on
             group.check_usable()
             engine = group.progress_engine
             if not isinstance(engine, ProgressEngine):
@@ -212,7 +211,9 @@ def progress_engine(group: Group) -> ProgressEngine:
                 engine = group.progress_engine
                 if not isinstance(engine, ProgressEngine):  # no signal handler has made one meanwhile
                     engine = group.progress_engine = made
-                    kept[Mailbox] = made.mailbox
+                    group.mailbox = made.mailbox
+                    if group.broken is not None or group.closed:  # just now
+                        group.mailbox = None
     return engine
 
 

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -26,6 +26,30 @@ from ...hosts.span import Span
 from ...observe.traces.recording import record
 from ...schedule import Hosts
 from .rank_liveness import RankLiveness
+
+
+class Background(Protocol):
+    """The thread of a group that runs its asynchronous calls, in order."""
+
+    @property
+    def busy(self) -> bool:
+        """Are there calls that have not ended?"""
+
+    @property
+    def is_this_thread(self) -> bool: ...
+
+    def finish(self, timeout_s: float | None) -> None:
+        """Wait until all calls have ended. Raises WaitTimeout."""
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the thread after its calls."""
+
+
+class Messages(Protocol):
+    """What moves the messages of a group."""
+
+    def close(self) -> None:
+        """End the group's messages, after the group has been closed."""
 
 
 class Group:
@@ -75,12 +99,10 @@ class Group:
         """`calls.dispatch.planning.PlanKey` -> plan; empty once the group is broken or closed."""
         self.shortcuts: dict[Hashable, Any] = {}
         """Call -> `calls.dispatch.plan_cache.KnownCalls`, the same plans for the fast path; empty when `plans` is."""
-        self.kept: dict[Any, Any] = {}
-        """Class -> the object of this class that calls keep from one call to the next; empty when `plans` is."""
         self.spare: list[torch.Tensor] = []
         """Memory in which an ended call on a list of tensors has packed them, for the next one."""
-        self.worker: Any = None
-        """The `Worker` that runs asynchronous calls, once there was one; see `calls.work`."""
+        self.worker: Background | None = None
+        """Runs asynchronous calls, once there was one; see `calls.work`."""
         self.peer_shrinks_since: float | None = None
         """Since when a rank that waits here has seen a peer shrink a group that this one was made of."""
         self.heard_of: dict[int, int] = {}
@@ -88,8 +110,10 @@ class Group:
         self.smaller: dict[frozenset[int], SubArena] = {}
         """Until it is decided how the group shrinks: the ranks left out -> the memory of the smaller group."""
         self._shrunk: Group | None = None
-        self.progress_engine: Any = None
-        """The `ProgressEngine` of point-to-point calls, once there was one; see `p2p`."""
+        self.progress_engine: Messages | None = None
+        """Makes point-to-point calls, once there was one; see `calls.p2p`."""
+        self.mailbox: Any = None
+        """The mailbox of `progress_engine`, for messages that take the short way; None when `plans` is empty."""
         self.gid, self.span = gid, span
         above = parent.world.liveness if parent else None
         far = () if span is None else (span.here, span.far.left)
@@ -224,7 +248,7 @@ class Group:
         self.lock = threading.Lock()
 
     def _stop(self) -> None:
-        self.plans, self.shortcuts, self.kept, self.spare = {}, {}, {}, []
+        self.plans, self.shortcuts, self.spare, self.mailbox = {}, {}, [], None
         # By a proxy: a reference cycle would keep a dropped group until the next garbage collection.
         self.run = partial(Group._refuse, weakref.proxy(self))
 

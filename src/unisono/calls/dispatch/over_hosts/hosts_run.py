@@ -25,7 +25,6 @@ from ....hosts.messages import BEGIN, MessageWait, TapeRun, until
 from ....hosts.span import Span
 from ....ranks.group.group import Group, keep_for_good
 from ....ranks.group.sub_groups import Making
-from ..planning import SpanPlanner
 from .hosts_plan import PLANS, SpanPlan, plan_span
 from .hosts_steps import ENTER, entry, forget_all, steps_of
 
@@ -94,10 +93,8 @@ class Relay:
     @classmethod
     def serve(cls, group: Group, span: Span) -> None:
         """Give this group over hosts a relay, and what makes its plans."""
-        if cls not in group.kept:
-            group.kept[cls] = relay = cls(group, span)
-            group.kept[SpanPlanner] = SpanPlanner(plan_span)
-            group.run = relay.run
+        if span.plan is None:
+            group.run, span.plan = cls(group, span).run, plan_span
 
     def run(self, address: int, inp: int, out: int, _: int) -> int:
         """Begin a call by the plan at this address, or go on with the call that has begun; return an outcome, see
