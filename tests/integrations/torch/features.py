@@ -229,6 +229,9 @@ def _rank(backend: str) -> None:
             dist.destroy_process_group()
     sys.stdout.write(json.dumps(ended))
     sys.stdout.flush()
+    store.set(f"done {os.environ['RANK']}", "")
+    if first:  # its process is the server of the store
+        store.wait([f"done {rank}" for rank in range(2)], timedelta(seconds=60))
     os._exit(0)  # groups of rows that failed may wait for ever
 
 
