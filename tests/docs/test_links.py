@@ -28,7 +28,6 @@ PAGES = sorted(
         "docs/guides/*.md",
         "docs/notebooks/*.ipynb",
         ".github/**/*.md",
-        "benchmarks/results/*.md",
     )
     for path in ROOT.glob(pattern)
 )
