@@ -12,6 +12,7 @@ python -m benchmarks.kills            a training with random kills, and its repl
 python -m benchmarks.hosts            collectives over hosts, beside flat Gloo and Open MPI
 python -m benchmarks.host_steps       training steps over hosts, beside Gloo
 python -m benchmarks.host_faults      faults of ranks, hosts and links
+python -m benchmarks.figures          tables and chart of README and docs, from the runs in benchmarks/results
 
-reports, turns and mpi serve several of them.
+runs, turns and mpi serve several of them.
 """

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -22,9 +21,13 @@ from tests.support.namespaces import PORT, Namespaces, enter, why_no_namespaces
 import unisono
 from unisono.schedule import Hosts
 
-from .reports import GLOO, OURS, Output, describe, hand_in, head, in_ms, table
+from .runs import GLOO, HOSTS, OURS, Output, Run, Table, begin, hand_in, of_times
 from .torch_backend.ranks import ALONE, KINDS, Groups, make_trainer, train_in_turns
 from .turns import Times, slowest_rank
+
+_HOW = """\
+Hosts are network namespaces of this machine. A step takes as long as its slowest rank. Losses are compared with those
+of the same training on one host, of a second run over hosts, and of Gloo."""
 
 _CLOSE = 1e-4
 """How far the losses of two orders of summing may be apart, relatively; in some thirty steps they drift."""
@@ -76,23 +79,20 @@ def losses_agree(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(abs(a - b) <= _CLOSE * max(abs(a), abs(b)) for a, b in zip(one, other, strict=True))
 
 
-def host_steps_markdown(shape: str, found: Sequence[HostSteps]) -> list[str]:
-    names, trained = [OURS, GLOO, ALONE], [OURS, GLOO]
-    times, losses = [], []
-    for each in found:
-        what = [f"`{each.kind}`", "no limit" if each.rate == "none" else each.rate]
-        ratio = f"{median(each.times[GLOO]) / median(each.times[OURS]):.2f}"
-        times.append([*what, *(in_ms(each.times[name]) for name in names), ratio])
-        last = [f"{each.losses[name][-1]:.7g}" for name in trained]
+def fill(run: Run, hosts: str, found: Sequence[HostSteps]) -> None:
+    """Add the tables of these trainings to a run."""
+    times = {(hosts, "no limit" if each.rate == "none" else each.rate, each.kind): each.times for each in found}
+    losses: list[list[str]] = []
+    for key, each in zip(times, found, strict=True):
         exact = each.losses[OURS]
+        last = [f"{of_steps[-1]:.7g}" for of_steps in (exact, each.losses[GLOO], each.alone)]
         again = "the same bits" if each.again == exact else "NOT THE SAME BITS"
-        beside = [_beside(exact, other) for other in (each.alone, each.losses[GLOO])]
-        losses.append([*what, *last, f"{each.alone[-1]:.7g}", again, *beside])
-    lines = ["", f"## Steps on {shape}, in ms: median (least)"]
-    lines += table(["", "each link", *names, "times as fast as Gloo"], times)
-    lines += ["", "## Losses", "", "Of the last step, on rank 0."]
-    titles = ["one host", "second run", "beside one host", "beside Gloo"]
-    return lines + table(["", "each link", *trained, *titles], losses)
+        losses.append([*key, *last, again, *(_beside(exact, other) for other in (each.alone, each.losses[GLOO]))])
+    keys, beside = ["hosts", "link", "training"], ["one host", "second run", "beside one host", "beside Gloo"]
+    run.tables += [
+        of_times("training steps", keys, times),
+        Table("loss of the last step on rank 0", [*keys, OURS, GLOO, *beside], losses),
+    ]
 
 
 def _beside(one: Sequence[float], other: Sequence[float]) -> str:
@@ -113,7 +113,7 @@ def bench_host_steps(
     if reason := why_no_namespaces():
         sys.exit(reason)
     hosts, trained = Hosts.parse(shape), [KINDS[int(number)] for number in kinds.split(",")]
-    report = head("Training over several hosts", describe())
+    run = begin("Training over several hosts", _HOW, code=[*HOSTS, "src/unisono/integrations/torch"])
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of the ranks: it warns of addresses without names
     alone = _run(None, hosts.ranks, trained, steps, only=True)[0]
     found = []
@@ -125,9 +125,9 @@ def bench_host_steps(
             for kind in trained:
                 times, losses = slowest_rank([rank[kind][0] for rank in ranks]), ranks[0][kind][1]
                 found.append(HostSteps(kind, rate, times, losses, alone[kind][1][OURS], again[kind][1][OURS]))
-                said = ", ".join(f"{name} {in_ms(each)}" for name, each in times.items())
-                print(f"{kind}, {rate}: {said}", file=sys.stderr)
-    hand_in(report + host_steps_markdown(hosts.text, found), output)
+                print(f"{kind}, {rate}", file=sys.stderr)
+    fill(run, hosts.text, found)
+    hand_in(run, output)
     if not all(
         each.again == each.losses[OURS] and losses_agree(each.losses[OURS], other)
         for each in found

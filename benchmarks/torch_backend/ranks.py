@@ -16,7 +16,7 @@ from torch import nn
 
 import unisono
 
-from ..reports import GLOO, OURS
+from ..runs import GLOO, OURS
 from ..turns import BareFutex, Rendezvous, Times, take_turns
 
 CALLS = (

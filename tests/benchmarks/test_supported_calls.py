@@ -1,15 +1,16 @@
 """docs/calls.md: that it says what the code does, and that what fills it can tell right from wrong."""
 
-from pathlib import Path
+from collections.abc import Callable
 
-from benchmarks.reports import OURS
-from benchmarks.supported_calls.__main__ import dtype_table, markdown, try_torch_like
-from benchmarks.supported_calls.attempts import COMBINING, MOVING, OPS, SITUATIONS, TRIES, Try
+import pytest
+import torch
+from benchmarks.runs import OURS, read
+from benchmarks.supported_calls import attempts
+from benchmarks.supported_calls.__main__ import dtype_table, try_torch_like
+from benchmarks.supported_calls.attempts import ALL_DTYPES, COMBINING, MOVING, OPS, SITUATIONS, TRIES, Try
 
 import unisono
 from unisono.calls.ops import check_op_dtype, premul_sum, resolve
-
-DOCUMENT = Path(__file__).parents[2] / "docs" / "calls.md"
 
 
 def takes(one: Try) -> bool:
@@ -26,15 +27,9 @@ def takes(one: Try) -> bool:
     return True
 
 
-def test_document_matches_the_code() -> None:
+def test_the_document_says_of_ours_what_the_code_says() -> None:
     says = {one: "right" if takes(one) else "raises" for one in TRIES if one.dtype}
-    assert f"## {OURS}\n" + "\n".join(dtype_table(says)) + "\n\n## Gloo\n" in DOCUMENT.read_text()
-
-
-def test_document_begins_as_generated() -> None:
-    head = "\n".join(markdown({}, [], {})).partition("\n\n## ")[0].strip()
-    assert "Made by `python -m benchmarks.supported_calls`" in head
-    assert DOCUMENT.read_text().startswith(head + "\n")
+    assert dtype_table(OURS, says) == read("calls").table(OURS)
 
 
 def test_a_few_tries_of_ours() -> None:
@@ -49,3 +44,44 @@ def test_a_few_tries_of_ours() -> None:
     disagreeing = list(SITUATIONS)[-5:]
     raising = {Try("all_reduce", "complex64", "max"), *map(Try, disagreeing)}
     assert found == {one: "raises" if one in raising else "right" for one in tries}
+
+
+class Fake(attempts.Library):
+    """One that does with its tensors what it is told to, and knows no other rank."""
+
+    rank = 0
+
+    def __init__(self, action: Callable[[torch.Tensor], None]) -> None:
+        self._action = action
+
+    def _perform(self, call: str, x: torch.Tensor, y: torch.Tensor | None, op: str, root: int) -> None:  # noqa: ARG002
+        self._action(x if y is None else y)
+
+
+def nothing(tensor: torch.Tensor) -> None:
+    pass
+
+
+def fail(error: Exception) -> Callable[[torch.Tensor], None]:
+    def action(tensor: torch.Tensor) -> None:
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
+def test_a_library_that_does_nothing_is_found_out(dtype: str) -> None:
+    wrong = [Try(call, dtype) for call in ("scatter", "gather", "all_gather", "all_to_all")]
+    if dtype not in ("complex32", "float8_e8m0fnu", "float4_e2m1fn_x2", "int4"):
+        wrong += [Try(call, dtype, "sum") for call in ("all_reduce", "reduce", "reduce_scatter")]
+    for one in wrong:
+        assert attempts.outcome(one, Fake(nothing)) == "wrong", one
+
+
+def test_only_errors_of_the_library_are_held_against_it() -> None:
+    one = Try("all_reduce", "float32", "sum")
+    assert attempts.outcome(one, Fake(fail(RuntimeError("no such dtype")))) == "raises"
+    assert attempts.outcome(one, Fake(fail(attempts.NoResult("no op")))) == "no op"
+    assert attempts.outcome(Try("all_reduce", "float32", "band"), Fake(nothing)) == "undefined"
+    with pytest.raises(AttributeError):  # a dtype that torch does not have is a mistake of whoever tries it
+        attempts.outcome(Try("all_reduce", "float31", "sum"), Fake(nothing))

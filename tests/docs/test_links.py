@@ -4,7 +4,7 @@ import re
 
 from tests.support.markdown import ROOT
 
-PATTERNS = "*.md", "docs/*.md", "docs/guides/*.md", ".github/**/*.md", "benchmarks/results/*.md"
+PATTERNS = "*.md", "docs/*.md", "docs/guides/*.md", ".github/**/*.md"
 PAGES = [page for pattern in PATTERNS for page in ROOT.glob(pattern)]
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]\n]+\]: (\S+)$", re.MULTILINE)
