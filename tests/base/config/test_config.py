@@ -110,11 +110,9 @@ def test_arena_has_room_for_the_greatest_settings() -> None:
 
 FIGURES = {
     "segment_bytes": 256 << 10,
-    "one_way_segment_bytes": 64 << 10,
     "one_shot_bytes": 3 << 10,
     "crowd_one_shot_bytes": 48 << 10,
     "zero_copy_bytes": 5 << 10,
-    "fetch_bytes": 7 << 10,
     "cross_memory_bytes": 1 << 16,
     "tag_bytes": 16 << 10,
 }
