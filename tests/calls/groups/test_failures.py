@@ -12,14 +12,7 @@ from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
 from unisono.base.config import Config
-from unisono.base.errors import (
-    ArgumentError,
-    MismatchError,
-    OutOfMemory,
-    PeerFailed,
-    PeerGone,
-    WaitTimeout,
-)
+from unisono.base.errors import ArgumentError, MismatchError, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
 from unisono.base.records import CallRecord, Departure
 from unisono.calls.groups import destroy_group, new_group, split
 
