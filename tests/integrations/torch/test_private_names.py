@@ -64,6 +64,11 @@ PRIVATE_NAMES = FOR_GLOO | {
 LATER_NAMES = {
     f"{_PYTHON}.Backend._ensure_backend_registered": "2.14 to 2.15",
     f"{_PYTHON}._FR_SELF_RECORDING_BACKENDS": "2.15",
+    f"{_PYTHON}._maybe_attach_flight_recorder": "2.15",
+    f"{_PYTHON}._world.pg_flight_recorder_hooks": "2.15",
+    f"{_C10D}._dump_fr_trace": "2.15",
+    f"{_C10D}._dump_fr_trace_file": "2.15",
+    f"{_C10D}._reset_fr_trace": "2.15",
 }
 """Names that earlier versions do not have."""
 
