@@ -18,7 +18,7 @@ from torch._C._profiler import _RecordFunctionFast
 from ...base.errors import ArgumentError, WaitTimeout
 from . import other_ways
 from .answers import Answers
-from .hooks import HERE
+from .hooks import HERE, call_abort_hooks
 from .to_torch import DONE, MESSAGES, for_torch, late_phrase, tensors_in, waiting_phrase
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -217,6 +217,7 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
                     else:
                         work = method(self, *args, **keywords)
             except BaseException as error:
+                call_abort_hooks(self.abort_hooks, error)
                 for_torch(error, _phrase(error, self.group, args[-1] if args else None))
                 raise
             if work is not DONE and work is not None:

@@ -290,7 +290,7 @@ class Calls(Answers):
             number = max(self._number, coming - 1)
         else:
             number = self._number = max(self._number + 1, coming)
-        work.issued = method, number, opts, self.group.timeout_s
+        work.issued, work.abort_hooks = (method, number, opts, self.group.timeout_s), self.abort_hooks
 
     def _made(self, work: Work[Any], tensors: list[Any]) -> c10d.Work:
         """Return torch's work of a call in the background."""

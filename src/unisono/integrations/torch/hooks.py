@@ -5,11 +5,15 @@ method of this name, which calls the hooks before, the group's backend, and the 
 make the call, as if there were no hooks.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch._C._distributed_c10d as c10d
+
+from ...base.errors import PeerFailed, PeerGone, WaitTimeout
+from ...base.release import NAME
 
 HERE: Any = object()
 """Make the call without a detour."""
@@ -61,3 +65,13 @@ def with_our_work(hooks: Hooks, hook: Callable[[Any], None]) -> Callable[[Any], 
         hook(args)
 
     return told
+
+
+def call_abort_hooks(hooks: Mapping[int, Callable[[], None]], error: BaseException | None = None) -> None:
+    """Call the hooks, in the order of their ids, if this error ends the use of a group. None: an abort does."""
+    if error is None or isinstance(error, PeerGone | WaitTimeout) or (isinstance(error, PeerFailed) and error.whole):
+        for hook_id, hook in sorted(hooks.items()):
+            try:
+                hook()
+            except Exception:  # it must not hide the error
+                logging.getLogger(NAME).exception("abort hook %s of the program has failed", hook_id)

@@ -24,7 +24,8 @@ from ...calls.ops import resolve
 from ...ranks.group.group import Group
 from .group_methods import Calls
 from .other_ways import Method, now, results
-from .patch import hide_from_dynamo, inner
+from .patch import hide_from_dynamo
+from .patch_hooks import inner
 from .process_group import UnisonoProcessGroup
 
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")

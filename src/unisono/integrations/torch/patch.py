@@ -28,7 +28,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...ranks.group.group import Group
 from ...schedule.choose import is_oversubscribed, one_shot_limit
 from .group_methods import Calls
-from .hooks import Hooks, with_our_work
 
 _MARK = "_unisono"
 _EMPTY = torch.ops.aten.empty.memory_format
@@ -40,8 +39,6 @@ _USUAL = {
 """Options of a tensor -> their values for a buffer of ours. Versions of torch pass some of them."""
 _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 """The import of this module takes a second, so it is changed when a program imports it."""
-inner: weakref.WeakKeyDictionary[Any, Calls] = weakref.WeakKeyDictionary()
-"""Group that a program has put together -> our group in it."""
 _groups: weakref.WeakKeyDictionary[Any, Calls] = weakref.WeakKeyDictionary()
 """Reducer of DistributedDataParallel -> our process group."""
 
@@ -51,12 +48,6 @@ def patch_torch() -> None:
     change(_with_our_barrier, "monitored_barrier", distributed, distributed_c10d)
     if not hasattr(distributed_c10d, "set_timeout"):  # which calls the group's method, from torch 2.14 on
         change(_with_our_timeout, "_set_pg_timeout", distributed_c10d)
-    if hasattr(c10d.ProcessGroup, "register_pre_hook"):  # from torch 2.15 on
-        known: Any = c10d
-        for name in ("register_pre_hook", "unregister_pre_hook", "unregister_post_hook"):
-            change(_with_detours, name, c10d.ProcessGroup)
-        change(_with_our_works, "register_post_hook", c10d.ProcessGroup)
-        change(_with_detours, "attach", known.NanCheckHook)
     change(_with_ours_as_it_is, "_create_shrunk_process_group", distributed_c10d)
     change(_with_works_kept, "_set_forward_pass_work_handle", c10d.Reducer)
     change(_with_fp16_in_python, "_register_builtin_comm_hook", distributed, c10d)
@@ -95,28 +86,6 @@ def _with_our_timeout(original: Any) -> Any:
         asked.set_timeout(timeout) if isinstance(asked, Calls) else original(timeout, group)
 
     return set_pg_timeout
-
-
-def _with_detours(original: Any) -> Any:
-    """A function for the hooks of a group. If the group is ours, its calls make detours from now on."""
-
-    def with_detours(group: Any, *args: Any, **options: Any) -> Any:
-        group = inner.get(group, group)
-        if isinstance(group, Calls):
-            ours: Any = group
-            ours.hooks = ours.backend.hooks = ours.hooks or Hooks()
-            ours.through_torch = ours.backend.through_torch = True
-        return original(group, *args, **options)
-
-    return with_detours
-
-
-def _with_our_works(original: Any) -> Any:
-    def register_post_hook(group: Any, hook_id: int, hook: Any) -> None:
-        hooks = group.hooks if isinstance(group, Calls) else None
-        original(group, hook_id, hook if hooks is None else with_our_work(hooks, hook))
-
-    return _with_detours(register_post_hook)
 
 
 def _with_ours_as_it_is(original: Any) -> Any:

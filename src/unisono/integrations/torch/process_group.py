@@ -29,9 +29,10 @@ from ...ranks.rendezvous.launchers import start_of_job
 from ...ranks.rendezvous.meetings import may_come
 from .answers import Answers, check_options
 from .group_methods import Calls
-from .hooks import Hooks
+from .hooks import Hooks, call_abort_hooks
 from .join_group import go_on, join, leave, store_of_meeting
 from .patch import hide_from_dynamo, make_buffer, patch_torch
+from .patch_hooks import patch_hooks
 from .to_torch import Finished, TorchWork, for_torch
 
 BACKEND_IN_PYTHON = not isinstance(c10d.Backend.__init__, WrapperDescriptorType)
@@ -55,6 +56,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         self._went_on = False
         self._store: Any = store
         self._name, self._description = "", "undefined"
+        self.abort_hooks = {}
 
     def getRank(self) -> int:  # noqa: N802
         """This process's rank."""
@@ -145,6 +147,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
 
     def abort(self) -> None:
         """Leave the group at once; calls in progress raise an error, here and on the other ranks."""
+        call_abort_hooks(self.abort_hooks)
         self.group.abort()
 
 
@@ -158,9 +161,9 @@ class UnisonoBackend(Calls, c10d.Backend):
     # All methods must be here: for a missing one, C++ asks Python, Python asks C++, and so on for ever.
     supports_shrinking = False
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, made: UnisonoProcessGroup, group: Group) -> None:
         c10d.Backend.__init__(self, group.rank, group.size)
-        self.group = group
+        self.group, self.abort_hooks = group, made.abort_hooks
 
 
 def add_backend(made: UnisonoProcessGroup, group: Group) -> None:
@@ -170,7 +173,7 @@ def add_backend(made: UnisonoProcessGroup, group: Group) -> None:
     else:
         # A process group has one backend of each type, for all devices. No other backend has this type.
         undefined = c10d.ProcessGroup.BackendType.UNDEFINED
-        made.backend = UnisonoBackend(group)
+        made.backend = UnisonoBackend(made, group)
         made._register_backend(_CPU, undefined, made.backend)  # noqa: SLF001
 
 
@@ -244,6 +247,7 @@ def create(
     why_absent: see `join`.
     """
     patch_torch()
+    patch_hooks()
     helper = _torchs_helper() if helper is None else helper
     apart = not options.global_ranks_in_group and helper.get("group_desc") != "default_pg"
     if not apart and (start := start_of_job(os.environ)):
