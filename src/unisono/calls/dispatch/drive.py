@@ -1,4 +1,4 @@
-"""`drive`: run a plan to its end. Every call passes here that compiled code does not find and finish at once.
+"""`Run`, a plan and its tensors; `drive` and `complete` run it to its end, unless compiled code does at once.
 
 A signal handler, or code that the garbage collector runs, may raise between any two lines of Python. An exception that
 ends a call breaks the group, because the ranks may be at different points of the call. If even that fails, for example
@@ -7,20 +7,24 @@ in a deep recursion, this rank's next call finds the unfinished one and breaks t
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import compress
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ...base.errors import NestedCall, WaitTimeout
 from ...base.python import tell
 from ...base.records import CallRecord
 from ...base.units import format_bytes, format_seconds
 from ...engine.compile.plan import CallPlan
+from ...engine.compile.program import NO_PLAN
 from ...engine.process.nested import caller, check_nested, holds
 from ...ranks.failures import attend
 from ...ranks.group.abort import give_up
 from ...ranks.group.group import Background, Group
+from .planning import staged_plan
+from .request import Request
 
 
 def take(lock: threading.Lock, timeout_s: float, held: list[threading.Lock]) -> None:
@@ -34,25 +38,49 @@ def take(lock: threading.Lock, timeout_s: float, held: list[threading.Lock]) -> 
     held.extend(compress((lock,), map(lock.acquire, (waits,), (seconds,))))
 
 
-@holds("group")
-def drive(
-    group: Group,
-    plan: CallPlan,
-    staged: Callable[[], CallPlan],
-    inp: int,
-    out: int,
-    timeout_s: float | None,
-    where: str | None = None,
-    begun: int | None = None,
-) -> None:
-    """Run a plan on the tensors at these addresses.
+class Run(NamedTuple):
+    """A call that is ready to be made.
 
-    staged: see `attend`.
+    algorithm: as the user's call names it.
+    inp, out: the addresses of the tensors, for the kernel.
+    memory: the owners of what is there.
+    """
+
+    plan: CallPlan
+    request: Request
+    algorithm: Any
+    inp: int
+    out: int
+    memory: Sequence[Any]
+
+
+def complete(group: Group, run: Run, timeout_s: float | None, where: str, status: int = NO_PLAN) -> None:
+    """Make a call, or go on with it. The caller holds the group's lock, and passes any exception on to `failed`.
+
+    status: what the kernel has returned; NO_PLAN: the call has not begun.
+    """
+    if status == NO_PLAN:
+        status = group.run(run.plan.address, run.inp, run.out, group.state)
+    if status:
+        staged = partial(staged_plan, group, run.plan, run.request, run.algorithm)
+        attend.attend(group, run.plan, run.inp, run.out, status, timeout_s, where, staged)
+
+
+def failed(group: Group, run: Run, error: BaseException, where: str) -> None:
+    """Give up a call that this exception has ended, and keep what late ranks may still access."""
+    attend.interrupted(group, run.plan, error, where)
+    group.hold(run.plan, *run.memory)
+
+
+@holds("group")
+def drive(group: Group, run: Run, timeout_s: float | None, where: str | None = None, status: int = NO_PLAN) -> None:
+    """Make a call when its turn has come.
+
     timeout_s: how long to wait, for other threads of this rank and for other ranks; None: as long as the group does.
     where: the user's line, if it is known.
-    begun: the kernel's status, if another thread has begun the call.
+    status: see `complete`; another thread may have begun the call.
     """
-    began, where = time.perf_counter(), where or caller()
+    plan, began, where = run.plan, time.perf_counter(), where or caller()
     until, made = began + (group.timeout_s if timeout_s is None else timeout_s), False
     behind: Background | None = None
     while not made:
@@ -67,20 +95,18 @@ def drive(
                 check_nested(group)
             take(group.lock, left_s, held)
             worker = group.worker
-            behind = worker if begun is None and worker is not None and worker.busy else None  # since just now
+            behind = worker if status == NO_PLAN and worker is not None and worker.busy else None  # since just now
             if not held or (behind is not None and left_s <= 0.0):
                 _raise_late(group, plan, time.perf_counter() - began, where)
             if behind is None:
-                if begun is None:
+                if status == NO_PLAN:
                     check_finished(group, plan.record, where)
                 started, left_s = True, max(0.0, until - time.perf_counter())
-                status = group.run(plan.address, inp, out, group.state) if begun is None else begun
-                if status:
-                    attend.attend(group, plan, inp, out, status, left_s, where, staged)
+                complete(group, run, left_s, where, status)
                 made = True
         except BaseException as error:
             if started:
-                attend.interrupted(group, plan, error, where)
+                failed(group, run, error, where)
             elif not isinstance(error, NestedCall):  # the other ranks make this call
                 give_up(group, f"interrupted by {type(error).__name__}", f"{plan.record} ({where})")
             raise

@@ -5,7 +5,6 @@ Tensors that a call cannot work on are copied to plain ones (`PlainTensors`).
 
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +15,9 @@ from ...base.units import seconds
 from ...engine.tensors import as_bits, is_plain, mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from .checking import checking
-from .drive import drive
+from .drive import Run, drive
 from .plan_cache import CallKey, as_list, keep
-from .planning import make_plan, staged_plan
+from .planning import make_plan
 from .request import Request, Tensors, is_one
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
@@ -130,18 +129,11 @@ def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = No
     plan = make_plan(how.group, request, how.algorithm)
     if known_as is not None:
         keep(how.group, plan, known_as, request)
-    inp_address, *kept_inp = kernel_address(inp)
-    out_address, *kept_out = kernel_address(out)
+    (inp_address, *kept_inp), (out_address, *kept_out) = kernel_address(inp), kernel_address(out)
+    run = Run(plan, request, how.algorithm, inp_address, out_address, [*kept_inp, *kept_out])
 
     def action(where: str | None) -> Tensors:
-        group = how.group
-        staged = partial(staged_plan, group, plan, request, how.algorithm)
-        try:
-            drive(group, plan, staged, inp_address, out_address, timeout_s, where)
-        except BaseException:
-            group.hold(plan, *kept_inp, *kept_out)
-            raise
-        _ = kept_inp, kept_out  # alive until here
+        drive(how.group, run, timeout_s, where)
         return out
 
     return action
