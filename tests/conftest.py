@@ -143,7 +143,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         verdict = "" if few else f", more than {MOST_RERUNS}: the run has failed"
         terminalreporter.section(f"{len(first_failures)} tests were run again{verdict}", red=not few, yellow=few)
     if RECORD:
-        record(terminalreporter.stats, commit())
+        terminalreporter.write_line(record(terminalreporter, commit()))
 
 
 @pytest.fixture(scope="session")

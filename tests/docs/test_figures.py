@@ -3,10 +3,13 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from benchmarks import figures
 from benchmarks.runs import RESULTS, ROOT
+
+from tests.support.record import record
 
 PAGES = figures.pages()
 
@@ -62,11 +65,16 @@ def test_stale_runs_name_their_code() -> None:
 
 
 def test_support_shows_the_latest_run_of_each_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.support.record import record
-
     file = tmp_path / "support.json"
-    record({"passed": [1, 2], "failed": [3]}, "0123456789", file)
-    record({"passed": [1, 2, 3], "skipped": [4], "error": [5]}, "abcdefabcd", file)
+
+    def run(commit: str, *args: str, **stats: list[int]) -> None:
+        option = SimpleNamespace(keyword="", collectonly=False, markexpr="not long")
+        config = SimpleNamespace(option=option, args=args)
+        record(SimpleNamespace(config=config, stats=stats), commit, file)  # type: ignore[arg-type]
+
+    run("0123456789", str(ROOT / "tests"), passed=[1, 2], failed=[3])
+    run("abcdefabcd", str(ROOT / "tests"), passed=[1, 2, 3], skipped=[4], error=[5])
+    run("a part of it", str(ROOT / "tests" / "docs"), passed=[1])
     first, _ = json.loads(file.read_text())
     assert (first["passed"], first["skipped"], first["failed"], first["commit"]) == (2, 0, 1, "01234567")
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
