@@ -1,8 +1,4 @@
-"""Messages are logged by both their ranks, and stand in the trace: who has sent what to whom, and who waited.
-
-Errors of calls that do not end come with the last calls of all ranks, aligned by number.
-However the ranks of a traced job end, its trace and their last calls can be had afterwards.
-"""
+"""Messages are logged by both their ranks and traced; errors of endless calls come with all ranks' last calls."""
 
 import json
 import mmap
