@@ -1,8 +1,4 @@
-"""Every compiled program is proved free of races, of deadlock and of wrong values, alone and in random company.
-
-The proof of programs is worth what it rejects: each small damage to a program must show within two calls.
-Into how many segments a call is cut, and copies of a peer's bytes from several pages in turn.
-"""
+"""Every compiled program is proved free of races, of deadlock and of wrong values; each small damage must show."""
 
 import random
 from collections.abc import Callable, Iterator

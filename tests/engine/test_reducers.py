@@ -1,7 +1,4 @@
-"""Combine kernels against torch, bit for bit: every dtype and op, partial or last, any number of inputs and outputs.
-
-The float8 formats against torch: all codes one way, a dense set of float32 numbers the other.
-"""
+"""Combine kernels against torch, bit for bit: every dtype and op, any number of inputs; all float8 codes."""
 
 from typing import Any
 

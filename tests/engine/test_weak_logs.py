@@ -1,7 +1,4 @@
-"""The logs of a rank, on a processor that keeps no order: what another process may read while the rank writes.
-
-See test_weak_memory.py.
-"""
+"""The logs of a rank, read while it writes, on a processor that keeps no order. See test_weak_memory.py."""
 
 import itertools
 import json

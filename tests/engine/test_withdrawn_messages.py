@@ -1,7 +1,4 @@
-"""What is left behind of messages: requests of mailboxes that are withdrawn, or fail, and messages to other hosts.
-
-No message is lost, none comes twice, and nothing stays for ever.
-"""
+"""Requests of mailboxes that are withdrawn or fail: no message is lost, comes twice, or stays for ever."""
 
 import gc
 from collections.abc import Callable

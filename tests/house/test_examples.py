@@ -1,7 +1,4 @@
-"""The examples do what they show: each is run as a script, and what it prints is held against what must come out.
-
-The program of `make demo`: end to end in a tiny configuration, and the sums of its closing table.
-"""
+"""Each example and the demo is run as a script, and what it prints is held against what must come out."""
 
 import re
 import runpy

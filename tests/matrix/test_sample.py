@@ -1,7 +1,4 @@
-"""A random sample of the matrix against the oracle, and all that the calls refuse. `tests.matrix.full` runs all of it.
-
-What only copies tensors does so with every dtype, also with those that torch itself cannot copy.
-"""
+"""A random sample of the matrix against the oracle, all that calls refuse, and moves of every dtype."""
 
 import os
 from itertools import product

@@ -1,7 +1,4 @@
-"""Real processes, each with data of its own: every collective, algorithm, form, size, dtype and op, to the last bit.
-
-All ranks get the same bits, whatever the size of a message, the place in it, or its memory.
-"""
+"""Every collective, algorithm, form, size, dtype and op on real processes: the right bits, the same on all ranks."""
 
 from collections.abc import Iterator
 from itertools import product

@@ -1,7 +1,4 @@
-"""Calls like earlier ones, also on lists, and calls back to back, in the foreground and the background.
-
-Asynchronous ones start on the caller's thread, and never block it.
-"""
+"""Calls like earlier ones, also on lists, and calls back to back: asynchronous ones never block their caller."""
 
 import random
 import time

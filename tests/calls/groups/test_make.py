@@ -1,8 +1,4 @@
-"""Making groups: who is in them, in which order, and what their ranks are called elsewhere.
-
-What is kept for later calls has a limit, and calls whose part has gone are right all the same.
-Ranks that a group leaves out hold something false that no call takes for the world.
-"""
+"""Making groups: members, their order and numbers, limits of what is kept, and ranks that a group leaves out."""
 
 import copy
 from collections.abc import Callable, Iterator

@@ -1,8 +1,4 @@
-"""Every algorithm over hosts, in place and not, with every setting that shapes programs: against the oracle.
-
-Each algorithm that a call names gives what it must, and a name means one table wherever it is used. Machines differ,
-and so do their settings: a job over several hosts takes them as they are.
-"""
+"""Every algorithm over hosts, in place and not, with every setting that shapes programs: against the oracle."""
 
 import os
 import random

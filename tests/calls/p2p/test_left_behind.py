@@ -1,7 +1,4 @@
-"""What point-to-point calls leave behind: in a closed group, when they are forgotten, in a forked child, after many.
-
-Messages within sub-groups: ranks are those of the group, and groups do not hear each other.
-"""
+"""What point-to-point calls leave behind: in closed groups, sub-groups and forked children, and when forgotten."""
 
 import gc
 import os

@@ -1,7 +1,4 @@
-"""`ProcessGroup.abort`, and what torch calls it in: every wait ends on all ranks, and the processes can go on.
-
-And new groups of the survivors after rank 0 has died, whose process torch's store was in.
-"""
+"""`ProcessGroup.abort`: every wait ends on all ranks, the processes go on, also without rank 0 and torch's store."""
 
 import json
 import os

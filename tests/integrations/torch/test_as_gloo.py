@@ -1,7 +1,4 @@
-"""Groups that programs ask of Gloo, in every way, are ours where this library answers to its name.
-
-Where it cannot, or not on all ranks, each case is told in a sentence, and none hangs.
-"""
+"""Groups that programs ask of Gloo are ours where this library has its name; where it cannot, a sentence says why."""
 
 import logging
 import os

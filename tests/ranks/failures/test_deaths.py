@@ -1,7 +1,4 @@
-"""Processes that are killed or stopped before the ranks have met: all others name them, and none waits in vain.
-
-Ranks that nobody watches, as under a launcher: who dies is named with signal or exit code all the same.
-"""
+"""Processes that are killed or stopped before the ranks have met, watched or not: all others name them in time."""
 
 import json
 import signal

@@ -1,7 +1,4 @@
-"""Worlds whose ranks behave as if they were on several hosts.
-
-timeout_s counts from when the function has begun on every rank; the start has a limit and an error of its own.
-"""
+"""Worlds whose ranks behave as if on several hosts, and the start, which has a limit and an error of its own."""
 
 import itertools
 import os

@@ -1,7 +1,4 @@
-"""The page in a real browser: what it shows is what the film holds, by keys, by pointer, and while it plays.
-
-The page in a real browser: on a phone, in dark colours, without motion, read by label.
-"""
+"""The page in a real browser: by keys, by pointer, while it plays, on a phone, in dark colours, and read by label."""
 
 from typing import Any
 

@@ -1,7 +1,4 @@
-"""The grid says all that the table does: read back, it gives the transfers and the results again.
-
-A film shows what a table does, and where a wrong table goes wrong.
-"""
+"""The grid says all that the table does, and a film shows where a wrong table goes wrong."""
 
 import re
 from collections import Counter

@@ -1,7 +1,4 @@
-"""What a user gets wrong on the command line is said in a line: what is wrong, and what to do. No traceback.
-
-`unisono run`: scripts on several ranks, their output, their arguments, their failures.
-"""
+"""Mistakes on the command line get one line and no traceback; `unisono run` starts scripts and tells failures."""
 
 import subprocess
 from pathlib import Path
