@@ -2,13 +2,12 @@
 
 import ctypes
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from time import monotonic_ns
 
 import torch
 
-from ...base.errors import MessageMismatch, PeerFailed, PeerGone
+from ...base.errors import MessageMismatch
 from ..kernels import kernel
 from ..kernels.ring_buffer import READ, WRITTEN, CursorWord
 from ..logs.rank_logs import MESSAGE_LOG_BYTES, MessageLog
@@ -23,9 +22,6 @@ from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Recei
 from .streams import FarPeers
 
 _WHOLE_BYTES = 64 << 10
-_LOAN_S, _SLOWEST, _ASK_S = 10.0, 10e6, 0.0001
-"""A cancelled request waits for a carrier that has its tensor: the least limit, the bytes per second that extend it,
-and the time between two looks."""
 
 
 class Mailbox:
@@ -203,10 +199,8 @@ class Mailbox:
 
         No message is lost: a message that has arrived for a Receive waits for the next Receive. A Send whose frame has
         begun must go on, as its receiver expects the rest: a copy replaces it, and is returned. So must a Receive that
-        has refused a message of which a part has come; it is done then. While a carrier uses the request's tensor, this
-        waits, and the request may be done then. Raises PeerFailed if it waits long.
+        has refused a message of which a part has come; it is done then.
         """
-        self._await_loan(request)
         if request.done:
             return None
         rest = self._take_out(request)
@@ -230,14 +224,8 @@ class Mailbox:
         return None
 
     def fail(self, request: MessageRequest, error: Exception) -> MessageRequest | None:
-        """End a request with an error, its own if it has one, unless it is done. Returns and raises what `cancel` does.
-
-        If the peer is the reason, this does not wait: a carrier may still have the tensor, and keeps it alive.
-        """
+        """End a request with an error, its own if it has one, unless it is done. Returns what `cancel` does."""
         rest = None
-        loan = self._loan_of(request)
-        if loan is not None and not (isinstance(error, PeerFailed | PeerGone) and error.rank == loan[0]):
-            self._await_loan(request)
         if not request.done:
             rest = self._take_out(request)
             request.error = request.error or error
@@ -247,31 +235,6 @@ class Mailbox:
     def unexpected_tags(self, source: int) -> list[int]:
         """The tags of the messages from a rank that no receive has taken."""
         return self._matching.unexpected_tags(source)
-
-    def _await_loan(self, request: MessageRequest) -> None:
-        """Wait while a carrier has the tensor of a request: the other side is about to do its part."""
-        began = time.monotonic()
-        while not request.done and (loan := self._loan_of(request)) is not None:
-            peer, nbytes = loan
-            waited_s = time.monotonic() - began
-            if waited_s > _LOAN_S + nbytes / _SLOWEST:
-                words = f"has kept a message in flight for {waited_s:.0f} s"
-                raise PeerFailed(peer, words, self._rank, "a call that was to be cancelled", self._world_ranks)
-            if not self.progress():
-                time.sleep(_ASK_S)
-
-    def _loan_of(self, request: MessageRequest) -> tuple[int, int] | None:
-        """The rank on another host with which a carrier moves a request's tensor, and the bytes; None: no rank."""
-        if isinstance(request, Send):
-            to = self._outgoing.get(request.peer)
-            lent = isinstance(to, FarSendChannel) and to.lending and to.queue[0] is request
-            return (request.peer, request.tensor.nbytes) if lent else None
-        message = request.message if isinstance(request, Receive) else None
-        if message is None or not isinstance(request, Receive) or message.buffer is not request.tensor or request.error:
-            return None
-        by = self._incoming.get(message.source)
-        lent = isinstance(by, FarReceiveChannel) and by.lending and by.message is message
-        return (message.source, message.nbytes) if lent else None
 
     def _log_done(self, request: MessageRequest) -> None:
         whom, nbytes, place = request.whom, request.nbytes, request.place
