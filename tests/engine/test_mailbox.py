@@ -20,7 +20,7 @@ def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> int:
 
 
 def received_at_once(box: Mailbox, tensor: torch.Tensor, source: int, tag: int) -> int:
-    return box.receive_at_once(tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes, source, tag, 1)
+    return box.receive_at_once(tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes, source, tag)
 
 
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)

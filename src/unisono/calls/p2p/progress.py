@@ -37,7 +37,7 @@ class ProgressLoop:
         arena = group.host.arena
         self._look_up_s = group.host.config.look_up_s
         host, far = group.host, _far_peers(group)
-        self.mailbox = Mailbox(arena, host.heap, group.rank, host.most_spins, self._world_ranks, far, host.messages)
+        self.mailbox = Mailbox(arena, host.heap, group.rank, host.most_spins, self._world_ranks, far)
         self._poller = self.mailbox.poller
         self._noticed_at: dict[tuple[int, int], float] = {}
         """(run, rank) -> when this rank first found that the rank, on another host, has gone or failed."""
@@ -113,7 +113,6 @@ class ProgressLoop:
         that a receive waits for. Raises PeerFailed if the group has been aborted.
         """
         group = self.group
-        self._locked(self.mailbox.log_waiting, request)
         if group.span is not None:
             group.span.ask()
             self._locked(self.mailbox.listen_to_all)

@@ -3,14 +3,12 @@
 import ctypes
 import threading
 from collections.abc import Iterable, Sequence
-from time import monotonic_ns
 
 import torch
 
 from ...base.errors import MessageMismatch
 from ..kernels import kernel
 from ..kernels.ring_buffer import READ, WRITTEN, CursorWord
-from ..logs.rank_logs import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import copy_of
@@ -36,7 +34,6 @@ class Mailbox:
     most_spins: see `waiting.wait`.
     world_ranks: the ranks of a sub-group's members in the world, for errors.
     far: the members on other hosts, or None.
-    log: the log of this rank's messages.
     finished: the requests that are done; the caller empties this list.
     later: a receive that is posted before the mailbox is used for anything but sends; mostly, it is complete by then.
     capacity: the bytes of each ring. most_at_once: the most bytes of a message that mostly comes as a whole.
@@ -50,15 +47,11 @@ class Mailbox:
         most_spins: int,
         world_ranks: Sequence[int] = (),
         far: FarPeers | None = None,
-        log: MessageLog | None = None,
     ) -> None:
         self.lock = threading.Lock()
         self._arena, self._heap, self._rank, self._size = arena, heap, rank, arena.size
         self._world_ranks = world_ranks
         self._mapping = arena.map  # keeps the addresses below valid
-        self._log, self._group = log or MessageLog(memoryview(bytearray(MESSAGE_LOG_BYTES))), arena.start
-        self._written, self._arrived = [0] * arena.size, [0] * arena.size
-        """How many messages have gone to each rank, and have come from each rank."""
         self.capacity, self._spins = ring_capacity(arena.size), most_spins
         self.most_at_once = min(_WHOLE_BYTES, self.capacity // 2)
         self._rings: list[torch.Tensor] = []  # peers read them as long as the mailbox lives
@@ -78,7 +71,6 @@ class Mailbox:
         """Start a request, and finish it at once if possible. Raises OutOfMemory before anything has moved."""
         if request.done:  # `adopt` has started it, and another thread has moved the rest of its message
             return
-        request.entered_ns = request.entered_ns or monotonic_ns()
         if self._far_ranks:
             self.listen([request.peer] if request.peer != ANY_SOURCE else self._far_ranks)
         if isinstance(request, Receive):
@@ -99,16 +91,12 @@ class Mailbox:
 
         Or do nothing: 0. 2: the message has begun, and there was no room for its rest in time: call `adopt` now.
         """
-        entered_ns, channel = monotonic_ns(), self._outgoing.get(receiver)
+        channel = self._outgoing.get(receiver)
         if channel.__class__ is not SendChannel or channel.queue:
             return 0
-        if (written := channel.write_whole(address, dtype, nbytes, shape, tag)) != 1:
-            return written
-        self._written[receiver] = place = self._written[receiver] + 1
-        self._log.write(self._group, tag, entered_ns, 2 * receiver, nbytes, place, monotonic_ns())
-        return 1
+        return channel.write_whole(address, dtype, nbytes, shape, tag)
 
-    def receive_at_once(self, address: int, dtype: int, nbytes: int, source: int, tag: int, entered_ns: int) -> int:
+    def receive_at_once(self, address: int, dtype: int, nbytes: int, source: int, tag: int) -> int:
         """Receive into a plain tensor, if the next message from this rank is there, and for it: 1. Or do nothing: 0.
 
         2: the message has begun, and its rest has not come in time: call `adopt` now. dtype: its code.
@@ -116,15 +104,10 @@ class Mailbox:
         channel = self._incoming.get(source)
         if channel.__class__ is not ReceiveChannel or channel.message or self._matching.concerns(source, tag):
             return 0
-        if (read := channel.read_whole(address, tag, dtype, nbytes)) != 1:
-            return read
-        self._arrived[source] = place = self._arrived[source] + 1
-        self._log.write(self._group, tag, entered_ns, 2 * source + 1, nbytes, place, monotonic_ns())
-        return 1
+        return channel.read_whole(address, tag, dtype, nbytes)
 
     def adopt(self, request: MessageRequest) -> None:
         """Go on with the message that `send_at_once` or `receive_at_once` has begun, for a request of its tensor."""
-        request.entered_ns = request.entered_ns or monotonic_ns()
         if isinstance(request, Send):
             request.begun = True
             self._outgoing[request.peer].queue.append(request)
@@ -133,7 +116,6 @@ class Mailbox:
             channel = self._incoming[request.peer]
             channel.message = message = channel.read_header()
             if message is not None:
-                self._arrived[request.peer] = message.place = self._arrived[request.peer] + 1
                 self._match(request, message)
 
     def settle(self) -> None:
@@ -141,15 +123,6 @@ class Mailbox:
         later, self.later = self.later, None
         if later is not None:
             self.submit(later)
-
-    def log_waiting(self, request: MessageRequest) -> None:
-        """Log a request that takes long. Others are logged when they are done."""
-        if not (request.done or request.logged):
-            if isinstance(request, Receive) and request.tensor is not None:
-                request.nbytes = request.tensor.nbytes
-            request.logged = self._log.write(
-                self._group, request.tag, request.entered_ns, request.whom, request.nbytes, 0, 0
-            )
 
     def listen(self, ranks: Iterable[int]) -> None:
         """Take messages from these ranks, if they are on other hosts; before, this rank takes none from them."""
@@ -204,7 +177,8 @@ class Mailbox:
         if request.done:
             return None
         rest = self._take_out(request)
-        (self._log_done if request.error is None else self._finish)(request)
+        if request.error is not None:
+            self._finish(request)
         return rest
 
     def _take_out(self, request: MessageRequest) -> MessageRequest | None:
@@ -236,16 +210,8 @@ class Mailbox:
         """The tags of the messages from a rank that no receive has taken."""
         return self._matching.unexpected_tags(source)
 
-    def _log_done(self, request: MessageRequest) -> None:
-        whom, nbytes, place = request.whom, request.nbytes, request.place
-        if request.logged:
-            self._log.end(request.logged, whom, nbytes, place, monotonic_ns())
-        else:
-            self._log.write(self._group, request.tag, request.entered_ns, whom, nbytes, place, monotonic_ns())
-
     def _finish(self, request: MessageRequest) -> None:
         request.done = True
-        self._log_done(request)
         self.finished.append(request)
         self.poller.wake()
 
@@ -272,7 +238,6 @@ class Mailbox:
             channel.read_answers()
         while queue and channel.write(queue[0]):
             send = queue.popleft()
-            self._written[receiver] = send.place = self._written[receiver] + 1
             self._finish(send)
         if isinstance(channel, FarSendChannel):
             self._await(self._size + receiver, channel.awaited)
@@ -283,7 +248,6 @@ class Mailbox:
 
     def _send_to_self(self, send: Send) -> None:
         message = Message.of(send, self._rank)
-        self._written[self._rank] = send.place = message.place = self._written[self._rank] + 1
         self._arrive(message)
         self._finish(send)
 
@@ -296,7 +260,6 @@ class Mailbox:
         for channel in channels:
             if channel.message is None and (message := channel.read_header()):
                 channel.message = message
-                self._arrived[channel.source] = message.place = self._arrived[channel.source] + 1
                 begun.append(message)
         for message in sorted(begun, key=lambda message: message.sent_ns):
             self._arrive(message)
@@ -329,8 +292,7 @@ class Mailbox:
 
     def _match(self, receive: Receive, message: Message) -> None:
         """Let a receive take a message. If dtype or size differ, it fails once the message has come and is dropped."""
-        receive.source, receive.whom = message.source, 2 * message.source + 1
-        receive.nbytes, receive.place = message.nbytes, message.place
+        receive.source = message.source
         receive.message, message.receive = message, receive
         if (words := receive.refuses(message)) is not None:
             message.buffer, (sent, expected) = None, words
