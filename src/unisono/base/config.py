@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from .errors import ArgumentError
 from .link import Link
-from .linux import KINDS
+from .linux import vendor
 from .units import format_bytes, integer, parse_bytes, seconds
 
 SHAPING = (
@@ -55,14 +55,12 @@ class Setting:
     why: its meaning.
     usually: its default.
     least, most: the bounds of a number; None for most: those of its unit.
-    of_kind: its defaults on some kinds of processors.
-    kind: this machine's kind of processor, if it has a default of its own.
+    amd: its default on AMD processors, if it is another one.
     """
 
-    def __init__(self, usually: Any, why: str, least: float, most: float | None, of_kind: dict[str, Any]) -> None:
-        self.usually, self.why, self.least, self._most, self.of_kind = usually, why, least, most, of_kind
-        self.kind = next((kind for kind in of_kind if KINDS[kind].here()), "")
-        self.default = of_kind.get(self.kind, usually)
+    def __init__(self, usually: Any, why: str, least: float, most: float | None, amd: Any) -> None:
+        self.usually, self.why, self.least, self._most, self.amd = usually, why, least, most, amd
+        self.default = usually if amd is None or vendor() != "amd" else amd
 
     def __set_name__(self, owner: type, name: str) -> None:
         SETTINGS[name] = self
@@ -118,9 +116,8 @@ SETTINGS: dict[str, Setting] = {}
 """The settings by name, in order."""
 
 
-def _setting(default: Any, why: str, *, least: float = 0, most: float | None = None, **of_kind: Any) -> Any:
-    """of_kind: other defaults, for kinds of processors."""
-    return Setting(default, why, least, most, of_kind)
+def _setting(default: Any, why: str, *, least: float = 0, most: float | None = None, amd: Any = None) -> Any:
+    return Setting(default, why, least, most, amd)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +156,7 @@ class Config:
         1 << 20,
         "the shortest private vector that is copied from process to process by system calls, where that is faster than "
         "to stage it; 0: none",
-        amd_one_cache=0,  # what another processor has written is cheap to read there: staging takes half the time
+        amd=0,  # what another processor has written is cheap to read there: staging takes half the time
     )
     fetch_bytes: int = _setting(
         1 << 20,
@@ -263,4 +260,4 @@ class Config:
         setting = SETTINGS[name]
         if getattr(self, name) != setting.default:
             return "as set"
-        return f"the default for {KINDS[setting.kind].name}" if setting.kind else "the default"
+        return "the default" if setting.default == setting.usually else "the default for AMD processors"
