@@ -367,12 +367,6 @@ def test_where_all_ranks_stage_and_read_segments_stay_long(collective: str) -> N
     assert segments(collective, 2, 128 * KI) == 1
 
 
-def test_a_long_output_is_not_fetched_from_pages_in_turn() -> None:
-    config = Config(fetch_bytes=8 * KI)
-    assert plan("all_gather", 2, KI, config).words[PlanWord.FETCH] == 1
-    assert plan("all_gather", 2, KI + 1, config).words[PlanWord.FETCH] == 0
-
-
 def _broadcast(counts: list[int]) -> bool:
     right = True
     for count in counts:

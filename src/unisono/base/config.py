@@ -15,7 +15,7 @@ from .units import format_bytes, integer, parse_bytes, seconds
 
 SHAPING = (
     "segment_bytes", "one_way_segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "tag_bytes", "zero_copy_bytes",
-    "cross_memory_bytes", "fetch_bytes",
+    "cross_memory_bytes",
 )  # fmt: skip
 """The settings that shape what a call does inside a host. The process that makes the host's memory, its first rank or
 the parent of the ranks, writes its own settings there. They count on all ranks of the host, whatever their environments
@@ -141,7 +141,6 @@ class Config:
         128 << 10,
         "the shortest segment of a call of more than two in which some ranks stage what others read: short ones let "
         "readers begin early, but are written where others have just read",
-        amd=512 << 10,  # to write where another processor has just read is dear there
     )
     one_shot_bytes: int = _setting(16 << 10, "the longest vector for which two ranks use a one_shot algorithm")
     crowd_one_shot_bytes: int = _setting(
@@ -157,10 +156,6 @@ class Config:
         "the shortest private vector that is copied from process to process by system calls, where that is faster than "
         "to stage it; 0: none",
         amd=0,  # what another processor has written is cheap to read there: staging takes half the time
-    )
-    fetch_bytes: int = _setting(
-        1 << 20,
-        "the longest output into which a peer's bytes are copied from four pages in turn; half a second-level cache",
     )
     tag_bytes: int = _setting(
         32 << 10, "the longest message that shares cache lines with its signature, so that one wait brings both"

@@ -114,7 +114,6 @@ FIGURES = {
     "one_shot_bytes": 3 << 10,
     "crowd_one_shot_bytes": 48 << 10,
     "zero_copy_bytes": 5 << 10,
-    "fetch_bytes": 7 << 10,
     "cross_memory_bytes": 1 << 16,
     "tag_bytes": 16 << 10,
 }

@@ -142,7 +142,6 @@ def bind(
     words[PlanWord.SIGNATURE], words[PlanWord.SHARED] = signature | reach, reach
     words[PlanWord.GATE_STEP] = program.gate_step
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
-    words[PlanWord.FETCH] = count * item * program.blocks <= config.fetch_bytes
     words[PlanWord.LANES], words[PlanWord.LANE_BYTES] = 1, min(_LANE_BYTES, max(_LINE, config.lane_bytes))
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
     return Plan(
