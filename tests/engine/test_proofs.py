@@ -334,15 +334,15 @@ def test_the_lines_that_a_rank_fetches_are_those_of_its_slots() -> None:
 KI, MI = 1 << 10, 1 << 20
 
 
-def plan(collective: str, ranks: int, count: int, config: Config | None = None) -> Plan:
+def plan(collective: str, ranks: int, count: int) -> Plan:
     """The plan of rank 0 for blocks of `count` numbers of 4 bytes in private tensors."""
     schedule = choose(collective, 64 * MI, ranks).algorithm.schedule(ranks, 0)
     program = compile_schedule(schedule, Lowering())[0]
-    return bind(program, CallRecord(collective), Blocks(count, 4), (0, 0), 2 * MI, config or Config())
+    return bind(program, CallRecord(collective), Blocks(count, 4), (0, 0), 2 * MI, Config())
 
 
-def segments(collective: str, ranks: int, nbytes: int, shortest: int = 128 * KI) -> int:
-    words = plan(collective, ranks, nbytes // 4, Config(one_way_segment_bytes=shortest)).words
+def segments(collective: str, ranks: int, nbytes: int) -> int:
+    words = plan(collective, ranks, nbytes // 4).words
     return -(-int(words[PlanWord.TOTAL]) // int(words[PlanWord.PIECE] * words[PlanWord.PER_BLOCK]))
 
 
@@ -354,11 +354,6 @@ def test_where_readers_wait_for_one_rank_a_call_has_short_segments(nbytes: int, 
     assert segments("broadcast", 2, nbytes) == number
     assert segments("broadcast", 4, nbytes) == number
     assert segments("scatter", 2, nbytes) == number
-
-
-@pytest.mark.parametrize(("nbytes", "number"), [(64 * KI, 2), (512 * KI, 2), (MI, 2), (2 * MI, 4), (4 * MI, 8)])
-def test_short_segments_may_be_longer(nbytes: int, number: int) -> None:
-    assert segments("broadcast", 2, nbytes, 512 * KI) == number
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all", "reduce_scatter"])

@@ -14,8 +14,7 @@ from .linux import vendor
 from .units import format_bytes, integer, parse_bytes, seconds
 
 SHAPING = (
-    "segment_bytes", "one_way_segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "tag_bytes", "zero_copy_bytes",
-    "cross_memory_bytes",
+    "segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "tag_bytes", "zero_copy_bytes", "cross_memory_bytes",
 )  # fmt: skip
 """The settings that shape what a call does inside a host. The process that makes the host's memory, its first rank or
 the parent of the ranks, writes its own settings there. They count on all ranks of the host, whatever their environments
@@ -136,11 +135,6 @@ class Config:
     )
     segment_bytes: int = _setting(
         512 << 10, "what a rank stages per step of a long call; half a second-level cache", least=1
-    )
-    one_way_segment_bytes: int = _setting(
-        128 << 10,
-        "the shortest segment of a call of more than two in which some ranks stage what others read: short ones let "
-        "readers begin early, but are written where others have just read",
     )
     one_shot_bytes: int = _setting(16 << 10, "the longest vector for which two ranks use a one_shot algorithm")
     crowd_one_shot_bytes: int = _setting(

@@ -110,7 +110,6 @@ def test_arena_has_room_for_the_greatest_settings() -> None:
 
 FIGURES = {
     "segment_bytes": 256 << 10,
-    "one_way_segment_bytes": 64 << 10,
     "one_shot_bytes": 3 << 10,
     "crowd_one_shot_bytes": 48 << 10,
     "zero_copy_bytes": 5 << 10,
