@@ -21,7 +21,7 @@ from unisono.calls import p2p
 from unisono.calls.p2p.progress_engine import progress_engine
 from unisono.engine.mailbox.poller import Poller
 
-LONG = 6_000_000  # over hosts, 16 MiB may be under way before a send waits
+LONG = 5_000_000  # more than is under way between hosts
 
 POLLS = {Poller.wait.__code__}
 

@@ -19,7 +19,7 @@ from unisono.calls import p2p
 from unisono.calls.groups import destroy_group, new_group
 from unisono.calls.p2p.progress_engine import progress_engine
 
-LONG = 2_000_000
+LONG = 5_000_000  # more than is under way between hosts
 
 
 @in_each_new_world(2)

@@ -22,7 +22,7 @@ from unisono.engine.mailbox.poller import Poller
 from unisono.ranks.failures.attend import attend
 from unisono.ranks.group import group as group_module
 
-LONG = 2_000_000
+LONG = 5_000_000  # more than is under way between hosts
 
 Call = Callable[[], Any]
 
