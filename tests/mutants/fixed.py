@@ -267,8 +267,8 @@ MUTANTS = [
     ),
     Mutant(
         "a rank that dies before it uses its memory is not seen",
-        "ranks/rendezvous/rendezvous.py",
-        "            arena.board(rank).set_process(self._identities[rank].pid, self._identities[rank].ticks)\n",
+        "ranks/rendezvous/meeting.py",
+        "            arena.board(rank).set_process(self.identities[rank].pid, self.identities[rank].ticks)\n",
         "            pass\n",
         ("ranks/failures/test_deaths.py",),
     ),
