@@ -228,7 +228,7 @@ def test_any_bytes_are_understood_or_an_error(read: Any, text: Any, written: byt
         found = read(written)
     except ArgumentError:
         return
-    assert {*getattr(found, "missing", ()), *getattr(found, "dead", ())} <= {0, 1, 2}
+    assert {*getattr(found, "missing", ()), *getattr(found, "dead", ())[:1]} <= {0, 1, 2}
     assert read(text(found).encode()) == found
 
 
@@ -239,7 +239,7 @@ def test_what_rank_0_says_is_understood(size: int) -> None:
         MeetingMessage(reason="they are apart: ü"),
         MeetingMessage(full="no room"),
         MeetingMessage(missing=tuple(range(size))),
-        MeetingMessage(dead=(size - 1,)),
+        MeetingMessage(dead=(size - 1, 4711)),
     ):
         assert MeetingMessage.read(message.text().encode(), size) == message
 

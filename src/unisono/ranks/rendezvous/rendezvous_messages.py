@@ -45,7 +45,7 @@ class MeetingMessage(NamedTuple):
     reason: why there is no group.
     full: there is no group for want of memory.
     missing: the ranks that have not come.
-    dead: the rank that has died. pid: its process.
+    dead: the rank that has died, and its pid.
 
     At the end of the meeting, also with hosts:
     names: the names of the hosts.
@@ -61,7 +61,6 @@ class MeetingMessage(NamedTuple):
     full: str = ""
     missing: tuple[int, ...] = ()
     dead: tuple[int, ...] = ()
-    pid: int = 0
     names: tuple[str, ...] = ()
     neighbours: tuple[int, ...] = ()
     secret: str = ""
@@ -86,8 +85,9 @@ class MeetingMessage(NamedTuple):
         ends = self.names, self.neighbours, self.secret, self.toward
         return (
             sum(map(bool, says)) == 1
-            and _are_ranks((*self.proven, *self.missing, *self.dead), size)
-            and 0 <= self.pid < _MOST_NUMBER
+            and _are_ranks((*self.proven, *self.missing, *self.dead[:1]), size)
+            and len(self.dead) in (0, 2)
+            and all(type(pid) is int and 0 <= pid < _MOST_NUMBER for pid in self.dead[1:])
             and _is_map(self.hosts, size)
             and (bool(self.hosts) or not any(ends))
             and len(self.names) == len(self.neighbours) in (0, len(self.hosts))
@@ -105,20 +105,26 @@ class MeetingNotice(NamedTuple):
     name: no other meeting has it.
     size: how many ranks rank 0 waits for.
     job: the name of the job, or "".
-    who: rank 0's process, in words.
+    host, pid, program: of rank 0, for messages.
     """
 
     name: str
     size: int
     job: str
-    who: str
+    host: str
+    pid: int
+    program: str
 
     @classmethod
     def mine(cls, size: int, job: str) -> "MeetingNotice":
         """The notice of a new meeting of this process."""
-        program = os.path.basename(sys.argv[0] if sys.argv else "")
-        who = f"process {os.getpid()}{program and f' ({program})'} on host {socket.gethostname()}"
-        return cls(os.urandom(8).hex(), size, job[:_MOST_TEXT], who[:_MOST_TEXT])
+        program = os.path.basename(sys.argv[0] if sys.argv else "")[:_MOST_TEXT]
+        return cls(os.urandom(8).hex(), size, job[:_MOST_TEXT], socket.gethostname(), os.getpid(), program)
+
+    @property
+    def who(self) -> str:
+        """Rank 0, in words."""
+        return f"process {self.pid}{self.program and f' ({self.program})'} on host {self.host}"
 
     def text(self) -> str:
         """As it stands at the store."""
@@ -237,7 +243,7 @@ def message_of(error: BaseException, rank: int) -> MeetingMessage:
         case WaitTimeout():
             return MeetingMessage(missing=error.missing or (rank,))  # empty: rank 0's own store has not answered
         case PeerGone():
-            return MeetingMessage(dead=(error.rank,), pid=error.pid)
+            return MeetingMessage(dead=(error.rank, error.pid))
         case OutOfMemory():
             return MeetingMessage(full=f"rank {rank}: {error}"[:_MOST_WORDS])
         case ArgumentError():
@@ -255,7 +261,7 @@ def why_ended(message: MeetingMessage, rank: int, waited_s: float) -> Exception 
     if message.missing:
         return missing(message.missing, rank, waited_s)
     if message.dead:
-        return died(message.dead[0], message.pid, rank)
+        return died(message.dead[0], message.dead[1], rank)
     return None
 
 
