@@ -40,6 +40,7 @@ PRIVATE_NAMES = FOR_GLOO | {
     f"{_PYTHON}._create_shrunk_process_group": _ALL,
     f"{_PYTHON}._get_default_group": _ALL,
     f"{_PYTHON}._get_process_group_uid": "2.11, 2.13",
+    f"{_PYTHON}._get_split_source": "2.13, 2.15",
     f"{_PYTHON}._world.pg_coalesce_state": _ALL,
     f"{_DYNAMO}.eval_frame._FrameAction": _ALL,
     f"{_DYNAMO}.eval_frame._FrameExecStrategy": _ALL,
