@@ -5,9 +5,9 @@ imports very little. The other modules are loaded when the first process group i
 
 `process_group` makes a group, and backends for other devices beside it. It has the classes that torch sees.
 `group_methods` has their methods, and `answers` what they answer to rare questions, and what they refuse. `join_group`
-joins and leaves a group. `entry` decorates each method: with the forms of torch's calls, events for profilers, and
-torch's classes and phrases of errors. `to_torch` has these, and the works that asynchronous calls return. `patch`
-changes torch itself.
+joins and leaves a group. `dist2` makes groups that only the program holds. `entry` decorates each method: with the
+forms of torch's calls, events for profilers, and torch's classes and phrases of errors. `to_torch` has these, and the
+works that asynchronous calls return. `patch` changes torch itself.
 
 `answer_to` changes more: programs that ask for Gloo get our groups (`create_named`, `named_gloo`), also within groups
 that they put together. `watch` watches groups that stay Gloo's or NCCL's: `watched_calls` logs calls of Python code,
@@ -16,6 +16,7 @@ that they put together. `watch` watches groups that stay Gloo's or NCCL's: `watc
 
 import logging
 import os
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -50,6 +51,11 @@ def _register() -> None:
         recording = getattr(distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", None)
         if isinstance(recording, set):
             recording.add(NAME)
+    with suppress(ImportError):  # torch 2.15 has no such module
+        from torch.distributed import _dist2
+
+        if NAME not in _dist2._BACKENDS:  # noqa: SLF001
+            _dist2.register_backend(NAME, _create_dist2)
     if os.environ.get("UNISONO_DEFAULT") == "1":
         backends.default_device_backend_map["cpu"] = NAME
     if os.environ.get("UNISONO_AS"):
@@ -65,6 +71,14 @@ def _register() -> None:
 def _create(options: Any, pg_options: Any) -> Any:
     """Make a process group. torch calls this on every member of a new group."""
     return _imported()(options, pg_options)
+
+
+def _create_dist2(*args: Any, **options: Any) -> Any:
+    """Make a process group for `torch.distributed._dist2`."""
+    _imported()
+    from .dist2 import make_group
+
+    return make_group(*args, **options)
 
 
 @cache

@@ -18,7 +18,6 @@ from .hooks import Hooks
 from .to_torch import for_torch
 
 _FAILED = "use torch.distributed.shrink_group() to go on without failed ranks"
-_GROUPS = "use torch.distributed.new_group()"
 _MEMORY = "its memory is shared memory, which stays as long as the group"
 _TIME = "measure calls with `unisono bench`"
 REFUSED = {
@@ -28,12 +27,12 @@ REFUSED = {
     "get_reconfigure_handle": _FAILED,
     "mem_allocator": "use allocate_tensor",
     "memory_stats": "`unisono top` shows the memory of a job",
-    "merge": _GROUPS,
+    "merge": "use merge_remote_group",
     "new_window": "use send and recv",
     "reconfigure": _FAILED,
     "resume": _MEMORY,
     "setUsePgForSymmMemRendezvous": "symmetric memory is that of GPUs",
-    "split": _GROUPS,
+    "split": "use split_group",
     "suspend": _MEMORY,
 }
 """Methods of torch's groups and backends that ours do not have -> what to do instead."""

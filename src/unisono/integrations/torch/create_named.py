@@ -2,7 +2,6 @@
 
 import logging
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
@@ -14,10 +13,9 @@ from torch.distributed import distributed_c10d
 
 from ...base.errors import ArgumentError, OutOfMemory
 from ...base.release import NAME
-from ...ranks.group.group import Group
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.meetings import may_come
-from .join_group import leave, whole_world
+from .join_group import leave_when_dropped, whole_world
 from .named_gloo import NamedGloo, registering_ours
 from .patch import change
 from .process_group import create
@@ -64,17 +62,11 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
             why = str(error)
         else:
             if not given:
-                weakref.finalize(made, _dropped, made.group).atexit = False
+                leave_when_dropped(made, made.group)
             return made
         others.give_up(described.group_rank)
     _LOG.warning("the group %s is Gloo's on all ranks: %s", described.group_id, why)
     return c10d.ProcessGroupGloo(*args, **options)
-
-
-def _dropped(group: Group) -> None:
-    """Leave a group that the program no longer holds, as Gloo's groups do. torch holds the groups that it makes."""
-    if group.worker is None or not group.worker.busy:
-        leave(group)
 
 
 def _helper_of(frame: FrameType | None) -> Mapping[str, Any]:

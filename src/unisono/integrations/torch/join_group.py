@@ -3,6 +3,7 @@
 import atexit
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -151,6 +152,16 @@ def leave(group: Group, *, with_store: bool = False) -> None:
                     group.span.ask()
                 time.sleep(_ASK_S)
         group.close()
+
+
+def leave_when_dropped(holder: Any, group: Group) -> None:
+    """Leave a group when the program no longer holds `holder`, as Gloo's groups do. torch holds those that it makes."""
+    weakref.finalize(holder, _dropped, group).atexit = False
+
+
+def _dropped(group: Group) -> None:
+    if group in _worlds and (group.worker is None or not group.worker.busy):
+        leave(group)
 
 
 def _end(group: Group) -> None:

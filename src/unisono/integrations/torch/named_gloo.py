@@ -224,7 +224,8 @@ def registering_ours(original: Any) -> Any:
 def _change_methods() -> None:
     """Let the methods of torch's class ask first whether the group is one of these. Other groups work as before."""
     kind = c10d.ProcessGroup
-    for name in (*dir(Calls), "_get_backend", "_get_sequence_number_for_group", "abort", "shutdown"):
+    more = "_get_backend", "_get_sequence_number_for_group", "abort", "merge_remote_group", "shutdown", "split_group"
+    for name in (*dir(Calls), *more):
         method = getattr(kind, name, None)
         if callable(method) and not name.startswith("__") and not hasattr(method, "__wrapped__"):
             setattr(kind, name, _asking(method, name))

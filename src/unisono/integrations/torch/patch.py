@@ -48,6 +48,7 @@ def patch_torch() -> None:
     change(_with_our_barrier, "monitored_barrier", distributed, distributed_c10d)
     if not hasattr(distributed_c10d, "set_timeout"):  # which calls the group's method, from torch 2.14 on
         change(_with_our_timeout, "_set_pg_timeout", distributed_c10d)
+    change(_without_ours, "_get_split_source", distributed_c10d)
     change(_with_ours_as_it_is, "_create_shrunk_process_group", distributed_c10d)
     change(_with_works_kept, "_set_forward_pass_work_handle", c10d.Reducer)
     change(_with_fp16_in_python, "_register_builtin_comm_hook", distributed, c10d)
@@ -86,6 +87,16 @@ def _with_our_timeout(original: Any) -> Any:
         asked.set_timeout(timeout) if isinstance(asked, Calls) else original(timeout, group)
 
     return set_pg_timeout
+
+
+def _without_ours(original: Any) -> Any:
+    """Let `new_group` make a group anew beside ours. What torch splits it from must be a backend in C++."""
+
+    def get_split_source(*args: Any, **options: Any) -> Any:
+        source = original(*args, **options)
+        return None if isinstance(source, Calls) else source
+
+    return get_split_source
 
 
 def _with_ours_as_it_is(original: Any) -> Any:

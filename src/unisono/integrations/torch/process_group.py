@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from types import FrameType, WrapperDescriptorType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import distributed
@@ -24,16 +25,18 @@ from torch.distributed import PrefixStore, ProcessGroup  # type: ignore[attr-def
 from ...base.config import Config
 from ...base.errors import ArgumentError
 from ...base.release import NAME
+from ...base.units import integer
 from ...ranks.group.group import Group
+from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.rendezvous.launchers import start_of_job
 from ...ranks.rendezvous.meetings import may_come
 from .answers import Answers, check_options
 from .group_methods import Calls
 from .hooks import Hooks, call_abort_hooks
-from .join_group import go_on, join, leave, store_of_meeting
+from .join_group import go_on, join, leave, leave_when_dropped, store_of_meeting
 from .patch import hide_from_dynamo, make_buffer, patch_torch
 from .patch_hooks import patch_hooks
-from .to_torch import Finished, TorchWork, for_torch
+from .to_torch import Finished, TorchWork, as_torchs
 
 BACKEND_IN_PYTHON = not isinstance(c10d.Backend.__init__, WrapperDescriptorType)
 """Can a backend be written in Python? Up to torch 2.13, torch's class has no constructor of its own."""
@@ -47,15 +50,15 @@ _library: Any = None
 class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C++ calls one form of each method only
     """A process group of torch.distributed. C++ code calls the methods with capital letters."""
 
-    supports_shrinking = True
+    supports_shrinking = supports_splitting = True
     backend: UnisonoBackend
 
-    def __init__(self, group: Group, store: c10d.Store) -> None:
+    def __init__(self, group: Group, store: c10d.Store, name: str = "", description: str = "undefined") -> None:
         c10d.ProcessGroup.__init__(self, group.rank, group.size)  # type: ignore[call-arg]  # it takes these
         self.group = group
-        self._went_on = False
+        self._went_on, self._splits = False, 0
         self._store: Any = store
-        self._name, self._description = "", "undefined"
+        self._name, self._description = name, description
         self.abort_hooks = {}
 
     def getRank(self) -> int:  # noqa: N802
@@ -132,11 +135,63 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         Raises PeerGone if more ranks have failed than the ranks in `without`; `failed` has all of them.
         """
         smaller = go_on(self.group, without)
-        made = type(self)(smaller, self._store)
-        add_backend(made, smaller)
+        made = self._of(smaller, self._store, self._name, self._description)
         made.bound_device_id = self.bound_device_id
         self._went_on = True
         return made
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,  # noqa: ARG002  those of other backends
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Sequence[torch.device] | None = None,
+    ) -> UnisonoProcessGroup | None:
+        """The group of these ranks, in this order; None on the others. All ranks of this group call it."""
+        name, description = group_name or f"{self._name}:split:{ranks}", f"{self._description}:split:{self._splits}"
+        self._splits += 1
+        with as_torchs():
+            self._check_devices(device_types)
+            chosen, size = [integer("ranks", rank) for rank in ranks], self.group.size
+            if not chosen or len(set(chosen) & {*range(size)}) < len(chosen):
+                raise ArgumentError(f"ranks={chosen}: a group has at least one rank of the {size} here, and each once")
+            if self.group.rank not in chosen:
+                return None
+            limit_s = self.group.timeout_s if timeout is None else timeout.total_seconds()
+            of_world = [self.group.world_ranks[rank] for rank in chosen]
+            group = make_sub_group(self.group, chosen.index(self.group.rank), of_world, name, limit_s)
+            return self._of(group, PrefixStore(f"{name}/", self._store), name, group_desc or description)
+
+    def merge_remote_group(
+        self,
+        store: c10d.Store,
+        size: int,
+        timeout: timedelta = timedelta(minutes=30),
+        group_name: str | None = None,
+        group_desc: str | None = None,
+    ) -> UnisonoProcessGroup:
+        """A group with the ranks of other groups, `size` in all, in the order in which they come to the store."""
+        name, description = group_name or f"{self._name}:merge", group_desc or f"{self._description}:merge"
+        with as_torchs():
+            self._check_devices()
+            if (rank := store.add("mergeGroupRank", 1) - 1) >= size:
+                raise ArgumentError(f"size={size}: so many ranks have come to this store before: use a new PrefixStore")
+            group = join(store, rank, size, name, timeout.total_seconds(), apart=True)
+            made = self._of(group, store, name, description)
+            leave_when_dropped(made, group)
+            return made
+
+    def _of(self, group: Group, store: Any, name: str, description: str) -> Self:
+        made = type(self)(group, store, name, description)
+        add_backend(made, group)
+        return made
+
+    def _check_devices(self, wanted: Sequence[torch.device] | None = None) -> None:
+        """Raise ArgumentError if the new group should have backends for devices other than the CPU."""
+        if others := [device.type for device in wanted or self._device_types if device.type != "cpu"]:
+            raise ArgumentError(f"{', '.join(others)}: {NAME} splits and merges groups of the CPU only: use new_group")
 
     def shutdown(self) -> None:
         """Wait for the calls in the background, and leave the group, unless a smaller one has taken its place."""
@@ -254,7 +309,7 @@ def create(
         options.store = PrefixStore(start, options.store)
     config = pg_options if isinstance(pg_options, Config) else None
     where = options.store, options.group_rank, options.group_size, options.group_id, options.timeout.total_seconds()
-    try:
+    with as_torchs():
         check_options(options, pg_options)
         devices = other_devices(helper, kind.asked_as)
         members = options.global_ranks_in_group
@@ -264,9 +319,6 @@ def create(
         add_backend(made, made.group)
         add_other_backends(made, devices, options, None if config else pg_options)
         made.bound_device_id = helper.get("device_id")
-    except BaseException as error:
-        for_torch(error)
-        raise
     return made
 
 

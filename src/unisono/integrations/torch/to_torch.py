@@ -4,7 +4,8 @@ Programs written for torch.distributed expect its class of errors, and its phras
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -34,6 +35,16 @@ def for_torch(error: BaseException, phrase: str = "") -> BaseException:
         error.__class__ = _both(kind)  # type: ignore[arg-type]  # mypy takes a class's __hash__ for its instances'
         error.torch_phrase = phrase or _phrase(error)  # type: ignore[attr-defined]
     return error
+
+
+@contextmanager
+def as_torchs() -> Iterator[None]:
+    """Within this context, errors are made torch's, too."""
+    try:
+        yield
+    except BaseException as error:
+        for_torch(error)
+        raise
 
 
 def late_phrase(ranks: list[int], limit_s: float) -> str:
