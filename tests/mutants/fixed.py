@@ -224,7 +224,7 @@ MUTANTS = [
     ),
     Mutant(
         "a message to oneself is given up when all others have returned",
-        "calls/p2p/progress.py",
+        "calls/p2p/peers.py",
         "len(went) == len(ranks) and (awaited or request.peer != ANY_SOURCE)",
         "len(went) == len(ranks)",
         ("calls/p2p/test_objects.py",),

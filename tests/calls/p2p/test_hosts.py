@@ -16,8 +16,7 @@ from tests.support.waiting import until
 from unisono import PeerGone
 from unisono.base.records import Departure, DepartureKind
 from unisono.calls import p2p
-from unisono.calls.p2p import progress
-from unisono.calls.p2p.progress import ProgressLoop
+from unisono.calls.p2p import peers
 from unisono.engine.mailbox import Mailbox
 from unisono.engine.mailbox.far_ends import FarSendChannel
 
@@ -86,8 +85,8 @@ def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:
         work.wait()  # so there is a stream
         may_come = []
         for hour in (hours, hours + 1):
-            with patch.object(progress, "time", Mock(monotonic=lambda at=3600.0 * hour: time.monotonic() + at)):
-                may_come.append(last._engine._may_come(last._request, 1, returned))
+            with patch.object(peers, "time", Mock(monotonic=lambda at=3600.0 * hour: time.monotonic() + at)):
+                may_come.append(last._engine.peers.may_come(unisono.init(), last._request, 1, returned))
         last.wait()
         p2p.send(values(5, 0), 1)
         return may_come
@@ -104,9 +103,9 @@ def test_who_has_taken_a_long_message_may_return_before_that_is_known(monkeypatc
     if unisono.get_rank() == 1:
         assert torch.equal(p2p.recv(None, 0), values(LONG, 0))
         return
-    group, lost, progress, looked = unisono.init(), ProgressLoop._lost, Mailbox.progress, []
+    group, lost, progress, looked = unisono.init(), peers.Peers.lost, Mailbox.progress, []
 
-    def look(loop: ProgressLoop, *given: Any) -> Any:
+    def look(loop: peers.Peers, *given: Any) -> Any:
         looked.extend([1] if group.liveness.gone(1) else [])
         return lost(loop, *given)
 
@@ -115,7 +114,7 @@ def test_who_has_taken_a_long_message_may_return_before_that_is_known(monkeypatc
         waits = isinstance(channel, FarSendChannel) and channel.lending and len(looked) <= looks
         return False if waits else progress(mailbox)
 
-    monkeypatch.setattr(ProgressLoop, "_lost", look)
+    monkeypatch.setattr(peers.Peers, "lost", look)
     monkeypatch.setattr(Mailbox, "progress", hear_late)
     p2p.send(values(LONG, 0), 1)
     assert len(looked) > looks
