@@ -74,7 +74,7 @@ def test_a_cold_call_passes_the_stations_in_their_order() -> None:
     places = {place(path) for path, _ in stations}
     assert not {path for path, _ in cold if place(path) not in {*places, *TOOLS}}
     hops = [path for path, _ in warm if not path.startswith("ranks/failures/")]
-    assert hops == ["calls/collectives/all_reduce.py", "calls/dispatch/shortcut.py"]
+    assert hops == ["calls/collectives/all_reduce.py", "calls/dispatch/known.py"]
 
 
 def test_both_roads_are_as_the_table_says() -> None:

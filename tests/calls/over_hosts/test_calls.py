@@ -216,7 +216,8 @@ CALLS = 40
 
 FILES = {
     "calls/collectives/all_reduce.py",
-    "calls/dispatch/shortcut.py",
+    "calls/dispatch/drive.py",
+    "calls/dispatch/known.py",
     "calls/dispatch/over_hosts/hosts_run.py",
     "calls/dispatch/over_hosts/hosts_steps.py",
     "hosts/messages/tape_run.py",
