@@ -79,20 +79,18 @@ docs: $(VENV)/ready-docs
 	@echo "docs/_build/html/index.html"
 
 bench: $(VENV)/ready-bench
-	$(BIN)/python -m benchmarks.busy late --output benchmarks/results/{vendor}_late.md
-	$(BIN)/python -m benchmarks.collectives --output benchmarks/results/{vendor}.md \
-		--plot benchmarks/results/{vendor}_all_reduce.svg
+	$(BIN)/python -m benchmarks.busy late --output benchmarks/results/{vendor}_late.json
+	$(BIN)/python -m benchmarks.collectives --output benchmarks/results/{vendor}_collectives.json
+	$(BIN)/python -m benchmarks.figures
 
 nightly: $(VENV)/ready-ucx
 	NIGHTLY=1 $(PYTEST) --reruns 1 --durations=30
-	TORCH_INDEX="$(TORCH_INDEX)" $(BIN)/python -m tests.aarch64
 	$(BIN)/python -m tests.mutants
 	$(BIN)/python -m tests.matrix.full
 	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_large.py
-	$(BIN)/python -m benchmarks.chaos --output benchmarks/results/{vendor}_chaos.md
+	$(BIN)/python -m benchmarks.chaos --output benchmarks/results/{vendor}_chaos.json
 	$(BIN)/python -m tests.fuzz --seconds 300
 	$(BIN)/python -m tests.fuzz.deaths --seconds 300
-	$(BIN)/python -m tests.fuzz.network --seconds 300
 
 clean:
 	rm -rf $(VENV)

@@ -4,8 +4,8 @@ python -m benchmarks.busy calls     all_reduce and training steps on two ranks
 python -m benchmarks.busy late      ranks of which one is late, beside three MPIs, too
 python -m benchmarks.busy serving   steps of a server that decodes
 
-A hog is a process that computes all the time, in the session of the ranks: Linux may share the processors among
-sessions first, and then hogs of another session take less. Contenders take turns in the same processes. The slowest
+A background process computes all the time, in the session of the ranks: Linux may share the processors among sessions
+first, and then processes of another session take less. Contenders take turns in the same processes. The slowest
 rank's time counts.
 """
 
@@ -14,10 +14,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import cycle, product
-from statistics import median, quantiles
 from typing import Annotated, Any
 
 import torch
@@ -27,17 +26,17 @@ import typer
 from unisono.base.units import format_bytes, format_seconds, parse_bytes
 from unisono.schedule import Hosts
 
-from .mpi import WHEELS, start_jobs
 from .mpi import make_call as make_mpi_call
 from .mpi import meet as mpi_meet
-from .reports import FUTEX, GLOO, OURS, Output, describe, hand_in, head, in_us, ours_beside_gloo, p99, table
+from .mpi import start_jobs
+from .runs import FUTEX, GLOO, OURS, TORCH, Output, begin, hand_in, of_times
 from .torch_backend.ranks import LARGE, Groups, make_call, make_trainer, two_backends
 from .turns import Rendezvous, Times, slowest_rank, take_turns
 
 STEPS = (LARGE, "fully_shard")
 """The cases that are training steps. The other cases are bytes of an `all_reduce`."""
 
-NO_CALL = "no call"
+NO_CALL, _BACKGROUND = "no call", "background processes"
 _WIDTH, _TURN_S, _UNTIMED = 256, 0.04, 4
 _HOG = """
 import os
@@ -48,7 +47,7 @@ while os.getppid() == parent: pass
 """
 
 app = typer.Typer()
-Hogs = Annotated[str, typer.Option(help="Numbers of hogs.")]
+Hogs = Annotated[str, typer.Option(help="Numbers of background processes that compute.")]
 Turns = Annotated[int, typer.Option(min=1, help="How often each contender has its turn.")]
 
 
@@ -70,14 +69,10 @@ def _numbers(text: str) -> list[int]:
     return [parse_bytes(number) for number in text.split(",")]
 
 
-def _titles(counts: list[int]) -> list[str]:
-    return ["", *("1 hog" if count == 1 else f"{count} hogs" for count in counts)]
-
-
 _CALLS = """\
-Two processes, float32. A hog is a process that computes all the time, in the session of the ranks. `all_reduce` is
+Two processes, float32. A background process computes all the time, in the session of the ranks. `all_reduce` is
 `dist.all_reduce` of so many bytes, in batches back to back. The other rows are training steps of
-`python -m benchmarks.torch_backend`. A cell is ours / Gloo, and how many times as long Gloo takes."""
+`python -m benchmarks.torch_backend`."""
 
 
 def _measure_calls(groups: Groups, case: int | str, neighbours: int, turns: int) -> Times:
@@ -97,24 +92,25 @@ def calls(
     *, neighbours: Hogs = "0,1,2,4", sizes: str = "8,64KiB,4MiB", turns: Turns = 25, output: Output = None
 ) -> None:
     """Measure all_reduce and training steps on two ranks. A turn is a batch of calls, or of steps."""
-    machine, counts = describe(), _numbers(neighbours)
-    cases: dict[int | str, str] = {nbytes: f"`all_reduce`, {format_bytes(nbytes)}" for nbytes in _numbers(sizes)}
+    run = begin("Calls and training steps on two ranks of a busy machine", _CALLS, code=TORCH)
+    cases: dict[int | str, str] = {nbytes: f"all_reduce of {format_bytes(nbytes)}" for nbytes in _numbers(sizes)}
     cases |= {step: step for step in STEPS}
-    with two_backends(2) as run:
-        found = {key: slowest_rank(run(_measure_calls, *key, turns)) for key in product(cases, counts)}
-    rows = {name: [found[case, count] for count in counts] for case, name in cases.items()}
-    lines = head("Two ranks on a busy machine: our backend beside Gloo", machine, _CALLS)
-    hand_in(lines + ours_beside_gloo(_titles(counts), rows), output)
+    with two_backends(2) as on_ranks:
+        found = {
+            (cases[case], count): slowest_rank(on_ranks(_measure_calls, case, count, turns))
+            for case, count in product(cases, _numbers(neighbours))
+        }
+    run.tables.append(of_times("calls and steps", ["call", _BACKGROUND], found))
+    hand_in(run, output)
 
 
 _LATE = """\
 float32, `dist.all_reduce`, and `Allreduce` of mpi4py. Behind a barrier that belongs to no contender, one rank sleeps,
 computes, or sweeps its caches (it writes 64 MiB, a part after the other) for so long, and then calls; the others have
-called before. A figure is the time from its call until the last rank is out, in µs: the median / what 90 % / what 99 %
-of the calls take at most. Ranks take turns in being late, and contenders one after the other in each row, each with all
-its calls. Ranks of an MPI do not sleep while they wait. The bare futex is the bound of those that do: two processes,
-each kept on a processor of its own, of which one sleeps in a futex until the other one wakes it, both by Python. A hog
-is a process that computes all the time."""
+called before. A figure is the time from its call until the last rank is out. Ranks take turns in being late, and
+contenders one after the other in each row, each with all its calls. Ranks of an MPI do not sleep while they wait. The
+bare futex is the bound of those that do: two processes, each kept on a processor of its own, of which one sleeps in a
+futex until the other one wakes it, both by Python. A background process computes all the time."""
 
 LATE = ("in step", 0.0), *product(("sleeping", "computing"), (0.5e-3, 3e-3, 20e-3)), ("sweeping", 20e-3)
 """How the late rank passes its time, and for how many seconds."""
@@ -178,30 +174,20 @@ def late(
     output: Output = None,
 ) -> None:
     """Measure from the last rank's call until all ranks are out. turns: of all ranks together."""
-    machine, counts, notes = describe(), _numbers(neighbours), list[str]()
-    names, rows = [OURS, GLOO, *WHEELS, FUTEX], dict[int, list[list[str]]]()
+    run, times = begin("Calls in which one rank is late", _LATE, code=TORCH), dict[tuple[int, int, str, int], Times]()
     for number in _numbers(ranks):
         with contextlib.ExitStack() as ends:
-            run, jobs = ends.enter_context(two_backends(number)), start_jobs(number, ends, notes)
-            for nbytes, (how, late_s), count in product(_numbers(sizes), LATE, counts):
+            on_ranks, jobs = ends.enter_context(two_backends(number)), start_jobs(number, ends, run.how)
+            for nbytes, (how, late_s), count in product(_numbers(sizes), LATE, _numbers(neighbours)):
                 rest = how, late_s, count, turns // number
-                found = {who: run(_late_backend, who, nbytes, *rest) for who in (OURS, GLOO)}
+                found = {who: on_ranks(_late_backend, who, nbytes, *rest) for who in (OURS, GLOO)}
                 found |= {name: job.run(_late_mpi, nbytes, *rest) for name, job in jobs.items()}
                 if number == 2 and nbytes == 8:
-                    found[FUTEX] = run(_late_futex, *rest)
-                where = f"{number} ranks, {format_bytes(nbytes)}, "
-                where += f"one {format_seconds(late_s)} late, {how}" if late_s else how
-                cells = [_spread(found[name]) if name in found else "" for name in names]
-                rows.setdefault(count, []).append([where, *cells])
-    lines = head("Ranks that do not arrive together: our backend beside others", machine, _LATE, *notes)
-    for title, count in zip(_titles(counts)[1:], counts, strict=True):
-        lines += ["", f"## {title}", *table(["", *names], rows[count])]
-    hand_in(lines, output)
-
-
-def _spread(ranks: list[list[Span]]) -> str:
-    of_100 = quantiles(until_all_are_out(ranks), n=100, method="inclusive")
-    return " / ".join(in_us(of_100[most - 1]) for most in (50, 90, 99))
+                    found[FUTEX] = on_ranks(_late_futex, *rest)
+                late_rank = f"{format_seconds(late_s)} late, {how}" if late_s else how
+                times[number, nbytes, late_rank, count] = {who: until_all_are_out(of) for who, of in found.items()}
+    run.tables.append(of_times("calls", ["ranks", "bytes", "late rank", _BACKGROUND], times))
+    hand_in(run, output)
 
 
 _SERVING = f"""\
@@ -209,9 +195,8 @@ Servers of several replicas agree before each step on how many tokens each has. 
 {_WIDTH} matrices of float32 on one thread, an `all_reduce` of four int32 per rank, and such a product again. Contenders
 take turns in the same processes; a turn is one step, behind two that are not timed and a barrier. {NO_CALL}: the step
 without the `all_reduce`, in which ranks do not wait for each other. Hosts are processes of this machine that share no
-memory and have connections over loopback: a real network adds its own time to both. A hog is a process that computes
-all the time."""
-_FIGURES = "Milliseconds of a step: median (99th percentile). The last column is how many times as long Gloo takes."
+memory and have connections over loopback: a real network adds its own time to both. A background process computes all
+the time."""
 
 
 def _measure_serving(groups: Groups, neighbours: int, turns: int) -> Times:
@@ -230,26 +215,20 @@ def _measure_serving(groups: Groups, neighbours: int, turns: int) -> Times:
         return take_turns(steps, groups.meet, turns, 0.0)
 
 
-def _serving_row(where: str, count: int, times: Mapping[str, list[float]]) -> list[str]:
-    cells = [f"{median(times[name]) * 1e3:.2f} ({p99(times[name]) * 1e3:.2f})" for name in (OURS, GLOO, NO_CALL)]
-    ratio, late_ratio = (figure(times[GLOO]) / figure(times[OURS]) for figure in (median, p99))
-    return [where, f"{count}", *cells, f"{ratio:.2f} ({late_ratio:.2f})"]
-
-
 @app.command()
 def serving(
     *, shapes: str = "1x2,1x4,2x1,2x2", neighbours: Hogs = "0,2", turns: Turns = 400, output: Output = None
 ) -> None:
     """Measure steps of a server. shapes: hosts x ranks of each, on this machine."""
-    machine, rows = describe(), list[list[str]]()
+    run, times = begin("Steps of a server", _SERVING, code=TORCH), dict[tuple[str, int], Times]()
     for hosts in map(Hosts.parse, shapes.split(",")):
         several = len(hosts.members) > 1
-        where = f"{hosts.ranks} ranks on {f'{len(hosts.members)} hosts' if several else 'one host'}"
-        with two_backends(hosts.ranks, hosts.text if several else None) as run:
+        where = f"{hosts.ranks} on {f'{len(hosts.members)} hosts' if several else 'one host'}"
+        with two_backends(hosts.ranks, hosts.text if several else None) as on_ranks:
             for count in _numbers(neighbours):
-                rows.append(_serving_row(where, count, slowest_rank(run(_measure_serving, count, turns))))
-    lines = head("Steps of a server that decodes: our backend beside Gloo", machine, _SERVING, _FIGURES)
-    hand_in(lines + table(["", "hogs", OURS, GLOO, NO_CALL, "Gloo / ours"], rows), output)
+                times[where, count] = slowest_rank(on_ranks(_measure_serving, count, turns))
+    run.tables.append(of_times("steps", ["ranks", _BACKGROUND], times))
+    hand_in(run, output)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Annotated, Any, NamedTuple
 
@@ -23,7 +24,7 @@ from unisono.tools.testing import chaos
 from unisono.tools.testing.chaos import FAULTS
 
 from .busy import hogs
-from .reports import Output, describe, grouped, hand_in, head, p99, table
+from .runs import RANKS, Output, Run, Table, begin, grouped, hand_in, percentile
 from .turns import Meeting
 
 CALLS: dict[str, tuple[str, Callable[[int], Any]]] = {
@@ -37,6 +38,11 @@ CALLS: dict[str, tuple[str, Callable[[int], Any]]] = {
 }
 """Name -> the collective, and a call of it by one of n ranks."""
 
+_HOW = (
+    "Rehearsed in one process: a rank dies or is late before each row of each algorithm, in every lowering.",
+    "Live, in `run`, two to four ranks, half of the times each on a host of its own; each survivor's time counts, in "
+    "ms, from when the call began.",
+)
 _LATE = ("stop", "hold", "delay")
 _LATE_S = 0.15
 
@@ -144,33 +150,32 @@ def busy(seconds: float) -> int:
     return calls
 
 
-def chaos_markdown(
-    machine: Mapping[str, str], rehearsed: Sequence[Rehearsed], trials: Sequence[Trial],
-    alarms: Mapping[int, tuple[int, int]], most: int,
-) -> list[str]:  # fmt: skip
-    """The report. alarms: ranks per processor -> calls made, and errors."""
+def fill(
+    run: Run, rehearsed: Sequence[Rehearsed], trials: Sequence[Trial], alarms: Mapping[int, tuple[int, int]], most: int
+) -> None:
+    """Add the tables to a run. alarms: ranks per processor -> calls made, and errors."""
     ends = sum((ends for _, _, ends in rehearsed), Counter[str]())
     tried = sum(count for _, count, _ in rehearsed)
-    rows = []
+    rows = list[list[str | int]]()
     for (fault,), mine in grouped(trials, "fault").items():
         said = [(one.at, seen) for one in mine for seen in one.seen.values() if "heard" in seen]
         heard = [seen["heard"] - at for at, seen in said]
         times = heard, *([seen[what] for _, seen in said] for what in ("shrunk", "worked"))
-        cells = [f"{median(of) * 1e3:.1f}, {p99(of) * 1e3:.1f}" if len(of) > 1 else "" for of in times]
-        rows.append([fault, str(len(mine)), str(sum(one.as_it_should for one in mine)), *cells])
-    lines = head(
-        "Chaos", machine,
-        f"Rehearsed in one process: {tried:,} faults, a rank that dies or is late before each row of {len(rehearsed)} "
-        f"algorithms on 2 to {most} ranks, in every lowering. All ends were right: {ends['done']:,} times a rank had "
-        f"the right result, {ends['told']:,} times it was told who had died, and nobody waited for ever.",
-        "Live, in `run`, two to four ranks, half of the times each on a host of its own; each survivor's time counts, "
-        "in ms, from when the call began.",
-    )  # fmt: skip
-    titles = ["heard of it: median, p99", "smaller group: median, p99", "first call there"]
-    lines += table(["fault", "trials", "as it should", *titles], rows)
-    for share, (calls, errors) in alarms.items():
-        lines += ["", f"{share} ranks per processor, and one hog: {calls:,} calls, {errors} false alarms."]
-    return lines
+        cells = [
+            f"{figure(of) * 1e3:.1f}" if of else "" for of in times for figure in (median, partial(percentile, 99))
+        ]
+        rows.append([fault, len(mine), sum(one.as_it_should for one in mine), *cells])
+    right = ["algorithms", "ranks", "faults", "right results", "errors that name the dead rank"]
+    titles = [f"{what}: {figure}" for what in ("error", "smaller group", "first call") for figure in ("median", "p99")]
+    run.tables = [
+        Table("rehearsed", right, [[len(rehearsed), f"2 to {most}", tried, ends["done"], ends["told"]]]),
+        Table("live", ["fault", "trials", "as expected", *titles], rows),
+        Table(
+            "false alarms beside one background process",
+            ["ranks per processor", "calls", "false alarms"],
+            [[share, *found] for share, found in alarms.items()],
+        ),
+    ]
 
 
 def bench_chaos(
@@ -181,7 +186,7 @@ def bench_chaos(
     output: Output = None,
 ) -> None:
     """Try every fault at every row in one process, and faults at random places in live ranks."""
-    machine = describe()
+    run = begin("Chaos", *_HOW, code=RANKS)
     rng = random.Random(0)  # noqa: S311  the same faults each time
     parts = len(os.sched_getaffinity(0))
     shares = unisono.run(lambda: rehearsals(most, unisono.get_rank(), parts), parts, timeout_s=None)
@@ -194,7 +199,8 @@ def bench_chaos(
             ends = unisono.run(busy, ranks, args=(seconds,), timeout_s=600, return_exceptions=True)
         errors = sum(isinstance(end, BaseException) for end in ends)
         alarms[share] = sum(end for end in ends if isinstance(end, int)), errors
-    hand_in(chaos_markdown(machine, rehearsed, tried, alarms, most), output)
+    fill(run, rehearsed, tried, alarms, most)
+    hand_in(run, output)
     wrong = [one for one in tried if not one.as_it_should]
     if wrong or any(errors for _, errors in alarms.values()):
         print(*wrong, sep="\n")

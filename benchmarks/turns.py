@@ -78,17 +78,6 @@ class Rendezvous:
         self.barrier()
         return value
 
-    def latency_s(self) -> float:
-        """Seconds per barrier, the best of 20 batches: a measure of how fast the machine is at the moment."""
-        best = float("inf")
-        for _ in range(20):
-            self.barrier()
-            start = time.perf_counter()
-            for _ in range(50):
-                self.barrier()
-            best = min(best, (time.perf_counter() - start) / 50)
-        return best
-
 
 class BareFutex(Rendezvous):
     """The same for two ranks, but the first one sleeps in a futex until the other one wakes it."""

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import warm_python
 from tests.support.programs import Python, processes
+from tests.support.record import record
 from tests.support.torch_ranks import TorchRanks
 from tests.support.ucx import why_no_ucx
 from tests.support.worlds import OnHosts, Worlds
@@ -23,6 +24,8 @@ from unisono.tools.pytest_plugin.warm_worlds import world_of
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without a terminal starts what it puts in the background like this; tests of Ctrl-C need the usual way.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+RECORD = os.environ.pop("UNISONO_RECORD", "")  # 1: append the result of this run to the record of tested versions
 
 NIGHTLY = bool(os.environ.get("NIGHTLY"))  # is this `make nightly`? Tests that draw their cases draw more of them then
 
@@ -139,6 +142,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         few = len(first_failures) <= MOST_RERUNS
         verdict = "" if few else f", more than {MOST_RERUNS}: the run has failed"
         terminalreporter.section(f"{len(first_failures)} tests were run again{verdict}", red=not few, yellow=few)
+    if RECORD:
+        terminalreporter.write_line(record(terminalreporter, commit()))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,4 @@
-"""Speed of collectives, and the goals that unisono has set itself.
+"""Speed of collectives.
 
-session      contenders take turns           report    figures; Markdown, time against size
-protocol     how one call is timed           goals     goals against figures
-extras       start-up
+session: contenders take turns. protocol: how one call is timed and checked.
 """

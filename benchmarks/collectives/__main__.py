@@ -1,59 +1,47 @@
-"""The speed of collectives beside other libraries, and the table of goals: `python -m benchmarks.collectives`."""
+"""The speed of collectives beside other libraries: `python -m benchmarks.collectives`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from unisono.base.errors import ArgumentError
-from unisono.base.units import format_seconds, parse_bytes
+from unisono.base.units import parse_bytes
 
-from ..reports import Output, describe, report_path
-from .extras import measure_start
-from .goals import table
-from .report import figures, markdown
-from .report import plot as draw
+from ..runs import ENGINE, Output, begin, hand_in
 from .session import OPS, Plan, Session
 
-_PARTS = (*OPS, "start")
+_HOW = """\
+Every rank rewrites its whole input (and output) before each timed call; all ranks meet in a barrier; each times one
+call; an iteration takes as long as its slowest rank. Contenders take turns within each round, every result is checked
+element by element. Sizes count as in nccl-tests: the larger tensor of a rank. memcpy: all ranks copy this number of
+bytes at once. Ranks that wait in the barrier compete with Gloo's own threads for the processors, which spoils Gloo's
+medians more than its least times."""
 
 
 def bench(
     *,
     ranks: Annotated[str, typer.Option(help="Numbers of ranks, separated by commas.")] = "2,4",
     quick: Annotated[bool, typer.Option("--quick", help="One round, fewer sizes, about a minute.")] = False,
-    only: Annotated[str, typer.Option(help=f"Some of {','.join(_PARTS)}.")] = ",".join(_PARTS),
+    only: Annotated[str, typer.Option(help=f"Some of {','.join(OPS)}.")] = ",".join(OPS),
     sizes: Annotated[str, typer.Option(help="These sizes for every collective, such as 8,64KiB.")] = "",
     mpi: Annotated[bool, typer.Option(help="Measure three MPIs and DeepSpeed too, where installed.")] = True,
     output: Output = None,
-    plot: Annotated[Path | None, typer.Option(help="Write time against size here, as SVG.")] = None,
 ) -> None:
-    """Measure unisono against Gloo, the MPIs, DeepSpeed and the memory, and print the table of goals."""
-    parts = only.split(",")
-    unknown = [part for part in parts if part not in _PARTS]
-    if unknown:
-        raise ArgumentError(f"{unknown[0]!r} cannot be measured: choose from {', '.join(_PARTS)}")
-    plan = Plan([op for op in OPS if op in parts], [parse_bytes(size) for size in sizes.split(",") if size], quick, mpi)
-    machine = describe()
-    worlds, session = [_count(text) for text in ranks.split(",")], Session(plan)
-    extras = measure_start() if "start" in parts else {}
-    for size in worlds if plan.ops else []:
-        session.run(size)
-    known = figures(session.records)
-    if known:
-        machine["mode"] = f"a barrier takes {format_seconds(min(figure.barrier_s for figure in known.values()))}"
-    wrong = sum(figure.wrong for figure in known.values())
-    if wrong:
-        session.notes.insert(0, f"**{wrong} elements were wrong: this benchmark has failed**")
-    report = markdown(machine, session.notes, table(known, extras), known)
-    print(report)
-    output, plot = (path and report_path(path) for path in (output, plot))
-    if output:
-        output.write_text(report)
-    if plot:
-        draw(known, machine, plot)
-    if wrong:
-        raise typer.Exit(1)
+    """Measure unisono against Gloo, the MPIs, DeepSpeed and the memory. Fails if a result is wrong."""
+    ops = only.split(",")
+    if unknown := [op for op in ops if op not in OPS]:
+        raise ArgumentError(f"unknown collective {unknown[0]!r}: choose from {', '.join(OPS)}")
+    run = begin("Speed of collectives", _HOW, code=ENGINE)
+    session = Session(
+        Plan([op for op in OPS if op in ops], [parse_bytes(size) for size in sizes.split(",") if size], quick, mpi)
+    )
+    for count in map(_count, ranks.split(",")):
+        session.run(count)
+    run.how += session.notes
+    run.tables.append(session.table())
+    hand_in(run, output)
+    if session.wrong:
+        raise SystemExit(f"{session.wrong} elements were wrong: this benchmark has failed")
 
 
 def _count(text: str) -> int:

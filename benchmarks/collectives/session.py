@@ -1,6 +1,6 @@
 """A whole benchmark: in each round, at each size, the contenders take turns on the same machine.
 
-unisono, Gloo and the yardsticks are measured in the same ranks. Each MPI has its own.
+unisono, Gloo and the memcpy are measured in the same ranks. Each MPI has its own.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,9 @@ from unisono.schedule import BLOCKED
 from unisono.tools.cli.shared.timed_calls import start_gloo
 
 from ..mpi import WHEELS, make_call, meet, start_jobs
-from ..reports import DEEPSPEED, GLOO, OURS, SHARED
+from ..runs import DEEPSPEED, GLOO, MEMCPY, OURS, SHARED, Table, of_times
 from ..turns import Rendezvous
-from .goals import GOAL_SIZES
 from .protocol import Cell, Sample, measure, shapes
-from .report import Record, slowest
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 
@@ -36,6 +34,8 @@ _KI, _MI = 1 << 10, 1 << 20
 _SIZES = (8, 64, 512, 4 * _KI, 16 * _KI, 64 * _KI, 256 * _KI, _MI, 4 * _MI, 16 * _MI, 64 * _MI)
 _QUICK_SIZES = (8, 4 * _KI, 64 * _KI, _MI, 16 * _MI, 64 * _MI)
 _HALF_SIZES = (8, 64 * _KI, _MI, 16 * _MI, 64 * _MI)
+_LONG_SIZES = (64 * _KI, _MI, 16 * _MI)
+"""Of the calls other than all_reduce."""
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,24 @@ class Plan:
         for op in OPS:
             if op not in self.ops:
                 continue
-            own = (_QUICK_SIZES if self.quick else _SIZES) if op == "all_reduce" else tuple(GOAL_SIZES)
+            own = (_QUICK_SIZES if self.quick else _SIZES) if op == "all_reduce" else _LONG_SIZES
             for nbytes in self.sizes or own:
                 names = [OURS, GLOO, SHARED, *WHEELS]
                 cells += [Cell(name, op, "float32", nbytes, seconds) for name in names]
                 if op == "all_reduce":
                     cells.append(Cell(DEEPSPEED, op, "float32", nbytes, seconds))
-                    cells += [Cell(name, name, "float32", nbytes, seconds) for name in ("memcpy", "floor")]
+                    cells.append(Cell(MEMCPY, MEMCPY, "float32", nbytes, seconds))
                     if nbytes in (self.sizes or _HALF_SIZES):
                         cells.append(Cell(OURS, op, "bfloat16", nbytes, seconds))
         return [cell for cell in cells if cell.op not in BLOCKED or cell.count % ranks == 0]
 
 
 class Session:
-    """Carries out a plan. `run` adds to `records` and `notes`."""
+    """Carries out a plan. `run` adds to all of these. wrong: elements of results."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.records, self.notes = plan, list[Record](), list[str]()
+        self.plan, self.notes, self.wrong = plan, list[str](), 0
+        self._times: dict[tuple[str, str, int, int], dict[str, list[float]]] = {}
         self._end = time.monotonic() + plan.deadline_s
 
     def run(self, ranks: int) -> None:
@@ -83,8 +84,8 @@ class Session:
         processors = len(os.sched_getaffinity(0))
         if ranks > processors:
             self.notes.append(
-                f"{ranks} ranks share {processors} processors: a yardstick needs no peer, so each of its ranks has "
-                "a processor to itself while it is timed, and % memcpy and % floor come out low"
+                f"{ranks} ranks share {processors} processors. A memcpy waits for no other rank, so each of its ranks "
+                "has a processor to itself while it is timed."
             )
         with contextlib.ExitStack() as ends:
             folder = ends.enter_context(tempfile.TemporaryDirectory())
@@ -110,7 +111,18 @@ class Session:
                             continue
                     else:
                         continue
-                    self.records.append(slowest(cell, turn, samples))
+                    self.add(cell, samples)
+
+    def add(self, cell: Cell, samples: Sequence[Sample]) -> None:
+        """Add what the ranks saw of a cell in one round. An iteration takes as long as its slowest rank."""
+        call = "all_reduce" if cell.op == MEMCPY else cell.op  # it is there to be compared with
+        times = self._times.setdefault((call, cell.dtype, len(samples), cell.nbytes), {})
+        times.setdefault(cell.contender, []).extend(map(max, *(sample.times for sample in samples)))
+        self.wrong += sum(sample.wrong for sample in samples)
+
+    def table(self) -> Table:
+        """All rounds of each cell together."""
+        return of_times("calls", ["call", "dtype", "ranks", "bytes"], self._times)
 
     def _has_deepspeed(self, ranks: int) -> bool:
         """Whether its operation can be had; else a note says why not."""
@@ -123,7 +135,7 @@ class Session:
 
 
 def _measure_ours(cell: Cell, folder: str) -> Sample:
-    """Measure a cell on this rank of a world of ours: OURS, SHARED, GLOO or a yardstick."""
+    """Measure a cell on this rank of a world of ours: OURS, SHARED, GLOO or a memcpy."""
     rank, ranks = unisono.get_rank(), unisono.get_world_size()
     torch.set_num_threads(1)
     kind = getattr(torch, cell.dtype)
@@ -160,8 +172,7 @@ def _call(cell: Cell, x: torch.Tensor, y: torch.Tensor, folder: str) -> Callable
         "all_gather": lambda: all_gather(y, x),
         "reduce_scatter": lambda: reduce_scatter(y, x),
         "all_to_all": lambda: library.all_to_all_single(y, x),
-        "memcpy": lambda: y.copy_(x),
-        "floor": lambda: x.add_(1),
+        MEMCPY: lambda: y.copy_(x),
     }[cell.op]
 
 

@@ -10,7 +10,7 @@ import typer
 
 from unisono.base.units import format_seconds
 
-from ..reports import Output, describe, hand_in, head, table
+from ..runs import Output, Table, begin, hand_in
 from .scene import FAULTS, LIMIT_S, ONE_GPU, RANKS, VICTIM, Said, Seen, play
 
 _HOW = f"""\
@@ -25,25 +25,24 @@ The ranks share one GPU, each as a host of its own to NCCL: `NCCL_HOSTID` is the
 }. After each call, the program waits for the GPU. `TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC`: by default, what
 torch says of an error or a time-out would come a minute later."""
 
+_CODE = ("src/unisono/integrations/torch", "src/unisono/observe", "src/unisono/ranks")
 _LONGEST = 330
 
 Scenes = Mapping[str, tuple[Mapping[int, Seen], Mapping[int, Seen]]]
 """Fault -> what the ranks have said without watching, and with it."""
 
 
-def watched_markdown(machine: Mapping[str, str], scenes: Scenes, backend: str = "gloo") -> list[str]:
-    titles = [f"what happens to rank {VICTIM}", *(f"{how}: {what}" for how in ("without", "with") for what in _WHAT)]
-    how = [_HOW, _HOW_NCCL] if backend == "nccl" else [_HOW]
-    lines = head(f"Groups of {backend.upper() if backend == 'nccl' else 'Gloo'}, watched and not", machine, *how)
-    lines += ["", "## In short", "", f"Of ranks 0 to {VICTIM - 1}."]
-    lines += table(
-        titles, ([fault, *_short(without), *_short(watched)] for fault, (without, watched) in scenes.items())
-    )
-    lines += ["", "## What each rank says", "", "The first line of unisono, and the error that ends the rank."]
-    return lines + table([f"rank {VICTIM}", "rank", "without", "with"], _rows(scenes))
-
-
-_WHAT = ("first line", "first that names the rank", "last error")
+def tables(scenes: Scenes) -> list[Table]:
+    """What ranks other than the victim have said in short, and what each rank has said."""
+    short = [
+        [fault, watched, *_short(ranks)]
+        for fault, both in scenes.items()
+        for watched, ranks in zip(("no", "yes"), both, strict=True)
+    ]
+    victim = f"rank {VICTIM}"
+    titles = [victim, "watched", "first line", f"first line that names {victim}", "last error"]
+    each = Table("what each rank says", [victim, "rank", "not watched", "watched"], list(_rows(scenes)))
+    return [Table(f"ranks 0 to {VICTIM - 1}", titles, short), each]
 
 
 def _short(ranks: Mapping[int, Seen]) -> Iterator[str]:
@@ -62,7 +61,7 @@ def _after(said: Said) -> str:
 def _rows(scenes: Scenes) -> Iterator[list[str]]:
     for fault, both in scenes.items():
         for rank in range(RANKS):
-            yield [fault if rank == 0 else "", f"{rank}", *(_cell(ranks[rank]) for ranks in both)]
+            yield [fault, f"{rank}", *(_cell(ranks[rank]) for ranks in both)]
 
 
 def _cell(seen: Seen) -> str:
@@ -73,8 +72,8 @@ def _cell(seen: Seen) -> str:
 
 
 def _quoted(line: str) -> str:
-    """As a cell of a table, without the folder of this repository."""
-    text = " ".join(line.replace(f"{Path.cwd()}/", "").split()).replace("|", "\\|")
+    """Without the folder of this repository."""
+    text = " ".join(line.replace(f"{Path.cwd()}/", "").split())
     return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
 
 
@@ -85,7 +84,9 @@ def bench_watched(
     output: Output = None,
 ) -> None:
     """Let each thing happen to a rank, and see what each rank says, watched and not."""
-    machine, scenes = describe(), {}
+    how = [_HOW, _HOW_NCCL] if backend == "nccl" else [_HOW]
+    name = "NCCL" if backend == "nccl" else "Gloo"
+    run, scenes = begin(f"Groups of {name}, watched and not", *how, code=_CODE), {}
     for fault in faults.split(","):
         try:
             without, with_it = (play(fault, watched=way, backend=backend) for way in (False, True))
@@ -94,7 +95,8 @@ def bench_watched(
             continue
         scenes[fault] = without, with_it
         print(fault, file=sys.stderr)
-    hand_in(watched_markdown(machine, scenes, backend), output)
+    run.tables = tables(scenes)
+    hand_in(run, output)
 
 
 if __name__ == "__main__":

@@ -6,18 +6,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import product
+from statistics import median
 from typing import Annotated, NamedTuple
 
 import typer
 from tests.support.cluster import Cluster, why_not
 
 import unisono
+from unisono.base.units import format_seconds
 from unisono.schedule import Hosts
 
-from ..reports import Output, counted, describe, grouped, hand_in, head, median_and_most, table
+from ..runs import HOSTS, Output, Table, begin, grouped, hand_in
 from ..turns import Meeting, until
 from .rank import LATE_PLACES, PLACES, Role, play
 
@@ -234,13 +237,11 @@ takes. *Left out*: how many are told so. *Same*: in how many trials all who go o
 how many trials a process is there five seconds after the end."""
 
 
-def host_faults_markdown(machine: Mapping[str, str], shape: str, trials: Sequence[Trial]) -> list[str]:
-    hosts = Hosts.parse(shape)
-    how = f"{shape}: {len(hosts.members)} hosts, {hosts.ranks} ranks. {_HOW}"
-    lines = [*head("Faults over several hosts", machine, how), ""]
-    lines += [f"- `{name}`: {text}" for name, text in FAULTS.items()]
-    titles = ["fault", "place", "trials", "errors", "names", "after", "goes on", "left out", "same", "left"]
-    return lines + table(titles, _rows(trials, hosts))
+def table(trials: Sequence[Trial], hosts: Hosts) -> Table:
+    """A row for each fault in each place."""
+    times = ["median", "worst"]
+    after = ["goes on", *(f"after {each}" for each in times), "left out", "same", "left"]
+    return Table("faults", ["fault", "place", "trials", "errors", "names", *times, *after], list(_rows(trials, hosts)))
 
 
 def _survivors(one: Trial) -> dict[int, Ended]:
@@ -258,25 +259,30 @@ def _right(one: Trial, rank: int, end: Ended, hosts: Hosts) -> bool:
     return bool(named) and named <= set(one.victims)
 
 
-def _rows(trials: Sequence[Trial], hosts: Hosts) -> Iterator[list[str]]:
+def _rows(trials: Sequence[Trial], hosts: Hosts) -> Iterator[list[str | int]]:
     for (fault, place), found in grouped(trials, "fault", "place").items():
         ends = [(one, rank, end) for one in found for rank, end in _survivors(one).items()]
         errors = [(one, rank, end) for one, rank, end in ends if end.error]
-        kinds = counted(end.error or ("nothing" if end.after_s is None else "none") for _, _, end in ends)
+        said = Counter(end.error or ("nothing" if end.after_s is None else "none") for _, _, end in ends)
+        kinds = ", ".join(f"{each} ×{count}" if len(said) > 1 else each for each, count in said.most_common())
         right = sum(_right(one, rank, end, hosts) for one, rank, end in errors)
         goes = [end for _, _, end in ends if end.after == "right"]
-        times = f"{len(goes)} of {len(ends)}" + (f", {median_and_most([end.seconds for end in goes])}" if goes else "")
         same = sum(
             len({tuple(end.left) for end in _survivors(one).values() if end.after == "right"}) <= 1 for one in found
         )
         left = sum(bool(one.left_behind) for one in found)
         yield [
-            fault, place, str(len(found)), kinds if errors else "no error",
+            fault, place, len(found), kinds if errors else "no error",
             f"{right} of {len(errors)}" if errors else "",
-            median_and_most([end.after_s for _, _, end in ends if end.after_s is not None]),
-            times if errors else "same group", str(sum(end.after == "LeftOut" for _, _, end in ends)),
-            f"{same} of {len(found)}", str(left),
+            *_median_and_worst([end.after_s for _, _, end in ends if end.after_s is not None]),
+            f"{len(goes)} of {len(ends)}" if errors else "same group",
+            *_median_and_worst([end.seconds for end in goes] if errors else []),
+            sum(end.after == "LeftOut" for _, _, end in ends), f"{same} of {len(found)}", left,
         ]  # fmt: skip
+
+
+def _median_and_worst(seconds: Sequence[float]) -> list[str]:
+    return [format_seconds(figure(seconds)) if seconds else "" for figure in (median, max)]
 
 
 def bench_host_faults(
@@ -290,14 +296,19 @@ def bench_host_faults(
     """Let something happen while ranks wait, and see what each of them says, when, and what is left behind."""
     if reason := why_not():
         sys.exit(reason)
-    machine, done = describe(), list[Trial]()
-    with closing(Cluster(Hosts.parse(shape))) as cluster:
+    parties = Hosts.parse(shape)
+    how = f"{shape}: {len(parties.members)} hosts, {parties.ranks} ranks. {_HOW}"
+    faults_in_words = "; ".join(f"`{name}`: {text}" for name, text in FAULTS.items())
+    run = begin("Faults over several hosts", how, faults_in_words, code=[*HOSTS, "src/unisono/ranks"])
+    done = list[Trial]()
+    with closing(Cluster(parties)) as cluster:
         for fault, place in product(faults.split(","), places.split(",")):
             if fault == "late" and place not in LATE_PLACES:
                 continue
             done += [trial(cluster, fault, place, number) for number in range(trials)]
             print(f"{fault}, {place}", file=sys.stderr, flush=True)
-    hand_in(host_faults_markdown(machine, shape, done), output)
+    run.tables.append(table(done, parties))
+    hand_in(run, output)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What each library does with every call, dtype and op: `python -m benchmarks.supported_calls`.
 
-Outcomes are tables: rows are calls and ops, columns dtypes; what has equal outcomes is written once.
+Outcomes are tables: rows are calls and ops, columns dtypes; what has equal outcomes is written once. docs/calls.md
+shows them.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from unisono.base.errors import WaitTimeout
 from unisono.tools.cli.shared.timed_calls import start_gloo
 
 from ..mpi import Launch, MpiJob, find, make_call
-from ..reports import GLOO, OPEN_MPI, OURS, Output, describe, hand_in, table
+from ..runs import GLOO, OPEN_MPI, OURS, Output, Table, begin, hand_in
 from .attempts import (
     ALL_DTYPES,
     COMBINING,
@@ -156,33 +157,15 @@ def _custom(dtype: torch.dtype) -> Any:
     return function
 
 
-_HEAD = """# What the calls take
-
-Every call with every dtype and op, tried on three ranks with small whole numbers, some of them negative.
-
-- **right**: the result is right to the last bit, except for the sign of a zero. **wrong**: the call returned, and on
-  some rank the result is not right. If the ranks disagree, no result is right, so a return is wrong.
-- **undefined**: the call returned, and no right result is defined.
-- **raises**: an exception. **aborts**: a process was killed. **hangs**: a rank waited for more than some seconds.
-- **no call, no op**: the library has none by this name. **no type, no buffer**: mpi4py finds no MPI type for the
-  tensor, or cannot take its memory. It takes bfloat16 and float8 as single bytes, which MPI then combines as integers.
-
-`custom` is a user's function, x + y + 1. `tests.matrix.full` also tries NaN, large numbers and other layouts.
-Made by `python -m benchmarks.supported_calls`."""
-
-
-def markdown(machine: Mapping[str, str], notes: Sequence[str], outcomes: Mapping[str, Sequence[str]]) -> list[str]:
-    """The report: one table of dtypes per library, and one of SITUATIONS for all."""
-    lines = [_HEAD, "", *(f"- {name}: {value}" for name, value in machine.items()), *(f"- {note}" for note in notes)]
-    for library, found in outcomes.items():
-        lines += ["", f"## {library}", *dtype_table(dict(zip(TRIES, found, strict=True)))]
-    lines += ["", "## Layouts, sizes, and ranks that disagree"]
+def tables(outcomes: Mapping[str, Sequence[str]]) -> list[Table]:
+    """A table of dtypes for each library, and one of SITUATIONS for all."""
     places = {situation: TRIES.index(Try(situation)) for situation in SITUATIONS}
-    rows = ([situation, *(found[place] for found in outcomes.values())] for situation, place in places.items())
-    return lines + table(["call", *outcomes], rows)
+    rows = [[situation, *(found[place] for found in outcomes.values())] for situation, place in places.items()]
+    of_dtypes = [dtype_table(name, dict(zip(TRIES, found, strict=True))) for name, found in outcomes.items()]
+    return [*of_dtypes, Table("situations", ["call", *outcomes], rows)]
 
 
-def dtype_table(found: Mapping[Try, str]) -> list[str]:
+def dtype_table(library: str, found: Mapping[Try, str]) -> Table:
     """A table of the outcomes of all calls with an op and a dtype."""
     pairs = list(dict.fromkeys((one.call, one.op) for one in found if one.dtype))
     columns: dict[tuple[str, ...], list[str]] = {}
@@ -198,7 +181,7 @@ def dtype_table(found: Mapping[Try, str]) -> list[str]:
         for call, ops in ops_of.items():
             calls_of.setdefault(", ".join(ops), []).append(call)
         lines += [[", ".join(calls), ops, *cells] for ops, calls in calls_of.items()]
-    return table(["call", "op", *(", ".join(dtypes) for dtypes in columns.values())], lines)
+    return Table(library, ["call", "op", *(", ".join(dtypes) for dtypes in columns.values())], lines)
 
 
 def calls(
@@ -207,14 +190,17 @@ def calls(
     output: Output = None,
 ) -> None:
     """Try every call with every dtype and op on three ranks: ours, Gloo and MPI. Takes some minutes."""
+    run = begin(
+        "What the calls take", "Every call with every dtype and op, on three ranks.", code=["src/unisono/calls"]
+    )
     outcomes = {name: try_torch_like(name, TRIES) for name in (OURS, GLOO)}
-    notes = []
     found = find(OPEN_MPI, RANKS) if mpi else "not asked for"
     if isinstance(found, str):
-        notes.append(f"Open MPI: {found}")
+        run.how.append(f"Open MPI: {found}")
     else:
         outcomes[OPEN_MPI] = try_mpi(found, TRIES)
-    hand_in(markdown(describe(), notes, outcomes), output)
+    run.tables = tables(outcomes)
+    hand_in(run, output)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import nn
 
 import unisono
 
-from ..reports import GLOO, OURS
+from ..runs import GLOO, OURS
 from ..turns import BareFutex, Rendezvous, Times, take_turns
 
 CALLS = (
@@ -192,21 +192,13 @@ def _done(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
 
 
 def measure_steps(groups: Groups, kind: str, turns: int) -> tuple[Times, dict[str, list[float]]]:
-    """Train on this rank, on our backend, Gloo and alone; see `train_in_turns`."""
-    contenders = {**groups.contenders, ALONE: None}
-    trainers = {name: make_trainer(kind, group) for name, group in contenders.items()}
-    return train_in_turns(trainers, groups.meet, turns)
-
-
-def train_in_turns(
-    trainers: Mapping[str, Trainer], meet: Rendezvous, turns: int
-) -> tuple[Times, dict[str, list[float]]]:
-    """Train on this rank, each contender its own copy, in turns: seconds per step, and the losses of all steps."""
+    """Train a copy of the model for each contender on this rank: seconds per step, and all losses."""
+    trainers = {name: make_trainer(kind, group) for name, group in {**groups.contenders, ALONE: None}.items()}
     times: Times = {name: [] for name in trainers}
     losses: dict[str, list[float]] = {name: [] for name in trainers}
     for turn in range(turns + 2):
         for name, trainer in trainers.items():
-            meet.barrier()
+            groups.meet.barrier()
             begin = time.perf_counter()
             losses[name].append(trainer.step())
             if turn >= 2:  # the first ones make buffers

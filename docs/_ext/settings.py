@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from unisono.base.config import SETTINGS, SHAPING, environment_name
-from unisono.base.linux import KINDS
 from unisono.base.units import format_bytes
 
 __all__ = ["page"]
@@ -35,8 +34,8 @@ def page() -> str:
     for name, setting in SETTINGS.items():
         env, unit = environment_name(name), setting.unit
         default = _said(setting.usually, unit)
-        for kind, other in setting.of_kind.items():
-            default += f"; on {KINDS[kind].name} {_said(other, unit)}"
+        if setting.amd is not None:
+            default += f"; on AMD processors {_said(setting.amd, unit)}"
         rows.append(f"| `{name}` | `{env}` | {default} | {setting.values} | {setting.why} |")
     return _PAGE.format(rows="\n".join(rows), shaping=", ".join(f"`{name}`" for name in SHAPING))
 

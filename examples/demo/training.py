@@ -71,7 +71,7 @@ class _Trainer:
         begin = time.perf_counter()
         self.gradients.zero_()
         loss = self.model.loss(windows)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         computed = time.perf_counter()
         unisono.barrier()  # only to tell waiting from communicating: a program needs none
         met = time.perf_counter()

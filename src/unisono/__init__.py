@@ -46,9 +46,9 @@ _NAMES = {
         "destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split",
     ],
     "calls.coalesced": [
-        "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "flatten_", "reduce_scatter_coalesced",
+        "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "reduce_scatter_coalesced",
     ],
-    "calls.models": ["average_gradients", "average_parameters", "broadcast_module"],
+    "calls.models": ["average_gradients", "average_parameters", "broadcast_module", "flatten_"],
     "calls.p2p": [
         "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",
         "sendrecv",

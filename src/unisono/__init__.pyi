@@ -27,9 +27,8 @@ from .base.errors import (
     UsageError,
     WaitTimeout,
 )
-from .calls.coalesced import flatten_
 from .calls.groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
-from .calls.models import average_gradients, average_parameters, broadcast_module
+from .calls.models import average_gradients, average_parameters, broadcast_module, flatten_
 from .calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 from .calls.ops import OpLike, ReduceOp, make_op, premul_sum
 from .calls.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv

@@ -1,7 +1,4 @@
-"""Small things of Python: weak sets and the garbage collector.
-
-Members of a weak set are listed while another thread adds some; the collector leaves new modules alone.
-"""
+"""Weak sets that are listed while another thread adds to them, and a collector that leaves new modules alone."""
 
 import gc
 import sys

@@ -1,5 +1,6 @@
-"""The benchmarks of collectives and of faults: figures, goals, checks, trials, reports. No test looks at a time."""
+"""The benchmarks of collectives and of faults: figures, checks, trials, tables. No test looks at a time."""
 
+import json
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,50 +10,31 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import chaos
-from benchmarks.collectives import report
 from benchmarks.collectives.__main__ import bench
-from benchmarks.collectives.extras import Extras
-from benchmarks.collectives.goals import table
 from benchmarks.collectives.protocol import Cell, Sample, expected, measure, shapes
-from benchmarks.collectives.report import Figure, Key, Record
-from benchmarks.collectives.session import OPS
+from benchmarks.collectives.session import OPS, Plan, Session
 from benchmarks.faults.scene import Said, Seen, play
-from benchmarks.faults.watched import watched_markdown
+from benchmarks.faults.watched import tables
 from benchmarks.kills import Step, _read, replay, train_with_kills
-from benchmarks.reports import GLOO, OURS, SHARED
+from benchmarks.runs import GLOO, MEMCPY, OURS, SHARED, Run, Table
 from benchmarks.turns import Rendezvous
 
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.tools.testing.chaos import FAULTS
 
 
-def figure(seconds: float, *, p50: float | None = None, wrong: int = 0) -> Figure:
-    return Figure(seconds, seconds if p50 is None else p50, 2 * seconds, 10, wrong, 3e-7)
-
-
-def key(nbytes: int, contender: str, op: str = "all_reduce", ranks: int = 2, dtype: str = "float32") -> Key:
-    return Key(op, dtype, ranks, nbytes, contender)
-
-
-def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
-    cell = Cell(OURS, "all_reduce", "float32", 64, 1.0)
-    samples = [Sample([1.0, 5.0], 1, 0.1), Sample([3.0, 4.0], 0, 0.3), Sample([2.0, 2.0], 4, 0.2)]
-    record = report.slowest(cell, 2, samples)
-    assert record == Record(Key("all_reduce", "float32", 3, 64, OURS), 2, [3.0, 5.0], 5, 0.3)
-
-
-def test_rounds_of_one_key_make_one_figure() -> None:
-    same, other = key(8, OURS), key(8, GLOO)
-    records = [
-        Record(same, 0, [3.0, 1.0], 0, 0.2),
-        Record(other, 0, [9.0], 2, 0.2),
-        Record(same, 1, [2.0], 1, 0.4),
-        Record(same, 2, [8.0], 0, 0.3),
-    ]
-    assert report.figures(records) == {
-        same: Figure(least=1.0, p50=2.0, p99=8.0, iterations=4, wrong=1, barrier_s=0.3),
-        other: Figure(least=9.0, p50=9.0, p99=9.0, iterations=1, wrong=2, barrier_s=0.2),
-    }
+def test_rounds_of_one_cell_make_one_row() -> None:
+    """An iteration takes as long as its slowest rank. A memcpy stands beside the all_reduce of its size."""
+    session, ours = Session(Plan()), Cell(OURS, "all_reduce", "float32", 64, 1.0)
+    session.add(ours, [Sample([1e-6, 5e-6], 1), Sample([3e-6, 4e-6], 0), Sample([2e-6, 2e-6], 4)])
+    session.add(Cell(MEMCPY, MEMCPY, "float32", 64, 1.0), [Sample([9e-6], 0)] * 3)
+    session.add(ours, [Sample([7e-6], 0)] * 3)
+    assert session.wrong == 5
+    table = session.table()
+    ours_row, memcpy_row = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+    assert [ours_row[name] for name in ("call", "ranks", "bytes", "contender")] == ["all_reduce", 3, 64, OURS]
+    assert [ours_row[name] for name in ("median", "least", "times")] == [5.0, 3.0, 3]
+    assert [memcpy_row[name] for name in ("call", "contender", "median", "p99")] == ["all_reduce", MEMCPY, 9.0, 9.0]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 8])
@@ -113,42 +95,17 @@ def test_nobody_leaves_the_barrier_before_all_have_come(tmp_path: Path) -> None:
     assert arrived == [rounds] * ranks
 
 
-def verdicts(known: dict[Key, Figure], extras: Extras | None = None) -> dict[str, str]:
-    return {row.goal: row.verdict for row in table(known, extras or {})}
-
-
-def test_a_goal_is_reached_by_least_times_and_by_medians_at_every_size() -> None:
-    goal = "all_reduce against Gloo, up to 64 KiB"
-    known = {
-        key(8, OURS): figure(1e-6),
-        key(8, GLOO): figure(31e-6),
-        key(1 << 16, OURS, ranks=4): figure(1e-6),
-        key(1 << 16, GLOO, ranks=4): figure(30e-6),
+def test_a_few_small_cells_end_to_end(tmp_path: Path) -> None:
+    written = tmp_path / "new" / "run.json"
+    bench(quick=True, mpi=False, ranks="2", sizes="8,4KiB", only=",".join(OPS), output=written)
+    table = Run(**json.loads(written.read_text())).tables[0]
+    rows = {(row[0], row[3], row[4]) for row in Table(**table).rows if row[1] == "float32"}
+    assert rows == {
+        (op, size, contender)
+        for op in OPS
+        for size in (8, 4096)
+        for contender in (OURS, SHARED, GLOO, *[MEMCPY] * (op == "all_reduce"))
     }
-    assert verdicts(known)[goal] == "pass"
-    for worse in (figure(29e-6), figure(31e-6, p50=29e-6), figure(29e-6, p50=31e-6)):
-        short = known | {key(1 << 16, GLOO, ranks=4): worse}
-        row = next(row for row in table(short, {}) if row.goal == goal)
-        assert row.verdict == "short"
-        assert "reached at 1 of 2 (8 B ... 64 KiB, 2 and 4 ranks)" in row.measured
-        assert "at 64 KiB, 4 ranks" in row.measured
-
-
-def test_a_few_small_cells_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    written, picture = tmp_path / "new" / "report.md", tmp_path / "plot.svg"
-    bench(quick=True, mpi=False, ranks="2", sizes="8,4KiB", only=",".join(OPS), output=written, plot=picture)
-    assert capsys.readouterr().out.strip() == written.read_text().strip()
-    for section in written.read_text().split("\n### ")[1:]:
-        op = section.partition(",")[0]
-        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line[:2] == "| "][
-            2:
-        ]
-        assert {row[8] for row in rows} == {"0"}  # elements that are wrong
-        if op in OPS and "float32" in section.splitlines()[0]:
-            measured = {(row[2], row[0].split()[0]) for row in rows}
-            assert measured >= {(contender, size) for contender in (OURS, SHARED, GLOO) for size in ("8", "4096")}
-    assert picture.read_text().count("<svg") == 1
 
 
 def test_a_dead_rank_is_named_where_it_is_watched() -> None:
@@ -164,20 +121,22 @@ def test_a_dead_rank_is_named_where_it_is_watched() -> None:
     assert watched[3] == without[3] == Seen(None, Said(0.0, "ended by SIGKILL"))
 
 
-def test_the_report_of_groups_that_are_watched() -> None:
+def test_the_tables_of_groups_that_are_watched() -> None:
     late, early = Seen(None, Said(10.0, "Error: no | time left")), Seen(Said(0.02, "unisono: rank 3 died"), None)
     said = Seen(Said(0.02, "unisono: rank 3 died"), Said(0.03, "unisono.PeerGone: rank 3 died"))
     mute = Seen(None, None)
     scenes = {"dies": ({0: late, 1: late, 2: late, 3: mute}, {0: said, 1: said, 2: said, 3: mute}),
               "hangs": ({0: mute, 1: late, 2: mute, 3: mute}, {0: early, 1: early, 2: early, 3: mute})}  # fmt: skip
-    text = "\n".join(watched_markdown({"date": "a day"}, scenes))
-    assert "| dies | 10 s | never | 10 s | 20 ms | 20 ms | 30 ms |" in text
-    assert "| hangs | 10 s | never | never | 20 ms | 20 ms | never |" in text
-    assert (
-        "|  | 2 | 10 s: Error: no \\| time left | 20 ms: unisono: rank 3 died<br>30 ms: unisono.PeerGone: rank 3 died |"
-        in text
-    )
-    assert "|  | 3 | has not ended | has not ended |" in text
+    short, each = tables(scenes)
+    assert short.rows == [
+        ["dies", "no", "10 s", "never", "10 s"],
+        ["dies", "yes", "20 ms", "20 ms", "30 ms"],
+        ["hangs", "no", "10 s", "never", "never"],
+        ["hangs", "yes", "20 ms", "20 ms", "never"],
+    ]
+    told = "20 ms: unisono: rank 3 died<br>30 ms: unisono.PeerGone: rank 3 died"
+    assert each.rows[2] == ["dies", "2", "10 s: Error: no | time left", told]
+    assert each.rows[3] == ["dies", "3", "has not ended", "has not ended"]
 
 
 @pytest.mark.long

@@ -1,21 +1,32 @@
 """The benchmarks of times: a small run of each, and what is made of their figures. No test looks at a time."""
 
-import re
-import sys
+import json
 from pathlib import Path
 
 import psutil
 import pytest
 import typer
-from benchmarks import host_steps, reports
+from benchmarks import runs
 from benchmarks.busy import LATE, STEPS, calls, hogs, late, serving, until_all_are_out
-from benchmarks.first_call import FIRST, OTHER, ROWS, bench_first_call
-from benchmarks.host_steps import HostSteps, host_steps_markdown
-from benchmarks.reports import GLOO, OURS
+from benchmarks.first_call import FIRST, bench_first_call
+from benchmarks.host_steps import bench_host_steps, losses_agree
+from benchmarks.runs import GLOO, OURS, Cell, Table
 from benchmarks.torch_backend import __main__ as command
-from benchmarks.torch_backend.ranks import ALONE, CALLS, KINDS, LARGE
+from benchmarks.torch_backend.ranks import ALONE, CALLS, KINDS, LARGE, measure_steps, two_backends
 
 from tests.support.namespaces import why_no_namespaces
+
+
+def tables(output: Path) -> list[Table]:
+    """The tables of a run."""
+    return [Table(**table) for table in json.loads(output.read_text())["tables"]]
+
+
+def column(output: Path, heading: str) -> list[Cell]:
+    """The values in a column of the first table, each once."""
+    table = tables(output)[0]
+    return list(dict.fromkeys(row[table.headings.index(heading)] for row in table.rows))
+
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -33,73 +44,76 @@ def test_a_turn_lasts_from_the_last_call_until_the_last_rank_is_out() -> None:
 
 @pytest.mark.long
 def test_a_run_beside_hogs(tmp_path: Path) -> None:
-    output = tmp_path / "REPORT.md"
-
-    def rows() -> list[str]:
-        return [line.split(" | ")[0] for line in output.read_text().splitlines() if line.startswith("| ")][2:]
-
+    output = tmp_path / "run.json"
     calls(neighbours="1", sizes="64", turns=1, output=output)
-    assert rows()[:3] == ["| `all_reduce`, 64 B", *(f"| {step}" for step in STEPS)]
+    assert column(output, "call") == ["all_reduce of 64 B", *STEPS]
     late(ranks="2", sizes="8", neighbours="1", turns=4, output=output)
-    assert sum(row.startswith("| 2 ranks, 8 B, ") for row in rows()) == len(LATE)
+    assert len(column(output, "late rank")) == len(LATE)
+    assert {OURS, GLOO} <= {*column(output, "contender")}
     serving(shapes="2x1", neighbours="0", turns=2, output=output)
-    assert rows() == ["| 2 ranks on 2 hosts"]
+    assert column(output, "ranks") == ["2 on 2 hosts"]
 
 
 def test_a_run_of_the_first_call(tmp_path: Path) -> None:
-    output = tmp_path / "FIRST.md"
-    bench_first_call(turns=1, first=0, beside=sys.executable, hosts="1+1", output=output)
-    text, _, over_hosts = output.read_text().partition("## Over hosts")
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    assert lines[0] == f"|  | {GLOO} | {OTHER} | {OURS} |"
-    cells = {name: row for name, *row in (line.strip("| ").split(" | ") for line in lines[2:])}
-    assert (
-        {"imports", "torch's store", "meeting", "memory", "plan", "all", "wall"} <= {*cells} <= {*ROWS, "all", "wall"}
-    )
-    assert all(len(cells[part]) == 3 for part in ("all", "wall"))
-    assert FIRST not in text
-    if not why_no_namespaces():
-        assert re.search(r"\n\| the sentinel itself \|  \| [1-9].* \| [1-9]", over_hosts)
-        assert re.search(r"\n\| sentinel, carrier \|  \| ", over_hosts)
+    output = tmp_path / "run.json"
+    bench_first_call(turns=1, first=0, hosts="1+1", output=output)
+    assert column(output, "contender") == [GLOO, OURS]
+    assert FIRST not in output.read_text()
+    assert column(output, "part") == ["all", "wall"]
+    assert column(output, "hosts") == ["one host", *["1+1"] * (not why_no_namespaces())]
 
 
-def test_the_figures_and_what_is_said_of_losses() -> None:
-    times = {OURS: [0.1, 0.3], GLOO: [0.3, 0.5], ALONE: [0.01, 0.01]}
-    losses = {name: [3.0, 2.0 + place / 1000] for place, name in enumerate(times)}
-    found = HostSteps(LARGE, "1gbit", times, losses, [3.0, 2.00001], [3.0, 2.0])
-    report = "\n".join(host_steps_markdown("2x2", [found]))
-    assert "| 200.0 (100.0) | 400.0 (300.0) | 10.0 (10.0) | 2.00 |" in report
-    assert "| 2 | 2.001 | 2.00001 | the same bits | all within 0.0001 | TOO FAR APART |" in report
+def test_losses_agree_within_the_order_of_sums() -> None:
+    assert losses_agree([3.0, 2.0], [3.0, 2.0001])
+    assert not losses_agree([3.0, 2.0], [3.0, 2.001])
 
 
-def test_ranks_train_with_all_contenders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    ranks = host_steps._run(None, 2, [LARGE], 1, only=False)
-    times, losses = ranks[0][LARGE]
+def test_ranks_train_with_all_contenders() -> None:
+    with two_backends(2) as run:
+        times, losses = run(measure_steps, LARGE, 1)[0]
     assert [*times] == [OURS, GLOO, ALONE]
     assert {len(each) for each in losses.values()} == {3}
     assert losses[OURS] == losses[GLOO]
 
 
+@pytest.mark.long
+@pytest.mark.skipif(bool(why_no_namespaces()), reason=why_no_namespaces())
+def test_a_training_over_hosts(tmp_path: Path) -> None:
+    output = tmp_path / "run.json"
+    bench_host_steps(shape="2x1", rates="none", kinds="2", steps=1, output=output)
+    assert [row[:3] for row in tables(output)[0].rows] == [["2x1", "no limit", LARGE]] * 3
+    assert tables(output)[1].rows[0][-1] == "yes"
+
+
 @pytest.mark.parametrize("record", ["", "1"])
-def test_a_report_that_is_kept_is_replaced_only_by_one_that_says_so(
-    record: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(reports, "RESULTS", tmp_path)
+def test_a_kept_run_is_replaced_only_on_request(record: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
     monkeypatch.setenv("RECORD", record)
-    assert reports.report_path(tmp_path / "amd.md") == tmp_path / ("" if record else "own") / "amd.md"
-    assert reports.report_path(tmp_path / "other" / "amd.md") == tmp_path / "other" / "amd.md"
+    assert runs.result_path(tmp_path / "amd.json") == tmp_path / ("" if record else "own") / "amd.json"
+    assert runs.result_path(tmp_path / "other" / "amd.json") == tmp_path / "other" / "amd.json"
+
+
+def test_a_run_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = runs.begin("calls", "Two lines\nof words.", code=["src"])
+    run.tables = [
+        runs.of_times("times", ["call", "bytes"], {("all_reduce", 8): {OURS: [2e-6, 4e-6], GLOO: [1.0]}}),
+        Table("words", ["a", "b"], [["[x]", 1], ["µs | y", 0.5]]),
+    ]
+    run.write(tmp_path / "amd.json")
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    assert runs.read("amd") == run
+    assert run.how == ["Two lines of words."]
+    assert run.table("words").rows[1] == ["µs | y", 0.5]
+    assert "| all_reduce | 8 B | 3 µs (2 µs) | 1 s (1 s) |" in run.markdown()
 
 
 @pytest.mark.long
 def test_every_call_and_both_kinds_of_training(tmp_path: Path) -> None:
-    output = tmp_path / "there" / "TORCH.md"
+    output = tmp_path / "there" / "torch.json"
     command.bench_torch(sizes="8,4KiB", turns=1, steps=1, output=output)
-    report = output.read_text()
-    for name in (*CALLS, *KINDS):
-        assert f"| `{name}` |" in report
-    assert f"differ from Gloo's: 0 of {2 * len(CALLS) - 1}." in report
-    assert report.count("yes, to the last bit") == len(KINDS)
+    assert column(output, "call") == [*CALLS]
+    assert f"differ from Gloo's: 0 of {2 * len(CALLS) - 1 + len(KINDS)}." in output.read_text()
+    assert [row[0] for row in tables(output)[2].rows] == [*KINDS]
 
 
 def test_what_differs_makes_the_command_fail(

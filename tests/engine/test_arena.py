@@ -16,8 +16,9 @@ from tests.support.programs import run_python
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, InternalError, OutOfMemory
 from unisono.base.records import CallRecord
+from unisono.engine.kernels.ring_buffer import DATA, READ, WRITTEN
 from unisono.engine.memory.arena import _HEADER, _SEALS, ENTRIES, KEY_BYTES, Arena, RegionTable
-from unisono.engine.memory.board import BOARD_BYTES, PAGE, Board
+from unisono.engine.memory.board import BOARD_BYTES, LINE, NEWS, PAGE, Board
 from unisono.engine.memory.heap import Heap
 from unisono.engine.memory.sub_arena import Lender
 from unisono.engine.process.alive import start_ticks, watch_process
@@ -30,6 +31,15 @@ def arena() -> Iterator[Arena]:
     arena = Arena.create(3, SMALL)
     yield arena
     arena.close()
+
+
+def test_writers_have_their_own_cache_lines(arena: Arena) -> None:
+    """Lines have 128 bytes on some processors of AArch64."""
+    lines = [arena.control(rank) for rank in range(3)]
+    assert LINE % 128 == 0
+    assert [line % LINE for line in lines] == [0, 0, 0]
+    assert len({word // 128 for word in (WRITTEN, READ, DATA)}) == 3
+    assert _HEADER.size // 128 < NEWS // 128
 
 
 def memfd(header: bytes, size: int, *, seals: int = _SEALS) -> int:
@@ -170,7 +180,7 @@ def test_any_bytes_in_a_region_table_are_nothing(data: bytes, key: bytes) -> Non
     assert table.find(key) == 8192
 
 
-def test_a_region_lies_in_the_heap_of_who_lends_it(arena: Arena) -> None:
+def test_region_lies_in_the_heap_of_its_lender(arena: Arena) -> None:
     lender = Lender(arena, Heap(arena, 1))
     sub = lender.lend((1, 2))
     other = Lender(arena, Heap(arena, 2))
@@ -187,7 +197,7 @@ def test_groups_of_one_name_have_keys_in_order(arena: Arena) -> None:
     assert len({*keys[0], first.key("a", (0, 2))}) == 5
 
 
-def test_an_entry_is_used_again_when_nobody_looks_for_it(arena: Arena) -> None:
+def test_unused_entry_is_reused(arena: Arena) -> None:
     lender = Lender(arena, Heap(arena, 0))
     lent = [lender.lend((0, 1)) for _ in range(2)]
     table, keys = arena.region_table(0), [lender.key("many", (0, 1)) for _ in range(ENTRIES + 3)]
@@ -218,9 +228,7 @@ def test_region_is_freed_if_member_pid_is_reused(arena: Arena) -> None:
     assert not other.returned
 
 
-def test_memory_that_a_member_has_let_go_may_be_another_group_s_at_once(
-    arena: Arena, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_released_memory_serves_the_next_group(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lender frees it and lends it to the next group of the same members, while a member still looks."""
     first, second = (Lender(arena, Heap(arena, rank)) for rank in (0, 1))
     for rank in (0, 1):

@@ -61,7 +61,7 @@ def test_a_copy_says_the_same(steps: list[tuple[bool, tuple[object, ...]]]) -> N
             assert not copy.parent_tells_end
 
 
-def test_what_is_known_of_a_dead_rank_stays() -> None:
+def test_dead_rank_keeps_its_record() -> None:
     original, copy = board(), board()
     copy.set_gone(DepartureKind.DIED, "died")
     copy.copy(original.image(), keep_gone=True)
@@ -70,26 +70,13 @@ def test_what_is_known_of_a_dead_rank_stays() -> None:
     assert copy.gone is None
 
 
-def test_a_copied_word_of_another_run_says_nothing() -> None:
-    original, copy = board(), board()
-    original.begin_run(1)
-    original.set_gone(DepartureKind.RETURNED, "returned")
-    late = original.image()
-    for each in (original, copy):
-        each.begin_run(2)
-    copy.copy(late)
-    assert (original.gone, copy.gone, copy.run) == (None, None, 2)
-    copy.set_gone(DepartureKind.DIED, "died")
-    assert copy.gone == (DepartureKind.DIED, "died")
-
-
 def test_a_damaged_image_is_no_error() -> None:
     copy = board()
     copy.copy(b"\xff" * BOARD_BYTES)
     assert (copy.pid, copy.gone, copy.gave_up) == (0, None, GivenUp())
 
 
-def test_memory_that_was_lent_to_another_group_does_not_count() -> None:
+def test_memory_of_other_groups_does_not_count() -> None:
     lender = board()
     assert lender.region(0) is None
     lender.set_region(0, 8192)
@@ -115,7 +102,7 @@ def test_an_image_is_of_one_moment() -> None:
     assert Board(Changing(torn, whole, whole)).image() == whole  # type: ignore[arg-type]
 
 
-def test_readers_of_a_copy_see_whole_words_while_the_original_changes() -> None:
+def test_readers_see_whole_words_during_copies() -> None:
     original, copy, done = board(), board(), threading.Event()
 
     def write() -> None:
@@ -144,5 +131,5 @@ def test_readers_of_a_copy_see_whole_words_while_the_original_changes() -> None:
         thread.join()
 
 
-def test_the_numbers_of_calls_are_the_words_that_are_copied_last() -> None:
+def test_call_numbers_are_copied_last() -> None:
     assert list(range(LineWord.NUMBER, LineWord.NUMBER + 2)) == list(range(16))[regions._NUMBERS]

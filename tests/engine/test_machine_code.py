@@ -1,5 +1,4 @@
-"""Machine code on disk: found again, renewed when its sources change, repaired when damaged, loaded without Numba and
-LLVM, and only if nobody else can have written it."""
+"""Machine code on disk: found, renewed, repaired, loaded without Numba, and only if nobody else can have written it."""
 
 import ast
 import fcntl

@@ -1,7 +1,4 @@
-"""What kernels publish and look at, on a processor that keeps no order: their source, run as Python.
-
-See test_weak_memory.py. Threads that share a move are in test_weak_lanes.py.
-"""
+"""Kernels' source, run as Python, on a processor that keeps no order. See test_weak_memory.py."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

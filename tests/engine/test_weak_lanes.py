@@ -1,7 +1,4 @@
-"""The threads of a rank that share a move, on a processor that keeps no order: the kernels' source, run as Python.
-
-See test_weak_memory.py.
-"""
+"""Threads of a rank that share a move, on a processor that keeps no order. See test_weak_memory.py."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -1,7 +1,4 @@
-"""The logs of a rank, on a processor that keeps no order: what another process may read while the rank writes.
-
-See test_weak_memory.py.
-"""
+"""The logs of a rank, read while it writes, on a processor that keeps no order. See test_weak_memory.py."""
 
 import itertools
 import json
@@ -13,7 +10,7 @@ from tests.support.weak_memory import Memory, Page, Scene, Weak, allowed, as_pyt
 from unisono.engine.compile.program import StateWord
 from unisono.engine.kernels import interpret
 from unisono.engine.logs.plan_registry import GroupNote, PlanRegistry
-from unisono.engine.logs.rank_logs import CallLog, MessageLog, log_bytes, message_log_bytes
+from unisono.engine.logs.rank_logs import CallLog, log_bytes
 
 BEGIN, STATE = 1 << 20, 1 << 40
 """Where the log of a scene is, and the words of the kernel that writes it."""
@@ -64,22 +61,6 @@ def begin_by_kernel(memory: Memory, others: dict[str, Any]) -> None:
         begin(100 + number, STATE)
 
 
-def messages(memory: Memory, *numbers: int, ended: int = 0) -> MessageLog:
-    """A log of 4 messages, after it has logged those of these numbers, of which one has ended."""
-    made = MessageLog(Page(memory, BEGIN, message_log_bytes(4)))  # type: ignore[arg-type]
-    made._numbers = itertools.count(numbers[0] if numbers else 1)
-    for number in numbers:
-        assert made.write(0, 100 + number, 0, 0, 200, 0, 0) == number
-    made.end(ended, 0, 300, 0, 75)
-    return made
-
-
-def is_a_message(logged: Any) -> bool:
-    number, nbytes, left_ns = logged.number, logged.nbytes, logged.left_ns
-    end = nbytes == 300 if left_ns else nbytes in (200, 300)
-    return logged.tag == 100 + number and (end and left_ns in (0, 75) if number == 7 else (nbytes, left_ns) == (200, 0))
-
-
 def registry(memory: Memory) -> PlanRegistry:
     return PlanRegistry(Page(memory, BEGIN, 1024))  # type: ignore[arg-type]
 
@@ -114,11 +95,6 @@ SCENES = {
         lambda m: call(m, 1, 2, 3, 4),
         lambda m: call(m, 5),
         lambda m: is_a_call(calls(m).latest()),
-    ),
-    "messages": Scene(
-        lambda m: messages(m, 1, 2, 3, 4),
-        lambda m: messages(m, 5, 6, 7, ended=7),
-        lambda m: all(map(is_a_message, messages(m).read())),
     ),
     "note": Scene(
         lambda m: registry(m)._write(1, 7, b"old", 70),

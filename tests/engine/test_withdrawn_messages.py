@@ -1,7 +1,4 @@
-"""What is left behind of messages: requests of mailboxes that are withdrawn, or fail, and messages to other hosts.
-
-No message is lost, none comes twice, and nothing stays for ever.
-"""
+"""Requests of mailboxes that are withdrawn or fail: no message is lost, comes twice, or stays for ever."""
 
 import gc
 from collections.abc import Callable
@@ -13,7 +10,6 @@ from tests.engine.test_far_mailbox import run as run_all
 from tests.support.far_mailboxes import FarMailboxes, far_mailboxes
 from tests.support.mailboxes import Boxes, receive, run, send, values
 from unisono.base.errors import ArgumentError, MessageMismatch
-from unisono.engine.mailbox import ANY_SOURCE
 
 
 @pytest.mark.parametrize("boxes", ["near"], indirect=True)
@@ -39,32 +35,6 @@ def test_a_withdrawn_receive_loses_nothing(boxes: Callable[[int], Boxes]) -> Non
     assert torch.equal(receive(b, None, 0).tensor, values(2, 2))
 
 
-@pytest.mark.parametrize("boxes", ["near"], indirect=True)
-def test_the_message_of_a_withdrawn_receive_goes_to_the_one_that_waits_behind_it(boxes: Callable[[int], Boxes]) -> None:
-    a, b = boxes(2)
-    first, second = receive(b, torch.empty(5000, dtype=torch.int64), 0), receive(b, None, ANY_SOURCE)
-    send(a, values(5000), 1)
-    while first.message is None:
-        assert b.progress() or a.progress()
-    b.cancel(first)
-    send(a, values(2, 2), 1)
-    run(a, b)
-    taken = first if first.done else second
-    assert torch.equal(taken.tensor, values(5000))
-    assert torch.equal((second if first.done else receive(b, None, 0)).tensor, values(2, 2))
-
-
-def test_a_receive_withdrawn_from_what_had_come_in_part_leaves_it_to_the_next(boxes: Callable[[int], Boxes]) -> None:
-    a, b = boxes(2)
-    send(a, values(5000), 1)
-    b.progress()
-    late = receive(b, torch.empty(5000, dtype=torch.int64), 0)
-    b.cancel(late)
-    run(a, b)
-    assert not late.done
-    assert torch.equal(receive(b, None, 0).tensor, values(5000))
-
-
 def test_withdrawn_refusal_still_drops_its_message(boxes: Callable[[int], Boxes]) -> None:
     """The receive ends with its error; what it leaves behind lets the sender end, too."""
     a, b = boxes(2)
@@ -82,7 +52,7 @@ def test_withdrawn_refusal_still_drops_its_message(boxes: Callable[[int], Boxes]
     assert torch.equal(receive(b, None, 0).tensor, values(2, 2))
 
 
-def test_a_withdrawn_send_is_not_sent_or_goes_on_without_its_tensor(boxes: Callable[[int], Boxes]) -> None:
+def test_withdrawn_sends_release_their_tensor(boxes: Callable[[int], Boxes]) -> None:
     a, b = boxes(2)
     tensors = [values(5000, k) for k in range(3)]
     sent = [send(a, tensor, 1) for tensor in tensors]
@@ -112,7 +82,7 @@ def test_failed_requests_hear_why_once(boxes: Callable[[int], Boxes]) -> None:
     assert not receive(b, None, 0).done
 
 
-def test_what_a_group_has_sent_outlives_it() -> None:
+def test_messages_outlive_their_group() -> None:
     with far_mailboxes("1+1") as made:
         a, b = made.boxes
         sent = [send(a, values(count, count), 1) for count in (3, 5000)]
@@ -131,7 +101,7 @@ def left(made: FarMailboxes) -> list[int]:
     return [len(traffic._left) for traffic in made.traffic]
 
 
-def test_streams_of_groups_that_have_ended_on_both_sides_are_forgotten() -> None:
+def test_ended_groups_leave_no_streams() -> None:
     with far_mailboxes("1+1") as made:
         a, b = made.boxes
         for box in (a, b):
@@ -153,7 +123,7 @@ def test_streams_of_groups_that_have_ended_on_both_sides_are_forgotten() -> None
         assert made.wires.unmet == 0
 
 
-def test_the_end_waits_until_the_last_message_has_been_taken() -> None:
+def test_end_waits_until_messages_are_taken() -> None:
     with far_mailboxes("1+1") as made:
         a, b = made.boxes
         send(a, values(5), 1)
@@ -174,7 +144,7 @@ def test_the_end_waits_until_the_last_message_has_been_taken() -> None:
         assert left(made)[0] == 1, "what it could have received"
 
 
-def test_the_end_does_not_wait_for_who_has_gone_or_for_ever() -> None:
+def test_end_waits_neither_for_the_dead_nor_forever() -> None:
     for limit_s, is_gone in ((60.0, True), (0.0, False)):
         with far_mailboxes("1+1") as made:
             send(made.boxes[0], values(5), 1)

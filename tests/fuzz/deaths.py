@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -158,7 +158,7 @@ def _marked(mark: bytes) -> Iterator[tuple[int, str]]:
 
 
 def smaller(scene: Scene, tries: int = 2) -> Scene:
-    """A scene that goes wrong, too, with fewer faults and calls, and plainer ones, as far as one is found in time."""
+    """A scene that goes wrong, too, with fewer faults and calls, as far as one is found in time."""
     end, found = time.monotonic() + _SMALLER_S, True
     while found:
         found = False
@@ -180,13 +180,6 @@ def _simpler(scene: Scene) -> Iterator[Scene]:
             yield scene._replace(calls=scene.calls[:number] + scene.calls[number + 1 :], faults=faults)
     if scene.keep_inputs:
         yield scene._replace(keep_inputs=False)
-    for number, call in enumerate(scene.calls):
-        plain: Mapping[str, Any] = {"count": 5, "shared": False, "background": False, "members": (), "name": "barrier"}
-        for name, value in plain.items():
-            if getattr(call, name) != value and (name, call.name) != ("count", "barrier"):
-                yield scene._replace(
-                    calls=(*scene.calls[:number], call._replace(**{name: value}), *scene.calls[number + 1 :])
-                )
 
 
 def main(

@@ -33,12 +33,10 @@ from unisono.schedule.algorithms.over_hosts import CORES
 HOSTS = ("1", "2", "3", "4", "5", "2x1", "2x2", "3x1", "3+1", "1+2", "2x2:round_robin")
 SETTINGS: dict[str, tuple[float | str, ...]] = {
     "segment_bytes": (4096, 100_000),
-    "one_way_segment_bytes": (4096,),
     "one_shot_bytes": (0, 1 << 20),
     "crowd_one_shot_bytes": (0, 1 << 20),
     "zero_copy_bytes": (0, 64, 1 << 20),
     "cross_memory_bytes": (0, 1, 4096),
-    "fetch_bytes": (0, 1 << 30),
     "tag_bytes": (0, 64, 1 << 20),
     "look_up_s": (1e-6,),
     "spins": (0,),
@@ -55,7 +53,7 @@ MOST_BYTES = 16 << 20  # what all ranks together pass in a call
 MOVE_BLOCKS = ("bruck", "hierarchical")
 """All_to_all by these moves blocks to places of others, and over hosts is refused where these have other sizes."""
 
-FINE = ("segment_bytes", "one_way_segment_bytes", "look_up_s")  # settings with which a long call takes very many steps
+FINE = ("segment_bytes", "look_up_s")  # settings with which a long call takes very many steps
 
 GLOO_DTYPES = ("int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 GLOO_FORMS = ("all_reduce", "broadcast", "scatter", "gather", "all_gather", "all_gather_single", "all_to_all_single")

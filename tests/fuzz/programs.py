@@ -3,7 +3,6 @@
 A step names its group: "world", or one that an earlier step has made. Ranks that are not in it leave the step out.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from tests.support.matrix import Case
@@ -126,12 +125,6 @@ class Program:
     def world(self) -> tuple[object, ...]:
         """What programs must have in common to run in one world."""
         return self.hosts, self.settings, self.api
-
-
-def steps_of(program: Program) -> Iterator[Step]:
-    """All steps, those of threads included."""
-    for step in program.steps:
-        yield from [s for branch in step.branches for s in branch] if isinstance(step, Threads) else [step]
 
 
 def shown(value: object, indent: str = "") -> str:

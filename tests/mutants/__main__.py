@@ -1,9 +1,8 @@
-"""Make mended mistakes again, in a copy of the sources, and see which ring of tests finds each.
+"""Mistakes in kernels and in the vote, made in a copy of the sources: a test must find each.
 
     python -m tests.mutants [a part of a name ...]
 
-Prints a line for each whose name has one of these parts: its ring, and the first test that has failed. Ends with 1 if
-one is found by none, or by a later ring than the table says.
+Prints a line for each mutant whose name has one of these parts. Ends with 1 if the tests of one pass.
 """
 
 import os
@@ -12,11 +11,60 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-from .fixed import MUTANTS, Mutant
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-RINGS = {"quick": "quick and not long", "test": "not long", "nightly": ""}
+
+
+class Mutant(NamedTuple):
+    """A mistake. file: below src/unisono. tests: below tests; one of its tests must fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+_REPLAY, _LANES, _AGREEMENT = "engine/kernels/replay.py", "engine/kernels/lanes.py", "ranks/group/agreement.py"
+_TAPES, _VOTES = "hosts/messages/test_leg_tape.py", "ranks/group/test_agreement_to_shrink.py"
+_SHARES, _ORDERS = "engine/test_lanes.py", "engine/test_lane_orders.py"
+
+MUTANTS = [
+    Mutant("refused call's message", _REPLAY, "load(mark) == get(tape, TapeWord.NUMBER)", "load(mark) != 0", _TAPES),
+    Mutant("forgotten messages", _REPLAY, "            count += 1\n", "            count += 0\n", _TAPES),
+    Mutant("no progress while waiting", _REPLAY, "            if sending:\n", "            if sending < 0:\n", _TAPES),
+    Mutant("first piece copied twice", _LANES, " + k * piece * get(plan, PlanWord.ITEM)", "", _SHARES),
+    Mutant("last piece too long", _LANES, "min(piece, get(lanes, LaneWord.COUNT) - k * piece)", "piece", _SHARES),
+    Mutant("rest left out", _LANES, "pieces = (n + piece - 1) // piece", "pieces = n // piece", _SHARES),
+    Mutant(
+        "move ends early",
+        _LANES,
+        "while load_acquire(lanes + 8 * LaneWord.FINISHED) < due:",
+        "while load_acquire(lanes + 8 * LaneWord.FINISHED) < due - pieces:",
+        _ORDERS,
+    ),
+    Mutant("two calls at once", _LANES, "LaneWord.BUSY, 1) != 0:", "LaneWord.BUSY, 1) > 1:", _ORDERS),
+    Mutant("helper sleeps", _LANES, "LaneWord.SLEEPERS) > 0:\n", "LaneWord.SLEEPERS) > 1:\n", _ORDERS),
+    Mutant("piece beyond the last", _LANES, "if job & _MOST >= job >> _", "if job & _MOST > job >> _", _ORDERS),
+    Mutant("earlier status kept", _LANES, "    put(lanes, LaneWord.STATUS, DONE)\n", "", _SHARES),
+    Mutant(
+        "wrapped average",
+        "engine/reducers/kernels.py",
+        "return _divide_wide(element, b, v, n, ranks)",
+        "v = b.trunc(v, vector(_I64, n)); return b.sext(b.sdiv(v, _spread(b, ranks, _I64, n)), vector(_I128, n))",
+        "engine/test_reducers.py",
+    ),
+    Mutant(
+        "literal compiled",
+        "engine/kernels/compiled.py",
+        "[types.unliteral(one) for one in args]",
+        "args",
+        "engine/test_machine_code.py",
+    ),
+    Mutant("own wish voted", _AGREEMENT, "choice=last.choice if last.voted else mine", "choice=mine", _VOTES),
+    Mutant("later ballot ignored", _AGREEMENT, "if mine.ballot < newest or not mine", "if not mine", _VOTES),
+]
 
 
 def apply(mutant: Mutant, sources: Path) -> None:
@@ -28,37 +76,30 @@ def apply(mutant: Mutant, sources: Path) -> None:
     file.write_text(text.replace(mutant.old, mutant.new))
 
 
-def caught(mutant: Mutant, folder: Path) -> tuple[str, str]:
-    """The first ring with a test that fails with the mistake, and the end of what it printed; "" if there is none."""
+def failed_test(mutant: Mutant, folder: Path) -> str:
+    """The first test that fails with the mistake, in a copy of the repository; "": none."""
     for name in ("src", "tests", "benchmarks", "examples"):  # with __pycache__, where machine code is found
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("results"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     apply(mutant, folder / "src")
     environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
-    printed = ""
-    for ring, marks in RINGS.items():
-        command = [sys.executable, "-m", "pytest", "-x", "--no-header", "--tb=no", "-rfE", "-m", marks, "--timeout=100"]
-        tests = [f"tests/{test}" for test in mutant.tests]
-        done = subprocess.run(
-            [*command, *tests], cwd=folder, env=environment, capture_output=True, text=True, timeout=1200, check=False
-        )
-        printed = done.stdout + done.stderr
-        if done.returncode not in (0, 5):  # 5: no test of this ring
-            failed = [line for line in printed.splitlines() if line.startswith(("FAILED", "ERROR"))]
-            return ring, failed[0] if failed else f"the tests have ended with {done.returncode}: {printed[-300:]}"
-    return "", printed[-300:]
+    command = [sys.executable, "-m", "pytest", "-x", "--no-header", "--tb=no", "-rfE", f"tests/{mutant.tests}"]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200, check=False
+    )
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return "" if not done.returncode else failed[0] if failed else f"{done.stdout}{done.stderr}"[-300:]
 
 
 def main(parts: list[str]) -> int:
     """Run the mutants whose names have one of these parts; all, if there is none."""
-    bad, order = 0, [*RINGS]
+    missed = 0
     for mutant in (one for one in MUTANTS if not parts or any(part in one.name for part in parts)):
         with TemporaryDirectory() as folder:
-            ring, failed = caught(mutant, Path(folder))
-        late = not ring or order.index(ring) > order.index(mutant.ring)
-        bad += late
-        print(f"{ring or 'MISSED':8}{'LATE ' if ring and late else ''}{mutant.name}: {failed}", flush=True)
-    return int(bad > 0)
+            failed = failed_test(mutant, Path(folder))
+        missed += not failed
+        print(f"{mutant.name}: {failed or 'MISSED'}", flush=True)
+    return int(missed > 0)
 
 
 if __name__ == "__main__":

@@ -90,12 +90,11 @@ NOTES = {
 LOGS = {
     "an empty log": replaced(".log", lambda _: b""),
     "a cut log": replaced(".log", lambda data: data[:-5]),
-    "cut messages": replaced(".messages", lambda data: data[:-8]),
 }
 LINES = {
     "no text at the end": replaced(".notes", lambda data: data + b"\xff\xfe"),
     "a foreign note": replaced(".notes", fields(record=[3], nbytes=8)),
-    "a foreign group": replaced(".notes", fields(members=["x"])),
+    "a foreign group": replaced(".notes", fields(member=2)),
     "foreign numbers in a log": replaced(".log", lambda data: bytes(range(256)) * (len(data) // 256)),
 }
 

@@ -36,7 +36,7 @@ def test_it_ends_at_a_rank_that_does_not_wait() -> None:
     assert way.text(told) == "rank 0 waits in group 'a' for rank 1, which waits in group 'b' for rank 2"
 
 
-def test_crossed_groups_are_a_circle_with_one_end_for_all_that_lead_to_it() -> None:
+def test_crossed_groups_are_one_circle() -> None:
     told = waits(r0=("a", (1,), False), r1=("b", (0,), False), r2=("c", (3, 0), False), r3=("c", (0,), False))
     way = wait_chain(told, 0)
     assert way == (0, 1, 0)
@@ -47,14 +47,14 @@ def test_crossed_groups_are_a_circle_with_one_end_for_all_that_lead_to_it() -> N
     assert way.text(told) == words
 
 
-def test_who_waits_for_any_of_several_may_be_helped_by_others() -> None:
+def test_waiting_for_any_source_ends_no_chain() -> None:
     told = waits(r0=("a", (1,), False), r1=("a", (0, 2), True), r2=("a", (0,), True))
     assert wait_chain(told, 0) == (0, 1)
     assert wait_chain(told, 2) == (2, 0, 1)
     assert wait_chain(told, 1) == (1,)
 
 
-def test_a_wait_is_read_as_it_was_written_and_cut_to_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_is_read_back_and_cut_to_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena.create(2)
     page = arena.board(1)
     assert page.wait is None
@@ -79,12 +79,12 @@ def test_a_wait_is_read_as_it_was_written_and_cut_to_its_page(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("data", [b"7", b"[", b'["a", "b", 1]', b"[" * 900])
-def test_what_is_no_wait_is_refused(data: bytes) -> None:
+def test_invalid_wait_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         Wait.unpack(data)
 
 
-def test_another_host_sees_a_wait_as_long_as_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_hosts_see_a_published_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there, wait = Board(memoryview(bytearray(8192))), Board(memoryview(bytearray(8192))), Wait("g", "c", (3,))
     here.set_wait(wait)
     there.copy(here.image())
@@ -122,7 +122,7 @@ Current thread 0x00007f03 (most recent call first):
   File "/home/me/my model.py", line 88 in forward
   File "{TORCH}/nn/modules/module.py", line 1500 in _call_impl
   File "/home/me/train.py", line 12 in main
-  File "{PACKAGE}/local_world/rank_process.py", line 80 in perform
+  File "{PACKAGE}/ranks/launch/rank_process.py", line 80 in perform
   File "<string>", line 1 in <module>
 """
 
@@ -135,11 +135,11 @@ SHOWN = f"""\
   File "/home/me/loader.py", line 31 in fetch"""
 
 
-def test_the_last_answer_is_shown_from_the_user_s_line_on() -> None:
+def test_stack_begins_at_the_users_line() -> None:
     assert shown(Answer.of(ANSWERS).threads) == ("/home/me/my model.py:88", SHOWN)
 
 
-def test_without_a_user_s_frame_something_is_shown_all_the_same() -> None:
+def test_stack_without_users_frame_is_shown() -> None:
     text = f'Current thread 0x1 (most recent call first):\n  File "{STDLIB}/queue.py", line 1 in get\n'
     assert shown(Answer.of(text).threads) == ("", f'  File "{STDLIB}/queue.py", line 1 in get')
     assert shown(()) == ("", "")

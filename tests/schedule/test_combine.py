@@ -1,7 +1,4 @@
-"""Tables made of tables keep their promises.
-
-Tables on data, in numpy.
-"""
+"""Tables made of tables keep their promises; tables on data, in numpy."""
 
 from math import lcm
 

@@ -1,7 +1,4 @@
-"""Counts against what can be worked out by hand, and against each other.
-
-Costs by level: by hand, against the bounds, and from parts as from the whole table.
-"""
+"""Counts and costs by level against what can be worked out by hand, the bounds, and each other."""
 
 import pytest
 from hypothesis import given, settings

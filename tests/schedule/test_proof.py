@@ -1,7 +1,4 @@
-"""The checker is checked: what it must refuse, by name and by mutants.
-
-A fault says what is wrong first, then which `yield` is to blame; the same is there as data.
-"""
+"""The checker is checked: what it must refuse, by name and by mutants, and what it blames."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

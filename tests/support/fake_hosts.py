@@ -9,7 +9,6 @@ import secrets
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -22,8 +21,6 @@ from unisono.hosts.sentinel.start import Sentinel
 from unisono.schedule import Hosts
 
 WORLD = 7  # the number of the group of all ranks
-Addresses = Sequence[tuple[str, int]]
-Route = Callable[[int, Addresses], Addresses]
 
 
 class FakeHosts:
@@ -32,9 +29,8 @@ class FakeHosts:
     sleepers: by rank.
     """
 
-    def __init__(self, shape: str, *, register: bool = True, route: Route = lambda _, addresses: addresses) -> None:
-        """route: where the sentinel of a host believes those with these addresses to be, such as behind a relay."""
-        self.hosts, self._register, self._route = Hosts.parse(shape), register, route
+    def __init__(self, shape: str, *, register: bool = True) -> None:
+        self.hosts, self._register = Hosts.parse(shape), register
         self.names = [secrets.token_hex(8) for _ in self.hosts.members]
         self.arenas: list[Arena] = []
         self.sentinels: list[Sentinel] = []
@@ -70,9 +66,7 @@ class FakeHosts:
             processes.append(ranks)
         for number, sentinel in enumerate(self.sentinels):
             names = [*"abcdefgh"[: len(self.addresses)]]
-            sentinel.serve(
-                self.hosts, number, processes[number], self._route(number, self.addresses), secret, 1.5, names=names
-            )
+            sentinel.serve(self.hosts, number, processes[number], self.addresses, secret, 1.5, names=names)
         for number, members in enumerate(self.hosts.members):
             far = Far(self.arenas[number], self.hosts, members[0], self.names[number], 1.5)
             stack.callback(far.close)

@@ -1,12 +1,10 @@
-"""Tests without other processes: `check_algorithm` proves an algorithm, `rehearse` runs all ranks of a call in turn.
+"""`rehearse` runs all ranks of a call in turn, in one process: one of them dies or is late at a row of its program.
 
-`check_algorithm` makes the proofs that a group makes before its first call, for many group sizes at once. In `rehearse`
-one rank dies or is late at a row of its program. The kernel is the one that runs calls. A rank waits here until another
-rank has had its turn. So a test can try every fault at every row, in a millisecond each. A fault happens in the same
-way each time.
+The kernel is the one that runs calls. A rank waits here until another rank has had its turn. So a test can try every
+fault at every row, in a millisecond each. A fault happens in the same way each time.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -17,43 +15,14 @@ import torch
 from unisono.base.config import Config
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp
-from unisono.engine.compile.compile_schedule import compile_schedule
 from unisono.engine.compile.plan import Blocks, Plan
 from unisono.engine.compile.program import DONE, Lowering, StateWord
-from unisono.engine.compile.program_proof import prove_programs
 from unisono.engine.host import Host
 from unisono.engine.memory.arena import Arena
 from unisono.ranks.failures.verdict import Gone, PeerView, Situation, judge
-from unisono.schedule import BLOCKED, ROOTED, Proof, Schedule, prove
-from unisono.schedule.algorithms.catalogue import Algorithm, find
+from unisono.schedule import BLOCKED, Schedule
 from unisono.schedule.contract import contract
 from unisono.tools.testing.chaos import stop_at_row
-
-
-def check_algorithm(
-    collective: str, algorithm: str | Algorithm | Callable[..., Any], ranks: Sequence[int] = (1, 2, 3, 4, 5, 7, 8)
-) -> list[Proof]:
-    """Prove an algorithm and its compiled programs for groups of these sizes and every root. Starts no process.
-
-    algorithm: a name of the catalogue, an Algorithm, or a generator of rounds (r, p), for collectives with a root
-    (r, p, root). Sizes that its restrictions exclude are skipped. Returns the proofs by size and root.
-
-    Raises AlgorithmError, with the row and the reason, if it breaks the contract of the collective, and ArgumentError
-    if its restrictions exclude all sizes.
-    """
-    found = find(collective, algorithm)
-    proofs = []
-    for size in ranks:
-        if not found.allows(size):
-            continue
-        for root in range(size if collective in ROOTED else 1):
-            schedule = found.schedule(size, root)
-            proofs.append(prove(schedule))
-            for lowering in lowerings(schedule):
-                prove_programs(schedule, compile_schedule(schedule, lowering), lowering)
-    if not proofs:
-        raise ArgumentError(f"{found.full_name} allows none of {', '.join(map(str, ranks))} ranks")
-    return proofs
 
 
 def lowerings(schedule: Schedule) -> Iterator[Lowering]:

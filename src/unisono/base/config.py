@@ -10,12 +10,11 @@ from typing import Any, Self
 
 from .errors import ArgumentError
 from .link import Link
-from .linux import KINDS
+from .linux import vendor
 from .units import format_bytes, integer, parse_bytes, seconds
 
 SHAPING = (
-    "segment_bytes", "one_way_segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "tag_bytes", "zero_copy_bytes",
-    "cross_memory_bytes", "fetch_bytes",
+    "segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "tag_bytes", "zero_copy_bytes", "cross_memory_bytes",
 )  # fmt: skip
 """The settings that shape what a call does inside a host. The process that makes the host's memory, its first rank or
 the parent of the ranks, writes its own settings there. They count on all ranks of the host, whatever their environments
@@ -55,14 +54,12 @@ class Setting:
     why: its meaning.
     usually: its default.
     least, most: the bounds of a number; None for most: those of its unit.
-    of_kind: its defaults on some kinds of processors.
-    kind: this machine's kind of processor, if it has a default of its own.
+    amd: its default on AMD processors, if it is another one.
     """
 
-    def __init__(self, usually: Any, why: str, least: float, most: float | None, of_kind: dict[str, Any]) -> None:
-        self.usually, self.why, self.least, self._most, self.of_kind = usually, why, least, most, of_kind
-        self.kind = next((kind for kind in of_kind if KINDS[kind].here()), "")
-        self.default = of_kind.get(self.kind, usually)
+    def __init__(self, usually: Any, why: str, least: float, most: float | None, amd: Any) -> None:
+        self.usually, self.why, self.least, self._most, self.amd = usually, why, least, most, amd
+        self.default = usually if amd is None or vendor() != "amd" else amd
 
     def __set_name__(self, owner: type, name: str) -> None:
         SETTINGS[name] = self
@@ -118,9 +115,8 @@ SETTINGS: dict[str, Setting] = {}
 """The settings by name, in order."""
 
 
-def _setting(default: Any, why: str, *, least: float = 0, most: float | None = None, **of_kind: Any) -> Any:
-    """of_kind: other defaults, for kinds of processors."""
-    return Setting(default, why, least, most, of_kind)
+def _setting(default: Any, why: str, *, least: float = 0, most: float | None = None, amd: Any = None) -> Any:
+    return Setting(default, why, least, most, amd)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,12 +136,6 @@ class Config:
     segment_bytes: int = _setting(
         512 << 10, "what a rank stages per step of a long call; half a second-level cache", least=1
     )
-    one_way_segment_bytes: int = _setting(
-        128 << 10,
-        "the shortest segment of a call of more than two in which some ranks stage what others read: short ones let "
-        "readers begin early, but are written where others have just read",
-        amd=512 << 10,  # to write where another processor has just read is dear there
-    )
     one_shot_bytes: int = _setting(16 << 10, "the longest vector for which two ranks use a one_shot algorithm")
     crowd_one_shot_bytes: int = _setting(
         64 << 10,
@@ -159,11 +149,7 @@ class Config:
         1 << 20,
         "the shortest private vector that is copied from process to process by system calls, where that is faster than "
         "to stage it; 0: none",
-        amd_one_cache=0,  # what another processor has written is cheap to read there: staging takes half the time
-    )
-    fetch_bytes: int = _setting(
-        1 << 20,
-        "the longest output into which a peer's bytes are copied from four pages in turn; half a second-level cache",
+        amd=0,  # what another processor has written is cheap to read there: staging takes half the time
     )
     tag_bytes: int = _setting(
         32 << 10, "the longest message that shares cache lines with its signature, so that one wait brings both"
@@ -263,4 +249,4 @@ class Config:
         setting = SETTINGS[name]
         if getattr(self, name) != setting.default:
             return "as set"
-        return f"the default for {KINDS[setting.kind].name}" if setting.kind else "the default"
+        return "the default" if setting.default == setting.usually else "the default for AMD processors"

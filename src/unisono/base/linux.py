@@ -7,17 +7,16 @@ Sentinels import this file, so paths are texts here: `pathlib` takes a process s
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple, TextIO, TypeAlias
+from typing import TextIO, TypeAlias
 
 _MACHINE = os.uname().machine if hasattr(os, "uname") else ""
 
 _Folder: TypeAlias = "str | os.PathLike[str]"
 
 _VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
-_SYSTEM = "/sys/devices/system/cpu"
 
 FUTEX, MEMBARRIER, SET_ROBUST_LIST = (98, 283, 99) if _MACHINE == "aarch64" else (202, 324, 273)
 """The numbers of system calls: on AArch64, else on x86-64."""
@@ -56,25 +55,6 @@ def first_processor() -> dict[str, str]:
             said[key.strip()] = value.strip()
     return said
 
-
-@cache
-def shares_cache(system: _Folder = _SYSTEM) -> bool:
-    """Do all processors share one third-level cache? A virtual machine may say so where it is not true."""
-    sharers = _text(f"{system}/cpu0/cache/index3/shared_cpu_list")
-    return bool(sharers) and sharers == _text(f"{system}/online")
-
-
-class Kind(NamedTuple):
-    """A kind of processors. name: for messages. here: does this machine have such processors?"""
-
-    name: str
-    here: Callable[[], bool]
-
-
-KINDS: Mapping[str, Kind] = {
-    "amd": Kind("AMD processors", lambda: vendor() == "amd"),
-    "amd_one_cache": Kind("AMD processors that share one cache", lambda: vendor() == "amd" and shares_cache()),
-}
 
 _NO_LIMIT = 1 << 60  # version 1 writes a number of about 2^63 bytes where there is none
 

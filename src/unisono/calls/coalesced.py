@@ -1,7 +1,8 @@
 """Coalesced calls: many tensors in one call. This costs far less than one call each.
 
 The tensors of each dtype, one behind the other, are a long vector. It is sent a MiB at a time: pack, make an ordinary
-call on the packed tensor, unpack. `flatten_` places tensors side by side in shared memory, where calls pack nothing.
+call on the packed tensor, unpack. `models.flatten_` places
+tensors side by side in shared memory, where calls pack nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from ..engine.tensors import (
     make_plain,
     mark_written,
     needed_by_autograd,
-    set_memory,
     use_count,
 )
 from ..ranks.group.group import Group
@@ -131,40 +131,6 @@ def reduce_scatter_coalesced(
     """
     call = _ListCall("reduce_scatter", {"outputs": outputs, "inputs": inputs}, WHOLE, PART, op)
     return _make(call, group, async_op, algorithm, timeout_s)
-
-
-def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> list[torch.Tensor]:
-    """Move the data of tensors into one flat tensor per dtype, in shared memory; return the flat tensors.
-
-    The tensors stay the same objects with the same values, as with `share_`, and are views of the flat ones. So one
-    call on a flat tensor is a call on all its tensors, without a copy:
-
-        (flat,) = unisono.flatten_(parameter.grad for parameter in model.parameters())
-        unisono.all_reduce(flat, "avg")
-
-    If shared memory is full, the flat tensors are private, and calls on them are staged. Raises ArgumentError for other
-    tensors than these:
-
-    tensors: contiguous CPU tensors, parameters included; none twice. Earlier views of them keep the old memory.
-    """
-    group, tensors = group_or_default(group), list(tensors)
-    group.check_usable()
-    for k, tensor in enumerate(tensors):
-        check_tensor(f"tensors[{k}]", tensor, written=True)
-        if not tensor.is_contiguous():
-            raise ArgumentError(f"tensors[{k}]: only contiguous tensors can be moved; call .contiguous() first")
-    if len({id(tensor) for tensor in tensors}) < len(tensors):
-        raise ArgumentError("tensors: one of them is there twice; pass each once")
-    flats = []
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        mine = [tensor for tensor in tensors if tensor.dtype is dtype]
-        counts = [tensor.numel() for tensor in mine]
-        flat = group.buffer(sum(counts), dtype)
-        for tensor, piece in zip(mine, torch.split(flat, counts), strict=True):
-            as_bits(piece).copy_(as_bits(tensor.detach()).view(-1))
-            set_memory(tensor, piece)
-        flats.append(flat)
-    return flats
 
 
 class _ListCall(NamedTuple):

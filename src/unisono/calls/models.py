@@ -1,10 +1,10 @@
 """Whole models in one call: broadcast their values, average their gradients, average their parameters.
 
-Each function first checks that all ranks' models have the same names, shapes and dtypes, and raises the same error on
+Each of these first checks that all ranks' models have the same names, shapes and dtypes, and raises the same error on
 every rank if they do not. Parameters and buffers with several names are sent once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from ..base.errors import ArgumentError, DTypeError
 from ..base.records import ESCAPED, digest
 from ..base.units import ranks_text
-from ..engine.tensors import check_is_tensor
+from ..engine.tensors import as_bits, check_is_tensor, set_memory
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from .arguments import check_tensor, shape_name
@@ -126,3 +126,37 @@ def _difference(texts: list[str]) -> str:
         versions.setdefault(said, []).append(rank)
     parts = [f"{said} on {ranks_text(ranks)}" for said, ranks in versions.items()]
     return f"the ranks' tensors differ, first at number {at}: {'; '.join(parts)}. Build the same model on every rank"
+
+
+def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> list[torch.Tensor]:
+    """Move the data of tensors into one flat tensor per dtype, in shared memory; return the flat tensors.
+
+    The tensors stay the same objects with the same values, as with `share_`, and are views of the flat ones. So one
+    call on a flat tensor is a call on all its tensors, without a copy:
+
+        (flat,) = unisono.flatten_(parameter.grad for parameter in model.parameters())
+        unisono.all_reduce(flat, "avg")
+
+    If shared memory is full, the flat tensors are private, and calls on them are staged. Raises ArgumentError for other
+    tensors than these:
+
+    tensors: contiguous CPU tensors, parameters included; none twice. Earlier views of them keep the old memory.
+    """
+    group, tensors = group_or_default(group), list(tensors)
+    group.check_usable()
+    for k, tensor in enumerate(tensors):
+        check_tensor(f"tensors[{k}]", tensor, written=True)
+        if not tensor.is_contiguous():
+            raise ArgumentError(f"tensors[{k}]: only contiguous tensors can be moved; call .contiguous() first")
+    if len({id(tensor) for tensor in tensors}) < len(tensors):
+        raise ArgumentError("tensors: one of them is there twice; pass each once")
+    flats = []
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        mine = [tensor for tensor in tensors if tensor.dtype is dtype]
+        counts = [tensor.numel() for tensor in mine]
+        flat = group.buffer(sum(counts), dtype)
+        for tensor, piece in zip(mine, torch.split(flat, counts), strict=True):
+            as_bits(piece).copy_(as_bits(tensor.detach()).view(-1))
+            set_memory(tensor, piece)
+        flats.append(flat)
+    return flats

@@ -3,7 +3,8 @@
 `make_image` makes one of the object file of a function, once: all distances between the parts of the code are known
 then. What is not known before the code runs are addresses of functions outside, such as `memcpy`; the code reads these
 from a table, with one word for each. `load` maps memory, copies, fills the table and makes the code executable: some
-ten microseconds. No page is ever writable and executable.
+ten microseconds. No page is ever writable and executable. To link the same units by LLVM takes each process a tenth of
+a second of processor time and 46 MiB (AMD EPYC, November 2026).
 
     head     magic, where the function begins, sizes of code, data and names, where the table is in the data
     names    of the functions outside, in the order of the table, each with a zero byte behind it

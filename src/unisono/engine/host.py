@@ -92,7 +92,7 @@ class Host:
             arena.board(rank).set_stacks(answer_with_stacks())
         else:
             self.heap, self.lender = arena.lender.heap, arena.lender
-        self.plan_registry, self.messages = self.lender.plan_registry, self.lender.messages
+        self.plan_registry = self.lender.plan_registry
         self.log = arena.log(rank)
         self.plan_registry.used_by(self.log)
         self._noted: int | None = None

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from ..base import dtype_codes
 from ..base.errors import ArgumentError, DTypeError
+
+Addresses = np.ndarray[Any, np.dtype[np.int64]]
+"""What `numpy.typing.NDArray` is; to import that takes a millisecond."""
 
 DTYPES: dict[int, torch.dtype] = {
     code: getattr(torch, name) for name, code in dtype_codes.DTYPE_CODES.items() if hasattr(torch, name)
@@ -125,7 +127,7 @@ def share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def first_overlap(
-    starts: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64], written: npt.NDArray[np.bool_]
+    starts: Addresses, nbytes: Addresses, written: np.ndarray[Any, np.dtype[np.bool_]]
 ) -> tuple[int, int] | None:
     """The indices of two contiguous tensors that share memory and of which one is written; None if there are none.
 
@@ -160,7 +162,7 @@ def _span(tensor: torch.Tensor) -> int:
     return (1 + sum((n - 1) * step for n, step in spans)) * tensor.element_size()
 
 
-def _places(tensor: torch.Tensor) -> npt.NDArray[np.int64]:
+def _places(tensor: torch.Tensor) -> Addresses:
     """The address of every element, in units of its size."""
     places = np.zeros((), np.int64)
     for n, step in zip(tensor.shape, tensor.stride(), strict=True):

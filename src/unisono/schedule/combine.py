@@ -1,10 +1,9 @@
 """Make tables of other tables: in sequence, in parallel, transposed, on some ranks, in segments."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from ..base.errors import ArgumentError
 from .contract import BLOCKED, DUALS, REDUCING, contract
@@ -78,10 +77,10 @@ def transpose(schedule: Schedule) -> Schedule:
 def on(
     schedule: Schedule,
     ranks: int,
-    members: "npt.ArrayLike",
+    members: Sequence[int] | Rows,
     *,
     chunks: int | None = None,
-    first: "npt.ArrayLike | None" = None,
+    first: Sequence[int] | Rows | None = None,
     width: int = 1,
 ) -> Schedule:
     """Run a schedule on some of `ranks` ranks, and on some chunks of a larger buffer.

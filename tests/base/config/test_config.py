@@ -40,16 +40,9 @@ def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, te
     ("variable", "text"),
     [("UNISONO_TIMEOUT_S", "soon"), ("UNISONO_HEAP_BYTES", "1 apple"), ("UNISONO_SPINS", "2KiB")],
 )
-def test_what_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
+def test_settings_name_text_that_is_no_number(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
     monkeypatch.setenv(variable, text)
     with pytest.raises(ArgumentError, match=f"{variable}='{text}'"):
-        Config.from_env()
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan"])
-def test_a_silence_that_no_host_can_keep_or_break_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("UNISONO_HOST_SILENCE_S", text)
-    with pytest.raises(ArgumentError, match=r"host_silence_s=.*UNISONO_HOST_SILENCE_S"):
         Config.from_env()
 
 
@@ -82,12 +75,6 @@ def test_number_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch, name: s
     assert getattr(Config(**{name: setting.most}), name) == setting.most
 
 
-@pytest.mark.parametrize("look_up_s", [0, 1e-7, float("inf"), 1e20])
-def test_look_up_out_of_range_is_refused(look_up_s: float) -> None:
-    with pytest.raises(ArgumentError, match=r"look_up_s=.*give seconds from 1e-06 to 3600 \(UNISONO_LOOK_UP_S\)"):
-        Config(look_up_s=look_up_s)
-
-
 @pytest.mark.parametrize(
     "settings", [{"link": Link(-1.0)}, {"link": Link(1e-4, float("inf"))}, {"link": "1Gbit"}, {"carrier": "pigeon"}]
 )
@@ -110,11 +97,9 @@ def test_arena_has_room_for_the_greatest_settings() -> None:
 
 FIGURES = {
     "segment_bytes": 256 << 10,
-    "one_way_segment_bytes": 64 << 10,
     "one_shot_bytes": 3 << 10,
     "crowd_one_shot_bytes": 48 << 10,
     "zero_copy_bytes": 5 << 10,
-    "fetch_bytes": 7 << 10,
     "cross_memory_bytes": 1 << 16,
     "tag_bytes": 16 << 10,
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unisono.base.config import SETTINGS, Config
-from unisono.base.linux import KINDS, cpuinfo, free_bytes, quota, shares_cache, vendor
+from unisono.base.linux import cpuinfo, free_bytes, quota, vendor
 
 
 @pytest.mark.parametrize(
@@ -26,20 +26,10 @@ def test_what_the_system_says_of_the_first_one() -> None:
     assert not cpuinfo("colour")
 
 
-@pytest.mark.parametrize(("online", "shared", "one"), [("0-7\n", "0-7\n", True), ("0-15\n", "0-7\n", False)])
-def test_do_all_share_one_cache(tmp_path: Path, online: str, shared: str, one: bool) -> None:
-    assert not shares_cache(tmp_path / "nothing known")
-    (tmp_path / "cpu0/cache/index3").mkdir(parents=True)
-    (tmp_path / "online").write_text(online)
-    (tmp_path / "cpu0/cache/index3/shared_cpu_list").write_text(shared)
-    assert shares_cache(tmp_path) is one
-
-
-def test_a_default_may_be_of_a_kind() -> None:
-    here = KINDS["amd_one_cache"].here()
+def test_amd_default() -> None:
+    here = vendor() == "amd"
     assert SETTINGS["cross_memory_bytes"].default == (0 if here else 1 << 20)
-    said = "the default for AMD processors that share one cache" if here else "the default"
-    assert Config().origin("cross_memory_bytes") == said
+    assert Config().origin("cross_memory_bytes") == ("the default for AMD processors" if here else "the default")
     assert Config(cross_memory_bytes=5).origin("cross_memory_bytes") == "as set"
 
 

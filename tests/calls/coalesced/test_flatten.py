@@ -7,7 +7,7 @@ import unisono
 from tests.support.on_ranks import in_new_world
 from unisono import ArgumentError
 from unisono.base.config import Config
-from unisono.calls.coalesced import flatten_
+from unisono.calls.models import flatten_
 
 
 @pytest.mark.ranks(1, 2, 3)

@@ -124,11 +124,6 @@ def test_integers_of_any_size(number: int) -> None:
     assert sent([number, {number: number}]) == [number, {number: number}]
 
 
-def test_equal_numbers_keep_their_types() -> None:
-    value = [1, True, 1.0, -0.0, (1, True), float("nan")]
-    assert same(value, sent(value))
-
-
 def test_decoded_objects_own_their_memory() -> None:
     data = bytearray(encode([torch.arange(5), np.arange(5)]).numpy())
     tensor, array = decode(data)

@@ -1,8 +1,4 @@
-"""Calls that work on copies: of tensors that are not plain, and with `keep_inputs` of all in place.
-
-Calls whose smaller tensor is this rank's block of the larger one, as those of fully_shard: planned once.
-A program's default device is that of the tensors it makes, not of those that calls need for themselves.
-"""
+"""Calls that work on copies: of tensors that are not plain, of all with `keep_inputs`, under any default device."""
 
 import os
 import signal

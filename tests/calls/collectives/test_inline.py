@@ -1,15 +1,9 @@
-"""Calls like earlier ones, also on lists, and calls back to back, in the foreground and the background.
-
-Asynchronous ones start on the caller's thread, and never block it.
-"""
+"""Calls like earlier ones, also on lists, and calls back to back: asynchronous ones never block their caller."""
 
 import random
-import sys
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -24,7 +18,7 @@ from unisono.calls.dispatch.planning import patience_ns
 
 
 @pytest.mark.ranks(1)
-def test_a_call_that_needs_nobody_is_over_when_it_returns() -> None:
+def test_call_needing_no_peer_ends_at_once() -> None:
     tensor = torch.arange(5.0)
     unisono.all_reduce(tensor)
     unisono.barrier(async_op=True).wait()  # starts the worker
@@ -78,33 +72,6 @@ def test_two_groups_in_opposite_order() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_a_call_like_an_earlier_one_is_not_planned_again() -> None:
-    me, size = unisono.get_rank(), unisono.get_world_size()
-    group = unisono.new_group(range(size))  # the world's may ask for sizes, after other tests
-    x, whole = torch.full((2,), 1.0 + me), torch.zeros(2 * size)
-    calls: list[Callable[..., Any]] = [
-        lambda **how: unisono.broadcast(x, 1, group, **how),
-        lambda **how: unisono.all_gather_single(whole, x, group, **how),
-        lambda **how: unisono.barrier(group, **how),
-    ]
-    for call in calls:
-        call()
-    unisono.barrier(group, async_op=True).wait()  # starts the worker
-    names = ("broadcast", "all_gather", "barrier")
-    for name in names:
-        module = sys.modules[f"unisono.calls.collectives.{name}"]
-        patch.object(module, "Call", None).start()
-    try:
-        for k, call in enumerate(calls):
-            x.fill_(5.0 * (k + 1) + me)
-            for _ in range(5):
-                call(async_op=True).wait()
-    finally:
-        patch.stopall()
-    assert whole.tolist() == [10.0, 10.0, 11.0, 11.0]
-
-
-@pytest.mark.ranks(2)
 def test_errors_come_with_wait() -> None:
     me = unisono.get_rank()
     tensors = torch.full((3,), 1.0 + me), torch.full((4,), 2.0 + me)
@@ -147,7 +114,7 @@ def test_sizes_that_differ_only_now() -> None:
     ]
 
 
-def test_long_calls_run_on_the_worker_where_there_are_processors_and_otherwise_wait_longer() -> None:
+def test_worker_runs_long_calls_given_processors() -> None:
     def group(to_spare: bool) -> Any:
         return SimpleNamespace(host=SimpleNamespace(processors_to_spare=to_spare))
 
@@ -157,7 +124,7 @@ def test_long_calls_run_on_the_worker_where_there_are_processors_and_otherwise_w
     assert 0 < brief < longer[0] < longer[1]  # as long as the call may take
 
 
-def test_no_call_is_taken_for_another_while_peers_come_late() -> None:
+def test_late_peers_cause_no_false_mismatch() -> None:
     """Who looks up at the gate may see a peer in the next call already: that is no disagreement."""
 
     def many(calls: int) -> None:
@@ -177,7 +144,7 @@ def test_the_environment_reaches_the_ranks(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.ranks(2)
-def test_callbacks_may_call_and_ask_while_more_is_queued() -> None:
+def test_callbacks_may_make_and_test_calls() -> None:
     first, second, third = torch.ones(50_000), torch.ones(50_000), torch.ones(5)
     work = unisono.all_reduce(first, async_op=True)
     called = work.get_future().then(lambda _: unisono.all_reduce(third))
@@ -185,7 +152,7 @@ def test_callbacks_may_call_and_ask_while_more_is_queued() -> None:
     asked = work.get_future().then(lambda _: work.get_future().done() and work.is_success())
     called.wait()
     queued.wait()
-    assert third[0].item(), asked.wait() == (2.0, True)
+    assert (third[0].item(), asked.wait()) == (2.0, True)
 
 
 @in_world(2, all_give=[20_000.0 * (k + k + 1) for k in range(20)])
@@ -217,7 +184,7 @@ def test_a_tensor_with_new_memory_is_written_there() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_what_is_unlike_the_earlier_call_is_checked() -> None:
+def test_calls_unlike_the_last_are_checked() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     mine, whole = torch.full((2,), 1.0 + me), torch.zeros(2 * size)
     unisono.all_gather([torch.zeros(2) for _ in range(size)], mine)

@@ -1,7 +1,4 @@
-"""What users do by mistake: one clear error on every rank, and the ranks stay together.
-
-A time that is none is refused by every public call, in the same words, with the name of the argument.
-"""
+"""Users' mistakes, such as a time that is none: one clear error on every rank, and the ranks stay together."""
 
 import inspect
 import os

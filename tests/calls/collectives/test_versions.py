@@ -126,19 +126,3 @@ def test_a_leaf_may_be_written_while_grad_mode_is_on() -> None:
         (2 * first).sum().backward()
         assert leaf.grad.tolist() == [2, 2, 0, 0]
         assert leaf.tolist() == [1] * 4
-
-
-@pytest.mark.ranks(2)
-def test_backward_through_what_a_call_has_overwritten() -> None:
-    for _ in range(2):
-        weight, data = torch.ones(3, requires_grad=True), torch.ones(3)
-        loss = (weight * data).sum()
-        unisono.all_reduce(data)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            loss.backward()
-        for options in ({}, {"async_op": True}):
-            squares = (result := weight * 2).square().sum()  # saves the result of an operation
-            if work := unisono.all_reduce(result, **options):
-                work.wait()
-            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                squares.backward()

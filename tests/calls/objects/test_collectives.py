@@ -1,7 +1,4 @@
-"""Collectives of objects: what every rank gets, and what stays as it was.
-
-Trouble with an object on one rank: an error that names it, on every rank that it concerns, and the group goes on.
-"""
+"""Collectives of objects: what every rank gets, and errors that name the object on every rank that it concerns."""
 
 from collections.abc import Callable
 from typing import Any

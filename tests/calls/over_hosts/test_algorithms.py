@@ -1,8 +1,4 @@
-"""Every algorithm over hosts, in place and not, with every setting that shapes programs: against the oracle.
-
-Each algorithm that a call names gives what it must, and a name means one table wherever it is used. Machines differ,
-and so do their settings: a job over several hosts takes them as they are.
-"""
+"""Every algorithm over hosts, in place and not, with every setting that shapes programs: against the oracle."""
 
 import os
 import random
@@ -32,7 +28,7 @@ SHAPES = ["2x1", "2x2", "3+1", "3x1", "1x3"]
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "inputs are kept": {"keep_inputs": 1},
-    "short segments": {"segment_bytes": 4096, "one_way_segment_bytes": 4096, "fetch_bytes": 4096},
+    "short segments": {"segment_bytes": 4096},
     "zero copy, two steps": {"zero_copy_bytes": 0, "one_shot_bytes": 0, "crowd_one_shot_bytes": 0, "tag_bytes": 0},
     "one step, memory of others": {"one_shot_bytes": 1 << 30, "crowd_one_shot_bytes": 1 << 30, "cross_memory_bytes": 1},
 }
@@ -224,12 +220,10 @@ def test_a_table_that_changes_the_places_of_chunks_is_refused_as_on_one_host() -
 
 FIGURES = {
     "segment_bytes": (64 << 10, 1 << 20),
-    "one_way_segment_bytes": (16 << 10, 512 << 10),
     "one_shot_bytes": (1 << 10, 64 << 10),
     "crowd_one_shot_bytes": (16 << 10, 128 << 10),
     "zero_copy_bytes": (0, 32 << 10),
     "cross_memory_bytes": (0, 128 << 10),
-    "fetch_bytes": (1 << 20, 0),
 }
 
 SCRIPT = """

@@ -50,7 +50,7 @@ def lose(doomed: int) -> tuple[str, tuple[int, ...], float]:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(("shape", "doomed"), [("2x2", 0), ("2x2", 3), ("3+1", 3), ("2x1", 0)])
-def test_a_death_is_told_on_all_hosts_and_the_others_go_on(shape: str, doomed: int) -> None:
+def test_survivors_on_all_hosts_go_on(shape: str, doomed: int) -> None:
     ranks = Hosts.parse(shape).ranks
     results = unisono.run(lose, ranks, (doomed,), hosts=shape, timeout_s=90, return_exceptions=True)
     left = [rank for rank in range(ranks) if rank != doomed]
@@ -63,29 +63,7 @@ def test_a_death_is_told_on_all_hosts_and_the_others_go_on(shape: str, doomed: i
         assert total == sum(10.0**other for other in left)
 
 
-def test_a_death_is_told_in_a_message_and_the_others_go_on(tmp_path: Path) -> None:
-    """What is still to be posted of the larger group is for a rank that has gone, too."""
-
-    def work() -> float:
-        group = unisono.init()
-        for _ in range(3):
-            unisono.all_reduce(torch.ones(10))
-        (tmp_path / str(group.rank)).touch()
-        if group.rank == 2:
-            until(lambda: len(list(tmp_path.iterdir())) == 4)  # all have ended their calls
-            os.kill(os.getpid(), signal.SIGKILL)
-        with pytest.raises(unisono.PeerGone, match="rank 2 "):
-            unisono.recv(torch.empty(10), src=2)
-        smaller = group.shrink()
-        tensor = torch.full((100,), 10.0**group.rank)
-        unisono.all_reduce(tensor, group=smaller)
-        return tensor[5].item()
-
-    results = unisono.run(work, 4, hosts="4x1", timeout_s=90, return_exceptions=True)
-    assert results[:2] + results[3:] == [1011.0] * 3
-
-
-def test_who_hears_what_others_have_decided_waits_for_nobody(tmp_path: Path) -> None:
+def test_decided_failure_ends_the_wait(tmp_path: Path) -> None:
     """Rank 1 is told, and nothing that it asks is answered."""
 
     def work() -> tuple[int, ...]:
@@ -108,7 +86,7 @@ def test_who_hears_what_others_have_decided_waits_for_nobody(tmp_path: Path) -> 
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("aborter", [0, 1, 3])
-def test_an_abort_ends_the_waits_on_all_hosts_and_all_go_on_in_another_group(aborter: int, tmp_path: Path) -> None:
+def test_abort_ends_waits_on_all_hosts(aborter: int, tmp_path: Path) -> None:
     """That group, and groups that are made of it, are not what was aborted; groups that had been made before are."""
 
     def work() -> tuple[float, float, str]:
@@ -134,7 +112,7 @@ def test_an_abort_ends_the_waits_on_all_hosts_and_all_go_on_in_another_group(abo
     assert results == [(1111.0, 100.0 if rank == 2 else 1011.0, "PeerFailed") for rank in range(4)]
 
 
-def test_the_abort_of_a_group_ends_what_was_made_of_it(on_hosts: OnHosts, tmp_path: Path) -> None:
+def test_abort_ends_sub_groups(on_hosts: OnHosts, tmp_path: Path) -> None:
     def work() -> str:
         world = unisono.init()
         middle = unisono.new_group([0, 1, 2])
@@ -156,7 +134,7 @@ def test_the_abort_of_a_group_ends_what_was_made_of_it(on_hosts: OnHosts, tmp_pa
 
 
 @pytest.mark.parametrize("where", ["behind the messages", "in the first part of all"])
-def test_who_gives_up_ends_the_waits_of_its_own_host(where: str, tmp_path: Path) -> None:
+def test_giving_up_ends_waits_on_own_host(where: str, tmp_path: Path) -> None:
     """The ranks of its host may wait for it in a part of the call that is inside the host, or to make their group."""
 
     def work() -> str:
@@ -223,7 +201,7 @@ def test_a_late_rank_of_another_host_is_named(tmp_path: Path) -> tuple[int, ...]
     return raised.value.missing
 
 
-def test_the_rank_behind_one_that_waits_itself_is_named_on_another_host(on_hosts: OnHosts, tmp_path: Path) -> None:
+def test_chain_of_waits_crosses_hosts(on_hosts: OnHosts, tmp_path: Path) -> None:
     """Ranks 2 and 3 are on one host; rank 3 is in the user's code, rank 2 waits for it, and rank 0 for rank 2."""
 
     def work() -> tuple[str, int]:
@@ -250,7 +228,7 @@ def test_the_rank_behind_one_that_waits_itself_is_named_on_another_host(on_hosts
 
 
 @pytest.mark.ranks(hosts="2x1")
-def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_departed_ranks_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host is told at once that it has left, and what it sent before may take longer."""
     group, looks, advance, look_as_always = unisono.new_group(), 0, TapeRun.advance, Watch.look
 
@@ -283,7 +261,7 @@ def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypa
 
 
 @pytest.mark.parametrize("how", [DepartureKind.RETURNED, DepartureKind.ENDED])
-def test_who_has_left_is_waited_for_until_the_last_calls_are_known(
+def test_departed_rank_is_awaited_until_known(
     on_hosts: OnHosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: DepartureKind
 ) -> None:
     """Its host has told that it has left the world, and not yet what it has done in the group; then bad news come of
@@ -323,9 +301,7 @@ def test_who_has_left_is_waited_for_until_the_last_calls_are_known(
 
 @pytest.mark.ranks(hosts="2x1")
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Lost(1, "it has gone")], ids=["interrupt", "lost"])
-def test_what_comes_right_after_the_end_of_a_call_breaks_nothing(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_after_a_call_break_nothing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt is raised. Of a message that cannot leave any more the next call hears."""
     group, advance, raised = unisono.new_group(), TapeRun.advance, list[BaseException]()
 
@@ -353,7 +329,7 @@ def test_what_comes_right_after_the_end_of_a_call_breaks_nothing(
 
 
 @pytest.mark.ranks(hosts="2x1")
-def test_a_rank_looks_at_the_end_of_a_call_if_there_are_news(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_news_are_read_at_the_end_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     group, advance, stops = unisono.new_group(), TapeRun.advance, list[int]()
     before = group.span.news.value
 

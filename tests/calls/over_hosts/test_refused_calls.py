@@ -1,8 +1,4 @@
-"""Calls over hosts that are refused, wait, or end: memory is given back, and groups leave nothing behind.
-
-A relay stops as a kernel does: if a rank is late, the relay comes back, says which rank, and can be run again. A forked
-child has nothing to do with the carriers of its parent.
-"""
+"""Calls over hosts that are refused, wait, end or fork: relays can go on, and groups leave nothing behind."""
 
 import gc
 import os

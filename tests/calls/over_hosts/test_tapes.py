@@ -1,8 +1,4 @@
-"""The tapes of all ranks of a call over hosts do together what the collective promises, at any timing.
-
-Each part is proved alone, by `prove_messages` or `prove_programs`. Here the whole is: parts inside hosts and between
-hosts, copies and meetings, in pieces of the vector.
-"""
+"""The tapes of all ranks of a call over hosts do together what the collective promises, at any timing."""
 
 from collections import defaultdict
 from random import Random

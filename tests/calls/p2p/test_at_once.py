@@ -175,21 +175,6 @@ def test_ctrl_c_and_time_outs_end_a_receive_that_is_posted_later() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_autograd_hears_of_what_was_received() -> None:
-    me = unisono.get_rank()
-    meet()
-    saved, weight = torch.ones(3), torch.ones(3, requires_grad=True)
-    loss = (weight * saved).sum()
-    if me == 0:
-        p2p.send(saved, 1)
-    unisono.barrier()
-    if me == 1:
-        p2p.recv(saved, 0)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            loss.backward()
-
-
-@pytest.mark.ranks(2)
 def test_a_group_that_has_ended_takes_no_short_way() -> None:
     me = unisono.get_rank()
     groups = [unisono.new_group([0, 1]) for _ in range(2)]

@@ -21,7 +21,7 @@ from unisono.calls.p2p.progress_engine import progress_engine
 from unisono.engine.mailbox.poller import Poller
 from unisono.errors import MessageMismatch
 
-LONG = 2_000_000
+LONG = 5_000_000  # more than is under way between hosts
 
 POLLS = {Poller.wait.__code__}
 

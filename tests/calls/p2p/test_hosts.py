@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock, patch
 
 import pytest
@@ -17,8 +16,6 @@ from unisono import PeerGone
 from unisono.base.records import Departure, DepartureKind
 from unisono.calls import p2p
 from unisono.calls.p2p import peers
-from unisono.engine.mailbox import Mailbox
-from unisono.engine.mailbox.far_ends import FarSendChannel
 
 LONG = 3_000_000
 
@@ -94,30 +91,6 @@ def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:
     with unisono.World(2, hosts="1+1", timeout_s=30) as world:
         for hours in (1, 3):
             assert world.run(receives, hours)[0] == [True, False]
-
-
-@in_new_world(2, hosts="1+1", timeout_s=30)
-def test_who_has_taken_a_long_message_may_return_before_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 does not hear the last answer before it has looked, again and again, at rank 1, which has returned."""
-    looks = 3
-    if unisono.get_rank() == 1:
-        assert torch.equal(p2p.recv(None, 0), values(LONG, 0))
-        return
-    group, lost, progress, looked = unisono.init(), peers.Peers.lost, Mailbox.progress, []
-
-    def look(loop: peers.Peers, *given: Any) -> Any:
-        looked.extend([1] if group.liveness.gone(1) else [])
-        return lost(loop, *given)
-
-    def hear_late(mailbox: Mailbox) -> bool:
-        channel = mailbox._outgoing.get(1)
-        waits = isinstance(channel, FarSendChannel) and channel.lending and len(looked) <= looks
-        return False if waits else progress(mailbox)
-
-    monkeypatch.setattr(peers.Peers, "lost", look)
-    monkeypatch.setattr(Mailbox, "progress", hear_late)
-    p2p.send(values(LONG, 0), 1)
-    assert len(looked) > looks
 
 
 @in_new_world(2, hosts="1+1", timeout_s=30)

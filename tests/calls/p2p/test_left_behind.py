@@ -1,7 +1,4 @@
-"""What point-to-point calls leave behind: in a closed group, when they are forgotten, in a forked child, after many.
-
-Messages within sub-groups: ranks are those of the group, and groups do not hear each other.
-"""
+"""What point-to-point calls leave behind: in closed groups, sub-groups and forked children, and when forgotten."""
 
 import gc
 import os
@@ -22,7 +19,7 @@ from unisono.calls import p2p
 from unisono.calls.groups import destroy_group, new_group
 from unisono.calls.p2p.progress_engine import progress_engine
 
-LONG = 2_000_000
+LONG = 5_000_000  # more than is under way between hosts
 
 
 @in_each_new_world(2)

@@ -1,7 +1,4 @@
-"""Lists of objects from rank to rank.
-
-Messages from a rank to itself.
-"""
+"""Lists of objects from rank to rank, and messages from a rank to itself."""
 
 import threading
 from collections.abc import Callable

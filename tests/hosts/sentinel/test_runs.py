@@ -1,18 +1,18 @@
 """A world whose ranks make one run after another: a copied word of the last run says nothing in this one.
 
 Sentinels, boards and a bad network, as they are; who gives the runs is this test. A rank may be seen to have returned
-only once it has, in this run; and if it has, all hosts hear of it. Each small damage to a board must show.
+only once it has, in this run; and if it has, all hosts hear of it.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
 from tests.support.fake_network import WORLD, FakeMemory, FakeNetwork
 from unisono.base.records import Departure, DepartureKind
-from unisono.engine.memory.board import _GONE, _RUN, BOARD_BYTES, LINE, Board
+from unisono.engine.memory.board import BOARD_BYTES, LINE, Board
 from unisono.hosts.sentinel.regions import _Pages
 from unisono.hosts.sentinel.state_machine import Ended, Said
 
@@ -26,9 +26,9 @@ SEEDS = range(60)
 class Memory(FakeMemory):
     """The boards of the world on one host. returned: who has, in this run. lies: of whom else it is said."""
 
-    def __init__(self, board: type[Board], returned: set[int]) -> None:
+    def __init__(self, returned: set[int]) -> None:
         super().__init__()
-        self.boards = [board(memoryview(bytearray(BOARD_BYTES))) for _ in RANKS]
+        self.boards = [Board(memoryview(bytearray(BOARD_BYTES))) for _ in RANKS]
         self.returned, self.lies = returned, set[int]()
         self._members = [_Pages(memoryview(bytearray(LINE)), board) for board in self.boards]
 
@@ -51,9 +51,6 @@ class Memory(FakeMemory):
         self.lies |= {rank for rank in RANKS if self.boards[rank].gone} - self.returned
 
 
-Begin = Callable[[Sequence[Memory], int], None]
-
-
 def everywhere(memories: Sequence[Memory], run: int) -> None:
     """What `RankProcesses.run` does."""
     for memory in memories:
@@ -61,17 +58,11 @@ def everywhere(memories: Sequence[Memory], run: int) -> None:
             board.begin_run(run)
 
 
-def at_home(memories: Sequence[Memory], run: int) -> None:
-    for memory, ranks in zip(memories, HOSTS, strict=True):
-        for rank in ranks:
-            memory.boards[rank].begin_run(run)
-
-
-def fault(seed: int, board: type[Board] = Board, begin: Begin = everywhere) -> str:
+def fault(seed: int) -> str:
     """What goes wrong in some runs whose order of events this number says; "": nothing."""
     draw, returned = random.Random(seed), set[int]()
     loss, twice, slow_s = draw.choice([0.0, 0.2]), draw.choice([0.0, 0.3]), draw.choice([0.0, 0.01, 0.1])
-    net = FakeNetwork(HOSTS, seed, loss, twice, slow_s, memory=partial(Memory, board, returned))
+    net = FakeNetwork(HOSTS, seed, loss, twice, slow_s, memory=partial(Memory, returned))
     memories = [memory for memory in net.memories if isinstance(memory, Memory)]
     net.register()
 
@@ -83,7 +74,7 @@ def fault(seed: int, board: type[Board] = Board, begin: Begin = everywhere) -> s
 
     for run in range(1, RUNS + 1):
         returned.clear()
-        begin(memories, run)
+        everywhere(memories, run)
         for rank in draw.sample(RANKS, len(RANKS)):
             pass_time(0.03)
             returned.add(rank)
@@ -100,66 +91,14 @@ def fault(seed: int, board: type[Board] = Board, begin: Begin = everywhere) -> s
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_rank_is_gone_only_if_it_has_returned_in_this_run(seed: int) -> None:
+def test_departure_is_of_this_run(seed: int) -> None:
     assert not fault(seed)
 
 
-class TakenBack(Board):
-    """A word has no run; who begins one takes the words back."""
-
-    @property
-    def run(self) -> int:
-        return 0
-
-    def begin_run(self, number: int) -> None:  # noqa: ARG002
-        self._write(_GONE, 0, b"")
-
-
-class OfAnyRun(Board):
-    """The number of a word is not looked at."""
-
-    def _read(self, at: int, number: int) -> bytes:
-        return self._latest(at)[1] if at == _GONE else super()._read(at, number)
-
-
-class RunCopied(Board):
-    """The run is copied, too."""
-
-    def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
-        super().copy(image, keep_gone=keep_gone)
-        self._page[_RUN : _RUN + 8] = image[_RUN : _RUN + 8]
-
-
-class FirstStays(Board):
-    """The first word stays, also when its run is over."""
-
-    def set_gone(self, how: DepartureKind, words: str) -> None:
-        if not self._latest(_GONE)[1]:
-            super().set_gone(how, words)
-
-
-class Uncopied(Board):
-    """A word is copied only where none is."""
-
-    def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
-        super().copy(image, keep_gone=keep_gone or bool(self._latest(_GONE)[1]))
-
-
-MUTANTS: list[tuple[type[Board], Begin]] = [
-    (TakenBack, everywhere), (OfAnyRun, everywhere), (RunCopied, everywhere), (FirstStays, everywhere),
-    (Uncopied, everywhere), (Board, at_home),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("board", "begin"), MUTANTS, ids=lambda value: value.__name__)
-def test_each_part_of_it_is_needed(board: type[Board], begin: Begin) -> None:
-    assert any(fault(seed, board, begin) for seed in SEEDS)
-
-
-def test_that_a_rank_had_returned_is_no_word_about_the_end_of_its_process() -> None:
+def test_death_after_return_is_reported() -> None:
     """It dies when all have returned, and the others hear of it in the next run."""
     killed = Departure(DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
-    net = FakeNetwork(HOSTS, memory=partial(Memory, Board, set(RANKS)))
+    net = FakeNetwork(HOSTS, memory=partial(Memory, set(RANKS)))
     memories = [memory for memory in net.memories if isinstance(memory, Memory)]
     net.register()
     everywhere(memories, 1)

@@ -1,7 +1,4 @@
-"""A sentinel's start: which processes it outlives, what ranks hear if it does not start, and what it imports.
-
-And who is no rank, and what is no datagram of a sentinel, at its sockets.
-"""
+"""A sentinel's start: what it outlives and imports, what ranks hear if it fails, and strangers at its socket."""
 
 import os
 import random

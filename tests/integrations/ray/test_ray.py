@@ -1,7 +1,4 @@
-"""Ray's actors as ranks, and Ray Train, with the real Ray, which is an extra; without it these tests are skipped.
-
-Ray starts a small cluster of its own for each program.
-"""
+"""Ray's actors as ranks, and Ray Train, with the real Ray, which is an extra; without it these tests are skipped."""
 
 import json
 import os

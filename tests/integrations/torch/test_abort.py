@@ -1,7 +1,4 @@
-"""`ProcessGroup.abort`, and what torch calls it in: every wait ends on all ranks, and the processes can go on.
-
-And new groups of the survivors after rank 0 has died, whose process torch's store was in.
-"""
+"""`ProcessGroup.abort`: every wait ends on all ranks, the processes go on, also without rank 0 and torch's store."""
 
 import json
 import os
@@ -89,6 +86,45 @@ def test_a_group_that_is_being_made(tmp_path: Path) -> None:
         world.abort()
 
 
+@pytest.mark.parametrize("backend", ["unisono", "gloo"])
+@in_process_group(2, "backend", named=range(2))
+def test_hooks_run_before_an_abort(tmp_path: Path, backend: str) -> None:
+    waits, seen, me = tmp_path / "waits", list[tuple[str, bool]](), dist.get_rank()
+    group: Any = dist.new_group()
+    assert group.supports_abort_hooks
+    for hook_id, word in ((2, "second"), (1, "first"), (3, "removed")):
+        group.register_abort_hook(hook_id, lambda word=word: seen.append((word, group.group.broken is None)))
+    group.register_abort_hook(0, lambda: 1 // 0)  # its error is logged
+    group.unregister_abort_hook(3)
+    with pytest.raises(unisono.MismatchError):
+        dist.all_reduce(torch.ones(1 + me), group=group)
+    assert seen == []
+    if me == 0:
+        once_waiting(waits.touch)
+        with pytest.raises(unisono.PeerFailed, match=r"rank 1 .*aborted group"):
+            dist.all_reduce(torch.ones(3), group=group)
+    else:
+        until(waits.exists)
+        group.abort()
+    assert seen == [("first", me == 1), ("second", me == 1)]
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "async_op", "irecv", "monitored_barrier"])
+@in_process_group(2)
+def test_hooks_run_before_a_timeout(tmp_path: Path, name: str) -> None:
+    done, seen = tmp_path / "done", list[str]()
+    group: Any = dist.new_group(timeout=timedelta(seconds=0.3))
+    group.register_abort_hook(1, lambda: seen.append("late"))
+    if dist.get_rank() == 0:
+        calls = {**CALLS, "monitored_barrier": lambda group: dist.monitored_barrier(group)}
+        with pytest.raises(unisono.WaitTimeout, match="rank 1"):
+            calls[name](group)
+        assert seen == ["late"]
+        done.touch()
+    else:
+        until(done.exists)
+
+
 @pytest.mark.parametrize("kind", ["coalesced", "a work"])
 @in_process_group(2)
 def test_ctrl_c_in_a_wait_is_told_to_the_others(kind: str) -> None:
@@ -124,11 +160,12 @@ dist.all_reduce(tensor)
 assert tensor.item() == 1111.0
 if rank == 0:
     os.kill(os.getpid(), signal.SIGKILL)
+told = {}
+dist.group.WORLD.register_abort_hook(1, lambda: told.update(hook="ran"))
 try:
     dist.barrier()
 except dist.DistBackendError as error:
-    seen = type(error).__name__
-told = {"seen": seen}
+    told["seen"] = type(error).__name__
 for attempt in ("first", "second"):
     group = dist.new_group([1, 2, 3], use_local_synchronization=local)
     tensor = torch.tensor([10.0**rank])
@@ -184,6 +221,7 @@ def test_what_meets_at_the_store_is_torch_s_error_on_every_survivor(python: Pyth
 def test_the_survivors_of_rank_0_make_new_groups_without_its_store(python: Python, tmp_path: Path, how: str) -> None:
     for told in survivors(python, tmp_path, how):
         assert told.get("seen") in ("PeerGone", "PeerFailed"), told
+        assert told["hook"] == "ran"
         assert (told["first"], told["second"], told["again"], told["soon"]) == (1110.0, 1110.0, 1110.0, True)
         assert told["with the dead"] == "PeerGone"
         assert "rank 0 (world rank 0, pid " in told["words"]

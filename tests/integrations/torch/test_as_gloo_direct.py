@@ -1,7 +1,4 @@
-"""Groups that a program makes by the class ProcessGroupGloo, asked as PyTorch's `test_c10d_gloo.py` asks them.
-
-That file is not in PyTorch's wheel. Calls give what they give over Gloo, and wrong calls raise a RuntimeError, too.
-"""
+"""Groups of the class ProcessGroupGloo, asked as PyTorch's `test_c10d_gloo.py`, which no wheel has, asks them."""
 
 from collections.abc import Callable
 from datetime import timedelta

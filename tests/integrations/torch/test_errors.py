@@ -1,7 +1,4 @@
-"""What goes wrong through torch.distributed: errors are ours and torch's at once, and name what to do.
-
-They also say what programs and torch's own tests look for.
-"""
+"""Errors through torch.distributed are ours and torch's at once, and name what to do."""
 
 import pickle
 from collections.abc import Callable, Iterator

@@ -130,10 +130,10 @@ def test_the_options_of_a_group() -> None:
 
 @in_process_group(3)
 def test_by_several_threads_in_any_order() -> None:
-    from unisono.integrations.torch import join_group
+    from unisono.integrations.torch.join_group import whole_world
     from unisono.ranks.group.sub_groups import make_sub_group
 
-    world, me = join_group._world, dist.get_rank()
+    world, me = whole_world(), dist.get_rank()
     assert world is not None
     names = [f"group {k}" for k in range(12)]
     random.Random(me).shuffle(names)
@@ -178,11 +178,12 @@ def test_names_that_come_again_are_other_groups() -> None:
 
 def test_without_room_on_the_first_member_all_hear_it(ranks: TorchRanks) -> None:
     def work() -> None:
-        from unisono.integrations.torch import join_group
+        from unisono.integrations.torch.join_group import whole_world
 
-        assert join_group._world is not None
+        world = whole_world()
+        assert world is not None
         if dist.get_rank() == 1:
-            join_group._world.host.heap.lend = refuse  # type: ignore[method-assign]
+            world.host.heap.lend = refuse  # type: ignore[method-assign]
         if dist.get_rank() == 0:
             dist.new_group([1, 2])
         else:
@@ -198,10 +199,10 @@ def test_without_room_on_the_first_member_all_hear_it(ranks: TorchRanks) -> None
 
 @in_process_group(3)
 def test_a_first_member_that_does_not_come_is_named() -> None:
-    from unisono.integrations.torch import join_group
+    from unisono.integrations.torch.join_group import whole_world
     from unisono.ranks.group.sub_groups import make_sub_group
 
-    world = join_group._world
+    world = whole_world()
     assert world is not None
     if dist.get_rank() == 2:
         with pytest.raises(unisono.WaitTimeout, match=r"rank 1 .* in making the process group 'x' for rank 0") as late:

@@ -22,19 +22,18 @@ OURS = {
     "allreduce", "allreduce_coalesced", "allreduce_sparse", "alltoall", "alltoall_base", "barrier", "broadcast",
     "eager_connect_single_device", "gather", "gather_into_tensor", "gather_single", "get_error", "get_group_store",
     "monitored_barrier", "name", "options", "rank", "recv", "recv_anysource", "reduce", "reduce_scatter",
-    "reduce_scatter_single", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "scatter", "send",
-    "set_timeout", "shrink", "shutdown", "size", "supports_abort_hooks", "supports_coalescing",
-    "supports_completion_hooks", "supports_reconfigure", "supports_shrinking", "supports_splitting",
-    "supports_tensor_alloc", "supports_time_estimate", "supports_window",
+    "reduce_scatter_single", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced",
+    "register_abort_hook", "scatter", "send", "set_timeout", "shrink", "shutdown", "size", "supports_abort_hooks",
+    "supports_coalescing", "supports_completion_hooks", "supports_reconfigure", "supports_shrinking",
+    "supports_splitting", "supports_tensor_alloc", "supports_time_estimate", "supports_window", "unregister_abort_hook",
 }  # fmt: skip
 """Our group has its own."""
 
 TORCHS = {
     "BackendType", "CUSTOM", "GLOO", "MPI", "NCCL", "Options", "UCC", "UNDEFINED", "XCCL", "_get_backend_name", "_id",
     "_register_backend", "_set_default_backend", "_set_group_desc", "_set_group_name", "bound_device_id", "boxed",
-    "get_backend", "group_desc", "group_name", "merge_remote_group", "register_abort_hook", "register_post_hook",
-    "register_pre_hook", "split_group", "unbox", "unregister_abort_hook", "unregister_post_hook",
-    "unregister_pre_hook", "use_pg_for_symm_mem_rendezvous",
+    "get_backend", "group_desc", "group_name", "merge_remote_group", "register_post_hook", "register_pre_hook",
+    "split_group", "unbox", "unregister_post_hook", "unregister_pre_hook", "use_pg_for_symm_mem_rendezvous",
 }  # fmt: skip
 """Our group has torch's."""
 

@@ -1,7 +1,4 @@
-"""Processes that are killed or stopped before the ranks have met: all others name them, and none waits in vain.
-
-Ranks that nobody watches, as under a launcher: who dies is named with signal or exit code all the same.
-"""
+"""Processes that are killed or stopped before the ranks have met, watched or not: all others name them in time."""
 
 import json
 import signal
@@ -18,7 +15,7 @@ from tests.support.programs import Python, place
 PROGRAM = """
 import json, os, signal, sys, time
 import unisono
-from unisono.ranks.rendezvous.rendezvous import _Meeting
+from unisono.ranks.rendezvous.meeting import Meeting
 
 phases, how = os.environ.get("PHASE", "").split(", "), os.environ.get("HOW", "")
 
@@ -30,7 +27,7 @@ def fall():
         os._exit(3) if how == "exit" else os.kill(os.getpid(), getattr(signal, how))
 
 def fails_in(name):
-    method = getattr(_Meeting, name)
+    method = getattr(Meeting, name)
     def fail(self, *arguments):
         if f"before {name}" in phases:
             fall()
@@ -38,9 +35,9 @@ def fails_in(name):
         if f"after {name}" in phases:
             fall()
         return result
-    setattr(_Meeting, name, fail)
+    setattr(Meeting, name, fail)
 
-for name in ("_come", "_place", "_hand_out", "_follow", "hold", "_until_told"):
+for name in ("_come", "_place", "_hand_out", "_follow", "hold", "_give_up"):
     fails_in(name)
 print("starts", flush=True)
 sys.stdin.readline()
@@ -115,7 +112,7 @@ def test_a_rank_that_comes_when_rank_0_gives_up_is_told_why(start: Start, port: 
     victim = start(2, port, 80.0, PHASE="after _come", HOW="SIGKILL")
     first, late = (
         start(rank, port, 80.0, PHASE=phases, HOW="pause")
-        for rank, phases in enumerate(("after _until_told", "before _come, after _come"))
+        for rank, phases in enumerate(("after _give_up", "before _come, after _come"))
     )
     go(late)
     go(first)

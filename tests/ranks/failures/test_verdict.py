@@ -18,7 +18,7 @@ from tests.support.faults import FAILED, die
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp
-from unisono.ranks.failures.verdict import Disagree, Failed, Gone, Late, Patience, PeerView, Situation, Verdict, judge
+from unisono.ranks.failures.verdict import Disagree, Failed, Gone, Late, PeerView, Situation, Verdict, judge
 
 pytestmark = pytest.mark.quick
 
@@ -56,15 +56,15 @@ def up(number: int, blames: tuple[int, ...] = (), late: bool = False, reason: st
 DEAD = {"gone": Departure(DepartureKind.DIED, "was killed by signal 9")}
 
 TABLE: dict[str, tuple[Situation, list[PeerView], Verdict]] = {
-    "nobody else has come yet": (at_gate(), [behind(1), behind(2)], Patience()),
-    "all are in the call": (inside(), [here(1), here(2)], Patience()),
-    "a peer has finished, and is in the next call": (at_gate(), [ahead(1), here(2)], Patience()),
+    "nobody else has come yet": (at_gate(), [behind(1), behind(2)], None),
+    "all are in the call": (inside(), [here(1), here(2)], None),
+    "a peer has finished, and is in the next call": (at_gate(), [ahead(1), here(2)], None),
     "a peer made another call": (at_gate(), [differs(1), here(2)], Disagree()),
     "another call, though a third is missing": (at_gate(), [behind(1), differs(2)], Disagree()),
     "a peer refused the call and went on": (at_gate(), [ahead(1, OTHER), here(2)], Disagree()),
     "a peer never entered the call and went on": (at_gate(), [ahead(1, 0), here(2)], Disagree()),
     "a peer made another call, and died": (at_gate(), [differs(1, **DEAD), behind(2)], Disagree()),
-    "behind the gate all have agreed": (inside(), [ahead(1, 0), here(2)], Patience()),
+    "behind the gate all have agreed": (inside(), [ahead(1, 0), here(2)], None),
     "a peer died before the call": (at_gate(), [behind(1), behind(2, **DEAD)], Gone(2, DEAD["gone"])),
     "a peer died in the call, and is needed": (inside(), [here(1, **DEAD), here(2)], Gone(1, DEAD["gone"])),
     "a peer died in the call before all had come": (
@@ -72,13 +72,13 @@ TABLE: dict[str, tuple[Situation, list[PeerView], Verdict]] = {
         [here(1, **DEAD), behind(2)],
         Gone(1, DEAD["gone"]),
     ),
-    "a peer died after its part": (inside(), [here(1), here(2, **DEAD)], Patience()),
+    "a peer died after its part": (inside(), [here(1), here(2, **DEAD)], None),
     "a peer died before its part had ended, on several hosts": (
         inside(),
         [here(1), here(2, owes=True, **DEAD)],
         Gone(2, DEAD["gone"], sure=True),
     ),
-    "a peer died in the next call": (inside(waiting_for=2), [ahead(1, **DEAD), here(2)], Patience()),
+    "a peer died in the next call": (inside(waiting_for=2), [ahead(1, **DEAD), here(2)], None),
     "a peer gave up": (inside(), [here(1), here(2, gave_up=up(N, reason="Ctrl-C"))], Failed(2, "Ctrl-C")),
     "a peer gave up and withdrew its signature": (
         at_gate(),
@@ -86,7 +86,7 @@ TABLE: dict[str, tuple[Situation, list[PeerView], Verdict]] = {
         Failed(1, "Ctrl-C"),
     ),
     "a peer gave up an earlier call": (at_gate(), [behind(1, gave_up=up(N - 1, reason="x")), here(2)], Failed(1, "x")),
-    "a peer gave up a later call": (inside(), [ahead(1, gave_up=up(N + 1, reason="x")), here(2)], Patience()),
+    "a peer gave up a later call": (inside(), [ahead(1, gave_up=up(N + 1, reason="x")), here(2)], None),
     "a peer gave up and died": (inside(), [here(1, gave_up=up(N, reason="x"), **DEAD), here(2)], Failed(1, "x")),
     "a peer gave up because of the dead": (
         inside(),
@@ -187,7 +187,7 @@ def test_what_holds_in_every_situation(me: Situation, peers: tuple[PeerView, ...
         assert verdict.missing
         assert set(verdict.missing) <= set(by_rank)
         assert me.overdue or any(peer.gave_up.late for peer in peers)
-    if isinstance(verdict, Patience):
+    if verdict is None:
         assert not me.overdue
         assert not any(0 < peer.gave_up.number <= N for peer in peers)
         assert not by_rank[me.waiting_for].gone
@@ -270,7 +270,7 @@ def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed() -> None:
     watch.host, watch.group, watch.span, watch.number = Host(), group, None, N
     for moment in (1, 2):
         state.update(number=N - 1, signature=0, reads=0, enters_at=moment)
-        assert judge(at_gate(), [watch.view(1), here(2)]) == Patience()
+        assert judge(at_gate(), [watch.view(1), here(2)]) is None
 
 
 @pytest.mark.parametrize("moment", range(1, 5))

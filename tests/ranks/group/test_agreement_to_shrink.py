@@ -1,6 +1,4 @@
-"""How a group shrinks, without processes: every interleaving of few ranks, of which each may be stopped at any step,
-die, be interrupted, or be left out by others while it is there. There is one decision, and all its members can go on.
-"""
+"""How a group shrinks, without processes: whoever stops, dies or is left out at any step, there is one decision."""
 
 import random
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""How a peer that cannot speak any more is found to have gone: by the process that started then, not by its number.
-
-And what the peers of a rank are told when its program ends.
-"""
+"""A peer that cannot speak any more is found to have gone by its process; an ending program tells its peers."""
 
 import os
 import resource

@@ -1,7 +1,4 @@
-"""Worlds whose ranks behave as if they were on several hosts.
-
-timeout_s counts from when the function has begun on every rank; the start has a limit and an error of its own.
-"""
+"""Worlds whose ranks behave as if on several hosts, and the start, which has a limit and an error of its own."""
 
 import itertools
 import os
@@ -71,7 +68,7 @@ def test_they_need_no_files(tmp_path, monkeypatch):
         assert not [*tmp_path.iterdir()]
 
 
-def test_a_word_of_the_last_run_that_comes_late_says_nothing_in_this_one():
+def test_late_words_of_the_last_run_say_nothing():
     """Rank 0 keeps what its copy of rank 2's board says once that has returned, and gets the same in the next run."""
 
     def leave():
@@ -138,7 +135,7 @@ def test_the_start_does_not_count(monkeypatch):
     theirs.close()
 
 
-def test_a_rank_that_does_not_start_is_named_and_the_others_are_not(monkeypatch):
+def test_error_names_only_ranks_not_started(monkeypatch):
     with world(2, timeout_s=100) as w:
         w.run(int, SlowToLoad(__file__, 1))  # so that both have imported this file
         monkeypatch.setattr(processes, "START_S", 1.0)
@@ -148,7 +145,7 @@ def test_a_rank_that_does_not_start_is_named_and_the_others_are_not(monkeypatch)
     assert "in load" in str(caught.value)
 
 
-def test_a_failure_while_another_rank_starts_does_not_wait_for_it(monkeypatch):
+def test_failure_does_not_wait_for_starting_ranks(monkeypatch):
     monkeypatch.setattr(processes, "GRACE_S", 0.3)
 
     class Broken:
@@ -167,17 +164,8 @@ def fail_on_rank_0():
     threading.Event().wait()
 
 
-def test_a_slow_start_leaves_the_whole_time_to_the_function(tmp_path):
-    done = tmp_path / "done"
-    timer = threading.Timer(0.3, done.touch)
-    timer.start()
-    with world(2, timeout_s=60) as w:
-        assert w.run(int, SlowToLoad(str(done), 1)) == [7, 7]
-    timer.join()
-
-
 @pytest.mark.cold
-def test_the_process_that_runs_needs_neither_torch_nor_numba():
+def test_parent_needs_neither_torch_nor_numba():
     code = "import sys, unisono\nunisono.run(int, 2)\nprint([m for m in ('torch', 'numba') if m in sys.modules])"
     done = run_python("-c", code, check=True)
     assert done.stdout == "[]\n"

@@ -84,7 +84,7 @@ def test_a_killed_parent_leaves_no_process(number):
         assert started.all_end()
 
 
-def test_a_killed_parent_leaves_no_process_even_if_a_forked_child_holds_its_sockets():
+def test_killed_parent_with_forked_child():
     # Forked behind Python's back, so that nothing is closed in it. It ends when the test closes its standard input.
     fork = "import ctypes\nif ctypes.PyDLL(None).fork() == 0:\n    os.close(1); os.close(2); os.read(0, 1); os._exit(0)"
     with Started(fork) as started:
@@ -94,7 +94,7 @@ def test_a_killed_parent_leaves_no_process_even_if_a_forked_child_holds_its_sock
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("stay", STAYS)
-def test_ctrl_c_reaches_the_caller_and_nobody_is_left_when_it_ends(stay):
+def test_ctrl_c_ends_caller_and_ranks(stay):
     """On a terminal, which sends SIGINT to all processes of its foreground."""
     terminal, slave = os.openpty()
     try:
@@ -110,7 +110,7 @@ def test_ctrl_c_reaches_the_caller_and_nobody_is_left_when_it_ends(stay):
         os.close(slave)
 
 
-def test_an_interrupt_of_the_parent_alone_does_the_same():
+def test_interrupted_parent_ends_all():
     with Started(stay=STAYS["in C"]) as started:
         started.process.send_signal(signal.SIGINT)
         _, said = started.process.communicate(timeout=60)
@@ -145,7 +145,7 @@ w.run(int)
 
 @pytest.mark.cold
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_parent_that_ends_while_the_server_imports_leaves_nothing(tmp_path, number):
+def test_parent_ends_while_server_imports(tmp_path, number):
     (tmp_path / "torch.py").write_text(TORCH_THAT_IMPORTS_FOR_EVER)
     code = PATIENT.format(folder=str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as parent:
@@ -162,7 +162,7 @@ def test_a_parent_that_ends_while_the_server_imports_leaves_nothing(tmp_path, nu
         assert parent.returncode == -number
 
 
-def test_the_server_ends_at_once_whatever_was_to_be_done_at_its_end(tmp_path):
+def test_server_skips_exit_handlers(tmp_path):
     (tmp_path / "torch.py").write_text(TORCH_WITH_A_LONG_END.format(folder=str(tmp_path)))
     code = PATIENT.format(folder=str(tmp_path))
     subprocess.run([sys.executable, "-c", code], timeout=100, check=True)
@@ -173,21 +173,6 @@ def census() -> tuple[int, int, int]:
     gc.collect()
     with open(f"/proc/self/task/{os.getpid()}/children") as children:
         return len(os.listdir("/proc/self/fd")), threading.active_count(), len(children.read().split())
-
-
-def mappings() -> int:
-    """Mappings of this process; the allocator may add a few at any time."""
-    with open("/proc/self/maps") as maps:
-        return len(maps.readlines())
-
-
-def test_twenty_runs_leak_nothing():
-    run(int, 2)
-    before, mapped = census(), mappings()
-    for _ in range(20):
-        run(int, 2)
-    assert census() == before
-    assert mappings() < mapped + 20
 
 
 def test_failures_leak_nothing():

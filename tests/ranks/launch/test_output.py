@@ -1,8 +1,4 @@
-"""What ranks print arrives where the parent prints, before `run` returns.
-
-What a notebook shows of a world and of a failed run.
-What can be imported travels by name, everything else by value.
-"""
+"""What ranks print arrives where the parent prints, what notebooks show, and what travels by name or by value."""
 
 import atexit
 import ctypes

@@ -5,15 +5,15 @@ import threading
 import pytest
 
 from tests.support.waiting import until
-from unisono.ranks.rendezvous import meeting_member
+from unisono.ranks.rendezvous import meeting
 from unisono.ranks.rendezvous.identity import Identity
-from unisono.ranks.rendezvous.rendezvous import _Meeting
+from unisono.ranks.rendezvous.meeting import Meeting
 
 
-class Came(list[_Meeting]):
+class Came(list[Meeting]):
     """The ranks' parts in meetings, as soon as others can see that they have come."""
 
-    def of(self, rank: int) -> list[_Meeting]:
+    def of(self, rank: int) -> list[Meeting]:
         """The parts of one rank."""
         return [meeting for meeting in self if meeting._rank == rank]
 
@@ -26,10 +26,10 @@ class Came(list[_Meeting]):
 
 @pytest.fixture
 def came(monkeypatch: pytest.MonkeyPatch) -> Came:
-    """Who has come, from now on. Rank 0 waits for less than a second for ranks that leave without reading why."""
-    monkeypatch.setattr(meeting_member, "_REASON_S", 0.3)
-    come, came = _Meeting._come, Came()
-    monkeypatch.setattr(_Meeting, "_come", lambda self: (come(self), came.append(self)))
+    """Who has come, from now on. No rank waits a second for a reason."""
+    monkeypatch.setattr(meeting, "_REASON_S", 0.3)
+    come, came = Meeting._come, Came()
+    monkeypatch.setattr(Meeting, "_come", lambda self: (come(self), came.append(self)))
     return came
 
 

@@ -23,6 +23,7 @@ from unisono.ranks.rendezvous import meetings, rendezvous, stores
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.handover import Handover
 from unisono.ranks.rendezvous.identity import Identity
+from unisono.ranks.rendezvous.meeting import Meeting
 from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
 from unisono.ranks.rendezvous.rendezvous_messages import MeetingMessage
 from unisono.ranks.rendezvous.stores import MeetingPlace
@@ -122,10 +123,10 @@ def test_after_a_time_out_of_some_a_late_rank_meets_them(
     place: Places, came: Came, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: set[tuple[int, str]] = set()
-    monkeypatch.setattr(meetings, "_heard", heard)
+    monkeypatch.setattr(meetings, "_known", heard)
     with ThreadPoolExecutor(2) as pool:
         early = [pool.submit(attend, place(rank), 60.0) for rank in (0, 1)]
-        until(lambda: len(came) == 2 and all(len(meeting._identities) == 2 for meeting in came))
+        until(lambda: len(came) == 2 and all(len(meeting.identities) == 2 for meeting in came))
         came.time_is_up(0, 1)
         for one in early:
             error = one.result()
@@ -223,7 +224,7 @@ def test_second_calls_after_random_time_outs(port: int, at: str, seed: int, monk
     its second call, in every third job. All ranks of a job meet, or all are told.
     """
     choose, here = random.Random(seed), threading.local()
-    monkeypatch.setattr(meetings, "_heard", _OfThread())
+    monkeypatch.setattr(meetings, "_known", _OfThread())
     mine = Identity.mine
     monkeypatch.setattr(Identity, "mine", lambda: mine().replace(host_id=f"{here.host}"))
 
@@ -335,11 +336,11 @@ def test_who_has_the_memory_is_in_the_group_though_its_time_is_up(
 
 def test_who_has_the_memory_and_leaves_ends_the_meeting(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 no longer waits until rank 0 has ended it."""
-    judge = rendezvous._Meeting._judge
+    judge = Meeting._judge
     with ThreadPoolExecutor(3) as pool:
         impatient = pool.submit(attend_until_it_has_the_memory, place(1), monkeypatch, lambda: None)
         monkeypatch.setattr(
-            rendezvous._Meeting,
+            Meeting,
             "_judge",
             lambda self, hosts: (until(lambda: ended(self, impatient)), judge(self, hosts))[1],
         )
@@ -353,7 +354,7 @@ def test_who_has_the_memory_and_leaves_ends_the_meeting(place: Places, monkeypat
 def attend_until_it_has_the_memory(launch: Launch, monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> Any:
     """The same as `attend`, but that the time of this rank is up when it has the memory, and this has returned."""
     this, receive = threading.get_ident(), PlainChannel.receive
-    has_it = threading.Event()
+    has_it, descriptors = threading.Event(), ["store", "memory"][not launch.job :]
 
     def receive_once(channel: PlainChannel, deadline: float | None = None) -> Any:
         if threading.get_ident() != this:
@@ -362,7 +363,8 @@ def attend_until_it_has_the_memory(launch: Launch, monkeypatch: pytest.MonkeyPat
             then()
             raise TimeoutError
         message = receive(channel, deadline)
-        has_it.set()
+        if descriptors.pop(0) == "memory":
+            has_it.set()
         return message
 
     monkeypatch.setattr(PlainChannel, "receive", receive_once)

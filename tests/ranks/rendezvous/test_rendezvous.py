@@ -21,6 +21,8 @@ from unisono.engine.memory.arena import Arena
 from unisono.ranks.rendezvous import rendezvous, stores
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.identity import Identity
+from unisono.ranks.rendezvous.meeting import Meeting
+from unisono.ranks.rendezvous.meetings import END
 from unisono.ranks.rendezvous.rendezvous_messages import MeetingMessage, message_of, store_silent, why_ended
 from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.which_rank import Launch
@@ -138,24 +140,26 @@ def test_a_rank_that_dies_while_others_wait_for_more_is_named_at_once(victim, ab
     assert caught.value.rank == victim
 
 
-def test_rank_0_tells_its_user_first_and_its_process_stays_for_ranks_that_come_late():
-    store = HashStore()
+def test_process_of_rank_0_stays_for_late_ranks():
+    """Its user has the error at once. Its process may run the store: without it, the others would name rank 0."""
+    server = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
     other = Identity.mine().replace(version="0")
-    store.set("rank 1", json.dumps(vars(other)))
-    store.set("told 1", "")
+    server.set("rank 1", json.dumps(vars(other)))
+    server.add("told", 1)
     before = threading.enumerate()
     with pytest.raises(ArgumentError, match=r"rank 1 .* has unisono 0"):
-        meet(0, 3, store, 60)
+        meet(0, 3, server, 60)
     (stays,) = (thread for thread in threading.enumerate() if thread not in before and "late" in thread.name)
     assert not stays.daemon
-    store.set("told 2", "")
+    assert stays.is_alive()
+    server.add("told", 1)
     stays.join()
 
 
-def test_where_the_store_of_rank_0_has_not_answered_in_time_the_others_wait_for_rank_0_no_longer():
+def test_unresponsive_store_of_rank_0_ends_the_wait():
     silent = store_silent("127.0.0.1:1234", 0, 5.0, 5.0)
     said = MeetingMessage.read(message_of(silent, 0).text().encode(), 3)
-    error = why_ended(said, 2, 5.0, {})
+    error = why_ended(said, 2, 5.0)
     assert isinstance(error, WaitTimeout)
     assert error.missing == (0,)
 
@@ -217,20 +221,6 @@ def test_who_gives_up_first_tells_the_others_who_was_missing():
         assert error.missing == (1,)
 
 
-def test_rank_0_stays_until_the_others_have_heard_why_there_is_no_group():
-    """Its process may run the store: the others would see its end, and name rank 0."""
-    store = HashStore()
-    other = Identity.mine().replace(version="0", namespaces="net:[2] pid:[2]")
-    store.set("rank 1", json.dumps(vars(other)))
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(meet, 0, 2, store, 60)
-        until(lambda: store.check(["end"]))
-        assert not first.done()
-        store.set("told 1", "")
-        with pytest.raises(ArgumentError, match=r"rank 1 .* has unisono 0"):
-            first.result()
-
-
 @pytest.mark.parametrize("timeout_s", [365 * 86_400.0, timedelta.max.total_seconds(), float("inf")])
 def test_ranks_may_wait_for_years(timeout_s):
     store = HashStore()
@@ -242,13 +232,13 @@ def test_ranks_may_wait_for_years(timeout_s):
 @pytest.mark.parametrize("message", [MeetingMessage(hosts=((0, 1),)), MeetingMessage(missing=(0,)), None])
 def test_end_of_a_process_after_the_meeting(message):
     """Rank 0 says how the meeting has ended, and its program ends, between two looks of rank 1."""
-    said, mine = {} if message is None else {rendezvous.END: message.text().encode()}, Identity.mine()
-    member = object.__new__(rendezvous._Meeting)
-    member._rank, member._size, member._start = 1, 2, time.monotonic()
-    member._identities = {0: mine.replace(ticks=mine.ticks + 1), 1: mine}
-    member._store = SimpleNamespace(check=lambda keys: keys[0] in said, get=said.get)
+    said, mine = None if message is None else message.text().encode(), Identity.mine()
+    member = object.__new__(Meeting)
+    member._rank, member._size, member._start, member._home = 1, 2, time.monotonic(), mine
+    member.identities = {0: mine.replace(ticks=mine.ticks + 1), 1: mine}
+    member._store = SimpleNamespace(now={END: said}.get)
     if message is not None and message.hosts:
-        member._check_peers([0])
+        assert member._look()
         return
     with pytest.raises(PeerGone if message is None else WaitTimeout):
-        member._check_peers([0])
+        member._look()

@@ -15,7 +15,7 @@ from unisono.base.link import Link
 from unisono.base.records import DepartureKind
 from unisono.engine.memory.arena import Arena
 from unisono.hosts.addresses import is_loopback, own_address, store_host
-from unisono.ranks.rendezvous import meeting_member, rendezvous
+from unisono.ranks.rendezvous import meeting, rendezvous
 from unisono.ranks.rendezvous.identity import (
     MOST_NAME,
     Identity,
@@ -97,14 +97,14 @@ def test_every_host_has_its_memory_and_all_have_the_map(rank, host_of):
 
 def refuse(monkeypatch, *numbers, error=ConnectionRefusedError):
     """Let these ranks not reach the socket of their host's first rank."""
-    fetch = rendezvous.fetch
+    fetch = meeting.fetch
 
     def some_fetch(name, first, home, number, *rest):
         if number in numbers:
             raise error
         return fetch(name, first, home, number, *rest)
 
-    monkeypatch.setattr(rendezvous, "fetch", some_fetch)
+    monkeypatch.setattr(meeting, "fetch", some_fetch)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_host_without_memory_is_heard_by_all(rank, monkeypatch, host_of, refus
 
 def test_a_rank_that_dies_on_another_host_is_named_by_all(rank, monkeypatch):
     """Rank 3 ends when it should fetch its memory: the first rank of its host sees that, and all hear of it."""
-    ended, fetch = threading.Event(), rendezvous.fetch
+    ended, fetch = threading.Event(), meeting.fetch
 
     def die(name, first, home, number, *rest):
         if number == 3:
@@ -154,11 +154,11 @@ def test_a_rank_that_dies_on_another_host_is_named_by_all(rank, monkeypatch):
     def some_ticks(pid):
         return 1 if ended.is_set() and pid == ended.pid else 0
 
-    give_up = rendezvous._Meeting._give_up
-    monkeypatch.setattr(rendezvous, "fetch", die)
-    monkeypatch.setattr(meeting_member, "start_ticks", some_ticks)
+    give_up = meeting.Meeting._give_up
+    monkeypatch.setattr(meeting, "fetch", die)
+    monkeypatch.setattr(meeting, "start_ticks", some_ticks)
     monkeypatch.setattr(  # a process that is killed tells nothing
-        rendezvous._Meeting, "_give_up", lambda self, error: None if self._rank == 3 else give_up(self, error)
+        meeting.Meeting, "_give_up", lambda self, error: None if self._rank == 3 else give_up(self, error)
     )
 
     def act(number):
@@ -325,7 +325,7 @@ def each_on_a_machine(rank, monkeypatch, own_address):
     """Let each rank be on a machine of its own, which says that this is its address."""
     mine, own = Identity.mine, rank[0]
     monkeypatch.setattr(Identity, "mine", classmethod(lambda _cls: mine().replace(boot=f"boot-{own.number}")))
-    for module in (meeting_member, rendezvous):
+    for module in (meeting, rendezvous):
         monkeypatch.setattr(module, "own_address", own_address)
 
 

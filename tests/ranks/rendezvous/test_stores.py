@@ -1,4 +1,4 @@
-"""Stores where ranks meet: rank 0's, and the socket of one launcher's job. Ranks are threads here.
+"""Stores where ranks meet: rank 0's, and the file of one launcher's job. Ranks are threads here.
 
 A rank that does not reach the store, or finds another program there, is told why, and in time.
 """
@@ -9,19 +9,20 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from torch.distributed import HashStore
 
 from tests.ranks.rendezvous.test_meetings import SOON_S, attend, launch
+from tests.ranks.rendezvous.test_meetings import meet as meet_all
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, WaitTimeout
 from unisono.base.fd_channel import PeerProcess, PlainChannel
 from unisono.base.records import DepartureKind
 from unisono.ranks.rendezvous import rendezvous, stores
 from unisono.ranks.rendezvous.identity import Identity
-from unisono.ranks.rendezvous.rendezvous_messages import write_identity
-from unisono.ranks.rendezvous.socket_store import SocketStore
+from unisono.ranks.rendezvous.job_store import JobServer, job_store
 from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.which_rank import Launch
 
@@ -99,64 +100,70 @@ def test_without_rank_0_nobody_waits_longer_than_asked(job):
     assert job in str(error)
 
 
-def test_two_processes_that_claim_one_rank_are_told(job):
-    host = SocketStore(job, 0, 60)
-    try:
+def test_second_rank_0_of_a_job_is_refused(job):
+    with closing(JobServer(job)):
         assert "is rank 0 of the job" in str(meet(job, 0, 2))
-        first, second = SocketStore(job, 1, 60), SocketStore(job, 1, 60)
-        for store in (first, second):
-            other = Identity.mine().replace(pid=4711 if store is second else 4710)
-            store.set("rank 1", write_identity(other))
-            assert host.check(["rank 1"])
-        until(lambda: second.check(["end"]))
-        assert b"has come as rank 1 already" in second.get("end")
-        assert b"process 4710 on host" in second.get("end")
-        assert not first.check(["end"])
-        host.close()
-        with pytest.raises(RuntimeError, match="rank 0 has ended the meeting"):
-            first.check(["hosts"])
-        first.close()
-        second.close()
-    finally:
-        host.close()
 
 
-def test_a_rank_that_comes_when_a_meeting_ends_is_in_the_next_one(job):
-    first, rank = SocketStore(job, 0, 60), SocketStore(job, 1, 60)
-    rank.set_first("rank 1", write_identity(Identity.mine()))
-    first.close()  # it has not said a word to this rank
-    second = SocketStore(job, 0, 60)
-    second.set("rank 0", write_identity(Identity.mine()))
-    until(lambda: rank.check(["rank 0"]) or (second.check(["rank 1"]) and False))
-    assert second.check(["rank 1"])
-    rank.close()
-    second.close()
+def test_second_process_of_a_rank_is_refused(job, came):
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(meet, job, 0, 3), pool.submit(meet, job, 1, 3)
+        until(lambda: bool(came.of(1)))
+        assert "another process has come as rank 1 already" in str(meet(job, 1, 3))
+        arenas = [meet(job, 2, 3), first.result(), second.result()]
+    for arena in arenas:
+        arena.close()
 
 
-def test_another_user_s_socket_is_not_spoken_to(job, monkeypatch):
-    host = SocketStore(job, 0, 60)
-    try:
+def test_store_of_a_job_outlives_its_server(job):
+    """A rank that has the store still reads there what rank 0 has written. The name of the socket is free again."""
+    for word in ("first", "second"):
+        with closing(JobServer(job)) as server:
+            store = job_store(job, 1, time.monotonic() + 60)
+            server.store.set(word, word)
+        assert store.get(word) == word.encode()
+    assert store.check(["first"])  # the process is the same
+
+
+def test_connections_to_a_job_do_not_hold_up_ranks(job):
+    with closing(JobServer(job)) as server:
+        name, strangers = server._listener.getsockname(), []
+        for number in range(200):
+            strangers.append(socket.socket(socket.AF_UNIX))
+            strangers[-1].connect(name)
+            strangers[-1].send(b"\xff" * number or b" ")
+            if number % 2:
+                strangers.pop().close()
+        server.store.set("key", "word")
+        assert job_store(job, 1, time.monotonic() + 60).get("key") == b"word"
+        for one in strangers:
+            one.close()
+
+
+def test_other_users_do_not_take_part_in_a_job(job, monkeypatch):
+    with closing(JobServer(job)) as server:
         monkeypatch.setattr(PlainChannel, "peer", PeerProcess(1, os.getuid() + 1))
         with pytest.raises(ArgumentError, match="belongs to user"):
-            SocketStore(job, 1, 60)
-        assert not host.check(["rank 1"])  # nor is another user's connection
-        assert not host._peers + host._newcomers.silent
-    finally:
-        host.close()
+            job_store(job, 1, time.monotonic() + 60)
+        with socket.socket(socket.AF_UNIX) as other:
+            other.connect(server._listener.getsockname())
+            assert other.recvmsg(1000, 1000)[:2] == (b"", [])
 
 
-def test_ranks_on_several_hosts_need_another_place_to_meet(job, monkeypatch):
-    """As where UNISONO_HOST_ID, or a container that shares the network only, tells them apart."""
+def test_several_hosts_meet_at_the_store_of_a_job(job, monkeypatch):
+    """UNISONO_HOST_ID, or a container that shares only the network, tells them apart."""
     mine, here = Identity.mine, threading.local()
     own = classmethod(lambda _cls: mine().replace(host_id=f"{here.number}"))
     monkeypatch.setattr(Identity, "mine", own)
 
     def act(rank):
         here.number = rank
-        return meet(job, rank, 2)
+        return meet_all(Launch(rank, 2, "Slurm", "", job=job), 60.0)
 
     with ThreadPoolExecutor(2) as pool:
-        for error in pool.map(act, range(2)):
-            assert isinstance(error, ArgumentError)
-            assert "rank 1" in str(error)
-            assert "set MASTER_ADDR, to an address of rank 0's host, and MASTER_PORT" in str(error)
+        for rank, met in enumerate(pool.map(act, range(2))):
+            assert met.hosts.members == ((0,), (1,))
+            met.store.set(f"{rank}", "there")
+            assert met.address
+            met.arena.close()
+        assert met.store.check(["0", "1"])

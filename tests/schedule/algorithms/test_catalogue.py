@@ -1,7 +1,4 @@
-"""Finding algorithms, ours and the user's, and what they refuse.
-
-What the docstrings say of rounds and bytes is what the tables have.
-"""
+"""Finding algorithms, ours and the user's, what they refuse, and the rounds and bytes of their docstrings."""
 
 from itertools import count as count_up
 from math import ceil

@@ -1,7 +1,4 @@
-"""The page that plays tables: its data is what the film holds, it stands alone, and it says what it leaves out.
-
-In a notebook tables and drawings show themselves, without torch and without a page of their own.
-"""
+"""The page that plays tables has the data of the film, stands alone, says what it leaves out, and fits notebooks."""
 
 import json
 import re

@@ -1,7 +1,4 @@
-"""Networks: every route leads from the sender's host to the receiver's, and what is not known is refused.
-
-The messages of a table are those of its rows, whichever way they are made.
-"""
+"""Networks: every route leads from host to host, messages are those of the rows, and unknown names are refused."""
 
 import re
 

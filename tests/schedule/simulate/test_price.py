@@ -9,17 +9,7 @@ from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms import CATALOGUE
-from unisono.schedule.simulate import (
-    Candidate,
-    Hardware,
-    candidates,
-    clocks,
-    messages,
-    network,
-    play,
-    price,
-    routed,
-)
+from unisono.schedule.simulate import Candidate, Hardware, candidates, clocks, messages, network, play, price, routed
 from unisono.schedule.simulate.clocks import play_rounds
 
 PLAIN = Hardware(Link(10e-6, 1e9), Link(1e-6, 4e9), hop_s=0.0, message_share=0.0, combine_bytes_per_s=2e9)
@@ -89,7 +79,7 @@ def test_compiled_or_not_the_loop_plays_the_same(monkeypatch: pytest.MonkeyPatch
         assert np.allclose(a, b, rtol=1e-12)
 
 
-def test_rounds_that_have_become_steady_are_not_played_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steady_rounds_are_not_played_on(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = Hosts.parse("32x2")
     where, one = network("two-levels", hosts), CATALOGUE["all_reduce.ring"].symmetric(64)
     assert one is not None
@@ -109,7 +99,7 @@ def test_rounds_that_have_become_steady_are_not_played_on(monkeypatch: pytest.Mo
     assert short.seconds == pytest.approx(price(ring, where, MANY).seconds, rel=1e-9)
 
 
-def test_of_many_ranks_what_is_too_large_is_left_out_and_said() -> None:
+def test_too_large_simulations_are_left_out() -> None:
     said = {one.name: one.why_not for one in candidates("all_reduce", Hosts.parse("256x8"), 1 << 30)}
     assert "its table would have about 4.2e+06 rows" in said["all_reduce.one_shot"]
     assert not said["all_reduce.hierarchical"]
@@ -133,7 +123,7 @@ def test_65_536_ranks() -> None:
     assert got.seconds > 2 * 13 * 10e-6
 
 
-def test_what_does_not_exist_is_refused() -> None:
+def test_unknown_names_are_refused() -> None:
     with pytest.raises(ArgumentError, match="'all_redcue' is no collective: did you mean all_reduce"):
         list(candidates("all_redcue", Hosts.parse("2x2"), 8))
     with pytest.raises(ArgumentError, match="all_gather has no root 1 among 4 ranks"):

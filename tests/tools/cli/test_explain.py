@@ -55,7 +55,7 @@ def say(*arguments: str, fails: int = 0) -> str:
     return result.stdout
 
 
-def test_explain_says_which_algorithm_why_and_its_rounds() -> None:
+def test_explain_names_algorithm_and_reason() -> None:
     """An example on a page shows the rest."""
     printed = say("explain", "all_reduce", "--ranks", "4", "--bytes", "16MiB")
     choice = choose("all_reduce", 16 << 20, 4, oversubscribed=is_oversubscribed(4))
@@ -95,14 +95,7 @@ def test_the_reason_arrives_at_the_lower_bound(collective: str, ranks: int) -> N
     assert any(abs(amount - least * whole) < 0.01 * whole for amount in amounts)
 
 
-def test_reduce_scatter_moves_seven_eighths_and_not_fourteen() -> None:
-    said = " ".join(say("explain", "reduce_scatter", "--ranks", "8", "--bytes", "16MiB", "--no-rounds").split())
-    assert "each rank sends 7/8 m = 14 MiB 7/8 m = 14 MiB" in said
-    assert "7 × 2 MiB = 14 MiB, or 7/8 of the vector" in said
-    assert "moves twice that: 14/8" in said
-
-
-def test_a_function_of_the_users_own_is_explained_and_drawn(mine: Path) -> None:
+def test_own_function_is_explained_and_drawn(mine: Path) -> None:
     name = f"{mine}:my_ring"
     printed = say("explain", name, "--collective", "all_reduce", "--ranks", "3")
     assert printed.startswith("all_reduce.my_ring · 3 ranks · 16 MiB, because it is your own")
@@ -111,7 +104,7 @@ def test_a_function_of_the_users_own_is_explained_and_drawn(mine: Path) -> None:
     assert "round 3" in say("draw", name, "--collective", "all_reduce", "--ranks", "3")
 
 
-def test_a_wrong_function_is_shown_before_it_is_refused(mine: Path) -> None:
+def test_wrong_function_is_shown_then_refused(mine: Path) -> None:
     result = CliRunner().invoke(app, ["explain", f"{mine}:greedy"])
     assert result.exit_code == 1
     assert "0+2+3+3" in result.stdout
@@ -178,7 +171,7 @@ def raises(r, p):
         ("raises", "wrong.py raises IndexError: list index out of range ("),
     ],
 )
-def test_a_function_that_yields_no_rounds_gets_one_line(tmp_path: Path, function: str, words: str) -> None:
+def test_function_without_rounds_gets_one_line(tmp_path: Path, function: str, words: str) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(_WRONG, encoding="utf-8")
     for command in ("explain", "draw"):
@@ -211,7 +204,7 @@ def test_draw_puts_two_on_one_page(tmp_path: Path) -> None:
     assert file.read_text(encoding="utf-8") == html(*two, nbytes=3000, link=Link.parse("1Gbit"))
 
 
-def test_a_wrong_table_is_drawn_with_its_wrong_slot_marked(mine: Path, tmp_path: Path) -> None:
+def test_wrong_slot_is_marked_in_the_drawing(mine: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["draw", f"{mine}:greedy"])
     assert result.exit_code == 1
     assert re.search(r"is no all_reduce: in round 1 rank 0 would be .* \(\S*mine.py:15\)", result.stderr)
@@ -233,7 +226,7 @@ def test_a_wrong_table_is_drawn_with_its_wrong_slot_marked(mine: Path, tmp_path:
         ("scan", "left out: the table would have about 5.4e+09 rows; ask for it with --ranks 128"),
     ],
 )
-def test_large_worlds_are_explained_without_the_whole_table(name: str, words: str) -> None:
+def test_large_worlds_are_explained_in_part(name: str, words: str) -> None:
     printed = " ".join(say("explain", name, "--ranks", "100000").split())
     assert words in printed
     assert "The rounds are shown up to 128 ranks" in printed
@@ -267,7 +260,7 @@ def test_all_algorithms_are_listed() -> None:
 
 
 @pytest.mark.cold
-def test_what_needs_no_tensors_runs_without_torch_and_numba(tmp_path: Path) -> None:
+def test_commands_without_torch_and_numba(tmp_path: Path) -> None:
     code = """
 import sys
 from unisono.__main__ import main

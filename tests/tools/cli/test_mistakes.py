@@ -1,7 +1,4 @@
-"""What a user gets wrong on the command line is said in a line: what is wrong, and what to do. No traceback.
-
-`unisono run`: scripts on several ranks, their output, their arguments, their failures.
-"""
+"""Mistakes on the command line get one line and no traceback; `unisono run` starts scripts and tells failures."""
 
 import subprocess
 from pathlib import Path
@@ -50,7 +47,7 @@ def test_own_file_that_fails(text: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert f"unisono: mine.py raises {kind}: no ({tmp_path}/mine.py:{line})" in done.output.replace("\n", "")
 
 
-def test_a_process_without_a_job_is_told_from_one_that_is_not_there() -> None:
+def test_process_without_job_is_named() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
         done = CliRunner().invoke(app, ["doctor", str(other.pid)])
         other.stdin.close()  # ends it
@@ -63,7 +60,7 @@ def test_the_status_of_a_traced_command_is_kept(tmp_path: Path) -> None:
     assert (done.exit_code, "sh has ended with status 3" in done.output) == (3, True), done.output
 
 
-def test_ranks_are_ours_in_both_forms_directly_after_the_script(tmp_path: Path) -> None:
+def test_ranks_option_directly_after_the_script(tmp_path: Path) -> None:
     script = tmp_path / "counts.py"
     script.write_text("import sys, unisono\nsys.exit([unisono.get_world_size(), *sys.argv[1:]] != [3, '--ranks=7'])\n")
     done = CliRunner().invoke(app, ["run", str(script), "--ranks=3", "--ranks=7"])
@@ -123,19 +120,19 @@ def test_a_script_on_three_ranks(script, way):
     assert sorted(done.stdout.splitlines()) == [f"[rank {rank}] {said}" for rank in range(3)]
 
 
-def test_without_prefix_and_with_the_options_first(script):
+def test_no_prefix_and_options_first(script):
     done = unisono("run", "--ranks", 2, "--no-prefix", script("import sys\nprint(sys.argv[1:])"), "--help")
     assert done.stdout == "['--help']\n" * 2
 
 
-def test_a_rank_that_fails_is_the_command_s_failure(script):
+def test_failed_rank_fails_the_command(script):
     text = "import unisono\ndef work():\n    1 // unisono.get_rank()\nwork()\n"
     path = script(text)
     done = unisono("run", path, "-n", 2)
     assert done.returncode == 1
     assert "rank 0 failed:" in done.stderr
     assert f'File "{path}", line 3, in work' in done.stderr
-    assert "local_world" not in done.stderr
+    assert "/ranks/launch/" not in done.stderr
     assert done.stderr.rstrip().endswith("ZeroDivisionError: integer division or modulo by zero")
 
 

@@ -19,7 +19,6 @@ from ...ranks.group.group import Group
 from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove
 from ...schedule.algorithms.catalogue import find
 from ...schedule.choose import choose, crosses_memory, is_oversubscribed, lane_limits, zero_copy_limit
-from ...schedule.choose import over_hosts as spanning
 from ..arguments import scale_name
 from .request import Request, is_one
 
@@ -120,7 +119,9 @@ def patience_ns(group: Group, nbytes: int) -> int:
 
 
 def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbytes: int) -> CallPlan:
-    chosen = spanning.choose_spanning(request.collective, nbytes, span.hosts, group.host.config, algorithm)
+    from ...schedule.choose.over_hosts import choose_spanning  # calls on one host do without
+
+    chosen = choose_spanning(request.collective, nbytes, span.hosts, group.host.config, algorithm)
     made = chosen.make(request.collective, span.hosts, request.root)
     if chosen.table is not None:
         check_order(request, made.schedule())

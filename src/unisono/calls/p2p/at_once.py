@@ -74,16 +74,14 @@ def sent_at_once(tensor: Any, dst: Any, group: Any, tag: Any, *, waits: bool) ->
             raise
 
 
-def received_soon(
-    tensor: Any, src: Any, group: Any, tag: Any, entered_ns: int, timeout_s: float | None
-) -> bool | Receive:
+def received_soon(tensor: Any, src: Any, group: Any, tag: Any, timeout_s: float | None) -> bool | Receive:
     """Receive a tensor, if the next message from its source is for it. Waits until something changes, but not long.
 
-    entered_ns: when the call began, by the monotonic clock. timeout_s: the most to wait; None: as long as the group.
+    timeout_s: the most to wait; None: as long as the group.
     Returns a request if a part of the message has come, and its rest comes late.
     """
     found = usual(tensor, src, group, tag)
-    taken = found is not None and _taken(*found, (src, tag, entered_ns), timeout_s, tensor)
+    taken = found is not None and _taken(*found, (src, tag), timeout_s, tensor)
     if taken is not True:
         return taken
     if tensor.requires_grad or use_count(tensor) > 1:
@@ -106,7 +104,7 @@ def completed_soon(receive: Receive, group: Group, mailbox: Mailbox, timeout_s: 
     if mailbox.later is not receive:
         return False
     found = usual(receive.tensor, receive.peer, group, receive.tag)
-    what = receive.peer, receive.tag, receive.entered_ns
+    what = receive.peer, receive.tag
     if found is None or _taken(*found, what, timeout_s, receive.tensor, receive) is not True:
         return False
     mark_written(receive.marked)
@@ -118,12 +116,12 @@ def _taken(
     group: Group,
     mailbox: Mailbox,
     message: _Message,
-    what: tuple[int, int, int],
+    what: tuple[int, int],
     timeout_s: float | None,
     tensor: Any,
     later: Receive | None = None,
 ) -> bool | Receive:
-    """Take a message into a tensor, now or soon. what: source, tag, and when the call began. Returns as above."""
+    """Take a message into a tensor, now or soon. what: source and tag. Returns as above."""
     poller, waited = mailbox.poller, False
     while True:
         wakeups = poller.wakeups
@@ -138,8 +136,7 @@ def _taken(
                 if taken := mailbox.receive_at_once(*message, *what):
                     mailbox.later = None
                     if taken == _BEGUN:
-                        begun = later or Receive(tensor, what[0], what[1])
-                        begun.entered_ns = what[2]
+                        begun = later or Receive(tensor, *what)
                         mailbox.adopt(begun)
                         return begun
                     if later is not None:

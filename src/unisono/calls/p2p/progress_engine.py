@@ -48,9 +48,7 @@ class ProgressEngine:
         self._world_ranks, host = group.named, group.host
         self._look_up_s = host.config.look_up_s
         far = far_peers(group)
-        self.mailbox = Mailbox(
-            host.arena, host.heap, group.rank, host.most_spins, self._world_ranks, far, host.messages
-        )
+        self.mailbox = Mailbox(host.arena, host.heap, group.rank, host.most_spins, self._world_ranks, far)
         self.peers, self._poller = Peers(self.mailbox), self.mailbox.poller
         if group.span is not None and group.world.progress_engine is None and group.parent is not None:
             group.world.progress_engine = ProgressEngine(group.world)  # its end waits for the messages of all groups
@@ -273,7 +271,6 @@ class ProgressEngine:
         that a receive waits for. Raises PeerFailed if the group has been aborted.
         """
         group = self.group
-        self._locked(self.mailbox.log_waiting, request)
         if group.span is not None:
             group.span.ask()
             self._locked(self.mailbox.listen_to_all)

@@ -159,15 +159,14 @@ def recv(
     """
     if timeout_s is not None:
         timeout_s = seconds(timeout_s)
-    entered_ns = time.monotonic_ns()
-    taken = received_soon(tensor, src, group, tag, entered_ns, timeout_s)
+    began = time.monotonic()
+    taken = received_soon(tensor, src, group, tag, timeout_s)
     if taken is True:
         return src  # type: ignore[return-value]  # the source of this message is a rank
     group = group_or_default(group)
     request = taken or receive_request(tensor, src, group, tag)
-    request.entered_ns = entered_ns
     text = lambda: f"{receive_text(tensor, src, tag)} ({caller()})"  # noqa: E731
-    progress_engine(group).complete([request], text, timeout_s, entered_ns / 1e9)
+    progress_engine(group).complete([request], text, timeout_s, began)
     received = request.tensor
     return request.source if tensor is not None or received is None else received
 
@@ -202,7 +201,6 @@ def irecv(
         request = receive_request(tensor, src, group, tag)
     else:
         request = Receive(tensor, src, tag)  # type: ignore[arg-type]  # the source of a usual message is a rank
-    request.entered_ns = time.monotonic_ns()
     later = request if found is not None and comes_whole(*found[1:]) else None
     return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", timeout_s, later=later)
 

@@ -19,9 +19,10 @@ from .program import CROSSED, MAPPED, REACH, PlanWord, Program, TagWord, Words
 _LINE = 64
 _SMALLEST_SLOT = 4096
 _LANE_BYTES = 32 << 10  # the least that a lane takes at a time: it takes some microseconds to copy this
-_SEGMENTS = 8
+_SEGMENTS, _ONE_WAY_BYTES = 8, 128 << 10
 """The segments of a call in which some ranks stage what other ranks read: readers idle while the first is staged. There
-are fewer if segments would be shorter than the configuration says, but at least two: each has its own staging half.
+are fewer if segments would be shorter than _ONE_WAY_BYTES, as they are written where others have just read; but at
+least two: each has its own staging half.
 """
 
 
@@ -102,7 +103,7 @@ def bind(
     count, item = blocks.length, blocks.item
     record = record._replace(algorithm=program.name, lowering=str(program.lowering))
     # Ranks may differ in whether they pass lists or one tensor, and in how peers reach their tensors.
-    shaping = config.segment_bytes, config.one_way_segment_bytes, config.tag_bytes, program.lowering.in_place
+    shaping = config.segment_bytes, config.tag_bytes, program.lowering.in_place
     agreed = record._replace(lowering=""), program.table, count, item, blocks.extents, *shaping
     align = max(1, _LINE // item)
     chunk, segments = count, 1
@@ -115,7 +116,7 @@ def bind(
         segment = config.segment_bytes
         staged = count * item * program.slots // program.per_block
         if program.one_way and staged > config.tag_bytes:
-            segment = min(segment, max(staged // _SEGMENTS, min(staged // 2, config.one_way_segment_bytes)))
+            segment = min(segment, max(staged // _SEGMENTS, min(staged // 2, _ONE_WAY_BYTES)))
         most = min(room, max(_SMALLEST_SLOT, segment // program.slots // 128 * 128)) // item
         segments = max(1, -(-count // (most // align * align * program.per_block)))
         chunk = -(-count // (segments * program.per_block))
@@ -142,7 +143,6 @@ def bind(
     words[PlanWord.SIGNATURE], words[PlanWord.SHARED] = signature | reach, reach
     words[PlanWord.GATE_STEP] = program.gate_step
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
-    words[PlanWord.FETCH] = count * item * program.blocks <= config.fetch_bytes
     words[PlanWord.LANES], words[PlanWord.LANE_BYTES] = 1, min(_LANE_BYTES, max(_LINE, config.lane_bytes))
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
     return Plan(

@@ -133,11 +133,10 @@ class PlanWord(IntEnum):
     IN_LIST = 17  # 1: the input argument is a table of block addresses
     OUT_LIST = 18
     EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
-    FETCH = 20  # 1: the output is short enough to lie in the cache
-    NOTE = 21  # the number of the note that says what this plan is: see plan_registry
-    LANES = 22  # the threads that share a long move; 0: this rank only waits, and leaves its processor to others' lanes
-    LANE_BYTES = 23  # the least bytes of a lane's piece of a move
-    WORDS = 24
+    NOTE = 20  # the number of the note that says what this plan is: see plan_registry
+    LANES = 21  # the threads that share a long move; 0: this rank only waits, and leaves its processor to others' lanes
+    LANE_BYTES = 22  # the least bytes of a lane's piece of a move
+    WORDS = 23
 
 
 class KnownWord(IntEnum):

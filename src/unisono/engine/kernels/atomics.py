@@ -154,20 +154,6 @@ def fetch_line(typing: Any, address: Any) -> Any:
 
 
 @intrinsic
-def copy_line(typing: Any, to: Any, source: Any) -> Any:
-    """Copy the 128 bytes at an address, through vector registers."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        line = ir.VectorType(_I64, 16).as_pointer()
-        words = builder.load(builder.inttoptr(args[1], line))
-        words.align = 1
-        builder.store(words, builder.inttoptr(args[0], line)).align = 1
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp), generate
-
-
-@intrinsic
 def pause(typing: Any) -> Any:
     """Tell the processor that this is a spinning loop."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..compile.program import AHEAD_BYTES, BLOCK, DONE, STAGE, PlanWord, RefWord, RowWord, StateWord
-from .atomics import call_combine, copy_line, fetch_line, load, memcpy, store
+from .atomics import call_combine, fetch_line, load, memcpy, store
 from .compiled import compiled
 from .cross_memory import move_far
 
-_REF, _PAGE, _LINE = 32, 4096, 64
+_REF, _LINE = 32, 64
 _SLICE = 1024
 """A combination of what peers have staged fetches lines for the next call after each so many bytes: lines then come and
 go at once.
@@ -24,18 +24,6 @@ def get(base, word):  # type: ignore[no-untyped-def]
 def put(base, word, value):  # type: ignore[no-untyped-def]
     """Write a word by its name; base: the address of the first word."""
     store(base + 8 * word, value)
-
-
-@compiled
-def _fetch(to, source, nbytes):  # type: ignore[no-untyped-def]
-    """Copy bytes of a peer into a cached tensor, from four pages in turn: the processor prefetches each of them."""
-    done = 0
-    while done + 4 * _PAGE <= nbytes:
-        for at in range(done, done + _PAGE, 128):
-            for page in range(4):
-                copy_line(to + at + page * _PAGE, source + at + page * _PAGE)
-        done += 4 * _PAGE
-    memcpy(to + done, source + done, nbytes - done)
 
 
 @compiled
@@ -97,11 +85,7 @@ def move(plan, row, refs, n, item, ins, outs, block, scratch, ranks, state):  # 
             store(load(outs + 8 * k), word)
     elif nout == 1:
         if load(outs) != load(ins):
-            to = refs + _REF * (get(row, RowWord.FIRST) + 1)
-            if get(plan, PlanWord.FETCH) and get(to, RefWord.WHERE) != STAGE:
-                _fetch(load(outs), load(ins), nbytes)
-            else:
-                memcpy(load(outs), load(ins), nbytes)
+            memcpy(load(outs), load(ins), nbytes)
     else:
         done = 0
         while done < nbytes:

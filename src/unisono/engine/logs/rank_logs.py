@@ -1,20 +1,16 @@
-"""What one rank logs for others to read: its last calls and its last messages.
+"""What one rank logs for others to read: its last calls.
 
-Each log is a ring of entries in memory that any process may read. A writer writes the number of an entry last; when
+A log is a ring of entries in memory that any process may read. A writer writes the number of an entry last; when
 what is logged has ended, it writes the end. A reader leaves out the entry that the writer may overwrite meanwhile, and
 the next one: where a processor does not keep the order of writes (`engine.memory_order`), a writer may be seen to
 overwrite it before it has published the last number.
 
-Calls: one log for each group. The kernel writes it. The call of number n has entry n modulo the length, so the entries
-of all ranks are aligned by number. An entry says when the rank has entered the call and when it has left it, by the
-processor's cycle counter, and the number of the note that says what was called (`plan_registry`). Nothing else is
+There is one log for each group. The kernel writes it. The call of number n has entry n modulo the length, so the
+entries of all ranks are aligned by number. An entry says when the rank has entered the call and when it has left it, by
+the processor's cycle counter, and the number of the note that says what was called (`plan_registry`). Nothing else is
 written while a call runs.
-
-Messages: one log for all groups. The rank logs a message when it is done. It logs a slow one earlier: when it first
-checks whether its peers live.
 """
 
-import itertools
 import struct
 from collections.abc import Callable
 from enum import IntEnum
@@ -174,87 +170,3 @@ class CallLog:
         if words[at] == number:
             order()
             words[at + _LEFT] = cycles
-
-
-MESSAGES = 256
-"""The length of the log in shared memory."""
-
-
-class MessageWord(IntEnum):
-    """The words of a message in a log. Times are monotonic nanoseconds."""
-
-    GROUP = 0  # where its memory begins in the arena
-    TAG = 1
-    ENTERED = 2
-    PEER = 3  # twice the peer's rank in the group, -1: any; plus 1 for a receive
-    NBYTES = 4
-    PLACE = 5  # 1 for the first message from this sender to this receiver, then 2, ...; 0: not known yet
-    LEFT = 6  # 0: it goes on
-    NUMBER = 7  # counts the rank's messages; written last
-
-
-_MESSAGE = struct.Struct(f"<{len(MessageWord)}q")
-_FIELDS, _END = struct.Struct("<7q"), struct.Struct("<3q")
-_END_AT, _LEFT_AT, _NUMBER_AT = 8 * MessageWord.PEER, 8 * MessageWord.LEFT, 8 * MessageWord.NUMBER
-
-
-def message_log_bytes(messages: int) -> int:
-    return messages * _MESSAGE.size
-
-
-MESSAGE_LOG_BYTES = message_log_bytes(MESSAGES)
-
-
-class LoggedMessage(NamedTuple):
-    """A message as one of its two ranks has seen it. left_ns: 0 while it goes on. Other fields: see `MessageWord`."""
-
-    number: int
-    group: int
-    is_receive: bool
-    peer: int
-    tag: int
-    nbytes: int
-    place: int
-    entered_ns: int
-    left_ns: int
-
-
-class MessageLog:
-    """The log in this memory. The threads of one rank write."""
-
-    def __init__(self, memory: memoryview) -> None:
-        self._numbers, self._usual = itertools.count(1), memory
-        self.write_to()
-
-    def write_to(self, memory: memoryview | None = None) -> None:
-        """Log here from now on; None: where it was at first."""
-        self._memory = self._usual if memory is None else memory
-        self._words = self._memory.cast("B").cast("q")
-        self._size = len(self._memory) // _MESSAGE.size
-
-    def write(self, group: int, tag: int, entered_ns: int, peer: int, nbytes: int, place: int, left_ns: int) -> int:
-        """Log a message, given as the words of `MessageWord`; return its number."""
-        number = next(self._numbers)
-        at = number % self._size * _MESSAGE.size
-        fields = _FIELDS.pack(group, tag, entered_ns, peer, nbytes, place, left_ns)
-        self._memory[at : at + _FIELDS.size] = fields
-        order()
-        self._words[at + _NUMBER_AT >> 3] = number
-        return number
-
-    def end(self, number: int, peer: int, nbytes: int, place: int, left_ns: int) -> None:
-        """The message of this number is done, if it is still in the log."""
-        at = number % self._size * _MESSAGE.size
-        if self._words[at + _NUMBER_AT >> 3] == number:
-            self._memory[at + _END_AT : at + _LEFT_AT] = _END.pack(peer, nbytes, place)
-            order()
-            self._words[at + _LEFT_AT >> 3] = left_ns
-
-    def read(self) -> list[LoggedMessage]:
-        """The messages, oldest first. One that is being written just now is left out."""
-        return [
-            LoggedMessage(number, group, bool(peer & 1), peer >> 1, tag, nbytes, place, entered_ns, left_ns)
-            for group, tag, entered_ns, peer, nbytes, place, left_ns, number in _whole(
-                self._memory, _MESSAGE, MessageWord.NUMBER, MessageWord.LEFT
-            )
-        ]

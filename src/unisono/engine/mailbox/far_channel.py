@@ -1,19 +1,17 @@
 """What the two ends of a stream of pieces between ranks of different hosts have in common.
 
-A message begins with a head: HeadWord, the shape, and the payload if it fits. Otherwise the payload follows. Up to
-COPIED_BYTES it is a copy. A longer payload is a loan: it goes from the sender's tensor into the receiver's, once the
-receiver has said that it is ready. Each head says how long the next head is. While messages have one size, the next
-head has room for one.
+A message begins with a head: HeadWord, the shape, and the payload if it fits. Otherwise the payload follows, in pieces
+of at most COPIED_BYTES. Each head says how long the next head is. While messages have one size, the next head has room
+for one.
 
-The receiver posts the receive of the next piece before the piece comes. It answers (AnswerWord) when it has taken half
-a window of bytes, when it is ready for a loan, and when it has the loan. It answers the head that ends a stream at
-once. The sender has at most a window of unanswered bytes under way. A head says how many answers have come: so both
-sides know which pieces and answers are over.
+The receiver posts the receives of the next pieces before they come. It answers, with the number of pieces that it has
+taken, when these have half a window of bytes. It answers the head that ends a stream at once. The sender has at most a
+window of unanswered bytes under way. A head says how many answers have come: so both sides know which pieces and
+answers are over.
 
 A piece is one message of a carrier. A carrier reports an arrival only to a thread that waits for it. So a piece ends
 with a word that is not 0, and receivers look at this word. A carrier may touch memory until the message is settled: for
-ever, if the other side never does its part. So a carrier gets copies of short payloads. It gets a tensor of the user
-only in a `ZeroCopyFrame`, once the other side is ready.
+ever, if the other side never does its part. So a carrier gets copies, and no tensor of the user.
 """
 
 import ctypes
@@ -27,7 +25,14 @@ from ..carrier import Carrier, Handle, Lost
 
 HEAD_BYTES = 4608
 """The usual size of a piece that begins a message; short messages are inside it."""
-_MOST_SPARE = 64
+WINDOW_BYTES = 16 << 20
+COPIED_BYTES = 1 << 20
+MOST_HEAD_BYTES = COPIED_BYTES + HEAD_BYTES
+"""Less than half a window."""
+_MOST_SPARE = {HEAD_BYTES: 64, COPIED_BYTES: 16}
+"""Bytes of pieces that are used again -> how many of them are kept."""
+END = -1
+"""The kind of the head that ends a stream."""
 
 
 class FarFrame:
@@ -38,10 +43,11 @@ class FarFrame:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         room = -(-nbytes // 8) * 8
-        self.data = torch.zeros(room + 8, dtype=torch.uint8, device="cpu")
+        self.data = torch.empty(room + 8, dtype=torch.uint8, device="cpu")
         self.address = self.data.data_ptr()
         self.end = self.address + room
         self._end = ctypes.c_int64.from_address(self.end)
+        self.number = 0
         self.handle: Handle | None = None
 
     @property
@@ -63,81 +69,40 @@ class FarFrame:
             self.handle = None
 
 
-class ZeroCopyFrame(FarFrame):
-    """A piece without bytes. Before it, the memory of a tensor is sent as a message of its own. Keeps the tensor."""
-
-    __slots__ = ("body", "tensor")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        super().__init__(0)
-        self.tensor = tensor
-        memory = (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.data_ptr())
-        self.body = torch.frombuffer(memory, dtype=torch.uint8)
-
-
 class Frames:
-    """Makes the pieces of all groups of a process. Pieces of the usual size are used again.
+    """Makes the pieces of all groups of a process. Pieces of the usual sizes are used again.
 
-    sent: called with each copied piece that is sent. Its rank may make no call for long.
+    sent: called with each piece that is sent. Its rank may make no call for long.
     """
 
     def __init__(self, carrier: Carrier, sent: Callable[[Handle], None]) -> None:
         self.carrier, self._sent = carrier, sent
-        self._spare: list[FarFrame] = []
+        self._spare: dict[int, list[FarFrame]] = {nbytes: [] for nbytes in _MOST_SPARE}
 
     def take(self, nbytes: int) -> FarFrame:
         """An empty piece."""
-        if nbytes == HEAD_BYTES:
-            try:
-                piece = self._spare.pop()  # two threads may do so
-            except IndexError:
-                return FarFrame(nbytes)
-            piece.number = 0
-            return piece
-        return FarFrame(nbytes)
+        try:
+            piece = self._spare[nbytes].pop()  # two threads may do so
+        except LookupError:
+            return FarFrame(nbytes)
+        piece.number = 0
+        return piece
 
     def give_back(self, piece: FarFrame) -> None:
         """Take back a settled piece that is used no more."""
-        if piece.nbytes == HEAD_BYTES and len(self._spare) < _MOST_SPARE:
-            self._spare.append(piece)
+        spare = self._spare.get(piece.nbytes)
+        if spare is not None and len(spare) < _MOST_SPARE[piece.nbytes]:
+            spare.append(piece)
 
     def send(self, piece: FarFrame, peer: int, tag: int, number: int) -> None:
         """Give a piece to the carrier. Raises Lost."""
         piece.number = number
-        if isinstance(piece, ZeroCopyFrame):
-            body = self.carrier.isend(peer, tag, piece.body)
-            piece.handle = _Both(body, self.carrier.isend(peer, tag, piece.data))
-        else:
-            piece.handle = self.carrier.isend(peer, tag, piece.data)
-            self._sent(piece.handle)
+        piece.handle = self.carrier.isend(peer, tag, piece.data)
+        self._sent(piece.handle)
 
     def expect(self, piece: FarFrame, peer: int, tag: int) -> None:
         """Let the carrier fill a piece. Raises Lost."""
-        if isinstance(piece, ZeroCopyFrame):
-            body = self.carrier.irecv(peer, tag, piece.body)
-            piece.handle = _Both(body, self.carrier.irecv(peer, tag, piece.data))
-        else:
-            piece.handle = self.carrier.irecv(peer, tag, piece.data)
-
-
-class _Both:
-    """Two handles as one."""
-
-    def __init__(self, first: Handle, second: Handle) -> None:
-        self._first, self._second = first, second
-
-    def settle(self) -> None:
-        """See `Handle`."""
-        self._first.settle()
-        self._second.settle()
-
-
-WINDOW_BYTES = 4 << 20
-COPIED_BYTES = 1 << 20
-MOST_HEAD_BYTES = COPIED_BYTES + HEAD_BYTES
-"""Less than half a window."""
-END = -1
-"""The kind of the head that ends a stream."""
+        piece.handle = self.carrier.irecv(peer, tag, piece.data)
 
 
 class HeadWord(IntEnum):
@@ -149,13 +114,6 @@ class HeadWord(IntEnum):
     ANSWERS = 3  # how many answers have come
     NEXT = 4  # the bytes of the next head
     SHAPE = 5
-
-
-class AnswerWord(IntEnum):
-    """The words of an answer."""
-
-    TAKEN = 0  # how many pieces
-    READY = 1  # the number of the last loan for which the receiver was ready
 
 
 HEAD_WORDS = int(HeadWord.SHAPE)

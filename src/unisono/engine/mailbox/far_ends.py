@@ -8,8 +8,11 @@ from ...base.errors import InternalError
 from ..carrier import Lost
 from ..tensors import DTYPE_CODES
 from . import far_channel as far
-from .far_channel import END, HEAD_BYTES, HEAD_WORDS, FarChannel, FarFrame, Frames, ZeroCopyFrame, head_bytes
+from .far_channel import END, HEAD_BYTES, HEAD_WORDS, FarChannel, FarFrame, Frames, head_bytes
 from .requests import Message, Send, wrong_header
+
+_ANSWER_BYTES = 8
+_AHEAD = 16  # for how many pieces of a payload a receiver is ready at once
 
 
 class FarSendChannel(FarChannel):
@@ -20,8 +23,7 @@ class FarSendChannel(FarChannel):
         self.queue: deque[Send] = deque()
         self._under_way: deque[FarFrame] = deque()
         self._bytes = 0  # the bytes of the pieces under way
-        self._sent = self._taken = self._ready = 0
-        self._loan: ZeroCopyFrame | None = None
+        self._sent = self._taken = 0
         self._answer: FarFrame | None = None
         self._answers = 0
         self._last_bytes = 0  # the length of the head that would have suited the last message
@@ -32,11 +34,6 @@ class FarSendChannel(FarChannel):
         """The next answer; the word behind it changes when it comes."""
         return self._answer
 
-    @property
-    def lending(self) -> bool:
-        """Does the carrier have the tensor of the first request?"""
-        return self._loan is not None and self.lost is None
-
     def write(self, send: Send) -> int:
         """Go on with a message; 1 when its tensor may change again."""
         tensor = send.tensor
@@ -46,21 +43,14 @@ class FarSendChannel(FarChannel):
                 if not self._may_send(self._head_bytes):
                     return 0
                 self._send_head(send)
-            if self.done < nbytes <= far.COPIED_BYTES:
-                if not self._may_send(nbytes):
+            while self.done < nbytes:
+                size = min(far.COPIED_BYTES, nbytes - self.done)
+                if not self._may_send(size):
                     return 0
-                piece = self._pieces.take(nbytes)
-                ctypes.memmove(piece.address, tensor.data_ptr(), nbytes)
+                piece = self._pieces.take(size)
+                ctypes.memmove(piece.address, tensor.data_ptr() + self.done, size)
                 self._send(piece)
-            elif self.done < nbytes:
-                if self._loan is None:
-                    if self._ready <= self._sent or self.lost:
-                        return 0
-                    self._loan = ZeroCopyFrame(tensor)
-                    self._send(self._loan)
-                if self._taken < self._sent:
-                    return 0
-                self._loan = None
+                self.done += size
         except Lost as lost:
             self._lose(lost)
             return 0
@@ -74,7 +64,7 @@ class FarSendChannel(FarChannel):
                 answer, self._answer = self._answer, None
                 answer.settle()
                 self._answers += 1
-                self._take_back(*answer.words(len(far.AnswerWord)))
+                self._take_back(*answer.words(1))
                 if self._under_way or not self._ended:
                     self._expect_answer()
         except Lost as lost:
@@ -123,17 +113,16 @@ class FarSendChannel(FarChannel):
             self._expect_answer()
 
     def _expect_answer(self) -> None:
-        answer = self._pieces.take(8 * len(far.AnswerWord))
+        answer = self._pieces.take(_ANSWER_BYTES)
         self._pieces.expect(answer, self._peer, self._answer_tag)
         self._answer = answer
 
-    def _take_back(self, taken: int, ready: int) -> None:
-        if not self._taken <= taken <= self._sent or not self._ready <= ready <= self._sent + 1:
+    def _take_back(self, taken: int) -> None:
+        if not self._taken <= taken <= self._sent:
             raise InternalError(
-                f"rank {self._peer} of the world says that it has taken {taken} pieces of messages and is ready for "
-                f"piece {ready}, of {self._sent} that it was sent: the ranks run different versions"
+                f"rank {self._peer} of the world says that it has taken {taken} pieces of messages, of {self._sent} "
+                "that it was sent: the ranks run different versions"
             )
-        self._ready = ready
         for _ in range(taken - self._taken):
             piece = self._under_way.popleft()
             self._bytes -= piece.nbytes
@@ -157,8 +146,8 @@ class FarReceiveChannel(FarChannel):
         self.news_at = time.monotonic()
         self._expected: deque[FarFrame] = deque()
         self._head: FarFrame | None = None  # the head of the message that is arriving, if it has the payload
-        self._loan: ZeroCopyFrame | None = None
-        self._taken = self._ready = self._unanswered = 0
+        self._rest = 0  # the bytes of the message for whose pieces no receive has been posted
+        self._taken = self._unanswered = 0
         self._answers: deque[FarFrame] = deque()  # the answers that the sender may not have yet
         self._answered = 0
         self._broken: list[FarFrame] = []
@@ -169,11 +158,6 @@ class FarReceiveChannel(FarChannel):
     def awaited(self) -> FarFrame | None:
         """The next piece; the word behind it changes when it comes."""
         return self._expected[0] if self._expected else None
-
-    @property
-    def lending(self) -> bool:
-        """Does the carrier have the buffer of the message?"""
-        return self._loan is not None and self.lost is None
 
     def read_header(self) -> Message | None:
         """The next message, without its payload; None while there is none."""
@@ -199,8 +183,8 @@ class FarReceiveChannel(FarChannel):
             self._expect(following)
         else:
             self._pieces.give_back(head)
-            if nbytes <= far.COPIED_BYTES:
-                self._expect(nbytes)
+            self._rest = nbytes
+            self._expect_rest()
         return Message(self.source, tag, time.monotonic_ns(), code, shape, nbytes)
 
     def read_payload(self, target: int) -> int:
@@ -211,15 +195,9 @@ class FarReceiveChannel(FarChannel):
         if self._head is not None:
             head, self._head = self._head, None
             self._copy(head, 8 * (HEAD_WORDS + len(message.shape)), target)
-        elif not self._expected:
-            self._borrow(message)
-        elif (piece := self._take()) is not None:
-            if piece is self._loan:
-                self._loan, self.done = None, message.nbytes
-                self._answer()
-            else:
-                self._copy(piece, 0, target)
-                self._expect(self._head_bytes)
+        while self.done < message.nbytes and (piece := self._take()) is not None:
+            self._copy(piece, 0, target)
+            self._expect_rest()
         if self.done < message.nbytes:
             return 0
         self.done = -1
@@ -236,16 +214,6 @@ class FarReceiveChannel(FarChannel):
                 break
             self.message = None
         return self.ended or self.lost is not None
-
-    def _borrow(self, message: Message) -> None:
-        """Let the carrier write a long payload where it belongs."""
-        if self.lost is None:
-            buffer = message.buffer if message.buffer is not None else message.new_buffer()
-            self._loan = ZeroCopyFrame(buffer)
-            self._ready = self._taken + 1
-            self._expect_piece(self._loan)
-            self._expect(self._head_bytes)
-            self._answer()
 
     def _take(self) -> FarFrame | None:
         """The next piece, if it has come. Answers if it is time to."""
@@ -271,17 +239,25 @@ class FarReceiveChannel(FarChannel):
 
     def _copy(self, piece: FarFrame, place: int, target: int) -> None:
         if self.message is not None:
+            size = min(piece.nbytes - place, self.message.nbytes - self.done)
             if target:
-                ctypes.memmove(target, piece.address + place, self.message.nbytes)
-            self.done = self.message.nbytes
+                ctypes.memmove(target + self.done, piece.address + place, size)
+            self.done += size
         self._pieces.give_back(piece)
+
+    def _expect_rest(self) -> None:
+        """Post the receives of the next pieces of a payload; behind the last one, that of the next head."""
+        while self._rest and len(self._expected) < _AHEAD:
+            size = min(far.COPIED_BYTES, self._rest)
+            self._rest -= size
+            self._expect(size)
+            if not self._rest:
+                self._expect(self._head_bytes)
 
     def _expect(self, nbytes: int) -> None:
         """Post the receive of the next piece."""
-        self._expect_piece(self._pieces.take(nbytes))
-
-    def _expect_piece(self, piece: FarFrame) -> None:
         if self.lost is None:
+            piece = self._pieces.take(nbytes)
             try:
                 self._pieces.expect(piece, self._peer, self._piece_tag)
                 self._expected.append(piece)
@@ -290,8 +266,8 @@ class FarReceiveChannel(FarChannel):
 
     def _answer(self) -> None:
         if self.lost is None:
-            answer = self._pieces.take(8 * len(far.AnswerWord))
-            answer.words(len(far.AnswerWord))[:] = [self._taken, self._ready]
+            answer = self._pieces.take(_ANSWER_BYTES)
+            answer.words(1)[0] = self._taken
             self._answered += 1
             self._unanswered = 0
             self._answers.append(answer)

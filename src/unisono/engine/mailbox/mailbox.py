@@ -2,16 +2,13 @@
 
 import ctypes
 import threading
-import time
 from collections.abc import Iterable, Sequence
-from time import monotonic_ns
 
 import torch
 
-from ...base.errors import MessageMismatch, PeerFailed, PeerGone
+from ...base.errors import MessageMismatch
 from ..kernels import kernel
 from ..kernels.ring_buffer import READ, WRITTEN, CursorWord
-from ..logs.rank_logs import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import copy_of
@@ -23,9 +20,6 @@ from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Recei
 from .streams import FarPeers
 
 _WHOLE_BYTES = 64 << 10
-_LOAN_S, _SLOWEST, _ASK_S = 10.0, 10e6, 0.0001
-"""A cancelled request waits for a carrier that has its tensor: the least limit, the bytes per second that extend it,
-and the time between two looks."""
 
 
 class Mailbox:
@@ -40,7 +34,6 @@ class Mailbox:
     most_spins: see `waiting.wait`.
     world_ranks: the ranks of a sub-group's members in the world, for errors.
     far: the members on other hosts, or None.
-    log: the log of this rank's messages.
     finished: the requests that are done; the caller empties this list.
     later: a receive that is posted before the mailbox is used for anything but sends; mostly, it is complete by then.
     capacity: the bytes of each ring. most_at_once: the most bytes of a message that mostly comes as a whole.
@@ -54,15 +47,11 @@ class Mailbox:
         most_spins: int,
         world_ranks: Sequence[int] = (),
         far: FarPeers | None = None,
-        log: MessageLog | None = None,
     ) -> None:
         self.lock = threading.Lock()
         self._arena, self._heap, self._rank, self._size = arena, heap, rank, arena.size
         self._world_ranks = world_ranks
         self._mapping = arena.map  # keeps the addresses below valid
-        self._log, self._group = log or MessageLog(memoryview(bytearray(MESSAGE_LOG_BYTES))), arena.start
-        self._written, self._arrived = [0] * arena.size, [0] * arena.size
-        """How many messages have gone to each rank, and have come from each rank."""
         self.capacity, self._spins = ring_capacity(arena.size), most_spins
         self.most_at_once = min(_WHOLE_BYTES, self.capacity // 2)
         self._rings: list[torch.Tensor] = []  # peers read them as long as the mailbox lives
@@ -82,7 +71,6 @@ class Mailbox:
         """Start a request, and finish it at once if possible. Raises OutOfMemory before anything has moved."""
         if request.done:  # `adopt` has started it, and another thread has moved the rest of its message
             return
-        request.entered_ns = request.entered_ns or monotonic_ns()
         if self._far_ranks:
             self.listen([request.peer] if request.peer != ANY_SOURCE else self._far_ranks)
         if isinstance(request, Receive):
@@ -103,16 +91,12 @@ class Mailbox:
 
         Or do nothing: 0. 2: the message has begun, and there was no room for its rest in time: call `adopt` now.
         """
-        entered_ns, channel = monotonic_ns(), self._outgoing.get(receiver)
+        channel = self._outgoing.get(receiver)
         if channel.__class__ is not SendChannel or channel.queue:
             return 0
-        if (written := channel.write_whole(address, dtype, nbytes, shape, tag)) != 1:
-            return written
-        self._written[receiver] = place = self._written[receiver] + 1
-        self._log.write(self._group, tag, entered_ns, 2 * receiver, nbytes, place, monotonic_ns())
-        return 1
+        return channel.write_whole(address, dtype, nbytes, shape, tag)
 
-    def receive_at_once(self, address: int, dtype: int, nbytes: int, source: int, tag: int, entered_ns: int) -> int:
+    def receive_at_once(self, address: int, dtype: int, nbytes: int, source: int, tag: int) -> int:
         """Receive into a plain tensor, if the next message from this rank is there, and for it: 1. Or do nothing: 0.
 
         2: the message has begun, and its rest has not come in time: call `adopt` now. dtype: its code.
@@ -120,15 +104,10 @@ class Mailbox:
         channel = self._incoming.get(source)
         if channel.__class__ is not ReceiveChannel or channel.message or self._matching.concerns(source, tag):
             return 0
-        if (read := channel.read_whole(address, tag, dtype, nbytes)) != 1:
-            return read
-        self._arrived[source] = place = self._arrived[source] + 1
-        self._log.write(self._group, tag, entered_ns, 2 * source + 1, nbytes, place, monotonic_ns())
-        return 1
+        return channel.read_whole(address, tag, dtype, nbytes)
 
     def adopt(self, request: MessageRequest) -> None:
         """Go on with the message that `send_at_once` or `receive_at_once` has begun, for a request of its tensor."""
-        request.entered_ns = request.entered_ns or monotonic_ns()
         if isinstance(request, Send):
             request.begun = True
             self._outgoing[request.peer].queue.append(request)
@@ -137,7 +116,6 @@ class Mailbox:
             channel = self._incoming[request.peer]
             channel.message = message = channel.read_header()
             if message is not None:
-                self._arrived[request.peer] = message.place = self._arrived[request.peer] + 1
                 self._match(request, message)
 
     def settle(self) -> None:
@@ -145,15 +123,6 @@ class Mailbox:
         later, self.later = self.later, None
         if later is not None:
             self.submit(later)
-
-    def log_waiting(self, request: MessageRequest) -> None:
-        """Log a request that takes long. Others are logged when they are done."""
-        if not (request.done or request.logged):
-            if isinstance(request, Receive) and request.tensor is not None:
-                request.nbytes = request.tensor.nbytes
-            request.logged = self._log.write(
-                self._group, request.tag, request.entered_ns, request.whom, request.nbytes, 0, 0
-            )
 
     def listen(self, ranks: Iterable[int]) -> None:
         """Take messages from these ranks, if they are on other hosts; before, this rank takes none from them."""
@@ -203,14 +172,13 @@ class Mailbox:
 
         No message is lost: a message that has arrived for a Receive waits for the next Receive. A Send whose frame has
         begun must go on, as its receiver expects the rest: a copy replaces it, and is returned. So must a Receive that
-        has refused a message of which a part has come; it is done then. While a carrier uses the request's tensor, this
-        waits, and the request may be done then. Raises PeerFailed if it waits long.
+        has refused a message of which a part has come; it is done then.
         """
-        self._await_loan(request)
         if request.done:
             return None
         rest = self._take_out(request)
-        (self._log_done if request.error is None else self._finish)(request)
+        if request.error is not None:
+            self._finish(request)
         return rest
 
     def _take_out(self, request: MessageRequest) -> MessageRequest | None:
@@ -230,14 +198,8 @@ class Mailbox:
         return None
 
     def fail(self, request: MessageRequest, error: Exception) -> MessageRequest | None:
-        """End a request with an error, its own if it has one, unless it is done. Returns and raises what `cancel` does.
-
-        If the peer is the reason, this does not wait: a carrier may still have the tensor, and keeps it alive.
-        """
+        """End a request with an error, its own if it has one, unless it is done. Returns what `cancel` does."""
         rest = None
-        loan = self._loan_of(request)
-        if loan is not None and not (isinstance(error, PeerFailed | PeerGone) and error.rank == loan[0]):
-            self._await_loan(request)
         if not request.done:
             rest = self._take_out(request)
             request.error = request.error or error
@@ -248,41 +210,8 @@ class Mailbox:
         """The tags of the messages from a rank that no receive has taken."""
         return self._matching.unexpected_tags(source)
 
-    def _await_loan(self, request: MessageRequest) -> None:
-        """Wait while a carrier has the tensor of a request: the other side is about to do its part."""
-        began = time.monotonic()
-        while not request.done and (loan := self._loan_of(request)) is not None:
-            peer, nbytes = loan
-            waited_s = time.monotonic() - began
-            if waited_s > _LOAN_S + nbytes / _SLOWEST:
-                words = f"has kept a message in flight for {waited_s:.0f} s"
-                raise PeerFailed(peer, words, self._rank, "a call that was to be cancelled", self._world_ranks)
-            if not self.progress():
-                time.sleep(_ASK_S)
-
-    def _loan_of(self, request: MessageRequest) -> tuple[int, int] | None:
-        """The rank on another host with which a carrier moves a request's tensor, and the bytes; None: no rank."""
-        if isinstance(request, Send):
-            to = self._outgoing.get(request.peer)
-            lent = isinstance(to, FarSendChannel) and to.lending and to.queue[0] is request
-            return (request.peer, request.tensor.nbytes) if lent else None
-        message = request.message if isinstance(request, Receive) else None
-        if message is None or not isinstance(request, Receive) or message.buffer is not request.tensor or request.error:
-            return None
-        by = self._incoming.get(message.source)
-        lent = isinstance(by, FarReceiveChannel) and by.lending and by.message is message
-        return (message.source, message.nbytes) if lent else None
-
-    def _log_done(self, request: MessageRequest) -> None:
-        whom, nbytes, place = request.whom, request.nbytes, request.place
-        if request.logged:
-            self._log.end(request.logged, whom, nbytes, place, monotonic_ns())
-        else:
-            self._log.write(self._group, request.tag, request.entered_ns, whom, nbytes, place, monotonic_ns())
-
     def _finish(self, request: MessageRequest) -> None:
         request.done = True
-        self._log_done(request)
         self.finished.append(request)
         self.poller.wake()
 
@@ -309,7 +238,6 @@ class Mailbox:
             channel.read_answers()
         while queue and channel.write(queue[0]):
             send = queue.popleft()
-            self._written[receiver] = send.place = self._written[receiver] + 1
             self._finish(send)
         if isinstance(channel, FarSendChannel):
             self._await(self._size + receiver, channel.awaited)
@@ -320,7 +248,6 @@ class Mailbox:
 
     def _send_to_self(self, send: Send) -> None:
         message = Message.of(send, self._rank)
-        self._written[self._rank] = send.place = message.place = self._written[self._rank] + 1
         self._arrive(message)
         self._finish(send)
 
@@ -333,7 +260,6 @@ class Mailbox:
         for channel in channels:
             if channel.message is None and (message := channel.read_header()):
                 channel.message = message
-                self._arrived[channel.source] = message.place = self._arrived[channel.source] + 1
                 begun.append(message)
         for message in sorted(begun, key=lambda message: message.sent_ns):
             self._arrive(message)
@@ -366,8 +292,7 @@ class Mailbox:
 
     def _match(self, receive: Receive, message: Message) -> None:
         """Let a receive take a message. If dtype or size differ, it fails once the message has come and is dropped."""
-        receive.source, receive.whom = message.source, 2 * message.source + 1
-        receive.nbytes, receive.place = message.nbytes, message.place
+        receive.source = message.source
         receive.message, message.receive = message, receive
         if (words := receive.refuses(message)) is not None:
             message.buffer, (sent, expected) = None, words

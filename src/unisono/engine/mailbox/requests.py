@@ -22,16 +22,12 @@ class MessageRequest:
     done: whether it has ended.
     error: why it failed, or None.
     on_done: called once it is done.
-    entered_ns, nbytes, place, whom: for the log of messages, see `engine.logs.rank_logs.MessageWord`.
-    logged: its number there, or 0.
     """
 
-    __slots__ = ("done", "entered_ns", "error", "logged", "nbytes", "on_done", "peer", "place", "tag", "whom")
+    __slots__ = ("done", "error", "on_done", "peer", "tag")
 
-    def __init__(self, peer: int, tag: int, nbytes: int = 0) -> None:
-        self.peer, self.tag, self.nbytes = peer, tag, nbytes
-        self.entered_ns = self.place = self.logged = 0
-        self.whom = 2 * peer
+    def __init__(self, peer: int, tag: int) -> None:
+        self.peer, self.tag = peer, tag
         self.done = False
         self.error: Exception | None = None
         self.on_done: Callable[[], None] | None = None
@@ -46,7 +42,7 @@ class Send(MessageRequest):
     __slots__ = ("begun", "tensor")
 
     def __init__(self, tensor: torch.Tensor, peer: int, tag: int) -> None:
-        super().__init__(peer, tag, tensor.nbytes)
+        super().__init__(peer, tag)
         self.tensor, self.begun = tensor, False
 
 
@@ -65,8 +61,7 @@ class Receive(MessageRequest):
         self.tensor = tensor
         self.plain = tensor is not None and is_plain(tensor)
         self.marked = [] if tensor is None else needed_by_autograd((tensor,))
-        self.source, self.whom = peer, 2 * peer + 1
-        self.order = 0
+        self.source, self.order = peer, 0
         self.message: Message | None = None
 
     def refuses(self, message: "Message") -> tuple[str, str] | None:
@@ -115,7 +110,6 @@ class Message:
     dtype: None: this version of torch does not have it. code: its number.
     buffer: for its payload; None: drop it.
     receive: the request that the message is for, or None.
-    place: how many messages have come from its source, with this one.
     """
 
     __slots__ = (
@@ -124,7 +118,6 @@ class Message:
         "complete",
         "dtype",
         "nbytes",
-        "place",
         "receive",
         "sent_ns",
         "shape",
@@ -137,7 +130,6 @@ class Message:
         self.code, self.dtype, self.shape, self.nbytes = code, DTYPES.get(code), shape, nbytes
         self.buffer: torch.Tensor | None = None
         self.complete = False
-        self.place = 0
         self.receive: Receive | None = None
 
     @classmethod

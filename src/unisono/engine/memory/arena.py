@@ -1,6 +1,6 @@
 """The shared memory of a world: one memfd, which every rank maps. It has no name in a file system.
 
-    header | region tables | plan registries | messages | what `Layout` says | heap of rank 0, 1, ...
+    header | region tables | plan registries | what `Layout` says | heap of rank 0, 1, ...
 
 A region table says where a rank has lent memory to sub-groups, a plan registry what the numbers in its logs mean. The
 heaps hold the tensors of `unisono.empty` and the memory of sub-groups
@@ -30,7 +30,7 @@ from ...base.records import digest
 from ...base.units import format_bytes
 from ..compile.program import LineWord
 from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
-from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, MESSAGE_LOG_BYTES, MESSAGES, CallLog, MessageLog
+from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, CallLog
 from ..memory_order import order
 from .board import BOARD_BYTES, LINE, MAX_RANKS, NEWS, PAGE, Board, first_board, whole_pages
 
@@ -42,7 +42,7 @@ NO_ROOM = 0
 """In place of an offset: the group cannot be made. No region begins there, because the arena's header does."""
 
 _MAGIC = 0x6F6E6F73696E75
-_LAYOUT = LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING
+_LAYOUT = LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MAX_RANKS, SHAPING
 _VERSION = digest(8, *_LAYOUT, DTYPES_DIGEST)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
@@ -149,7 +149,7 @@ class Arena(Layout):
     """The mapped shared memory of `size` ranks. shape: the settings in SHAPING, which it has for all of them."""
 
     def __init__(self, fd: int, size: int, half: int, heap: int, shape: Sequence[int]) -> None:
-        super().__init__(size, half, PAGE + size * (PAGE + PLAN_REGISTRY_BYTES + MESSAGE_LOG_BYTES))
+        super().__init__(size, half, PAGE + size * (PAGE + PLAN_REGISTRY_BYTES))
         self.shape: Mapping[str, int] = dict(zip(SHAPING, shape, strict=True))
         self.fd, self.heap_bytes, self.neighbours = fd, heap, size
         self.heap_stride = whole_pages(heap) + 17 * PAGE
@@ -257,10 +257,6 @@ class Arena(Layout):
         """What the numbers in a rank's logs mean."""
         first = PAGE * (1 + self.size) + rank * PLAN_REGISTRY_BYTES
         return PlanRegistry(self._memory(first, PLAN_REGISTRY_BYTES))
-
-    def messages(self, rank: int) -> MessageLog:
-        first = PAGE * (1 + self.size) + self.size * PLAN_REGISTRY_BYTES
-        return MessageLog(self._memory(first + rank * MESSAGE_LOG_BYTES, MESSAGE_LOG_BYTES))
 
     def reserve_staging(self, rank: int) -> None:
         """Reserve a rank's staging area, at the first call only. Raises OutOfMemory."""

@@ -114,7 +114,7 @@ class Lender:
 
     def __init__(self, arena: Arena, heap: Heap) -> None:
         self.arena, self.heap = arena, heap
-        self.plan_registry, self.messages = arena.plan_registry(heap.rank), arena.messages(heap.rank)
+        self.plan_registry = arena.plan_registry(heap.rank)
         self.left: deque[SubArena] = deque()
         self._announced: list[weakref.ref[SubArena] | int | None] = [None] * ENTRIES
         """The entries of this rank's table: regions, or NO_ROOM."""

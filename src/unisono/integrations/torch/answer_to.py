@@ -122,6 +122,7 @@ FOR_GLOO = {
     f"{_HELPER}:backend_config": _ALL,
     f"{_HELPER}:backend_options": "2.13",
     f"{_HELPER}:global_ranks_in_group": "2.13",
+    f"{_HELPER}:group_desc": "2.13, 2.15",
     f"{_HELPER}:group_name": "2.13",
     f"{_C10D}._DistributedBackendOptions": _ALL,
     f"{_PYTHON}._create_process_group_wrapper": _ALL,

@@ -4,6 +4,7 @@ torch asks its process group, and the backend that the group has for a device. O
 """
 
 import warnings
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch._C._distributed_c10d as c10d
 from ...base.errors import ArgumentError, UsageError
 from ...base.release import NAME
 from ...ranks.group.group import Group
+from .hooks import Hooks
 from .to_torch import for_torch
 
 _FAILED = "use torch.distributed.shrink_group() to go on without failed ranks"
@@ -42,13 +44,18 @@ class Answers:
 
     group: our group of these ranks.
     elsewhere: does the group have backends for other devices?
+    hooks: the detours of its calls if it has hooks of torch.
+    through_torch: may calls go through torch's dispatcher, for one of these two reasons?
+    abort_hooks: id -> function to call before an abort, and before an error that says that ranks are lost or late.
     """
 
     group: Group
-    elsewhere = False
+    abort_hooks: dict[int, Callable[[], None]]
+    hooks: Hooks | None = None
+    elsewhere = through_torch = False
     supports_coalescing = supports_splitting = supports_reconfigure = supports_window = False
     supports_time_estimate = _supports_time_estimate = False
-    supports_abort_hooks = supports_completion_hooks = False
+    supports_abort_hooks, supports_completion_hooks = True, False
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of later calls without a timeout of their own."""
@@ -64,6 +71,14 @@ class Answers:
         warnings.warn("_add_ephemeral_timeout: calls on CPU tensors get no more time. Use set_timeout.", stacklevel=2)
         if self.elsewhere:
             super()._add_ephemeral_timeout(timeout)  # type: ignore[misc]  # torch's
+
+    def register_abort_hook(self, hook_id: int, hook: Callable[[], None]) -> None:
+        """Add a hook to `abort_hooks`, for example to save what helps to find the cause."""
+        self.abort_hooks[hook_id] = hook
+
+    def unregister_abort_hook(self, hook_id: int) -> None:
+        """Remove a hook."""
+        self.abort_hooks.pop(hook_id, None)
 
     def get_error(self) -> c10d.ErrorType:
         """Success, as with Gloo: calls raise their errors."""

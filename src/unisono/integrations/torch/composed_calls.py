@@ -10,7 +10,6 @@ from ...base.errors import ArgumentError, PeerFailed, PeerGone, WaitTimeout
 from ...base.records import Sighting
 from ...calls.collectives.all_gather import all_gather
 from ...calls.ops import resolve
-from ...calls.p2p import recv, send
 from ...engine.tensors import in_mode_of
 from ...ranks.group.group import Group
 from .to_torch import for_torch, late_phrase, waiting_phrase
@@ -27,6 +26,8 @@ def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_rank
 
     It uses messages to rank 0 and back only, so the group stays usable.
     """
+    from ...calls.p2p import recv, send  # most programs send no messages
+
     call, tag, began = "monitored_barrier()", _TAGS + number, time.monotonic()
     absent = torch.zeros(group.size, dtype=torch.int64, device="cpu")
     why, seen = "", list[Sighting]()

@@ -49,9 +49,11 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
     deadline = time.monotonic() + described.timeout.total_seconds()
     with closing(_GloosRanks(AskedStore(described.store, deadline), members)) as others:
         try:
-            all_have_the_name = given and isinstance(distributed_c10d.GroupMember.WORLD, NamedGloo)
+            all_have_the_name = described.global_ranks_in_group and isinstance(
+                distributed_c10d.GroupMember.WORLD, NamedGloo
+            )
             why_absent = may_come if all_have_the_name else others.why_absent
-            made = create(described, given.get("backend_options"), NamedGloo, apart=not given, why_absent=why_absent)
+            made = create(described, given.get("backend_options"), NamedGloo, helper=given, why_absent=why_absent)
         except OutOfMemory as error:
             if described.global_ranks_in_group and whole_world() is not None:
                 raise  # a host lends its own memory to a sub-group of the world: others may have some

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property, wraps
 from inspect import Parameter, Signature
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +18,7 @@ from torch._C._profiler import _RecordFunctionFast
 from ...base.errors import ArgumentError, WaitTimeout
 from . import other_ways
 from .answers import Answers
+from .hooks import HERE, call_abort_hooks
 from .to_torch import DONE, MESSAGES, for_torch, late_phrase, tensors_in, waiting_phrase
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -67,6 +68,13 @@ _EVENTS = {
     "alltoall": "all_to_all",
     "recv_anysource": "recvAnySource",
 }
+
+_EARLIER = {
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+}
+"""Methods that torch's class also looks up by an earlier name, before it makes a call itself."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -175,9 +183,25 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
         forms = None if options is None else CallForms(method, options, short)
         on_tensors = forms is not None or name in MESSAGES
 
-        def made(self: Any, *args: Any, **keywords: Any) -> Any:
-            if self.elsewhere and not _on_cpu((*args, *keywords.values())):
+        earlier = _EARLIER.get(name, "")
+        behind = getattr(c10d.ProcessGroup, earlier, None)
+
+        def torchs(self: Any, *args: Any, **keywords: Any) -> Any:
+            if behind is not None:
+                setattr(self, earlier, MethodType(behind, self))
+            try:
                 return getattr(super(Answers, self), name)(*args, **keywords)
+            finally:
+                vars(self).pop(earlier, None)
+
+        def made(self: Any, *args: Any, **keywords: Any) -> Any:
+            if self.through_torch:
+                if self.hooks is not None and on_tensors:
+                    work = self.hooks.detour(made, torchs, self, args, keywords)
+                    if work is not HERE:
+                        return work
+                if self.elsewhere and not _on_cpu((*args, *keywords.values())):
+                    return torchs(self, *args, **keywords)
             try:
                 if forms is not None and (keywords or not args or args[-1].__class__ is not options):
                     args, keywords = forms.complete(args, keywords), {}
@@ -185,7 +209,7 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
                 if self.lenient and on_tensors:
                     work = other_ways.other_way(self, method, args)
                     if work is other_ways.BY_TORCH:
-                        return getattr(super(Answers, self), name)(*args)
+                        return torchs(self, *args)
                 if work is None:
                     if _profiling():
                         with record(self.asked_as, args):
@@ -193,15 +217,16 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
                     else:
                         work = method(self, *args, **keywords)
             except BaseException as error:
+                call_abort_hooks(self.abort_hooks, error)
                 for_torch(error, _phrase(error, self.group, args[-1] if args else None))
                 raise
             if work is not DONE and work is not None:
                 self.note(work, name, args[-1] if args else None)
             return work
 
-        if isinstance(made, FunctionType):
+        if isinstance(torchs, FunctionType):
             # torch's C++ base class looks at its caller's name to see whether an override calls it.
-            made.__code__ = made.__code__.replace(co_name=name)
+            torchs.__code__ = torchs.__code__.replace(co_name=name)
         return wraps(method)(made)  # type: ignore[return-value]
 
     return decorate

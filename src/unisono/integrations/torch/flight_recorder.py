@@ -3,6 +3,7 @@
 It is on, unless TORCH_FR_BUFFER_SIZE is 0. A look at the status of the groups takes 30 µs, one at all calls 20 ms.
 """
 
+import inspect
 import json
 import math
 import sys
@@ -78,7 +79,7 @@ def pending(backend: str, key: str) -> tuple[int, int] | None:
 
 def _dump(backend: str, calls: bool) -> dict[str, Any]:
     dump: Any = getattr(c10d, _DUMPS.get(backend, ""), None)
-    return json.loads(dump(calls, False)) if dump else {}
+    return json.loads(inspect.unwrap(dump)(calls, False)) if dump else {}
 
 
 def _numbers(entry: dict[str, Any]) -> tuple[int, int]:

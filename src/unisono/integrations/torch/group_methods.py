@@ -14,7 +14,7 @@ import torch._C._distributed_c10d as c10d
 
 from ...base.errors import ArgumentError
 from ...base.release import NAME
-from ...calls import coalesced, p2p
+from ...calls import coalesced
 from ...calls.arguments import check_tensor, check_whole
 from ...calls.collectives import all_gather, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter
 from ...calls.collectives.all_reduce import all_reduce
@@ -219,17 +219,23 @@ class Calls(Answers):
     @entry()
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> c10d.Work:
         """Send the tensor in the list to a rank, in the background."""
-        return self._made(p2p.isend(one(tensors), dstRank, self.group, tag), tensors)
+        from ...calls.p2p import isend  # most programs send no messages
+
+        return self._made(isend(one(tensors), dstRank, self.group, tag), tensors)
 
     @entry()
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> c10d.Work:
         """Receive the tensor in the list from a rank, in the background."""
-        return self._made(p2p.irecv(one(tensors), srcRank, self.group, tag), tensors)
+        from ...calls.p2p import irecv
+
+        return self._made(irecv(one(tensors), srcRank, self.group, tag), tensors)
 
     @entry()
     def recv_anysource(self, tensors: Any, tag: int = 0) -> c10d.Work:
         """Receive the tensor in the list from any rank, in the background; `_source_rank` of the work is the sender."""
-        return self._made(p2p.irecv(one(tensors), None, self.group, tag), tensors)
+        from ...calls.p2p import irecv
+
+        return self._made(irecv(one(tensors), None, self.group, tag), tensors)
 
     @entry()
     def _start_coalescing(self, _device: torch.device) -> None:
@@ -284,7 +290,7 @@ class Calls(Answers):
             number = max(self._number, coming - 1)
         else:
             number = self._number = max(self._number + 1, coming)
-        work.issued = method, number, opts, self.group.timeout_s
+        work.issued, work.abort_hooks = (method, number, opts, self.group.timeout_s), self.abort_hooks
 
     def _made(self, work: Work[Any], tensors: list[Any]) -> c10d.Work:
         """Return torch's work of a call in the background."""

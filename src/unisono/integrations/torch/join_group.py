@@ -3,7 +3,6 @@
 import atexit
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -13,7 +12,6 @@ from torch.distributed import PrefixStore, Store, distributed_c10d  # type: igno
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, PeerGone, WaitTimeout
-from ...base.python import members
 from ...base.records import Departure, DepartureKind
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import meeting_page
@@ -34,10 +32,10 @@ _COMES = "rank {} comes"
 _FOLLOW_S = 1.0  # how long a rank that leaves waits for rank 0 to leave
 _LEFT = DepartureKind.LEFT, "left the group with destroy_process_group()"
 
-_world: Group | None = None
-"""The group of all ranks of torch.distributed, if unisono has made it; its sub-groups use its memory."""
-_meeting = ""
-"""The name of the world's meeting. It keeps the keys of its sub-groups apart from the keys of an earlier world."""
+_worlds: dict[Group, str] = {}
+"""Group with memory of its own, or the smaller one that has taken its place -> the name of its meeting, if it is
+torch's group of all ranks. The name keeps the keys of its sub-groups apart from the keys of an earlier world.
+"""
 
 
 def join(
@@ -54,27 +52,24 @@ def join(
 ) -> Group:
     """Return the group of the `size` ranks that call this with the same store.
 
-    global_ranks: the members, in order; empty: all ranks. The group of all ranks becomes unisono's default group, if
-    there is none.
-    apart: the group is independent of torch's group of all ranks, and may have ranks of several jobs.
+    global_ranks: the members, in order, as ranks of torch's group of all ranks; empty: all ranks at the store.
+    apart: the group is independent of torch's group of all ranks, and may have ranks of several jobs. Otherwise a group
+    of all ranks becomes unisono's default group, if there is none.
     why_absent: see `may_come`. With another function, members of a sub-group wait for each other, and ask it meanwhile.
 
     Raises WaitTimeout, which names the missing ranks; ArgumentError if the ranks cannot form a group; OutOfMemory.
     """
-    global _world, _meeting
-    world = not global_ranks and not apart
     if global_ranks and (whole := whole_world()) is not None:
         if why_absent is not may_come:
             with _naming(name):
                 _all_want_ours(store, rank, size, timeout_s, why_absent)
-        members = [whole.world_ranks[member] for member in global_ranks]  # the world may have shrunk
-
-        return make_sub_group(whole, rank, members, name, timeout_s)
+        of_world = [whole.world_ranks[member] for member in global_ranks]  # the world may have shrunk
+        return make_sub_group(whole, rank, of_world, name, timeout_s)
     config = (config or Config.from_env()).replace(timeout_s=timeout_s)
     with meeting_page(rank, size, timeout_s, config.stall_warning_s):
         meeting = ""
         if global_ranks:
-            own: Store = PrefixStore(f"unisono {_meeting}", store)
+            own: Store = PrefixStore("unisono", store)
         else:
             job, deadline = "" if apart else job_at_store(os.environ, size), time.monotonic() + timeout_s
             stale = not apart and has_several_agents(os.environ)
@@ -83,24 +78,34 @@ def join(
                     PrefixStore("unisono", store), rank, size, job, deadline, why_absent, stale=stale
                 )
         group = world_group(_meet(own, rank, size, name, config, why_absent), rank, name=name, config=config)
-    _alive.add(group)
-    if world:
-        if get_default() in (None, _world):
+    if not apart and not global_ranks:
+        for earlier in list(_worlds):
+            if _has_aborted(earlier):  # so torch has forgotten it
+                leave(earlier)
+        default = get_default()
+        if default is None or default.closed:
             set_default(group)
-        if _world is not None:  # torch has aborted and forgotten the earlier world
-            _world.world.close()
-        _world, _meeting = group, meeting
+    _worlds[group] = "" if apart else meeting
     return group
 
 
 def whole_world() -> Group | None:
-    """Our group of all ranks, if there is one; its sub-groups have parts of its memory."""
-    return None if _world is None or _world.closed else _world
+    """torch's group of all ranks, if it is one of ours; its sub-groups have parts of its memory."""
+    group = getattr(distributed_c10d.GroupMember.WORLD, "group", None)
+    return group if isinstance(group, Group) and not group.closed else None
 
 
-def store_of_meeting(store: Store) -> Store:
-    """The part of a store that no earlier start of the job has used, once the ranks have met there."""
-    return PrefixStore(_meeting, store) if _meeting else store
+def store_of_meeting(store: Store, group: Group) -> Store:
+    """The part of a store that no earlier start of the job has used, once the ranks of the group have met there."""
+    world = group if group in _worlds else whole_world()
+    meeting = "" if world is None else _worlds.get(world, "")
+    return PrefixStore(meeting, store) if meeting else store
+
+
+def _has_aborted(world: Group) -> bool:
+    """Has this rank aborted it?"""
+    gone = None if world.closed else world.host.arena.board(world.rank).gone
+    return gone is not None and gone.how is DepartureKind.ABORTED
 
 
 def _all_want_ours(store: Store, rank: int, size: int, timeout_s: float, why_absent: Callable[[int], str]) -> None:
@@ -125,14 +130,10 @@ def leave(group: Group, *, with_store: bool = False) -> None:
     with_store: does torch drop the store, too? The store is mostly a server in the process of rank 0. So the others
     wait up to a second until rank 0 has dropped it. Otherwise their next group would find the old server.
     """
-    global _world, _meeting
-    _alive.discard(group)
     if get_default() is group:
         set_default(None)
-    if _world is group:
-        _world, _meeting = None, ""  # the ranks of the next world may not have been in this one
+    if _worlds.pop(group, None) is not None:
         group = group.world  # the group may have shrunk from a larger world
-        _alive.discard(group)
     if group.closed:
         return
     group.finish()  # peers still need these calls
@@ -162,10 +163,9 @@ def go_on(group: Group, without: Sequence[int]) -> Group:
 
     Raises PeerGone if more ranks have failed than the ranks in `without`.
     """
-    global _world  # noqa: PLW0603  see join
     smaller = group.shrink(without=without)
-    if _world is group:
-        _world = smaller
+    if group in _worlds:
+        _worlds[smaller] = _worlds.pop(group)
     left = [rank for rank in range(group.size) if group.world_ranks[rank] not in smaller.world_ranks]
     if left != sorted(without):
         rank = next(rank for rank in left if rank not in without)
@@ -208,13 +208,10 @@ def _naming(name: str) -> Iterator[None]:
         raise WaitTimeout(call, error.waited_s, error.missing, error.waiting, error.details) from error
 
 
-_alive: weakref.WeakSet[Group] = weakref.WeakSet()
-
-
 @atexit.register
 def _leave_all() -> None:
-    for group in members(_alive):
-        if not group.closed:
-            leave_at_exit(group)
+    for group in list(_worlds):
+        if not group.world.closed:
+            leave_at_exit(group.world)
     for end in AT_END:
         end()

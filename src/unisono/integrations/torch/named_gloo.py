@@ -6,7 +6,6 @@ a group gets a backend of Gloo's, and its methods in Python call our group.
 """
 
 import secrets
-import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
@@ -26,14 +25,12 @@ from ...ranks.group.group import Group
 from .group_methods import Calls
 from .other_ways import Method, now, results
 from .patch import hide_from_dynamo
+from .patch_hooks import inner
 from .process_group import UnisonoProcessGroup
 
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 _CONNECTION = "gloo/transport"  # part of the errors of Gloo's connections, which ranks raise after a peer has failed
 _OF_ANY_SIZE = {"gather": 0, "scatter": 1}  # call -> the index of the argument that is a list on the root only
-
-_ours: "weakref.WeakKeyDictionary[Any, NamedGloo]" = weakref.WeakKeyDictionary()
-"""Group that a program has put together -> our backend in it."""
 
 
 def gloo_beside(store: Any, group: Group, timeout: Any, name: str = "") -> Any:
@@ -217,9 +214,9 @@ def registering_ours(original: Any) -> Any:
             return
         original(group, device, kind, backend.gloo())
         if torch.device(device).type == "cpu":
-            if not _ours:
+            if not inner:
                 _change_methods()
-            _ours[group] = backend
+            inner[group] = backend
 
     return register_backend
 
@@ -236,7 +233,7 @@ def _change_methods() -> None:
 def _asking(original: Any, name: str) -> Any:
     @wraps(original)
     def method(group: Any, *args: Any, **options: Any) -> Any:
-        ours = None if isinstance(group, Calls) else _ours.get(group)
+        ours = None if isinstance(group, Calls) else inner.get(group)
         if ours is None or (name == "_get_backend" and torch.device(args[0]).type != "cpu"):
             return original(group, *args, **options)
         return getattr(ours, name)(*args, **options)

@@ -105,14 +105,15 @@ def _on_copies(
     which: does this tensor need a copy? Its second argument is whether the call writes the tensor.
     """
     *places, opts = args
-    pairs, again, inner = Pairs(), getattr(group, method.__name__), now(opts)
+    pairs, inner = Pairs(), now(opts)
     with Call(method.__name__, group.group, opts.asyncOp) as call:
         named = zip(_parameters(method), places, strict=True)
         made = [_replaced(place, name, which, pairs) for name, place in named]
         marked = needed_by_autograd([tensor for tensor, _ in pairs])
 
         def action(_: str | None) -> None:
-            again(*made, inner)
+            if other_way(group, method, (*made, inner)) is None:
+                method(group, *made, inner)
             for tensor, copy in pairs:
                 with in_mode_of(tensor):
                     (tensor.data if tensor.layout is torch.strided else tensor).copy_(copy)

@@ -29,8 +29,10 @@ from ...ranks.rendezvous.launchers import start_of_job
 from ...ranks.rendezvous.meetings import may_come
 from .answers import Answers, check_options
 from .group_methods import Calls
+from .hooks import Hooks, call_abort_hooks
 from .join_group import go_on, join, leave, store_of_meeting
 from .patch import hide_from_dynamo, make_buffer, patch_torch
+from .patch_hooks import patch_hooks
 from .to_torch import Finished, TorchWork, for_torch
 
 BACKEND_IN_PYTHON = not isinstance(c10d.Backend.__init__, WrapperDescriptorType)
@@ -46,6 +48,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
     """A process group of torch.distributed. C++ code calls the methods with capital letters."""
 
     supports_shrinking = True
+    backend: UnisonoBackend
 
     def __init__(self, group: Group, store: c10d.Store) -> None:
         c10d.ProcessGroup.__init__(self, group.rank, group.size)  # type: ignore[call-arg]  # it takes these
@@ -53,6 +56,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         self._went_on = False
         self._store: Any = store
         self._name, self._description = "", "undefined"
+        self.abort_hooks = {}
 
     def getRank(self) -> int:  # noqa: N802
         """This process's rank."""
@@ -143,6 +147,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
 
     def abort(self) -> None:
         """Leave the group at once; calls in progress raise an error, here and on the other ranks."""
+        call_abort_hooks(self.abort_hooks)
         self.group.abort()
 
 
@@ -156,9 +161,9 @@ class UnisonoBackend(Calls, c10d.Backend):
     # All methods must be here: for a missing one, C++ asks Python, Python asks C++, and so on for ever.
     supports_shrinking = False
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, made: UnisonoProcessGroup, group: Group) -> None:
         c10d.Backend.__init__(self, group.rank, group.size)
-        self.group = group
+        self.group, self.abort_hooks = group, made.abort_hooks
 
 
 def add_backend(made: UnisonoProcessGroup, group: Group) -> None:
@@ -168,10 +173,11 @@ def add_backend(made: UnisonoProcessGroup, group: Group) -> None:
     else:
         # A process group has one backend of each type, for all devices. No other backend has this type.
         undefined = c10d.ProcessGroup.BackendType.UNDEFINED
-        made._register_backend(_CPU, undefined, UnisonoBackend(group))  # noqa: SLF001
+        made.backend = UnisonoBackend(made, group)
+        made._register_backend(_CPU, undefined, made.backend)  # noqa: SLF001
 
 
-hide_from_dynamo(UnisonoProcessGroup, UnisonoBackend, Answers, Calls, Finished, TorchWork)
+hide_from_dynamo(UnisonoProcessGroup, UnisonoBackend, Answers, Calls, Finished, Hooks, TorchWork)
 
 
 def find_our_groups() -> None:
@@ -228,18 +234,22 @@ def create(
     pg_options: Any,
     kind: type[UnisonoProcessGroup] = UnisonoProcessGroup,
     *,
-    apart: bool = False,
+    helper: Mapping[str, Any] | None = None,
     why_absent: Callable[[int], str] = may_come,
 ) -> UnisonoProcessGroup:
     """Return the process group of these members.
 
-    options: torch's description of the group: store, rank, size, timeout.
+    options: torch's description of the group: store, rank, size, timeout. Where it names no members, and torch does not
+    make its group of all ranks, the members may be ranks of several jobs.
     pg_options: a `Config` or None; anything else is meant for the backend of another device.
     kind: the class of the process group.
-    apart, why_absent: see `join`.
+    helper: see `_torchs_helper`; None: to be found.
+    why_absent: see `join`.
     """
     patch_torch()
-    helper = {} if apart else _torchs_helper()
+    patch_hooks()
+    helper = _torchs_helper() if helper is None else helper
+    apart = not options.global_ranks_in_group and helper.get("group_desc") != "default_pg"
     if not apart and (start := start_of_job(os.environ)):
         options.store = PrefixStore(start, options.store)
     config = pg_options if isinstance(pg_options, Config) else None
@@ -249,8 +259,7 @@ def create(
         devices = other_devices(helper, kind.asked_as)
         members = options.global_ranks_in_group
         group = join(*where, members, config, apart=apart, why_absent=why_absent)
-        if not apart:
-            options.store = store_of_meeting(options.store)  # for the other backends
+        options.store = store_of_meeting(options.store, group)  # for the other backends
         made = kind(group, options.store)
         add_backend(made, made.group)
         add_other_backends(made, devices, options, None if config else pg_options)
@@ -299,7 +308,7 @@ def add_other_backends(group: Any, devices: dict[str, str], options: Any, pg_opt
         options.store = PrefixStore(f"{device} beside {NAME}", store)
         kind = distributed.Backend.backend_type_map.get(backend, ProcessGroup.BackendType.CUSTOM)
         group._register_backend(torch.device(device), kind, _make(backend, options, pg_options))  # noqa: SLF001
-        group.elsewhere = True
+        group.elsewhere = group.through_torch = True
 
 
 def _make(backend: str, options: Any, pg_options: Any) -> Any:

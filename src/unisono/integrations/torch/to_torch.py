@@ -4,6 +4,7 @@ Programs written for torch.distributed expect its class of errors, and its phras
 """
 
 import threading
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ from torch.futures import Future
 
 from ...base.errors import PeerGone, UnisonoError, WaitTimeout
 from ...calls.work import FinishedWork, Work, Worker
+from .hooks import call_abort_hooks
 
 MESSAGES = "send", "recv", "recv_anysource"
 """The methods of messages between two ranks."""
@@ -113,6 +115,8 @@ class TorchWork(c10d.Work):
     _future: Future[Any] | None = None
     issued: tuple[str, int, Any, float] | None = None
     """The method of the group, the number of the call, the method's last argument, and the group's timeout then."""
+    abort_hooks: Mapping[int, Callable[[], None]] = {}
+    """Those of the group."""
 
     def __init__(self, work: Work[Any], tensors: list[Any]) -> None:
         super().__init__()
@@ -126,6 +130,7 @@ class TorchWork(c10d.Work):
         try:
             return self._work.wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
         except BaseException as error:
+            call_abort_hooks(self.abort_hooks, error)
             for_torch(error)
             raise
 

@@ -65,9 +65,6 @@ def _said(calls: Mapping[int, RankCall], ranks: Sequence[int], now_ns: int | Non
     return said
 
 
-_MOST_MESSAGES = 20
-
-
 def last_words(parts: "Sequence[Recorded]") -> str:
     """Which ranks have not ended their recording, and the last calls of all groups; empty if all have."""
     silent = [part for part in parts if not part.ended]
@@ -77,9 +74,4 @@ def last_words(parts: "Sequence[Recorded]") -> str:
     lines = [f"rank {part.rank} (pid {part.pid} on {part.host_name}) {what}" for part in silent]
     groups = by_group(track for part in parts for track in part.tracks)
     texts = [last_calls_text(some) for some in groups.values()]
-    waiting = [one for part in parts for one in part.messages if not one.said.left_ns]
-    if waiting:
-        last = waiting[-_MOST_MESSAGES:]
-        each = [f"  rank {one.rank}: {one.text}, tag {one.said.tag}, in group {one.key[-1]!r}" for one in last]
-        texts.append("\n".join(["messages that were waited for:", *each]))
     return "\n\n".join(["\n".join(lines), *filter(None, texts)])

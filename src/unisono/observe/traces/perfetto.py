@@ -1,8 +1,8 @@
 """A trace as a file that Perfetto and chrome://tracing open: JSON in the Trace Event Format.
 
 Ranks are processes, host by host; their groups are threads; calls are slices. Arrows lead from the slices of ranks that
-have waited to the slice of the rank that came late, and from the send of each message to its receive. All times are of
-the first host's clock. The file says how far the clocks of the other hosts can be wrong.
+have waited to the slice of the rank that came late. All times are of the first host's clock. The file says how far the
+clocks of the other hosts can be wrong.
 """
 
 import json
@@ -13,13 +13,12 @@ from typing import Any
 
 from ...base.units import format_bytes
 from .recorded import HostClock, Recorded
-from .tracks import RankCall, RankMessage, Track, by_group, by_number, pairs_of, waits_for_last
+from .tracks import RankCall, Track, by_group, by_number, waits_for_last
 
 _SHOWN_NS = 20_000
 """Ranks always wait a little for each other. An arrow shows longer waits than this."""
 _AT_ONCE = 1000
 """How many events become text together: one by one they take three times as long."""
-_FIRST_MESSAGE = 1 << 40  # the number of the first message's arrow
 
 
 def write_trace(path: Path, parts: Sequence[Recorded], clocks: Sequence[HostClock] = ()) -> None:
@@ -44,8 +43,7 @@ def write_trace(path: Path, parts: Sequence[Recorded], clocks: Sequence[HostCloc
 
 
 def _begin(parts: Sequence[Recorded]) -> int:
-    calls = [track.calls[0].entered_ns for part in parts for track in part.tracks if track.calls]
-    return min([*calls, *(one.said.entered_ns for part in parts for one in part.messages)], default=0)
+    return min((track.calls[0].entered_ns for part in parts for track in part.tracks if track.calls), default=0)
 
 
 def events(parts: Sequence[Recorded]) -> Iterator[dict[str, Any]]:
@@ -62,7 +60,6 @@ def events(parts: Sequence[Recorded]) -> Iterator[dict[str, Any]]:
         yield {"ph": "M", "name": "process_sort_index", "pid": part.rank, "tid": 0, "args": {"sort_index": place}}
     groups = by_group(track for part in parts for track in part.tracks)
     arrow, known = 0, dict[tuple[int, int], _Words]()
-    yield from _messages(parts, begin, len(groups))
     for tid, some in enumerate(groups.values()):
         for track in some:
             named = {"name": f"group {track.group}"}
@@ -84,36 +81,6 @@ def events(parts: Sequence[Recorded]) -> Iterator[dict[str, Any]]:
                     yield {**flow, "ph": "s", "pid": rank, "tid": tid, "ts": (call.entered_ns - begin) / 1e3}
                     at = (came.entered_ns - begin) / 1e3
                     yield {**flow, "ph": "f", "bp": "e", "pid": late, "tid": tid, "ts": at}
-
-
-def _messages(parts: Sequence[Recorded], begin: int, first_tid: int) -> Iterator[dict[str, Any]]:
-    """Messages as slices, on as many tracks as there are at once, with arrows from senders to receivers."""
-    places: dict[RankMessage, dict[str, Any]] = {}
-    waits = {pair.receive: pair for pair in pairs_of(one for part in parts for one in part.messages)}
-    for part in parts:
-        ends: list[int] = []
-        for one in sorted(part.messages, key=lambda one: one.said.entered_ns):
-            said = one.said
-            lane = next((lane for lane, end in enumerate(ends) if end <= said.entered_ns), len(ends))
-            if lane == len(ends):
-                ends.append(0)
-                named = {"name": "messages" if not lane else f"messages, {lane + 1} at once"}
-                yield {"ph": "M", "name": "thread_name", "pid": part.rank, "tid": first_tid + lane, "args": named}
-            ends[lane] = said.left_ns or said.entered_ns
-            args = {"group": one.key[-1], "peer": one.peer, "tag": said.tag, "bytes": said.nbytes}
-            if one in waits and waits[one].waited_ns:
-                args |= {"waited_for": one.peer, "waited_us": waits[one].waited_ns / 1e3}
-            if not said.left_ns:
-                args["unfinished"] = True
-            at = {"pid": part.rank, "tid": first_tid + lane, "ts": (said.entered_ns - begin) / 1e3}
-            took_ns = max(0, said.left_ns - said.entered_ns)
-            yield {"ph": "X", "cat": "message", "name": one.text, **at, "dur": took_ns / 1e3, "args": args}
-            places[one] = at
-    for number, (receive, pair) in enumerate(waits.items()):
-        flow = {"cat": "message", "name": "message", "id": _FIRST_MESSAGE + number}
-        left = (receive.said.left_ns or receive.said.entered_ns) - begin
-        yield {**flow, "ph": "s", **places[pair.send]}
-        yield {**flow, "ph": "f", "bp": "e", **places[receive], "ts": left / 1e3}
 
 
 _Words = tuple[str, dict[str, Any]]

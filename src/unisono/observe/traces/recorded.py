@@ -13,16 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ...base.python import tell
 from ...base.records import CallRecord
 from ...engine.clock import Clock
 from ...engine.logs.plan_registry import PlanNote
-from ...engine.logs.rank_logs import CallLog, MessageLog, log_bytes, message_log_bytes
-from .tracks import MessageGroup, RankCall, RankMessage, Track, by_group, by_number, calls_of, rank_messages
-
-Log = TypeVar("Log", CallLog, MessageLog)
+from ...engine.logs.rank_logs import CallLog, log_bytes
+from .tracks import RankCall, Track, by_group, by_number, calls_of
 
 
 class Recorded(NamedTuple):
@@ -45,7 +43,6 @@ class Recorded(NamedTuple):
     unix_ns: int
     ended: bool
     tracks: Sequence[Track]
-    messages: Sequence[RankMessage] = ()
 
 
 @cache
@@ -93,11 +90,9 @@ _KINDS: dict[str, dict[str, type]] = {
         "command": str, "clock": list, "unix_ns": int,
     },
     "group": {
-        "name": str, "start": int, "gid": int, "member": int, "size": int, "members": list, "since_ns": int,
-        "log": str,
+        "name": str, "start": int, "gid": int, "member": int, "size": int, "log": str,
     },
     "note": {"number": int, "record": list, "nbytes": int},
-    "messages": {"log": str},
     "end": {"clock": list},
 }  # fmt: skip
 """The kinds of lines in a file of notes, each with the types of its fields."""
@@ -122,9 +117,6 @@ def _checked(kind: str, what: dict[str, Any]) -> dict[str, Any]:
         raise TypeError(kind)
     if "clock" in what:
         what["clock"] = Clock(*map(int, what["clock"]))
-    members = what.get("members", ())
-    if not all(type(rank) is int for rank in members) or ("members" in what and len(members) != what["size"]):
-        raise ValueError(members)
     if "size" in what and not 0 <= what["rank" if kind == "head" else "member"] < what["size"] <= _MOST_RANKS:
         raise ValueError(what["size"])
     return {**what, "note": _note(what)} if kind == "note" else what
@@ -133,29 +125,18 @@ def _checked(kind: str, what: dict[str, Any]) -> dict[str, Any]:
 def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, last: Clock) -> Recorded:
     head = lines["head"][0]
     notes = {note["number"]: note["note"] for note in lines["note"]}
-    tracks, groups = [], []
+    tracks = []
     for group in lines["group"]:
-        log = _log(place, group["log"], CallLog)
+        log = _log(place, group["log"])
         calls = calls_of(log, first, last, notes.get) if log else []
         gid = group["gid"]
         which = (group["name"], 0 if gid else group["start"], head["rank"], group["member"], group["size"])
-        track = Track(*which, calls, over=gid or head["host"], members=group["members"])
-        tracks.append(track)
-        groups.append(MessageGroup(group["start"], group["since_ns"], group["members"], track.key))
-    logs = [_log(place, line["log"], MessageLog) for line in lines["messages"]]
-    logged = [one for log in filter(None, logs) for one in log.read()]
-    messages = rank_messages(head["rank"], logged, groups)
+        tracks.append(Track(*which, calls, over=gid or head["host"]))
     said = {name: head[name] for name in _KINDS["head"] if name != "clock"}
-    return Recorded(**said, ended=bool(lines["end"]), tracks=tracks, messages=messages)
+    return Recorded(**said, ended=bool(lines["end"]), tracks=tracks)
 
 
-_ENTRY_BYTES: dict[type, int] = {
-    CallLog: log_bytes(1),
-    MessageLog: message_log_bytes(1),
-}
-
-
-def _log(place: Path, name: str, kind: type[Log]) -> Log | None:
+def _log(place: Path, name: str) -> CallLog | None:
     """A log that its rank may be writing: it finds out what is half written, which it would not in a copy.
 
     name: a file in this folder, whatever the notes say: another user may have written them. None, with a warning, if it
@@ -164,8 +145,8 @@ def _log(place: Path, name: str, kind: type[Log]) -> Log | None:
     path = place / Path(name).name
     with suppress(OSError, ValueError), path.open("rb") as file:
         memory = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-        if len(memory) % _ENTRY_BYTES[kind] == 0:
-            return kind(memory)
+        if len(memory) % log_bytes(1) == 0:
+            return CallLog(memory)
     tell(f"unisono: {path} is missing, or is cut: what it logged is not in the trace\n")
     return None
 
@@ -173,10 +154,6 @@ def _log(place: Path, name: str, kind: type[Log]) -> Log | None:
 def _note(note: Mapping[str, Any]) -> PlanNote:
     """Raises ValueError, among others, for what no rank writes."""
     return PlanNote(CallRecord.unpack(json.dumps(note["record"]).encode()), note["nbytes"])
-
-
-_TIMES = {"entered_ns", "left_ns"}
-"""The times of calls and messages. 0: this has not happened yet."""
 
 
 class HostClock(NamedTuple):
@@ -233,10 +210,8 @@ def _is_one(calls: Mapping[int, RankCall]) -> bool:
 
 
 def _shifted(part: Recorded, shift: int) -> Recorded:
-    def moved(one: Any) -> Any:
-        times = {name: getattr(one, name) for name in _TIMES & {*one._fields}}
-        return one._replace(**{name: time and time + shift for name, time in times.items()})
+    def moved(call: RankCall) -> RankCall:
+        return call._replace(entered_ns=call.entered_ns + shift, left_ns=call.left_ns and call.left_ns + shift)
 
     tracks = [track._replace(calls=[*map(moved, track.calls)]) for track in part.tracks]
-    messages = [message._replace(said=moved(message.said)) for message in part.messages]
-    return part._replace(tracks=tracks, messages=messages)
+    return part._replace(tracks=tracks)

@@ -5,7 +5,6 @@ files are complete however the process ends.
 
     FOLDER/calls/JOB.rank-R.PID.N.notes      lines of JSON: the head; each group and where its log is; notes; its end
     FOLDER/calls/JOB.rank-R.PID.N.K.log      the log of the K-th group
-    FOLDER/calls/JOB.rank-R.PID.N.messages   the log of messages
 
 `unisono trace FOLDER` makes one file of all, for Perfetto: FOLDER/JOB.json. If hosts share no folder, it takes the
 folders of all hosts.
@@ -27,7 +26,7 @@ from ...base.python import tell
 from ...engine.clock import Clock
 from ...engine.host import Host
 from ...engine.logs.plan_registry import PlanNote
-from ...engine.logs.rank_logs import log_bytes, message_log_bytes
+from ...engine.logs.rank_logs import log_bytes
 from ...engine.memory.arena import Arena
 from .recorded import this_machine
 
@@ -80,11 +79,6 @@ class Recording:
             host_name=at.name if at else socket.gethostname(), machine=this_machine(), pid=me,
             command=" ".join(sys.argv), clock=Clock.now(), unix_ns=time.time_ns() - time.monotonic_ns(),
         )  # fmt: skip
-        self._messages = host.messages
-        path = place / f"{self._name}.messages"
-        if (memory := self._map(path, message_log_bytes(self._calls), "messages")) is not None:
-            self._messages.write_to(memoryview(memory))
-            self._write("messages", log=path.name)
 
     def follow(self, host: Host, name: str, gid: int) -> None:
         """Record the calls of a group, too. gid: its number, if it is over several hosts. Not while it is in a call."""
@@ -93,9 +87,8 @@ class Recording:
         if memory is None:
             return
         self._hosts.add(host)
-        members = list(getattr(host.arena, "members", range(host.size)))
         which = {"name": name, "start": host.arena.start, "gid": gid, "member": host.rank, "size": host.size}
-        self._write("group", **which, members=members, since_ns=time.monotonic_ns(), log=path.name)
+        self._write("group", **which, log=path.name)
         host.log_to(str(path), memory)
 
     @staticmethod
@@ -126,7 +119,6 @@ class Recording:
         """End the recording."""
         if self._notebook.recorder is self and os.getpid() == self._owner:
             self._notebook.recorder = None
-            self._messages.write_to()
             self._write("end", clock=Clock.now())
             with suppress(OSError):  # the disk is full, as `_write` has reported
                 self._file.close()

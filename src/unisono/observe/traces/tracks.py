@@ -1,4 +1,4 @@
-"""Tracks: the calls of one rank in one group, with times, wherever they were logged; and its messages, in pairs."""
+"""Tracks: the calls of one rank in one group, with times, wherever they were logged."""
 
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,10 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ...base.units import format_bytes
 from ...engine.clock import Clock
 from ...engine.logs.plan_registry import GroupNote, PlanNote
-from ...engine.logs.rank_logs import CallLog, LoggedMessage
+from ...engine.logs.rank_logs import CallLog
 from ...engine.memory.arena import Arena, Layout
 from ...engine.memory.board import PAGE
 from ...schedule import BLOCKED
@@ -43,7 +42,6 @@ class Track(NamedTuple):
     reached: the number of its latest call, and whether the rank is in it; read after the calls of all tracks.
     over: for a recorded group on one host, the number of its host's memory; for a group over several hosts, its own
     number, and `start` is 0.
-    members: for each member its rank in the world.
     """
 
     group: str
@@ -54,7 +52,6 @@ class Track(NamedTuple):
     calls: Sequence[RankCall]
     reached: tuple[int, bool] = (0, False)
     over: int = 0
-    members: Sequence[int] = ()
 
     @property
     def key(self) -> tuple[int, int, str]:
@@ -145,76 +142,6 @@ def waits_for_last(calls: Mapping[int, RankCall]) -> tuple[int, dict[int, int]]:
     last, came = max(calls.items(), key=lambda item: item[1].entered_ns)
     ends = {rank: min(came.entered_ns, call.left_ns or came.entered_ns) for rank, call in calls.items()}
     return last, {rank: max(0, ends[rank] - call.entered_ns) for rank, call in calls.items()}
-
-
-class MessageGroup(NamedTuple):
-    """A group of one rank.
-
-    start: where its memory begins.
-    since_ns: when it was made.
-    members: its members as ranks of the world.
-    key: its `Track.key`.
-    """
-
-    start: int
-    since_ns: int
-    members: Sequence[int]
-    key: tuple[int, int, str]
-
-
-class RankMessage(NamedTuple):
-    """A message as one of its two ranks has logged it.
-
-    rank, peer: ranks of the world; peer -1: any.
-    key: equal for the groups of both ranks.
-    said: the entry in the log.
-    """
-
-    rank: int
-    peer: int
-    key: tuple[int, int, str]
-    said: LoggedMessage
-
-    @property
-    def text(self) -> str:
-        """The message in words, such as `send 8 B to 3`."""
-        whom = "any rank" if self.peer < 0 else str(self.peer)
-        kind, way = ("recv", "from") if self.said.is_receive else ("send", "to")
-        return f"{kind} {format_bytes(self.said.nbytes)} {way} {whom}"
-
-
-class MessagePair(NamedTuple):
-    """One message: its send and its receive."""
-
-    send: RankMessage
-    receive: RankMessage
-
-    @property
-    def waited_ns(self) -> int:
-        """How long the receiver has waited for the sender."""
-        return max(0, min(self.send.said.entered_ns, self.receive.said.left_ns) - self.receive.said.entered_ns)
-
-
-def rank_messages(rank: int, said: Iterable[LoggedMessage], groups: Sequence[MessageGroup]) -> list[RankMessage]:
-    """The messages of a rank in these groups, oldest first."""
-    found = []
-    for one in said:
-        known = [group for group in groups if group.start == one.group and group.since_ns <= one.entered_ns]
-        if known and one.peer < len(known[-1].members):
-            peer = known[-1].members[one.peer] if one.peer >= 0 else -1
-            found.append(RankMessage(rank, peer, known[-1].key, one))
-    return found
-
-
-def pairs_of(messages: Iterable[RankMessage]) -> list[MessagePair]:
-    """The messages that both ranks have logged."""
-    sends: dict[object, RankMessage] = {}
-    receives: dict[object, RankMessage] = {}
-    for one in messages:
-        if one.said.place:
-            ends = (one.peer, one.rank) if one.said.is_receive else (one.rank, one.peer)
-            (receives if one.said.is_receive else sends)[one.key, ends, one.said.place] = one
-    return [MessagePair(send, receives[key]) for key, send in sends.items() if key in receives]
 
 
 def time_inside_ns(some: Sequence[Track], since_ns: int, until_ns: int) -> int:

@@ -1,7 +1,6 @@
 """`judge`, a pure function: what a waiting rank does, given what it sees of its peers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...base.records import Departure, GivenUp
@@ -40,18 +39,11 @@ class Situation(NamedTuple):
     overdue: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Nothing is wrong: keep waiting."""
-
-
-@dataclass(frozen=True, slots=True)
-class Disagree:
+class Disagree(NamedTuple):
     """The ranks made different calls."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(NamedTuple):
     """This peer has gone, and the call needs it. sure: words and messages of the peer under way cannot change this."""
 
     rank: int
@@ -59,8 +51,7 @@ class Gone:
     sure: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """This peer gave the call up. unseen: it blames a rank that, as far as this rank sees, has not gone or given up."""
 
     rank: int
@@ -68,20 +59,20 @@ class Failed:
     unseen: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(NamedTuple):
     """Time is up, and these ranks are missing."""
 
     missing: tuple[int, ...]
 
 
-Verdict = Patience | Disagree | Gone | Failed | Late
+Verdict = Disagree | Gone | Failed | Late
 
 
-def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
+def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict | None:
     """Decide by the first cause, in this order: a mismatch, a rank that has gone, a call given up, a timeout.
 
-    Ranks often give up, or go, because of a cause that is earlier in this order.
+    None: nothing is wrong, so the rank keeps waiting. Ranks often give up, or go, because of a cause that is earlier in
+    this order.
     """
     by_rank = {peer.rank: peer for peer in peers}
 
@@ -120,7 +111,7 @@ def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
     if me.overdue:
         absent = tuple(peer.rank for peer in peers if peer.number < me.number)
         return Late(absent or (me.waiting_for,))
-    return Patience()
+    return None
 
 
 def _first(peer: PeerView, by_rank: Mapping[int, PeerView]) -> PeerView:

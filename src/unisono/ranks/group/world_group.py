@@ -11,7 +11,6 @@ from ...base.records import DepartureKind
 from ..rendezvous.rendezvous import MeetingResult
 from .group import Group, shrinks
 from .survivors import shrink
-from .world_over_hosts import group_over_hosts
 
 shrinks(shrink)
 
@@ -31,6 +30,8 @@ def world_group(
     if not met.hosts.spans:
         group = Group(met.arena, rank, name=name, config=config)
     else:
+        from .world_over_hosts import group_over_hosts  # carriers, which ranks of one host do without
+
         limit_s = config.timeout_s if timeout_s is None else timeout_s
         group = group_over_hosts(met, rank, name=name, config=config, timeout_s=limit_s)
     _leave_with_multiprocessing(ref(group))

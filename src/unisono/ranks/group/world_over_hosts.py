@@ -32,7 +32,8 @@ from ...hosts.far import Far
 from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
 from ..rendezvous.asked_store import AskedStore, at_store, complete
-from ..rendezvous.meeting_member import stay_for
+from ..rendezvous.meeting import stay_for
+from ..rendezvous.meetings import TOLD
 from ..rendezvous.rendezvous import MeetingResult
 from ..rendezvous.rendezvous_messages import SentinelNotice, died, missing
 from .group import Group
@@ -74,13 +75,13 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
 
 
 def _leave_store(store: Store, rank: int, size: int, error: BaseException) -> None:
-    """This rank asks the store no more. Rank 0's process, which may run the store, stays until all others say so."""
+    """This rank needs the store no more. Rank 0's process, which may run it, stays until that is so of all others."""
     if rank == 0:
-        gone = error.failed if isinstance(error, PeerGone) else ()
-        stay_for(store, [peer for peer in range(1, size) if peer not in gone])
+        dead = error.failed if isinstance(error, PeerGone) and error.how.how is DepartureKind.DIED else ()
+        stay_for(store, size - 1 - len(dead))
         return
     with suppress(RuntimeError, TimeoutError), closing(AskedStore(store, time.monotonic())) as asked:
-        asked.set(f"told {rank}", "")
+        asked.add(TOLD, 1)
 
 
 def _maker(met: MeetingResult, rank: int, store: Store, deadline: float, *, ucx: bool) -> Callable[[], Carrier]:

@@ -157,20 +157,24 @@ class AskedStore:
         """Set a key that has the value `old`, or "": that is not set; return its value then."""
         return self._ask(lambda: bytes(self._store.compare_set(key, old, new)))
 
+    def add(self, key: str, amount: int) -> int:
+        """Add to the number of a key, at first 0; return it."""
+        return self._ask(lambda: self._store.add(key, amount))
+
     def check(self, keys: list[str]) -> bool:
         """Are these keys set?"""
         return self._ask(lambda: bool(self._store.check(keys)))
 
-    def get(self, key: str) -> bytes:
-        """The value of a key that is set."""
-        return self._ask(lambda: bytes(self._store.get(key)))
+    def now(self, key: str) -> bytes | None:
+        """The value of a key; None if it is not set."""
+        return self._ask(lambda: bytes(self._store.get(key)) if self._store.check([key]) else None)
 
     def value(self, key: str, limit_s: float) -> bytes | None:
         """The value of a key, as soon as it is set; None if it is not set within this time.
 
-        A TCPStore tells a client that waits. It lets no other thread ask meanwhile, and logs each wait that ends
-        without the key: so the rank waits in the store for a second, and from then on looks when the time is up. In a
-        FileStore a wait takes whole seconds: there the rank naps and looks.
+        A TCPStore answers a client that waits when the key is set. It lets no other thread ask meanwhile, and logs each
+        wait that ends without the key: so the rank waits in the store for a second, and from then on looks when the
+        time is up. In a FileStore a wait takes whole seconds: there the rank naps and looks.
         """
         if key != self._awaited:
             self._awaited, self._since = key, time.monotonic()
@@ -182,6 +186,7 @@ class AskedStore:
             if waits:
                 with suppress(RuntimeError):  # the time is up; or the store has gone, which `check` raises
                     self._store.wait([key], timedelta(seconds=limit_s))
+                    return bytes(self._store.get(key))
             return bytes(self._store.get(key)) if self._store.check([key]) else None
 
         if not waits:

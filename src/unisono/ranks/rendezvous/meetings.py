@@ -20,7 +20,6 @@ from .rendezvous_messages import (
     message_of,
     missing,
     other_job,
-    read_identity,
     sizes_differ,
     why_ended,
 )
@@ -29,12 +28,14 @@ END = "end"
 """The key of a meeting that says how it has ended."""
 BEAT = "beat"
 """The key of a meeting with a value that changes as long as rank 0 waits for other ranks."""
+TOLD = "told"
+"""The key of a meeting that counts the ranks that know why there is no group."""
 _NOTICE = "meeting"
 
 _LOOK_S, _NEXT_S = 0.05, 0.02
 """How often a rank looks whether rank 0 may still come, and whether it has begun the next meeting."""
 
-_heard: set[tuple[int, str]] = set()  # the ranks and meetings that this process has heard of, as this rank
+_known: set[tuple[int, str]] = set()  # (rank, meeting): the meetings that this process has seen as this rank
 
 
 def may_come(_rank: int) -> str:
@@ -65,19 +66,19 @@ def enter_meeting(
             notice = _begin(asked, MeetingNotice.mine(size, job))
         else:
             notice = _the_notice(asked, rank, size, job, began, deadline, why_absent, stale)
-            _heard.add((rank, notice.name))
+            _known.add((rank, notice.name))
     return notice.name, PrefixStore(notice.name, store)
 
 
 def _begin(store: AskedStore, notice: MeetingNotice) -> MeetingNotice:
     """Begin a meeting.
 
-    If the store did not answer in time, it may not know that rank 0's last meeting has ended: so rank 0 tells it now.
+    If the store did not answer in time, it may not know that rank 0's last meeting has ended: so rank 0 writes it now.
     The notice of that meeting may also reach the store only now: so the new notice replaces only the notice that this
     rank has read.
     """
-    before = _heard.copy()
-    _heard.add((0, notice.name))
+    before = _known.copy()
+    _known.add((0, notice.name))
     mine, there = notice.text().encode(), b""
     while (said := store.replace(_NOTICE, there.decode(), mine.decode())) != mine:
         there = said
@@ -88,7 +89,7 @@ def _begin(store: AskedStore, notice: MeetingNotice) -> MeetingNotice:
 
 def read_notice(store: AskedStore) -> MeetingNotice | None:
     """The notice of the last meeting at this store, or None."""
-    return MeetingNotice.read(store.get(_NOTICE)) if store.check([_NOTICE]) else None
+    return None if (said := store.now(_NOTICE)) is None else MeetingNotice.read(said)
 
 
 def _the_notice(
@@ -101,9 +102,8 @@ def _the_notice(
     why_absent: Callable[[int], str],
     stale: bool,
 ) -> MeetingNotice:
-    details = (
-        f" The store at {store.where} answers, but rank 0 has not begun a meeting there. It has not called init(), "
-    )
+    at = store.where and f" at {store.where}"
+    details = f" The store{at} answers, but rank 0 has not begun a meeting there. It has not called init(), "
     details += "or waits itself, in torch's store, for a rank that has not come, or another program uses this port."
     waits((0,), "to begin the meeting", store.where)
     beats: dict[str, bytes] = {}
@@ -120,7 +120,7 @@ def _the_notice(
                     store.set_first(end, message_of(sizes_differ(rank, size, notice), rank).text())
                 if not store.check([end]):
                     return notice
-                _hear_once(store, notice, rank, size, began)
+                _refuse_once(store, notice, rank, size, began)
                 details = f" Rank 0, {notice.who}, has ended a meeting, and has not begun the next one with init()."
             time.sleep(_NEXT_S)
         waits_still()
@@ -132,21 +132,18 @@ def _the_notice(
 
 def _is_held(store: AskedStore, name: str, beats: dict[str, bytes]) -> bool:
     """Has rank 0 been seen to wait in this meeting? beats: meeting -> its first beat that was seen."""
-    key = f"{name}/{BEAT}"
-    beat = store.get(key) if store.check([key]) else b""
+    beat = store.now(f"{name}/{BEAT}") or b""
     return beats.setdefault(name, beat) != beat
 
 
-def _hear_once(store: AskedStore, notice: MeetingNotice, rank: int, size: int, began: float) -> None:
+def _refuse_once(store: AskedStore, notice: MeetingNotice, rank: int, size: int, began: float) -> None:
     """Raise the error of a meeting that has ended, if it is new to this rank, and would recur in the next meeting."""
-    if (rank, notice.name) not in _heard:
-        _heard.add((rank, notice.name))
-        said = MeetingMessage.read(store.get(f"{notice.name}/{END}"), notice.size, rank)
-        keys = [(dead, f"{notice.name}/rank {dead}") for dead in said.dead]
-        pids = {dead: read_identity(dead, store.get(key)).pid for dead, key in keys if store.check([key])}
-        error = why_ended(said, rank, time.monotonic() - began, pids)
-        if error and not said.missing:
-            store.set(f"{notice.name}/told {rank}", "")
+    if (rank, notice.name) not in _known:
+        _known.add((rank, notice.name))
+        message = MeetingMessage.read(store.now(f"{notice.name}/{END}") or b"", notice.size, rank)
+        error = why_ended(message, rank, time.monotonic() - began)
+        if error and not message.missing:
+            store.add(f"{notice.name}/{TOLD}", 1)
             raise error
     if notice.size != size:
         raise sizes_differ(rank, size, notice)

@@ -11,8 +11,8 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from ipaddress import ip_address
 from reprlib import Repr
 from typing import Any, NamedTuple
@@ -26,7 +26,6 @@ _MOST_BYTES = 60 << 10  # the most bytes of such a message: less than a `PlainCh
 _MOST_TEXT, _MOST_NUMBER, _PORTS = 500, 1 << 63, 1 << 16
 _NAME = r"unisono-[0-9a-f]{32}"
 _MEETING = r"[0-9a-f]{16}"
-_BESIDE_HOSTS = {"names", "neighbours", "secret", "toward"}
 _MOST_COMMON = 128
 _COMMON = frozenset("+-.: 0123456789abcdefghijklmnopqrstuvwxyz")  # the characters of settings that ranks have in common
 
@@ -37,9 +36,8 @@ _MOST_WORDS = 4_000
 _MOVE = "Set MASTER_ADDR, to an address of rank 0's host that all hosts reach, and MASTER_PORT, for every process"
 
 
-@dataclass(frozen=True)
-class MeetingMessage:
-    """What a rank tells others. One of:
+class MeetingMessage(NamedTuple):
+    """What a rank writes for others. One of:
 
     hosts: which ranks share a host.
     name: the socket where the first rank of a host hands out the memory.
@@ -47,7 +45,7 @@ class MeetingMessage:
     reason: why there is no group.
     full: there is no group for want of memory.
     missing: the ranks that have not come.
-    dead: the ranks that have died.
+    dead: the rank that has died, and its pid.
 
     At the end of the meeting, also with hosts:
     names: the names of the hosts.
@@ -70,40 +68,39 @@ class MeetingMessage:
 
     def text(self) -> str:
         """As it stands at the store."""
-        return json.dumps(vars(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def read(cls, said: bytes, size: int, teller: int = 0) -> "MeetingMessage":
         """The message, for `size` ranks. Raises ArgumentError if these bytes are none."""
-        told = _fields(said)
-        texts, lists = {"name", "reason", "full", "secret", "toward"}, {"proven", "missing", "dead"}
-        if (
-            set(told) == texts | lists | {"hosts", "names", "neighbours"}
-            and all(type(told[key]) is str for key in texts)
-            and all(type(told[key]) is list and _are_ranks(told[key], size) for key in lists)
-            and _is_map(told["hosts"], size)
-            and sum(bool(told[key]) for key in {*told} - _BESIDE_HOSTS) == 1
-            and (told["hosts"] or not any(told[key] for key in _BESIDE_HOSTS))
-            and type(told["names"]) is list
-            and len(told["names"]) in (0, len(told["hosts"]))
-            and all(type(name) is str and len(name) <= MOST_NAME for name in told["names"])
-            and type(told["neighbours"]) is list
-            and len(told["neighbours"]) == len(told["names"])
-            and all(type(count) is int and 0 < count <= size for count in told["neighbours"])
-            and (not told["name"] or re.fullmatch(_NAME, told["name"]))
-            and (not told["secret"] or re.fullmatch(r"[0-9a-f]{64}", told["secret"]))
-            and _is_address(told["toward"])
-        ):
-            for key in (*lists, "names", "neighbours"):
-                told[key] = tuple(told[key])
-            told["hosts"] = tuple(map(tuple, told["hosts"]))
-            return cls(**told)
+        told = {key: _frozen(value) for key, value in _fields(said).items()}
+        kinds = {name: type(default) for name, default in cls._field_defaults.items()}
+        if {key: type(value) for key, value in told.items()} == kinds and (message := cls(**told)).is_sound(size):
+            return message
         raise _refusal(teller, said, "no such message")
 
+    def is_sound(self, size: int) -> bool:
+        """Could a rank of such a meeting have written these values?"""
+        says = self.hosts, self.name, self.proven, self.reason, self.full, self.missing, self.dead
+        ends = self.names, self.neighbours, self.secret, self.toward
+        return (
+            sum(map(bool, says)) == 1
+            and _are_ranks((*self.proven, *self.missing, *self.dead[:1]), size)
+            and len(self.dead) in (0, 2)
+            and all(type(pid) is int and 0 <= pid < _MOST_NUMBER for pid in self.dead[1:])
+            and _is_map(self.hosts, size)
+            and (bool(self.hosts) or not any(ends))
+            and len(self.names) == len(self.neighbours) in (0, len(self.hosts))
+            and all(type(name) is str and len(name) <= MOST_NAME for name in self.names)
+            and all(type(count) is int and 0 < count <= size for count in self.neighbours)
+            and bool(re.fullmatch(f"({_NAME})?", self.name))
+            and bool(re.fullmatch(r"([0-9a-f]{64})?", self.secret))
+            and _is_address(self.toward)
+        )
 
-@dataclass(frozen=True)
-class MeetingNotice:
-    """What rank 0 tells about the meeting that it holds now.
+
+class MeetingNotice(NamedTuple):
+    """What rank 0 writes about the meeting that it holds now.
 
     name: no other meeting has it.
     size: how many ranks rank 0 waits for.
@@ -131,7 +128,7 @@ class MeetingNotice:
 
     def text(self) -> str:
         """As it stands at the store."""
-        return json.dumps(vars(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def read(cls, said: bytes) -> "MeetingNotice":
@@ -207,16 +204,21 @@ def _json(said: bytes) -> Any:
         return None
 
 
-def _are_ranks(said: list[Any], size: int) -> bool:
+def _frozen(said: Any, depth: int = 2) -> Any:
+    """A value with tuples in place of lists, as deep as a map of hosts has them."""
+    return tuple(_frozen(one, depth - 1) for one in said) if type(said) is list and depth else said
+
+
+def _are_ranks(said: Sequence[Any], size: int) -> bool:
     return all(type(rank) is int and 0 <= rank < size for rank in said)
 
 
-def _is_map(said: object, size: int) -> bool:
+def _is_map(said: Sequence[Any], size: int) -> bool:
     """Does this list the ranks of each host, with each rank once? Or is it empty?"""
-    if type(said) is not list or not all(type(host) is list and _are_ranks(host, size) for host in said):
+    if not all(type(host) is tuple and _are_ranks(host, size) for host in said):
         return False
     try:
-        return not said or Hosts(tuple(map(tuple, said))).ranks == size
+        return not said or Hosts(tuple(said)).ranks == size
     except ArgumentError:
         return False
 
@@ -236,12 +238,12 @@ def _refusal(rank: int, said: bytes, what: str) -> ArgumentError:
 
 
 def message_of(error: BaseException, rank: int) -> MeetingMessage:
-    """What a rank tells the others when it ends the meeting by this error."""
+    """What a rank writes for the others when it ends the meeting by this error."""
     match error:
         case WaitTimeout():
             return MeetingMessage(missing=error.missing or (rank,))  # empty: rank 0's own store has not answered
         case PeerGone():
-            return MeetingMessage(dead=(error.rank,))
+            return MeetingMessage(dead=(error.rank, error.pid))
         case OutOfMemory():
             return MeetingMessage(full=f"rank {rank}: {error}"[:_MOST_WORDS])
         case ArgumentError():
@@ -250,7 +252,7 @@ def message_of(error: BaseException, rank: int) -> MeetingMessage:
     return MeetingMessage(reason=words[:_MOST_WORDS])
 
 
-def why_ended(message: MeetingMessage, rank: int, waited_s: float, pid_of: dict[int, int]) -> Exception | None:
+def why_ended(message: MeetingMessage, rank: int, waited_s: float) -> Exception | None:
     """The error that this rank raises if others have ended the meeting with this message; None: there is a group."""
     if message.reason:
         return ArgumentError(message.reason)
@@ -259,7 +261,7 @@ def why_ended(message: MeetingMessage, rank: int, waited_s: float, pid_of: dict[
     if message.missing:
         return missing(message.missing, rank, waited_s)
     if message.dead:
-        return died(message.dead[0], pid_of.get(message.dead[0], 0), rank)
+        return died(message.dead[0], message.dead[1], rank)
     return None
 
 

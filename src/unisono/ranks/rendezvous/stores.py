@@ -1,4 +1,4 @@
-"""The key-value stores where launched ranks meet: torch's, or a `SocketStore` if the launcher gives no port."""
+"""The key-value stores of torch where launched ranks meet: at an address, or in a file of their job."""
 
 from __future__ import annotations
 
@@ -8,22 +8,18 @@ import time
 from contextlib import closing, suppress
 from datetime import timedelta
 from functools import partial
-from typing import TypeAlias
 
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # not in torch's __all__
-from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import LONGEST_S
 from ...engine.memory.meeting_page import waits, waits_still
 from ...hosts.addresses import own_addresses, try_to_reach
 from .asked_store import AskedStore, Limited, quiet_torch
+from .job_store import JobServer, job_store
 from .meetings import enter_meeting, read_notice
 from .rendezvous_messages import missing, unreachable
-from .socket_store import SocketStore
 from .which_rank import Launch
-
-Store: TypeAlias = TorchStore | SocketStore
 
 _ASK_S = 0.001
 _RETRY_S = 0.05
@@ -41,9 +37,9 @@ class MeetingPlace:
 
     def __init__(self, launch: Launch, timeout_s: float) -> None:
         self.launch, self.deadline = launch, time.monotonic() + timeout_s
-        self.kept: TorchStore | None = None
+        self.kept: Store | None = None
         """Keep this as long as the ranks may need it: this process may be its server, as rank 0."""
-        self._at_socket: SocketStore | None = None
+        self._server: JobServer | None = None
 
     def enter(self) -> Store:
         """The store of the meeting that rank 0 holds now, or of the next one.
@@ -52,25 +48,29 @@ class MeetingPlace:
         rank 0's host has no address, or cannot be reached; if another job uses its port, or the job's name; and if the
         ranks would have to ask an MPI that is not there.
         """
-        launch, deadline = self.launch, self.deadline
-        if launch.job:
-            self.close()
-            self._at_socket = SocketStore(launch.job, launch.rank, deadline - time.monotonic())
-            return self._at_socket
-
+        launch = self.launch
         if self.kept is None:
-            store: TorchStore = _by_mpi(launch, deadline) if launch.by_mpi else _at_address(launch, deadline)
-            self.kept = PrefixStore(launch.prefix, store)
-        return enter_meeting(self.kept, launch.rank, launch.size, launch.name, deadline, stale=launch.stale)[1]
+            self.kept = PrefixStore(launch.prefix, self._find())
+        where = self.kept, launch.rank, launch.size, launch.name, self.deadline
+        return enter_meeting(*where, stale=launch.stale)[1]
+
+    def _find(self) -> Store:
+        launch, deadline = self.launch, self.deadline
+        if launch.job and launch.rank:
+            return job_store(launch.job, launch.rank, deadline)
+        if launch.job:
+            self._server = JobServer(launch.job)
+            return self._server.store
+        return _by_mpi(launch, deadline) if launch.by_mpi else _at_address(launch, deadline)
 
     def close(self) -> None:
-        """End the connections to the socket of the job. A store of torch stays."""
-        if self._at_socket is not None:
-            self._at_socket.close()
-            self._at_socket = None
+        """Hand the store of a job out no more. The store stays."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
 
-def _at_address(launch: Launch, deadline: float) -> TorchStore:
+def _at_address(launch: Launch, deadline: float) -> Store:
     start, serve = time.monotonic(), launch.rank == 0 and not launch.store_runs
     where = f"MASTER_ADDR={launch.address}, MASTER_PORT={launch.port}"
     waits((0,), "to listen", f"{launch.address}:{launch.port}")
@@ -145,7 +145,7 @@ def tcp_store(address: str, port: int, size: int, deadline: float, *, serve: boo
         return thread.call(make, max(deadline, time.monotonic() + _RETRY_S))
 
 
-def _by_mpi(launch: Launch, deadline: float) -> TorchStore:
+def _by_mpi(launch: Launch, deadline: float) -> Store:
     """Rank 0 makes a store at a free port. It tells the others by MPI where, and a token to recognise the store."""
     try:
         from mpi4py import MPI
@@ -180,7 +180,7 @@ def _by_mpi(launch: Launch, deadline: float) -> TorchStore:
     return _recognised([*addresses, _LOOPBACK], port, own, launch, deadline)
 
 
-def _recognised(addresses: list[str], port: int, own: str, launch: Launch, deadline: float) -> TorchStore:
+def _recognised(addresses: list[str], port: int, own: str, launch: Launch, deadline: float) -> Store:
     """Rank 0's store, at one of these addresses. On this host, another process may listen at the same port."""
     start, until = time.monotonic(), min(deadline, time.monotonic() + _NO_WAY_S)
     waits((0,), "to be reached", f"{addresses}, port {port}")
@@ -203,6 +203,6 @@ def _with_token(address: str, port: int, own: str, size: int) -> TCPStore | None
     with suppress(RuntimeError, TimeoutError):
         store = tcp_store(address, port, size, deadline, serve=False)
         with closing(AskedStore(store, deadline)) as asked:
-            if asked.check([_OWN]) and asked.get(_OWN) == own.encode():
+            if asked.now(_OWN) == own.encode():
                 return store
     return None

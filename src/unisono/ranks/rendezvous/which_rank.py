@@ -18,7 +18,7 @@ class Launch(NamedTuple):
     why: what was found, in words.
     store_runs: the launcher runs the store already.
     prefix: keeps the store's keys of one start apart from other starts, and from other jobs.
-    job: if set, the ranks meet at a Unix socket named after this job.
+    job: if set, rank 0 hands the store out through a Unix socket named after this job.
     by_mpi: rank 0 tells the address of the store by MPI.
     name: the name of the job, for other jobs that come to the same address.
     stale: the store may have notices of an earlier start; see `meetings.enter_meeting`.

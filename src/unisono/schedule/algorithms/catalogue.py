@@ -16,12 +16,11 @@ All add the attribute `declared`, an `Algorithm`; the decorators leave the funct
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache, partial, wraps
 from math import log2
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ...base.errors import ArgumentError
 from ..combine import transpose
@@ -53,8 +52,7 @@ class Symmetric(int):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Algorithm:
+class Algorithm(NamedTuple):
     """One way to do a collective.
 
     build: makes the table for (ranks, root).

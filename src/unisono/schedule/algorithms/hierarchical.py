@@ -9,7 +9,6 @@ from math import isqrt
 from ..hosts import Hosts
 from ..table import Rows, Schedule, T, Transfer, Y, send
 from .catalogue import algorithm, composed
-from .over_hosts import spanning
 
 
 def island(p: int) -> int:
@@ -26,6 +25,8 @@ def all_reduce(p: int, local: int = 0) -> Schedule:
     wins: clusters with fast islands: across goes only 1 / l of the vector per rank
     source: folklore; direct inside, circulant (Träff 2024) across
     """
+    from .over_hosts import spanning  # calls on one host do without
+
     local = local or island(p)
     islands = Hosts(tuple(tuple(range(first, first + local)) for first in range(0, p, local)))
     return spanning("all_reduce", islands).schedule().replace(hosts=None)

@@ -1,0 +1,205 @@
+"""A trainer and a server, each a job with a default group of its own, share one more group, through which weights go.
+
+Programs that train by reinforcement make it with torch's function for all groups, as here. Over Gloo all of this works.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import unisono
+from tests.support.faults import FAILED
+from tests.support.on_ranks import in_new_world, in_world
+from tests.support.programs import run_python
+from tests.support.torch_ranks import _keep, answering
+from unisono.integrations.torch import register
+from unisono.ranks.rendezvous.identity import HOST_ID
+
+LIMIT = timedelta(seconds=60)
+both_names = pytest.mark.parametrize("backend", ["unisono", "gloo"])
+
+
+@contextmanager
+def named(backend: str) -> Iterator[None]:
+    """Whatever the program calls Gloo is this library, as with UNISONO_AS=gloo."""
+    register()
+    with answering() if backend == "gloo" else nullcontext():
+        try:
+            yield
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+class Process:
+    """One of four: 0 and 1 are the trainer, 2 and 3 the server."""
+
+    def __init__(self, me: int, backend: str, folder: Path) -> None:
+        self.me, self.trains, self._backend, self._folder = me, me < 2, backend, folder
+        self.shared: Any = None
+
+    def join_own(self, backend: str = "") -> None:
+        """Make the world of this job."""
+        store = dist.FileStore(str(self._folder / f"trains {self.trains}"), 2)
+        backend = backend or self._backend
+        dist.init_process_group(backend, store=store, rank=self.me % 2, world_size=2, timeout=LIMIT)
+
+    def join_shared(self) -> None:
+        """Make a group of process 0 and of the server."""
+        if self.me != 1:
+            torchs: Any = dist.distributed_c10d
+            store = dist.PrefixStore("weights", dist.FileStore(str(self._folder / "shared"), 3))
+            where = 3, max(0, self.me - 1), [], dist.Backend(self._backend), store
+            self.shared, _ = torchs._new_process_group_helper(*where, group_name="weights", timeout=LIMIT)
+            torchs._world.pg_group_ranks[self.shared] = {rank: rank for rank in range(3)}
+
+    def use_shared(self) -> None:
+        """Weights, and objects, go from the trainer to the server."""
+        if self.shared is None:
+            return
+        for turn in range(3):
+            weights = torch.full((5000,), float(turn) if self.trains else -1.0)
+            dist.broadcast(weights, 0, group=self.shared)
+            assert weights.tolist() == [turn] * 5000
+            said = [{"version": turn} if self.trains else None]
+            dist.broadcast_object_list(said, 0, group=self.shared)
+            assert said == [{"version": turn}]
+        tensor = torch.tensor([10.0 ** self.shared.rank()])
+        dist.all_reduce(tensor, group=self.shared, async_op=True).wait()
+        assert tensor.item() == 111.0
+
+    def use_own(self) -> None:
+        """Calls of the job's world, and of sub-groups, are of the job's ranks only."""
+        mine = 10.0**self.me
+        expected = 11.0 if self.trains else 1100.0
+        groups = None, dist.new_group([1, 0]), dist.new_group([0, 1], backend="unisono")
+        for group in groups:
+            tensor = torch.tensor([mine])
+            dist.all_reduce(tensor, group=group)
+            assert tensor.item() == expected
+
+
+@pytest.mark.parametrize(("backend", "hosts"), [("unisono", 1), ("gloo", 1), ("unisono", 2)])
+@in_world(4)
+def test_each_world_goes_on(tmp_path: Path, backend: str, hosts: int) -> None:
+    process = Process(unisono.get_rank(), backend, tmp_path)
+    with named(backend), pytest.MonkeyPatch.context() as patch:
+        if hosts == 2:
+            patch.setenv(HOST_ID, f"trains {process.trains}")
+        process.join_own()
+        process.join_shared()
+        for _ in range(2):
+            process.use_shared()
+            process.use_own()
+        if process.shared is not None:
+            dist.destroy_process_group(process.shared)
+        process.use_own()
+
+
+@both_names
+@in_world(4)
+def test_the_shared_group_comes_first(tmp_path: Path, backend: str) -> None:
+    process = Process(unisono.get_rank(), backend, tmp_path)
+    with named(backend):
+        process.join_shared()
+        process.use_shared()
+        process.join_own()
+        process.use_own()
+        process.use_shared()
+
+
+@in_world(4)
+def test_both_worlds_are_of_gloo(tmp_path: Path) -> None:
+    process = Process(unisono.get_rank(), "unisono", tmp_path)
+    with named("unisono"):
+        process.join_own("gloo")
+        process.join_shared()
+        for _ in range(2):
+            process.use_shared()
+            process.use_own()
+        _keep(dist.distributed_c10d._world.pg_map)
+
+
+@both_names
+@in_world(4)
+def test_groups_after_torch_has_aborted_all(tmp_path: Path, backend: str) -> None:
+    with named(backend):
+        for turn in "ab":
+            folder = tmp_path / turn
+            folder.mkdir(exist_ok=True)
+            process = Process(unisono.get_rank(), backend, folder)
+            process.join_own()
+            process.join_shared()
+            process.use_shared()
+            process.use_own()
+            unisono.barrier()  # of all four, in this library's own world
+            dist.distributed_c10d._abort_process_group()
+
+
+@in_new_world(4, return_exceptions=True, gives=["went on", "went on", "its world has ended", FAILED])
+def test_a_trainer_goes_on_without_the_server(tmp_path: Path) -> str:
+    process = Process(unisono.get_rank(), "unisono", tmp_path)
+    with named("unisono"):
+        process.join_own()
+        process.join_shared()
+        process.use_shared()
+        unisono.barrier()
+        if process.me == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if process.shared is not None:
+            with pytest.raises(unisono.PeerGone) as caught:
+                dist.all_reduce(torch.ones(3), group=process.shared)
+            assert caught.value.failed == (2,)
+        if process.trains:
+            process.use_own()
+            return "went on"
+        with pytest.raises(unisono.PeerGone) as caught:
+            dist.barrier()
+        assert caught.value.failed == (1,)
+        return "its world has ended"
+
+
+EXITS = """
+import os, sys, time
+from pathlib import Path
+import pytest, torch, torch.distributed as dist, unisono
+from tests.integrations.torch.test_two_worlds import Process, register
+register()
+folder, trainer = Path(sys.argv[1]), []
+for me in range(4):
+    if (child := os.fork()) == 0:
+        break
+    if me < 2:
+        trainer.append(child)
+else:
+    for child in trainer:
+        os.waitpid(child, 0)
+    (folder / "trained").touch()
+    sys.exit(sum(os.wait()[1] for _ in range(2)))
+process = Process(me, "unisono", folder)
+process.join_own()
+process.join_shared()
+process.use_shared()
+process.use_own()
+if not process.trains:
+    while not (folder / "trained").exists():
+        time.sleep(0.01)
+    with pytest.raises(unisono.PeerGone, match="ended"):
+        dist.all_reduce(torch.ones(3), group=process.shared)
+    process.use_own()
+    assert unisono.get_world_size() == 2
+    print("served", flush=True)
+"""
+
+
+def test_a_server_goes_on_when_the_trainer_has_ended(tmp_path: Path) -> None:
+    done = run_python("-c", EXITS, str(tmp_path), env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "served\nserved\n", "")
