@@ -22,7 +22,6 @@ from unisono import PeerFailed, PeerGone, RankFailed
 from unisono.base.config import Config
 from unisono.base.errors import PeerUnreachable
 from unisono.base.records import GivenUp
-from unisono.calls.dispatch.plan_cache import forget_plans
 from unisono.engine import host
 from unisono.engine.compile.compile_schedule import compile_schedule
 from unisono.engine.compile.program import STEP_BITS, LineWord, Lowering, PlanWord
@@ -49,7 +48,7 @@ def lowerings() -> set[str]:
     """The lowerings of the calls planned since the last look."""
     group = unisono.init()
     found = {plan.record.lowering for plan in group.plans.values() if plan.record.collective != "barrier"}
-    forget_plans(group)
+    group.forget_plans()
     return found
 
 

@@ -72,7 +72,7 @@ def test_cold_call_passes_stations_in_order() -> None:
     must = [station for station in stations if station not in (kernel, trouble)]
     assert [station for station in dict.fromkeys(cold) if station in must] == must
     hops = [path for path, _ in last(seen) if not path.startswith("ranks/failures/")]
-    assert hops == ["calls/collectives/all_reduce.py", "calls/dispatch/shortcut.py"]
+    assert hops == ["calls/collectives/all_reduce.py", "calls/dispatch/known.py"]
 
 
 def test_both_roads_are_as_the_table_says() -> None:

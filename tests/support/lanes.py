@@ -4,7 +4,6 @@ from typing import Any
 
 import unisono
 from unisono.calls.dispatch import planning
-from unisono.calls.dispatch.plan_cache import forget_plans
 from unisono.engine.compile.plan import Plan
 from unisono.engine.compile.program import PlanWord
 from unisono.engine.helpers import Helpers
@@ -34,4 +33,4 @@ def with_lanes(lanes: int) -> None:
     without_limits()
     group = unisono.init()
     group.host.config = group.host.config.replace(lanes=lanes)
-    forget_plans(group)
+    group.forget_plans()

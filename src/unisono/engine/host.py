@@ -43,7 +43,7 @@ _SEGMENT, _PC, _OFFSET, _CALL = map(int, (StateWord.SEGMENT, StateWord.PC, State
 _PROGRESS, _NUMBER, _SIGNATURE = map(int, (LineWord.PROGRESS, LineWord.NUMBER, LineWord.SIGNATURE))
 """The same words as plain integers, which Python finds faster."""
 
-_programs: dict[tuple[int, int], dict[tuple[int, Lowering], tuple[Schedule, Program]]] = {}
+_programs: dict[tuple[int, int], dict[tuple[int, Lowering], Program]] = {}
 """The programs of this process, by (size, rank) of the group. Groups with equal size and rank share them."""
 _MOST_PROGRAMS = 256  # the most programs that are kept for a size and rank: some users make a new table for each call
 
@@ -175,18 +175,18 @@ class Host:
 
     def program(self, schedule: Schedule, lowering: Lowering) -> Program:
         """This rank's program for a schedule. At first use the table is proved and compiled, and the result proved."""
-        key = (id(schedule), lowering)
-        known = self._programs.get(key)
-        if known is None:
+        key = schedule.digest, lowering
+        program = self._programs.get(key)
+        if program is None:
             prove(schedule)
             programs = compile_schedule(schedule, lowering)
             prove_programs(schedule, programs, lowering)
-            known = schedule, programs[self.rank]
+            program = programs[self.rank]
             if len(self._programs) >= _MOST_PROGRAMS:
                 for old in list(self._programs)[: len(self._programs) - _MOST_PROGRAMS // 2]:
                     self._programs.pop(old, None)
-            self._programs[key] = known
-        return known[1]
+            self._programs[key] = program
+        return program
 
     def plan(
         self,

@@ -11,11 +11,13 @@ SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: copied (
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 
 from ..base.errors import AlgorithmError, ArgumentError
+from ..base.records import digest
 from .hosts import Hosts
 
 COPY, ADD, JOIN = 0, 1, 2
@@ -65,6 +67,12 @@ class Schedule:
     def replace(self, **changes: Any) -> Self:
         """The same table with other values of these fields."""
         return replace(self, **changes)
+
+    @cached_property
+    def digest(self) -> int:
+        """64 bits that are the same for equal tables: they have the same programs."""
+        shape = self.name, self.collective, self.ranks, self.chunks, self.root, self.result, self.symmetric
+        return digest(*shape, self.rows.tobytes())
 
     @property
     def rounds(self) -> int:

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 import unisono
-from unisono.calls.dispatch.plan_cache import KnownCalls, forget_plans
+from unisono.calls.dispatch.known import KnownCalls
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 COUNT = 6
@@ -56,7 +56,7 @@ PLAIN = (torch.float32, torch.uint8, torch.int8)
 
 def outcome(make: Callable[[], Any], known: bool, **how: Any) -> tuple[str, Any]:
     """What the sum of such tensors is, or which error says that there is none. known: calls on plain tensors are."""
-    forget_plans(unisono.init())
+    unisono.init().forget_plans()
     for dtype in PLAIN * 2 * known:
         unisono.all_reduce(ones(dtype=dtype))
     tensor = make()
@@ -111,7 +111,7 @@ def test_calls_of_many_sizes_are_all_known() -> None:
             unisono.all_reduce(tensor)
             assert (tensor == 3).all()
 
-    forget_plans(group)
+    group.forget_plans()
     sums()
     known: KnownCalls = group.shortcuts["all_reduce", "sum", 0, None]
     exporter = import_module("unisono.engine.tensors").EXPORTER  # an address in this process
@@ -125,15 +125,11 @@ def test_calls_of_many_sizes_are_all_known() -> None:
 @pytest.mark.parametrize("exporter", [True, False])
 @pytest.mark.ranks(2)
 def test_torch_without_the_interface_makes_every_call_anew(exporter: bool) -> None:
-    group, files = (
-        unisono.init(),
-        [import_module(f"unisono.calls.dispatch.{name}") for name in ("plan_cache", "shortcut")],
-    )
-    forget_plans(group)
-    before = files[0].EXPORTER
+    group, file = unisono.init(), import_module("unisono.calls.dispatch.known")
+    group.forget_plans()
+    before = file.EXPORTER
     assert before
-    for file in files:
-        file.EXPORTER = before if exporter else 0
+    file.EXPORTER = before if exporter else 0
     try:
         for _ in range(3):
             tensor = ones()
@@ -141,8 +137,7 @@ def test_torch_without_the_interface_makes_every_call_anew(exporter: bool) -> No
             assert tensor.tolist() == [2.0] * COUNT
         assert bool(group.shortcuts["all_reduce", "sum", 0, None].plans) == exporter
     finally:
-        for file in files:
-            file.EXPORTER = before
+        file.EXPORTER = before
 
 
 @pytest.mark.ranks(2)

@@ -195,17 +195,24 @@ def gathers(group: unisono.Group, count: int, algorithm: Any) -> None:
 
 @pytest.mark.ranks(2)
 def test_programs() -> None:
-    """Tables that are made for one call each have programs of their own."""
+    """Tables that are made for one call each have programs of their own; equal tables have one."""
     group = unisono.new_group()
+
+    def ring(name: str) -> Any:
+        def mine(r: Any, ranks: int) -> Any:
+            yield from all_gather.ring(r, ranks)
+
+        mine.__name__ = name
+        return mine
+
     with limit("unisono.engine.host", "_MOST_PROGRAMS", 4):
         for k in range(12):
-
-            def mine(r: Any, ranks: int) -> Any:
-                yield from all_gather.ring(r, ranks)
-
-            gathers(group, 10 + k, mine)
+            gathers(group, 10 + k, ring(f"ring_{k}"))
             gathers(group, 10 + k, None)
-        assert len(group.host._programs) <= 4
+            assert len(group.host._programs) <= 4
+    programs = [*map(id, group.host._programs.values())]
+    gathers(group, 10, ring("ring_11"))
+    assert [*map(id, group.host._programs.values())] == programs
 
 
 def test_groups_that_a_host_has_forgotten() -> None:

@@ -35,7 +35,7 @@ def test_messages_that_need_not_wait_take_the_short_way(monkeypatch: pytest.Monk
     me = unisono.get_rank()
     meet()
     with monkeypatch.context() as patch:
-        for name in ("complete", "begin"):
+        for name in ("complete", "start"):
             patch.setattr(ProgressEngine, name, refuse)
         for k, shape in enumerate([(3,), (3,), (2, 3), (), (16_384,), (1,) * 20]):
             target = torch.zeros(shape)

@@ -16,10 +16,10 @@ from tests.support.on_ranks import in_each_new_world
 from tests.support.waiting import once_waiting, until
 from tests.support.worlds import NewWorld
 from unisono import PeerFailed, PeerGone, WaitTimeout
-from unisono.base.errors import MessageMismatch
 from unisono.calls import p2p
 from unisono.calls.p2p.progress_engine import progress_engine
 from unisono.engine.mailbox.poller import Poller
+from unisono.errors import MessageMismatch
 
 LONG = 5_000_000  # more than is under way between hosts
 

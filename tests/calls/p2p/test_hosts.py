@@ -15,7 +15,7 @@ from tests.support.waiting import until
 from unisono import PeerGone
 from unisono.base.records import Departure, DepartureKind
 from unisono.calls import p2p
-from unisono.calls.p2p import progress
+from unisono.calls.p2p import peers
 
 LONG = 3_000_000
 
@@ -82,8 +82,8 @@ def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:
         work.wait()  # so there is a stream
         may_come = []
         for hour in (hours, hours + 1):
-            with patch.object(progress, "time", Mock(monotonic=lambda at=3600.0 * hour: time.monotonic() + at)):
-                may_come.append(last._engine._may_come(last._request, 1, returned))
+            with patch.object(peers, "time", Mock(monotonic=lambda at=3600.0 * hour: time.monotonic() + at)):
+                may_come.append(last._engine.peers.may_come(unisono.init(), last._request, 1, returned))
         last.wait()
         p2p.send(values(5, 0), 1)
         return may_come

@@ -21,7 +21,6 @@ from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import until
 from unisono.base.config import Config
-from unisono.calls.dispatch.plan_cache import forget_plans
 from unisono.integrations.torch.patch import SharedBuffers
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -112,7 +111,7 @@ def test_their_calls_are_zero_copy() -> None:
     whole = layers()
     wrapped = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, broadcast_buffers=False)
     group: Any = dist.group.WORLD
-    forget_plans(group.group)
+    group.group.forget_plans()
     train(wrapped, list(whole.parameters()))
     assert lowerings() == {"zero copy, in place"}
 
@@ -235,7 +234,7 @@ def test_sharded_models_use_shared_memory(ranks: TorchRanks) -> None:
         fully_shard(whole)
         group: Any = dist.group.WORLD
         if ours:
-            forget_plans(group.group)
+            group.group.forget_plans()
         losses = train(whole, list(whole.parameters()))
         if ours:
             assert lowerings() == {"zero copy"}

@@ -10,10 +10,9 @@ A call of several steps, such as a coalesced call, plans each step with `plan_st
 
 from .call import Call
 from .checking import checking
-from .plan_cache import UNKNOWN, CallKey
+from .known import UNKNOWN, CallKey, shortcut
 from .rank_order import plan_step
 from .request import Request, unequal
-from .shortcut import shortcut
 from .step import Action, CallOptions
 
 __all__ = [

@@ -20,10 +20,9 @@ from ...engine.tensors import DTYPE_CODES, mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from ..arguments import blank
 from .checking import checking
-from .plan_cache import UNKNOWN
+from .known import UNKNOWN, shortcut
 from .rank_order import plan_step
 from .request import Request, Tensors, is_one, unequal
-from .shortcut import shortcut
 from .step import Action, CallOptions
 
 

@@ -1,6 +1,5 @@
 """`Call`: one call of this rank, from its arguments to its result."""
 
-import weakref
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ from ...ranks.group.group import Group
 from ..work import Work, worker_of
 from .blocks import exchange_record, plan_blocks
 from .checking import checking
-from .plan_cache import CallKey
+from .known import CallKey
 from .rank_order import plan_step, premultiplied
 from .request import Request
 from .step import Action, CallOptions
@@ -29,7 +28,7 @@ class Call(checking):
     ) -> None:
         self.what: CallKey = (what, None, 0, None) if isinstance(what, str) else what
         super().__init__(group, self.what[0])
-        self.how = CallOptions(weakref.ref(self.group), async_op, self.what[3], timeout_s)
+        self.how = CallOptions(self.group, async_op, self.what[3], timeout_s)
         self.returns = False
         self.request: Request | None = None
         self.action: Action = lambda _: None
@@ -59,7 +58,7 @@ class Call(checking):
             where = caller()
             with checking(group, self.collective):
                 worker = worker_of(group)
-            work = worker.submit(self.record, partial(_make, group, action, where))
+            work = worker.submit(self.record, partial(action, where))
             if self.how.async_op:
                 return work
             result = self._result(work, where)
@@ -77,8 +76,3 @@ class Call(checking):
             group, call, details = self.group, f"{self.record} ({where})", " Earlier calls of this group come first."
             give_up(group, f"interrupted by {type(late).__name__}", call)
             raise WaitTimeout(call, self.how.timeout_s or 0.0, late.missing, group.rank, details, group.named) from None
-
-
-def _make(_group: Group, action: Action, where: str | None) -> Any:
-    """Make a call in the background. The group lives until its end."""
-    return action(where)

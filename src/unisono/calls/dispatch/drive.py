@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import compress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Self
+
+import numpy as np
 
 from ...base.errors import NestedCall, WaitTimeout
 from ...base.python import tell
@@ -23,8 +25,8 @@ from ...engine.process.nested import caller, check_nested, holds
 from ...ranks.failures import attend
 from ...ranks.group.abort import give_up
 from ...ranks.group.group import Background, Group
-from .planning import staged_plan
-from .request import Request
+from .planning import make_plan
+from .request import Request, Tensors, is_one
 
 
 def take(lock: threading.Lock, timeout_s: float, held: list[threading.Lock]) -> None:
@@ -53,8 +55,30 @@ class Run(NamedTuple):
     out: int
     memory: Sequence[Any]
 
+    @classmethod
+    def of(cls, plan: CallPlan, request: Request, algorithm: Any) -> Self:
+        """The call on the request's tensors. It owns their memory, even if they get other storage."""
+        (inp, *kept_inp), (out, *kept_out) = _address(request.inp), _address(request.out)
+        return cls(plan, request, algorithm, inp, out, [*kept_inp, *kept_out])
 
-def complete(group: Group, run: Run, timeout_s: float | None, where: str, status: int = NO_PLAN) -> None:
+    def staged(self, group: Group) -> CallPlan:
+        """The plan that stages this call, which this rank has begun with another plan."""
+        if self.plan.crosses and not group.host.crosses_memory:
+            group.forget_plans()  # its other plans reach private tensors by system calls, too
+        return make_plan(group, self.request, self.algorithm, staged=True)
+
+
+def _address(tensors: Tensors) -> tuple[Any, ...]:
+    """The address for the kernel, and the owners of its memory."""
+    if tensors is None:
+        return (0,)
+    if is_one(tensors):
+        return tensors.data_ptr(), tensors.untyped_storage()
+    table = np.array([tensor.data_ptr() for tensor in tensors], np.int64)
+    return table.ctypes.data, table, *(tensor.untyped_storage() for tensor in tensors)
+
+
+def complete(group: Group, run: Run, timeout_s: float | None, where: str = "", status: int = NO_PLAN) -> None:
     """Make a call, or go on with it. The caller holds the group's lock, and passes any exception on to `failed`.
 
     status: what the kernel has returned; NO_PLAN: the call has not begun.
@@ -62,8 +86,8 @@ def complete(group: Group, run: Run, timeout_s: float | None, where: str, status
     if status == NO_PLAN:
         status = group.run(run.plan.address, run.inp, run.out, group.state)
     if status:
-        staged = partial(staged_plan, group, run.plan, run.request, run.algorithm)
-        attend.attend(group, run.plan, run.inp, run.out, status, timeout_s, where, staged)
+        staged = partial(run.staged, group)
+        attend.attend(group, run.plan, run.inp, run.out, status, timeout_s, where or caller(), staged)
 
 
 def failed(group: Group, run: Run, error: BaseException, where: str) -> None:

@@ -20,7 +20,6 @@ from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK
 from ...schedule.algorithms.catalogue import find
 from ...schedule.choose import choose, crosses_memory, is_oversubscribed, lane_limits, zero_copy_limit
 from ..arguments import scale_name
-from .plan_cache import drop_shortcuts, forget_plans, in_heap
 from .request import Request, is_one
 
 _MOST_PLANS = 4096  # the most plans of a group, so that a program with ever new sizes does not use ever more memory
@@ -55,7 +54,7 @@ def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = 
     nbytes, config = like.nbytes * (group.size if request.collective in BLOCKED else 1), group.host.config
     crossed = False
     if shared and is_one(inp) and is_one(out) and request.extents is None and group.span is None:
-        mapped = in_heap(group, inp) and in_heap(group, out)
+        mapped = all(group.heap_first <= tensor.data_ptr() < group.heap_end for tensor in (inp, out))
         crossed = not mapped and crosses_memory(request.collective, nbytes, config) and group.host.crosses_memory
         # Small messages are staged: signature and payload share a cache line, which is faster than zero copy.
         shared = crossed or (mapped and nbytes > zero_copy_limit(group.size, config))
@@ -77,18 +76,9 @@ def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = 
         else:
             plan = _over_hosts(group, group.span, request, algorithm, nbytes)
         if len(group.plans) >= _MOST_PLANS:
-            for old in list(group.plans)[: _MOST_PLANS // 2]:
-                group.plans.pop(old, None)
-            drop_shortcuts(group, lambda _: True)
+            group.forget_plans()
         group.plans[key] = plan
     return plan
-
-
-def staged_plan(group: Group, plan: CallPlan, request: Request, algorithm: Any) -> CallPlan:
-    """The plan that stages a call, which this rank has begun with another plan."""
-    if plan.crosses and not group.host.crosses_memory:
-        forget_plans(group)  # its other plans reach private tensors by system calls, too
-    return make_plan(group, request, algorithm, staged=True)
 
 
 def _on_one_host(

@@ -13,7 +13,7 @@ from ...base.errors import ArgumentError, InternalError
 from ...engine.reducers import CustomOp, combiner
 from ...engine.tensors import as_bits, dtype_name, make_plain, mark_written, needed_by_autograd
 from ..ops import PremulSum
-from .plan_cache import CallKey
+from .known import CallKey
 from .request import Request, Tensors, is_one
 from .step import Action, CallOptions, plan_inside
 

@@ -3,22 +3,19 @@
 Tensors that a call cannot work on are copied to plain ones (`PlainTensors`).
 """
 
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from ...base.errors import InternalError
 from ...base.units import seconds
 from ...engine.tensors import as_bits, is_plain, mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from .checking import checking
 from .drive import Run, drive
-from .plan_cache import CallKey, as_list, keep
+from .known import CallKey, keep
 from .planning import make_plan
-from .request import Request, Tensors, is_one
+from .request import Request, Tensors
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -85,69 +82,32 @@ class CallOptions(NamedTuple):
 
     algorithm: None, a name or a function.
     timeout_s: None for the group's.
-    group_ref: weak, because a group keeps planned calls: by a cycle it would outlive its last user. Code that makes a
-    call holds the group.
     """
 
-    group_ref: weakref.ref[Group]
+    group: Group
     async_op: bool = False
     algorithm: Any = None
     timeout_s: float | None = None
 
-    @property
-    def group(self) -> Group:
-        group = self.group_ref()
-        if group is None:
-            raise InternalError("a call is made for a group that the program has dropped")
-        return group
-
 
 def plan_inside(how: CallOptions, request: Request, known_as: CallKey | None = None) -> Action:
     """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
-    plain = PlainTensors.of(request, how.group)
-    untouched = _same(plain.inp, request.inp) and (is_one(plain.out) or _same(plain.out, request.out))
-    move = plan_plain(how, request._replace(inp=plain.inp, out=plain.out), known_as if untouched else None)
-    written = needed_by_autograd(request.written_on(how.group.rank))
+    group, timeout_s = how.group, None if how.timeout_s is None else seconds(how.timeout_s)
+    plain = PlainTensors.of(request, group)
+    moved = request._replace(inp=plain.inp, out=plain.out)
+    plan = make_plan(group, moved, how.algorithm)
+    if known_as is not None and not plain.taken:
+        keep(group, plan, known_as, moved)
+    run, written = Run.of(plan, moved, how.algorithm), needed_by_autograd(request.written_on(group.rank))
 
     def action(where: str | None) -> Tensors:
         if plain.taken:
-            with checking(how.group, request.collective):
+            with checking(group, request.collective):
                 plain.take()
-        move(where)
+        drive(group, run, timeout_s, where)
         if plain.given:
             plain.give()
         mark_written(written)
         return request.out
 
     return action
-
-
-def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = None) -> Action:
-    """Plan one run of a table on plain tensors; the returned action writes them. known_as: see `plan_inside`."""
-    inp, out = request.inp, request.out
-    timeout_s = None if how.timeout_s is None else seconds(how.timeout_s)
-    plan = make_plan(how.group, request, how.algorithm)
-    if known_as is not None:
-        keep(how.group, plan, known_as, request)
-    (inp_address, *kept_inp), (out_address, *kept_out) = kernel_address(inp), kernel_address(out)
-    run = Run(plan, request, how.algorithm, inp_address, out_address, [*kept_inp, *kept_out])
-
-    def action(where: str | None) -> Tensors:
-        drive(how.group, run, timeout_s, where)
-        return out
-
-    return action
-
-
-def _same(tensors: Tensors, given: Tensors) -> bool:
-    return all(tensor is other for tensor, other in zip(as_list(tensors), as_list(given), strict=True))
-
-
-def kernel_address(tensors: Tensors) -> tuple[Any, ...]:
-    """The address for the kernel, and the owner of its memory, even if the tensors get other storage."""
-    if tensors is None:
-        return (0,)
-    if is_one(tensors):
-        return tensors.data_ptr(), tensors.untyped_storage()
-    table = np.array([tensor.data_ptr() for tensor in tensors], np.int64)
-    return table.ctypes.data, table, *(tensor.untyped_storage() for tensor in tensors)

@@ -14,12 +14,12 @@ the next receive, and a cancelled send that had begun goes on in the background.
 group.
 
 A message between ranks of a host that have sent messages before takes a short way (`at_once`), if it need not wait for
-long. Otherwise a call passes these files: `send_recv` (checks) → `progress_engine` (waiting; the thread for `isend` and
-`irecv`) → `progress` (the loop) → `engine.mailbox` (the bytes).
+long. Otherwise a call passes these files: `send_recv` (checks), `progress_engine` (waiting, and the thread for
+`Transfer`, what `isend` and `irecv` return), `engine.mailbox` (the bytes).
 """
 
-from .progress_engine import Transfer
 from .send_recv import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
+from .transfer import Transfer
 
 __all__ = [
     "P2POp", "Transfer", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",

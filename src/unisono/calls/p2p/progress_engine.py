@@ -1,4 +1,4 @@
-"""The progress engine of a group: the progress loop, and a thread that runs it for requests that no thread awaits."""
+"""The progress engine of a group: it moves the messages of all requests while a thread waits for one of them."""
 
 import atexit
 import os
@@ -8,22 +8,25 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from ...base.errors import PeerFailed, UnisonoError, WaitTimeout
+from ...base.errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, WaitTimeout
 from ...base.python import members
 from ...base.records import DepartureKind
-from ...base.units import seconds
-from ...engine.mailbox import CarrierStreams, MessageRequest, Receive
-from ...engine.process.nested import caller
+from ...engine.mailbox import CarrierStreams, Mailbox, MessageRequest, Receive
+from ...engine.process.nested import check_nested, holds
+from ...ranks.failures.stall import Stall
 from ...ranks.group.abort import check_abort
 from ...ranks.group.group import Group
-from ..work import FinishedWork, Work
-from .at_once import completed_soon, postpone
-from .progress import ProgressLoop
+from ...ranks.group.survivors import check_left_out
+from .at_once import stop
+from .peers import Peers, far_peers
 
+Result = TypeVar("Result")
+
+_ALONE = " Only this rank itself can send that message: call isend() before, or send() in another thread."
 _GRACE_S = 0.001  # how long the thread leaves a new request alone: mostly, its owner waits for it soon
 _WAITED_S = 0.003  # the thread naps like a caller that has waited for _WAITED_S: for a tenth of a millisecond at first
 _CHECK_PEERS_S = 0.1  # how often the thread looks whether peers are still there
@@ -32,11 +35,21 @@ _LAST_MESSAGES_S = 10.0
 _IDLE_S = 1.0  # the thread ends after _IDLE_S without a request
 
 
-class ProgressEngine(ProgressLoop):
-    """What the point-to-point calls of one group share. The thread runs only while requests are pending."""
+class ProgressEngine:
+    """Starts, advances, awaits and cancels the requests of one group.
+
+    Any waiting thread moves the messages of all requests of the group, then sleeps until a ring changes. A thread of
+    this object does so while there are requests for which no thread waits. A lock lets one thread at a time use the
+    mailbox; sleeping needs none. `call`, in all methods, makes the text that errors show.
+    """
 
     def __init__(self, group: Group) -> None:
-        super().__init__(group)
+        self._group = weakref.ref(group)  # the group holds this: a cycle would leave both to the garbage collector
+        self._world_ranks, host = group.named, group.host
+        self._look_up_s = host.config.look_up_s
+        far = far_peers(group)
+        self.mailbox = Mailbox(host.arena, host.heap, group.rank, host.most_spins, self._world_ranks, far)
+        self.peers, self._poller = Peers(self.mailbox), self.mailbox.poller
         if group.span is not None and group.world.progress_engine is None and group.parent is not None:
             group.world.progress_engine = ProgressEngine(group.world)  # its end waits for the messages of all groups
         # Requests without a waiting thread, with their calls, and the group, which lives as long as they do.
@@ -50,6 +63,66 @@ class ProgressEngine(ProgressLoop):
         """_looks: the thread looks at the pending requests again soon, though nothing wakes it."""
         _engines.add(self)
 
+    @property
+    def group(self) -> Group:
+        """The group. Raises NotInitialized if the program has dropped it."""
+        group = self._group()
+        if group is None:
+            raise NotInitialized("the group of this call has been dropped; call unisono.new_group() for a new one")
+        return group
+
+    def start(self, request: MessageRequest) -> bool:
+        """Start a request; True if it is done already. Raises OutOfMemory."""
+        self._locked(self.mailbox.submit, request)
+        return request.done
+
+    def advance(self, request: MessageRequest) -> bool:
+        """Move messages of all requests until this one is done, or no bytes can move; True if it is done."""
+        return self._locked(self._advance, request)
+
+    def fail(self, request: MessageRequest, error: PeerError) -> MessageRequest | None:
+        """End a request with an error, unless it is done; see `Mailbox.cancel` for what is returned."""
+        return self._locked(self.mailbox.fail, request, error)
+
+    def wait(
+        self, request: MessageRequest, call: Callable[[], str], timeout_s: float | None = None, began: float = 0.0
+    ) -> None:
+        """Return when a request is done. Raises WaitTimeout after timeout_s (None: the group's) and lets it go on.
+
+        began: when the call has begun to wait, by the monotonic clock; 0: now.
+        """
+        began = changed_at = began or time.monotonic()
+        allowed_s = self.group.timeout_s if timeout_s is None else timeout_s
+        check_at = began + self._look_up_s
+        stall: Stall | None = None
+        try:
+            while True:
+                wakeups = self._poller.wakeups
+                if self.advance(request):
+                    return
+                now = time.monotonic()
+                limit_s = min(self._look_up_s, max(0.0, began + allowed_s - now))
+                changed = self._poller.wait(wakeups, now - changed_at, limit_s)
+                now = time.monotonic()
+                if changed:
+                    changed_at = now
+                if now > check_at or now - began >= allowed_s:
+                    check_at = now + self._look_up_s
+                    if self.check_peers(request, call):
+                        return
+                    stall = stall or Stall(self.group, call(), any_of=True)
+                    needed = self.peers.needed(request, self.group)
+                    if now - began >= allowed_s:
+                        raise stall.late(needed, now - began, self._said(request, needed))
+                    stall.look(needed, now - began)
+        except PeerFailed as error:
+            if not error.call:  # another thread of this rank has aborted the group: the error is for all its calls
+                check_abort(self.group, call)
+            raise
+        finally:
+            if stall is not None:
+                stall.end()
+
     def complete(
         self, requests: Sequence[MessageRequest], call: Callable[[], str], timeout_s: float | None, began: float = 0.0
     ) -> None:
@@ -62,16 +135,12 @@ class ProgressEngine(ProgressLoop):
             for request in waiting:
                 self.wait(request, call, timeout_s, began)
         except BaseException as error:
-            self.cancel_all(waiting, call())
+            self.abandon(waiting, call())
             if not (isinstance(error, WaitTimeout) and all(request.done for request in waiting)):  # done just now
                 raise
         for request in requests:
             if request.error is not None:
                 raise request.error
-
-    def begin(self, request: MessageRequest) -> bool:
-        """Start a request and move all bytes that can move now; True if it is done already."""
-        return self.start(request) or self.advance(request)
 
     def finish_in_background(self, request: MessageRequest, call: Callable[[], str]) -> None:
         """Let the thread finish a request. Its `on_done` must call `discard`."""
@@ -134,26 +203,23 @@ class ProgressEngine(ProgressLoop):
         with suppress(RuntimeError):  # the lock has been released already
             self._no_news.release()
 
-    def interrupted(self, request: MessageRequest, call: str, error: BaseException) -> None:
-        """Cancel a request after an exception, such as Ctrl-C, has ended its wait."""
-        group = self.group
-        if group.broken is None and not group.closed:
-            how = f"interrupted by {type(error).__name__}"
-            rest = self.fail(request, PeerFailed(group.rank, how, group.rank, call, self._world_ranks))
-            self._finish_rest(rest, call)
+    def abandon(self, requests: Sequence[MessageRequest], call: str, error: BaseException | None = None) -> None:
+        """Take requests out, unless they are done. error: what has interrupted a wait for them, which they tell.
 
-    def cancel_all(self, requests: Sequence[MessageRequest], call: str) -> None:
-        """Take requests out, unless they are done."""
+        The thread finishes messages that have begun.
+        """
         group = self.group
-        if group.broken is None and not group.closed:
-            for request in requests:
-                self._finish_rest(self.cancel(request), call)
-
-    def _finish_rest(self, rest: MessageRequest | None, call: str) -> None:
-        """Let the thread finish a message that was cancelled after it had begun."""
-        if rest is not None:
-            rest.on_done = partial(self.discard, rest)
-            self.finish_in_background(rest, call.__str__)
+        if group.broken is not None or group.closed:
+            return
+        for request in requests:
+            if error is None:
+                rest = self._locked(self.mailbox.cancel, request)
+            else:
+                how = f"interrupted by {type(error).__name__}"
+                rest = self.fail(request, PeerFailed(group.rank, how, group.rank, call, self._world_ranks))
+            if rest is not None:
+                rest.on_done = partial(self.discard, rest)
+                self.finish_in_background(rest, call.__str__)
 
     def _run(self) -> None:
         torch.set_grad_enabled(False)
@@ -198,6 +264,67 @@ class ProgressEngine(ProgressLoop):
         with self._pending_lock:
             return dict(self._pending)
 
+    def check_peers(self, request: MessageRequest, call: Callable[[], str], *, awaited: bool = True) -> bool:
+        """Fail a request with a PeerError if no rank that it needs can serve it any more; True if it is done.
+
+        awaited: a thread waits for the request, and for nothing else. Otherwise this rank may still send the message
+        that a receive waits for. Raises PeerFailed if the group has been aborted.
+        """
+        group = self.group
+        if group.span is not None:
+            group.span.ask()
+            self._locked(self.mailbox.listen_to_all)
+        lost = self.peers.lost(request, group, awaited)
+        check_abort(group, call)  # after the look: a peer that hears of it earlier gives up, or leaves
+        if lost is None or self.advance(request):  # messages that a rank sent before it went can still be received
+            return request.done
+        check_left_out(group)
+        self.fail(request, self.peers.error(group, *lost, call()))
+        return True
+
+    def _locked(self, action: Callable[..., Result], *arguments: Any) -> Result:
+        """Use the mailbox, then call `on_done` of the requests that have finished meanwhile."""
+        result, finished = self._use(action, *arguments)
+        for done in finished:
+            if done.on_done is not None:
+                on_done, done.on_done = done.on_done, None
+                on_done()
+        return result
+
+    @holds("mailbox")
+    def _use(self, action: Callable[..., Result], *arguments: Any) -> tuple[Result, list[MessageRequest]]:
+        """Use the mailbox. Returns the requests that have finished meanwhile, too."""
+        group, mailbox = self.group, self.mailbox
+        if mailbox.lock.locked():
+            check_nested(mailbox, f"the messages of {group}")
+        with mailbox.lock:
+            group.check_usable()
+            try:
+                mailbox.settle()
+                result = action(*arguments)
+            except OutOfMemory:
+                raise  # before anything has moved
+            except BaseException as error:
+                stop(group, error)
+                raise
+            finished, mailbox.finished = mailbox.finished, []
+        return result, finished
+
+    def _advance(self, request: MessageRequest) -> bool:
+        while not request.done and self.mailbox.progress():
+            pass
+        return request.done
+
+    def _said(self, request: MessageRequest, ranks: Sequence[int]) -> str:
+        """Text: messages of these ranks that a receive does not take. ranks: empty if only this rank can send one."""
+        if not isinstance(request, Receive):
+            return ""
+        alone = "" if ranks else _ALONE
+        ranks = ranks or [self.group.rank]
+        tags = {rank: self._locked(self.mailbox.unexpected_tags, rank) for rank in ranks}
+        sent = [f" Rank {rank} has sent tag {', '.join(map(str, tags[rank]))}." for rank in ranks if tags[rank]]
+        return "".join([alone, *sent])
+
 
 def progress_engine(group: Group) -> ProgressEngine:
     """The progress engine of a group, made on the first call."""
@@ -237,99 +364,3 @@ def _stop_all() -> None:
 
 
 atexit.register(_stop_all)  # a daemon thread must not touch shared memory while the interpreter shuts down
-
-
-class Transfer(Work[torch.Tensor]):
-    """An `isend` or `irecv`. Its tensor must be left alone until `wait` has returned.
-
-    It goes on while no thread waits for it, but not beyond the end of this rank's function or program: so wait for it.
-    A dropped Transfer does not delay this end.
-    """
-
-    def __init__(
-        self,
-        group: Group,
-        request: MessageRequest,
-        text: Callable[[], str],
-        timeout_s: float | None,
-        *,
-        later: Receive | None = None,
-    ) -> None:
-        super().__init__("a message")
-        self._engine = engine = progress_engine(group)
-        self._request, self._timeout_s, self._rank = request, timeout_s, group.rank
-        self._text, self._where = text, ""
-        request.on_done, self._later = self._on_done, later
-        if later is not None:
-            postpone(later, group, engine.mailbox)
-        if later is not None or not engine.begin(request):
-            self._where = caller()
-            try:
-                engine.finish_in_background(request, self._call_text)
-            except BaseException:  # such as RuntimeError: can't start new thread
-                engine.cancel_all([request], self._call_text())
-                raise
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the tensor may change (isend) or has been written (irecv). Returns True, or raises the error.
-
-        timeout: seconds from now; None: the call's timeout_s. WaitTimeout after that, while the call goes on. Ctrl-C
-        cancels the call, as it does with `send` and `recv`.
-        """
-        limit_s = self._timeout_s if timeout is None else seconds(timeout, "timeout")
-        if not self._done.is_set():
-            engine, later = self._engine, self._later
-            try:
-                if later is not None and completed_soon(later, engine.group, engine.mailbox, limit_s):
-                    later.on_done = None
-                    self._on_done()
-                    return True
-                engine.wait(self._request, self._call_text, limit_s)
-            except UnisonoError:
-                raise
-            except BaseException as error:
-                self._interrupted(error)
-                raise
-        return super().wait()
-
-    def is_completed(self) -> bool:
-        """Has the call ended, with or without an error?"""
-        if not self._done.is_set():
-            try:
-                self._engine.advance(self._request)
-            except UnisonoError:  # the group has ended; its thread tells this request soon
-                return False
-        return self._done.is_set()
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """As `Work.get_future`; it is complete if the message has come."""
-        self.is_completed()
-        return super().get_future()
-
-    def source_rank(self) -> int:
-        """The rank that sent the message; waits for it."""
-        self.wait()
-        request = self._request
-        return request.source if isinstance(request, Receive) else self._rank
-
-    def _interrupted(self, error: BaseException) -> None:
-        self._engine.interrupted(self._request, self._call_text(), error)
-
-    def _call_text(self) -> str:
-        return f"{self._text()} ({self._where})"
-
-    def _on_done(self) -> None:
-        request = self._request
-        self._engine.discard(request)
-        self._finish(request.error, request.tensor if isinstance(request, Receive) else None)
-
-
-class FinishedTransfer(FinishedWork[torch.Tensor], Transfer):
-    """An `isend` that was over when it returned. rank: this rank."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__(None)
-        self._rank = rank
-
-    def source_rank(self) -> int:
-        return self._rank

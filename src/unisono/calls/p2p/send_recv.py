@@ -17,7 +17,8 @@ from ...ranks.group.initialize import group_or_default
 from ..arguments import check_apart, check_list, check_root, check_tensor, shape_name
 from ..codec import decode, encode
 from .at_once import comes_whole, received_soon, sent_at_once, usual
-from .progress_engine import FinishedTransfer, Transfer, progress_engine
+from .progress_engine import progress_engine
+from .transfer import FinishedTransfer, Transfer
 
 
 def check_send(tensor: Any, dst: Any, group: Group, tag: Any) -> tuple[int, int]:

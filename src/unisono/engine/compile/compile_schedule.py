@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.errors import AlgorithmError
-from ...base.records import digest
 from ...schedule.table import Schedule
 from .program import IN, OUT, ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program, RowWord
 from .versions import Place, ProgramMove, Version, Versions, make_versions
@@ -216,7 +215,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
     one_post = not any(step > gate for _, step in waited) and not lowering.zero_copy
     one_way = any(readers) and not all(readers)
     movers = frozenset(rank for rank in range(ranks) if any(move.source for move in before[rank] + after[rank]))
-    programs, table = [], digest(schedule.root, schedule.rows.tobytes())
+    programs = []
     for rank in range(ranks):
         flags = np.zeros(ranks, np.int64)
         flags[list(readers[rank])] = 1
@@ -228,7 +227,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
             )
         programs.append(
             Program(
-                schedule.name, table, lowering, ranks, rows, refs, frozenset(readers[rank]), flags,
+                schedule.name, schedule.digest, lowering, ranks, rows, refs, frozenset(readers[rank]), flags,
                 max(placed.slots), gate, versions.contract.blocks, versions.contract.per_block, one_post, one_way,
                 movers,
             )

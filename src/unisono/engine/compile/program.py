@@ -261,7 +261,7 @@ class Lowering(NamedTuple):
 class Program(NamedTuple):
     """The program of one rank.
 
-    name, table: the name of the schedule, and a digest of its rows.
+    name, table: the name of the schedule, and its digest.
     readers: the ranks that read this rank's staging area.
     reader_flags: the same for the kernel, one flag per rank. It reads them after the call, too.
     slots: the staging slots of the rank that needs most.

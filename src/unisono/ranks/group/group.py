@@ -98,7 +98,7 @@ class Group:
         self.plans: dict[Hashable, CallPlan] = {}
         """`calls.dispatch.planning.PlanKey` -> plan; empty once the group is broken or closed."""
         self.shortcuts: dict[Hashable, Any] = {}
-        """Call -> `calls.dispatch.plan_cache.KnownCalls`, the same plans for the fast path; empty when `plans` is."""
+        """Call -> `calls.dispatch.known.KnownCalls`, the same plans for the fast path; empty when `plans` is."""
         self.spare: list[torch.Tensor] = []
         """Memory in which an ended call on a list of tensors has packed them, for the next one."""
         self.worker: Background | None = None
@@ -182,6 +182,11 @@ class Group:
                 f"group {self.name!r} has been closed, or belongs to the process from which this one was forked; "
                 f"call unisono.{make} for a new one"
             )
+
+    def forget_plans(self) -> None:
+        """Let the next calls be planned anew."""
+        self.plans.clear()
+        self.shortcuts.clear()
 
     def give_up(self, error: UnisonoError) -> None:
         """Refuse all further calls here, with the first such error: ranks may be at different points of a call."""

@@ -30,10 +30,9 @@ from ....hosts.span import Span
 from ....ranks.group.group import Group
 from ....schedule import BLOCKED, HOLDERS, REDUCING, T
 from ...arguments import blank
-from ..plan_cache import forget_plans
+from ..drive import Run
 from ..planning import make_plan
 from ..request import Request, Tensors, is_one
-from ..step import kernel_address
 from .chunks import Side
 from .hosts_plan import At, Home, Inside, Leg, SpanPlan, Wave
 
@@ -78,11 +77,9 @@ class InsideProgram:
 
     def __init__(self, local: Group, request: Request, algorithm: str | None) -> None:
         self._request, self._algorithm = request, algorithm
-        inp, *kept_inp = kernel_address(request.inp)
-        out, *kept_out = kernel_address(request.out)
-        self._kept = kept_inp, kept_out
         self._usual = self._plan = self._make(local)
-        self.arguments = (ctypes.c_int64 * 4)(self._plan.address, inp, out, local.state)
+        self._run = run = Run.of(self._plan, request, algorithm)  # keeps the memory
+        self.arguments = (ctypes.c_int64 * 4)(self._plan.address, run.inp, run.out, local.state)
 
     def begin(self) -> None:
         """A call begins."""
@@ -96,7 +93,7 @@ class InsideProgram:
         host, kind, seat = local.host, status & 0xFF, status >> 8 & 0xFFFF
         if kind == FAILED and seat == local.rank:
             host.cross_no_more()
-            forget_plans(local)
+            local.forget_plans()
             self._usual = self._make(local)
         elif kind != STAGED:
             return (WAITING if kind == DISAGREE else status & ~0xFFFF00) | here[seat] << 8

@@ -1,0 +1,111 @@
+"""`Transfer`: an `isend` or `irecv`, which goes on while no thread waits for it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...base.errors import UnisonoError
+from ...base.units import seconds
+from ...engine.mailbox import MessageRequest, Receive
+from ...engine.process.nested import caller
+from ...ranks.group.group import Group
+from ..work import FinishedWork, Work
+from .at_once import completed_soon, postpone
+from .progress_engine import progress_engine
+
+
+class Transfer(Work[torch.Tensor]):
+    """An `isend` or `irecv`. Its tensor must be left alone until `wait` has returned.
+
+    It goes on while no thread waits for it, but not beyond the end of this rank's function or program: so wait for it.
+    A dropped Transfer does not delay this end.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        request: MessageRequest,
+        text: Callable[[], str],
+        timeout_s: float | None,
+        *,
+        later: Receive | None = None,
+    ) -> None:
+        super().__init__("a message")
+        self._engine = engine = progress_engine(group)
+        self._request, self._timeout_s, self._rank = request, timeout_s, group.rank
+        self._text, self._where = text, ""
+        request.on_done, self._later = self._on_done, later
+        if later is not None:
+            postpone(later, group, engine.mailbox)
+        if later is not None or not (engine.start(request) or engine.advance(request)):
+            self._where = caller()
+            try:
+                engine.finish_in_background(request, self._call_text)
+            except BaseException:  # such as RuntimeError: can't start new thread
+                engine.abandon([request], self._call_text())
+                raise
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the tensor may change (isend) or has been written (irecv). Returns True, or raises the error.
+
+        timeout: seconds from now; None: the call's timeout_s. WaitTimeout after that, while the call goes on. Ctrl-C
+        cancels the call, as it does with `send` and `recv`.
+        """
+        limit_s = self._timeout_s if timeout is None else seconds(timeout, "timeout")
+        if not self._done.is_set():
+            engine, later = self._engine, self._later
+            try:
+                if later is not None and completed_soon(later, engine.group, engine.mailbox, limit_s):
+                    later.on_done = None
+                    self._on_done()
+                    return True
+                engine.wait(self._request, self._call_text, limit_s)
+            except UnisonoError:
+                raise
+            except BaseException as error:
+                self._interrupted(error)
+                raise
+        return super().wait()
+
+    def is_completed(self) -> bool:
+        """Has the call ended, with or without an error?"""
+        if not self._done.is_set():
+            try:
+                self._engine.advance(self._request)
+            except UnisonoError:  # the group has ended; its thread tells this request soon
+                return False
+        return self._done.is_set()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """As `Work.get_future`; it is complete if the message has come."""
+        self.is_completed()
+        return super().get_future()
+
+    def source_rank(self) -> int:
+        """The rank that sent the message; waits for it."""
+        self.wait()
+        request = self._request
+        return request.source if isinstance(request, Receive) else self._rank
+
+    def _interrupted(self, error: BaseException) -> None:
+        self._engine.abandon([self._request], self._call_text(), error)
+
+    def _call_text(self) -> str:
+        return f"{self._text()} ({self._where})"
+
+    def _on_done(self) -> None:
+        request = self._request
+        self._engine.discard(request)
+        self._finish(request.error, request.tensor if isinstance(request, Receive) else None)
+
+
+class FinishedTransfer(FinishedWork[torch.Tensor], Transfer):
+    """An `isend` that was over when it returned. rank: this rank."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(None)
+        self._rank = rank
+
+    def source_rank(self) -> int:
+        return self._rank
