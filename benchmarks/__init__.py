@@ -3,7 +3,6 @@
 python -m benchmarks.collectives      speed of collectives, beside Gloo, three MPIs, DeepSpeed, memcpy (`make bench`)
 python -m benchmarks.torch_backend    torch.distributed on our backend and on Gloo
 python -m benchmarks.supported_calls  what each library does with every call, dtype and op
-python -m benchmarks.small_calls      what many small tensors cost, one by one and together
 python -m benchmarks.busy             ranks beside processes that compute, late ranks, steps of a server; beside Gloo
 python -m benchmarks.first_call       the first call of a fresh process, beside Gloo
 python -m benchmarks.chaos            every fault at every row, then faults in live ranks

@@ -189,7 +189,8 @@ def markdown(table: Table, show: Sequence[str] = ("median", "least")) -> str:
 
 def lines(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of Markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * len(titles), *rows))
+    escaped = ([cell.replace("|", "\\|") for cell in cells] for cells in (titles, ["---"] * len(titles), *rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
 
 
 def grouped(things: Iterable[Any], *fields: str) -> dict[tuple[Any, ...], list[Any]]:

@@ -105,6 +105,7 @@ def test_a_run_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert run.how == ["Two lines of words."]
     assert run.table("words").rows[1] == ["µs | y", 0.5]
     assert "| all_reduce | 8 B | 3 µs (2 µs) | 1 s (1 s) |" in run.markdown()
+    assert "| µs \\| y | 0.5 |" in run.markdown()
 
 
 @pytest.mark.long
