@@ -232,6 +232,41 @@ def test_calls_of_fully_shard_are_seen(job: Job) -> None:
     assert "while rank 1 waited for it in all_gather(float32[10]) #4 of group '0'" in said
 
 
+TWO_WORLDS = f"""
+from datetime import timedelta
+torchs = dist.distributed_c10d
+store = dist.PrefixStore("weights", torchs._get_default_store())
+where = size, size - 1 - rank, [], dist.Backend("gloo"), store
+shared, _ = torchs._new_process_group_helper(*where, group_name="weights", timeout=timedelta(seconds=60))
+torchs._world.pg_group_ranks[shared] = {{0: 0, 1: 1}}
+pair = dist.new_group([0, 1])
+for group in (pair, shared, None):
+    dist.all_reduce(ones, group=group)
+try:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(ones, group=shared)
+{REPORT}
+try:
+    dist.all_reduce(ones, group=pair)
+{REPORT}
+"""
+
+
+def test_a_group_across_jobs_is_a_world_of_its_own(job: Job) -> None:
+    """The process that is rank 1 of its own world is rank 0 of the other one."""
+    job.start(2, TWO_WORLDS)
+    said = job.output(0)
+    pid = job.ranks[1].pid
+    assert "not watched" not in said
+    for gone, waits, group in (
+        (f"rank 0 (pid {pid})", "rank 1", "weights"),
+        (f"rank 1 (world rank 1, pid {pid})", "rank 0 (world rank 0)", "1"),
+    ):
+        told = f"PeerGone True {gone} was killed by signal 9 (SIGKILL) while {waits} waited for it in all_reduce("
+        assert f"#2 of group '{group}'" in said.split(told)[1], said
+
+
 def test_error_keeps_calls_that_leave_the_log() -> None:
     """Rank 1 goes on, and its log has later calls only, when the difference has just been found."""
     watcher, reads = object.__new__(Watcher), dict.fromkeys(range(3), 0)

@@ -39,7 +39,8 @@ _PAUSE_S = 0.005
 _NAMES = re.compile(r"\w+")
 _MOST_NAMED = 8
 
-_watcher: Watcher | None = None
+_watchers: dict[Group, Watcher] = {}
+"""Our group of the ranks of a world of torch's -> what watches this world."""
 
 
 def watch() -> None:
@@ -76,14 +77,20 @@ def patch() -> None:
     if distributed.is_available():
         change(_making, "_new_process_group_helper", distributed_c10d)
         change(_destroying, "destroy_process_group", distributed, distributed_c10d)
-        patch_calls(lambda watched: _watcher and _watcher.cause(watched))
+        patch_calls(_cause)
+
+
+def _cause(watched: WatchedGroup) -> Any:
+    watcher = _watchers.get(watched.group.world)
+    return watcher and watcher.cause(watched)
 
 
 def _making(original: Any) -> Any:
     def new_process_group_helper(
         size: int, rank: int, members: Any, backend: Any, store: Any, *args: Any, **options: Any
     ) -> Any:
-        mine = None if members or size == 1 else PrefixStore(f"unisono watches {start_of_job(os.environ)}", store)
+        start = start_of_job(os.environ) if options.get("group_desc") == "default_pg" else ""  # others are of any job
+        mine = None if members or size == 1 else PrefixStore(f"unisono watches {start}", store)
         fake = "fake" in _NAMES.findall(f"{backend}")  # this process stands for all ranks
         if mine is not None and not fake:
             mine.set(f"{rank}", "")
@@ -106,11 +113,11 @@ def _making(original: Any) -> Any:
 
 def _group_of(group: Any, store: Any, members: list[int], rank: int, size: int, *, connected: bool) -> Group | None:
     """Our group of the ranks of torch's group; None: it is not watched."""
-    global _watcher  # noqa: PLW0603  a process has one
     if store is None:
-        if size == 1 or _watcher is None or _watcher.world.closed:
+        whole = groups.get(id(distributed.group.WORLD))
+        if size == 1 or whole is None or whole.group.closed:
             return None
-        return make_sub_group(_watcher.world, group.rank(), members, group.group_name, _COME_S)
+        return make_sub_group(whole.group, group.rank(), members, group.group_name, _COME_S)
     if absent := _absent(store, size, _CONNECTED_S if connected else _COME_S):
         tell(
             f"unisono: {ranks_text(absent, _MOST_NAMED)} {'is' if len(absent) == 1 else 'are'} not watched, so no rank "
@@ -122,7 +129,7 @@ def _group_of(group: Any, store: Any, members: list[int], rank: int, size: int, 
         leave(world)
         tell("unisono: ranks on several hosts are not watched: this version can watch the ranks of one host only\n")
         return None
-    _watcher = Watcher(world)
+    _watchers[world] = Watcher(world)
     return world
 
 
@@ -142,10 +149,8 @@ def _destroying(original: Any) -> Any:
         for number, watched in list(groups.items()):
             if group in (None, watched.of(), distributed.group.WORLD):
                 groups.pop(number, None)
-                if watched.group.parent is not None:
-                    watched.group.close()
-        if _watcher is not None and group in (None, distributed.group.WORLD):
-            leave(_watcher.world)
+                _watchers.pop(watched.group, None)
+                leave(watched.group)
         original(group)
 
     return destroy_process_group
@@ -153,13 +158,14 @@ def _destroying(original: Any) -> Any:
 
 @atexit.register  # after `join_group` has registered the function that leaves, which therefore runs later
 def _last_look() -> None:
-    if _watcher is not None:
-        error = getattr(sys, "last_value", None)
-        _watcher.last_look(error)
-        if error is not None and any(one.failed and one.backend == NCCL for one in groups.values()):
-            leave_at_exit(_watcher.world)
-            logging.shutdown()
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError, AttributeError):  # it may be closed, or None
-                    stream.flush()
-            os._exit(1)  # torch's threads of a group of NCCL that has failed end the process by a signal
+    error = getattr(sys, "last_value", None)
+    for watcher in list(_watchers.values()):
+        watcher.last_look(error)
+    if error is not None and any(one.failed and one.backend == NCCL for one in groups.values()):
+        for world in list(_watchers):
+            leave_at_exit(world)
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # it may be closed, or None
+                stream.flush()
+        os._exit(1)  # torch's threads of a group of NCCL that has failed end the process by a signal

@@ -47,9 +47,9 @@ _UNEVEN = {form.collective for form in FORMS.values() if not form.alike}
 
 
 class Watcher:
-    """Watches all groups of this process, as long as `world` is open.
+    """Watches the groups of one world of this process, as long as `world` is open.
 
-    world: our group of the ranks of torch's default group.
+    world: our group of the ranks of torch's default group, or of a group across jobs.
     """
 
     def __init__(self, world: Group) -> None:
@@ -96,11 +96,17 @@ class Watcher:
 
     def last_look(self, error: BaseException | None) -> None:
         """The program ends, by this error: tell the cause, unless it is told. The thread had no time to see it."""
-        mine = [watched for watched in list(groups.values()) if not watched.group.closed]
+        mine = [watched for watched in self._mine() if not watched.group.closed]
         while error is not None and not isinstance(error, DistError) and "gloo" not in f"{error}":
             error = error.__cause__ or error.__context__
         if mine and not self.world.closed:
             self.cause(*mine, sure=error is not None)
+
+    def _is_mine(self, watched: WatchedGroup) -> bool:
+        return watched.group.world is self.world
+
+    def _mine(self) -> list[WatchedGroup]:
+        return [watched for watched in list(groups.values()) if self._is_mine(watched)]
 
     def look(self) -> None:
         """Look once at all groups."""
@@ -108,8 +114,8 @@ class Watcher:
         with self._lock:
             ended = self._see_waits(now)
             compares = bool(ended) or now >= self._compare_at
-            for watched in list(groups.values()):
-                if watched.failed is not None or watched.group.closed or watched.group.world is not self.world:
+            for watched in self._mine():
+                if watched.failed is not None or watched.group.closed:
                     continue
                 mine = [(one, since, stall) for one, since, stall in self._stalls.values() if one.watched is watched]
                 if self._ended_by_gone(watched, [call for call, _, _ in mine], now):
@@ -126,8 +132,8 @@ class Watcher:
 
     def _see_waits(self, now: float) -> set[object]:
         """Returns the groups in which a call from C++ has ended: it may have failed."""
-        seen: dict[Any, Waiting] = {**waits}
-        watching = [watched for watched in list(groups.values()) if not watched.group.closed]
+        seen: dict[Any, Waiting] = {thread: call for thread, call in {**waits}.items() if self._is_mine(call[0])}
+        watching = [watched for watched in self._mine() if not watched.group.closed]
         self._cpp = {watched: self._cpp.get(watched) or CppCalls(watched) for watched in watching}
         seen |= {watched: call for watched, calls in self._cpp.items() if (call := calls.look()) is not None}
         over = {thread for thread in self._stalls if seen.get(thread) is not self._seen[thread]}
