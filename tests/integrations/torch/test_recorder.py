@@ -25,7 +25,7 @@ import torch._C._distributed_c10d as c10d
 import unisono
 
 backend, scene, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-dist.init_process_group(backend, timeout=timedelta(seconds=60 if scene == "usual" else 2))
+dist.init_process_group(backend, timeout=timedelta(seconds=60))
 me, size = dist.get_rank(), dist.get_world_size()
 hook = c10d.FlightRecorderHook.attach(dist.group.WORLD, list(range(size))) if scene == "attached" else None
 
@@ -39,6 +39,7 @@ dist.all_reduce(tensor)
 if scene == "missing":
     if me != 1:
         dist.barrier()
+        dist.group.WORLD.set_timeout(timedelta(seconds=1))
         try:
             dist.all_gather_into_tensor(torch.empty(4 * size), tensor)
         except dist.DistBackendError:
@@ -83,11 +84,10 @@ def run(python: Python, scene: str, folder: Path, backend: str, **variables: str
 def test_entries(python: Python, tmp_path: Path, scene: str, backend: str) -> None:
     variables = {"TORCH_FR_BUFFER_SIZE": "100"} if scene == "usual" else {}
     entries, left = map(json.loads, run(python, scene, tmp_path, backend, **variables))
-    limit_ms = 60000 if scene == "usual" else 2000
     usual = [
-        ["unisono:all_reduce", True, [[4]], ["Float"], limit_ms, 1, 0, "default_pg"],
-        ["unisono:send 0->1", True, [[4]], ["Float"], limit_ms, 1, 1, "default_pg"],
-        ["unisono:all_reduce", True, [[4]], ["Float"], limit_ms, 2, 1, "default_pg"],
+        ["unisono:all_reduce", True, [[4]], ["Float"], 60000, 1, 0, "default_pg"],
+        ["unisono:send 0->1", True, [[4]], ["Float"], 60000, 1, 1, "default_pg"],
+        ["unisono:all_reduce", True, [[4]], ["Float"], 60000, 2, 1, "default_pg"],
     ]
     if scene == "usual":
         usual.insert(1, ["unisono:_all_gather_base", True, [[2]], ["Short"], 7000, 1, 0, "both"])
