@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import unisono.errors  # noqa: F401  the errors of a test's file go to ranks by this name, if it is there
 from tests.support import warm_python
 from tests.support.programs import Python, processes
 from tests.support.record import record

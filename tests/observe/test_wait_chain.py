@@ -27,7 +27,7 @@ def waits(**calls: tuple[str, tuple[int, ...], bool]) -> dict[int, Wait]:
     }
 
 
-def test_it_ends_at_a_rank_that_does_not_wait() -> None:
+def test_chain_ends_at_a_rank_that_does_not_wait() -> None:
     told = waits(r0=("a", (1, 5), False), r1=("b", (2,), False), r3=("c", (1,), False))
     way = wait_chain(told, 0)
     assert way == (0, 1, 2)
