@@ -3,6 +3,7 @@
 import contextlib
 import io
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -36,6 +37,21 @@ def test_in_rank_order() -> None:
     first = unisono.make_op(lambda x, _: x, commutative=False)
     unisono.all_reduce(tensor, first)
     assert torch.equal(tensor, whole[0])
+
+
+@pytest.mark.ranks(hosts="2x2")
+def test_repeated_sums_have_the_same_bits() -> None:
+    """On all ranks, whoever comes first: their order is fixed."""
+    torch.manual_seed(unisono.get_rank())
+    vector = torch.randn(MANY)
+    sums = [vector.clone() for _ in range(4)]
+    for number, each in enumerate(sums):
+        if unisono.get_rank() == number:
+            time.sleep(0.01)
+        unisono.all_reduce(each)
+    everywhere = [torch.empty(MANY) for _ in range(unisono.get_world_size())]
+    unisono.all_gather(everywhere, sums[0])
+    assert all(torch.equal(sums[0], other) for other in (*sums, *everywhere))
 
 
 @pytest.mark.parametrize("shape", ["2x2", "3+1"])
