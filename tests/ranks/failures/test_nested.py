@@ -16,10 +16,10 @@ from tests.support.each import each
 from tests.support.faults import DEADLINE_S
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import once_waiting, until
-from unisono.base.errors import NestedCall
 from unisono.calls import p2p
 from unisono.calls.dispatch import checking
 from unisono.calls.p2p.progress_engine import progress_engine
+from unisono.errors import NestedCall
 
 Call = Callable[[], Any]
 
