@@ -196,7 +196,7 @@ if not process.trains:
         dist.all_reduce(torch.ones(3), group=process.shared)
     process.use_own()
     assert unisono.get_world_size() == 2
-    print("served", flush=True)
+    os.write(1, b"served\\n")  # at once: two processes have this standard output
 """
 
 
