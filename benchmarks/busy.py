@@ -47,7 +47,7 @@ while os.getppid() == parent: pass
 """
 
 app = typer.Typer()
-Hogs = Annotated[str, typer.Option(help="Numbers of background processes that compute.")]
+Neighbours = Annotated[str, typer.Option(help="Numbers of background processes that compute.")]
 Turns = Annotated[int, typer.Option(min=1, help="How often each contender has its turn.")]
 
 
@@ -89,7 +89,7 @@ def _measure_calls(groups: Groups, case: int | str, neighbours: int, turns: int)
 
 @app.command()
 def calls(
-    *, neighbours: Hogs = "0,1,2,4", sizes: str = "8,64KiB,4MiB", turns: Turns = 25, output: Output = None
+    *, neighbours: Neighbours = "0,1,2,4", sizes: str = "8,64KiB,4MiB", turns: Turns = 25, output: Output = None
 ) -> None:
     """Measure all_reduce and training steps on two ranks. A turn is a batch of calls, or of steps."""
     run = begin("Calls and training steps on two ranks of a busy machine", _CALLS, code=TORCH)
@@ -169,7 +169,7 @@ def late(
     *,
     ranks: str = "2,4,8",
     sizes: str = "8,256KiB",
-    neighbours: Hogs = "0,2",
+    neighbours: Neighbours = "0,2",
     turns: Turns = 160,
     output: Output = None,
 ) -> None:
@@ -217,7 +217,7 @@ def _measure_serving(groups: Groups, neighbours: int, turns: int) -> Times:
 
 @app.command()
 def serving(
-    *, shapes: str = "1x2,1x4,2x1,2x2", neighbours: Hogs = "0,2", turns: Turns = 400, output: Output = None
+    *, shapes: str = "1x2,1x4,2x1,2x2", neighbours: Neighbours = "0,2", turns: Turns = 400, output: Output = None
 ) -> None:
     """Measure steps of a server. shapes: hosts x ranks of each, on this machine."""
     run, times = begin("Steps of a server", _SERVING, code=TORCH), dict[tuple[str, int], Times]()

@@ -83,7 +83,7 @@ def _nan_variable() -> None:
         del os.environ["TORCH_DIST_NAN_CHECK"]
 
 
-@row("FlightRecorderHook, dumps", "FlightRecorderHook")
+@row("FlightRecorderHook, dumps", "_maybe_attach_flight_recorder")
 def _recorder() -> None:
     from torch._C import _distributed_c10d as bound
 
@@ -98,7 +98,7 @@ def _recorder() -> None:
     del hook
 
 
-@row("split_group", "PreHookArgs")
+@row("split_group", "_maybe_attach_flight_recorder")
 def _split() -> None:
     group = dist.split_group(split_ranks=[[0, 1]])
     ours(group=group)

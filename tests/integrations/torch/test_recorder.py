@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-import torch._C._distributed_c10d as c10d
+from torch.distributed import distributed_c10d
 
 from tests.support.ports import free_port
 from tests.support.programs import Python, place, run_python
 
 pytestmark = pytest.mark.skipif(
-    not hasattr(c10d, "FlightRecorderHook"), reason="the recorder sees hooks' calls from torch 2.15 on"
+    not hasattr(distributed_c10d, "_maybe_attach_flight_recorder"), reason="torch attaches its recorder from 2.15 on"
 )
 
 BACKENDS = {"unisono": {}, "gloo": {"UNISONO_AS": "gloo"}}
@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 import torch
 import torch.distributed as dist
-import torch._C._distributed_c10d as c10d
+from torch.distributed import distributed_c10d
 import unisono
 
 backend, scene, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])

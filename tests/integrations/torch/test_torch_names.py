@@ -103,7 +103,10 @@ def test_answers_to_rare_questions(backend: str) -> None:
         group._add_ephemeral_timeout(timedelta(seconds=1))
 
 
-@pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="groups can be bound to a CPU from torch 2.14 on")
+@pytest.mark.skipif(
+    not hasattr(dist.distributed_c10d, "_maybe_attach_flight_recorder"),
+    reason="groups can be bound to a CPU from torch 2.15 on",
+)
 @pytest.mark.parametrize("backend", ["unisono", "gloo"])
 @in_process_group(1, "backend", named=range(1))
 def test_a_bound_device_is_kept(backend: str) -> None:

@@ -3,7 +3,6 @@
 import os
 import random
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
 from unisono.base.fd_channel import PlainChannel
 from unisono.base.records import DepartureKind
-from unisono.ranks.rendezvous import meetings, rendezvous, stores
+from unisono.ranks.rendezvous import meetings, rendezvous
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.handover import Handover
 from unisono.ranks.rendezvous.identity import Identity
@@ -382,21 +381,3 @@ def test_a_store_without_a_meeting_is_told(port: int) -> None:
     assert isinstance(error, WaitTimeout)
     assert "answers, but rank 0 has not begun a meeting there" in str(error)
     assert "waits itself, in torch's store, for a rank that has not come" in str(error)
-
-
-def test_over_mpi_only_the_store_that_has_the_word_is_rank_0_s(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
-    monkeypatch.setattr(stores, "_ANSWER_S", 1.0)
-    rank, deadline = Launch(1, 2, "Open MPI", "", by_mpi=True), time.monotonic() + 60
-    with pytest.raises(ArgumentError, match=r"at 127.0.0.1 another program listens.* MASTER_ADDR.* and MASTER_PORT"):
-        stores._recognised(["127.0.0.1"], port, "word", rank, deadline)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as other,
-        pytest.raises(ArgumentError, match=r"at 127.0.0.1 another program listens"),
-    ):
-        stores._recognised(["127.0.0.1"], other.getsockname()[1], "word", rank, deadline)
-    server = TCPStore("127.0.0.1", port, 1, is_master=False, wait_for_workers=False)
-    server.set(stores._OWN, "word")
-    store = stores._recognised(["255.255.255.255", "127.0.0.1"], port, "word", rank, deadline)
-    store.set("found", "yes")
-    assert server.get("found") == b"yes"

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import HashStore, TCPStore
 
 from tests.ranks.rendezvous.test_meetings import SOON_S, attend, launch
 from tests.ranks.rendezvous.test_meetings import meet as meet_all
@@ -167,3 +167,21 @@ def test_several_hosts_meet_at_the_store_of_a_job(job, monkeypatch):
             assert met.address
             met.arena.close()
         assert met.store.check(["0", "1"])
+
+
+def test_over_mpi_the_store_with_the_word_is_rank_0_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
+    monkeypatch.setattr(stores, "_ANSWER_S", 1.0)
+    server = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
+    port, rank, deadline = server.port, Launch(1, 2, "Open MPI", "", by_mpi=True), time.monotonic() + 60
+    with pytest.raises(ArgumentError, match=r"at 127.0.0.1 another program listens.* MASTER_ADDR.* and MASTER_PORT"):
+        stores._recognised(["127.0.0.1"], port, "word", rank, deadline)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(ArgumentError, match=r"at 127.0.0.1 another program listens"),
+    ):
+        stores._recognised(["127.0.0.1"], other.getsockname()[1], "word", rank, deadline)
+    server.set(stores._OWN, "word")
+    store = stores._recognised(["255.255.255.255", "127.0.0.1"], port, "word", rank, deadline)
+    store.set("found", "yes")
+    assert server.get("found") == b"yes"

@@ -38,7 +38,7 @@ def _count(view):  # type: ignore[no-untyped-def]
 
 @compiled
 def _nbytes(count, dtype):  # type: ignore[no-untyped-def]
-    """The bytes of so many elements."""
+    """The number of bytes of `count` elements, rounded up."""
     return (count * (dtype >> _BITS & _BITS_MASK) * (dtype >> _LANES) + 7) // 8
 
 

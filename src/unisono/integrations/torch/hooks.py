@@ -1,4 +1,4 @@
-"""torch's hooks: functions to call before and after each call of a group, from torch 2.15 on.
+"""torch's hooks: functions to call before and after each call of a group, from torch 2.14 on.
 
 torch's dispatcher calls them, and our groups pass it by. So a group with hooks makes a detour: its method calls torch's
 method of this name, which calls the hooks before, the group's backend, and the hooks after. The backend lets the group

@@ -90,7 +90,7 @@ def _with_our_timeout(original: Any) -> Any:
 
 
 def _without_ours(original: Any) -> Any:
-    """Let `new_group` make a group anew beside ours. What torch splits it from must be a backend in C++."""
+    """Let `new_group` make a group of its own beside ours: torch can split one from backends in C++ only."""
 
     def get_split_source(*args: Any, **options: Any) -> Any:
         source = original(*args, **options)

@@ -1,4 +1,4 @@
-"""Changes of torch's functions that give hooks to a group, from torch 2.15 on: calls of our groups make detours then.
+"""Changes of torch's functions that give hooks to a group, from torch 2.14 on: calls of our groups make detours then.
 
 With a `FlightRecorderHook`, torch's flight recorder sees them. torch attaches one to each group whose backend does not
 record by itself. To ours it does if TORCH_FR_BUFFER_SIZE is set, because a recorded call takes longer. Such a group
