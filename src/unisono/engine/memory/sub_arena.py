@@ -42,12 +42,8 @@ class SubArena(Layout):
     ) -> None:
         arena = lender.arena
         super().__init__(len(members), arena.half, start)
-        self.map, self.base, self.heap_bytes, self.neighbours = (
-            arena.map,
-            arena.base,
-            arena.heap_bytes,
-            arena.neighbours,
-        )
+        self.map, self.base, self.heap_bytes = arena.map, arena.base, arena.heap_bytes
+        self.neighbours, self.processors = arena.neighbours, arena.processors
         self.heaps = [arena.heap(member) for member in members]
         self.shape = arena.shape
         self.lender, self.members, self.rank = lender, tuple(members), rank
@@ -121,8 +117,6 @@ class Lender:
         self._groups: Counter[bytes] = Counter()
         self._lock = threading.Lock()
         self._helpers: list[Helpers] = []
-        self.own_processors = False
-        """Has each rank of this machine a processor of its own, as far as this rank knows?"""
 
     @property
     def helpers(self) -> Helpers:

@@ -59,11 +59,11 @@ class _Rank:
         os.environ.clear()
         os.environ.update(self._setup.environ)
         sys.argv[:] = self._setup.argv
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self._setup.size))
-        # A fork has copied the generators' states: without this every rank would draw the same "random" numbers.
+                # A fork has copied the generators' states: without this every rank would draw the same "random" numbers.
         torch.seed()
         np.random.seed()
         self._arena = Arena.attach(arena_fd)
+        torch.set_num_threads(max(1, self._arena.processors // self._setup.size))
         if self._setup.span is not None:  # for groups that meet by themselves, such as torch.distributed's
             os.environ[HOST_ID] = f"{self._setup.span.hosts.host_of(self._setup.rank)}"
         self._group: Group | None = None
