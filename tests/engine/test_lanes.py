@@ -34,7 +34,6 @@ from unisono.engine.compile.program import (
 )
 from unisono.engine.helpers import Helpers
 from unisono.engine.kernels import kernel
-from unisono.schedule.choose.lane_limits import Processors
 
 MOST_S = 60.0
 COMBINE = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
@@ -306,7 +305,8 @@ def test_calls_with_lanes_after_an_abort_and_a_shrink() -> tuple[float, int]:
 
 def test_by_default_long_calls_have_lanes_where_there_are_processors() -> None:
     def calls(own: int) -> list[tuple[int, int, float]]:
-        planning.lane_limits.Processors.here = lambda *_: Processors(own, 2, None, 3)  # type: ignore[method-assign]
+        planning.processors, unisono.init().host.arena.processors = lambda: own, own
+        torch.set_num_threads(3)
         found = []
         for nbytes in (8 << 20, (8 << 20) + 4):
             tensor = torch.ones(nbytes // 4)

@@ -23,6 +23,7 @@ from unisono.engine.clock import slow_yield_cycles
 from unisono.engine.compile.program import AT_ONCE, IN_TIME, LEARNED_WORDS, WAITING, LineWord, StateWord
 from unisono.engine.kernels import kernel
 from unisono.engine.mailbox.poller import Poller
+from unisono.engine.memory import arena
 
 NEVER = 1 << 62
 ALWAYS_A_SLICE, NEVER_A_SLICE = 0, 1 << 50
@@ -305,3 +306,18 @@ def test_ranks_bound_to_own_processors_spin(python: Python, how: str, spins: int
     ranks = [python("-c", BOUND, how, **place(rank, 2, port)) for rank in range(2)]
     said = [rank.communicate(timeout=100) for rank in ranks]
     assert [out for out, _ in said] == [f"{spins} {spins}\n"] * 2, said
+
+
+@pytest.mark.parametrize(("quota", "spins", "chosen"), [(1, 0, "one_shot"), (2, Config().spins, "two_shot")])
+def test_ranks_share_the_time_of_their_container(
+    monkeypatch: pytest.MonkeyPatch, quota: int, spins: int, chosen: str
+) -> None:
+    def work() -> tuple[int, str]:
+        unisono.all_reduce(torch.ones(8192))
+        group = unisono.init()
+        (plan,) = group.plans.values()
+        return group.host.most_spins, plan.program.name  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(arena, "processors", lambda _: quota)
+    with unisono.world(2, config=Config(), timeout_s=60) as world:
+        assert world.run(work) == [(spins, f"all_reduce.{chosen}")] * 2

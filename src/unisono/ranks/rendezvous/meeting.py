@@ -136,7 +136,7 @@ class Meeting:
 
     def _lead(self, others: Sequence[int], hosts: Hosts) -> tuple[Arena, MeetingMessage]:
         """The part of a host's first rank: hand out the memory, and say which ranks have it."""
-        arena = Arena.create(self._size, self._config)
+        arena = Arena.create(self._size, self._config, [self._identity(rank).pid for rank in others])
         with ExitStack() as until_told:
             try:
                 if hosts.spans:

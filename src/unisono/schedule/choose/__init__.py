@@ -6,7 +6,6 @@ cost of one more wait and B the rate of a copy, both take the same time at L·B 
 processors, L is the time to give a processor to another rank. Both combine in rank order, so they give the same bits.
 """
 
-import os
 from typing import NamedTuple
 
 from ...base.config import Config
@@ -17,7 +16,6 @@ __all__ = [
     "Choice",
     "choose",
     "crosses_memory",
-    "is_oversubscribed",
     "one_shot_limit",
     "zero_copy_limit",
 ]
@@ -49,13 +47,11 @@ across memory: the root's staged bytes stay in the cache for all readers. A redu
 """
 
 
-def is_oversubscribed(neighbours: int) -> bool:
-    """Do the ranks of one machine outnumber all its processors? Ranks may be bound to some, each to different ones."""
-    return neighbours > (os.cpu_count() or 1)
-
-
 def one_shot_limit(ranks: int, config: Config | None = None, *, oversubscribed: bool = False) -> int:
-    """The largest all_reduce, in bytes, that one-shot serves. L·B is in the configuration; see `is_oversubscribed`."""
+    """The largest all_reduce, in bytes, that one-shot serves. L·B is in the configuration.
+
+    oversubscribed: do ranks outnumber their processors?
+    """
     return _limit(getattr(config or Config.from_env(), _product(oversubscribed)), ranks)
 
 
@@ -86,7 +82,7 @@ def _limit(product: int, ranks: int) -> int:
 def choose(
     collective: str, nbytes: int, ranks: int, config: Config | None = None, *, oversubscribed: bool = False
 ) -> Choice:
-    """The algorithm for a collective on vectors of `nbytes`. oversubscribed: see `is_oversubscribed`.
+    """The algorithm for a collective on vectors of `nbytes`. oversubscribed: see `one_shot_limit`.
 
     Raises ArgumentError for an unknown collective.
     """

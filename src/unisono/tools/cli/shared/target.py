@@ -17,6 +17,7 @@ from types import CodeType
 from typing import Any
 
 from ....base.errors import ArgumentError, UnisonoError
+from ....base.linux import processors
 from ....schedule import (
     ROOTED,
     Counts,
@@ -29,7 +30,7 @@ from ....schedule import (
 )
 from ....schedule.algorithms import Algorithm, find
 from ....schedule.algorithms.catalogue import COLLECTIVES
-from ....schedule.choose import choose, is_oversubscribed
+from ....schedule.choose import choose
 from ....schedule.contract import line_text
 from ....schedule.table import stray_row
 
@@ -80,7 +81,7 @@ def find_target(name: str, ranks: int, *, collective: str = "", root: int = 0, n
         if short:
             found, why = find(wanted, short), "you named it"
         else:
-            choice = choose(wanted, nbytes, max(ranks, 1), oversubscribed=is_oversubscribed(ranks))
+            choice = choose(wanted, nbytes, max(ranks, 1), oversubscribed=ranks > processors())
             found, why = choice.algorithm, choice.why
     if root and found.collective not in ROOTED:
         raise ArgumentError(f"{found.collective} has no root: leave out --root {root}")
