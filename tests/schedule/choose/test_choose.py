@@ -19,7 +19,7 @@ from unisono.schedule.contract import ROOTED
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
-def test_oversubscribed_ranks_wait_longer_so_one_step_serves_longer_vectors(ranks: int) -> None:
+def test_oversubscription_raises_one_shot_limit(ranks: int) -> None:
     config = Config()
     alone, shared = (one_shot_limit(ranks, config, oversubscribed=oversubscribed) for oversubscribed in (False, True))
     assert alone < shared
@@ -30,7 +30,7 @@ def test_oversubscribed_ranks_wait_longer_so_one_step_serves_longer_vectors(rank
         assert ("more than processors" in longer.why) is oversubscribed
 
 
-def test_more_ranks_than_the_machine_has_processors_are_oversubscribed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_processors_oversubscribe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert [is_oversubscribed(ranks) for ranks in (1, 4, 5, 64)] == [False, False, True, True]
 
@@ -78,18 +78,18 @@ def choice(collective: str, nbytes: int, hosts: str, link: str = "10Gbit,100us")
         ("reduce_scatter", 16 << 20, "16x8", 8, "circulant"),
     ],
 )
-def test_what_goes_between_hosts(collective: str, nbytes: int, hosts: str, rails: int, core: str) -> None:
+def test_choice_between_hosts(collective: str, nbytes: int, hosts: str, rails: int, core: str) -> None:
     assert choice(collective, nbytes, hosts)[:2] == (rails, core)
 
 
-def test_the_slower_the_link_the_fewer_bytes_on_it() -> None:
+def test_slow_link_carries_fewer_bytes() -> None:
     cores = [choice("all_reduce", 1 << 20, "4x2", link).core for link in ("100Gbit,1ms", "1Gbit,10us")]
     assert cores == ["recursive_doubling", "circulant"]
 
 
 @each("collective", CORES)
 @each("hosts", ["4x1", "4x2"])
-def test_a_rank_sends_as_many_messages_at_once_as_its_table_has_in_a_round(collective: str, hosts: str) -> None:
+def test_messages_at_once_match_the_table(collective: str, hosts: str) -> None:
     if collective in ROOTED:
         return  # their roots send more than other ranks
     for core in CORES[collective]:
@@ -99,7 +99,7 @@ def test_a_rank_sends_as_many_messages_at_once_as_its_table_has_in_a_round(colle
         assert messages_at_once(collective, core, Hosts.parse(hosts)) * levels.between == levels.messages
 
 
-def test_a_slow_link_makes_more_segments_of_more_bytes() -> None:
+def test_slow_link_makes_more_segments() -> None:
     cuts = [choice("broadcast", 1 << power, "4x2", "1Gbit,100us").segments or 1 for power in range(10, 28)]
     assert cuts == sorted(cuts)
     assert cuts[0] == 1 < cuts[-1]
@@ -108,9 +108,7 @@ def test_a_slow_link_makes_more_segments_of_more_bytes() -> None:
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("hosts", MAPS)
 @each("collective", CORES)
-def test_there_is_a_table_for_every_choice_and_its_time_is_that_of_the_counts(
-    collective: str, hosts: str, link: str
-) -> None:
+def test_every_choice_has_a_table_and_its_time(collective: str, hosts: str, link: str) -> None:
     for nbytes in SIZES:
         found = choice(collective, nbytes, hosts, link)
         call = spanning(collective, Hosts.parse(hosts), rails=found.rails, core=found.core, segments=found.segments)
@@ -124,14 +122,14 @@ def test_there_is_a_table_for_every_choice_and_its_time_is_that_of_the_counts(
         assert found.inside_s == time_inside(collective, nbytes, call.hosts, rails)
 
 
-def test_the_reason_names_the_link_and_what_else_there_is() -> None:
+def test_reason_names_link_and_alternatives() -> None:
     why = choice("all_reduce", 64 << 20, "4x8", "1Gbit,100us").why
     assert why.startswith("over 1 Gbit/s, 100 µs (as set) circulant on 8 rails takes about 8")
     assert "ms, two_shot on 8 rails 8" in why
     assert "(the default)" in choice("all_reduce", 8, "2x2").why
 
 
-def test_what_goes_in_segments_goes_in_pieces_only_where_ranks_share_hosts() -> None:
+def test_segments_have_pieces_if_hosts_are_shared() -> None:
     assert choice("broadcast", 256 << 20, "2x1").pieces == 4, "one segment"
     alone, together = (choice("broadcast", 256 << 20, hosts) for hosts in ("4x1", "4x2"))
     assert (alone.segments or 1) > 1
@@ -171,7 +169,7 @@ FREE = Processors(16, 4, None, 16)
         (0, 2, 2, 2, Processors(16, 2, 4.5, 16), 2, "control groups leave 4.5 processors"),
     ],
 )  # fmt: skip
-def test_there_are_never_more_lanes_than_processors_for_them(
+def test_lanes_never_exceed_processors(
     lanes: int, movers: int, ranks: int, neighbours: int, here: Processors, expected: int, because: str
 ) -> None:
     found = choose_lanes(1 << 30, movers, ranks, neighbours, here, Config(lanes=lanes))
@@ -179,7 +177,7 @@ def test_there_are_never_more_lanes_than_processors_for_them(
     assert because in found.why
 
 
-def test_ranks_that_only_wait_sleep_where_the_others_need_their_processors() -> None:
+def test_waiting_ranks_leave_their_processors() -> None:
     def leave(here: Processors, movers: int = 1, ranks: int = 2) -> bool:
         return choose_lanes(1 << 30, movers, ranks, ranks, here, Config(lanes=8)).leave
 
@@ -192,7 +190,7 @@ def test_ranks_that_only_wait_sleep_where_the_others_need_their_processors() -> 
     assert not leave(Processors(2, 2, None, 1), 2)  # no lanes
 
 
-def test_ranks_that_may_run_on_the_same_processors_share_them() -> None:
+def test_ranks_share_processors_by_affinity() -> None:
     every = os.sched_getaffinity(0)
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
@@ -219,6 +217,6 @@ def test_short_calls_and_barriers_have_one_lane() -> None:
 
 
 @pytest.mark.parametrize("lanes", [-1, 1025])
-def test_a_number_of_lanes_that_makes_no_sense_is_refused(lanes: int) -> None:
+def test_invalid_number_of_lanes_is_refused(lanes: int) -> None:
     with pytest.raises(unisono.ArgumentError, match="UNISONO_LANES"):
         Config(lanes=lanes)
