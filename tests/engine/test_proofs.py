@@ -65,9 +65,7 @@ def test_every_program_of_the_catalogue_is_proved(ranks: int) -> None:
 
 @pytest.mark.parametrize("segments", [1, 2, 3])
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
-def test_programs_may_follow_each_other_in_any_order(
-    ranks: int, segments: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_follow_each_other_in_any_order(ranks: int, segments: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # With one or three segments a call begins in another half of the staging area than the one before, with two not.
     monkeypatch.setattr(program_proof, "_SEGMENTS", segments)
     draw = random.Random(ranks * 10 + segments)
@@ -187,7 +185,7 @@ def test_no_damage_to_a_row_is_accepted(ranks: int, damage: Callable[[Program], 
 
 
 @pytest.mark.parametrize("ranks", SIZES)
-def test_only_independent_rows_may_swap(ranks: int) -> None:
+def test_independent_rows_may_swap(ranks: int) -> None:
     """What survives is provably harmless: two waits; a wait made earlier; two moves that touch different memory."""
     rejected = 0
     for call, rank, program in each_program(ranks):
@@ -229,7 +227,7 @@ def memory(call: CompiledCall, program: Program, k: int) -> tuple[Refs, Refs]:
 
 
 @pytest.mark.parametrize("ranks", SIZES)
-def test_no_reader_of_a_staging_area_may_be_forgotten(ranks: int) -> None:
+def test_forgotten_reader_of_staging_is_rejected(ranks: int) -> None:
     """The wait for a reader of a half is superfluous only where each segment waits for that reader by other ways."""
     rejected = 0
     for call, rank, program in each_program(ranks):

@@ -286,7 +286,7 @@ def copies_what_comes_later(name: str, others: dict[str, Any]) -> Iterator[bool]
 
 
 @pytest.mark.parametrize("name", COPIED)
-def test_what_may_be_overwritten_has_been_copied(name: str) -> None:
+def test_data_is_copied_before_it_is_overwritten(name: str) -> None:
     results = list(copies_what_comes_later(name, {}))
     assert len(results) > 1
     assert not any(results)
@@ -339,10 +339,10 @@ def sleeps_on(weak: Weak, moment: int, fenced: str) -> Iterator[bool]:
     return explore(run)
 
 
-def test_a_sleeper_sees_the_word_or_the_writer_sees_the_sleeper(weak: Weak) -> None:
+def test_sleeper_or_writer_sees_the_other(weak: Weak) -> None:
     assert not any(result for moment in range(3) for result in sleeps_on(weak, moment, "all"))
 
 
 @pytest.mark.parametrize("fenced", ["own", "none"])
-def test_a_fence_of_fewer_processes_lets_it_sleep_on(weak: Weak, fenced: str) -> None:
+def test_fence_of_one_process_is_not_enough(weak: Weak, fenced: str) -> None:
     assert any(result for moment in range(3) for result in sleeps_on(weak, moment, fenced))

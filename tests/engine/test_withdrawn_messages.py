@@ -144,7 +144,7 @@ def test_end_waits_until_messages_are_taken() -> None:
         assert left(made)[0] == 1, "what it could have received"
 
 
-def test_end_waits_neither_for_the_dead_nor_forever() -> None:
+def test_end_does_not_wait_for_the_dead() -> None:
     for limit_s, is_gone in ((60.0, True), (0.0, False)):
         with far_mailboxes("1+1") as made:
             send(made.boxes[0], values(5), 1)

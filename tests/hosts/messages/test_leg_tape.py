@@ -55,9 +55,7 @@ class _Refused(Exception):
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("name", ["all_reduce.circulant", "all_to_all.hierarchical"])
-def test_a_call_that_is_given_up_at_any_row_harms_no_later_call(
-    name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_abandoned_call_harms_no_later_call(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 makes call 1 up to a row, and rank 1 refuses it."""
     monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
 
@@ -86,7 +84,7 @@ def test_a_call_that_is_given_up_at_any_row_harms_no_later_call(
     assert row == rows > 4
 
 
-def test_compiled_code_runs_it_and_leaves_nothing_behind() -> None:
+def test_compiled_tape_leaves_nothing_behind() -> None:
     wires, both = carriers()
     made = [part(carrier, rank, 1)[0] for rank, carrier in enumerate(both)]
     for number in range(1, 30):
@@ -103,7 +101,7 @@ def test_compiled_code_runs_it_and_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("name", ["all_reduce.circulant", "all_to_all.hierarchical"])  # the second begins with a copy
 @pytest.mark.parametrize("way", ["begin", "later", ""])
-def test_a_message_that_fails_and_a_carrier_that_has_ended_name_the_peer(way: str, name: str) -> None:
+def test_failed_message_names_the_peer(way: str, name: str) -> None:
     wires, both = carriers()
     exchange, _ = part(both[1], 1, 1, name=name)
     wires.aborted, both[1].fails = not way, way
@@ -112,7 +110,7 @@ def test_a_message_that_fails_and_a_carrier_that_has_ended_name_the_peer(way: st
     exchange.give_up()
 
 
-def test_what_is_given_up_keeps_its_memory() -> None:
+def test_abandoned_messages_keep_their_memory() -> None:
     _, both = carriers()
     exchange, _ = part(both[0], 0, 1)
     assert not exchange.advance()
@@ -126,7 +124,7 @@ def test_what_is_given_up_keeps_its_memory() -> None:
     assert (both[0].requests, both[0].tapes) == ({}, set())
 
 
-def test_an_exchange_that_is_dropped_leaves_its_memory_to_the_carrier() -> None:
+def test_dropped_exchange_keeps_its_memory() -> None:
     _, both = carriers()
     exchange, _ = part(both[0], 0, 1)
     exchange.advance()

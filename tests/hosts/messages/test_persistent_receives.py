@@ -41,7 +41,7 @@ class Watched:
         assert not self._other.is_alive()
 
 
-def test_a_message_is_taken_before_its_receive_is_posted_again() -> None:
+def test_message_is_taken_before_its_next_receive() -> None:
     wires = Wires(Random(3))
     sender, receiver = (InProcessCarrier(wires, rank) for rank in range(2))
     place = ReceiveBuffer(0, 5, 16)
@@ -68,7 +68,7 @@ def standing_pair(carriers: list[InProcessCarrier], vectors: list[torch.Tensor],
     ]  # fmt: skip
 
 
-def test_a_receive_that_stands_is_posted_before_the_next_call_begins() -> None:
+def test_standing_receive_precedes_the_call() -> None:
     wires = Wires(Random(7))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
     vectors = [torch.full((3,), rank + 1) for rank in range(2)]
@@ -93,7 +93,7 @@ def test_a_receive_that_stands_is_posted_before_the_next_call_begins() -> None:
     assert vectors[0].tolist() == vectors[1].tolist() == [3, 3, 3]
 
 
-def test_a_rank_that_never_waits_keeps_each_receive_buffer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_are_queued_once(monkeypatch: pytest.MonkeyPatch) -> None:
     receiver, posted, post = InProcessCarrier(Wires(Random(5)), 1), list[ReceiveBuffer](), ReceiveBuffer.post
     places, times = ReceiveBuffers.of(receiver), 100
     place = places.at(0, 5, 16)
@@ -111,7 +111,7 @@ def test_a_rank_that_never_waits_keeps_each_receive_buffer_once(monkeypatch: pyt
     assert posted == [place] * 2
 
 
-def test_what_no_exchange_uses_any_more_is_forgotten_unless_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_buffers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     wires = Wires(Random(13))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
 
@@ -137,9 +137,7 @@ def test_what_no_exchange_uses_any_more_is_forgotten_unless_it_stands(monkeypatc
 
 
 @pytest.mark.parametrize("arrives", [False, True], ids=["later", "before"])
-def test_what_a_failed_call_has_left_in_a_receive_that_stands_is_dropped(
-    arrives: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leftover_of_a_failed_call_is_dropped(arrives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
     wires = Wires(Random(8))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
@@ -156,7 +154,7 @@ def test_what_a_failed_call_has_left_in_a_receive_that_stands_is_dropped(
     assert vectors[0].tolist() == vectors[1].tolist() == [6, 6, 6]
 
 
-def test_who_is_woken_by_what_a_failed_call_has_left_is_woken_again() -> None:
+def test_leftover_of_a_failed_call_wakes_twice() -> None:
     wires = Wires(Random(12))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
     vectors = [torch.full((3,), rank + 1) for rank in range(2)]
@@ -178,7 +176,7 @@ def test_who_is_woken_by_what_a_failed_call_has_left_is_woken_again() -> None:
     assert vectors[0].tolist() == vectors[1].tolist() == [3, 3, 3]
 
 
-def test_a_rank_that_is_lost_is_not_told_of_in_calls_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_rank_is_reported_in_its_calls_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
     wires = Wires(Random(10))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
@@ -192,7 +190,7 @@ def test_a_rank_that_is_lost_is_not_told_of_in_calls_of_others(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("dtype", [torch.complex128, torch.bool, torch.float64], ids=str)
-def test_numbers_of_all_sizes_arrive_in_receives_that_stand(dtype: torch.dtype) -> None:
+def test_standing_receives_take_all_dtypes(dtype: torch.dtype) -> None:
     wires = Wires(Random(15))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
     vectors = [torch.ones(5, dtype=dtype) for _ in range(2)]
@@ -200,7 +198,7 @@ def test_numbers_of_all_sizes_arrive_in_receives_that_stand(dtype: torch.dtype) 
     assert all(vector.equal(torch.full((5,), 2, dtype=dtype)) for vector in vectors)
 
 
-def test_a_receive_that_two_threads_post_is_posted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receive_of_two_threads_is_posted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     wires, receive = Wires(Random(11)), InProcessCarrier.irecv
     carrier = InProcessCarrier(wires, 0)
 

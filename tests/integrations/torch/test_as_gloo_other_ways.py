@@ -227,7 +227,7 @@ def test_mistakes_are_told_on_all_ranks(
 
 
 @in_process_group(3, "gloo", named=range(3))
-def test_what_gloo_refuses_on_one_rank_the_others_hear() -> None:
+def test_refusal_of_gloo_reaches_all_ranks() -> None:
     me, size = dist.get_rank(), dist.get_world_size()
     for _ in range(2):
         places = [two(2 + (rank == 1)) for rank in range(size)] if me == 0 else None
@@ -239,7 +239,7 @@ def test_what_gloo_refuses_on_one_rank_the_others_hear() -> None:
 
 
 @in_process_group(2, "gloo", named=range(2))
-def test_a_rank_that_does_not_come_is_named_before_gloo_is_asked() -> None:
+def test_late_rank_is_named_before_gloo_is_called() -> None:
     store, soon = dist.distributed_c10d._get_default_store(), timedelta(seconds=0.3)
     if dist.get_rank() == 0:
         with pytest.raises(WaitTimeout) as caught:
@@ -307,9 +307,7 @@ INSIDE: list[tuple[Any, list[int], list[int]]] = [
 
 
 @pytest.mark.parametrize(("call", "outputs", "inputs"), INSIDE)
-def test_an_input_in_an_output_is_read_before_it_is_written(
-    ranks: TorchRanks, call: Any, outputs: list[int], inputs: list[int]
-) -> None:
+def test_overlapping_input_is_read_first(ranks: TorchRanks, call: Any, outputs: list[int], inputs: list[int]) -> None:
     def work() -> tuple[list[Any], list[Any]]:
         mine = inside(call, outputs, inputs, apart=False)
         return mine, inside(call, outputs, inputs, apart=True)

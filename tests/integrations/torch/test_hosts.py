@@ -8,10 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import unisono
 from tests.integrations.torch.test_data_parallel import model
 from tests.integrations.torch.test_data_parallel import train as learn
-from tests.support.ports import free_port
 from tests.support.programs import Python
 from tests.support.torch_ranks import TorchRanks
 
@@ -27,7 +25,7 @@ def train() -> tuple[list[float], list[float]]:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("hosts", ["2x2", "3+1", "4x1", "2x2:round_robin"])
-def test_data_parallel_training_is_that_of_one_host(ranks: TorchRanks, hosts: str) -> None:
+def test_training_over_hosts_equals_one_host(ranks: TorchRanks, hosts: str) -> None:
     apart, beside = ranks(4, hosts=hosts)(train), ranks(4)(train)
     assert all(learnt == apart[0][1] for _, learnt in apart)
     assert len({tuple(losses) for losses, _ in apart}) == 4
@@ -86,49 +84,6 @@ def test_the_end_comes_after_the_last_message(ranks: TorchRanks) -> None:
 
     run = ranks(4, hosts="2x2")
     run(work, f"file://{ranks.directory}/again")
-
-
-SCRIPT = """
-import os
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
-
-for turn in range(2):
-    dist.init_process_group("unisono")
-    me = dist.get_rank()
-    tensor = torch.tensor([10.0 ** me])
-    dist.all_reduce(tensor)
-    hosts = dist.group.WORLD.group.hosts.text
-    torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(64, 64))
-    model(torch.ones(1, 64) * me).sum().backward()
-    gradient = next(model.parameters()).grad[0, 0].item()
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
-    sharded = fully_shard(torch.nn.Linear(4, 4), mesh=mesh)
-    sharded(torch.ones(1, 4) * me).sum().backward()
-    gradient += sharded.weight.grad.full_tensor()[0, 0].item()
-    dist.barrier()
-    os.write(1, f"{turn} {me} {tensor.item()} {hosts} {gradient}\\n".encode())
-    dist.destroy_process_group()
-"""
-
-SOURCES = Path(unisono.__file__).parents[1]
-
-
-@pytest.mark.long
-def test_torchrun_on_two_nodes(python: Python, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    meet = ["--nnodes", 2, "--nproc-per-node", 2, "--master-addr", "127.0.0.1", "--master-port", free_port()]
-    command = ["-m", "torch.distributed.run", *meet, "--node-rank"]
-    nodes = [python(*command, node, script, UNISONO_HOST_ID=node, PYTHONPATH=SOURCES) for node in range(2)]
-    said = [node.communicate(timeout=110) for node in nodes]
-    lines = [sorted(out.splitlines()) for out, _ in said]
-    wanted = [[f"{turn} {me} 1111.0 2x2 3.0" for turn in range(2) for me in pair] for pair in ([0, 1], [2, 3])]
-    assert lines == wanted, said
 
 
 FORKED = """

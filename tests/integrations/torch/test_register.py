@@ -120,7 +120,7 @@ def test_the_call_and_the_variable_in_one_program(installed: Path) -> None:
     assert done.stderr == ""
 
 
-def test_without_memory_for_any_group_all_are_gloo_s(installed: Path) -> None:
+def test_groups_without_memory_stay_gloos(installed: Path) -> None:
     done = run(installed, "-c", PART, UNISONO_AS="gloo", UNISONO_SEGMENT_BYTES=str(1000 << 30))
     assert done.stdout == "[1.0, 1.0, 1.0]\n", done.stderr
     assert done.stderr.count("is Gloo's on all ranks: ") == 2

@@ -103,21 +103,6 @@ def test_answers_to_rare_questions(backend: str) -> None:
         group._add_ephemeral_timeout(timedelta(seconds=1))
 
 
-@pytest.mark.skipif(
-    not hasattr(dist.distributed_c10d, "_maybe_attach_flight_recorder"),
-    reason="groups can be bound to a CPU from torch 2.15 on",
-)
-@pytest.mark.parametrize("backend", ["unisono", "gloo"])
-@in_process_group(1, "backend", named=range(1))
-def test_a_bound_device_is_kept(backend: str) -> None:
-    dist.destroy_process_group()
-    device = torch.device("cpu:0")
-    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=device)
-    assert dist.group.WORLD.bound_device_id == device
-    dist.new_group([0])
-    dist.barrier()
-
-
 @pytest.mark.parametrize("backend", ["unisono", "gloo"])
 @in_process_group(2, "backend", named=range(2))
 def test_works_know_their_calls(backend: str) -> None:

@@ -16,7 +16,7 @@ from unisono.schedule.contract import ROOTED
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
-def test_oversubscribed_ranks_wait_longer_so_one_step_serves_longer_vectors(ranks: int) -> None:
+def test_oversubscription_raises_one_shot_limit(ranks: int) -> None:
     config = Config()
     alone, shared = (one_shot_limit(ranks, config, oversubscribed=oversubscribed) for oversubscribed in (False, True))
     assert alone < shared
@@ -70,18 +70,18 @@ def choice(collective: str, nbytes: int, hosts: str, link: str = "10Gbit,100us")
         ("reduce_scatter", 16 << 20, "16x8", 8, "circulant"),
     ],
 )
-def test_what_goes_between_hosts(collective: str, nbytes: int, hosts: str, rails: int, core: str) -> None:
+def test_choice_between_hosts(collective: str, nbytes: int, hosts: str, rails: int, core: str) -> None:
     assert choice(collective, nbytes, hosts)[:2] == (rails, core)
 
 
-def test_the_slower_the_link_the_fewer_bytes_on_it() -> None:
+def test_slow_link_carries_fewer_bytes() -> None:
     cores = [choice("all_reduce", 1 << 20, "4x2", link).core for link in ("100Gbit,1ms", "1Gbit,10us")]
     assert cores == ["recursive_doubling", "circulant"]
 
 
 @each("collective", CORES)
 @each("hosts", ["4x1", "4x2"])
-def test_a_rank_sends_as_many_messages_at_once_as_its_table_has_in_a_round(collective: str, hosts: str) -> None:
+def test_messages_at_once_match_the_table(collective: str, hosts: str) -> None:
     if collective in ROOTED:
         return  # their roots send more than other ranks
     for core in CORES[collective]:
@@ -91,7 +91,7 @@ def test_a_rank_sends_as_many_messages_at_once_as_its_table_has_in_a_round(colle
         assert messages_at_once(collective, core, Hosts.parse(hosts)) * levels.between == levels.messages
 
 
-def test_a_slow_link_makes_more_segments_of_more_bytes() -> None:
+def test_slow_link_makes_more_segments() -> None:
     cuts = [choice("broadcast", 1 << power, "4x2", "1Gbit,100us").segments or 1 for power in range(10, 28)]
     assert cuts == sorted(cuts)
     assert cuts[0] == 1 < cuts[-1]
@@ -100,9 +100,7 @@ def test_a_slow_link_makes_more_segments_of_more_bytes() -> None:
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("hosts", MAPS)
 @each("collective", CORES)
-def test_there_is_a_table_for_every_choice_and_its_time_is_that_of_the_counts(
-    collective: str, hosts: str, link: str
-) -> None:
+def test_every_choice_has_a_table_and_its_time(collective: str, hosts: str, link: str) -> None:
     for nbytes in SIZES:
         found = choice(collective, nbytes, hosts, link)
         call = spanning(collective, Hosts.parse(hosts), rails=found.rails, core=found.core, segments=found.segments)
@@ -116,14 +114,14 @@ def test_there_is_a_table_for_every_choice_and_its_time_is_that_of_the_counts(
         assert found.inside_s == time_inside(collective, nbytes, call.hosts, rails)
 
 
-def test_the_reason_names_the_link_and_what_else_there_is() -> None:
+def test_reason_names_link_and_alternatives() -> None:
     why = choice("all_reduce", 64 << 20, "4x8", "1Gbit,100us").why
     assert why.startswith("over 1 Gbit/s, 100 µs (as set) circulant on 8 rails takes about 8")
     assert "ms, two_shot on 8 rails 8" in why
     assert "(the default)" in choice("all_reduce", 8, "2x2").why
 
 
-def test_what_goes_in_segments_goes_in_pieces_only_where_ranks_share_hosts() -> None:
+def test_segments_have_pieces_if_hosts_are_shared() -> None:
     assert choice("broadcast", 256 << 20, "2x1").pieces == 4, "one segment"
     alone, together = (choice("broadcast", 256 << 20, hosts) for hosts in ("4x1", "4x2"))
     assert (alone.segments or 1) > 1
@@ -163,7 +161,7 @@ FREE = Processors(16, 16, 2, 16)
         (0, 2, 2, Processors(3, 3, 2, 3), 1, "3 processors"),
     ],
 )  # fmt: skip
-def test_never_more_lanes_than_processors(
+def test_lanes_never_exceed_processors(
     lanes: int, movers: int, ranks: int, here: Processors, expected: int, because: str
 ) -> None:
     found = choose_lanes(1 << 30, movers, ranks, here, Config(lanes=lanes))
@@ -194,6 +192,6 @@ def test_short_calls_and_barriers_have_one_lane() -> None:
 
 
 @pytest.mark.parametrize("lanes", [-1, 1025])
-def test_a_number_of_lanes_that_makes_no_sense_is_refused(lanes: int) -> None:
+def test_invalid_number_of_lanes_is_refused(lanes: int) -> None:
     with pytest.raises(unisono.ArgumentError, match="UNISONO_LANES"):
         Config(lanes=lanes)
