@@ -22,11 +22,11 @@ from unisono.ranks.rendezvous import meetings, rendezvous
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.handover import Handover
 from unisono.ranks.rendezvous.identity import Identity
+from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.meeting import Meeting
 from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
 from unisono.ranks.rendezvous.rendezvous_messages import MeetingMessage
 from unisono.ranks.rendezvous.stores import MeetingPlace
-from unisono.ranks.rendezvous.which_rank import Launch
 
 pytestmark = pytest.mark.usefixtures("threads_are_ranks")
 
@@ -42,7 +42,7 @@ def port() -> Iterator[int]:
 
 
 def launch(port: int, rank: int, size: int, name: str = "") -> Launch:
-    return Launch(rank, size, "environment", "", "127.0.0.1", port, name=name)
+    return Launch(rank, size, "", "127.0.0.1", port, name=name)
 
 
 def attend(launch: Launch, timeout_s: float) -> Any:
@@ -115,7 +115,7 @@ def place(request: pytest.FixtureRequest, port: int) -> Places:
     if request.param == "address":
         return lambda rank: launch(port, rank, 3)
     name = f"test {secrets.token_hex(8)}"
-    return lambda rank: Launch(rank, 3, "Slurm", "", job=name)
+    return lambda rank: Launch(rank, 3, "", job=name)
 
 
 def test_after_a_time_out_of_some_a_late_rank_meets_them(
@@ -239,7 +239,7 @@ def test_second_calls_after_random_time_outs(port: int, at: str, seed: int, monk
         def one(rank: int) -> Any:
             begins, first_s, second_s = plans[rank]
             here.host = (0, rank % 2, rank)[hosts]
-            own = launch(port, rank, 3) if at == "address" else Launch(rank, 3, "Slurm", "", job=name)
+            own = launch(port, rank, 3) if at == "address" else Launch(rank, 3, "", job=name)
             own = own._replace(prefix=name)
             time.sleep(begins)
             met = meet(own, first_s)
@@ -293,7 +293,7 @@ def test_notice_of_an_earlier_start_is_ignored(end: str) -> None:
 
 def test_rank_0_beats_while_it_waits() -> None:
     """A rank that comes late from another agent of torchrun finds the meeting."""
-    store, own = HashStore(), Launch(0, 2, "torchrun", "", stale=True)
+    store, own = HashStore(), Launch(0, 2, "", stale=True)
     with ThreadPoolExecutor(2) as pool:
         ranks = [pool.submit(_meet_at, store, own._replace(rank=rank)) for rank in (0, 1)]
         expect_one_arena([rank.result() for rank in ranks])

@@ -21,11 +21,11 @@ from unisono.engine.memory.arena import Arena
 from unisono.ranks.rendezvous import rendezvous, stores
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.identity import Identity
+from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.meeting import Meeting
 from unisono.ranks.rendezvous.meetings import END
 from unisono.ranks.rendezvous.rendezvous_messages import MeetingMessage, message_of, store_silent, why_ended
 from unisono.ranks.rendezvous.stores import MeetingPlace
-from unisono.ranks.rendezvous.which_rank import Launch
 
 pytestmark = pytest.mark.usefixtures("threads_are_ranks")
 
@@ -36,7 +36,7 @@ def meet(*arguments):
 
 
 def launches(size):
-    return [Launch(rank, size, "torchrun", "") for rank in range(size)]
+    return [Launch(rank, size, "") for rank in range(size)]
 
 
 def together(function, launches):
@@ -77,7 +77,7 @@ def test_who_does_not_come_is_named_by_everybody_else(absent, came):
 
 def test_a_second_attempt_does_not_meet_the_first():
     port = free_port()
-    there = [Launch(rank, 3, "environment", "", "127.0.0.1", port) for rank in range(3)]
+    there = [Launch(rank, 3, "", "127.0.0.1", port) for rank in range(3)]
     server = TCPStore("127.0.0.1", port, 3, is_master=True, wait_for_workers=False, multi_tenant=True)
     first_arenas, second_arenas = (
         together(lambda launch: meet(launch.rank, launch.size, MeetingPlace(launch, 60).enter(), 60), there)
@@ -95,7 +95,7 @@ def test_nobody_at_the_meeting_place():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         with pytest.raises(WaitTimeout, match="MASTER_PORT") as caught:
-            MeetingPlace(Launch(1, 2, "environment", "", "127.0.0.1", probe.getsockname()[1]), 0.5).enter()
+            MeetingPlace(Launch(1, 2, "", "127.0.0.1", probe.getsockname()[1]), 0.5).enter()
     assert caught.value.missing == (0,)
 
 
@@ -104,7 +104,7 @@ def test_a_port_in_use_is_said(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
-        launch = Launch(0, 2, "environment", "", "127.0.0.1", taken.getsockname()[1])
+        launch = Launch(0, 2, "", "127.0.0.1", taken.getsockname()[1])
         with pytest.raises(ArgumentError, match="rank 0 cannot listen"):
             MeetingPlace(launch, 2.0).enter()
 

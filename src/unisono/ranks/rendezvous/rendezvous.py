@@ -27,10 +27,10 @@ from ...hosts.addresses import is_loopback, own_address
 from ...hosts.sentinel.start import Sentinel
 from ...schedule import Hosts
 from .identity import Identity
+from .launchers import Launch
 from .meeting import Meeting
 from .meetings import may_come
 from .stores import MeetingPlace
-from .which_rank import Launch
 
 _LOOPBACK = "127.0.0.1"
 
