@@ -17,14 +17,14 @@ def test_a_withdrawn_receive_loses_nothing(boxes: Callable[[int], Boxes]) -> Non
     a, b = boxes(2)
     target = torch.empty(5000, dtype=torch.int64)
     waiting = receive(b, target, 0)
-    b.cancel(waiting)
+    b.withdraw(waiting)
     send(a, values(5000), 1)
     begun = receive(b, target, 0)
     b.progress()
     a.progress()
     b.progress()
     assert begun.message is not None, "it is in the midst of coming"
-    b.cancel(begun)
+    b.withdraw(begun)
     target.zero_()
     send(a, values(2, 2), 1)
     run(a, b)
@@ -43,7 +43,7 @@ def test_withdrawn_refusal_still_drops_its_message(boxes: Callable[[int], Boxes]
     send(a, values(2, 2), 1)
     while refused.message is None:
         assert b.progress() or a.progress()
-    rest = b.cancel(refused)
+    rest = b.withdraw(refused)
     assert isinstance(refused.error, MessageMismatch)
     assert refused.done
     run(a, b)
@@ -56,8 +56,8 @@ def test_withdrawn_sends_release_their_tensor(boxes: Callable[[int], Boxes]) -> 
     a, b = boxes(2)
     tensors = [values(5000, k) for k in range(3)]
     sent = [send(a, tensor, 1) for tensor in tensors]
-    assert a.cancel(sent[1]) is None
-    rest = a.cancel(sent[0])
+    assert a.withdraw(sent[1]) is None
+    rest = a.withdraw(sent[0])
     assert rest is not None
     tensors[0].zero_()
     run(a, b)
@@ -72,8 +72,8 @@ def test_failed_requests_hear_why_once(boxes: Callable[[int], Boxes]) -> None:
     error, later = ArgumentError("one"), ArgumentError("two")
     requests = [receive(a, None, 1), send(a, values(5000), 1), send(a, values(5000), 1)]
     for request in requests:
-        a.fail(request, error)
-        a.fail(request, later)
+        a.withdraw(request, error)
+        a.withdraw(request, later)
         assert request.done
         assert request.error is error
     assert a.finished == requests
