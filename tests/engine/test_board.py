@@ -69,5 +69,3 @@ def test_a_damaged_image_is_no_error() -> None:
     copy = board()
     copy.copy(b"\xff" * BOARD_BYTES)
     assert (copy.pid, copy.gone, copy.gave_up) == (0, None, GivenUp())
-
-
