@@ -153,7 +153,7 @@ def test_other_users_do_not_take_part_in_a_job(job, monkeypatch):
 def test_several_hosts_meet_at_the_store_of_a_job(job, monkeypatch):
     """UNISONO_HOST_ID, or a container that shares only the network, tells them apart."""
     mine, here = Identity.mine, threading.local()
-    own = classmethod(lambda _cls: mine().replace(host_id=f"{here.number}"))
+    own = classmethod(lambda _cls, *how: mine(*how)._replace(host_id=f"{here.number}"))
     monkeypatch.setattr(Identity, "mine", own)
 
     def act(rank):
