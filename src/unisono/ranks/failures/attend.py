@@ -233,9 +233,12 @@ class Watch:
         raise PeerFailed(suspect, reason, self.group.rank, self.call, self.world_ranks) from error
 
     def gone(self, verdict: Gone) -> PeerGone:
-        """The error that names this peer, and all that have gone as far as this rank sees."""
-        rank, me, liveness = verdict.rank, self.group.rank, self.group.liveness
-        failed = [peer for peer in range(self.group.size) if peer != me and (peer == rank or liveness.gone(peer))]
+        """The error that names this peer, and all that have gone as far as this rank sees, but for those that have given
+        a call up before: they went because of others.
+        """
+        rank, me, board = verdict.rank, self.group.rank, self.host.arena.board
+        gone = (peer for peer in range(self.group.size) if peer != me and self.group.liveness.gone(peer))
+        failed = sorted({rank, *(peer for peer in gone if not board(peer).gave_up.number)})
         how = verdict.how if self.span is None else self.span.explain(verdict.how)
         return PeerGone(rank, self.host.arena.board(rank).pid, how, me, self.call, self.world_ranks, failed=failed)
 
