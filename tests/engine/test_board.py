@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from unisono.base.records import CallRecord, DepartureKind, GivenUp, Proposal, Wait
 from unisono.engine.compile.program import LineWord
-from unisono.engine.memory.board import BOARD_BYTES, Board, Topic
+from unisono.engine.memory.board import BOARD_BYTES, Board
 from unisono.hosts.sentinel import regions
 
 pytestmark = pytest.mark.quick
@@ -25,7 +25,7 @@ WRITES = st.one_of(
     st.tuples(st.just("set_parent_tells_end")),
     st.tuples(st.just("set_call"), st.integers(1, 1 << 63), st.builds(CallRecord, st.text(max_size=1500))),
     st.tuples(st.just("set_gave_up"), st.builds(GivenUp, st.integers(1, 99), st.booleans(), RANKS, st.text())),
-    st.tuples(st.just("set_proposal"), st.sampled_from(Topic), PROPOSALS),
+    st.tuples(st.just("set_proposal"), PROPOSALS),
     st.tuples(st.just("set_region"), st.integers(0, 2), st.sampled_from([0, 4096, 1 << 60])),
     st.tuples(st.just("set_interrupted"), st.text(max_size=1500)),
     st.tuples(
@@ -41,7 +41,7 @@ def board() -> Board:
 def said(of: Board, numbers: set[int]) -> list[object]:
     """All that a board says."""
     calls = [of.call(number) for number in sorted(numbers)]
-    told = [of.gave_up, of.interrupted, *map(of.proposal, Topic), *map(of.region, range(3)), of.wait]
+    told = [of.gave_up, of.interrupted, of.proposal, *map(of.region, range(3)), of.wait]
     return [of.pid, of.ticks, of.let_go, of.gone, *calls, *told]
 
 
@@ -110,7 +110,7 @@ def test_readers_see_whole_words_during_copies() -> None:
             original.set_call(k, CallRecord("c", counts=(k,), words=f"{k} " * (k % 50)))
             original.set_gave_up(GivenUp(k, k % 2 == 0, frozenset({k % 1024}), f"{k} " * (k % 50)))
             both = frozenset({k % 1024, (k + 1) % 1024})
-            original.set_proposal(Topic.SHRINK, Proposal(both, ballot=k, choice=both))
+            original.set_proposal(Proposal(both, ballot=k, choice=both))
         done.set()
 
     def copying() -> None:
@@ -125,7 +125,7 @@ def test_readers_see_whole_words_during_copies() -> None:
         assert latest == GivenUp() or latest.reason == f"{latest.number} " * (latest.number % 50)
         call = copy.call(latest.number)
         assert call is None or call.words == f"{latest.number} " * (latest.number % 50)
-        proposal = copy.proposal(Topic.SHRINK)
+        proposal = copy.proposal
         assert proposal is None or (len(proposal.failed) == 2 and proposal.failed == proposal.choice)
     for thread in threads:
         thread.join()

@@ -20,7 +20,7 @@ from unisono.engine.compile.program import LineWord
 from unisono.engine.host import Host
 from unisono.engine.memory import sub_arena
 from unisono.engine.memory.arena import LINE, RegionTable
-from unisono.engine.memory.board import BOARD_BYTES, Board, Topic
+from unisono.engine.memory.board import BOARD_BYTES, Board
 from unisono.engine.memory.sub_arena import SubArena
 from unisono.hosts.sentinel.regions import Regions, _Pages
 from unisono.hosts.span import Span
@@ -137,9 +137,9 @@ SCENES = {
         lambda m: on(m).pid != 5 or on(m).ticks == 9,
     ),
     "proposal": Scene(
-        lambda m: on(m).set_proposal(Topic.FAILURE, PROPOSALS[0]),
-        lambda m: [on(m).set_proposal(Topic.FAILURE, one) for one in PROPOSALS[1:]],
-        lambda m: on(m).proposal(Topic.FAILURE) in PROPOSALS,
+        lambda m: on(m).set_proposal(PROPOSALS[0]),
+        lambda m: [on(m).set_proposal(one) for one in PROPOSALS[1:]],
+        lambda m: on(m).proposal in PROPOSALS,
     ),
     "lent memory": Scene(
         nothing,
@@ -210,11 +210,11 @@ def both_are_blind(weak: Weak) -> Iterator[bool]:
         ranks, boards = [Process(), Process()], [Page(memory, BEGIN << k, BOARD_BYTES) for k in range(2)]
         for k in range(2):
             memory.running = ranks[k]
-            Board(boards[k]).set_proposal(Topic.FAILURE, PROPOSALS[k])  # type: ignore[arg-type]
+            Board(boards[k]).set_proposal(PROPOSALS[k])  # type: ignore[arg-type]
         seen = []
         for k in range(2):
             memory.running = ranks[k]
-            seen.append(Board(boards[1 - k]).proposal(Topic.FAILURE))  # type: ignore[arg-type]
+            seen.append(Board(boards[1 - k]).proposal)  # type: ignore[arg-type]
         return seen == [None, None]
 
     return explore(run)

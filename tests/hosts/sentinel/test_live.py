@@ -12,7 +12,7 @@ from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
 from unisono.engine.memory.arena import Arena
-from unisono.engine.memory.board import SENTINEL_ENDED, Topic
+from unisono.engine.memory.board import SENTINEL_ENDED
 from unisono.hosts.far import Far
 from unisono.hosts.sentinel import start
 from unisono.hosts.sentinel.main import Watching
@@ -32,11 +32,11 @@ def test_who_asks_sees_what_has_been_written_before() -> None:
         board = fake.arenas[0].board(1)
         for number in range(1, 30):
             board.set_call(number, CallRecord(f"call_{number}", counts=(number,)))
-            board.set_proposal(Topic.FAILURE, Proposal(frozenset({number}), number % 2 == 0))
+            board.set_proposal(Proposal(frozenset({number}), number % 2 == 0))
             refresh(fake, 1)
             copy = fake.arenas[1].board(1)
             assert copy.call(number) == CallRecord(f"call_{number}", counts=(number,))
-            assert copy.proposal(Topic.FAILURE) == Proposal(frozenset({number}), number % 2 == 0)
+            assert copy.proposal == Proposal(frozenset({number}), number % 2 == 0)
         assert fake.arenas[0].board(3).call(1) is None
 
 
@@ -56,7 +56,7 @@ def test_what_a_rank_has_said_before_it_left_reaches_a_rank_that_uses_the_group_
         fake.far[1].register(WORLD, fake.arenas[1].start, [0, 1])
         board, given_up = fake.arenas[1].board(1), GivenUp(9, False, frozenset({0}), "tired")
         board.set_gave_up(given_up)
-        board.set_proposal(Topic.SHRINK, Proposal(frozenset({0}), decided=True))
+        board.set_proposal(Proposal(frozenset({0}), decided=True))
         board.set_gone(DepartureKind.ABORTED, "aborted the group")
         fake.far[1].wake(WORLD)
         fake.far[1].close()
@@ -65,7 +65,7 @@ def test_what_a_rank_has_said_before_it_left_reaches_a_rank_that_uses_the_group_
         refresh(fake, 0)
         copy = fake.arenas[0].board(1)
         assert copy.gone == (DepartureKind.ABORTED, "aborted the group")
-        assert (copy.gave_up, copy.proposal(Topic.SHRINK)) == (given_up, board.proposal(Topic.SHRINK))
+        assert (copy.gave_up, copy.proposal) == (given_up, board.proposal)
         assert fake.far[0].left(1) == (DepartureKind.LEFT, "left the group")
 
 

@@ -32,7 +32,7 @@ from ...engine.memory.arena import Arena
 from ...observe.traces.last_calls import last_calls
 from ..group.abort import check_abort
 from ..group.group import Group
-from ..group.survivors import agree_on_failed, check_left_out
+from ..group.survivors import check_left_out
 from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
@@ -174,7 +174,7 @@ class Watch:
             if not verdict.sure and verdict.rank not in self.seen_gone:
                 self.seen_gone.add(verdict.rank)
                 return  # the peer may have finished its part before it went: let the kernel look once more
-            raise self.gone(verdict, allowed_s)
+            raise self.gone(verdict)
         if isinstance(verdict, Failed):
             if verdict.unseen and not me.overdue and self.may_see_why():
                 time.sleep(_PAUSE_S)
@@ -227,14 +227,12 @@ class Watch:
         reason = f"cannot go on: {error.reason}"
         raise PeerFailed(suspect, reason, self.group.rank, self.call, self.world_ranks) from error
 
-    def gone(self, verdict: Gone, allowed_s: float) -> PeerGone:
-        """The error that all survivors raise, once they agree on the failed ranks."""
-        failed = agree_on_failed(self.group, allowed_s) or {verdict.rank}
-        rank = min(failed)
-        pid, how = self.host.arena.board(rank).pid, self.group.liveness.gone(rank) or verdict.how
-        how = how if self.span is None else self.span.explain(how)
-        call, me = self.call, self.group.rank
-        return PeerGone(rank, pid, how, me, call, self.world_ranks, failed=sorted(failed))
+    def gone(self, verdict: Gone) -> PeerGone:
+        """The error that names this peer, and all that have gone as far as this rank sees."""
+        rank, me, liveness = verdict.rank, self.group.rank, self.group.liveness
+        failed = [peer for peer in range(self.group.size) if peer != me and (peer == rank or liveness.gone(peer))]
+        how = verdict.how if self.span is None else self.span.explain(verdict.how)
+        return PeerGone(rank, self.host.arena.board(rank).pid, how, me, self.call, self.world_ranks, failed=failed)
 
     def view(self, rank: int) -> PeerView:
         """A peer as seen now."""

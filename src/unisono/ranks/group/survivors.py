@@ -9,10 +9,9 @@ from ...base.errors import ArgumentError, LeftOut, OutOfMemory, PeerError, PeerF
 from ...base.python import nap
 from ...base.records import GivenUp, Proposal, digest
 from ...base.units import integer, ranks_text, seconds
-from ...engine.memory.board import Topic
 from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
-from .agreement import agree, next_proposal, next_to_shrink
+from .agreement import agree, next_proposal
 from .current import get_default, set_default
 from .group import Group
 
@@ -156,7 +155,7 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
     """
     board, me = group.host.arena.board(group.rank), group.rank
     began = changed_at = time.monotonic()
-    mine, may_begin_at, ballots = board.proposal(Topic.SHRINK), began, 0
+    mine, may_begin_at, ballots = board.proposal, began, 0
     waits_for, why = list[int](), " Other hosts have not answered."
     while mine is None or not mine.decided:
         deadline = max(began + timeout_s, changed_at + min(timeout_s, _ANSWER_S))
@@ -169,9 +168,9 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
             check_cut_off(group)  # it counts all others as gone
             has_memory = mine is not None and _have_agreed(me, mine, others) and find_memory(group, mine.failed)
             may_begin = time.monotonic() >= may_begin_at
-            following = next_to_shrink(me, mine, others, gone | without, has_memory=has_memory, may_begin=may_begin)
+            following = next_proposal(me, mine, others, gone | without, has_memory=has_memory, may_begin=may_begin)
             if following != mine:
-                board.set_proposal(Topic.SHRINK, following)
+                board.set_proposal(following)
                 changed_at = time.monotonic()
                 is_first = me == min(set(range(group.size)) - following.failed, default=me)
                 if mine is not None and following.ballot != mine.ballot:
@@ -197,15 +196,15 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
 def withdraw(group: Group) -> None:
     """An exception ends this rank's `shrink()`: let the others wait for the rank, unless they have decided already."""
     board = group.host.arena.board(group.rank)
-    mine = board.proposal(Topic.SHRINK)
+    mine = board.proposal
     if mine is not None and mine.ready:
-        board.set_proposal(Topic.SHRINK, mine._replace(ready=False))
+        board.set_proposal(mine._replace(ready=False))
 
 
 def _told(group: Group) -> dict[int, Proposal | None]:
     """The proposals of the other ranks."""
     peers = [rank for rank in range(group.size) if rank != group.rank]
-    return {rank: group.host.arena.board(rank).proposal(Topic.SHRINK) for rank in peers}
+    return {rank: group.host.arena.board(rank).proposal for rank in peers}
 
 
 def _have_agreed(me: int, mine: Proposal, others: Mapping[int, Proposal | None]) -> bool:
@@ -227,38 +226,6 @@ def _missing(group: Group, mine: Proposal, others: Mapping[int, Proposal | None]
     its, it = (" It is", "it") if len(late) == 1 else (" They are", "them")
     task = "lend the memory" if set(late) <= set(lenders.values()) else "use the memory, as all have agreed"
     return late, f"{its} to {task}: let {it} go on, end {it}, or leave {it} out: shrink(without={late})."
-
-
-def agree_on_failed(group: Group, timeout_s: float) -> frozenset[int]:
-    """The ranks that have failed. All ranks that ask because a call failed get the same set, also if they ask later.
-
-    A rank that is not in a call is not waited for; it finds the decision later. A rank that is stopped here holds up
-    the others for at most timeout_s. Then each rank decides by what it sees.
-    """
-    boards = [group.host.arena.board(rank) for rank in range(group.size)]
-    mine, peers = boards[group.rank].proposal(Topic.FAILURE), [rank for rank in range(group.size) if rank != group.rank]
-    told_at, deadline = time.monotonic(), time.monotonic() + timeout_s
-
-    def is_decided() -> bool:
-        return any(
-            told is not None and told.decided for told in (boards[rank].proposal(Topic.FAILURE) for rank in peers)
-        )
-
-    while mine is None or not mine.decided:
-        if group.span is not None and mine is not None:  # read proposals only after this rank's own has arrived
-            group.span.refresh(deadline, is_decided)
-        gone = {rank for rank in peers if group.liveness.gone(rank)}
-        following = next_proposal(mine, {rank: boards[rank].proposal(Topic.FAILURE) for rank in peers}, gone)
-        if following != mine:
-            boards[group.rank].set_proposal(Topic.FAILURE, following)
-            mine, told_at = following, time.monotonic()
-            if group.span is not None:
-                group.span.tell()
-        elif time.monotonic() > deadline:
-            break
-        else:
-            nap(told_at, *_NAPS_S)
-    return mine.failed
 
 
 def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Group:
