@@ -26,7 +26,6 @@ WRITES = st.one_of(
     st.tuples(st.just("set_call"), st.integers(1, 1 << 63), st.builds(CallRecord, st.text(max_size=1500))),
     st.tuples(st.just("set_gave_up"), st.builds(GivenUp, st.integers(1, 99), st.booleans(), RANKS, st.text())),
     st.tuples(st.just("set_proposal"), PROPOSALS),
-    st.tuples(st.just("set_region"), st.integers(0, 2), st.sampled_from([0, 4096, 1 << 60])),
     st.tuples(st.just("set_interrupted"), st.text(max_size=1500)),
     st.tuples(
         st.just("set_wait"), st.none() | st.builds(Wait, st.text(max_size=9), st.text(max_size=1500), st.just((2,)))
@@ -41,7 +40,7 @@ def board() -> Board:
 def said(of: Board, numbers: set[int]) -> list[object]:
     """All that a board says."""
     calls = [of.call(number) for number in sorted(numbers)]
-    told = [of.gave_up, of.interrupted, of.proposal, *map(of.region, range(3)), of.wait]
+    told = [of.gave_up, of.interrupted, of.proposal, of.wait]
     return [of.pid, of.ticks, of.let_go, of.gone, *calls, *told]
 
 
@@ -74,17 +73,6 @@ def test_a_damaged_image_is_no_error() -> None:
     copy = board()
     copy.copy(b"\xff" * BOARD_BYTES)
     assert (copy.pid, copy.gone, copy.gave_up) == (0, None, GivenUp())
-
-
-def test_memory_of_other_groups_does_not_count() -> None:
-    lender = board()
-    assert lender.region(0) is None
-    lender.set_region(0, 8192)
-    assert [lender.region(without) for without in range(3)] == [8192, None, None]
-    lender.set_region(1, 0)
-    assert [lender.region(without) for without in range(3)] == [None, 0, None]
-    lender.set_region(1023, 1 << 40)
-    assert [lender.region(without) for without in (0, 1, 1022, 1023)] == [None, None, None, 1 << 40]
 
 
 class Changing:

@@ -141,11 +141,6 @@ SCENES = {
         lambda m: [on(m).set_proposal(one) for one in PROPOSALS[1:]],
         lambda m: on(m).proposal in PROPOSALS,
     ),
-    "lent memory": Scene(
-        nothing,
-        lambda m: [m.write(DATA, 1), on(m).set_region(0, 4096)],
-        lambda m: on(m).region(0) is None or m.read(DATA) == 1,
-    ),
     "announced memory": Scene(
         nothing,
         lambda m: [m.write(DATA, 1), table(m).write(1, KEY, 4096)],

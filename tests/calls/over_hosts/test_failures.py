@@ -153,7 +153,7 @@ def test_a_time_out_that_names_no_rank_is_told() -> None:
     def work() -> str:
         group = unisono.new_group()
         if group.rank == 0:
-            group.world.host.lender.announce = lambda *_: False
+            group.host.lender.announce = lambda *_: False
         try:
             unisono.all_reduce(torch.ones(10), group=group, timeout_s=0.3 if group.rank == 0 else 20.0)
         except unisono.UnisonoError as error:

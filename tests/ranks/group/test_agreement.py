@@ -15,14 +15,14 @@ Ranks = frozenset[int]
 
 
 class Rank(NamedTuple):
-    """told: what others read. lent: without whom the group is for which others find memory here, and whether there is
-    any. has: the memory that it has found, by the same; each is named by who lends it. without: whom it wants to leave
+    """told: what others read. lent: without whom the groups are for which others find an entry here, and whether there
+    is memory. has: the memory that it has found, by the same; each is named by who lends it. without: whom it wants to leave
     out. looks, gone, seen: whether it looks just now, whom it saw gone when it began to, and what it has read of the
     others, as far as it is.
     """
 
     told: Proposal | None = None
-    lent: tuple[Ranks, bool] | None = None
+    lent: frozenset[tuple[Ranks, bool]] = frozenset()
     has: frozenset[tuple[Ranks, int]] = frozenset()
     without: Ranks = frozenset()
     looks: bool = False
@@ -126,11 +126,10 @@ def find_memory(world: World, me: int, failed: Ranks) -> Rank:
     for candidate, host in enumerate(world.hosts):
         if host != world.hosts[me] or candidate in failed or rank.finds(failed) is not None:
             continue
-        lent = world.ranks[candidate].lent
-        if lent is None or len(lent[0]) != len(failed):  # as boards tell groups apart
-            return rank._replace(lent=(failed, me not in world.full)) if candidate == me else rank
-        assert lent[0] == failed, "memory of another group"
-        if lent[1]:
+        lent = dict(world.ranks[candidate].lent).get(failed)
+        if lent is None:
+            return rank._replace(lent=rank.lent | {(failed, me not in world.full)}) if candidate == me else rank
+        if lent:
             return rank._replace(has=rank.has | {(failed, candidate)})
     return rank
 

@@ -100,7 +100,7 @@ def _on_one_host(
         lanes = lane_limits.choose_lanes(
             nbytes, len(plan.program.movers), group.size, neighbours, here, group.host.config
         )
-        group.host.lender.helpers.share(plan, group.rank, group.words, lanes)
+        group.helpers.share(plan, group.rank, group.words, lanes)
         why += f"; {lanes.why}" if lanes.why else ""
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
     return replace(plan, writes=writes, patience_ns=patience, why=why)

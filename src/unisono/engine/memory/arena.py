@@ -43,7 +43,7 @@ NO_ROOM = 0
 
 _MAGIC = 0x6F6E6F73696E75
 _LAYOUT = LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MAX_RANKS, SHAPING
-_VERSION = digest(8, *_LAYOUT, DTYPES_DIGEST)
+_VERSION = digest(9, *_LAYOUT, DTYPES_DIGEST)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
 _MOST = 1 << 62

@@ -38,8 +38,7 @@ _ROOM = PAGE - _GAVE_UP - _HEAD
 _RANKS = MAX_RANKS // 8
 _MOST_PID = (1 << 31) - 1
 _PROPOSAL, _PROPOSAL_BYTES = PAGE, 576
-_REGION = _PROPOSAL + _PROPOSAL_BYTES
-_INTERRUPTED = _REGION + 64
+_INTERRUPTED = _PROPOSAL + _PROPOSAL_BYTES
 _SAID, _WAIT = _INTERRUPTED + 1024, _INTERRUPTED + 1024 + 64
 _COPIED = (_WAIT, _INTERRUPTED, _GAVE_UP, *_CALLS)
 _SET_WORDS = MAX_RANKS // 64
@@ -186,18 +185,6 @@ class Board:
                 return Proposal(failed, bool(flags & _DECIDED), bool(flags & _READY), ballot, voted, choice)
         return None
 
-    def region(self, without: int) -> int | None:
-        """Where the memory begins that this rank lends to the group that is `without` ranks fewer: an offset.
-
-        0: the rank cannot lend any. None: it has not said so yet, or speaks of a smaller group by now.
-        """
-        word = look(self._page, _REGION)
-        return word - without - 1 if word % PAGE == without + 1 else None
-
-    def set_region(self, without: int, start: int) -> None:
-        """Say where the memory begins that this rank lends to the group that is `without` ranks fewer; 0: nowhere."""
-        publish(self._page, _REGION, start + without + 1)  # one word: a region begins with a page
-
     def set_interrupted(self, words: str) -> None:
         """Say which exception has ended this rank's `shrink()`; no words: it makes that call again."""
         if words or self.interrupted[1]:
@@ -256,7 +243,7 @@ class Board:
         keep_gone: this host knows how the rank has gone, so the departure stays.
         """
         other = Board(memoryview(image))
-        for at in (_TICKS, _PID, _LET_GO, _REGION):
+        for at in (_TICKS, _PID, _LET_GO):
             if (word := look(memoryview(image), at)) != look(self._page, at):
                 publish(self._page, at, word)
         proposal = other.proposal
