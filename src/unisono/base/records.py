@@ -167,14 +167,12 @@ class Wait(NamedTuple):
     call: the call in words, with the user's line.
     missing: the ranks of the world that it waits for, or the first of many.
     any_of: one of these is enough.
-    told: the rank has said on standard error how long it waits.
     """
 
     group: str
     call: str
     missing: tuple[int, ...]
     any_of: bool = False
-    told: bool = False
 
     @property
     def needs(self) -> int | None:
