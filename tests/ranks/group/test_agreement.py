@@ -16,9 +16,9 @@ Ranks = frozenset[int]
 
 class Rank(NamedTuple):
     """told: what others read. lent: without whom the groups are for which others find an entry here, and whether there
-    is memory. has: the memory that it has found, by the same; each is named by who lends it. without: whom it wants to leave
-    out. looks, gone, seen: whether it looks just now, whom it saw gone when it began to, and what it has read of the
-    others, as far as it is.
+    is memory. has: the memory that it has found, by the same; each is named by who lends it. without: whom it wants to
+    leave out. looks, gone, seen: whether it looks just now, whom it saw gone when it began to, and what it has read of
+    the others, as far as it is.
     """
 
     told: Proposal | None = None
