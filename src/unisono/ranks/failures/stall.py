@@ -111,7 +111,7 @@ class Stall:
         self._warns = self._limit_s > 0
 
     def look(self, missing: Sequence[int], waited_s: float, last: str = "") -> None:
-        """Tell the other ranks for which ranks of the group this one waits. Warn in time, if no lower rank does.
+        """Tell the other ranks for which ranks of the group this one waits. Warn in time, unless a lower rank does.
 
         missing: empty if only this rank itself can end its wait, by a message to itself.
         last: the last calls of these ranks, for the warning.
