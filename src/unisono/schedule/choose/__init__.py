@@ -52,7 +52,8 @@ def one_shot_limit(ranks: int, config: Config | None = None, *, oversubscribed: 
 
     oversubscribed: do ranks outnumber their processors?
     """
-    return _limit(getattr(config or Config.from_env(), _product(oversubscribed)), ranks)
+    config = config or Config.from_env()
+    return _limit(config.crowd_one_shot_bytes if oversubscribed else config.one_shot_bytes, ranks)
 
 
 def zero_copy_limit(ranks: int, config: Config | None = None) -> int:
@@ -70,11 +71,6 @@ def always_staged(nbytes: int, ranks: int, config: Config) -> bool:
     return nbytes <= zero_copy_limit(ranks, config) and not 0 < config.cross_memory_bytes <= nbytes
 
 
-def _product(oversubscribed: bool) -> str:
-    """The name of the setting with L·B."""
-    return "crowd_one_shot_bytes" if oversubscribed else "one_shot_bytes"
-
-
 def _limit(product: int, ranks: int) -> int:
     return int(product / max(1.0, ranks - 2 + 2 / ranks))
 
@@ -88,16 +84,13 @@ def choose(
     """
     if collective == "all_reduce":
         config = config or Config.from_env()
-        limit, origin = (
-            one_shot_limit(ranks, config, oversubscribed=oversubscribed),
-            config.origin(_product(oversubscribed)),
-        )
+        limit = one_shot_limit(ranks, config, oversubscribed=oversubscribed)
         where = f"among {ranks} ranks" + (", more than processors," if oversubscribed else "")
         if nbytes <= limit:
             why = f"up to {format_bytes(limit)} {where} one step over whole vectors beats two over slices"
-            return Choice(find(collective, "one_shot"), f"{why} (L·B: {origin})")
+            return Choice(find(collective, "one_shot"), why)
         why = f"above {format_bytes(limit)} {where} each rank should combine its slice only"
-        return Choice(find(collective, "two_shot"), f"{why} (L·B: {origin})")
+        return Choice(find(collective, "two_shot"), why)
     check_collective(collective)
     name, why = _DIRECT[collective]
     return Choice(find(collective, name), why)
