@@ -78,12 +78,6 @@ def program(hosts: str, code: Path | None = None) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("hosts", ["", pytest.param("2x1", marks=pytest.mark.long)])
-def test_threads_that_need_many_kernels_at_once(hosts: str) -> None:
-    assert program(hosts) == "[[], []]\n"
-
-
-@pytest.mark.long
 def test_threads_of_two_worlds_without_code(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         assert list(pool.map(lambda hosts: program(hosts, tmp_path), ["", "2x1"])) == ["[[], []]\n"] * 2

@@ -15,8 +15,6 @@ import torch
 
 import unisono
 from tests.support.lanes import with_lanes
-from tests.support.matrix import sample
-from tests.support.matrix_driver import run_cases
 from tests.support.on_ranks import in_new_world
 from unisono.calls.dispatch import planning
 from unisono.engine.compile.program import (
@@ -204,26 +202,6 @@ def test_failed_piece_fails_its_move_only() -> None:
         here = Move(helpers, 2, [numbers(1000)], far=os.getpid())
         assert here() == DONE
         assert (here.out == here.inputs[0]).all()
-
-
-def run_sample(seed: int, count: int) -> tuple[int, int, list[str]]:
-    """Each rank draws how many lanes it has: the others do not know it."""
-    with_lanes(random.Random(f"{seed} {unisono.get_rank()}").choice((1, 2, 3, 8)))
-    try:
-        return run_cases(sample(seed, count))
-    finally:
-        with_lanes(1)
-
-
-@pytest.mark.sampled(most=2)
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_a_sample_of_the_matrix_with_lanes(ranks: int, seed: int) -> None:
-    with unisono.world(ranks, timeout_s=60) as world:
-        results = world.run(run_sample, 100 * ranks + seed, 120)
-    failures = [text for _, _, found in results for text in found]
-    assert not failures, f"{ranks} ranks, seed {seed}:\n" + "\n".join(failures)
-    assert [(made, bad) for made, bad, _ in results] == [(120, 0)] * ranks
 
 
 @pytest.mark.parametrize("lanes", [2, 3, 8])

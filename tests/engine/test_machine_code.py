@@ -151,7 +151,7 @@ def test_functions_check_their_arguments() -> None:
         poll(0, "no number", 0)
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.long
 def test_inlined_function_takes_all_integers(tmp_path: Path) -> None:
     """The interpreter waits for a word alone; messages wait for pairs of words, too."""
     program = """

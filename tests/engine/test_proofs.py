@@ -6,12 +6,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
 
-import unisono
 from tests.support.rehearsal import lowerings
 from tests.support.weak_memory import Memory, as_python
-from tests.support.worlds import Worlds
 from unisono.base.config import Config
 from unisono.base.errors import AlgorithmError, ProgramError
 from unisono.base.records import CallRecord
@@ -336,22 +333,3 @@ def test_readers_of_one_rank_get_short_segments(nbytes: int, number: int) -> Non
 def test_staging_on_all_ranks_keeps_segments_long(collective: str) -> None:
     assert segments(collective, 2, MI) <= 4
     assert segments(collective, 2, 128 * KI) == 1
-
-
-def _broadcast(counts: list[int]) -> bool:
-    right = True
-    for count in counts:
-        for start in (0, 1):
-            tensor = torch.full((start + count + 1,), -1, dtype=torch.int32)
-            if unisono.get_rank() == 1:
-                tensor[start:-1] = torch.arange(count, dtype=torch.int32)
-            unisono.broadcast(tensor[start:-1], src=1)
-            right = right and torch.equal(tensor[start:-1], torch.arange(count, dtype=torch.int32))
-            right = right and tensor[-1] == -1 and (start == 0 or tensor[0] == -1)
-    return bool(right)
-
-
-def test_every_byte_arrives_where_it_belongs(worlds: Worlds) -> None:
-    """Blocks of four pages, what is left of them, and tensors that do not begin at a page."""
-    counts = [4 * KI * k + more for k in (4, 5, 8, 64) for more in (-1, 0, 1, 700)]
-    assert worlds(3).run(_broadcast, counts) == [True] * 3

@@ -182,18 +182,9 @@ KERNEL_SCENES: dict[str, tuple[Callable[[Memory], object], Callable[..., object]
     "pieces": (nothing, send_pieces, receives_pieces),
     "a rank that leaves": (sign, leave, sees_leaver),
 }
-KERNEL_MUTANTS = [
-    ("gate", {"store_release": "write"}, {}), ("gate", {}, {"load_acquire": "read"}),
-    ("progress", {"store_release": "write"}, {}), ("progress", {}, {"load_acquire": "read"}),
-    ("the end of a tape", {"store_release": "write"}, {}), ("the end of a tape", {}, {"load_acquire": "read"}),
-    ("meeting", {"store_release": "write"}, {}), ("meeting", {}, {"load_acquire": "read"}),
-    ("wait", {"store_release": "write"}, {}), ("wait", {}, {"load_acquire": "read"}),
-    ("mail", {"store_release": "write"}, {}), ("mail", {}, {"load_acquire": "read"}),
-    ("ring", {"store_release": "write"}, {}), ("ring", {}, {"load_acquire": "read"}),
-    ("whole frame", {"store_release": "write"}, {}), ("whole frame", {}, {"load_acquire": "read"}),
-    ("pieces", {"store_release": "write"}, {}), ("pieces", {}, {"load_acquire": "read"}),
-    ("a rank that leaves", {}, {"acquire_fence": "order_nothing"}),
-]  # fmt: skip
+ORDERS: list[tuple[dict[str, Any], dict[str, Any]]] = [({"store_release": "write"}, {}), ({}, {"load_acquire": "read"})]
+KERNEL_MUTANTS = [(name, *how) for name in [*KERNEL_SCENES][:-1] for how in ORDERS]
+KERNEL_MUTANTS += [("a rank that leaves", {}, {"acquire_fence": "order_nothing"})]
 
 
 def kernel_scene(name: str, writer: dict[str, Any], reader: dict[str, Any]) -> Scene:

@@ -110,7 +110,7 @@ def test_own_algorithm(play: Play) -> None:
     assert values["table"].rounds == 4
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.long
 def test_best_map(play: Play) -> None:
     values, printed = play("best_map")
     head, sizes, *lines = printed.splitlines()

@@ -12,15 +12,11 @@ import torch
 
 from tests.support.engine_in_process import EngineInProcess
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import cut, finish, tag, tape_of
+from tests.support.message_runs import finish, part_of
 from unisono.engine import tape
 from unisono.engine.carrier import Lost
 from unisono.engine.compile.program import StateWord
-from unisono.engine.reducers import combine_address
-from unisono.hosts.messages import Tags, TapeRow, TapeRun, lower, persistent_receives, tape_run
-from unisono.schedule.algorithms import CATALOGUE
-
-SUM = combine_address("int64", "sum", last=False)
+from unisono.hosts.messages import TapeRow, TapeRun, persistent_receives, tape_run
 
 
 def carriers(seed: int = 1) -> tuple[Wires, list[EngineInProcess]]:
@@ -33,20 +29,8 @@ def part(
     carrier: InProcessCarrier, rank: int, number: int, *, name: str = "all_reduce.circulant"
 ) -> tuple[TapeRun, torch.Tensor]:
     """One rank's part in a table of two ranks, and its vector."""
-    schedule = CATALOGUE[name].schedule(2)
     vector = torch.full((10,), number + rank)
-    chunks, program = cut(vector, schedule.chunks), lower(schedule)[rank]
-    made = tape_of(
-        carrier,
-        program,
-        [0, 1],
-        chunks,
-        SUM,
-        number,
-        Tags(tag, lambda round_: round_),
-        y=cut(vector.clone(), schedule.chunks),
-    )
-    return made, vector
+    return part_of(carrier, name, rank, vector, number), vector
 
 
 class _Refused(Exception):

@@ -10,14 +10,11 @@ import pytest
 import torch
 
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import finish, tag, tape_of
+from tests.support.message_runs import finish, part_of
 from tests.support.waiting import until
 from unisono.engine.carrier import Handle, Lost
-from unisono.engine.reducers import combine_address
-from unisono.engine.tensors import dtype_name
-from unisono.hosts.messages import ReceiveBuffers, Tags, TapeRun, lower, persistent_receives
+from unisono.hosts.messages import ReceiveBuffers, TapeRun, persistent_receives
 from unisono.hosts.messages.persistent_receives import ReceiveBuffer
-from unisono.schedule.algorithms import CATALOGUE
 
 
 class Watched:
@@ -57,15 +54,7 @@ def test_message_is_taken_before_its_next_receive() -> None:
 
 def standing_pair(carriers: list[InProcessCarrier], vectors: list[torch.Tensor], number: int) -> list[TapeRun]:
     """Both ranks of an all_reduce whose messages arrive in receives that are always posted."""
-    programs = lower(CATALOGUE["all_reduce.recursive_doubling"].schedule(2))
-    combine = combine_address(dtype_name(vectors[0].dtype), "sum", last=False)
-    return [
-        tape_of(
-            carrier, program, [0, 1], [vector], combine, number,
-            Tags(tag, lambda round_: round_),
-        )
-        for carrier, program, vector in zip(carriers, programs, vectors, strict=True)
-    ]  # fmt: skip
+    return [part_of(carriers[k], "all_reduce.recursive_doubling", k, vectors[k], number) for k in range(2)]
 
 
 def test_standing_receive_precedes_the_call() -> None:
@@ -187,15 +176,6 @@ def test_lost_rank_is_reported_in_its_calls_only(monkeypatch: pytest.MonkeyPatch
     ranks[0].begin(2)
     with pytest.raises(Lost):
         ranks[0].advance()
-
-
-@pytest.mark.parametrize("dtype", [torch.complex128, torch.bool, torch.float64], ids=str)
-def test_standing_receives_take_all_dtypes(dtype: torch.dtype) -> None:
-    wires = Wires(Random(15))
-    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
-    vectors = [torch.ones(5, dtype=dtype) for _ in range(2)]
-    finish(standing_pair(carriers, vectors, 1), wires)
-    assert all(vector.equal(torch.full((5,), 2, dtype=dtype)) for vector in vectors)
 
 
 def test_receive_of_two_threads_is_posted_once(monkeypatch: pytest.MonkeyPatch) -> None:

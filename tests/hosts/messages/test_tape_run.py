@@ -9,7 +9,7 @@ import torch
 from tests.conftest import NIGHTLY
 from tests.support.each import each
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import Layout, cut, finish, run_messages, tag, tape_of
+from tests.support.message_runs import Layout, cut, finish, part_of, run_messages, tag, tape_of
 from tests.support.waiting import until
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Handle, Lost
@@ -59,25 +59,12 @@ def test_the_same_exchange_in_many_calls(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def pair(
-    name: str, elements: int, wires: Wires, *, twice: bool = False, combine: bool = True, waits_until_left: bool = False
+    name: str, elements: int, wires: Wires, *, twice: bool = False, **how: bool
 ) -> tuple[list[TapeRun], list[torch.Tensor]]:
-    """Both ranks of a table, and their vectors."""
-    schedule = CATALOGUE[name].schedule(2)
+    """Both ranks of a table, and their vectors. how: see `part_of`."""
     vectors = [torch.arange(elements * (1 + (twice and rank)), dtype=torch.int64) * (rank + 1) for rank in range(2)]
-    ranks = [
-        tape_of(
-            InProcessCarrier(wires, rank),
-            program,
-            [0, 1],
-            cut(vector, schedule.chunks),
-            SUM if combine else 0,
-            1,
-            Tags(tag),
-            waits_until_left=waits_until_left,
-        )
-        for rank, (program, vector) in enumerate(zip(lower(schedule), vectors, strict=True))
-    ]
-    return ranks, vectors
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    return [part_of(carriers[k], name, k, vectors[k], stands=False, **how) for k in range(2)], vectors
 
 
 def test_tables_without_data_send_only_words() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.fake_hosts import WORLD, FakeHosts
 from tests.support.waiting import until
 from unisono.base.config import Config
-from unisono.base.records import CallRecord, DepartureKind, GivenUp, Proposal
+from unisono.base.records import DepartureKind, GivenUp
 from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import SENTINEL_ENDED
 from unisono.hosts.far import Far
@@ -27,19 +27,6 @@ def refresh(fake: FakeHosts, host: int, gid: int = WORLD) -> None:
     until(lambda: fake.far[host].answered(ticket))
 
 
-def test_ticket_brings_earlier_writes() -> None:
-    with FakeHosts("2x2") as fake:
-        board = fake.arenas[0].board(1)
-        for number in range(1, 30):
-            board.set_call(number, CallRecord(f"call_{number}", counts=(number,)))
-            board.set_proposal(Proposal(frozenset({number}), number % 2 == 0))
-            refresh(fake, 1)
-            copy = fake.arenas[1].board(1)
-            assert copy.call(number) == CallRecord(f"call_{number}", counts=(number,))
-            assert copy.proposal == Proposal(frozenset({number}), number % 2 == 0)
-        assert fake.arenas[0].board(3).call(1) is None
-
-
 def test_wake_pushes_without_a_ticket() -> None:
     with FakeHosts("1+1+2") as fake:
         refresh(fake, 0)
@@ -48,25 +35,6 @@ def test_wake_pushes_without_a_ticket() -> None:
         for arena in fake.arenas:  # also on the rank's own host, where other ranks may wait
             until(lambda arena=arena: arena.news.value & COUNT)
             assert arena.board(0).gave_up == GivenUp(9, False, frozenset({2}), "tired")
-
-
-def test_last_words_reach_a_late_member() -> None:
-    """As where a sentinel starts so late that the first calls are over."""
-    with FakeHosts("1+1", register=False) as fake:
-        fake.far[1].register(WORLD, fake.arenas[1].start, [0, 1])
-        board, given_up = fake.arenas[1].board(1), GivenUp(9, False, frozenset({0}), "tired")
-        board.set_gave_up(given_up)
-        board.set_proposal(Proposal(frozenset({0}), decided=True))
-        board.set_gone(DepartureKind.ABORTED, "aborted the group")
-        fake.far[1].wake(WORLD)
-        fake.far[1].close()
-        until(lambda: fake.far[0].left(1) is not None)
-        fake.far[0].register(WORLD, fake.arenas[0].start, [0, 1])
-        refresh(fake, 0)
-        copy = fake.arenas[0].board(1)
-        assert copy.gone == (DepartureKind.ABORTED, "aborted the group")
-        assert (copy.gave_up, copy.proposal) == (given_up, board.proposal)
-        assert fake.far[0].left(1) == (DepartureKind.LEFT, "left the group")
 
 
 def test_deaths_are_counted_on_each_host() -> None:
@@ -158,37 +126,6 @@ def test_waiting_sentinel_is_alive() -> None:
         until(lambda: pings.mock_calls.count(call(["ping"])) > 2 or fake.far[0].answered(ticket))
         assert not fake.far[0].answered(ticket)
         assert fake.far[0].cut_off is None
-
-
-def test_a_host_that_leaves_is_not_lost() -> None:
-    with FakeHosts("1+2") as fake:
-        fake.arenas[1].board(1).set_gone(DepartureKind.LEFT, "left the group with shutdown()")
-        fake.far[1].close()
-        fake.sleepers[2].kill()
-        until(lambda: not fake.lives(1))
-        assert fake.arenas[0].board(1).gone == (DepartureKind.LEFT, "left the group with shutdown()")
-        assert fake.arenas[0].board(2).gone == (DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
-        refresh(fake, 0)
-        assert not fake.lost(0)
-        fake.far[0].close()
-        until(lambda: not fake.lives(0))
-
-
-def test_group_is_forgotten_by_its_last_rank() -> None:
-    with FakeHosts("1+2") as fake:
-        start = fake.arenas[0].end
-        for host, rank in enumerate((0, 1)):
-            fake.far[host].register(8, start, [1, 0, 2])
-            assert not fake.far[host].is_free(8), rank
-        refresh(fake, 0, 8)
-        fake.far[1].forget(8)
-        refresh(fake, 1)
-        assert not fake.far[1].is_free(8)  # rank 2 may come yet
-        fake.sleepers[2].kill()
-        until(lambda: fake.far[1].is_free(8))
-        refresh(fake, 0, 8)  # the other host has forgotten it, and has kept the last words
-        fake.far[0].forget(8)
-        until(lambda: fake.far[0].is_free(8))
 
 
 def test_a_child_of_a_rank_does_not_speak_for_it() -> None:

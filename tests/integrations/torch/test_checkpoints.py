@@ -149,18 +149,6 @@ def test_sharded_state_with_empty_shards(ranks: TorchRanks, tmp_path: Path, name
 
 
 @pytest.mark.ranks(3, backend="unisono")
-def test_state_of_a_wrapped_model() -> None:
-    from torch.distributed import fsdp
-    from torch.distributed.checkpoint import state_dict as states
-
-    kind = fsdp.FullyShardedDataParallel
-    pieces, _, whole, _ = trained(lambda one: kind(one, use_orig_params=True, device_id="cpu"))
-    same(states.get_model_state_dict(pieces, options=states.StateDictOptions(full_state_dict=True)), whole.state_dict())
-    with kind.summon_full_params(pieces):
-        same({name: one.detach() for name, one in pieces.named_parameters()}, whole.state_dict())
-
-
-@pytest.mark.ranks(3, backend="unisono")
 def test_optimizer_state_is_consolidated() -> None:
     def pieces(one: nn.Module) -> Any:
         from torch.distributed.optim import ZeroRedundancyOptimizer

@@ -72,21 +72,6 @@ def test_layers_that_are_not_always_used(ranks: TorchRanks) -> None:
     same_as_gloo(ranks, 2, work)
 
 
-def test_a_static_graph_with_recomputed_layers(ranks: TorchRanks) -> None:
-    class Recomputed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = model()
-
-        def forward(self, data: torch.Tensor) -> Any:
-            return torch.utils.checkpoint.checkpoint(self.layers, data, use_reentrant=False)
-
-    def work() -> list[float]:
-        return train(nn.parallel.DistributedDataParallel(Recomputed(), static_graph=True))
-
-    same_as_gloo(ranks, 2, work)
-
-
 def test_sparse_gradients(ranks: TorchRanks) -> None:
     def work() -> list[float]:
         torch.manual_seed(0)
@@ -108,7 +93,7 @@ def test_sparse_gradients(ranks: TorchRanks) -> None:
 BUILTIN = torch._C._distributed_c10d.BuiltinCommHookType
 HOOKS: dict[str, Callable[[Any, Any, Any], None]] = {
     # By its name torch lets this one run over NCCL only.
-    "bf16": lambda ddp, hooks, _: ddp.register_comm_hook(None, lambda *given: hooks.bf16_compress_hook(*given)),
+    "bf16": lambda ddp, hooks, _: ddp.register_comm_hook(None, lambda s, bucket: hooks.bf16_compress_hook(s, bucket)),
     "fp16": lambda ddp, hooks, _: ddp.register_comm_hook(None, hooks.fp16_compress_hook),
     "wrapped": lambda ddp, hooks, _: ddp.register_comm_hook(None, hooks.fp16_compress_wrapper(hooks.allreduce_hook)),
     "powerSGD": lambda ddp, _, power: ddp.register_comm_hook(

@@ -1,11 +1,9 @@
 """Process groups over several hosts: they train as on one, end, and are made again; torchrun starts two nodes."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from tests.integrations.torch.test_data_parallel import model
@@ -32,58 +30,6 @@ def test_training_over_hosts_equals_one_host(ranks: TorchRanks, hosts: str) -> N
     for (losses, learnt), (others, wanted) in zip(apart, beside, strict=True):
         assert losses == pytest.approx(others, rel=1e-5)
         assert learnt == pytest.approx(wanted, rel=1e-4, abs=1e-6)
-
-
-def test_meshes_along_and_across_hosts(ranks: TorchRanks) -> None:
-    def work() -> list[Any]:
-        from torch.distributed.device_mesh import init_device_mesh
-
-        me, seen = dist.get_rank(), []
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
-        for name in ("replicas", "shards"):
-            group = mesh.get_group(name)
-            tensor = torch.tensor([10**me])
-            dist.all_reduce(tensor, group=group)
-            seen += [tensor.item(), dist.get_world_size(group), group.group.span is not None]
-        three = dist.new_group([3, 1, 0])  # two hosts, of which one has a rank that does not take part
-        if me != 2:
-            told = [None] * 3
-            dist.all_gather_object(told, {"rank": me}, group=three)
-            seen.append(told)
-        return seen
-
-    said = [{"rank": rank} for rank in (0, 1, 3)]
-    assert ranks(4, hosts="2x2")(work) == [
-        [101, 2, True, 11, 2, False, said],
-        [1010, 2, True, 11, 2, False, said],
-        [101, 2, True, 1100, 2, False],
-        [1010, 2, True, 1100, 2, False, said],
-    ]
-
-
-def test_the_end_comes_after_the_last_message(ranks: TorchRanks) -> None:
-    """A rank is done with a broadcast when others have not got all of it yet; it may leave, and come again."""
-
-    def work(meeting: str) -> None:
-        me = dist.get_rank()
-        for turn in range(4):
-            root = turn % 4
-            tensor = torch.full((300_000,), float(me))
-            dist.broadcast(tensor, root)
-            assert (tensor == root).all()
-            if me == root:
-                dist.send(tensor[:5], (root + 2) % 4)
-            elif me == (root + 2) % 4:
-                dist.recv(tensor.zero_()[:5], root)
-                assert tensor[4] == root
-            dist.destroy_process_group()
-            dist.init_process_group("unisono", f"{meeting}-{turn}", rank=me, world_size=4)
-        tensor = torch.tensor([10.0**me])
-        dist.all_reduce(tensor)
-        assert tensor.item() == 1111
-
-    run = ranks(4, hosts="2x2")
-    run(work, f"file://{ranks.directory}/again")
 
 
 FORKED = """
