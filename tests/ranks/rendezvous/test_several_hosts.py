@@ -108,7 +108,7 @@ def test_unreachable_memory_is_an_error_of_all(rank, monkeypatch, came, host_of,
 def test_a_host_without_memory_is_heard_by_all(rank, monkeypatch, host_of, number):
     create, own = Arena.create, rank[0]
 
-    def scarce(size, config):
+    def scarce(size, config, *_):
         if own.number == number:
             raise OutOfMemory(f"no room for {size}")
         return create(size, config)
