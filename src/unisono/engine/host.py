@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -88,7 +87,6 @@ class Host:
         if isinstance(arena, Arena):
             self.heap = Heap(arena, rank)
             self.lender = Lender(arena, self.heap)
-            self.lender.own_processors = arena.neighbours <= _processors_of(arena)
             arena.reserve_staging(rank)
             arena.board(rank).set_stacks(answer_with_stacks())
         else:
@@ -104,16 +102,15 @@ class Host:
         self._addresses[3 * self.size : 4 * self.size] = [arena.heap(q) for q in range(self.size)]
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
         self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer
-        processors = len(os.sched_getaffinity(0))
-        self.processors_to_spare = arena.neighbours < processors
-        self.processors_for_carriers = 2 * arena.neighbours <= processors
+        self.processors_to_spare = arena.neighbours < arena.processors
+        self.processors_for_carriers = 2 * arena.neighbours <= arena.processors
         """Has each rank of this machine a processor of its own, and one for the thread that moves its messages?"""
         state[StateWord.PC] = -1
         state[StateWord.CALL] = 1
         state[StateWord.RANKS], state[StateWord.ME] = self.size, rank
         state[StateWord.CONTROL], state[StateWord.STAGING] = arena.control(0), arena.stage(0)
         state[StateWord.STAGE_STRIDE], state[StateWord.HALF] = arena.stage_stride, arena.half
-        self.most_spins = config.spins if self.lender.own_processors else 0
+        self.most_spins = 0 if arena.oversubscribed else config.spins
         state[StateWord.SPINS] = state[StateWord.LEARNED] = self.most_spins
         state[StateWord.SLOW_YIELD_CYCLES] = slow_yield_cycles()
         state[StateWord.SLEEPS] = kernel("waiting.register")()
@@ -347,18 +344,6 @@ class Host:
         self._lines[self.rank][_SIGNATURE + (number & 1)] = 0
         self._publish(self._line + 8 * (_NUMBER + (number & 1)), number, self._asleep)
         order()
-
-
-def _processors_of(arena: Arena) -> int:
-    """The number of processors on which this rank, or another one of this host whose process is known, may run: ranks
-    may be bound to one processor each.
-    """
-    found = os.sched_getaffinity(0)
-    for rank in range(arena.size):
-        if pid := arena.board(rank).pid:
-            with suppress(OSError):
-                found |= os.sched_getaffinity(pid)
-    return len(found)
 
 
 def _seen(words: np.ndarray[tuple[int], np.dtype[np.int64]], word: int) -> int:
