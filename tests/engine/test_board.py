@@ -1,16 +1,12 @@
 """Copies of boards, as other hosts get them: equal for readers, and never half of one word and half of the next."""
 
-import threading
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
 from unisono.base.records import CallRecord, DepartureKind, GivenUp, Proposal, Wait
-from unisono.engine.compile.program import LineWord
 from unisono.engine.memory.board import BOARD_BYTES, Board
-from unisono.hosts.sentinel import regions
 
 pytestmark = pytest.mark.quick
 
@@ -73,51 +69,3 @@ def test_a_damaged_image_is_no_error() -> None:
     copy = board()
     copy.copy(b"\xff" * BOARD_BYTES)
     assert (copy.pid, copy.gone, copy.gave_up) == (0, None, GivenUp())
-
-
-class Changing:
-    """A page that its owner writes while it is read."""
-
-    def __init__(self, *states: bytes) -> None:
-        self.states = list(states)
-
-    def __bytes__(self) -> bytes:
-        return self.states.pop(0)
-
-
-def test_an_image_is_of_one_moment() -> None:
-    torn, whole = (text.ljust(BOARD_BYTES, b"\0") for text in (b"new number, old data", b"new number, new data"))
-    assert Board(Changing(torn, whole, whole)).image() == whole  # type: ignore[arg-type]
-
-
-def test_readers_see_whole_words_during_copies() -> None:
-    original, copy, done = board(), board(), threading.Event()
-
-    def write() -> None:
-        for k in range(1, 3000):
-            original.set_call(k, CallRecord("c", counts=(k,), words=f"{k} " * (k % 50)))
-            original.set_gave_up(GivenUp(k, k % 2 == 0, frozenset({k % 1024}), f"{k} " * (k % 50)))
-            both = frozenset({k % 1024, (k + 1) % 1024})
-            original.set_proposal(Proposal(both, ballot=k, choice=both))
-        done.set()
-
-    def copying() -> None:
-        while not done.is_set():
-            copy.copy(original.image())
-
-    threads = [threading.Thread(target=write), threading.Thread(target=copying)]
-    for thread in threads:
-        thread.start()
-    while not done.is_set():
-        latest = copy.gave_up
-        assert latest == GivenUp() or latest.reason == f"{latest.number} " * (latest.number % 50)
-        call = copy.call(latest.number)
-        assert call is None or call.words == f"{latest.number} " * (latest.number % 50)
-        proposal = copy.proposal
-        assert proposal is None or (len(proposal.failed) == 2 and proposal.failed == proposal.choice)
-    for thread in threads:
-        thread.join()
-
-
-def test_call_numbers_are_copied_last() -> None:
-    assert list(range(LineWord.NUMBER, LineWord.NUMBER + 2)) == list(range(16))[regions._NUMBERS]

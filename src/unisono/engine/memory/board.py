@@ -135,14 +135,16 @@ class Board:
         return Departure(DepartureKind(data[0]), data[1:].decode(errors="replace"))
 
     def set_call(self, number: int, record: CallRecord) -> None:
-        """Write the rank's call of this number. The board keeps it for two calls."""
+        """Write the rank's call of this number. The board keeps two calls."""
         self._write(_CALLS[number & 1], number, record.pack(_ROOM))
 
-    def call(self, number: int) -> CallRecord | None:
-        """The call of this number; None if the board does not have it."""
-        data = self._read(_CALLS[number & 1], number)
+    def call(self, number: int, *, or_later: bool = False) -> CallRecord | None:
+        """The call of this number; None if the board does not have it. or_later: or the call that stands in its place,
+        if that is a later one.
+        """
+        seen, data = self._latest(_CALLS[number & 1])
         try:
-            return CallRecord.unpack(data) if data else None
+            return CallRecord.unpack(data) if data and (seen == number or (or_later and seen > number)) else None
         except ValueError:
             return None
 

@@ -49,12 +49,8 @@ class SubArena(Layout):
     ) -> None:
         arena = lender.arena
         super().__init__(len(members), arena.half, start)
-        self.map, self.base, self.heap_bytes, self.neighbours = (
-            arena.map,
-            arena.base,
-            arena.heap_bytes,
-            arena.neighbours,
-        )
+        self.map, self.base, self.heap_bytes = arena.map, arena.base, arena.heap_bytes
+        self.neighbours, self.processors = arena.neighbours, arena.processors
         self.heaps = [arena.heap(member) for member in members]
         self.shape = arena.shape
         self.lender, self.members, self.rank = lender, tuple(members), rank
@@ -128,8 +124,6 @@ class Lender:
         self._entry = 0
         self._made: Counter[bytes] = Counter()
         self._lock = threading.Lock()
-        self.own_processors = False
-        """Has each rank of this machine a processor of its own, as far as this rank knows?"""
 
     def key(self, name: str, members: Sequence[int], parent: int = 0) -> bytes:
         """The key of the next group of this name and these ranks: the same on all members that make the same groups.
