@@ -16,7 +16,7 @@ from unisono.schedule.contract import ROOTED
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
-def test_oversubscribed_ranks_wait_longer_so_one_step_serves_longer_vectors(ranks: int) -> None:
+def test_crowded_ranks_take_one_step_for_longer(ranks: int) -> None:
     config = Config()
     alone, shared = (one_shot_limit(ranks, config, oversubscribed=oversubscribed) for oversubscribed in (False, True))
     assert alone < shared
@@ -74,14 +74,14 @@ def test_what_goes_between_hosts(collective: str, nbytes: int, hosts: str, rails
     assert choice(collective, nbytes, hosts)[:2] == (rails, core)
 
 
-def test_the_slower_the_link_the_fewer_bytes_on_it() -> None:
+def test_slower_links_get_fewer_bytes() -> None:
     cores = [choice("all_reduce", 1 << 20, "4x2", link).core for link in ("100Gbit,1ms", "1Gbit,10us")]
     assert cores == ["recursive_doubling", "circulant"]
 
 
 @each("collective", CORES)
 @each("hosts", ["4x1", "4x2"])
-def test_a_rank_sends_as_many_messages_at_once_as_its_table_has_in_a_round(collective: str, hosts: str) -> None:
+def test_messages_at_once_are_those_of_a_round(collective: str, hosts: str) -> None:
     if collective in ROOTED:
         return  # their roots send more than other ranks
     for core in CORES[collective]:
@@ -91,7 +91,7 @@ def test_a_rank_sends_as_many_messages_at_once_as_its_table_has_in_a_round(colle
         assert messages_at_once(collective, core, Hosts.parse(hosts)) * levels.between == levels.messages
 
 
-def test_a_slow_link_makes_more_segments_of_more_bytes() -> None:
+def test_slow_link_makes_more_segments() -> None:
     cuts = [choice("broadcast", 1 << power, "4x2", "1Gbit,100us").segments or 1 for power in range(10, 28)]
     assert cuts == sorted(cuts)
     assert cuts[0] == 1 < cuts[-1]
@@ -100,9 +100,7 @@ def test_a_slow_link_makes_more_segments_of_more_bytes() -> None:
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("hosts", MAPS)
 @each("collective", CORES)
-def test_there_is_a_table_for_every_choice_and_its_time_is_that_of_the_counts(
-    collective: str, hosts: str, link: str
-) -> None:
+def test_every_choice_has_a_table_and_its_time(collective: str, hosts: str, link: str) -> None:
     for nbytes in SIZES:
         found = choice(collective, nbytes, hosts, link)
         call = spanning(collective, Hosts.parse(hosts), rails=found.rails, core=found.core, segments=found.segments)
@@ -116,13 +114,13 @@ def test_there_is_a_table_for_every_choice_and_its_time_is_that_of_the_counts(
         assert found.inside_s == time_inside(collective, nbytes, call.hosts, rails)
 
 
-def test_the_reason_names_the_link_and_what_else_there_is() -> None:
+def test_reason_names_link_and_second_best() -> None:
     why = choice("all_reduce", 64 << 20, "4x8", "1Gbit,100us").why
     assert why.startswith("over 1 Gbit/s, 100 µs circulant on 8 rails takes about 8")
     assert "ms, two_shot on 8 rails 8" in why
 
 
-def test_what_goes_in_segments_goes_in_pieces_only_where_ranks_share_hosts() -> None:
+def test_segments_go_in_pieces_on_shared_hosts() -> None:
     assert choice("broadcast", 256 << 20, "2x1").pieces == 4, "one segment"
     alone, together = (choice("broadcast", 256 << 20, hosts) for hosts in ("4x1", "4x2"))
     assert (alone.segments or 1) > 1
@@ -193,6 +191,6 @@ def test_short_calls_and_barriers_have_one_lane() -> None:
 
 
 @pytest.mark.parametrize("lanes", [-1, 1025])
-def test_a_number_of_lanes_that_makes_no_sense_is_refused(lanes: int) -> None:
+def test_senseless_number_of_lanes_is_refused(lanes: int) -> None:
     with pytest.raises(unisono.ArgumentError, match="UNISONO_LANES"):
         Config(lanes=lanes)

@@ -93,7 +93,7 @@ def test_the_window_may_change_and_ctrl_c_leaves(tmp_path: Path) -> None:
         assert top.ends() == 0
 
 
-def test_a_screen_ends_with_its_job_and_the_last_picture_stays(tmp_path: Path) -> None:
+def test_screen_ends_with_its_job(tmp_path: Path) -> None:
     with running(looping, tmp_path) as (_, pids), screen(pids[0]) as top:
         top.shows("calls/s")
         os.kill(pids[3], signal.SIGKILL)
@@ -144,7 +144,7 @@ def test_a_pipe_has_nothing() -> None:
     assert (done.stdout, done.stderr) == ("the result\n", "")
 
 
-def test_commands_compile_first_where_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_compile_what_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     monkeypatch.setattr("unisono.engine.host.warm_up", lambda: compiled.append("all"))
     printing.compile_first()
