@@ -68,7 +68,7 @@ def processors(pids: Iterable[int] = (), root: _Folder = "") -> int:
         return os.cpu_count() or 1
     bound = os.sched_getaffinity(0)
     for pid in pids:
-        with suppress(OSError):  # it has ended, or cannot be seen from here
+        with suppress(OSError, OverflowError):  # it has ended, or cannot be seen from here
             bound |= os.sched_getaffinity(pid)
     time_s = quota(root)
     return len(bound) if time_s is None else max(1, min(len(bound), int(time_s)))

@@ -10,14 +10,11 @@ import pytest
 import torch
 
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import finish, tag, tape_of
+from tests.support.message_runs import finish, part_of
 from tests.support.waiting import until
 from unisono.engine.carrier import Handle, Lost
-from unisono.engine.reducers import combine_address
-from unisono.engine.tensors import dtype_name
-from unisono.hosts.messages import ReceiveBuffers, Tags, TapeRun, lower, persistent_receives
+from unisono.hosts.messages import ReceiveBuffers, TapeRun, persistent_receives
 from unisono.hosts.messages.persistent_receives import ReceiveBuffer
-from unisono.schedule.algorithms import CATALOGUE
 
 
 class Watched:
@@ -41,7 +38,7 @@ class Watched:
         assert not self._other.is_alive()
 
 
-def test_a_message_is_taken_before_its_receive_is_posted_again() -> None:
+def test_message_is_taken_before_its_next_receive() -> None:
     wires = Wires(Random(3))
     sender, receiver = (InProcessCarrier(wires, rank) for rank in range(2))
     place = ReceiveBuffer(0, 5, 16)
@@ -57,18 +54,10 @@ def test_a_message_is_taken_before_its_receive_is_posted_again() -> None:
 
 def standing_pair(carriers: list[InProcessCarrier], vectors: list[torch.Tensor], number: int) -> list[TapeRun]:
     """Both ranks of an all_reduce whose messages arrive in receives that are always posted."""
-    programs = lower(CATALOGUE["all_reduce.recursive_doubling"].schedule(2))
-    combine = combine_address(dtype_name(vectors[0].dtype), "sum", last=False)
-    return [
-        tape_of(
-            carrier, program, [0, 1], [vector], combine, number,
-            Tags(tag, lambda round_: round_),
-        )
-        for carrier, program, vector in zip(carriers, programs, vectors, strict=True)
-    ]  # fmt: skip
+    return [part_of(carriers[k], "all_reduce.recursive_doubling", k, vectors[k], number) for k in range(2)]
 
 
-def test_a_receive_that_stands_is_posted_before_the_next_call_begins() -> None:
+def test_standing_receive_precedes_the_call() -> None:
     wires = Wires(Random(7))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
     vectors = [torch.full((3,), rank + 1) for rank in range(2)]
@@ -93,7 +82,7 @@ def test_a_receive_that_stands_is_posted_before_the_next_call_begins() -> None:
     assert vectors[0].tolist() == vectors[1].tolist() == [3, 3, 3]
 
 
-def test_a_rank_that_never_waits_keeps_each_receive_buffer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_are_queued_once(monkeypatch: pytest.MonkeyPatch) -> None:
     receiver, posted, post = InProcessCarrier(Wires(Random(5)), 1), list[ReceiveBuffer](), ReceiveBuffer.post
     places, times = ReceiveBuffers.of(receiver), 100
     place = places.at(0, 5, 16)
@@ -111,7 +100,7 @@ def test_a_rank_that_never_waits_keeps_each_receive_buffer_once(monkeypatch: pyt
     assert posted == [place] * 2
 
 
-def test_what_no_exchange_uses_any_more_is_forgotten_unless_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_buffers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     wires = Wires(Random(13))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
 
@@ -137,9 +126,7 @@ def test_what_no_exchange_uses_any_more_is_forgotten_unless_it_stands(monkeypatc
 
 
 @pytest.mark.parametrize("arrives", [False, True], ids=["later", "before"])
-def test_what_a_failed_call_has_left_in_a_receive_that_stands_is_dropped(
-    arrives: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leftover_of_a_failed_call_is_dropped(arrives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
     wires = Wires(Random(8))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
@@ -156,7 +143,7 @@ def test_what_a_failed_call_has_left_in_a_receive_that_stands_is_dropped(
     assert vectors[0].tolist() == vectors[1].tolist() == [6, 6, 6]
 
 
-def test_who_is_woken_by_what_a_failed_call_has_left_is_woken_again() -> None:
+def test_leftover_of_a_failed_call_wakes_twice() -> None:
     wires = Wires(Random(12))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
     vectors = [torch.full((3,), rank + 1) for rank in range(2)]
@@ -178,7 +165,7 @@ def test_who_is_woken_by_what_a_failed_call_has_left_is_woken_again() -> None:
     assert vectors[0].tolist() == vectors[1].tolist() == [3, 3, 3]
 
 
-def test_a_rank_that_is_lost_is_not_told_of_in_calls_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_rank_is_reported_in_its_calls_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
     wires = Wires(Random(10))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
@@ -191,16 +178,7 @@ def test_a_rank_that_is_lost_is_not_told_of_in_calls_of_others(monkeypatch: pyte
         ranks[0].advance()
 
 
-@pytest.mark.parametrize("dtype", [torch.complex128, torch.bool, torch.float64], ids=str)
-def test_numbers_of_all_sizes_arrive_in_receives_that_stand(dtype: torch.dtype) -> None:
-    wires = Wires(Random(15))
-    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
-    vectors = [torch.ones(5, dtype=dtype) for _ in range(2)]
-    finish(standing_pair(carriers, vectors, 1), wires)
-    assert all(vector.equal(torch.full((5,), 2, dtype=dtype)) for vector in vectors)
-
-
-def test_a_receive_that_two_threads_post_is_posted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receive_of_two_threads_is_posted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     wires, receive = Wires(Random(11)), InProcessCarrier.irecv
     carrier = InProcessCarrier(wires, 0)
 

@@ -34,7 +34,7 @@ def test_a_word_that_others_count_up_ends_a_wait() -> None:
     assert ended == [True]
 
 
-def test_a_rank_that_waits_looks_at_once_and_then_waits_on() -> None:
+def test_waiting_rank_looks_at_once() -> None:
     words = memoryview(bytearray(8 * StateWord.WORDS)).cast("q")
     words[StateWord.LOOK_UP_NS] = 3600 * 10**9
     looks, paused, missing = [(), (WAITING, WAITING | 1 << 8), ()], list[int](), iter([5, 5, 5, None])
@@ -47,7 +47,7 @@ def test_a_rank_that_waits_looks_at_once_and_then_waits_on() -> None:
     assert paused == [5, 5, 5]
 
 
-def test_a_rank_that_waits_for_long_returns_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_wait_returns_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     words, now = memoryview(bytearray(8 * StateWord.WORDS)).cast("q"), 0.0
     words[StateWord.LOOK_UP_NS] = 20 * 10**6
     monkeypatch.setattr(wait.time, "monotonic", lambda: now)
@@ -80,7 +80,7 @@ class Watched:
 
 @pytest.mark.parametrize("rests", [False, True])
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_rank_looks_at_memory_first_and_in_a_crowd_for_longer(apart: bool, rests: bool) -> None:
+def test_wait_polls_memory_before_it_sleeps(apart: bool, rests: bool) -> None:
     it: Any = Watched()
     waiting = wait.MessageWait(it, 1, apart=apart, rests=rests)
     assert not waiting.pause(it, 0, 0.0, 1e-4)
@@ -95,7 +95,7 @@ def test_a_rank_looks_at_memory_first_and_in_a_crowd_for_longer(apart: bool, res
 
 
 @pytest.mark.long
-def test_a_rank_that_waits_for_another_host_leaves_its_processor_to_others() -> None:
+def test_wait_for_a_host_leaves_the_processor() -> None:
     def work() -> tuple[float, int]:
         tensor = torch.ones(4)
         unisono.all_reduce(tensor)

@@ -16,7 +16,7 @@ from unisono.schedule.contract import ROOTED
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
-def test_crowded_ranks_take_one_step_for_longer(ranks: int) -> None:
+def test_oversubscription_raises_one_shot_limit(ranks: int) -> None:
     config = Config()
     alone, shared = (one_shot_limit(ranks, config, oversubscribed=oversubscribed) for oversubscribed in (False, True))
     assert alone < shared
@@ -70,18 +70,18 @@ def choice(collective: str, nbytes: int, hosts: str, link: str = "10Gbit,100us")
         ("reduce_scatter", 16 << 20, "16x8", 8, "circulant"),
     ],
 )
-def test_what_goes_between_hosts(collective: str, nbytes: int, hosts: str, rails: int, core: str) -> None:
+def test_choice_between_hosts(collective: str, nbytes: int, hosts: str, rails: int, core: str) -> None:
     assert choice(collective, nbytes, hosts)[:2] == (rails, core)
 
 
-def test_slower_links_get_fewer_bytes() -> None:
+def test_slow_link_carries_fewer_bytes() -> None:
     cores = [choice("all_reduce", 1 << 20, "4x2", link).core for link in ("100Gbit,1ms", "1Gbit,10us")]
     assert cores == ["recursive_doubling", "circulant"]
 
 
 @each("collective", CORES)
 @each("hosts", ["4x1", "4x2"])
-def test_messages_at_once_are_those_of_a_round(collective: str, hosts: str) -> None:
+def test_messages_at_once_match_the_table(collective: str, hosts: str) -> None:
     if collective in ROOTED:
         return  # their roots send more than other ranks
     for core in CORES[collective]:
@@ -114,13 +114,13 @@ def test_every_choice_has_a_table_and_its_time(collective: str, hosts: str, link
         assert found.inside_s == time_inside(collective, nbytes, call.hosts, rails)
 
 
-def test_reason_names_link_and_second_best() -> None:
+def test_reason_names_link_and_alternatives() -> None:
     why = choice("all_reduce", 64 << 20, "4x8", "1Gbit,100us").why
     assert why.startswith("over 1 Gbit/s, 100 µs circulant on 8 rails takes about 8")
     assert "ms, two_shot on 8 rails 8" in why
 
 
-def test_segments_go_in_pieces_on_shared_hosts() -> None:
+def test_segments_have_pieces_if_hosts_are_shared() -> None:
     assert choice("broadcast", 256 << 20, "2x1").pieces == 4, "one segment"
     alone, together = (choice("broadcast", 256 << 20, hosts) for hosts in ("4x1", "4x2"))
     assert (alone.segments or 1) > 1
@@ -160,7 +160,7 @@ FREE = Processors(16, 16, 2, 16)
         (0, 2, 2, Processors(3, 3, 2, 3), 1, "3 processors"),
     ],
 )  # fmt: skip
-def test_never_more_lanes_than_processors(
+def test_lanes_never_exceed_processors(
     lanes: int, movers: int, ranks: int, here: Processors, expected: int, because: str
 ) -> None:
     found = choose_lanes(1 << 30, movers, ranks, here, Config(lanes=lanes))
@@ -191,6 +191,6 @@ def test_short_calls_and_barriers_have_one_lane() -> None:
 
 
 @pytest.mark.parametrize("lanes", [-1, 1025])
-def test_senseless_number_of_lanes_is_refused(lanes: int) -> None:
+def test_invalid_number_of_lanes_is_refused(lanes: int) -> None:
     with pytest.raises(unisono.ArgumentError, match="UNISONO_LANES"):
         Config(lanes=lanes)

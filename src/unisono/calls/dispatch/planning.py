@@ -98,7 +98,7 @@ def _on_one_host(
         arena, movers = group.host.arena, len(plan.program.movers)
         here = lane_limits.Processors(processors(), arena.processors, arena.neighbours, torch.get_num_threads())
         lanes = lane_limits.choose_lanes(nbytes, movers, group.size, here, group.host.config)
-        group.host.lender.helpers.share(plan, group.rank, group.words, lanes)
+        group.helpers.share(plan, group.rank, group.words, lanes)
         why += f"; {lanes.why}" if lanes.why else ""
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
     return replace(plan, writes=writes, patience_ns=patience, why=why)

@@ -296,10 +296,9 @@ class Arena(Layout):
 
     def close(self) -> None:
         """Close the file descriptor. The mapping ends with the last tensor in it."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-            self.map = None
+        fd, self.fd, self.map = self.fd, -1, None
+        if fd >= 0:
+            os.close(fd)
 
     def check_free(self, nbytes: int) -> None:
         """Raise OutOfMemory if the host has less free memory than this."""

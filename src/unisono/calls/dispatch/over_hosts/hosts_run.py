@@ -151,6 +151,9 @@ class Relay:
     def _make(self, group: Group, plan: SpanPlan, inp: int, out: int) -> Generator[int, None, None]:
         """Make the call; yields an outcome when it has to stop. inp, out: addresses, as for the kernel."""
         span, host = self._span, self._host
+        if host.behind():
+            span.ask()
+            yield from until(lambda: next(iter(host.behind()), None), lambda *_: False, host.words, self._look)
         if plan.has_insides and span.local is None:
             entering = TapeRun(span.carrier, [*entry(plan, self._number)], [], host.state)
             entering.begin(self._number)
