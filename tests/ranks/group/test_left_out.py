@@ -84,7 +84,7 @@ def test_after_a_death_the_rank_that_is_stopped_while_it_lends_the_memory_can_be
     if group.rank == 0:
         hear_that_it_is_left_out(tmp_path, group, 0, 3)
         return (), 0.0
-    smaller = shrink_without(group, {0}, r"is to lend or use the memory: .* leave it out: shrink\(without=\[0\]\)")
+    smaller = shrink_without(group, {0}, r"is to lend or use the memory, .* leave it out: shrink\(without=\[0\]\)")
     seen = total(smaller)
     wake(tmp_path, group, smaller, 0)
     return smaller.world_ranks, seen
