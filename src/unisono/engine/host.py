@@ -102,10 +102,7 @@ class Host:
         self._addresses[3 * self.size : 4 * self.size] = [arena.heap(q) for q in range(self.size)]
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
         self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer
-        processors = len(os.sched_getaffinity(0))
-        self.processors_to_spare = arena.neighbours < processors
-        self.processors_for_carriers = 2 * arena.neighbours <= processors
-        """Has each rank of this machine a processor of its own, and one for the thread that moves its messages?"""
+        self.processors_to_spare = arena.neighbours < len(os.sched_getaffinity(0))
         state[StateWord.PC] = -1
         state[StateWord.CALL] = 1
         state[StateWord.RANKS], state[StateWord.ME] = self.size, rank

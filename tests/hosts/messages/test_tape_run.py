@@ -1,6 +1,5 @@
 """Message programs run, with all ranks in one process: at random timings, in pieces, again and again."""
 
-import threading
 import weakref
 from random import Random
 
@@ -11,14 +10,11 @@ from tests.conftest import NIGHTLY
 from tests.support.each import each
 from tests.support.in_process_carrier import InProcessCarrier, Wires
 from tests.support.message_runs import Layout, cut, finish, run_messages, tag, tape_of
-from tests.support.waiting import until
 from unisono.base.errors import InternalError
-from unisono.engine.carrier import Handle, Lost
+from unisono.engine.carrier import Handle
 from unisono.engine.reducers import combine_address
 from unisono.engine.tape import LEFT
-from unisono.hosts.carriers import waiter
-from unisono.hosts.carriers.waiter import settle_apart
-from unisono.hosts.messages import Room, Tags, TapeRun, lower, message_memory, nap, persistent_receives
+from unisono.hosts.messages import Room, Tags, TapeRun, lower, message_memory
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule.algorithms import CATALOGUE
 
@@ -27,17 +23,16 @@ SIZES = (0, 1, 13, 64)
 SUM = combine_address("int64", "sum", last=False)
 
 
-@pytest.mark.parametrize("how", ["straight", "packed", "compiled", "compiled straight"])
+@pytest.mark.parametrize("how", ["straight", "packed"])
 @each("name", sorted(CATALOGUE))
 def test_all_tables_at_random_timings(name: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_memory, "LARGE_BYTES", 16 if "straight" in how else 256 << 10)
+    monkeypatch.setattr(message_memory, "LARGE_BYTES", 16 if how == "straight" else 256 << 10)
     for p in (2, 3, 5) if CATALOGUE[name].allows(3) else (2, 4):
         if CATALOGUE[name].allows(p):
             schedule = CATALOGUE[name].schedule(p, p // 2)
             programs = lower(schedule)
             for seed in range(SEEDS):
-                layout, compiled = Layout.of(schedule, seed), "compiled" in how
-                run_messages(schedule, programs, SIZES[seed % 4], seed, layout=layout, compiled=compiled)
+                run_messages(schedule, programs, SIZES[seed % 4], seed, layout=Layout.of(schedule, seed))
 
 
 def test_messages_whose_last_part_is_shorter_than_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,13 +45,10 @@ def test_messages_whose_last_part_is_shorter_than_a_word(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", ["all_reduce.circulant", "all_reduce.recursive_doubling", "all_to_all.bruck"])
-def test_the_same_exchange_in_many_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistent_receives, "_OFTEN", 2)
+def test_the_same_exchange_in_many_calls(name: str) -> None:
     schedule = CATALOGUE[name].schedule(4)
     for seed in range(4):
         run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6)
-        run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6, persistent=True)
-        run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6, compiled=True)
 
 
 def pair(
@@ -119,7 +111,8 @@ def test_what_is_given_up_keeps_its_memory_and_harms_no_later_call() -> None:
     del one
     stuck.clear()
     assert [ref() for ref in freed] == [None, None], "there is no need for more than the messages"
-    assert sum(len(carrier.given_up) for carrier in carriers) == wires.unmet > 0  # type: ignore[attr-defined]
+    assert all(carrier.given_up for carrier in carriers)  # type: ignore[attr-defined]
+    assert wires.unmet == wires.untaken, "receives are taken back"
     ranks, vectors = pair("all_reduce.circulant", 5, wires)
     finish(ranks, wires)
     assert vectors[0].tolist() == [0, 3, 6, 9, 12]
@@ -173,11 +166,6 @@ def test_memory_for_calls_of_ever_new_sizes_is_used_again() -> None:
     assert room.nbytes == sum(block.nbytes for block in room.blocks)
 
 
-def test_naps_are_short() -> None:
-    for waited_s in (0.0, 0.001, 0.1, 10.0, 1e9):
-        nap(waited_s)
-
-
 @pytest.mark.parametrize("name", ["all_reduce.circulant", "all_gather.ring", "broadcast.binomial"])
 def test_the_carrier_does_not_write_into_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exchange that is given up may still get messages when its caller uses the memory for something else."""
@@ -208,50 +196,3 @@ def test_the_carrier_does_not_write_into_results(name: str, monkeypatch: pytest.
     assert not any(final.data_ptr() <= start < final.data_ptr() + final.nbytes for final in finals for start in written)
     for (buffer, chunk), where in programs[0].ends.items():
         assert where != FINAL or cut(finals[0], schedule.chunks)[chunk].any(), (buffer, chunk)
-
-
-class _LateHandle:
-    """Settled when it is told so."""
-
-    def __init__(self) -> None:
-        self.come, self.lost = threading.Event(), False
-
-    def settle(self) -> None:
-        self.come.wait()
-        if self.lost:
-            raise Lost(1, "gone")
-
-
-def test_a_thread_that_waits_apart_tells_when_it_is_over_and_waits_for_others_then() -> None:
-    told: list[int] = []
-    one, two, three = _LateHandle(), _LateHandle(), _LateHandle()
-    first, second = settle_apart([one], lambda: told.append(1)), settle_apart([two], lambda: told.append(2))
-    two.come.set()
-    until(lambda: told == [2])
-    assert (first.over, second.over) == (False, True)
-    threads = threading.active_count()
-    third = settle_apart([three], lambda: told.append(3))
-    assert threading.active_count() == threads
-    three.lost = True
-    three.come.set()
-    until(lambda: told == [2, 3])
-    assert not third.over
-    assert isinstance(third.error, Lost)
-    one.come.set()
-    until(lambda: told == [2, 3, 1])
-
-
-def test_the_end_of_a_process_waits_for_its_threads_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiter, "_OPEN", set())
-    late, over = _LateHandle(), threading.Event()
-    settle_apart([late], over.set)
-    threading.Timer(0.1, late.come.set).start()
-    waiter.end_threads()
-    assert over.is_set()
-    monkeypatch.setattr(waiter, "_END_S", 0.05)
-    never = _LateHandle()
-    settle_apart([never], over.clear)
-    waiter.end_threads()
-    assert over.is_set(), "it waits still"
-    never.come.set()
-    until(lambda: not waiter._OPEN)

@@ -252,10 +252,6 @@ COMMON = common_settings(Config())
         ({"byte_order": "middle"}, r"rank 2 \(host node-b\) has the byte order middle"),
         ({"dtypes": "0"}, r"rank 2 \(host node-b\) has the table of dtypes 0"),
         (
-            {"common": COMMON.replace("gloo", "ucx")},
-            r"rank 2 .* has carrier=ucx, rank 0 .* has gloo: set UNISONO_CARRIER",
-        ),
-        (
             {"common": common_settings(Config(host_silence_s=4.5))},
             r"rank 2 .* has host_silence_s=4.5, rank 0 .* has 1.5: set UNISONO_HOST_SILENCE_S",
         ),

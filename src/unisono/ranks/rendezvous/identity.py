@@ -27,7 +27,7 @@ HOST_ID = "UNISONO_HOST_ID"
 MOST_NAME = 32
 """Characters of a host's short name: a thousand of them go into one message."""
 
-_COMMON = ("look_up_s", "link", "carrier", "host_silence_s")
+_COMMON = ("look_up_s", "link", "host_silence_s")
 """The settings that all ranks of several hosts must have in common. Each host has its own settings for calls inside it:
 machines differ in their best settings.
 """
@@ -117,7 +117,7 @@ def host_names(identities: Mapping[int, Identity], hosts: Hosts) -> tuple[str, .
 def common_settings(config: Config) -> str:
     """The settings that ranks must have in common, as text in an identity."""
     link = f"{config.link.latency_s!r}:{config.link.bytes_per_s!r}"
-    return f"{config.look_up_s!r} {link} {config.carrier} {config.host_silence_s!r}"
+    return f"{config.look_up_s!r} {link} {config.host_silence_s!r}"
 
 
 def why_refused(identities: Mapping[int, Identity], apart: Collection[int] = ()) -> str:
