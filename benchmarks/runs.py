@@ -21,10 +21,9 @@ from typing import Annotated, Any
 import typer
 
 from unisono import __version__
-from unisono.base.linux import cpuinfo, vendor
+from unisono.base.linux import cpuinfo, processors, vendor
 from unisono.base.linux import model as processor
 from unisono.base.units import format_bytes, format_seconds
-from unisono.tools.cli.shared.printing import processors
 
 OURS, GLOO, OPEN_MPI, MPICH, INTEL_MPI = "unisono", "Gloo", "Open MPI", "MPICH", "Intel MPI"
 DEEPSPEED, FUTEX, MEMCPY = "DeepSpeed", "bare futex", "memcpy"

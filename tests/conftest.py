@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Generator, Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -77,22 +77,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             cases.setdefault(name, []).append(item)
             options[name] = mark.kwargs
     for name, all_cases in cases.items():
-        drawn = sample(all_cases, f"{commit()} {name}", **options[name])
+        drawn = sample(all_cases, name, **options[name])
         for case in all_cases:
             if case not in drawn:
                 case.add_marker(pytest.mark.long)
     items.sort(key=lambda item: item.get_closest_marker("quick") is None)
 
 
-def sample(
-    cases: Sequence[pytest.Function], seed: str, most: int | None = None, one_in: int | None = None
-) -> list[pytest.Function]:
+def sample(cases: Sequence[pytest.Function], seed: str, most: int | None = None) -> list[pytest.Function]:
     """Draw cases of a test, so that each value of each parameter is in one of them, or `most` of these.
 
-    The same seed draws the same. With `one_in`, each case is drawn by itself: by one of so many seeds, on average.
+    The same seed draws the same.
     """
-    if one_in:
-        return [case for case in cases if random.Random(f"{seed} {case.nodeid}").randrange(one_in) == 0]
     values = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}
     missing = set[tuple[str, int]]().union(*values.values())
     left, drawn = [*cases], list[pytest.Function]()
@@ -105,9 +101,8 @@ def sample(
     return drawn[:most]
 
 
-@cache
 def commit() -> str:
-    """The commit that is tested: each one has samples of its own. Empty where git does not know it, or is not there."""
+    """The commit that is tested, for the record. Empty where git does not know it, or is not there."""
     if shutil.which("git") is None:
         return ""
     done = subprocess.run(

@@ -5,6 +5,7 @@ import os
 import sys
 from typing import Any
 
+from .base.linux import fill_standard_streams
 from .base.python import tell
 from .base.release import NAME
 
@@ -31,9 +32,10 @@ def main() -> None:
 
 def _make_ready() -> None:
     """Let all commands find a working directory, open streams, and a standard output that takes all characters."""
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # it is closed
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  for all commands
+    fill_standard_streams()
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # it was closed
+            setattr(sys, name, open(number, "w" if number else "r"))  # noqa: SIM115  for all commands
     out: Any = sys.stdout
     out.reconfigure(errors="replace")
     try:

@@ -11,10 +11,8 @@ import pytest
 import torch
 from benchmarks import chaos
 from benchmarks.collectives.__main__ import bench
-from benchmarks.collectives.protocol import Cell, Sample, expected, measure, shapes
+from benchmarks.collectives.protocol import Cell, Sample, measure
 from benchmarks.collectives.session import OPS, Plan, Session
-from benchmarks.faults.scene import Said, Seen, play
-from benchmarks.faults.watched import tables
 from benchmarks.kills import Step, _read, replay, train_with_kills
 from benchmarks.runs import GLOO, MEMCPY, OURS, SHARED, Run, Table
 from benchmarks.turns import Rendezvous
@@ -37,29 +35,6 @@ def test_rounds_of_one_cell_make_one_row() -> None:
     assert [memcpy_row[name] for name in ("call", "contender", "median", "p99")] == ["all_reduce", MEMCPY, 9.0, 9.0]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 8])
-@pytest.mark.parametrize("op", OPS)
-def test_expected_results_against_plain_loops(op: str, ranks: int) -> None:
-    count = 2 * ranks
-    n_in, n_out = shapes(op, count, ranks)
-    inputs = [[100 * rank + i for i in range(n_in)] for rank in range(ranks)]
-
-    def value(rank: int, start: int, n: int) -> np.ndarray:
-        return np.array(inputs[rank][start : start + n])
-
-    for rank in range(ranks):
-        sums = [sum(each[i] for each in inputs) for i in range(n_in)]
-        plain = {
-            "all_reduce": sums,
-            "broadcast": inputs[0],
-            "all_gather": [number for each in inputs for number in each],
-            "reduce_scatter": sums[2 * rank : 2 * rank + 2],
-            "all_to_all": [number for each in inputs for number in each[2 * rank : 2 * rank + 2]],
-        }[op]
-        assert len(plain) == (n_out or n_in)
-        assert expected(op, rank, ranks, count, value).tolist() == plain
-
-
 def wrong_elements(copy: Callable[[np.ndarray, np.ndarray], None], count: int, folder: Path) -> tuple[int, int]:
     """What `measure` counts where one rank does this as its all_to_all, and in how many iterations."""
     source, target = np.zeros(count, np.float32), np.zeros(count, np.float32)
@@ -68,7 +43,7 @@ def wrong_elements(copy: Callable[[np.ndarray, np.ndarray], None], count: int, f
     return sample.wrong, 1 + 3 + len(sample.times)
 
 
-def test_a_wrong_element_is_counted_in_every_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_elements_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks in the wrong order, too, though all inputs but the first are constant."""
     monkeypatch.setattr("gc.collect", lambda: 0)  # it takes long here
     assert wrong_elements(lambda target, source: np.copyto(target, source), 100, tmp_path) == (0, 9)
@@ -76,7 +51,7 @@ def test_a_wrong_element_is_counted_in_every_iteration(tmp_path: Path, monkeypat
     assert wrong_elements(lambda target, source: np.copyto(target, source[::-1]), 2, tmp_path)[0] == 2
 
 
-def test_nobody_leaves_the_barrier_before_all_have_come(tmp_path: Path) -> None:
+def test_barrier_waits_for_all(tmp_path: Path) -> None:
     ranks, rounds = 3, 50
     arrived, early = [0] * ranks, []
 
@@ -108,37 +83,6 @@ def test_a_few_small_cells_end_to_end(tmp_path: Path) -> None:
     }
 
 
-def test_a_dead_rank_is_named_where_it_is_watched() -> None:
-    without, watched = play("is killed", watched=False), play("is killed", watched=True)
-    for rank in range(3):
-        assert without[rank].told is None
-        silent, end = without[rank].end, watched[rank].end
-        assert silent
-        assert "rank 3" not in silent.line
-        assert end
-        assert end.line.startswith("unisono.PeerGone: rank 3 (pid ")
-        assert f"killed by signal 9 (SIGKILL) while rank {rank} waited for it in all_reduce(float32[25000]" in end.line
-    assert watched[3] == without[3] == Seen(None, Said(0.0, "ended by SIGKILL"))
-
-
-def test_the_tables_of_groups_that_are_watched() -> None:
-    late, early = Seen(None, Said(10.0, "Error: no | time left")), Seen(Said(0.02, "unisono: rank 3 died"), None)
-    said = Seen(Said(0.02, "unisono: rank 3 died"), Said(0.03, "unisono.PeerGone: rank 3 died"))
-    mute = Seen(None, None)
-    scenes = {"dies": ({0: late, 1: late, 2: late, 3: mute}, {0: said, 1: said, 2: said, 3: mute}),
-              "hangs": ({0: mute, 1: late, 2: mute, 3: mute}, {0: early, 1: early, 2: early, 3: mute})}  # fmt: skip
-    short, each = tables(scenes)
-    assert short.rows == [
-        ["dies", "no", "10 s", "never", "10 s"],
-        ["dies", "yes", "20 ms", "20 ms", "30 ms"],
-        ["hangs", "no", "10 s", "never", "never"],
-        ["hangs", "yes", "20 ms", "20 ms", "never"],
-    ]
-    told = "20 ms: unisono: rank 3 died<br>30 ms: unisono.PeerGone: rank 3 died"
-    assert each.rows[2] == ["dies", "2", "10 s: Error: no | time left", told]
-    assert each.rows[3] == ["dies", "3", "has not ended", "has not ended"]
-
-
 @pytest.mark.long
 @pytest.mark.timeout(300)  # forty seconds on a machine that does nothing else
 def test_a_rehearsal_of_all_algorithms() -> None:
@@ -154,7 +98,7 @@ def test_a_trial_in_live_ranks(fault: str, over_hosts: bool) -> None:
 
 
 @pytest.mark.long
-def test_a_training_with_kills_ends_with_the_bits_of_one_without() -> None:
+def test_training_with_kills_has_the_same_bits() -> None:
     done = train_with_kills(0.15, (0.5, 1.5))
     state, losses = replay(done.worlds)
     assert done.agree
@@ -165,7 +109,7 @@ def test_a_training_with_kills_ends_with_the_bits_of_one_without() -> None:
     assert not torch.equal(state[1], torch.zeros_like(state[1]))
 
 
-def test_a_line_that_a_rank_could_not_finish_is_no_step(tmp_path: Path) -> None:
+def test_unfinished_line_is_no_step(tmp_path: Path) -> None:
     log = tmp_path / "0"
     assert _read(log) == []
     log.write_text('[7, [0, 2], "0x1.8p+1", 2.5, 1]\n[8, [0')

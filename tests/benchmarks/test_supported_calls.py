@@ -27,7 +27,7 @@ def takes(one: Try) -> bool:
     return True
 
 
-def test_the_document_says_of_ours_what_the_code_says() -> None:
+def test_document_agrees_with_the_code() -> None:
     says = {one: "right" if takes(one) else "raises" for one in TRIES if one.dtype}
     assert dtype_table(OURS, says) == read("calls").table(OURS)
 
@@ -78,7 +78,7 @@ def test_a_library_that_does_nothing_is_found_out(dtype: str) -> None:
         assert attempts.outcome(one, Fake(nothing)) == "wrong", one
 
 
-def test_only_errors_of_the_library_are_held_against_it() -> None:
+def test_errors_of_the_library_are_told_apart() -> None:
     one = Try("all_reduce", "float32", "sum")
     assert attempts.outcome(one, Fake(fail(RuntimeError("no such dtype")))) == "raises"
     assert attempts.outcome(one, Fake(fail(attempts.NoResult("no op")))) == "no op"

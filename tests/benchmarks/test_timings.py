@@ -38,7 +38,7 @@ def test_hogs_live_as_long_as_their_block() -> None:
     assert len(psutil.Process().children()) == before
 
 
-def test_a_turn_lasts_from_the_last_call_until_the_last_rank_is_out() -> None:
+def test_turn_lasts_until_the_last_rank_is_out() -> None:
     assert until_all_are_out([[(1.0, 5.0), (2.0, 3.0)], [(4.0, 4.5), (1.0, 7.0)]]) == [1.0, 5.0]
 
 
@@ -117,9 +117,7 @@ def test_every_call_and_both_kinds_of_training(tmp_path: Path) -> None:
     assert [row[0] for row in tables(output)[2].rows] == [*KINDS]
 
 
-def test_what_differs_makes_the_command_fail(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_differences_fail_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "CALLS", ("reduce",))
     monkeypatch.setattr(command, "KINDS", ())
     monkeypatch.setattr(command, "measure_calls", lambda *_: ({OURS: [1e-6], GLOO: [2e-6]}, False))

@@ -64,7 +64,7 @@ def test_stale_runs_name_their_code() -> None:
     assert not figures.stale(10**6) or "an unknown number" in said[0]
 
 
-def test_support_shows_the_latest_run_of_each_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_support_shows_latest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "support.json"
 
     def run(commit: str, *args: str, **stats: list[int]) -> None:

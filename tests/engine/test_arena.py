@@ -20,7 +20,7 @@ from unisono.engine.kernels.ring_buffer import DATA, READ, WRITTEN
 from unisono.engine.memory.arena import _HEADER, _SEALS, ENTRIES, KEY_BYTES, Arena, RegionTable
 from unisono.engine.memory.board import BOARD_BYTES, LINE, NEWS, PAGE, Board
 from unisono.engine.memory.heap import Heap
-from unisono.engine.memory.sub_arena import Lender
+from unisono.engine.memory.sub_arena import Lender, SubArena
 from unisono.engine.process.alive import start_ticks, watch_process
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
@@ -204,14 +204,37 @@ def test_unused_entry_is_reused(arena: Arena) -> None:
     for sub in lent:
         for rank in (0, 1):
             sub.board(rank).set_process(os.getpid(), start_ticks(os.getpid()))
-    assert all(lender.announce(key, lent[0], 0) for key in keys[:ENTRIES])
+    assert all(lender.announce(key, lent[0]) for key in keys[:ENTRIES])
     assert all(table.find(key) == lent[0].start for key in keys[:ENTRIES])
-    assert not lender.announce(keys[-1], lent[1], 0)  # rank 1 has joined none of them
+    assert not lender.announce(keys[-1], lent[1])  # rank 1 has joined none of them
+    assert lender.memory(keys[-1], (0, 1), 0, (0, 1)) == 0
     lender.take_back(lent[0])
-    assert lender.announce(keys[-1], lent[1], 0)
+    assert lender.announce(keys[-1], lent[1])
     assert table.find(keys[-1]) == lent[1].start
-    assert lender.announce(keys[-2], None, 0)
+    assert lender.announce(keys[-2], None)
     assert table.find(keys[-2]) == 0
+
+
+def test_the_next_member_lends_where_the_first_has_no_room(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (Lender(arena, Heap(arena, rank)) for rank in (0, 1))
+
+    def no_room(*_: object) -> SubArena:
+        raise OutOfMemory("not here")
+
+    monkeypatch.setattr(first, "lend", no_room)
+    key = first.key("a", (0, 1))
+    assert second.memory(key, (0, 1), 1, (0, 1)) == 0
+    assert first.memory(key, (0, 1), 0, (0, 1)) == 1
+    lent, found = second.memory(key, (0, 1), 1, (0, 1)), first.memory(key, (0, 1), 0, (0, 1))
+    assert isinstance(lent, SubArena)
+    assert isinstance(found, SubArena)
+    assert (lent.start, lent.owner) == (found.start, found.owner) == (lent.start, 1)
+    monkeypatch.setattr(second, "lend", no_room)
+    key = first.key("b", (0, 1))
+    assert first.memory(key, (0, 1), 0, (0, 1)) == 1
+    for rank, lender in enumerate((second, first)):
+        with pytest.raises(OutOfMemory, match="the shared memory of ranks 0, 1 has no room for a group of 2 ranks"):
+            lender.memory(key, (0, 1), 1 - rank, (0, 1))
 
 
 def test_region_is_freed_if_member_pid_is_reused(arena: Arena) -> None:

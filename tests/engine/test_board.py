@@ -1,16 +1,12 @@
 """Copies of boards, as other hosts get them: equal for readers, and never half of one word and half of the next."""
 
-import threading
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
 from unisono.base.records import CallRecord, DepartureKind, GivenUp, Proposal, Wait
-from unisono.engine.compile.program import LineWord
-from unisono.engine.memory.board import BOARD_BYTES, Board, Topic
-from unisono.hosts.sentinel import regions
+from unisono.engine.memory.board import BOARD_BYTES, Board
 
 pytestmark = pytest.mark.quick
 
@@ -25,8 +21,7 @@ WRITES = st.one_of(
     st.tuples(st.just("set_parent_tells_end")),
     st.tuples(st.just("set_call"), st.integers(1, 1 << 63), st.builds(CallRecord, st.text(max_size=1500))),
     st.tuples(st.just("set_gave_up"), st.builds(GivenUp, st.integers(1, 99), st.booleans(), RANKS, st.text())),
-    st.tuples(st.just("set_proposal"), st.sampled_from(Topic), PROPOSALS),
-    st.tuples(st.just("set_region"), st.integers(0, 2), st.sampled_from([0, 4096, 1 << 60])),
+    st.tuples(st.just("set_proposal"), PROPOSALS),
     st.tuples(st.just("set_interrupted"), st.text(max_size=1500)),
     st.tuples(
         st.just("set_wait"), st.none() | st.builds(Wait, st.text(max_size=9), st.text(max_size=1500), st.just((2,)))
@@ -41,7 +36,7 @@ def board() -> Board:
 def said(of: Board, numbers: set[int]) -> list[object]:
     """All that a board says."""
     calls = [of.call(number) for number in sorted(numbers)]
-    told = [of.gave_up, of.interrupted, *map(of.proposal, Topic), *map(of.region, range(3)), of.wait]
+    told = [of.gave_up, of.interrupted, of.proposal, of.wait]
     return [of.pid, of.ticks, of.let_go, of.gone, *calls, *told]
 
 
@@ -74,62 +69,3 @@ def test_a_damaged_image_is_no_error() -> None:
     copy = board()
     copy.copy(b"\xff" * BOARD_BYTES)
     assert (copy.pid, copy.gone, copy.gave_up) == (0, None, GivenUp())
-
-
-def test_memory_of_other_groups_does_not_count() -> None:
-    lender = board()
-    assert lender.region(0) is None
-    lender.set_region(0, 8192)
-    assert [lender.region(without) for without in range(3)] == [8192, None, None]
-    lender.set_region(1, 0)
-    assert [lender.region(without) for without in range(3)] == [None, 0, None]
-    lender.set_region(1023, 1 << 40)
-    assert [lender.region(without) for without in (0, 1, 1022, 1023)] == [None, None, None, 1 << 40]
-
-
-class Changing:
-    """A page that its owner writes while it is read."""
-
-    def __init__(self, *states: bytes) -> None:
-        self.states = list(states)
-
-    def __bytes__(self) -> bytes:
-        return self.states.pop(0)
-
-
-def test_an_image_is_of_one_moment() -> None:
-    torn, whole = (text.ljust(BOARD_BYTES, b"\0") for text in (b"new number, old data", b"new number, new data"))
-    assert Board(Changing(torn, whole, whole)).image() == whole  # type: ignore[arg-type]
-
-
-def test_readers_see_whole_words_during_copies() -> None:
-    original, copy, done = board(), board(), threading.Event()
-
-    def write() -> None:
-        for k in range(1, 3000):
-            original.set_call(k, CallRecord("c", counts=(k,), words=f"{k} " * (k % 50)))
-            original.set_gave_up(GivenUp(k, k % 2 == 0, frozenset({k % 1024}), f"{k} " * (k % 50)))
-            both = frozenset({k % 1024, (k + 1) % 1024})
-            original.set_proposal(Topic.SHRINK, Proposal(both, ballot=k, choice=both))
-        done.set()
-
-    def copying() -> None:
-        while not done.is_set():
-            copy.copy(original.image())
-
-    threads = [threading.Thread(target=write), threading.Thread(target=copying)]
-    for thread in threads:
-        thread.start()
-    while not done.is_set():
-        latest = copy.gave_up
-        assert latest == GivenUp() or latest.reason == f"{latest.number} " * (latest.number % 50)
-        call = copy.call(latest.number)
-        assert call is None or call.words == f"{latest.number} " * (latest.number % 50)
-        proposal = copy.proposal(Topic.SHRINK)
-        assert proposal is None or (len(proposal.failed) == 2 and proposal.failed == proposal.choice)
-    for thread in threads:
-        thread.join()
-
-
-def test_call_numbers_are_copied_last() -> None:
-    assert list(range(LineWord.NUMBER, LineWord.NUMBER + 2)) == list(range(16))[regions._NUMBERS]

@@ -98,7 +98,7 @@ def call(address: int, *args: int) -> int:
     return int(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)(address)(*args))
 
 
-def test_it_reads_constants_and_calls_what_is_outside(unit: tuple[Unit, list[int], Path]) -> None:
+def test_image_has_constants_and_outside_calls(unit: tuple[Unit, list[int], Path]) -> None:
     of, made, file = unit
     assert file.read_bytes()[16:].startswith(MAGIC)
     assert [call(of.address(), k, -100) for k in range(4)] == [103, 105, 107, 111]
@@ -120,7 +120,7 @@ def test_damage_at_any_byte_is_found(unit: tuple[Unit, list[int], Path], capfd: 
     assert file.read_bytes() == whole
 
 
-def test_a_file_that_others_can_write_to_is_not_used(
+def test_file_writable_by_others_is_ignored(
     unit: tuple[Unit, list[int], Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     of, made, file = unit
@@ -170,7 +170,7 @@ def test_it_jumps_by_tables() -> None:
     assert [call(load(image), k, 97) for k in range(6)] == [97, ord("A"), 97, 97 * 97, -1, -1]
 
 
-def test_what_is_no_object_file_of_this_function_has_no_image() -> None:
+def test_other_object_files_have_no_image() -> None:
     code = code_of(DOUBLED)
     assert image_of(code, symbol("some.double")) is not None
     assert image_of(code, symbol("another")) is None
@@ -195,7 +195,7 @@ def test_functions_of_the_engine_have_images(name: str) -> None:
     assert image_of(kernels._compile(name), symbol(name)) is not None
 
 
-def test_code_uses_nothing_that_the_name_of_its_file_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_name_covers_processor_features(monkeypatch: pytest.MonkeyPatch) -> None:
     """A virtual machine may hide from its kernel what the processor can do, and the next one may not have it."""
     first = first_processor()
     flags = first["flags"].split()

@@ -113,7 +113,7 @@ def in_part() -> list[set[str]]:
     return seen
 
 
-def test_sub_groups_cross_and_broadcasts_and_lists_do_not(crossing: Callable[[int], unisono.World]) -> None:
+def test_sub_groups_cross_but_not_broadcasts(crossing: Callable[[int], unisono.World]) -> None:
     crosses = [{"staged", "staged, in place"}, {"cross memory, in place"}]
     assert crossing(3).run(in_part) == [crosses, crosses[:1], crosses]
 
@@ -139,7 +139,7 @@ def refused() -> list[set[str]]:
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_where_one_rank_may_not_all_stage(ranks: int) -> None:
+def test_one_refused_rank_makes_all_stage(ranks: int) -> None:
     """The others learn it from the first call, and know it in the next."""
     with unisono.World(ranks, timeout_s=60, config=ALL) as world:
         for rank, (first, second) in enumerate(world.run(refused)):
@@ -199,7 +199,7 @@ def cut_off(folder: Path) -> None:
     (folder / str(rank)).touch()
 
 
-def test_a_refused_transfer_is_an_error_that_names_peer_and_reason(tmp_path: Path) -> None:
+def test_refused_transfer_names_peer_and_reason(tmp_path: Path) -> None:
     with unisono.World(2, timeout_s=60, config=ALL) as world:
         world.run(cut_off, tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
@@ -262,7 +262,7 @@ def gives_up() -> None:
     group.host._lines[1][LineWord.PROGRESS] += 1 << STEP_BITS
 
 
-def test_what_a_rank_that_gives_up_has_sent_is_worth_nothing() -> None:
+def test_data_of_a_rank_that_gives_up_is_refused() -> None:
     with unisono.World(2, timeout_s=60, config=Config(cross_memory_bytes=1, look_up_s=20)) as world:
         world.run(gives_up)
 
@@ -283,12 +283,12 @@ def times_out(folder: Path) -> bool:
     return {tensor.data_ptr(), output.data_ptr()} <= kept
 
 
-def test_memory_that_a_late_peer_may_still_write_is_not_freed(tmp_path: Path) -> None:
+def test_memory_a_late_peer_may_write_is_kept(tmp_path: Path) -> None:
     with unisono.World(2, timeout_s=60, config=ALL) as world:
         assert world.run(times_out, tmp_path) == [True, True]
 
 
-def test_the_probe_reads_this_process_and_no_closed_one() -> None:
+def test_probe_reads_only_live_processes() -> None:
     word = ctypes.c_int64(123456789)
     assert read_word(os.getpid(), ctypes.addressof(word)) == 123456789
     assert read_word(os.getpid(), 8) is None

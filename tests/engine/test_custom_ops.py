@@ -67,7 +67,7 @@ def test_greatest_common_divisors(dtype: str) -> None:
     assert torch.equal(result(gcd, True, inputs), want)
 
 
-def test_functions_of_c_and_of_numba_are_functions_too() -> None:
+def test_c_and_numba_functions_become_ops() -> None:
     check(make_op(math.hypot), torch.hypot, "float64")
     check(make_op(np.maximum), torch.maximum, "float64")
     check(make_op(numba.njit(lambda x, y: x - y)), torch.sub, "float64")
@@ -75,7 +75,7 @@ def test_functions_of_c_and_of_numba_are_functions_too() -> None:
     check(make_op(lambda x, y: x + helper(y), name="squares"), lambda x, y: x + y * y, "float64")
 
 
-def test_what_is_returned_becomes_what_was_passed() -> None:
+def test_results_take_the_dtype_of_arguments() -> None:
     seven, two = torch.full((65,), 7, dtype=torch.int8), torch.full((65,), 2, dtype=torch.int8)
     assert result(HALVE, True, [seven, two]).tolist() == [5] * 65  # 5.5, cut
     assert result(make_op(lambda x, y: x > y, name="more"), True, [seven, two]).tolist() == [1] * 65
@@ -120,7 +120,7 @@ def raises(x: Any, y: Any) -> Any:
         (lambda x, y: [x, y].index(3), "may raise an exception"),
     ],
 )
-def test_what_is_no_kernel_is_refused(function: Any, reason: str) -> None:
+def test_invalid_kernels_are_refused(function: Any, reason: str) -> None:
     op = make_op(function, name="mine")
     check_combine("float32", op)
     with pytest.raises(DTypeError, match=r"op mine: .*float32.*numbers and math alone") as caught:
@@ -133,7 +133,7 @@ def test_a_dtype_that_is_only_moved_is_refused() -> None:
         check_combine("quint8", ADD)
 
 
-def test_a_process_that_makes_ever_new_ops_is_warned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_new_ops_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(custom_kernels, "_MANY", 3)
     monkeypatch.setattr(custom_kernels, "_compiled_ops", [])
 

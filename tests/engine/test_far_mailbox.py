@@ -145,12 +145,12 @@ def test_a_storm(small: None, seed: int) -> None:
                 posted[me, tag].append(receive(boxes[me], None, source, tag))
             elif kind < 0.6 and pending:
                 seed_of, me, request, tensor = pending.pop(draw.randrange(len(pending)))
-                if not request.done and boxes[me].cancel(request) is None and not request.done:
+                if not request.done and boxes[me].withdraw(request) is None and not request.done:
                     next(seeds for seeds in expected.values() if seed_of in seeds).remove(seed_of)
                 tensor.fill_(-1)
             elif kind < 0.65 and posted[me, tag]:
                 request = draw.choice(posted[me, tag])
-                boxes[me].cancel(request)
+                boxes[me].withdraw(request)
                 if not request.done:
                     posted[me, tag].remove(request)
             else:

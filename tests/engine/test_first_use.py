@@ -78,13 +78,7 @@ def program(hosts: str, code: Path | None = None) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("hosts", ["", pytest.param("2x1", marks=pytest.mark.long)])
-def test_threads_that_need_many_kernels_at_once(hosts: str) -> None:
-    assert program(hosts) == "[[], []]\n"
-
-
-@pytest.mark.long
-def test_two_worlds_of_such_threads_when_no_code_is_on_disk(tmp_path: Path) -> None:
+def test_threads_of_two_worlds_without_code(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         assert list(pool.map(lambda hosts: program(hosts, tmp_path), ["", "2x1"])) == ["[[], []]\n"] * 2
     assert not [path.name for path in tmp_path.iterdir() if path.suffix not in (".code", ".lock")]
@@ -116,7 +110,7 @@ def test_one_thread_makes_what_all_get() -> None:
     assert make(3) is make(3)
 
 
-def test_what_fails_is_made_again() -> None:
+def test_failed_value_is_made_again() -> None:
     errors = [ValueError("first")]
 
     @once
@@ -130,7 +124,7 @@ def test_what_fails_is_made_again() -> None:
     assert make() == 7
 
 
-def test_what_a_signal_handler_makes_meanwhile_stays() -> None:
+def test_value_made_by_signal_handler_stays() -> None:
     """It runs in the thread that has begun to make the same."""
     depth: list[int] = []
 
@@ -145,7 +139,7 @@ def test_what_a_signal_handler_makes_meanwhile_stays() -> None:
     assert depth == [0, 1]
 
 
-def test_a_forked_process_makes_what_another_thread_was_about_to_make() -> None:
+def test_forked_process_makes_its_own_value() -> None:
     begun, end = threading.Event(), threading.Event()
 
     @once

@@ -6,7 +6,6 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,8 +15,6 @@ import torch
 
 import unisono
 from tests.support.lanes import with_lanes
-from tests.support.matrix import sample
-from tests.support.matrix_driver import run_cases
 from tests.support.on_ranks import in_new_world
 from unisono.calls.dispatch import planning
 from unisono.engine.compile.program import (
@@ -34,7 +31,6 @@ from unisono.engine.compile.program import (
 )
 from unisono.engine.helpers import Helpers
 from unisono.engine.kernels import kernel
-from unisono.schedule.choose.lane_limits import Processors
 
 MOST_S = 60.0
 COMBINE = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
@@ -158,7 +154,7 @@ def test_helpers_take_pieces() -> None:
     assert sum(name == HELPER for name in adder.threads) >= 3
 
 
-def test_a_move_ends_when_the_helpers_have_finished_their_pieces() -> None:
+def test_move_waits_for_pieces_of_helpers() -> None:
     with started(1) as helpers:
         taken, go = threading.Event(), threading.Event()
 
@@ -183,23 +179,7 @@ def test_a_move_ends_when_the_helpers_have_finished_their_pieces() -> None:
         assert adder.threads.count(HELPER) == 1  # the caller has done all the rest
 
 
-def test_two_calls_at_once_share_one_after_the_other() -> None:
-    with started(2) as helpers:
-        moves = [Move(helpers, 3, [numbers(30_000, seed)]) for seed in range(4)]
-
-        def again(move: Move) -> None:
-            for _ in range(300):
-                move.out[:] = 0
-                assert move() == DONE
-                assert (move.out == move.inputs[0]).all()
-
-        with ThreadPoolExecutor() as pool:
-            assert len([*pool.map(again, moves, timeout=MOST_S)]) == 4
-        assert words(helpers)[LaneWord.BUSY] == 0
-        assert words(helpers)[LaneWord.FINISHED] == words(helpers)[LaneWord.DUE] > 0
-
-
-def test_a_helper_that_ends_leaves_the_rest_to_the_others() -> None:
+def test_ending_helper_leaves_the_rest_to_others() -> None:
     helpers = Helpers(2)
     helpers.start(2)
     move = Move(helpers, 3, [numbers(50_000)])
@@ -215,33 +195,13 @@ def test_a_helper_that_ends_leaves_the_rest_to_the_others() -> None:
     assert not any(thread.name == HELPER for thread in threading.enumerate())
 
 
-def test_a_piece_that_fails_fails_the_move_but_not_the_next_one() -> None:
+def test_failed_piece_fails_its_move_only() -> None:
     with started(1) as helpers:
         gone = Move(helpers, 2, [numbers(1000)], far=(1 << 22) + 1)  # no process has this number
         assert gone() == FAILED | 1 << 8 | errno.ESRCH << 32
         here = Move(helpers, 2, [numbers(1000)], far=os.getpid())
         assert here() == DONE
         assert (here.out == here.inputs[0]).all()
-
-
-def run_sample(seed: int, count: int) -> tuple[int, int, list[str]]:
-    """Each rank draws how many lanes it has: the others do not know it."""
-    with_lanes(random.Random(f"{seed} {unisono.get_rank()}").choice((1, 2, 3, 8)))
-    try:
-        return run_cases(sample(seed, count))
-    finally:
-        with_lanes(1)
-
-
-@pytest.mark.sampled(most=2)
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_a_sample_of_the_matrix_with_lanes(ranks: int, seed: int) -> None:
-    with unisono.world(ranks, timeout_s=60) as world:
-        results = world.run(run_sample, 100 * ranks + seed, 120)
-    failures = [text for _, _, found in results for text in found]
-    assert not failures, f"{ranks} ranks, seed {seed}:\n" + "\n".join(failures)
-    assert [(made, bad) for made, bad, _ in results] == [(120, 0)] * ranks
 
 
 @pytest.mark.parametrize("lanes", [2, 3, 8])
@@ -263,7 +223,7 @@ def test_sums_have_the_same_bits(lanes: int) -> list[bool]:
     return same
 
 
-def test_helpers_end_with_their_world_and_a_forked_child_has_none() -> None:
+def test_helpers_end_with_their_world() -> None:
     def names() -> list[str]:
         return sorted(thread.name for thread in threading.enumerate() if thread.name == HELPER)
 
@@ -287,7 +247,7 @@ def test_helpers_end_with_their_world_and_a_forked_child_has_none() -> None:
 
 
 @in_new_world(3, all_give=(300_000.0, 2))
-def test_calls_with_lanes_after_an_abort_and_a_shrink() -> tuple[float, int]:
+def test_lanes_after_an_abort_and_a_shrink() -> tuple[float, int]:
     with_lanes(3)
     tensor = unisono.empty(100_000).fill_(1.0)
     unisono.all_reduce(tensor)
@@ -304,9 +264,10 @@ def test_calls_with_lanes_after_an_abort_and_a_shrink() -> tuple[float, int]:
     return float(tensor.sum()), helpers
 
 
-def test_by_default_long_calls_have_lanes_where_there_are_processors() -> None:
+def test_long_calls_have_lanes_by_default() -> None:
     def calls(own: int) -> list[tuple[int, int, float]]:
-        planning.lane_limits.Processors.here = lambda *_: Processors(own, 2, None, 3)  # type: ignore[method-assign]
+        planning.processors, unisono.init().host.arena.processors = lambda: own, own
+        torch.set_num_threads(3)
         found = []
         for nbytes in (8 << 20, (8 << 20) + 4):
             tensor = torch.ones(nbytes // 4)

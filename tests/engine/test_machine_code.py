@@ -46,7 +46,7 @@ def said_and_told(
     return done.stdout, done.stderr
 
 
-def test_one_process_compiles_and_what_is_on_disk_runs_without_numba_and_llvm_if_it_is_whole(tmp_path: Path) -> None:
+def test_one_process_compiles_and_others_load(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:  # two that find nothing
         said = list(pool.map(lambda _: run(USE, tmp_path), range(2)))
     assert sorted(line.split()[-1] for line in said) == ["False", "True"]
@@ -66,7 +66,7 @@ CONTAINER = "unshare", "--user", "--map-root-user", "--mount", "--pid", "--ipc",
 """Starts a program in namespaces of its own, as a container has them; it sees the same files."""
 
 
-def test_of_two_containers_that_share_a_folder_one_compiles(tmp_path: Path) -> None:
+def test_one_of_two_containers_compiles(tmp_path: Path) -> None:
     if subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this system lets this user make no namespaces")
     with ThreadPoolExecutor() as pool:
@@ -75,7 +75,7 @@ def test_of_two_containers_that_share_a_folder_one_compiles(tmp_path: Path) -> N
     assert run(USE, tmp_path, within=CONTAINER) == run(USE, tmp_path) == "True 0 True False\n"
 
 
-def test_two_versions_that_share_a_folder_keep_their_code_for_a_month(tmp_path: Path) -> None:
+def test_two_versions_keep_their_code(tmp_path: Path) -> None:
     other = changed_source(tmp_path)
     assert [run(USE, tmp_path, source) for source in (PACKAGE.parent, other)] == 2 * ["False 0 True True\n"]
     assert [run(USE, tmp_path, source) for source in (PACKAGE.parent, other)] == 2 * ["True 0 True False\n"]
@@ -90,7 +90,7 @@ def changed_source(folder: Path) -> Path:
     return source
 
 
-def test_a_change_in_any_source_renews_the_code_and_removes_the_old(tmp_path: Path) -> None:
+def test_changed_source_renews_the_code(tmp_path: Path) -> None:
     run(USE, tmp_path)
     (code,) = tmp_path.glob("waiting.poll.*.code")
     os.utime(code, (0, 0))
@@ -99,7 +99,7 @@ def test_a_change_in_any_source_renews_the_code_and_removes_the_old(tmp_path: Pa
     assert len(list(tmp_path.glob("waiting.poll.*.code"))) == 1
 
 
-def test_a_folder_that_nobody_can_write_to_is_no_error(tmp_path: Path) -> None:
+def test_read_only_folder_is_no_error(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     assert run(USE, file / "below") == "False 0 False True\n"
@@ -111,7 +111,7 @@ def test_a_full_disk_is_no_error(tmp_path: Path) -> None:
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_a_process_that_holds_the_lock_for_long_is_not_waited_for(tmp_path: Path) -> None:
+def test_long_held_lock_is_not_awaited(tmp_path: Path) -> None:
     """It may be stopped."""
     program = """
 import fcntl, os
@@ -125,7 +125,7 @@ print(kernels.kernel("waiting.poll")(0, 0, 0), of.on_disk)
     assert run(program, tmp_path) == "0 True\n"
 
 
-def test_a_process_that_is_forked_while_another_thread_compiles_holds_no_lock(tmp_path: Path) -> None:
+def test_forked_process_holds_no_lock(tmp_path: Path) -> None:
     with machine_code._locked(tmp_path / "lock"):
         reads, writes = os.pipe()
         child = os.fork()
@@ -142,7 +142,7 @@ def test_a_process_that_is_forked_while_another_thread_compiles_holds_no_lock(tm
         os.waitpid(child, 0)
 
 
-def test_functions_take_as_many_integers_as_they_have_arguments() -> None:
+def test_functions_check_their_arguments() -> None:
     poll = kernel("waiting.poll")
     assert poll(0, 0, 0) == 0
     with pytest.raises(SystemError):
@@ -151,8 +151,8 @@ def test_functions_take_as_many_integers_as_they_have_arguments() -> None:
         poll(0, "no number", 0)
 
 
-@pytest.mark.sampled(one_in=3)
-def test_a_function_that_was_compiled_for_another_is_compiled_for_all_integers(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_inlined_function_takes_all_integers(tmp_path: Path) -> None:
     """The interpreter waits for a word alone; messages wait for pairs of words, too."""
     program = """
 import numpy as np
@@ -196,14 +196,14 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def test_only_these_files_import_numba() -> None:
+def test_numba_is_imported_by_few_files() -> None:
     found = {path for path in PACKAGE.rglob("*.py") if "numba" in imports(path)}
     late = PACKAGE / "schedule" / "simulate" / "clocks.py"
     assert found <= {*(ENGINE / "kernels").glob("*.py"), CUSTOM, late}
 
 
 @pytest.mark.parametrize("path", sorted((ENGINE / "kernels").glob("*.py")), ids=lambda path: path.stem)
-def test_compiled_functions_depend_on_nothing_but_what_renews_them(path: Path) -> None:
+def test_kernels_import_only_what_renews_them(path: Path) -> None:
     """The constants that they take from other files are part of their code."""
     siblings = {f".{other.stem}" for other in (ENGINE / "kernels").glob("*.py")}
     others = {"..compile.program", "..logs.rank_logs", "..tape", "...base.linux"}

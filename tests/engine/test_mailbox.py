@@ -11,16 +11,20 @@ import torch
 from tests.support.each import each
 from tests.support.mailboxes import RING, Boxes, receive, run, send, values
 from unisono.base.errors import InternalError, MessageMismatch
-from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, requests
+from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Place, Receive, Send, requests
 from unisono.engine.tensors import DTYPE_CODES
 
 
-def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> int:
-    return box.send_at_once(tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes, tensor.shape, to, tag)
+def place(tensor: torch.Tensor) -> Place:
+    return tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes
 
 
-def received_at_once(box: Mailbox, tensor: torch.Tensor, source: int, tag: int) -> int:
-    return box.receive_at_once(tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes, source, tag)
+def sent_at_once(box: Mailbox, tensor: torch.Tensor, to: int, tag: int) -> bool | Send:
+    return box.send_at_once(tensor, place(tensor), to, tag)
+
+
+def received_at_once(box: Mailbox, tensor: torch.Tensor, source: int, tag: int) -> bool | Receive:
+    return box.receive_at_once(tensor, place(tensor), source, tag)
 
 
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
@@ -188,19 +192,17 @@ def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes],
         count, at_once = draw.choice([1, 1, 10, 700, 2000]), draw.random() < 0.5
         if kind == 0:
             tensor = values(count, k)
-            if not (at_once and (taken := sent_at_once(made[me], tensor, peer, tag))):
+            if not (at_once and sent_at_once(made[me], tensor, peer, tag)):
                 send(made[me], tensor, peer, tag)
-            elif taken == 2:
-                made[me].adopt(Send(tensor, peer, tag))
             sent[me, peer, tag].append(k)
         elif kind == 1:
             target = torch.full((count,), -1)
-            request = Receive(target, peer, tag)
-            if at_once and (taken := received_at_once(made[me], target, peer, tag)):
-                if taken == 1:
-                    request.done = True
-                else:
-                    made[me].adopt(request)
+            taken = at_once and received_at_once(made[me], target, peer, tag)
+            if taken is True:
+                request = Receive(target, peer, tag)
+                request.done = True
+            elif taken:
+                request = taken
             else:
                 assert (target == -1).all()
                 request = receive(made[me], None, peer, tag)
@@ -257,16 +259,14 @@ def test_long_send_starts_at_once(boxes: Callable[[int], Boxes]) -> None:
     run(a, b)
     assert torch.equal(receive(b, None, 0).tensor, meet.tensor)
     sent = [values(3 * RING, k) for k in range(3)]
-    first = Send(sent[0], 1, 3)
-    assert sent_at_once(a, sent[0], 1, 3) == 2
-    a.adopt(first)
+    first = sent_at_once(a, sent[0], 1, 3)
+    assert isinstance(first, Send)
     a.submit(first)  # once is enough
     for tensor in sent[1:]:
         assert not sent_at_once(a, tensor, 1, 3), "another one waits for room"
         send(a, tensor, 1, 3)
-    target = Receive(torch.empty(3 * RING, dtype=sent[0].dtype), 0, 3)
-    assert received_at_once(b, target.tensor, 0, 3) == 2
-    b.adopt(target)
+    target = received_at_once(b, torch.empty(3 * RING, dtype=sent[0].dtype), 0, 3)
+    assert isinstance(target, Receive)
     assert not received_at_once(b, torch.empty_like(sent[0]), 0, 3), "the next one has not come"
     dropped = Receive(torch.empty_like(sent[0]), 0, 3)
     b.submit(dropped)
@@ -285,10 +285,9 @@ def test_a_receive_of_a_begun_message_can_be_cancelled(boxes: Callable[[int], Bo
     run(a, b)
     receive(b, None, 0)
     send(a, values(2 * RING, 1), 1)
-    target = Receive(torch.empty(2 * RING, dtype=values(1).dtype), 0, 0)
-    assert received_at_once(b, target.tensor, 0, 0) == 2
-    b.adopt(target)
-    b.cancel(target)
+    target = received_at_once(b, torch.empty(2 * RING, dtype=values(1).dtype), 0, 0)
+    assert isinstance(target, Receive)
+    b.withdraw(target)
     target.tensor.fill_(-1)
     run(a, b)
     assert torch.equal(receive(b, None, 0).tensor, values(2 * RING, 1))

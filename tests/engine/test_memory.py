@@ -177,13 +177,13 @@ def test_empty_tensors_and_wrong_shapes(arena: Arena) -> None:
             Heap(arena, 0).empty(shape, torch.float32)
 
 
-def test_only_sensible_numbers_of_ranks() -> None:
+def test_invalid_numbers_of_ranks_are_refused() -> None:
     for size in (0, -1, MAX_RANKS + 1):
         with pytest.raises(ArgumentError, match=str(size)):
             Arena.create(size, SMALL)
 
 
-def test_only_arenas_can_be_attached(tmp_path: Path) -> None:
+def test_other_files_are_not_attached(tmp_path: Path) -> None:
     path = tmp_path / "none"
     path.write_bytes(bytes(8192))
     with path.open("rb") as file, pytest.raises(ArgumentError, match="no arena"):

@@ -100,15 +100,13 @@ def test_all_threads_are_told(started: list[Other]) -> None:
     assert other.end() == 0
 
 
-def test_it_tells_even_while_c_code_holds_the_interpreter(started: list[Other]) -> None:
+def test_c_code_does_not_block_the_answer(started: list[Other]) -> None:
     other = start(started, "print('now', flush=True); re.match('(a+)+$', 'a' * 60 + 'b')")
     assert other.line() == "now"
     assert "away" in where(other.ask())
 
 
-def test_who_is_asked_twice_in_a_short_time_gets_one_signal(
-    started: list[Other], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_request_sends_one_signal(started: list[Other], monkeypatch: pytest.MonkeyPatch) -> None:
     other = start(started, "sys.stdin.read()")
     first, written = other.ask(), other.written()
     monkeypatch.setattr(ask_stacks, "_FRESH_S", 3600.0)
@@ -127,7 +125,7 @@ def test_who_is_asked_twice_in_a_short_time_gets_one_signal(
         ("os.execv(sys.executable, [sys.executable, '-c', 'print(\"ready\", flush=True); input()'])", "No such file"),
     ],
 )
-def test_no_signal_is_sent_to_a_process_that_would_not_answer(started: list[Other], away: str, why: str) -> None:
+def test_unable_process_gets_no_signal(started: list[Other], away: str, why: str) -> None:
     """Even one that had promised to: the signal would end it."""
     away = away.replace("NUMBER", "answer_with_stacks()")
     other = start(started, f"{away}; print('ready', flush=True); sys.stdin.read()")
@@ -139,7 +137,7 @@ def test_no_signal_is_sent_to_a_process_that_would_not_answer(started: list[Othe
     assert other.process.returncode == 0
 
 
-def test_neither_a_process_that_has_ended_nor_its_number_s_next_owner_is_asked(started: list[Other]) -> None:
+def test_ended_process_is_not_asked(started: list[Other]) -> None:
     other = start(started, "sys.stdin.read()")
     assert ask_for_stacks(other.pid, start_ticks(other.pid) - 1, other.number).silent == "its process has ended"
     assert other.written() == 0
@@ -160,7 +158,7 @@ child = os.fork()
 """
 
 
-def test_a_forked_child_has_a_file_of_its_own_or_does_not_answer(started: list[Other]) -> None:
+def test_forked_child_has_its_own_file(started: list[Other]) -> None:
     other = start(started, FORK.strip())
     child, number = int(other.line()), int(other.line())
     theirs = ask_for_stacks(child, start_ticks(child), number)
@@ -191,7 +189,7 @@ signal.raise_signal(SIGNAL)
     assert done.stdout == "0\nmine\n"
 
 
-def test_a_process_that_a_debugger_has_stopped_is_known(started: list[Other]) -> None:
+def test_traced_process_is_known(started: list[Other]) -> None:
     other = start(started, "import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.getpid(), signal.SIGSTOP)")
     libc: Any = ctypes.CDLL(None)
     _, how = os.waitpid(other.pid, os.WUNTRACED)
@@ -202,6 +200,6 @@ def test_a_process_that_a_debugger_has_stopped_is_known(started: list[Other]) ->
     libc.ptrace(17, other.pid, 0, 0)  # PTRACE_DETACH
 
 
-def test_who_cannot_be_seen_has_no_status() -> None:
+def test_unknown_process_has_no_status() -> None:
     assert process_status(1 << 22).state == ""
     assert process_status(os.getpid()).state == "R"

@@ -23,6 +23,7 @@ from unisono.engine.clock import slow_yield_cycles
 from unisono.engine.compile.program import AT_ONCE, IN_TIME, LEARNED_WORDS, WAITING, LineWord, StateWord
 from unisono.engine.kernels import kernel
 from unisono.engine.mailbox.poller import Poller
+from unisono.engine.memory import arena
 
 NEVER = 1 << 62
 ALWAYS_A_SLICE, NEVER_A_SLICE = 0, 1 << 50
@@ -52,7 +53,7 @@ def test_yields_that_take_no_slice_go_on() -> None:
     assert waiter.learned.tolist() == [1, 0, 0]
 
 
-def test_after_a_yield_of_a_slice_soon_after_another_a_rank_naps_in_this_wait_and_the_next() -> None:
+def test_two_slow_yields_make_a_rank_nap() -> None:
     waiter = Waiter()
     waiter.learned[1] = NEVER  # the last one has only just ended
     assert waiter.wait(ALWAYS_A_SLICE, limit_ns=50_000_000) > 0  # the yields may take slices indeed
@@ -64,7 +65,7 @@ def test_after_a_yield_of_a_slice_soon_after_another_a_rank_naps_in_this_wait_an
     assert waiter.learned.tolist() == [1, ended, NEVER]  # it has not yielded
 
 
-def test_a_yield_of_a_slice_long_after_another_is_chance() -> None:
+def test_one_slow_yield_is_ignored() -> None:
     waiter = Waiter()
     waiter.word[0] = 1  # seen only behind the first yield, as nobody spins
     waiter.learned[0] = 0
@@ -74,7 +75,7 @@ def test_a_yield_of_a_slice_long_after_another_is_chance() -> None:
     assert nap_until == 0
 
 
-def test_where_naps_are_long_spins_become_few_but_not_none() -> None:
+def test_long_naps_reduce_spins() -> None:
     waiter = Waiter(most_spins=2000)
     waiter.learned[2] = NEVER
     spins = []
@@ -111,7 +112,7 @@ def wait_for_the_last(seconds: float) -> tuple[float, float]:
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_a_rank_that_waits_long_leaves_the_processor_to_others(worlds: Worlds, ranks: int) -> None:
+def test_long_wait_leaves_the_processor(worlds: Worlds, ranks: int) -> None:
     for cpu, wall in worlds(ranks).run(wait_for_the_last, 0.8):
         assert cpu < 0.5 * wall
 
@@ -133,7 +134,7 @@ def count_looks(seconds: float) -> int:
     return looks[0]
 
 
-def test_a_rank_that_waits_long_looks_at_its_peers_less_often() -> None:
+def test_long_wait_looks_at_peers_less_often() -> None:
     with unisono.World(2, timeout_s=60, config=unisono.Config(look_up_s=0.002)) as world:
         looks = world.run(count_looks, 1.0)[0]
     assert 10 < looks < 300  # of 500 looks every 2 ms; each of them lasts
@@ -190,7 +191,7 @@ def asleep_early(when: int) -> bool:
     return asleep
 
 
-def test_a_rank_sleeps_at_once_only_if_its_state_says_so(worlds: Worlds) -> None:
+def test_rank_sleeps_at_once_only_by_its_state(worlds: Worlds) -> None:
     assert [worlds(2).run(asleep_early, when)[0] for when in (IN_TIME, AT_ONCE)] == [False, True]
 
 
@@ -201,14 +202,14 @@ def yields_on_one_processor(times: int) -> list[int]:
     return [slow_yield_cycles.__wrapped__() for _ in range(times)]
 
 
-def test_what_a_slow_yield_is_can_be_measured_on_a_processor_that_ranks_share() -> None:
+def test_slow_yield_on_a_shared_processor() -> None:
     """Else no yield counts as slow, and a rank spins while the rank that it waits for needs its processor."""
     alone = min(slow_yield_cycles.__wrapped__() for _ in range(20))
     one, two = unisono.run(yields_on_one_processor, 2, (20,), timeout_s=60)
     assert sorted(one + two)[20] < 3 * alone
 
 
-def test_memory_that_is_watched_no_more_stays_while_a_thread_waits() -> None:
+def test_unwatched_memory_outlives_a_wait() -> None:
     poller, memory = Poller(1, most_spins=0), np.zeros(1, np.int64)
     gone = weakref.ref(memory)
     poller.watch(0, memory.ctypes.data, poller.zero, memory)
@@ -224,7 +225,7 @@ def test_memory_that_is_watched_no_more_stays_while_a_thread_waits() -> None:
     assert gone() is None
 
 
-def test_a_thread_that_waits_later_does_not_keep_it() -> None:
+def test_later_wait_does_not_keep_memory() -> None:
     poller, memory = Poller(2, most_spins=0), [np.zeros(1, np.int64) for _ in range(2)]
     gone = [weakref.ref(one) for one in memory]
     for slot in (0, 1):
@@ -256,7 +257,7 @@ def ends_a_wait(late_s: float) -> float:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_sleeper_is_woken_by_the_write_that_it_waits_for(worlds: Worlds, ranks: int) -> None:
+def test_write_wakes_the_sleeper(worlds: Worlds, ranks: int) -> None:
     def work() -> list[float]:
         return [ends_a_wait(0.02) for _ in range(10)]
 
@@ -279,7 +280,7 @@ def messages_at_a_distance(late_s: float, turns: int) -> float:
     return time.perf_counter() - began
 
 
-def test_messages_that_come_late_wake_their_receivers() -> None:
+def test_late_messages_wake_their_receivers() -> None:
     """Also those that do not fit into a ring: then the sender sleeps until there is room."""
     with unisono.World(2, config=unisono.Config(look_up_s=30.0), timeout_s=60) as world:
         assert max(world.run(messages_at_a_distance, 0.01, 20)) < 25
@@ -305,3 +306,18 @@ def test_ranks_bound_to_own_processors_spin(python: Python, how: str, spins: int
     ranks = [python("-c", BOUND, how, **place(rank, 2, port)) for rank in range(2)]
     said = [rank.communicate(timeout=100) for rank in ranks]
     assert [out for out, _ in said] == [f"{spins} {spins}\n"] * 2, said
+
+
+@pytest.mark.parametrize(("quota", "spins", "chosen"), [(1, 0, "one_shot"), (2, Config().spins, "two_shot")])
+def test_ranks_share_the_time_of_their_container(
+    monkeypatch: pytest.MonkeyPatch, quota: int, spins: int, chosen: str
+) -> None:
+    def work() -> tuple[int, str]:
+        unisono.all_reduce(torch.ones(8192))
+        group = unisono.init()
+        (plan,) = group.plans.values()
+        return group.host.most_spins, plan.program.name  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(arena, "processors", lambda _: quota)
+    with unisono.world(2, config=Config(), timeout_s=60) as world:
+        assert world.run(work) == [(spins, f"all_reduce.{chosen}")] * 2

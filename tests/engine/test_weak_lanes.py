@@ -72,7 +72,7 @@ def goes_wrong(caller: dict[str, Any], helper: dict[str, Any]) -> Iterator[bool]
     return explore(run)
 
 
-def test_helpers_see_the_move_and_the_caller_what_they_have_written() -> None:
+def test_helpers_and_caller_see_each_other() -> None:
     results = list(goes_wrong({}, {}))
     assert len(results) > 1
     assert not any(results)
@@ -131,7 +131,7 @@ def helper_sleeps_on(moment: int, what: str, caller: dict[str, Any], helper: dic
 
 
 @pytest.mark.parametrize(("what", "change"), [("share", "swap"), ("end", "add")])
-def test_a_helper_sees_the_change_or_the_caller_sees_it_sleep(what: str, change: str) -> None:
+def test_helper_or_caller_sees_the_other(what: str, change: str) -> None:
     def any_sleeps_on(caller: dict[str, Any], helper: dict[str, Any]) -> bool:
         return any(result for moment in range(3) for result in helper_sleeps_on(moment, what, caller, helper))
 
@@ -139,5 +139,5 @@ def test_a_helper_sees_the_change_or_the_caller_sees_it_sleep(what: str, change:
     assert any_sleeps_on({change: f"unordered_{change}"}, {})
 
 
-def test_a_helper_that_does_not_say_that_it_sleeps_sleeps_on() -> None:
+def test_unannounced_helper_sleeps_on() -> None:
     assert any(any(helper_sleeps_on(moment, "share", {}, {"add": lambda *_: 0})) for moment in range(3))

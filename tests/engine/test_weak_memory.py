@@ -20,7 +20,7 @@ from unisono.engine.compile.program import LineWord
 from unisono.engine.host import Host
 from unisono.engine.memory import sub_arena
 from unisono.engine.memory.arena import LINE, RegionTable
-from unisono.engine.memory.board import BOARD_BYTES, Board, Topic
+from unisono.engine.memory.board import BOARD_BYTES, Board
 from unisono.engine.memory.sub_arena import SubArena
 from unisono.hosts.sentinel.regions import Regions, _Pages
 from unisono.hosts.span import Span
@@ -92,9 +92,10 @@ def is_a_rank(line: Any, board: Board) -> bool:
     return line[LineWord.SIGNATURE + 1] == 77 and board._read(CALL, 1) == b"call"
 
 
-def enter_call(memory: Memory, others: dict[str, Any]) -> None:
+def enter_call_and_leave(memory: Memory, others: dict[str, Any]) -> None:
     on(memory)._write(CALL, 1, b"call")
     enter(memory, LINES, others)
+    on(memory)._write(GONE, 1, b"gone")
 
 
 def reads_a_rank(memory: Memory) -> bool:
@@ -137,14 +138,9 @@ SCENES = {
         lambda m: on(m).pid != 5 or on(m).ticks == 9,
     ),
     "proposal": Scene(
-        lambda m: on(m).set_proposal(Topic.FAILURE, PROPOSALS[0]),
-        lambda m: [on(m).set_proposal(Topic.FAILURE, one) for one in PROPOSALS[1:]],
-        lambda m: on(m).proposal(Topic.FAILURE) in PROPOSALS,
-    ),
-    "lent memory": Scene(
-        nothing,
-        lambda m: [m.write(DATA, 1), on(m).set_region(0, 4096)],
-        lambda m: on(m).region(0) is None or m.read(DATA) == 1,
+        lambda m: on(m).set_proposal(PROPOSALS[0]),
+        lambda m: [on(m).set_proposal(one) for one in PROPOSALS[1:]],
+        lambda m: on(m).proposal in PROPOSALS,
     ),
     "announced memory": Scene(
         nothing,
@@ -175,7 +171,7 @@ def by_kernel(others: dict[str, Any]) -> dict[str, Scene]:
     """Scenes whose writer is a kernel."""
     return {
         "signature": Scene(nothing, lambda m: enter(m, LINES, others), sees_signature),
-        "image of a rank": Scene(nothing, lambda m: enter_call(m, others), reads_a_rank),
+        "image of a rank": Scene(nothing, lambda m: enter_call_and_leave(m, others), reads_a_rank),
     }
 
 
@@ -210,17 +206,17 @@ def both_are_blind(weak: Weak) -> Iterator[bool]:
         ranks, boards = [Process(), Process()], [Page(memory, BEGIN << k, BOARD_BYTES) for k in range(2)]
         for k in range(2):
             memory.running = ranks[k]
-            Board(boards[k]).set_proposal(Topic.FAILURE, PROPOSALS[k])  # type: ignore[arg-type]
+            Board(boards[k]).set_proposal(PROPOSALS[k])  # type: ignore[arg-type]
         seen = []
         for k in range(2):
             memory.running = ranks[k]
-            seen.append(Board(boards[1 - k]).proposal(Topic.FAILURE))  # type: ignore[arg-type]
+            seen.append(Board(boards[1 - k]).proposal)  # type: ignore[arg-type]
         return seen == [None, None]
 
     return explore(run)
 
 
-def test_of_two_ranks_that_tell_at_the_same_time_one_sees_the_other(weak: Weak) -> None:
+def test_one_of_two_ranks_sees_the_other(weak: Weak) -> None:
     results = list(both_are_blind(weak))
     assert len(results) > 1
     assert not any(results)
@@ -280,7 +276,7 @@ def copies_what_comes_later(weak: Weak, scene: Copied, mutant: str) -> Iterator[
 
 
 @pytest.mark.parametrize("name", COPIED)
-def test_memory_that_is_needed_no_more_has_been_copied(weak: Weak, name: str) -> None:
+def test_memory_is_copied_before_its_release(weak: Weak, name: str) -> None:
     results = list(copies_what_comes_later(weak, COPIED[name], ""))
     assert len(results) > 1
     assert not any(results)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from tests.fuzz.draw import HOSTS, Session
-from tests.fuzz.programs import Program, shown
+from tests.fuzz.programs import Program, shown, simpler
 from tests.fuzz.shrink import shrink
 from tests.fuzz.worlds import Worlds
 
@@ -46,7 +46,7 @@ def minimal(program: Program, past: list[Program], limit_s: float) -> tuple[Prog
             worlds.limit_s = limit_s * (1 if start is program else len(past))
             if fails(start, TRIES):
                 tries = 1 if fails(start, 1) and fails(start, 1) else TRIES
-                least = shrink(start, partial(fails, tries=tries), time.monotonic() + SHRINK_S)
+                least = shrink(start, simpler, partial(fails, tries=tries), time.monotonic() + SHRINK_S)
                 return least, "\n".join([word, *last]).strip()
     return program, f"not again in {TRIES} runs"
 

@@ -26,6 +26,7 @@ import unisono
 from tests.fuzz.fault_oracle import complaints
 from tests.fuzz.fault_rank import play
 from tests.fuzz.fault_scene import STOPPING, Fault, Scene, draw
+from tests.fuzz.shrink import shrink
 from unisono.base.config import Config
 
 TIMEOUT_S = 6.0
@@ -157,16 +158,9 @@ def _marked(mark: bytes) -> Iterator[tuple[int, str]]:
                 yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
 
 
-def smaller(scene: Scene, tries: int = 2) -> Scene:
+def smaller(scene: Scene) -> Scene:
     """A scene that goes wrong, too, with fewer faults and calls, as far as one is found in time."""
-    end, found = time.monotonic() + _SMALLER_S, True
-    while found:
-        found = False
-        for one in _simpler(scene):
-            if time.monotonic() < end and any(watch(one) for _ in range(tries)):
-                scene, found = one, True
-                break
-    return scene
+    return shrink(scene, _simpler, lambda one: any(watch(one) for _ in range(2)), time.monotonic() + _SMALLER_S)
 
 
 def _simpler(scene: Scene) -> Iterator[Scene]:

@@ -71,14 +71,10 @@ def _classes(scene: Scene) -> set[str]:
 
 
 def _agree(scene: Scene, said: Mapping[int, Said]) -> Iterator[str]:
-    """All together: one set of failed ranks in each round, and one group after it."""
+    """All together: one group after each recovery, and one set of ranks that make another call."""
     loyal = {rank: events for rank, events in said.items() if rank not in scene.frozen | scene.cut_off}
     rounds: dict[object, dict[int, object]] = {}
     for rank, event in _events(loyal, "error"):
-        call = scene.calls[event["step"]] if 0 <= event["step"] < len(scene.calls) else None
-        in_world = call is None or (call.name in COLLECTIVES and not call.members)
-        if event["kind"] == "PeerGone" and in_world:
-            rounds.setdefault(("failed in round", event["round"]), {})[rank] = event["failed"]
         if event["kind"] == "MismatchError":
             rounds.setdefault(("odd in step", event["step"]), {})[rank] = event["odd"]
     for rank, events in loyal.items():

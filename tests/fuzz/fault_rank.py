@@ -47,7 +47,6 @@ class _Rank:
         self._said: list[dict[str, Any]] = []
         self._faults = [fault for fault in scene.faults if fault.rank == self._me]
         self._subgroups: dict[tuple[int, ...], unisono.Group] = {}
-        self._recoveries = 0
 
     def tell(self, what: str, **facts: Any) -> None:
         """Note an event."""
@@ -122,13 +121,12 @@ class _Rank:
             return [world_ranks[rank] for rank in getattr(error, name, ())]
 
         self.tell(
-            "error", kind=type(error).__name__, step=step, round=self._recoveries, failed=of_world("failed"),
+            "error", kind=type(error).__name__, step=step, failed=of_world("failed"),
             missing=of_world("missing"), odd=of_world("odd"), text=str(error)[:1500],
         )  # fmt: skip
 
     def _recover(self, error: unisono.UnisonoError, step: int) -> int:
         """Go on in a smaller group; the call from which all go on."""
-        self._recoveries += 1
         world = unisono.init()
         late = self._missing(error, world)
         with ExitStack() as stack:

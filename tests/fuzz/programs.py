@@ -3,7 +3,8 @@
 A step names its group: "world", or one that an earlier step has made. Ranks that are not in it leave the step out.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 
 from tests.support.matrix import Case
 
@@ -140,3 +141,15 @@ def shown(value: object, indent: str = "") -> str:
 
 
 _STEPS = Step.__args__
+
+
+def simpler(program: Program) -> Iterator[Program]:
+    """Programs with fewer steps or settings, those first that are much smaller."""
+    steps = program.steps
+    width = len(steps) // 2
+    while width:
+        for at in range(0, len(steps), width):
+            yield replace(program, steps=steps[:at] + steps[at + width :])
+        width //= 2
+    for k in range(len(program.settings)):
+        yield replace(program, settings=program.settings[:k] + program.settings[k + 1 :])

@@ -1,33 +1,16 @@
-"""A smaller program that goes wrong, too: fewer steps and settings."""
+"""A smaller scene or program that goes wrong, too."""
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-from tests.fuzz.programs import Program
-
-
-def shrink(program: Program, fails: Callable[[Program], bool], until_s: float) -> Program:
-    """The smallest that is found until then (time.monotonic). fails: runs a program in a new world."""
-    smaller = True
-    while smaller and time.monotonic() < until_s:
-        smaller = False
-        for candidate in _smaller(program):
-            if time.monotonic() > until_s:
-                break
-            if fails(candidate):
-                program, smaller = candidate, True
-                break
-    return program
+T = TypeVar("T")
 
 
-def _smaller(program: Program) -> Iterator[Program]:
-    """Programs that are a little smaller, those first that are much smaller."""
-    steps = program.steps
-    width = len(steps) // 2
-    while width:
-        for at in range(0, len(steps), width):
-            yield replace(program, steps=steps[:at] + steps[at + width :])
-        width //= 2
-    for k in range(len(program.settings)):
-        yield replace(program, settings=program.settings[:k] + program.settings[k + 1 :])
+def shrink(whole: T, simpler: Callable[[T], Iterable[T]], fails: Callable[[T], bool], until_s: float) -> T:
+    """The smallest that is found until then (time.monotonic). simpler: those to try, much smaller ones first."""
+    found: T | None = whole
+    while found is not None:
+        whole = found
+        found = next((one for one in simpler(whole) if time.monotonic() < until_s and fails(one)), None)
+    return whole

@@ -111,13 +111,6 @@ def test_own_algorithm(play: Play) -> None:
 
 
 @pytest.mark.long
-def test_own_algorithm_is_explained_unrun() -> None:
-    printed = command(sys.executable, "-m", "unisono", "explain", "examples/own_algorithm.py:line", "--ranks", "4")
-    assert "all_reduce.line · 4 ranks" in printed
-    assert "Refused" not in printed
-
-
-@pytest.mark.sampled(one_in=3)
 def test_best_map(play: Play) -> None:
     values, printed = play("best_map")
     head, sizes, *lines = printed.splitlines()

@@ -30,7 +30,7 @@ def test_the_package_s_settings_agree() -> None:
     assert [f"3.{minor}" for minor in range(first, last + 1)] == PYTHONS
 
 
-def test_the_workflows_try_every_python_and_every_torch_and_both_ends_with_each_change() -> None:
+def test_workflows_cover_all_versions() -> None:
     ends, between = versions("tests.yml"), versions("nightly.yml")
     assert (ends[0]["python"], ends[0]["torch"]) == (PYTHONS[0], f"2.{FIRST_TORCH}.*")
     assert (ends[-1]["python"], ends[-1]["torch"]) == (PYTHONS[-1], f"2.{LAST_TORCH}.*")
@@ -50,13 +50,13 @@ def test_the_pages_say_the_same() -> None:
         assert said in " ".join((ROOT / page).read_text().split()), page
 
 
-def test_what_is_cited_is_this_version() -> None:
+def test_citation_has_this_version() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == unisono.__version__
     assert f"\n## {unisono.__version__} (" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_actions_of_others_are_taken_by_their_commit() -> None:
+def test_actions_are_pinned_by_commit() -> None:
     used = [
         line.split("uses: ")[1]
         for workflow in (ROOT / ".github" / "workflows").glob("*.yml")

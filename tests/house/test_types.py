@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = str(Path(unisono.__file__).parents[1])
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.long
 def test_pyright_accepts_the_examples(tmp_path: Path) -> None:
     pytest.importorskip("basedpyright")
     settings = {

@@ -158,17 +158,6 @@ def test_transformers_splits_a_model(tmp_path: Path) -> None:
         assert len(rank["said"][0]) == 36
 
 
-def test_checkpoints_with_a_group_of_their_own(tmp_path: Path) -> None:
-    for rank in same("checkpoint_beside.py", tmp_path, 2):
-        assert rank["again"] == rank["losses"][3]
-
-
-def test_groups_of_gloo_s_beside_those_that_train(tmp_path: Path) -> None:
-    ranks = same("groups_beside.py", tmp_path, 4)
-    assert [len(rank["written"] or []) for rank in ranks] == [2000, 2000, 0, 0]
-    assert [rank["slowest"] for rank in ranks] == [2.0, 3.0, 2.0, 3.0]
-
-
 @needs("deepspeed")
 def test_deepspeed(tmp_path: Path) -> None:
     for rank in same("deepspeed_training.py", tmp_path, 2, ["named", "gloo"]):

@@ -109,31 +109,22 @@ def held(dtype: str, seed: int, layout: str = "contiguous", shared: bool = False
 
 @pytest.mark.parametrize("dtype", MOVED)
 @in_world(2, all_give="")
-def test_messages_to_oneself(dtype: str) -> str:
-    (given, values), (taken, _) = held(dtype, unisono.get_rank()), held(dtype, 9, "strided")
-    p2p.send(given.tensor, unisono.get_rank())
-    p2p.recv(taken.tensor, unisono.get_rank())
-    return given.check(values) or taken.check(values)
-
-
-@pytest.mark.parametrize("dtype", MOVED)
-@in_world(2, all_give="")
-def test_memory_that_is_moved_to_the_heap(dtype: str) -> str:
-    (one, first), (other, second) = held(dtype, unisono.get_rank()), held(dtype, 5 + unisono.get_rank())
-    unisono.share_(one.tensor)
-    unisono.flatten_([other.tensor])
-    wished = [tensor.view(torch.uint8).tolist() for tensor in (first, second)]
-    found = [held.tensor.view(torch.uint8).tolist() for held in (one, other)]
-    return "" if found == wished else f"{found} instead of {wished}"
-
-
-@pytest.mark.parametrize("dtype", MOVED)
-@in_world(2, all_give="")
-def test_many_tensors_in_one_call(dtype: str) -> str:
+def test_dtypes_that_are_only_moved(dtype: str) -> str:
+    """By messages to oneself, to the heap, and in a call of many tensors."""
     me = unisono.get_rank()
+    (given, values), (taken, _) = held(dtype, me), held(dtype, 9, "strided")
+    p2p.send(given.tensor, me)
+    p2p.recv(taken.tensor, me)
+    found = given.check(values) or taken.check(values)
+    pairs = [held(dtype, me), held(dtype, 5 + me)]
+    unisono.share_(pairs[0][0].tensor)
+    unisono.flatten_([pairs[1][0].tensor])
+    for one, wished in pairs:
+        if one.tensor.view(torch.uint8).tolist() != wished.view(torch.uint8).tolist():
+            found += "changed on the way to the heap"
     pairs = [held(dtype, me), held(dtype, 5 + me, "strided")]
     unisono.broadcast_coalesced([one.tensor for one, _ in pairs], 1)
-    return "".join(one.check(held(dtype, seed)[1]) for (one, _), seed in zip(pairs, (1, 6), strict=True))
+    return found + "".join(one.check(held(dtype, seed)[1]) for (one, _), seed in zip(pairs, (1, 6), strict=True))
 
 
 @in_new_world(2, config=unisono.Config(keep_inputs=1), all_give=[""] * len(MOVED))

@@ -27,7 +27,7 @@ class Mutant(NamedTuple):
 
 
 _REPLAY, _LANES, _AGREEMENT = "engine/kernels/replay.py", "engine/kernels/lanes.py", "ranks/group/agreement.py"
-_TAPES, _VOTES = "hosts/messages/test_leg_tape.py", "ranks/group/test_agreement_to_shrink.py"
+_TAPES, _VOTES = "hosts/messages/test_leg_tape.py", "ranks/group/test_agreement.py"
 _SHARES, _ORDERS = "engine/test_lanes.py", "engine/test_lane_orders.py"
 
 MUTANTS = [

@@ -58,7 +58,7 @@ def test_wait_is_read_back_and_cut_to_its_page(monkeypatch: pytest.MonkeyPatch) 
     arena = Arena.create(2)
     page = arena.board(1)
     assert page.wait is None
-    wait = Wait("rows", "all_reduce(float32[3], sum) #7 (grüße.py:3)", (0, 5), True, True)
+    wait = Wait("rows", "all_reduce(float32[3], sum) #7 (grüße.py:3)", (0, 5), True)
     page.set_wait(wait)
     assert arena.board(1).wait == wait
     assert arena.board(0).wait is None

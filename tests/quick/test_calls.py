@@ -33,7 +33,7 @@ def test_every_dtype_and_op(shape: int | str) -> None:
 
 
 @in_world("shape")
-def test_a_rank_keeps_its_output_where_that_is_copied(shape: int | str) -> None:
+def test_rank_keeps_an_output_that_is_copied(shape: int | str) -> None:
     """Rank 0 of exscan keeps its tensor. Those of a premultiplied sum are made in another one."""
     for op in ("sum", "premul_sum"):
         check(Case("exscan", "float32", op, 10, "strided"))

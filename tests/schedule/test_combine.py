@@ -67,7 +67,7 @@ def test_the_transpose_keeps_the_dual_contract(schedule: Schedule) -> None:
 
 @PROPERTY
 @given(schedules(*DUALS))
-def test_the_transpose_of_the_transpose_is_the_schedule(schedule: Schedule) -> None:
+def test_transpose_is_an_involution(schedule: Schedule) -> None:
     again = transpose(transpose(schedule))
     assert np.array_equal(again.rows, schedule.rows)
     assert (again.collective, again.root, again.result) == (schedule.collective, schedule.root, schedule.result)
@@ -96,14 +96,14 @@ def test_reduce_then_broadcast_is_all_reduce(data: st.DataObject, p: int) -> Non
 
 @PROPERTY
 @given(st.data(), st.integers(1, 9))
-def test_reduce_scatter_then_all_gather_is_all_reduce(data: st.DataObject, p: int) -> None:
+def test_reduce_scatter_all_gather_is_all_reduce(data: st.DataObject, p: int) -> None:
     first, second = (data.draw(schedules(c, ranks=p)) for c in ("reduce_scatter", "all_gather"))
     prove(sequel(first, second, "all_reduce"))
 
 
 @PROPERTY
 @given(st.data(), st.integers(1, 9))
-def test_scatter_then_all_gather_is_broadcast_and_once_sends_nothing_twice(data: st.DataObject, p: int) -> None:
+def test_scatter_all_gather_is_broadcast(data: st.DataObject, p: int) -> None:
     both = sequel(data.draw(schedules("scatter", ranks=p)), data.draw(schedules("all_gather", ranks=p)), "broadcast")
     prove(both)
     lean = once(both)
@@ -124,7 +124,7 @@ def test_ranks_can_be_renamed(data: st.DataObject, p: int) -> None:
 
 @PROPERTY
 @given(st.data(), st.integers(1, 4), st.integers(1, 4))
-def test_groups_side_by_side_do_not_disturb_each_other(data: st.DataObject, groups: int, size: int) -> None:
+def test_rows_then_columns_are_all_reduce(data: st.DataObject, groups: int, size: int) -> None:
     """All-reduce in every row of a grid, then in every column, is all-reduce."""
     p = groups * size
     inside, across = (data.draw(schedules("all_reduce", ranks=n)) for n in (size, groups))
@@ -149,7 +149,7 @@ def test_fold(q: int) -> None:
         fold(core, 2 * q + 1)
 
 
-def test_fold_brings_the_result_back_from_where_it_is() -> None:
+def test_fold_returns_the_result() -> None:
     folded = fold(CATALOGUE["all_reduce.one_shot"].schedule(4), 6)
     prove(folded)
     assert is_right(folded, 37)
@@ -166,7 +166,7 @@ def test_chunks_can_be_spread() -> None:
     assert len(apart.rows) == len(ring.rows)
 
 
-def test_what_does_not_fit_together_is_refused() -> None:
+def test_mismatched_tables_are_refused() -> None:
     ring, line = table(all_gather.ring, 3), table(broadcast.linear, 3)
     for combine in (seq, par):
         with pytest.raises(ArgumentError, match=r"3 ranks, 3 chunks, .*: 3 ranks, 1 chunks"):

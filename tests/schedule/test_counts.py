@@ -24,7 +24,7 @@ def test_the_root_of_a_linear_reduce_is_busy() -> None:
     assert counts == Counts(1, 4, (1, 1, 0, 1, 1), (1, 1, 0, 1, 1), (0, 0, 4, 0, 0), (0, 0, 4, 0, 0))
 
 
-def test_what_a_rank_moves_within_itself_is_no_message() -> None:
+def test_local_moves_are_no_messages() -> None:
     one_shot, alone = (count(CATALOGUE["all_reduce.one_shot"].schedule(p)) for p in (3, 1))
     assert one_shot == Counts(1, 2, (2,) * 3, (2,) * 3, (2,) * 3, (2,) * 3)
     assert alone == Counts(0, 0, (0,), (0,), (0,), (0,))
@@ -69,14 +69,14 @@ def busiest(call: HierarchicalTable) -> tuple[float, float]:
     return max(found.leaves), max(found.enters)
 
 
-def test_a_ring_crosses_where_neighbours_are_on_several_hosts() -> None:
+def test_ring_crosses_between_hosts() -> None:
     ring = CATALOGUE["all_reduce.ring"].schedule(4)
     assert levels(ring.replace(hosts=Hosts.parse("2x2"))) == Levels(6, 6, (1.5, 1.5), (1.5, 1.5), 3)
     assert levels(ring.replace(hosts=Hosts.parse("2x2:round_robin"))) == Levels(0, 6, (3.0, 3.0), (3.0, 3.0), 6)
     assert levels(ring.replace(hosts=Hosts.one(4))) == Levels(6, 0, (0.0,), (0.0,), 0)
 
 
-def test_which_hosts_must_be_known() -> None:
+def test_levels_need_hosts() -> None:
     with pytest.raises(ArgumentError, match=r"all_reduce\.ring: which ranks share a host"):
         levels(CATALOGUE["all_reduce.ring"].schedule(4))
 
@@ -106,7 +106,7 @@ def test_no_table_over_hosts_is_below_the_bounds(names: list[int], collective: s
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=8), st.sampled_from(sorted(CATALOGUE)))
-def test_nor_is_any_other(names: list[int], name: str) -> None:
+def test_no_flat_table_is_below_the_bounds(names: list[int], name: str) -> None:
     hosts, algorithm = Hosts.of(names), CATALOGUE[name]
     if not algorithm.allows(hosts.ranks):
         return
@@ -131,7 +131,7 @@ def test_parts_count_as_the_whole_table(collective: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", MAPS)
-def test_what_goes_between_hosts_is_as_little_as_can_be(text: str) -> None:
+def test_host_traffic_meets_the_bounds(text: str) -> None:
     hosts = Hosts.parse(text)
     for rails in range(1, hosts.rails + 1):
         for collective in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"):

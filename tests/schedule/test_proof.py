@@ -92,7 +92,7 @@ SUM = (send(1, 0, 0, op=ADD), send(0, 1, 0))
         (made("broadcast", 2, 1, send(0, 1, 0, op=3)), "broadcast only copies and adds"),
     ],
 )
-def test_broken_tables_are_refused_with_the_place_and_the_reason(schedule: Schedule, message: str) -> None:
+def test_broken_tables_are_refused_with_a_reason(schedule: Schedule, message: str) -> None:
     with pytest.raises(AlgorithmError, match=message):
         prove(schedule)
 
@@ -121,12 +121,12 @@ def test_numbers_out_of_range_are_refused(rows: list[list[int]], message: str) -
 
 
 @pytest.mark.parametrize("wrong", [{"root": 2}, {"root": -1}, {"result": 3}])
-def test_a_root_or_result_that_does_not_exist_is_refused(wrong: dict[str, int]) -> None:
+def test_invalid_root_or_result_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(AlgorithmError, match="does not exist"):
         prove(made("broadcast", 2, 1, send(0, 1, 0), **wrong))
 
 
-def test_what_has_no_contract_is_refused() -> None:
+def test_table_without_contract_is_refused() -> None:
     with pytest.raises(ArgumentError, match="'gossip' is no collective"):
         prove(made("gossip", 2, 1))
     with pytest.raises(ArgumentError, match="needs a multiple of 2 chunks, not 3"):
@@ -148,7 +148,7 @@ def test_order_of_ranks() -> None:
         prove(rotated, ordered=True)
 
 
-def test_adds_of_one_round_are_one_combination_in_rank_order() -> None:
+def test_adds_of_a_round_combine_in_rank_order() -> None:
     table = made("reduce", 4, 1, [send(3, 1, 0, op=ADD), send(0, 1, 0, op=ADD), send(2, 1, 0, op=ADD)], root=1)
     ((number, (move,)),) = moves(table)
     assert (number, move.slot) == (0, (1, X, 0))
@@ -166,7 +166,7 @@ def test_reads_see_the_state_before_the_round() -> None:
     assert is_right(swap, 3)
 
 
-def test_one_pass_and_two_passes_are_different_bits() -> None:
+def test_one_pass_and_two_passes_differ_in_bits() -> None:
     """(a + b) + c rounded once is not (a + b) rounded, + c rounded."""
     table = made(
         "all_reduce", 3, 1,
@@ -177,7 +177,7 @@ def test_one_pass_and_two_passes_are_different_bits() -> None:
     assert prove(table).same_bits is False
 
 
-def test_a_proof_says_nothing_of_bits_where_nothing_is_added() -> None:
+def test_proof_without_adds_has_no_bits() -> None:
     proof = prove(CATALOGUE["all_gather.ring"].schedule(3))
     assert (proof.name, proof.ranks, proof.rounds, proof.method) == ("all_gather.ring", 3, 2, "exact")
     assert proof.same_bits is None
@@ -204,7 +204,7 @@ def mutants(schedule: Schedule, rng: np.random.Generator, count: int):
             yield schedule.replace(rows=rows)
 
 
-def test_no_mutant_that_computes_something_else_is_accepted() -> None:
+def test_wrong_mutants_are_refused() -> None:
     rng = np.random.default_rng(1)
     seen: Counter[bool] = Counter()
     for algorithm in CATALOGUE.values():
@@ -257,21 +257,21 @@ def test_a_contribution_that_is_counted_twice() -> None:
     assert str(found) == f"{said} ({found.line})"
 
 
-def test_a_result_that_is_overwritten_blames_its_last_writer() -> None:
+def test_overwritten_result_blames_last_writer() -> None:
     found = find_fault(table_of(overwrites))
     assert (found.round, found.slot) == (None, (0, X, 0))
     assert found.reason == "rank 0 ends without rank 0's part of chunk 0; the last to write it is round 1"
     assert found.line.endswith(line_of("overwrites"))
 
 
-def test_a_result_that_nobody_writes_blames_no_line() -> None:
+def test_unwritten_result_blames_no_line() -> None:
     found = find_fault(table_of(forgets))
     assert found == Fault(
         "forgets", "all_reduce", "rank 1 ends without rank 0's part of chunk 0; no round writes it", None, (1, X, 0)
     )
 
 
-def test_the_line_is_known_in_tables_made_of_tables() -> None:
+def test_line_is_known_in_composed_tables() -> None:
     part = trace(half, 3, 1, "broadcast", root=0)
     good = trace(lambda r, p: [send(0, [1, 2], 0)], 3, 1, "broadcast")
     found = find_fault(seq(good.replace(rows=good.rows[:1]), part))

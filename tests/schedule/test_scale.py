@@ -76,7 +76,7 @@ def test_one_chunk_stands_for_all_in_mutants_too() -> None:
     assert seen["accepted"] > 10
 
 
-def test_a_symbolic_rank_knows_plus_minus_and_modulo_p_only() -> None:
+def test_symbolic_rank_has_few_operators() -> None:
     r = Rank(5, 3)
     assert [x.offset for x in (r + 4, 4 + r, r - 4, (r + 2) % 5)] == [2, 2, 4, 0]
     assert repr(r) == "(r + 3) % 5"
@@ -85,7 +85,7 @@ def test_a_symbolic_rank_knows_plus_minus_and_modulo_p_only() -> None:
             use()
 
 
-def test_algorithms_that_name_ranks_are_no_symmetric_ones() -> None:
+def test_algorithms_with_named_ranks_are_refused() -> None:
     def star(r, p):
         yield send(0, r, r)
 
@@ -107,7 +107,7 @@ def test_one_rank_counts_for_all(algorithm) -> None:
             assert counts == Counts(**{field: pytest.approx(value) for field, value in full._asdict().items()})
 
 
-def test_a_symmetric_table_may_stand_wherever_a_table_may() -> None:
+def test_symmetric_table_acts_as_a_table() -> None:
     one, full = trace_symmetric(all_gather.ring, 5, "all_gather"), table(all_gather.ring, 5)
     assert prove(one).same_bits == prove(full).same_bits
     for make in (once, lambda t: pipeline(t, 2), lambda t: on(t, 5, range(5)), as_collective_all_gather):
@@ -227,7 +227,7 @@ def test_a_sample_is_a_few_chunks_of_many() -> None:
     assert max(sample(100, 1 << 18)) < 100
 
 
-def test_only_some_chunks_are_followed() -> None:
+def test_some_chunks_are_followed() -> None:
     schedule = CATALOGUE["all_gather.ring"].schedule(4)
     wrong = schedule.replace(rows=schedule.rows[schedule.rows[:, SCHUNK] != 3])
     assert prove(wrong, chunks=(0, 2)).followed == "some"

@@ -7,7 +7,6 @@ only sleep, to be killed and stopped.
 import os
 import secrets
 import select
-import signal
 import subprocess
 from contextlib import ExitStack
 from types import TracebackType
@@ -90,10 +89,6 @@ class FakeHosts:
         gone = {rank: self.far[host].left(rank) for rank in range(self.hosts.ranks)}
         silent = [rank for rank, how in gone.items() if how is not None and "which has been silent" in how.words]
         return set(map(self.hosts.host_of, silent))
-
-    def kill_sentinel(self, host: int) -> None:
-        """As if the host lost its power."""
-        signal.pidfd_send_signal(self.pidfds[host], signal.SIGKILL)
 
 
 def sentinel_of(far: Far) -> int:

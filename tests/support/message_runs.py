@@ -12,10 +12,13 @@ import torch
 from tests.support.execute import even_bounds, execute
 from tests.support.in_process_carrier import InProcessCarrier, Wires, combine_kernel
 from unisono.engine.carrier import Carrier
+from unisono.engine.reducers import combine_address
 from unisono.engine.tape import LEFT
-from unisono.hosts.messages import Bytes, MessageProgram, Room, Tags, TapeRow, TapeRun, TapeWriter
+from unisono.engine.tensors import dtype_name
+from unisono.hosts.messages import Bytes, MessageProgram, Room, Tags, TapeRow, TapeRun, TapeWriter, lower
 from unisono.hosts.messages.message_program import FINAL, GIVEN, KEPT, ChunkPlace
 from unisono.schedule import BLOCKED, Schedule, T, X, Y
+from unisono.schedule.algorithms import CATALOGUE
 
 _SALT = 7
 
@@ -77,6 +80,28 @@ def tape_of(
     run = TapeRun(carrier, rows)
     run.begin(number)
     return run
+
+
+def part_of(
+    carrier: Carrier,
+    name: str,
+    rank: int,
+    vector: torch.Tensor,
+    number: int = 1,
+    *,
+    stands: bool = True,
+    combine: bool = True,
+    **more: Any,
+) -> TapeRun:
+    """One rank's part in a table of two ranks that sums, on its vector. more: see `tape_of`.
+
+    stands: short messages arrive in receives that are always posted.
+    """
+    schedule = CATALOGUE[name].schedule(2)
+    kernel = combine_address(dtype_name(vector.dtype), "sum", last=False) if combine else 0
+    tags = Tags(tag, (lambda round_: round_) if stands else None)
+    chunks, y = cut(vector, schedule.chunks), cut(vector.clone(), schedule.chunks)
+    return tape_of(carrier, lower(schedule)[rank], [0, 1], chunks, kernel, number, tags, y=y, **more)
 
 
 def span_of(tensor: torch.Tensor) -> Bytes:

@@ -15,9 +15,9 @@ from unisono.ranks.group.initialize import init
 from unisono.ranks.group.world_group import world_group
 from unisono.ranks.launch.worlds import World
 from unisono.ranks.rendezvous.identity import HOST_ID
+from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.rendezvous import meet
 from unisono.ranks.rendezvous.stores import MeetingPlace
-from unisono.ranks.rendezvous.which_rank import Launch
 from unisono.schedule import Hosts
 
 PORT = 29500  # where the ranks meet, on the first host
@@ -140,7 +140,7 @@ def enter(name: str) -> None:
 
 def join(rank: int, hosts: Hosts, port: int, timeout_s: float = 100.0) -> tuple[Group, Any]:
     """The group of all ranks of these hosts, which becomes the default one, and the store at which they have met."""
-    launch = Launch(rank, hosts.ranks, "environment", "", Namespaces.address(hosts.host_of(0)), port)
+    launch = Launch(rank, hosts.ranks, "", Namespaces.address(hosts.host_of(0)), port)
     store = MeetingPlace(launch, timeout_s).enter()
     group = world_group(meet(rank, launch.size, store, timeout_s), rank)
     set_default(group)

@@ -1,13 +1,13 @@
 """Combine kernels, called on tensors, and what they should give in a few obvious lines of torch."""
 
 import ctypes
-from collections.abc import Callable, Sequence
-from functools import cache, reduce
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 
+from tests.support import oracle
 from unisono.engine.reducers import DTYPES, CustomOp, combine_address
 
 BOOL = ("bool",)
@@ -55,44 +55,7 @@ def result(op: Op, last: bool, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def expected(op: str, last: bool, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
     """ins[0] op ins[1] op ..., from left to right, and for the last avg the quotient."""
-    dtype = inputs[0].dtype
-    name = str(dtype).removeprefix("torch.")
-    if name in SHORT:
-        return expected(op, last, [tensor.float() for tensor in inputs]).to(dtype)
-    if op == "avg":
-        if not last:
-            return expected("sum", last, inputs)
-        if name in COMPLEX:
-            total = expected("sum", last, inputs)
-            return torch.complex(total.real / len(inputs), total.imag / len(inputs))
-        if name in FLOATS:
-            return expected("sum", last, inputs) / len(inputs)
-        totals = [sum(numbers) for numbers in zip(*(tensor.tolist() for tensor in inputs), strict=True)]
-        return torch.tensor([abs(total) // len(inputs) * (1 if total > 0 else -1) for total in totals], dtype=dtype)
-    if name in ("uint16", "uint32", "uint64"):  # torch has few functions of these
-        steps = {"sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum}
-        steps |= {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
-        return torch.from_numpy(reduce(steps[op], [tensor.numpy() for tensor in inputs]))
-    return reduce(step_of(op, name), inputs).clone()
-
-
-def step_of(op: str, dtype: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    if op == "product" and dtype in COMPLEX:  # torch itself uses two formulas, for long and for short tensors
-        return lambda x, y: torch.complex(x.real * y.real - x.imag * y.imag, x.real * y.imag + x.imag * y.real)
-    steps: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-        "sum": torch.add,
-        "product": torch.mul,
-        "min": torch.minimum,
-        "max": torch.maximum,
-        "band": torch.bitwise_and,
-        "bor": torch.bitwise_or,
-        "bxor": torch.bitwise_xor,
-    }
-    if op in ("min", "max") and dtype in FLOATS:  # which of 0 and -0 is less, torch leaves open; here the later stays
-        if op == "min":
-            return lambda x, y: torch.where((x < y) | x.isnan(), x, y)
-        return lambda x, y: torch.where((x > y) | x.isnan(), x, y)
-    return steps[op]
+    return oracle.combine(inputs, op if last or op != "avg" else "sum")
 
 
 def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:

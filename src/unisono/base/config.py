@@ -225,10 +225,3 @@ class Config:
                     f"{env}={os.environ[env]!r} is {what} ({setting.why}): unset or correct it"
                 ) from error
         return cls(**values)
-
-    def origin(self, name: str) -> str:
-        """Where the figure of a setting comes from, in words."""
-        setting = SETTINGS[name]
-        if getattr(self, name) != setting.default:
-            return "as set"
-        return "the default" if setting.default == setting.usually else "the default for AMD processors"

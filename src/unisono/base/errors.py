@@ -191,7 +191,7 @@ class ProgramError(AlgorithmError):
 class PeerError(UnisonoError):
     """A call cannot continue because of a peer.
 
-    failed: the ranks of the group that had failed by then, in order; empty if none had. All survivors have the same.
+    failed: the ranks of the group that had failed by then, as far as this rank saw, in order; empty if none had.
 
     What to do: look at the peer that the message names; its own error or output says why.
     """
@@ -202,8 +202,8 @@ class PeerError(UnisonoError):
 class PeerGone(PeerError):
     """A peer died, or left without making this call.
 
-    rank, pid: the peer and its process; pid 0: it is not known. In a collective, all survivors name the lowest rank in
-    `failed`.
+    rank, pid: the peer and its process; pid 0: it is not known. If several ranks fail at the same time, survivors may
+    name different ones; `shrink` leaves out all of them.
     how: a `Departure`.
     waiting: the rank that waited.
     others: can the group's other ranks still send each other messages?

@@ -7,7 +7,7 @@ Sentinels import this file, so paths are texts here: `pathlib` takes a process s
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import TextIO, TypeAlias
@@ -57,6 +57,21 @@ def first_processor() -> dict[str, str]:
 
 
 _NO_LIMIT = 1 << 60  # version 1 writes a number of about 2^63 bytes where there is none
+
+
+def processors(pids: Iterable[int] = (), root: _Folder = "") -> int:
+    """How many processors this process and those with these pids may use together, at least 1.
+
+    These are the processors to which they are bound, or fewer, if control groups leave this process less time.
+    """
+    if not hasattr(os, "sched_getaffinity"):  # no ranks run there
+        return os.cpu_count() or 1
+    bound = os.sched_getaffinity(0)
+    for pid in pids:
+        with suppress(OSError, OverflowError):  # it has ended, or cannot be seen from here
+            bound |= os.sched_getaffinity(pid)
+    time_s = quota(root)
+    return len(bound) if time_s is None else max(1, min(len(bound), int(time_s)))
 
 
 def quota(root: _Folder = "") -> float | None:

@@ -102,33 +102,50 @@ def once(make: Callable[..., Made]) -> Callable[..., Made]:
     return find
 
 
+_SIGACTION = struct.Struct("P128si4xP")  # Linux's: the handler, the signals that wait meanwhile, flags, and a restorer
+_ASLEEP_S, _WORKS_S = 0.02, 5.0
+
+
 def leave_behind(thread: threading.Thread) -> None:
     """Nobody waits any more for this daemon thread, which may return from torch while the interpreter shuts down.
 
     Up to Python 3.13, Python then unwinds the thread's stack. C++ does not allow this for the functions in which
-    pybind11 takes Python's lock: it calls `std::terminate`, which would abort the process. So at exit the thread is
-    stopped where it is, by a signal whose handler never returns. Aborts of other libraries still end the process.
+    pybind11 takes Python's lock: it calls `std::terminate`, which would abort the process. So at exit a signal whose
+    handler never returns stops the thread, once it sleeps. A thread that works may hold a lock that the exit needs.
     """
     if sys.version_info < (3, 14):  # since then such threads hang by themselves
-        atexit.register(_stop_where_it_is, thread)
+        atexit.register(_stop_when_asleep, thread)
 
 
-_SIGACTION = struct.Struct("P128si4xP")  # Linux's: the handler, the signals that wait meanwhile, flags, and a restorer
-
-
-def _stop_where_it_is(thread: threading.Thread) -> None:
+def _stop_when_asleep(thread: threading.Thread) -> None:
+    """Stop a thread that has slept for a moment, or that still works after some seconds."""
     import signal  # which few processes need, and which makes several enumerations
 
-    libc, before = ctypes.CDLL(None), ctypes.create_string_buffer(_SIGACTION.size)
-    pause = ctypes.cast(libc.pause, ctypes.c_void_p).value
+    until, before = time.monotonic() + _WORKS_S, -1
+    while thread.is_alive() and ((sleeps := _sleeps(thread)) < 0 or sleeps != before):
+        before = sleeps
+        thread.join(_ASLEEP_S)
+        if time.monotonic() > until:
+            break
     if not thread.is_alive() or thread.ident is None:
         return
+    libc, earlier = ctypes.CDLL(None), ctypes.create_string_buffer(_SIGACTION.size)
+    pause = ctypes.cast(libc.pause, ctypes.c_void_p).value
     for number in reversed(range(signal.SIGRTMIN, signal.SIGRTMAX + 1)):
-        libc.sigaction(number, None, before)
-        if _SIGACTION.unpack(before)[0] in (0, pause):  # no other library uses this signal
+        libc.sigaction(number, None, earlier)
+        if _SIGACTION.unpack(earlier)[0] in (0, pause):  # no other library uses this signal
             libc.sigaction(number, _SIGACTION.pack(pause, b"\xff" * 128, 0, 0), None)  # no other signal ends `pause`
             signal.pthread_kill(thread.ident, number)
             return
+
+
+def _sleeps(thread: threading.Thread) -> int:
+    """How often a thread that sleeps has gone to sleep; -1: it works, or has ended."""
+    with suppress(OSError), open(f"/proc/self/task/{thread.native_id}/status") as status:
+        facts = dict(line.split(":", 1) for line in status)
+        if facts["State"].split()[0] == "S":
+            return int(facts["voluntary_ctxt_switches"])
+    return -1
 
 
 def _in_child() -> None:

@@ -131,12 +131,10 @@ class GivenUp(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What one rank tells while the survivors of a group agree on which ranks have failed; see `agreement`.
+    """What one rank tells while the survivors of a group agree on a smaller one; see `agreement`.
 
-    failed: the ranks that have failed, as far as this rank knows.
+    failed: the ranks that it leaves out, as far as this rank knows.
     decided: `failed` is final.
-
-    Where a group shrinks, a rank votes for a smaller group:
     ready: this rank has the memory of the group without the ranks in `failed`.
     ballot: the number of the last ballot that it has begun; 0: none.
     voted: the number of the last ballot in which it has voted.
@@ -169,14 +167,12 @@ class Wait(NamedTuple):
     call: the call in words, with the user's line.
     missing: the ranks of the world that it waits for, or the first of many.
     any_of: one of these is enough.
-    told: the rank has said on standard error how long it waits.
     """
 
     group: str
     call: str
     missing: tuple[int, ...]
     any_of: bool = False
-    told: bool = False
 
     @property
     def needs(self) -> int | None:

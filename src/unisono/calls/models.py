@@ -70,7 +70,8 @@ def average_gradients(model: torch.nn.Module, group: Group | None = None) -> Non
             )
         if state == _GRADIENT:
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+                with checking(group, "average_gradients"):
+                    parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad)
     all_reduce_coalesced(gradients, "avg", group)
 
@@ -94,9 +95,9 @@ def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list
         once: dict[tuple[object, ...], tuple[str, torch.Tensor]] = {}
         for name, tensor in state.items():
             once.setdefault(_identity(name, tensor), (name, tensor))
-    text = "\n".join(f"{shape_name(tensor)} {name}" for name, tensor in once.values()).encode(errors=ESCAPED)
-    mine = torch.tensor([digest(text) >> 1, len(text)], device="cpu")
-    all_of = [torch.empty_like(mine) for _ in range(group.size)]
+        text = "\n".join(f"{shape_name(tensor)} {name}" for name, tensor in once.values()).encode(errors=ESCAPED)
+        mine = torch.tensor([digest(text) >> 1, len(text)], device="cpu")
+        all_of = [torch.empty_like(mine) for _ in range(group.size)]
     all_gather(all_of, mine, group)
     if not all(torch.equal(other, mine) for other in all_of):
         texts = [torch.empty(int(other[1]), dtype=torch.uint8, device="cpu") for other in all_of]

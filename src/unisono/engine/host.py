@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -41,6 +40,7 @@ _LINE_WORDS = LINE // 8
 
 _SEGMENT, _PC, _OFFSET, _CALL = map(int, (StateWord.SEGMENT, StateWord.PC, StateWord.OFFSET, StateWord.CALL))
 _PROGRESS, _NUMBER, _SIGNATURE = map(int, (LineWord.PROGRESS, LineWord.NUMBER, LineWord.SIGNATURE))
+_READERS = int(StateWord.READERS_0)
 """The same words as plain integers, which Python finds faster."""
 
 _programs: dict[tuple[int, int], dict[tuple[int, Lowering], Program]] = {}
@@ -87,7 +87,6 @@ class Host:
         if isinstance(arena, Arena):
             self.heap = Heap(arena, rank)
             self.lender = Lender(arena, self.heap)
-            self.lender.own_processors = arena.neighbours <= _processors_of(arena)
             arena.reserve_staging(rank)
             arena.board(rank).set_stacks(answer_with_stacks())
         else:
@@ -97,18 +96,19 @@ class Host:
         self.plan_registry.used_by(self.log)
         self._noted: int | None = None
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
+        self._all_ranks = np.ones(self.size, np.int64)
         self._scratch = np.empty(ROOM + 8 * self.size + 320, np.uint8)  # the kernel writes before it reads
         self._addresses = np.zeros(8 * self.size + 16, np.int64)
         self._addresses[3 * self.size : 4 * self.size] = [arena.heap(q) for q in range(self.size)]
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
         self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer
-        self.processors_to_spare = arena.neighbours < len(os.sched_getaffinity(0))
+        self.processors_to_spare = arena.neighbours < arena.processors
         state[StateWord.PC] = -1
         state[StateWord.CALL] = 1
         state[StateWord.RANKS], state[StateWord.ME] = self.size, rank
         state[StateWord.CONTROL], state[StateWord.STAGING] = arena.control(0), arena.stage(0)
         state[StateWord.STAGE_STRIDE], state[StateWord.HALF] = arena.stage_stride, arena.half
-        self.most_spins = config.spins if self.lender.own_processors else 0
+        self.most_spins = 0 if arena.oversubscribed else config.spins
         state[StateWord.SPINS] = state[StateWord.LEARNED] = self.most_spins
         state[StateWord.SLOW_YIELD_CYCLES] = slow_yield_cycles()
         state[StateWord.SLEEPS] = kernel("waiting.register")()
@@ -255,9 +255,15 @@ class Host:
         """Has this rank not yet passed the gate of the call?"""
         return int(self._state[StateWord.OFFSET]) == 0 and int(self._state[StateWord.PC]) <= gate_row
 
-    def still_in_last_call(self) -> list[int]:
-        """The ranks that have not finished the last call."""
-        goal = int(self._state[StateWord.SEGMENT]) << STEP_BITS
+    def behind(self) -> list[int]:
+        """After a call that this rank has skipped: the ranks that have not ended the call before that one.
+
+        They may still look at this rank's words of that call, and the next call's words are in the same place.
+        """
+        segment = self.words[_SEGMENT]
+        if self.words[_READERS + (segment & 1)] != self._all_ranks.ctypes.data:
+            return []
+        goal = (segment - 1) << STEP_BITS
         return [q for q, line in enumerate(self._lines) if q != self.rank and _seen(line, _PROGRESS) < goal]
 
     def has_ended(self, rank: int) -> bool:
@@ -289,18 +295,28 @@ class Host:
         self._state[StateWord.PC] = -1
 
     def skip_call(self) -> None:
-        """Leave a call in which no data has moved; the next call can follow."""
+        """Leave a call in which no data has moved; the next call can follow.
+
+        Nothing tells that the other ranks have entered the call. So the next one waits first for the ranks `behind`, as
+        the kernel waits for ranks that may still read its staging half.
+        """
         words = self.words
         self.log.leave(words[_CALL], self._cycles())
         words[_SEGMENT] = segment = words[_SEGMENT] + 1
+        words[_READERS + (segment & 1)] = self._all_ranks.ctypes.data
         words[_CALL] += 1
         words[_PC], words[_OFFSET] = -1, 0
         self._publish(self._line + 8 * _PROGRESS, segment << STEP_BITS, self._asleep)
 
     def refuse_call(self) -> None:
-        """Enter the next call with a signature that differs from all others, so that the peers raise; then skip it."""
+        """Enter the next call with a signature that differs from all others, so that the peers raise; then skip it.
+
+        Waits for no rank. If ranks are `behind`, the number and the signature stay as they are: ranks that come to this
+        call see that this rank has ended it, and has no signature for it.
+        """
         self.log.enter(self.call_number, 0, read_cycles())
-        self._sign_off(tag=True)  # all ranks have finished the last call that used this half
+        if not self.behind():
+            self._sign_off(tag=True)
         self.skip_call()
 
     def sign_off(self, *, tag: bool) -> None:
@@ -326,18 +342,6 @@ class Host:
         self._lines[self.rank][_SIGNATURE + (number & 1)] = 0
         self._publish(self._line + 8 * (_NUMBER + (number & 1)), number, self._asleep)
         order()
-
-
-def _processors_of(arena: Arena) -> int:
-    """The number of processors on which this rank, or another one of this host whose process is known, may run: ranks
-    may be bound to one processor each.
-    """
-    found = os.sched_getaffinity(0)
-    for rank in range(arena.size):
-        if pid := arena.board(rank).pid:
-            with suppress(OSError):
-                found |= os.sched_getaffinity(pid)
-    return len(found)
 
 
 def _seen(words: np.ndarray[tuple[int], np.dtype[np.int64]], word: int) -> int:

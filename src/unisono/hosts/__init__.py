@@ -2,7 +2,7 @@
 
 A group with ranks on several hosts has a `Span`. Each host has an arena of its own, with places for all ranks of the
 world. The sentinel of a host copies control lines and boards of ranks on other hosts there, when a rank asks for them
-or a peer has news. So `judge`, the agreement on failed ranks, and errors are the same as on one host. A rank judges
+or a peer has news. So `judge`, the agreement on a smaller group, and errors are the same as on one host. A rank judges
 ranks of other hosts only by copies that it has asked for after its wait began.
 
 The kernel does not know hosts, and groups on one host do not use this room.

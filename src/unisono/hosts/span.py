@@ -86,12 +86,10 @@ class Span:
         """Ask for fresh copies of boards on other hosts; does not wait. See `Far.ask`."""
         return self.far.ask(self.gid)
 
-    def refresh(self, deadline: float, enough: Callable[[], bool] = lambda: False) -> bool:
-        """Wait for fresh copies of boards on other hosts, or until the present ones are enough. False if they have not
-        come by the deadline.
-        """
+    def refresh(self, deadline: float) -> bool:
+        """Wait for fresh copies of boards on other hosts. False if they have not come by the deadline."""
         ticket = self.ask()
-        while not (self.far.answered(ticket) or enough()):
+        while not self.far.answered(ticket):
             if time.monotonic() > deadline:
                 return False
             time.sleep(_ASK_S)

@@ -46,12 +46,10 @@ def test_settings_name_text_that_is_no_number(monkeypatch: pytest.MonkeyPatch, v
         Config.from_env()
 
 
-def test_the_origin_of_a_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose("all_reduce", 4096, 2).why.endswith("(L·B: the default)")
+def test_the_environment_moves_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose("all_reduce", 4096, 2).algorithm.name == "one_shot"
     monkeypatch.setenv("UNISONO_ONE_SHOT_BYTES", "3072")
-    why = choose("all_reduce", 4096, 2)
-    assert why.algorithm.name == "two_shot"
-    assert why.why.endswith("(L·B: as set)")
+    assert choose("all_reduce", 4096, 2).algorithm.name == "two_shot"
 
 
 NUMBERS = [name for name, setting in SETTINGS.items() if setting.unit in ("seconds", "bytes", "count")]

@@ -1,14 +1,16 @@
 """What this machine has, by files of Linux: processors and control groups."""
 
+import os
 import platform
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from unisono.base.config import SETTINGS, Config
-from unisono.base.linux import cpuinfo, free_bytes, quota, vendor
+from unisono.base.config import SETTINGS
+from unisono.base.linux import cpuinfo, free_bytes, processors, quota, vendor
 
 
 @pytest.mark.parametrize(
@@ -27,10 +29,7 @@ def test_what_the_system_says_of_the_first_one() -> None:
 
 
 def test_amd_default() -> None:
-    here = vendor() == "amd"
-    assert SETTINGS["cross_memory_bytes"].default == (0 if here else 1 << 20)
-    assert Config().origin("cross_memory_bytes") == ("the default for AMD processors" if here else "the default")
-    assert Config(cross_memory_bytes=5).origin("cross_memory_bytes") == "as set"
+    assert SETTINGS["cross_memory_bytes"].default == (0 if vendor() == "amd" else 1 << 20)
 
 
 Tree = Callable[[Mapping[str, str]], Path]
@@ -117,6 +116,26 @@ LEFT: dict[str, tuple[Mapping[str, str], tuple[float | None, int | None]]] = {
 def test_what_control_groups_leave(tree: Tree, case: str) -> None:
     files, left = LEFT[case]
     assert (quota(root := tree(files)), free_bytes(root)) == left
+
+
+@pytest.mark.parametrize(("quota_us", "left"), [("max", 64), ("6400000", 64), ("250000", 2), ("50000", 1)])
+def test_a_quota_leaves_fewer_processors(tree: Tree, monkeypatch: pytest.MonkeyPatch, quota_us: str, left: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(64)})
+    root = tree({"proc/self/mounts": V2_MOUNT, "proc/self/cgroup": "0::/\n", f"{BASE}/cpu.max": f"{quota_us} 100000\n"})
+    assert processors(root=root) == left
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_processes_have_those_they_are_bound_to(tmp_path: Path) -> None:
+    every = os.sched_getaffinity(0)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            os.sched_setaffinity(other.pid, every - {min(every)})
+            os.sched_setaffinity(0, {min(every)})
+            assert [processors(pids, tmp_path) for pids in ([], [other.pid], [(1 << 22) + 1])] == [1, len(every), 1]
+        finally:
+            os.sched_setaffinity(0, every)
+            other.kill()
 
 
 def test_what_is_free_is_read_again(tree: Tree) -> None:

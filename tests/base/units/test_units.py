@@ -62,7 +62,6 @@ def test_no_form(text: str) -> None:
 def test_it_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_LINK", "1Gbit,2ms")
     assert Config.from_env().link == Link(2e-3, 125e6)
-    assert Config.from_env().origin("link") == "as set"
     monkeypatch.setenv("UNISONO_LINK", "fast")
     with pytest.raises(ArgumentError, match="UNISONO_LINK='fast' is no link"):
         Config.from_env()

@@ -19,7 +19,7 @@ from tests.support.faults import DEADLINE_S
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import once_waiting, until
 from unisono.calls import coalesced
-from unisono.calls.dispatch import blocks, checking
+from unisono.calls.dispatch import blocks
 from unisono.calls.dispatch.step import PlainTensors
 from unisono.engine.kernels import kernel
 from unisono.ranks.failures import attend
@@ -195,13 +195,10 @@ def test_timeout_covers_calls_in_the_background() -> None:
 @pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
 @pytest.mark.ranks(2)
 def test_interrupted_refusal_ends_group(error: type[BaseException]) -> None:
-    """A rank waits before it tells the others what it refuses. They would take its next call for the refused one."""
+    """Before the others hear of it. They would take this rank's next call for the refused one."""
     group, tensor = unisono.new_group(), torch.ones(4)
     if not unisono.get_rank():
-        with (
-            patch.object(sys.modules[checking.__module__], "_all_have_followed", side_effect=error),
-            pytest.raises(error),
-        ):
+        with patch.object(group.host, "refuse_call", side_effect=error), pytest.raises(error):
             unisono.all_reduce(tensor, "bogus", group=group)
     with pytest.raises(unisono.PeerFailed, match="interrupted"):
         unisono.all_reduce(tensor, group=group)

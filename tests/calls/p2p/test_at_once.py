@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,11 +15,12 @@ from tests.support.values import values
 from tests.support.waiting import once_waiting, until
 from unisono.calls import p2p
 from unisono.calls.p2p.progress_engine import ProgressEngine, progress_engine
+from unisono.calls.p2p.transfer import FinishedTransfer
 from unisono.engine.mailbox import Mailbox
 from unisono.engine.mailbox.poller import Poller
 
 SIZES = (1, 3, 100, 5000, 16_384, 16_385, 40_000, 300_000)
-"""Floats: an `irecv` of up to 64 KiB is posted later; the longest are longer than a ring."""
+"""Floats: of one piece of a ring, or several; the longest are longer than a ring."""
 
 
 def meet() -> None:
@@ -35,13 +37,14 @@ def test_messages_that_need_not_wait_take_the_short_way(monkeypatch: pytest.Monk
     me = unisono.get_rank()
     meet()
     with monkeypatch.context() as patch:
-        for name in ("complete", "start"):
+        for name in ("complete", "wait"):
             patch.setattr(ProgressEngine, name, refuse)
         for k, shape in enumerate([(3,), (3,), (2, 3), (), (16_384,), (1,) * 20]):
             target = torch.zeros(shape)
             if me == 0:
                 p2p.send(values(target.numel(), k).view(shape), 1, tag=k)
                 work = p2p.isend(target, 1, tag=k)
+                assert isinstance(work, FinishedTransfer)
                 assert (work.wait(), work.source_rank(), work.result()) == (True, 0, None)
             unisono.barrier()
             if me == 1:
@@ -49,7 +52,7 @@ def test_messages_that_need_not_wait_take_the_short_way(monkeypatch: pytest.Monk
                 assert torch.equal(target.view(-1), values(target.numel(), k))
                 work = p2p.irecv(target, 0, tag=k)
                 assert isinstance(work, p2p.Transfer)
-                assert work.is_completed()
+                assert work.wait() if k % 2 else work.is_completed()
                 assert work.is_success()
                 assert (work.source_rank(), work.exception()) == (0, None)
                 assert work.get_future().wait() is target
@@ -95,26 +98,32 @@ def test_a_long_message_begins_on_the_short_way_and_ends_on_the_long_one(
     monkeypatch: pytest.MonkeyPatch, by_another_thread: bool
 ) -> None:
     """A message of more bytes than are moved in one call. Another thread may move its rest before the call goes on."""
-    me, adopted, original = unisono.get_rank(), [], Mailbox.adopt
+    me, begun = unisono.get_rank(), []
 
-    def adopt(mailbox: Mailbox, request: Any) -> None:
-        adopted.append(request)
-        original(mailbox, request)
-        while by_another_thread and not request.done:
-            mailbox.progress()
+    def observed(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(mailbox: Mailbox, *arguments: Any) -> Any:
+            request = original(mailbox, *arguments)
+            if not isinstance(request, bool):
+                begun.append(request)
+                while by_another_thread and not request.done:
+                    mailbox.progress()
+            return request
+
+        return call
 
     sent, target = values(3_000_000, 5), torch.zeros(3_000_000)
     meet()
     mailbox = progress_engine(unisono.init()).mailbox
     with monkeypatch.context() as patch:
-        patch.setattr(Mailbox, "adopt", adopt)
+        for name in ("send_at_once", "receive_at_once"):
+            patch.setattr(Mailbox, name, observed(getattr(Mailbox, name)))
         if me == 0:
             p2p.send(sent, 1, tag=2)
         else:
             until(mailbox.poller.poll)
             assert p2p.recv(target, 0, tag=2) == 0
             assert torch.equal(target, sent)
-    assert len(adopted) == 1
+    assert len(begun) == 1
     for _ in range(2):  # the first of them would be lost to a receive that was posted again
         p2p.send(sent[:5], 1, tag=2) if me == 0 else p2p.recv(target[:5], 0, tag=2)
     p2p.sendrecv(values(3, me), 1 - me, target := torch.zeros(3), 1 - me)
@@ -122,22 +131,19 @@ def test_a_long_message_begins_on_the_short_way_and_ends_on_the_long_one(
 
 
 @pytest.mark.ranks(2)
-def test_receives_that_are_posted_later_keep_their_order() -> None:
-    """An irecv is posted when its owner waits, or another thread or call uses the mailbox, or after a while."""
-    me, group = unisono.get_rank(), unisono.init()
+def test_receives_keep_their_order_whoever_takes_them_in() -> None:
+    """Its owner, which waits for another one; another call; the thread in the background; `is_completed`."""
+    me = unisono.get_rank()
     meet()
     targets = [torch.zeros(3) for _ in range(7)]
     unisono.barrier()
     if me == 1:
-        mailbox = progress_engine(group).mailbox
         works = [p2p.irecv(target, 0) for target in targets[:4]]
-        assert mailbox.later is works[3]._request
         assert works[2].wait()
         p2p.recv(targets[4], 0)
         assert all(work.wait() for work in works)
         unisono.barrier()
         assert p2p.irecv(targets[5], 0).get_future().wait() is targets[5], "no thread waits for it"
-        assert mailbox.later is None
         last = p2p.irecv(targets[6], 0)
         until(last.is_completed)
         for k, target in enumerate(targets):
@@ -151,7 +157,7 @@ def test_receives_that_are_posted_later_keep_their_order() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_ctrl_c_and_time_outs_end_a_receive_that_is_posted_later() -> None:
+def test_ctrl_c_and_time_outs_end_a_wait_for_a_receive() -> None:
     me, target = unisono.get_rank(), torch.zeros(3)
     meet()
     unisono.barrier()

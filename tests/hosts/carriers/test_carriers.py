@@ -1,4 +1,4 @@
-"""Messages by UCX between real processes: all collectives, and what happens when messages do not come."""
+"""Messages by UCX between real processes: what happens when they do not come. Calls use them elsewhere."""
 
 import os
 import threading
@@ -7,48 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from torch.distributed import Store
 
 import unisono
-from tests.support.execute import execute
-from tests.support.faults import FAILED, die
-from tests.support.in_process_carrier import combine_kernel
-from tests.support.message_runs import combined, cut, elements, tag, tape_of
-from tests.support.on_ranks import in_new_world, in_world
-from tests.support.waiting import until
-from tests.support.worlds import Worlds
+from tests.support.message_runs import cut, tag, tape_of
+from tests.support.on_ranks import in_world
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Lost
 from unisono.engine.reducers import combine_address
-from unisono.engine.tensors import dtype_name
 from unisono.hosts.carriers import ucx
 from unisono.hosts.carriers.ucx import UcxCarrier
 from unisono.hosts.messages import Tags, lower
-from unisono.hosts.messages.message_program import FINAL
-from unisono.schedule import Y
 from unisono.schedule.algorithms import CATALOGUE
-
-NAMES = [
-    "all_reduce.circulant",
-    "all_reduce.recursive_doubling",
-    "all_gather.circulant",
-    "reduce_scatter.ring",
-    "broadcast.binomial",
-    "reduce.binomial",
-    "gather.linear",
-    "scatter.binomial",
-    "all_to_all.direct",
-    "all_to_all.bruck",
-    "barrier.dissemination",
-    "exscan.hillis_steele",
-]
-"""One or two tables of each collective."""
-
-SIZES = (0, 1, 7, 1001, 70_003)
-"""The last is long enough for messages that are not copied."""
 
 LATE_S = 20.0
 
@@ -74,78 +46,9 @@ def word(value: int = 0) -> torch.Tensor:
     return torch.full((8,), value, dtype=torch.uint8)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-@in_world("size", all_give=len(NAMES) * len(SIZES))
-def test_all_collectives(size: int, tmp_path: Path) -> int:
-    carrier, me, call = carrier_of(tmp_path), unisono.get_rank(), 0
-    _kept, combine = combine_kernel(lambda out, a, b: out.copy_(torch.from_numpy(combined(a.numpy(), b.numpy()))))
-    for name in NAMES:
-        schedule = CATALOGUE[name].schedule(size, size - 1)
-        program, chunks = lower(schedule)[me], schedule.chunks
-        for wanted in SIZES:
-            n = elements(schedule, wanted)
-            inputs = [np.arange(n, dtype=np.int64) * (rank + 3) % 65_521 for rank in range(size)]
-            given, y = torch.tensor(inputs[me]), torch.zeros(n, dtype=torch.int64)
-            run = tape_of(
-                carrier,
-                program,
-                range(size),
-                cut(given, chunks),
-                combine,
-                call + 1,
-                Tags(tag),
-                y=cut(y, chunks),
-                waits_until_left=True,
-            )
-            until(run.advance, LATE_S)
-            run.close()
-            want = execute(schedule, inputs, combine=combined)
-            for buffer, chunk in program.ends:
-                got = cut(y if buffer == Y else given, chunks)[chunk].tolist()
-                assert got == cut(torch.from_numpy(want[buffer][me]), chunks)[chunk].tolist(), (name, wanted)
-            call += 1
-    unisono.barrier()  # what others wait for may still leave
-    carrier.close()
-    return call
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.complex128], ids=str)
-@in_world(3)
-def test_types(dtype: torch.dtype, tmp_path: Path) -> None:
-    carrier, me = carrier_of(tmp_path), unisono.get_rank()
-    schedule = CATALOGUE["all_reduce.circulant"].schedule(3)
-    program = lower(schedule)[me]
-    assert set(program.ends.values()) == {FINAL}
-    for call, n in enumerate((1, 5, 500_000)):
-        given = (torch.arange(n) % 7 + me).to(dtype)
-        kept, final = torch.empty_like(given), torch.zeros_like(given)
-        run = tape_of(
-            carrier,
-            program,
-            range(3),
-            cut(kept, 3),
-            combine_address(dtype_name(dtype), "sum", last=False),
-            call + 1,
-            Tags(tag),
-            given=cut(given, 3),
-            final=cut(final, 3),
-            waits_until_left=True,
-        )
-        for again in range(3):
-            if again:
-                run.begin(call + 1 + 3 * again)
-            until(run.advance, LATE_S)
-            assert given.equal((torch.arange(n) % 7 + me).to(dtype))
-            assert final.equal((torch.arange(n) % 7 * 3 + 3).to(dtype))
-            final.zero_()
-        run.close()
-    unisono.barrier()
-    carrier.close()
-
-
 @pytest.mark.long
 @in_world(2, gives=[20, 40])
-def test_messages_that_nobody_waits_for_are_in_nobody_s_way(tmp_path: Path) -> int:
+def test_abandoned_messages_block_nobody(tmp_path: Path) -> int:
     carrier, peer = carrier_of(tmp_path), 1 - unisono.get_rank()
     left = [carrier.isend(peer, 1000 + k, torch.zeros(1 << 16, dtype=torch.uint8)) for k in range(10)]
     left += [carrier.irecv(peer, 2000 + k, word()) for k in range(10)]
@@ -160,7 +63,7 @@ def test_messages_that_nobody_waits_for_are_in_nobody_s_way(tmp_path: Path) -> i
 
 
 @in_world(2)
-def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(tmp_path: Path) -> None:
+def test_closing_ignores_messages_of_failed_calls(tmp_path: Path) -> None:
     """The two ranks take part in two calls; the receiver of each message never takes it."""
     carrier, me = carrier_of(tmp_path), unisono.get_rank()
     for name in ("all_reduce.circulant", "broadcast.linear"):
@@ -178,7 +81,7 @@ def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(tmp_path: P
 
 
 @in_world(2)
-def test_a_carrier_that_is_forgotten_ends_although_messages_come_for_forgotten_receives(tmp_path: Path) -> None:
+def test_dropped_carrier_ends_despite_messages(tmp_path: Path) -> None:
     me = unisono.get_rank()
     for turn in range(2):
         (tmp_path / str(turn)).mkdir(exist_ok=True)
@@ -192,58 +95,6 @@ def test_a_carrier_that_is_forgotten_ends_although_messages_come_for_forgotten_r
         forgetting.start()
         forgetting.join(LATE_S)
         assert not forgetting.is_alive()
-
-
-def test_abort_wakes_who_waits(worlds: Worlds, tmp_path: Path) -> None:
-    assert worlds(2).run(lambda: _abort(tmp_path)) == [1, 0]
-
-
-def _abort(folder: Path) -> int:
-    """Rank 0 aborts while both are blocked in another thread."""
-    carrier, me = carrier_of(folder), unisono.get_rank()
-    said: list[int] = []
-
-    def blocked() -> None:
-        try:
-            carrier.irecv(1 - me, 5, word()).settle()
-        except Lost as lost:
-            said.append(lost.peer)
-
-    thread = threading.Thread(target=blocked)
-    thread.start()
-    unisono.barrier()
-    if me == 0:
-        carrier.abort()
-    thread.join(LATE_S)
-    assert not thread.is_alive()
-    carrier.close()
-    return said[0]
-
-
-@in_new_world(3, return_exceptions=True, gives=[[1, 1], FAILED, []])
-def test_a_peer_that_dies(tmp_path: Path) -> list[int]:
-    carrier, me, lost = carrier_of(tmp_path), unisono.get_rank(), list[int]()
-    unisono.barrier()
-    if me == 1:
-        until((tmp_path / "posted").exists)
-        die()
-    if me == 0:
-        receive, send = carrier.irecv(1, 5, word()), carrier.isend(1, 6, torch.zeros(1 << 20, dtype=torch.uint8))
-        fine = carrier.irecv(2, 7, word())
-        (tmp_path / "posted").touch()
-        for handle in (receive, send):
-            try:
-                handle.settle()
-            except Lost as error:
-                lost.append(error.peer)
-        (tmp_path / "lost").touch()
-        fine.settle()
-        (tmp_path / "over").touch()
-    if me == 2:
-        until((tmp_path / "lost").exists)
-        carrier.isend(0, 7, word()).settle()
-    until((tmp_path / "over").exists)
-    return lost
 
 
 @in_world(2, gives=[1, 0])
@@ -262,7 +113,7 @@ def test_a_peer_that_cannot_be_reached_is_named(tmp_path: Path) -> int:
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["never comes", "says nothing"])
-def test_the_limit_is_for_all_connections_together(silent: bool) -> None:
+def test_limit_covers_all_connections(silent: bool) -> None:
     """Rank 1 comes late, and then rank 2 is missing: rank 0 does not begin to count anew."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ends = [only([])(store.clone(), 2, 3, "127.0.0.1", LATE_S)] if silent else []

@@ -10,15 +10,11 @@ import pytest
 import torch
 
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import cut, finish, tag, tape_of
+from tests.support.message_runs import finish, part_of
 from unisono.engine import tape
 from unisono.engine.carrier import Lost
 from unisono.engine.compile.program import StateWord
-from unisono.engine.reducers import combine_address
-from unisono.hosts.messages import Tags, TapeRow, TapeRun, lower
-from unisono.schedule.algorithms import CATALOGUE
-
-SUM = combine_address("int64", "sum", last=False)
+from unisono.hosts.messages import TapeRow, TapeRun
 
 
 def carriers(seed: int = 1) -> tuple[Wires, list[InProcessCarrier]]:
@@ -30,20 +26,8 @@ def part(
     carrier: InProcessCarrier, rank: int, number: int, *, name: str = "all_reduce.circulant"
 ) -> tuple[TapeRun, torch.Tensor]:
     """One rank's part in a table of two ranks, and its vector."""
-    schedule = CATALOGUE[name].schedule(2)
     vector = torch.full((10,), number + rank)
-    chunks, program = cut(vector, schedule.chunks), lower(schedule)[rank]
-    made = tape_of(
-        carrier,
-        program,
-        [0, 1],
-        chunks,
-        SUM,
-        number,
-        Tags(tag, lambda round_: round_),
-        y=cut(vector.clone(), schedule.chunks),
-    )
-    return made, vector
+    return part_of(carrier, name, rank, vector, number), vector
 
 
 class _Refused(Exception):
@@ -51,7 +35,7 @@ class _Refused(Exception):
 
 
 @pytest.mark.parametrize("name", ["all_reduce.circulant", "all_to_all.hierarchical"])
-def test_a_call_that_is_given_up_at_any_row_harms_no_later_call(name: str) -> None:
+def test_abandoned_call_harms_no_later_call(name: str) -> None:
     """Rank 0 makes call 1 up to a row, and rank 1 refuses it."""
 
     def refuse() -> None:
@@ -77,7 +61,7 @@ def test_a_call_that_is_given_up_at_any_row_harms_no_later_call(name: str) -> No
     assert row == rows > 4
 
 
-def test_compiled_code_runs_it_and_leaves_nothing_behind() -> None:
+def test_compiled_tape_leaves_nothing_behind() -> None:
     wires, both = carriers()
     made = [part(carrier, rank, 1)[0] for rank, carrier in enumerate(both)]
     for number in range(1, 30):
@@ -94,7 +78,7 @@ def test_compiled_code_runs_it_and_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("name", ["all_reduce.circulant", "all_to_all.hierarchical"])  # the second begins with a copy
 @pytest.mark.parametrize("way", ["begin", "later", ""])
-def test_a_message_that_fails_and_a_carrier_that_has_ended_name_the_peer(way: str, name: str) -> None:
+def test_failed_message_names_the_peer(way: str, name: str) -> None:
     wires, both = carriers()
     exchange, _ = part(both[1], 1, 1, name=name)
     wires.aborted, both[1].fails = not way, way
@@ -103,7 +87,7 @@ def test_a_message_that_fails_and_a_carrier_that_has_ended_name_the_peer(way: st
     exchange.give_up()
 
 
-def test_what_is_given_up_keeps_its_memory() -> None:
+def test_abandoned_messages_keep_their_memory() -> None:
     _, both = carriers()
     exchange, _ = part(both[0], 0, 1)
     assert not exchange.advance()
@@ -117,7 +101,7 @@ def test_what_is_given_up_keeps_its_memory() -> None:
     assert (both[0].requests, both[0].tapes) == ({}, set())
 
 
-def test_an_exchange_that_is_dropped_leaves_its_memory_to_the_carrier() -> None:
+def test_dropped_exchange_keeps_its_memory() -> None:
     _, both = carriers()
     exchange, _ = part(both[0], 0, 1)
     exchange.advance()

@@ -42,17 +42,17 @@ def hears_all(schedule: Schedule) -> bool:
 
 
 @each("name", WAYS)
-def test_who_hears_of_all(name: str) -> None:
+def test_symmetric_tables_hear_of_all(name: str) -> None:
     assert hears_all(CATALOGUE[name].schedule(8)) == (CATALOGUE[name].collective in SYMMETRIC)
 
 
-def test_one_message_for_all_rows_of_a_round_between_two_ranks() -> None:
+def test_rows_of_a_round_share_one_message() -> None:
     schedule = CATALOGUE["all_reduce.circulant"].schedule(8)
     for program in lower(schedule):
         assert [program.round_of(row) for row in program.rows if row.kind == SEND] == list(range(6))
 
 
-def test_results_go_where_they_belong_as_soon_as_all_ranks_are_known_to_have_begun() -> None:
+def test_results_are_final_once_all_have_begun() -> None:
     for name in ("ring", "circulant", "recursive_doubling", "two_shot", "one_shot"):
         for program in lower(CATALOGUE[f"all_reduce.{name}"].schedule(4)):
             assert set(program.ends.values()) == {FINAL}
@@ -61,21 +61,21 @@ def test_results_go_where_they_belong_as_soon_as_all_ranks_are_known_to_have_beg
     assert all(program.ends == {(X, 0): KEPT} for program in others)
 
 
-def test_a_long_vector_is_not_copied_where_no_timing_asks_for_it() -> None:
+def test_long_vectors_are_sent_without_copies() -> None:
     for program in lower(CATALOGUE["all_reduce.circulant"].schedule(4)):
         assert all(program.messages[number].direct for number in rows(program, SEND))
     for program in lower(CATALOGUE["all_reduce.recursive_doubling"].schedule(4)):
         assert not any(program.messages[number].direct for number in rows(program, SEND)[:-1])
 
 
-def test_what_is_read_is_where_it_was_written() -> None:
+def test_reads_follow_writes() -> None:
     (first, second) = lower(CATALOGUE["all_reduce.circulant"].schedule(2))
     assert [place.where for place in first.messages[0].places] == [GIVEN]
     assert [writing.place.where for writing in second.writings] == [FINAL, FINAL]
     assert [row.kind for row in first.rows] == [POST, SEND, POST, TAKE, MOVE, SEND, TAKE, MOVE]
 
 
-def test_a_rank_that_exchanges_chunks_with_itself_is_refused() -> None:
+def test_exchange_with_oneself_is_refused() -> None:
     def swap(r, p):
         yield [send(0, 0, 0, to=1, op=COPY), send(0, 0, 1, to=0, op=COPY)]
 
@@ -83,7 +83,7 @@ def test_a_rank_that_exchanges_chunks_with_itself_is_refused() -> None:
         lower(trace(swap, 2, 2, "broadcast", name="swap"))
 
 
-def test_writes_on_one_rank_do_not_overwrite_what_others_of_the_round_read() -> None:
+def test_writes_of_a_round_follow_its_reads() -> None:
     def shift(r, p):
         yield [send(0, 0, 0, to=1), send(0, 0, 1, to=2), send(1, 0, 0, to=0), send(0, 1, 2, dbuf=Y)]
 

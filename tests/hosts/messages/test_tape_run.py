@@ -1,6 +1,5 @@
 """Message programs run, with all ranks in one process: at random timings, in pieces, again and again."""
 
-import weakref
 from random import Random
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from tests.conftest import NIGHTLY
 from tests.support.each import each
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import Layout, cut, finish, run_messages, tag, tape_of
+from tests.support.message_runs import Layout, cut, finish, part_of, run_messages, tag, tape_of
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Handle
 from unisono.engine.reducers import combine_address
@@ -35,7 +34,7 @@ def test_all_tables_at_random_timings(name: str, how: str, monkeypatch: pytest.M
                 run_messages(schedule, programs, SIZES[seed % 4], seed, layout=Layout.of(schedule, seed))
 
 
-def test_messages_whose_last_part_is_shorter_than_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_with_a_partial_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_memory, "LARGE_BYTES", 8)
     for name in ("reduce_scatter.pat", "reduce_scatter.bruck", "all_to_all.bruck"):
         schedule = CATALOGUE[name].schedule(8)
@@ -52,28 +51,15 @@ def test_the_same_exchange_in_many_calls(name: str) -> None:
 
 
 def pair(
-    name: str, elements: int, wires: Wires, *, twice: bool = False, combine: bool = True, waits_until_left: bool = False
+    name: str, elements: int, wires: Wires, *, twice: bool = False, **how: bool
 ) -> tuple[list[TapeRun], list[torch.Tensor]]:
-    """Both ranks of a table, and their vectors."""
-    schedule = CATALOGUE[name].schedule(2)
+    """Both ranks of a table, and their vectors. how: see `part_of`."""
     vectors = [torch.arange(elements * (1 + (twice and rank)), dtype=torch.int64) * (rank + 1) for rank in range(2)]
-    ranks = [
-        tape_of(
-            InProcessCarrier(wires, rank),
-            program,
-            [0, 1],
-            cut(vector, schedule.chunks),
-            SUM if combine else 0,
-            1,
-            Tags(tag),
-            waits_until_left=waits_until_left,
-        )
-        for rank, (program, vector) in enumerate(zip(lower(schedule), vectors, strict=True))
-    ]
-    return ranks, vectors
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    return [part_of(carriers[k], name, k, vectors[k], stands=False, **how) for k in range(2)], vectors
 
 
-def test_a_table_without_data_has_messages_that_are_words_only() -> None:
+def test_tables_without_data_send_only_words() -> None:
     wires, schedule = Wires(Random(1)), CATALOGUE["barrier.dissemination"].schedule(3)
     ranks = [
         tape_of(InProcessCarrier(wires, rank), program, [0, 1, 2], (), 0, 1, Tags(tag))
@@ -100,25 +86,7 @@ def test_calls_of_other_sizes_do_not_meet() -> None:
     assert [one.waiting_for for one in ranks] == [1, 0]
 
 
-def test_what_is_given_up_keeps_its_memory_and_harms_no_later_call() -> None:
-    wires = Wires(Random(1))
-    stuck, _ = pair("all_reduce.circulant", 10, wires, twice=True)
-    carriers = [one._carrier for one in stuck]
-    for one in stuck:
-        one.advance()
-        one.close()
-    freed = [weakref.ref(one) for one in stuck]
-    del one
-    stuck.clear()
-    assert [ref() for ref in freed] == [None, None], "there is no need for more than the messages"
-    assert all(carrier.given_up for carrier in carriers)  # type: ignore[attr-defined]
-    assert wires.unmet == wires.untaken, "receives are taken back"
-    ranks, vectors = pair("all_reduce.circulant", 5, wires)
-    finish(ranks, wires)
-    assert vectors[0].tolist() == [0, 3, 6, 9, 12]
-
-
-def test_places_are_free_once_what_leaves_them_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_are_free_after_the_send(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_memory, "LARGE_BYTES", 16)
     wires = Wires(Random(1))
     ranks, _ = pair("broadcast.linear", 100, wires, waits_until_left=True)
@@ -129,7 +97,7 @@ def test_places_are_free_once_what_leaves_them_has_left(monkeypatch: pytest.Monk
     ranks[0].close()
 
 
-def test_messages_that_are_copied_leave_their_places_at_once() -> None:
+def test_copied_messages_free_their_places() -> None:
     wires = Wires(Random(1))
     ranks, vectors = pair("broadcast.linear", 4, wires)
     assert ranks[0].advance()
@@ -138,12 +106,12 @@ def test_messages_that_are_copied_leave_their_places_at_once() -> None:
     assert vectors[1].tolist() == [0, 1, 2, 3]
 
 
-def test_a_table_that_combines_needs_to_be_told_how() -> None:
+def test_combining_table_needs_a_kernel() -> None:
     with pytest.raises(InternalError, match="the caller has not said how"):
         pair("all_reduce.recursive_doubling", 4, Wires(Random(1)), combine=False)
 
 
-def test_each_call_takes_its_memory_from_the_start() -> None:
+def test_each_call_reuses_the_room() -> None:
     room = Room()
     first = [room.take(nbytes) for nbytes in (100, 0, 8, 1 << 20)]
     assert [(span.nbytes, span.start % 64) for span in first] == [(100, 0), (0, 0), (8, 0), (1 << 20, 0)]
@@ -155,7 +123,7 @@ def test_each_call_takes_its_memory_from_the_start() -> None:
     assert [block.data_ptr() for block in room.blocks] == blocks
 
 
-def test_memory_for_calls_of_ever_new_sizes_is_used_again() -> None:
+def test_room_is_reused_by_calls_of_new_sizes() -> None:
     room = Room()
     for nbytes in range(1, 4_000_000, 7001):
         room.begin()

@@ -10,9 +10,9 @@ import pytest
 from tests.support.fake_hosts import WORLD, FakeHosts
 from tests.support.waiting import until
 from unisono.base.config import Config
-from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
+from unisono.base.records import DepartureKind, GivenUp
 from unisono.engine.memory.arena import Arena
-from unisono.engine.memory.board import SENTINEL_ENDED, Topic
+from unisono.engine.memory.board import SENTINEL_ENDED
 from unisono.hosts.far import Far
 from unisono.hosts.sentinel import start
 from unisono.hosts.sentinel.main import Watching
@@ -27,20 +27,7 @@ def refresh(fake: FakeHosts, host: int, gid: int = WORLD) -> None:
     until(lambda: fake.far[host].answered(ticket))
 
 
-def test_who_asks_sees_what_has_been_written_before() -> None:
-    with FakeHosts("2x2") as fake:
-        board = fake.arenas[0].board(1)
-        for number in range(1, 30):
-            board.set_call(number, CallRecord(f"call_{number}", counts=(number,)))
-            board.set_proposal(Topic.FAILURE, Proposal(frozenset({number}), number % 2 == 0))
-            refresh(fake, 1)
-            copy = fake.arenas[1].board(1)
-            assert copy.call(number) == CallRecord(f"call_{number}", counts=(number,))
-            assert copy.proposal(Topic.FAILURE) == Proposal(frozenset({number}), number % 2 == 0)
-        assert fake.arenas[0].board(3).call(1) is None
-
-
-def test_what_a_rank_wakes_the_others_with_comes_without_a_question() -> None:
+def test_wake_pushes_without_a_ticket() -> None:
     with FakeHosts("1+1+2") as fake:
         refresh(fake, 0)
         fake.arenas[0].board(0).set_gave_up(GivenUp(9, False, frozenset({2}), "tired"))
@@ -50,41 +37,7 @@ def test_what_a_rank_wakes_the_others_with_comes_without_a_question() -> None:
             assert arena.board(0).gave_up == GivenUp(9, False, frozenset({2}), "tired")
 
 
-def test_what_a_rank_has_said_before_it_left_reaches_a_rank_that_uses_the_group_later() -> None:
-    """As where a sentinel starts so late that the first calls are over."""
-    with FakeHosts("1+1", register=False) as fake:
-        fake.far[1].register(WORLD, fake.arenas[1].start, [0, 1])
-        board, given_up = fake.arenas[1].board(1), GivenUp(9, False, frozenset({0}), "tired")
-        board.set_gave_up(given_up)
-        board.set_proposal(Topic.SHRINK, Proposal(frozenset({0}), decided=True))
-        board.set_gone(DepartureKind.ABORTED, "aborted the group")
-        fake.far[1].wake(WORLD)
-        fake.far[1].close()
-        until(lambda: fake.far[0].left(1) is not None)
-        fake.far[0].register(WORLD, fake.arenas[0].start, [0, 1])
-        refresh(fake, 0)
-        copy = fake.arenas[0].board(1)
-        assert copy.gone == (DepartureKind.ABORTED, "aborted the group")
-        assert (copy.gave_up, copy.proposal(Topic.SHRINK)) == (given_up, board.proposal(Topic.SHRINK))
-        assert fake.far[0].left(1) == (DepartureKind.LEFT, "left the group")
-
-
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_rank_is_told_everywhere(by: signal.Signals) -> None:
-    with FakeHosts("2+2+1") as fake:
-        fake.sleepers[3].send_signal(by)
-        how = Departure(DepartureKind.DIED, f"was killed by signal {int(by)} ({by.name})")
-        for arena in fake.arenas:
-            until(lambda arena=arena: arena.board(3).gone == how)
-        until(lambda: fake.far[0].left(3) == how)
-        assert fake.far[0].left(1) is None
-        assert not fake.lost(0)
-        late = Far(fake.arenas[0], fake.hosts, 0, fake.names[0], 1.5)
-        until(lambda: late.left(3) == how)
-        late.close()
-
-
-def test_ranks_that_die_are_counted_in_the_memory_of_each_host() -> None:
+def test_deaths_are_counted_on_each_host() -> None:
     with FakeHosts("1+3") as fake:
         refresh(fake, 0)
         for count, rank in enumerate((2, 3), 1):
@@ -95,23 +48,14 @@ def test_ranks_that_die_are_counted_in_the_memory_of_each_host() -> None:
         assert [arena.news.value >> 32 for arena in fake.arenas] == [far.sentinel_pid for far in fake.far]
 
 
-def test_the_system_counts_the_end_of_a_sentinel_that_is_killed() -> None:
-    with FakeHosts("1+1") as fake:
-        refresh(fake, 0)
-        before = fake.far[1].news.value
-        fake.kill_sentinel(1)
-        until(lambda: fake.far[1].news.value > before)
-        assert fake.far[1].news.value & COUNT == before & COUNT
-
-
-def test_a_sentinel_that_the_system_has_counted_has_ended_though_its_socket_is_still_open() -> None:
+def test_counted_end_precedes_the_socket() -> None:
     with FakeHosts("1+1") as fake:
         refresh(fake, 0)
         fake.far[0].news.value |= SENTINEL_ENDED
         assert "has ended" in str(fake.far[0].cut_off)
 
 
-def test_a_rank_that_leaves_before_it_has_read_an_answer_has_left() -> None:
+def test_leaving_with_an_unread_answer() -> None:
     """The kernel says so as an error, before what the rank has said at last."""
     with FakeHosts("1+1") as fake:
         fake.far[0].ask(WORLD)
@@ -123,30 +67,7 @@ def test_a_rank_that_leaves_before_it_has_read_an_answer_has_left() -> None:
         assert fake.far[1].left(0).how is DepartureKind.LEFT
 
 
-def test_a_stopped_rank_is_no_lost_host() -> None:
-    with FakeHosts("2+2") as fake:
-        fake.sleepers[3].send_signal(signal.SIGSTOP)
-        fake.arenas[1].board(3).set_call(4, CallRecord("barrier"))
-        refresh(fake, 0)
-        assert fake.arenas[0].board(3).call(4) == CallRecord("barrier")
-        assert fake.arenas[0].board(3).gone is None
-
-
-def test_a_silent_host_is_lost_with_all_its_ranks() -> None:
-    with FakeHosts("1+2+1") as fake:
-        refresh(fake, 0)
-        fake.kill_sentinel(1)
-        for host in (0, 2):
-            until(lambda host=host: fake.lost(host) == {1})
-            for rank in (1, 2):
-                gone = fake.arenas[host].board(rank).gone
-                assert gone == (DepartureKind.DIED, "is on host b (ranks 1-2), which has been silent for 1.5 s")
-            assert fake.far[host].cut_off is None
-            refresh(fake, host)  # nobody waits for it
-        until(lambda: "has ended" in str(fake.far[1].cut_off))
-
-
-def test_a_host_that_is_stopped_for_long_hears_that_the_others_went_on() -> None:
+def test_stopped_host_learns_that_others_went_on() -> None:
     with FakeHosts("1+1+1") as fake:
         refresh(fake, 2)
         signal.pidfd_send_signal(fake.pidfds[2], signal.SIGSTOP)
@@ -159,7 +80,7 @@ def test_a_host_that_is_stopped_for_long_hears_that_the_others_went_on() -> None
         assert fake.arenas[2].board(1).gone == (DepartureKind.DIED, "is on host b (rank 1)")
 
 
-def test_ranks_hear_why_their_sentinel_has_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_of_the_sentinel_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody reads the standard error of a sentinel."""
     module = "unisono.hosts.sentinel.board_replicas"
     bug = f"from {module} import Copies; Copies.push = lambda *_: {{}}['no such push']; main(int"
@@ -176,7 +97,7 @@ def test_ranks_hear_why_their_sentinel_has_crashed(monkeypatch: pytest.MonkeyPat
         until(lambda: not fake.lives(0))
 
 
-def test_ranks_notice_that_their_own_sentinel_is_stopped() -> None:
+def test_stopped_sentinel_is_noticed() -> None:
     with FakeHosts("1+2") as fake:
         fake.far[1].register(8, fake.arenas[1].end, [0, 1])
         refresh(fake, 1)
@@ -197,18 +118,7 @@ def test_ranks_notice_that_their_own_sentinel_is_stopped() -> None:
         assert str(fake.far[1].cut_off).startswith(here)
 
 
-def test_ranks_notice_that_their_own_sentinel_has_ended() -> None:
-    with FakeHosts("1+2") as fake:
-        refresh(fake, 1)
-        fake.kill_sentinel(1)
-        refresh(fake, 1)
-        assert f"its sentinel (process {fake.far[1].sentinel_pid}) has ended" in str(fake.far[1].cut_off)
-        assert fake.far[1].left(0) == (DepartureKind.DIED, f"is on another host, and {fake.far[1].cut_off}")
-        assert fake.far[1].left(2) is None
-        assert fake.far[1].is_free(WORLD)
-
-
-def test_a_sentinel_that_waits_for_another_host_is_there() -> None:
+def test_waiting_sentinel_is_alive() -> None:
     with FakeHosts("1+1+1", register=False) as fake:
         fake.far[0].register(WORLD, fake.arenas[0].start, range(3))  # the others know of no such group yet
         ticket = fake.far[0].ask(WORLD)
@@ -216,37 +126,6 @@ def test_a_sentinel_that_waits_for_another_host_is_there() -> None:
         until(lambda: pings.mock_calls.count(call(["ping"])) > 2 or fake.far[0].answered(ticket))
         assert not fake.far[0].answered(ticket)
         assert fake.far[0].cut_off is None
-
-
-def test_a_host_that_leaves_is_not_lost() -> None:
-    with FakeHosts("1+2") as fake:
-        fake.arenas[1].board(1).set_gone(DepartureKind.LEFT, "left the group with shutdown()")
-        fake.far[1].close()
-        fake.sleepers[2].kill()
-        until(lambda: not fake.lives(1))
-        assert fake.arenas[0].board(1).gone == (DepartureKind.LEFT, "left the group with shutdown()")
-        assert fake.arenas[0].board(2).gone == (DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
-        refresh(fake, 0)
-        assert not fake.lost(0)
-        fake.far[0].close()
-        until(lambda: not fake.lives(0))
-
-
-def test_a_group_is_forgotten_by_its_last_rank_here() -> None:
-    with FakeHosts("1+2") as fake:
-        start = fake.arenas[0].end
-        for host, rank in enumerate((0, 1)):
-            fake.far[host].register(8, start, [1, 0, 2])
-            assert not fake.far[host].is_free(8), rank
-        refresh(fake, 0, 8)
-        fake.far[1].forget(8)
-        refresh(fake, 1)
-        assert not fake.far[1].is_free(8)  # rank 2 may come yet
-        fake.sleepers[2].kill()
-        until(lambda: fake.far[1].is_free(8))
-        refresh(fake, 0, 8)  # the other host has forgotten it, and has kept the last words
-        fake.far[0].forget(8)
-        until(lambda: fake.far[0].is_free(8))
 
 
 def test_a_child_of_a_rank_does_not_speak_for_it() -> None:
@@ -258,7 +137,7 @@ def test_a_child_of_a_rank_does_not_speak_for_it() -> None:
         assert fake.far[0].left(1) is None
 
 
-def test_what_asks_programs_to_end_does_not_end_a_sentinel() -> None:
+def test_sentinel_ignores_termination_signals() -> None:
     with FakeHosts("1+1") as fake:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.pidfd_send_signal(fake.pidfds[0], number)
@@ -266,7 +145,7 @@ def test_what_asks_programs_to_end_does_not_end_a_sentinel() -> None:
         refresh(fake, 1)
 
 
-def test_words_of_who_has_started_a_rank_are_waited_for_where_the_system_has_none(
+def test_parents_report_of_an_end_is_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arena = Arena.create(3, Config(heap_bytes=1 << 20))

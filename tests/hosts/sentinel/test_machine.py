@@ -15,7 +15,7 @@ pytestmark = pytest.mark.quick
 
 @settings(max_examples=40, deadline=None)
 @given(**BAD_NETWORKS, hosts=st.integers(2, 6), dead=st.sets(st.integers(0, 11), min_size=1, max_size=4))
-def test_a_death_is_known_everywhere_whatever_the_network_does(hosts: int, dead: set[int], **bad: float) -> None:
+def test_death_is_known_over_bad_networks(hosts: int, dead: set[int], **bad: float) -> None:
     net = FakeNetwork(pairs(hosts), **bad)
     dead = {rank % (2 * hosts) for rank in dead}
     net.run(0.3)
@@ -39,7 +39,7 @@ def test_a_death_takes_one_trip() -> None:
     assert net.sent - before <= 20 * 5  # four beats of all pairs, and one to confirm: nothing is told again
 
 
-def test_ranks_of_one_host_that_ask_while_a_question_is_under_way_share_the_next_one() -> None:
+def test_tickets_of_a_host_share_a_query() -> None:
     net = FakeNetwork([(0, 1, 2), (3,)])
     net.register()
     net.step(0, Said(0, "ask", [WORLD, 1]))
@@ -57,7 +57,7 @@ def test_ranks_of_one_host_that_ask_while_a_question_is_under_way_share_the_next
 
 @settings(max_examples=30, deadline=None)
 @given(**BAD_NETWORKS)
-def test_what_is_pushed_arrives(**bad: float) -> None:
+def test_pushes_arrive(**bad: float) -> None:
     """Also where the group is not used yet; the last of it counts."""
     net = FakeNetwork([(0,), (1,), (2,)], **bad)
     for host in (0, 1):
@@ -77,7 +77,7 @@ def test_what_is_pushed_arrives(**bad: float) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(**BAD_NETWORKS)
-def test_a_ticket_comes_when_the_others_have_what_was_pushed_before(**bad: float) -> None:
+def test_ticket_follows_earlier_pushes(**bad: float) -> None:
     """So they know it, should this host be lost now."""
     net = FakeNetwork([(0,), (1,), (2,)], **bad)
     net.register()
@@ -89,7 +89,7 @@ def test_a_ticket_comes_when_the_others_have_what_was_pushed_before(**bad: float
         assert [memory.said(WORLD, 0) for memory in net.memories] == [number] * 3
 
 
-def test_only_its_own_host_writes_for_a_member() -> None:
+def test_members_are_written_by_their_host_only() -> None:
     net = FakeNetwork([(0,), (1,), (2,)])
     net.register()
     net.memories[2].say(WORLD, 1, 9)
@@ -102,9 +102,7 @@ def test_only_its_own_host_writes_for_a_member() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(**BAD_NETWORKS, order=st.permutations(range(6)), last_words=st.booleans())
-def test_hosts_whose_ranks_have_all_gone_leave_and_are_not_lost(
-    order: list[int], last_words: bool, **bad: float
-) -> None:
+def test_empty_hosts_leave_and_are_not_lost(order: list[int], last_words: bool, **bad: float) -> None:
     net = FakeNetwork(pairs(3), **bad)
     net.register()
     net.run(0.2)
@@ -138,7 +136,7 @@ def test_to_leave_takes_a_few_trips() -> None:
 
 
 @pytest.mark.parametrize("outage_s", [0.9, 1.1, 1.2, 1.3, 1.4])
-def test_a_host_leaves_when_its_last_words_have_arrived(outage_s: float) -> None:
+def test_host_leaves_after_its_last_words_arrive(outage_s: float) -> None:
     """Though the network is out for nearly as long as hosts may be silent."""
     net = FakeNetwork([(0,), (1,)])
     net.register()
@@ -154,7 +152,7 @@ def test_a_host_leaves_when_its_last_words_have_arrived(outage_s: float) -> None
     net.until(lambda: net.machines[1].done)
 
 
-def test_a_host_that_cannot_say_goodbye_ends_all_the_same() -> None:
+def test_host_without_network_ends() -> None:
     net = FakeNetwork(pairs(2))
     net.run(1.0)
     net.reaches = lambda _a, _b: False
@@ -163,7 +161,7 @@ def test_a_host_that_cannot_say_goodbye_ends_all_the_same() -> None:
     assert net.until(lambda: net.machines[0].done) < 2.5
 
 
-def test_a_group_is_asked_for_until_it_is_used_or_has_been_forgotten() -> None:
+def test_query_is_repeated_until_answered() -> None:
     net = FakeNetwork([(0,), (1, 2)])
     net.step(0, Said(0, "register", [8, START, (2, 0)]))
     net.step(0, Said(0, "ask", [8, 1]))
@@ -180,7 +178,7 @@ def test_a_group_is_asked_for_until_it_is_used_or_has_been_forgotten() -> None:
     assert len(net.heard(0, "fresh")) == 2
 
 
-def test_nobody_waits_for_what_dead_ranks_would_have_said() -> None:
+def test_dead_ranks_are_not_awaited() -> None:
     net = FakeNetwork([(0,), (1, 2)])
     net.step(0, Said(0, "register", [8, START, (0, 2)]))
     net.step(0, Said(0, "ask", [8, 1]))
@@ -188,7 +186,7 @@ def test_nobody_waits_for_what_dead_ranks_would_have_said() -> None:
     assert net.until(lambda: net.heard(0, "fresh") == [["fresh", 1]]) < 0.5
 
 
-def test_memory_is_touched_until_the_last_living_rank_has_forgotten_the_group() -> None:
+def test_last_living_rank_releases_the_group() -> None:
     net = FakeNetwork([(0, 1, 2), (3,)])
     net.register()
     net.step(0, Ended(1, "died"))
@@ -201,7 +199,7 @@ def test_memory_is_touched_until_the_last_living_rank_has_forgotten_the_group() 
     net.run(1.0)  # what is late is not read or written there: the fake memory would say so
 
 
-def test_dead_ranks_say_the_last_word_about_themselves() -> None:
+def test_own_record_of_a_dead_rank_wins() -> None:
     net = FakeNetwork([(0, 1), (2,)])
     net.register()
     net.memories[0].gone[1] = Departure(DepartureKind.RAISED, "raised ValueError")
@@ -250,7 +248,7 @@ BODIES = st.one_of(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 2), st.integers(0, 9), BODIES), max_size=12))
-def test_nothing_that_a_sentinel_may_say_ends_another_one(said: list[tuple[int, int, object]]) -> None:
+def test_any_datagram_leaves_a_sentinel_alive(said: list[tuple[int, int, object]]) -> None:
     net = FakeNetwork(pairs(3))
     net.register()
     net.step(0, Said(0, "ask", [WORLD, 1]))
@@ -259,7 +257,7 @@ def test_nothing_that_a_sentinel_may_say_ends_another_one(said: list[tuple[int, 
         net.run(0.02)
 
 
-def test_of_many_hosts_few_datagrams_say_who_lives() -> None:
+def test_heartbeats_are_few_among_many_hosts() -> None:
     """Of 256: 8 beats of each, four times a second. A death is known everywhere after one trip all the same."""
     net = FakeNetwork([(k,) for k in range(256)])
     net.run(0.9)
@@ -269,7 +267,7 @@ def test_of_many_hosts_few_datagrams_say_who_lives() -> None:
     assert all(memory.gone == {9: KILLED} for memory in net.memories)
 
 
-def test_a_lost_host_and_some_that_are_cut_off_among_many() -> None:
+def test_lost_and_cut_off_hosts_among_many() -> None:
     net = FakeNetwork([(k,) for k in range(60)], loss=0.01)
     net.run(4.0)
     net.stopped.add(7)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.quick
     ids=lambda value: f"{len(value)}-{len(value[0])}" if isinstance(value, list) else "",
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_of_a_cut_network_the_smaller_side_knows(sides: list[tuple[int, ...]], cut_off: set[int], seed: int) -> None:
+def test_smaller_side_of_a_cut_is_cut_off(sides: list[tuple[int, ...]], cut_off: set[int], seed: int) -> None:
     net = FakeNetwork(pairs(sum(map(len, sides))), seed, loss=0.02)
     net.run(3.0 + 0.07 * seed)
     net.cut(*sides)
@@ -48,7 +48,7 @@ def test_of_a_cut_network_the_smaller_side_knows(sides: list[tuple[int, ...]], c
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("silent_s", [0.5, 1.5, 6.0])
 @pytest.mark.parametrize("hosts", [2, 5, 40])
-def test_a_host_that_is_heard_again_in_time_is_not_lost(hosts: int, silent_s: float, seed: int) -> None:
+def test_host_heard_again_in_time_is_not_lost(hosts: int, silent_s: float, seed: int) -> None:
     """The others have found it to be silent for too long, and it them, but no rank has been told."""
     net = FakeNetwork([(k,) for k in range(hosts)], seed, silent_s=silent_s)
     net.run(3.0 + silent_s + 0.06 * seed)
@@ -63,7 +63,7 @@ def test_a_host_that_is_heard_again_in_time_is_not_lost(hosts: int, silent_s: fl
     assert all(net.lost(host) == {1} for host in range(hosts) if host != 1)
 
 
-def test_hosts_that_have_lost_each_other_do_not_argue() -> None:
+def test_lost_hosts_ignore_each_other() -> None:
     net = FakeNetwork(pairs(3))
     net.register()
     net.run(3.0)
@@ -78,7 +78,7 @@ def test_hosts_that_have_lost_each_other_do_not_argue() -> None:
     net.until(lambda: net.heard(0, "fresh") == [["fresh", 1]], most_s=0.1)
 
 
-def test_all_are_told_of_all_lost_hosts_before_one_of_their_ranks_is_gone() -> None:
+def test_cut_is_known_before_ranks_are_gone() -> None:
     """Who sees that a rank is gone finds out whether it is itself cut off."""
     net = FakeNetwork(pairs(4), seed=5)
     net.run(3.0)
@@ -91,7 +91,7 @@ def test_all_are_told_of_all_lost_hosts_before_one_of_their_ranks_is_gone() -> N
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("hosts", [3, 4, 6])
-def test_where_one_link_is_broken_one_host_goes_and_all_agree(hosts: int, seed: int) -> None:
+def test_broken_link_cuts_off_one_host(hosts: int, seed: int) -> None:
     net = FakeNetwork(pairs(hosts), seed, slow_s=0.02)
     net.run(3.0 + 0.05 * seed)
     net.reaches = lambda a, b: {a, b} != {0, 2}
@@ -104,7 +104,7 @@ def test_where_one_link_is_broken_one_host_goes_and_all_agree(hosts: int, seed: 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_where_one_link_is_broken_in_one_direction_one_host_goes(seed: int) -> None:
+def test_one_way_broken_link_cuts_off_one_host(seed: int) -> None:
     net = FakeNetwork(pairs(3), seed)
     net.run(3.0 + 0.05 * seed)
     net.reaches = lambda a, b: (a, b) != (0, 2)
@@ -114,7 +114,7 @@ def test_where_one_link_is_broken_in_one_direction_one_host_goes(seed: int) -> N
     assert all(net.lost(host) == {out} for host in range(3) if host != out)
 
 
-def test_who_loses_one_host_after_the_other_is_not_cut_off() -> None:
+def test_losing_hosts_one_by_one_is_no_cut() -> None:
     net = FakeNetwork(pairs(4))
     net.run(3.0)
     for host in (1, 3, 2):

@@ -54,7 +54,7 @@ def start_leader(state: str, name: str) -> tuple[subprocess.Popen[str], Arena]:
     return leader, Arena.attach(os.open(f"/proc/{leader.pid}/fd/{fd}", os.O_RDWR))
 
 
-def test_the_sentinel_outlives_its_leader_but_not_its_ranks() -> None:
+def test_sentinel_ends_with_its_last_rank() -> None:
     """Though the other host is not there, so that it can say goodbye to nobody."""
     name = secrets.token_hex(8)
     leader, arena = start_leader("serves", name)
@@ -71,7 +71,7 @@ def test_the_sentinel_outlives_its_leader_but_not_its_ranks() -> None:
     os.close(sentinel)
 
 
-def test_a_sentinel_that_is_told_nothing_ends_with_its_leader() -> None:
+def test_idle_sentinel_ends_with_its_leader() -> None:
     leader, arena = start_leader("alone", secrets.token_hex(8))
     (sentinel,) = (
         pid
@@ -96,7 +96,7 @@ def holds(pid: int, fd: int) -> bool:
     return any(os.path.samestat(one, mine) for one in held)
 
 
-def test_a_rank_that_leaves_at_once_waits_until_its_sentinel_has_taken_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_waits_for_the_sentinel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentinel takes in living processes only: it would not read what a rank said that has ended."""
     monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", "import time; time.sleep(0.2); main(int"))
     arena, hosts, name = Arena.create(2, Config(heap_bytes=1 << 20)), Hosts.parse("1+1"), secrets.token_hex(8)
@@ -110,9 +110,7 @@ def test_a_rank_that_leaves_at_once_waits_until_its_sentinel_has_taken_it_in(mon
     arena.close()
 
 
-def test_ranks_hear_that_their_sentinel_has_not_started(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_start_is_reported(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """They have connected before it could say so."""
     monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", "raise ImportError('no such file'); main(int"))
     arena, hosts, name = Arena.create(2, Config(heap_bytes=1 << 20)), Hosts.parse("1+1"), secrets.token_hex(8)
@@ -137,7 +135,7 @@ NOT_NEEDED = {
 
 
 @pytest.mark.cold
-def test_it_imports_only_what_it_needs() -> None:
+def test_sentinel_imports_few_modules() -> None:
     code = f"import sys; sys.path[:] = {sys.path}; import unisono.hosts.sentinel.main; print(*sys.modules)"
     names = run_python("-I", "-S", "-c", code, check=True).stdout.split()
     assert not NOT_NEEDED & {*names}
@@ -171,7 +169,7 @@ def goes_on(fake: FakeHosts) -> None:
         assert far.cut_off is None
 
 
-def test_another_process_of_this_user_is_sent_away_without_a_word() -> None:
+def test_other_processes_are_disconnected() -> None:
     with FakeHosts("2+1") as fake:
         fake.sleepers[1].kill()
         until(lambda: fake.far[0].left(1) is not None)  # there is something to be heard
@@ -196,7 +194,7 @@ def test_another_process_of_this_user_is_sent_away_without_a_word() -> None:
     ],
     ids=lambda said: said[:30].decode(),
 )
-def test_a_rank_that_talks_nonsense_is_not_heard_any_more(said: bytes) -> None:
+def test_invalid_requests_are_disconnected(said: bytes) -> None:
     with FakeHosts("1+1") as fake:
         far = Far(fake.arenas[0], fake.hosts, 0, fake.names[0], 1.5)
         far._socket.send(said)
@@ -214,7 +212,7 @@ def test_datagrams_of_strangers_change_nothing() -> None:
         goes_on(fake)
 
 
-def test_a_sentinel_is_reached_at_the_data_address_only() -> None:
+def test_sentinel_listens_at_the_data_address() -> None:
     with FakeHosts("1+1") as fake:
         for host, port in fake.addresses:
             assert host == "127.0.0.1"

@@ -48,7 +48,7 @@ def pair(hosts: int = 4) -> tuple[Authenticator, Authenticator]:
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
-def test_what_is_sent_comes_out(body: Body) -> None:
+def test_datagrams_are_read_back(body: Body) -> None:
     sender, receiver = pair()
     assert receiver.open(sender.seal(2, 77, body)) == Datagram(1, 77, body)
 
@@ -67,7 +67,7 @@ def test_each_bit_counts(body: Body) -> None:
     assert receiver.open(data) is not None
 
 
-def test_only_who_knows_the_secret_is_heard_and_only_by_whom_it_speaks_to() -> None:
+def test_secret_and_receiver_are_checked() -> None:
     sender, receiver = pair()
     assert receiver.open(Authenticator(bytes(32), 1, 4).seal(2, 0, Heartbeat())) is None
     assert receiver.open(sender.seal(3, 0, Heartbeat())) is None
@@ -75,7 +75,7 @@ def test_only_who_knows_the_secret_is_heard_and_only_by_whom_it_speaks_to() -> N
     assert receiver.open(Authenticator(SECRET, 9, 10).seal(2, 0, Heartbeat())) is None, "no host of this job"
 
 
-def test_nothing_is_heard_twice_and_little_when_it_is_late() -> None:
+def test_repeated_and_late_datagrams_are_dropped() -> None:
     sender, receiver = pair()
     data = [sender.seal(2, 0, Query(k, k)) for k in range(3000)]
     heard = [k for k in range(3000) if receiver.open(data[k]) and receiver.open(data[k]) is None]
@@ -89,7 +89,7 @@ def test_nothing_is_heard_twice_and_little_when_it_is_late() -> None:
 
 
 @given(st.integers(0, 6), st.binary(max_size=80))
-def test_what_is_signed_and_makes_no_sense_is_dropped(kind: int, body: bytes) -> None:
+def test_signed_nonsense_is_dropped(kind: int, body: bytes) -> None:
     _, receiver = pair()
     text = (
         bytes([wire._VERSION])
@@ -103,7 +103,7 @@ def test_what_is_signed_and_makes_no_sense_is_dropped(kind: int, body: bytes) ->
 
 
 @pytest.mark.parametrize("packed", [b"", b"no image", MemberPage.of(0, 1, bytes(100)).packed])
-def test_what_is_no_image_is_a_value_error(packed: bytes) -> None:
+def test_invalid_image_is_a_value_error(packed: bytes) -> None:
     with pytest.raises(ValueError, match="image"):
         _ = MemberPage(0, 1, packed).image
 

@@ -50,7 +50,7 @@ def test_every_wait_ends(tmp_path: Path, name: str) -> None:
 
 
 @in_process_group(3, all_give=[6.0] * 3)
-def test_aborting_all_groups_leaves_torch_ready_for_new_ones(tmp_path: Path) -> list[float]:
+def test_new_groups_after_aborting_all(tmp_path: Path) -> list[float]:
     """A rank that waits in a sub-group hears of it, too."""
     waits, ended = tmp_path / "waits", tmp_path / "ended"
     me, before = dist.get_rank(), len(os.listdir("/proc/self/fd"))
@@ -211,14 +211,14 @@ os._exit(0)
 """
 
 
-def test_what_meets_at_the_store_is_torch_s_error_on_every_survivor(python: Python, tmp_path: Path) -> None:
+def test_groups_that_need_the_dead_store_raise(python: Python, tmp_path: Path) -> None:
     head, _, _ = RANK.partition("for attempt in")
     for told in survivors(python, tmp_path, "world", text=head + AT_THE_STORE):
         assert (told["gloo"], told["barrier"]) == ("DistNetworkError", "DistNetworkError"), told
 
 
 @pytest.mark.parametrize("how", ["world", pytest.param("local", marks=pytest.mark.long)])
-def test_the_survivors_of_rank_0_make_new_groups_without_its_store(python: Python, tmp_path: Path, how: str) -> None:
+def test_survivors_of_rank_0_make_new_groups(python: Python, tmp_path: Path, how: str) -> None:
     for told in survivors(python, tmp_path, how):
         assert told.get("seen") in ("PeerGone", "PeerFailed"), told
         assert told["hook"] == "ran"

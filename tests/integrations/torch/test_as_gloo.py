@@ -219,7 +219,7 @@ def said() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("named", [{0}, {1, 2}, {0, 2}])
-def test_only_some_ranks_have_the_switch(ranks: TorchRanks, named: set[int]) -> None:
+def test_partial_switch_keeps_gloo(ranks: TorchRanks, named: set[int]) -> None:
     """All are Gloo's then, and the ranks that have it say which have not."""
 
     def work() -> list[str]:

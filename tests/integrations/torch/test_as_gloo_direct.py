@@ -35,37 +35,21 @@ def plain(item: Any) -> Any:
 
 
 def usual(group: Any) -> dict[str, Any]:
+    """What `test_direct` does not ask, as it is of Gloo's groups only."""
     rank, size, found = dist.get_rank(), dist.get_world_size(), dict[str, Any]()
-    mine = [torch.tensor([rank + 1.0 + step]) for step in range(MANY)]
-    found["broadcast"] = values([group.broadcast(mine[root], root) for root in range(size)])
     second = options(dist.BroadcastOptions, rootRank=size - 1, rootTensor=1)
     found["broadcast of two"] = values([group.broadcast([torch.tensor([rank]), torch.tensor([-rank])], second)])
     found["empty"] = values([group.broadcast([torch.empty(0)])])
     for op in OPS:
-        found[f"allreduce {op}"] = values([group.allreduce(mine[3].clone(), op)])
-        reduced = [
-            group.reduce(torch.tensor([rank + 2.0]), root, op).get_future().wait()[0].tolist() for root in range(size)
-        ]
+        opts = options(dist.AllreduceOptions, reduceOp=op)
+        pair = [torch.tensor([rank + 5.0]), torch.tensor([rank + 6.0])]
+        found[f"allreduce {op}"] = values([group.allreduce(pair if op != dist.ReduceOp.AVG else pair[:1], opts)])
+        reduced = [group.reduce(pair[0].clone(), root, op).get_future().wait()[0].tolist() for root in range(size)]
         found[f"reduce {op}"] = reduced[rank]  # others have what Gloo leaves there
-        if op != dist.ReduceOp.AVG:
-            opts = options(dist.AllreduceOptions, reduceOp=op)
-            found[f"allreduce of two {op}"] = values([group.allreduce([mine[4].clone(), mine[5].clone()], opts)])
-    found["many"] = values([group.allreduce(tensor) for tensor in mine])
+    found["many"] = values([group.allreduce(torch.tensor([rank + 1.0 + step])) for step in range(MANY)])
     found["coalesced"] = values([group.allreduce_coalesced(2 * [torch.tensor([step + rank])]) for step in range(5)])
     sparse = [torch.sparse_coo_tensor([[rank, 0]], [1.0, 2.0], (size + at,)).coalesce() for at in (1, 1)]
     found["sparse"] = values([group.allreduce([sparse[0].clone()]), group.allreduce([part.clone() for part in sparse])])
-    rows, places = [torch.tensor([10 * rank + at]) for at in range(size)], [torch.zeros(1).long() for _ in range(size)]
-    found["scatter"] = values(
-        [
-            group.scatter([places[root]], [rows] if root == rank else [], options(dist.ScatterOptions, rootRank=root))
-            for root in range(size)
-        ]
-    )
-    column = torch.arange(4).reshape(2, 2)[:, 1]
-    outs = [column + 7 for _ in range(size)]
-    gathers = [options(dist.GatherOptions, rootRank=root) for root in range(size)]
-    works = [group.gather([outs] if root == rank else [], [column + rank], gathers[root]) for root in range(size)]
-    found["gather"] = values(works)[rank]
     for count in (1, 2, 3):
         outputs = [[torch.tensor([-1]) for _ in range(count * size)] for _ in range(count)]
         given = [torch.tensor([count * rank + at]) for at in range(count)]
@@ -73,12 +57,6 @@ def usual(group: Any) -> dict[str, Any]:
     with torch.inference_mode():
         twice = [[torch.zeros(1) for _ in range(2 * size)] for _ in range(2)]
         found["inference, several"] = values([group.allgather(twice, [torch.ones(1) + rank, torch.ones(1) - rank])])
-        found["inference"] = values([group.allgather([[torch.zeros(1) for _ in range(size)]], [torch.ones(1) + rank])])
-    others, received = [other for other in range(size) if other != rank], [torch.zeros(1) for _ in range(size)]
-    works = [group.send([torch.ones(1) * rank], other, 0) for other in others]
-    works += [group.recv([received[other]], other, 0) for other in others]
-    assert all(work.wait() and work.is_completed() for work in works)
-    found["messages"] = plain(received)
     left = [torch.full((100,), float(step)) for step in range(16)]
     for tensor in left:
         group.allreduce(tensor)
@@ -161,7 +139,7 @@ def test_calls_give_what_they_give_over_gloo(ranks: TorchRanks) -> None:
         return usual(made("direct"))
 
     theirs, ours = ranks(3, "gloo")(work), ranks(3, "gloo", named=range(3))(work)
-    assert len(ours[0]) > 25
+    assert len(ours[0]) > 20
     for name in ours[0]:
         assert [found[name] for found in ours] == [found[name] for found in theirs], name
 

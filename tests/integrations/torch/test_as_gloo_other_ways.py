@@ -180,46 +180,26 @@ def two(count: int) -> Any:
     return TwoTensor(torch.ones(count), torch.ones(count))
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "match"),
-    [
-        (
-            lambda me: dist.all_reduce(two(2) if me else torch.ones(2)),
-            MismatchError,
-            r"rank 1  allreduce\(sum, float32\[2\], over Gloo\)",
-        ),
-        (lambda me: dist.all_reduce(two(2 + me)), MismatchError, r"rank 0  allreduce\(sum, float32\[2\], over Gloo\)"),
-        (lambda me: dist.broadcast(two(2), me), MismatchError, r"float32\[2\], root 1 over Gloo\)"),
-        (
-            lambda me: dist.barrier() if me else dist.all_reduce(two(2)),
-            MismatchError,
-            r"rank 0  allreduce\(sum, float32\[2\], over Gloo\)",
-        ),
-        (
-            lambda me: dist.group.WORLD.broadcast(
-                [torch.ones(2)] * 2, opts=options(dist.BroadcastOptions, rootTensor=me)
-            ).wait(),
-            MismatchError,
-            r"rank 1  broadcast\(.*root 0 tensor 1 over Gloo\)",
-        ),
-        (
-            lambda _: dist.group.WORLD.allreduce([torch.ones(2)] * 2, dist.ReduceOp.AVG),
-            ArgumentError,
-            "requires a single-element tensor list",
-        ),
-        (
-            lambda _: dist.group.WORLD.allreduce([torch.ones(2), torch.ones(3)]).wait(),
-            RuntimeError,
-            "invalid tensor size",
-        ),
-        (lambda me: dist.send(Elsewhere(torch.ones(2)), 1 - me), ArgumentError, "has no elements of its own"),
-        (
-            lambda _: dist.all_gather([torch.nested.nested_tensor([torch.ones(2)])] * 2, torch.ones(2)),
-            TypeError,
-            "nested tensors are not supported",
-        ),
-    ],
-)
+def many(name: str, *tensors: torch.Tensor, opts: Any = None) -> None:
+    getattr(dist.group.WORLD, name)([*tensors], *([] if opts is None else [opts])).wait()
+
+
+ONE, OVER = torch.ones(2), r"allreduce\(sum, float32\[2\], over Gloo\)"
+SECOND = r"rank 1  broadcast\(.*root 0 tensor 1 over Gloo\)"
+MISTAKES: list[tuple[Callable[[int], Any], type[BaseException], str]] = [
+    (lambda me: dist.all_reduce(two(2) if me else ONE), MismatchError, f"rank 1  {OVER}"),
+    (lambda me: dist.all_reduce(two(2 + me)), MismatchError, f"rank 0  {OVER}"),
+    (lambda me: dist.broadcast(two(2), me), MismatchError, r"float32\[2\], root 1 over Gloo\)"),
+    (lambda me: dist.barrier() if me else dist.all_reduce(two(2)), MismatchError, f"rank 0  {OVER}"),
+    (lambda me: many("broadcast", ONE, ONE, opts=options(dist.BroadcastOptions, rootTensor=me)), MismatchError, SECOND),
+    (lambda _: many("allreduce", ONE, ONE, opts=dist.ReduceOp.AVG), ArgumentError, "a single-element tensor list"),
+    (lambda _: many("allreduce", ONE, torch.ones(3)), RuntimeError, "invalid tensor size"),
+    (lambda me: dist.send(Elsewhere(ONE), 1 - me), ArgumentError, "has no elements of its own"),
+    (lambda _: dist.all_gather([torch.nested.nested_tensor([ONE])] * 2, ONE), TypeError, "nested tensors are not"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "error", "match"), MISTAKES)
 def test_mistakes_are_told_on_all_ranks(
     ranks: TorchRanks, call: Callable[[int], Any], error: type[BaseException], match: str
 ) -> None:
@@ -227,7 +207,7 @@ def test_mistakes_are_told_on_all_ranks(
 
 
 @in_process_group(3, "gloo", named=range(3))
-def test_what_gloo_refuses_on_one_rank_the_others_hear() -> None:
+def test_refusal_of_gloo_reaches_all_ranks() -> None:
     me, size = dist.get_rank(), dist.get_world_size()
     for _ in range(2):
         places = [two(2 + (rank == 1)) for rank in range(size)] if me == 0 else None
@@ -239,7 +219,7 @@ def test_what_gloo_refuses_on_one_rank_the_others_hear() -> None:
 
 
 @in_process_group(2, "gloo", named=range(2))
-def test_a_rank_that_does_not_come_is_named_before_gloo_is_asked() -> None:
+def test_late_rank_is_named_before_gloo_is_called() -> None:
     store, soon = dist.distributed_c10d._get_default_store(), timedelta(seconds=0.3)
     if dist.get_rank() == 0:
         with pytest.raises(WaitTimeout) as caught:
@@ -307,9 +287,7 @@ INSIDE: list[tuple[Any, list[int], list[int]]] = [
 
 
 @pytest.mark.parametrize(("call", "outputs", "inputs"), INSIDE)
-def test_an_input_in_an_output_is_read_before_it_is_written(
-    ranks: TorchRanks, call: Any, outputs: list[int], inputs: list[int]
-) -> None:
+def test_overlapping_input_is_read_first(ranks: TorchRanks, call: Any, outputs: list[int], inputs: list[int]) -> None:
     def work() -> tuple[list[Any], list[Any]]:
         mine = inside(call, outputs, inputs, apart=False)
         return mine, inside(call, outputs, inputs, apart=True)

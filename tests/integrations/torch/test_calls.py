@@ -60,7 +60,7 @@ def test_older_names_of_calls() -> None:
 
 
 @pytest.mark.ranks(2, backend="unisono")
-def test_a_call_in_flight_is_waited_for_by_its_tensor() -> None:
+def test_wait_tensor_waits_for_a_call_in_flight() -> None:
     from torch.distributed import _functional_collectives as functional
 
     tensor, late = mine(), torch.zeros(1)
@@ -93,11 +93,12 @@ def test_sparse_tensors(size: int) -> None:
 @pytest.mark.parametrize("async_op", [False, True])
 @pytest.mark.parametrize("inside", [False, True])
 @in_process_group(2)
-def test_sparse_inference_tensors(inside: bool, async_op: bool) -> None:
-    """Made in inference mode or not, and reduced in it or not, more than once."""
-    for made_inside in (False, True):
+def test_inference_tensors(inside: bool, async_op: bool) -> None:
+    """Made in inference mode or not, dense or sparse, and reduced in it or not, more than once."""
+    for made_inside, sparse in product((False, True), repeat=2):
         with torch.inference_mode(made_inside):
-            tensor = torch.full((2, 2), dist.get_rank() + 1.0).to_sparse()
+            tensor = torch.full((2, 2), dist.get_rank() + 1.0)
+            tensor = tensor.to_sparse() if sparse else tensor
         for total in (3.0, 6.0):
             with torch.inference_mode(inside):
                 work = dist.all_reduce(tensor, async_op=async_op)
@@ -152,7 +153,7 @@ def test_a_future_has_the_tensors_or_raises() -> None:
 
 
 @pytest.mark.ranks(2, backend="unisono")
-def test_a_callback_may_wait_for_a_call_of_its_own() -> None:
+def test_callback_may_wait_for_its_own_call() -> None:
     again, lock = torch.ones(3), []
 
     def callback(_: Any) -> None:

@@ -1,13 +1,11 @@
 """torch.compile, of code that communicates: it computes what the code as it is written computes."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 Function = Callable[[torch.Tensor], Any]
 
@@ -82,45 +80,3 @@ def test_gradients_through_calls(backend: str) -> None:
         gradients.append(tensor.grad)
     assert torch.allclose(*gradients)
     assert len(set(gradients[0].flatten().tolist())) == 12
-
-
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.ranks(3, backend="unisono")
-def test_a_sharded_model(backend: str) -> None:
-    from torch.distributed.fsdp import fully_shard
-
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    whole = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
-    pieces = copy.deepcopy(whole)
-    for layer in (pieces[0], pieces[2], pieces):
-        fully_shard(layer)
-    run = torch.compile(pieces, backend=backend)
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (whole, pieces)]
-    data = torch.randn(3, 2, 6, generator=torch.Generator().manual_seed(1))
-    for _ in range(3):
-        expected, got = whole(data.flatten(0, 1)), run(data[dist.get_rank()])
-        assert torch.allclose(got, expected.unflatten(0, (3, 2))[dist.get_rank()], atol=1e-6)
-        for output, optimizer in zip((expected, got), optimizers, strict=True):
-            optimizer.zero_grad()
-            output.square().mean().backward()
-            optimizer.step()
-    for one, other in zip(pieces.parameters(), whole.parameters(), strict=True):
-        assert torch.allclose(one.full_tensor(), other, atol=1e-6)
-
-
-@pytest.mark.ranks(3, backend="unisono")
-def test_tensors_in_pieces() -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-
-    mesh, me = init_device_mesh("cpu", (3,)), dist.get_rank()
-
-    def function(local: torch.Tensor) -> torch.Tensor:
-        rows = DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
-        product = rows.t() @ rows  # a sum over the ranks
-        return product.redistribute(mesh, [Replicate()]).to_local() + 1
-
-    local = torch.arange(8.0).reshape(2, 4) + 10 * me
-    whole = torch.cat([torch.arange(8.0).reshape(2, 4) + 10 * rank for rank in range(3)])
-    assert torch.equal(compiled(function, "aot_eager")(local), whole.t() @ whole + 1)

@@ -72,21 +72,6 @@ def test_layers_that_are_not_always_used(ranks: TorchRanks) -> None:
     same_as_gloo(ranks, 2, work)
 
 
-def test_a_static_graph_with_recomputed_layers(ranks: TorchRanks) -> None:
-    class Recomputed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = model()
-
-        def forward(self, data: torch.Tensor) -> Any:
-            return torch.utils.checkpoint.checkpoint(self.layers, data, use_reentrant=False)
-
-    def work() -> list[float]:
-        return train(nn.parallel.DistributedDataParallel(Recomputed(), static_graph=True))
-
-    same_as_gloo(ranks, 2, work)
-
-
 def test_sparse_gradients(ranks: TorchRanks) -> None:
     def work() -> list[float]:
         torch.manual_seed(0)
@@ -105,45 +90,27 @@ def test_sparse_gradients(ranks: TorchRanks) -> None:
     assert torch.allclose(torch.tensor(ours), torch.tensor(theirs))
 
 
-def bf16(wrapped: Any) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    # By this name torch lets the hook run over NCCL only.
-    wrapped.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
-
-
-def fp16(wrapped: Any) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
-
-
-def wrapped_fp16(wrapped: Any) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    wrapped.register_comm_hook(None, default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook))
+BUILTIN = torch._C._distributed_c10d.BuiltinCommHookType
+HOOKS: dict[str, Callable[[Any, Any, Any], None]] = {
+    # By its name torch lets this one run over NCCL only.
+    "bf16": lambda ddp, hooks, _: ddp.register_comm_hook(None, lambda s, bucket: hooks.bf16_compress_hook(s, bucket)),
+    "fp16": lambda ddp, hooks, _: ddp.register_comm_hook(None, hooks.fp16_compress_hook),
+    "wrapped": lambda ddp, hooks, _: ddp.register_comm_hook(None, hooks.fp16_compress_wrapper(hooks.allreduce_hook)),
+    "powerSGD": lambda ddp, _, power: ddp.register_comm_hook(
+        power.PowerSGDState(None, 1, start_powerSGD_iter=2), power.powerSGD_hook
+    ),
+    "builtin": lambda ddp, *_: ddp._register_builtin_comm_hook(BUILTIN.ALLREDUCE),
+    "builtin fp16": lambda ddp, *_: ddp._register_builtin_comm_hook(BUILTIN.FP16_COMPRESS),
+}
 
 
-def power_sgd(wrapped: Any) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-
-    state = powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2)
-    wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-
-
-def builtin_plain(wrapped: Any) -> None:
-    wrapped._register_builtin_comm_hook(torch._C._distributed_c10d.BuiltinCommHookType.ALLREDUCE)
-
-
-def builtin_fp16(wrapped: Any) -> None:
-    wrapped._register_builtin_comm_hook(torch._C._distributed_c10d.BuiltinCommHookType.FP16_COMPRESS)
-
-
-@pytest.mark.parametrize("register", [bf16, fp16, wrapped_fp16, power_sgd, builtin_plain, builtin_fp16])
-def test_hooks(ranks: TorchRanks, register: Callable[[Any], None]) -> None:
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks(ranks: TorchRanks, name: str) -> None:
     def work() -> list[float]:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
         wrapped = nn.parallel.DistributedDataParallel(model())
-        register(wrapped)
+        HOOKS[name](wrapped, default_hooks, powerSGD_hook)
         return train(wrapped, 5)
 
     same_as_gloo(ranks, 2, work)
@@ -205,7 +172,7 @@ def train_with(hook: Hook, state: Any, buckets: int) -> list[float]:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_calls_out_of_callbacks_of_several_buckets(ranks: TorchRanks, size: int) -> None:
+def test_callbacks_of_several_buckets_make_calls(ranks: TorchRanks, size: int) -> None:
     def work() -> list[list[float]]:
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
@@ -221,7 +188,7 @@ def test_calls_out_of_callbacks_of_several_buckets(ranks: TorchRanks, size: int)
     assert len(set(learnt[0])) > 1000
 
 
-def test_ranks_whose_callbacks_make_other_calls_hear_of_it(ranks: TorchRanks) -> None:
+def test_different_calls_in_callbacks_raise(ranks: TorchRanks) -> None:
     def wrong(_: Any, bucket: Any) -> torch.futures.Future[Any]:
         def again(future: torch.futures.Future[Any]) -> torch.Tensor:
             more = torch.ones(2 + dist.get_rank())

@@ -72,14 +72,8 @@ def calls(
     t = mine(4 * size)
     add("_allgather_base", t, group._allgather_base, t, mine())
     t = mine(2)
-    add(
-        "_reduce_scatter_base",
-        t,
-        group._reduce_scatter_base,
-        t,
-        mine(2 * size),
-        options(dist.ReduceScatterOptions, reduceOp=op),
-    )
+    for_max = options(dist.ReduceScatterOptions, reduceOp=op)
+    add("_reduce_scatter_base", t, group._reduce_scatter_base, t, mine(2 * size), for_max)
     t = mine(2)
     add("_reduce_scatter_base names", t, group._reduce_scatter_base, outputTensor=t, inputTensor=mine(2 * size))
     t = blocks(size)
@@ -100,14 +94,15 @@ def test_forms_of_the_methods_of_groups(ranks: TorchRanks) -> None:
             found[form] = [tensor.tolist() for tensor in tensors]
         return found
 
-    ours, theirs = ranks(2)(work), ranks(2, "gloo")(work)
-    assert len(ours[0]) > 30
-    for form in ours[0]:
-        assert [found[form] for found in ours] == [found[form] for found in theirs], form
+    theirs = ranks(2, "gloo")(work)
+    assert len(theirs[0]) > 30
+    for ours in (ranks(2)(work), ranks(2, "gloo", named=range(2))(work)):
+        for form in theirs[0]:
+            assert [found[form] for found in ours] == [found[form] for found in theirs], form
 
 
 @as_over_gloo(2)
-def test_the_value_of_a_future_has_the_lists_of_the_call() -> list[list[Any]]:
+def test_future_value_has_the_lists_of_the_call() -> list[list[Any]]:
     lists = [[torch.empty(4), torch.empty(3)] for _ in range(dist.get_world_size())]
     future = dist.group.WORLD.allgather_coalesced(lists, [mine(), mine(3)]).get_future()
     future.wait()
@@ -172,7 +167,7 @@ def test_distribute_tensor_leaves_views_usable(ranks: TorchRanks, backend: str) 
 
 
 @as_over_gloo(2)
-def test_a_model_s_parameters_are_sent_between_forward_passes() -> list[Any]:
+def test_parameters_are_sent_between_passes() -> list[Any]:
     torch.manual_seed(dist.get_rank())
     model = nn.Linear(4, 4)
     halves = model.weight.chunk(2)

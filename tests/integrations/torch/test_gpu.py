@@ -47,7 +47,7 @@ def test_beside_nccl(ranks: TorchRanks, backend: str, named: int) -> None:
 
 
 @in_process_group(2, "gloo", named=range(2))
-def test_under_gloos_name_tensors_of_a_gpu_are_copied() -> None:
+def test_named_gloo_copies_gpu_tensors() -> None:
     me, size = dist.get_rank(), dist.get_world_size()
     torch.cuda.set_device(0)
     for count in (1, 1000, 1 << 20):

@@ -24,13 +24,13 @@ from unisono.engine.memory.arena import ENTRIES
 
 
 @pytest.mark.ranks(2, backend="unisono")
-def test_a_barrier_where_new_tensors_have_no_memory() -> None:
+def test_barrier_with_meta_as_default_device() -> None:
     with torch.device("meta"):
         dist.monitored_barrier(timeout=timedelta(seconds=30))
 
 
 @pytest.mark.ranks(3, backend="unisono")
-def test_who_holds_a_group_does_not_hold_up_its_end() -> None:
+def test_held_group_does_not_block_its_end() -> None:
     from unisono.integrations.torch import join_group
 
     held, join_group._FOLLOW_S = dist.group.WORLD, 3600.0  # as torch.distributed.nn and DTensor hold it
@@ -129,7 +129,7 @@ def test_the_options_of_a_group() -> None:
 
 
 @in_process_group(3)
-def test_by_several_threads_in_any_order() -> None:
+def test_threads_make_groups_in_any_order() -> None:
     from unisono.integrations.torch.join_group import whole_world
     from unisono.ranks.group.sub_groups import make_sub_group
 
@@ -176,7 +176,7 @@ def test_names_that_come_again_are_other_groups() -> None:
             dist.destroy_process_group(group)
 
 
-def test_without_room_on_the_first_member_all_hear_it(ranks: TorchRanks) -> None:
+def test_full_heap_of_first_member_raises_on_all(ranks: TorchRanks) -> None:
     def work() -> None:
         from unisono.integrations.torch.join_group import whole_world
 
@@ -198,7 +198,7 @@ def test_without_room_on_the_first_member_all_hear_it(ranks: TorchRanks) -> None
 
 
 @in_process_group(3)
-def test_a_first_member_that_does_not_come_is_named() -> None:
+def test_late_first_member_is_named() -> None:
     from unisono.integrations.torch.join_group import whole_world
     from unisono.ranks.group.sub_groups import make_sub_group
 
@@ -222,9 +222,7 @@ def test_groups_are_made_not_split_or_shrunk() -> None:
     dist.barrier()
 
 
-def test_a_rank_that_has_not_come_is_told_before_time_is_up(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_rank_is_reported_early(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     from unisono.integrations.torch.join_group import join
 
     monkeypatch.setenv("UNISONO_STALL_WARNING_S", "0.1")

@@ -1,17 +1,13 @@
 """Process groups over several hosts: they train as on one, end, and are made again; torchrun starts two nodes."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
-import unisono
 from tests.integrations.torch.test_data_parallel import model
 from tests.integrations.torch.test_data_parallel import train as learn
-from tests.support.ports import free_port
 from tests.support.programs import Python
 from tests.support.torch_ranks import TorchRanks
 
@@ -27,108 +23,13 @@ def train() -> tuple[list[float], list[float]]:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("hosts", ["2x2", "3+1", "4x1", "2x2:round_robin"])
-def test_data_parallel_training_is_that_of_one_host(ranks: TorchRanks, hosts: str) -> None:
+def test_training_over_hosts_equals_one_host(ranks: TorchRanks, hosts: str) -> None:
     apart, beside = ranks(4, hosts=hosts)(train), ranks(4)(train)
     assert all(learnt == apart[0][1] for _, learnt in apart)
     assert len({tuple(losses) for losses, _ in apart}) == 4
     for (losses, learnt), (others, wanted) in zip(apart, beside, strict=True):
         assert losses == pytest.approx(others, rel=1e-5)
         assert learnt == pytest.approx(wanted, rel=1e-4, abs=1e-6)
-
-
-def test_meshes_along_and_across_hosts(ranks: TorchRanks) -> None:
-    def work() -> list[Any]:
-        from torch.distributed.device_mesh import init_device_mesh
-
-        me, seen = dist.get_rank(), []
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
-        for name in ("replicas", "shards"):
-            group = mesh.get_group(name)
-            tensor = torch.tensor([10**me])
-            dist.all_reduce(tensor, group=group)
-            seen += [tensor.item(), dist.get_world_size(group), group.group.span is not None]
-        three = dist.new_group([3, 1, 0])  # two hosts, of which one has a rank that does not take part
-        if me != 2:
-            told = [None] * 3
-            dist.all_gather_object(told, {"rank": me}, group=three)
-            seen.append(told)
-        return seen
-
-    said = [{"rank": rank} for rank in (0, 1, 3)]
-    assert ranks(4, hosts="2x2")(work) == [
-        [101, 2, True, 11, 2, False, said],
-        [1010, 2, True, 11, 2, False, said],
-        [101, 2, True, 1100, 2, False],
-        [1010, 2, True, 1100, 2, False, said],
-    ]
-
-
-def test_the_end_comes_after_the_last_message(ranks: TorchRanks) -> None:
-    """A rank is done with a broadcast when others have not got all of it yet; it may leave, and come again."""
-
-    def work(meeting: str) -> None:
-        me = dist.get_rank()
-        for turn in range(4):
-            root = turn % 4
-            tensor = torch.full((300_000,), float(me))
-            dist.broadcast(tensor, root)
-            assert (tensor == root).all()
-            if me == root:
-                dist.send(tensor[:5], (root + 2) % 4)
-            elif me == (root + 2) % 4:
-                dist.recv(tensor.zero_()[:5], root)
-                assert tensor[4] == root
-            dist.destroy_process_group()
-            dist.init_process_group("unisono", f"{meeting}-{turn}", rank=me, world_size=4)
-        tensor = torch.tensor([10.0**me])
-        dist.all_reduce(tensor)
-        assert tensor.item() == 1111
-
-    run = ranks(4, hosts="2x2")
-    run(work, f"file://{ranks.directory}/again")
-
-
-SCRIPT = """
-import os
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
-
-for turn in range(2):
-    dist.init_process_group("unisono")
-    me = dist.get_rank()
-    tensor = torch.tensor([10.0 ** me])
-    dist.all_reduce(tensor)
-    hosts = dist.group.WORLD.group.hosts.text
-    torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(64, 64))
-    model(torch.ones(1, 64) * me).sum().backward()
-    gradient = next(model.parameters()).grad[0, 0].item()
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
-    sharded = fully_shard(torch.nn.Linear(4, 4), mesh=mesh)
-    sharded(torch.ones(1, 4) * me).sum().backward()
-    gradient += sharded.weight.grad.full_tensor()[0, 0].item()
-    dist.barrier()
-    os.write(1, f"{turn} {me} {tensor.item()} {hosts} {gradient}\\n".encode())
-    dist.destroy_process_group()
-"""
-
-SOURCES = Path(unisono.__file__).parents[1]
-
-
-@pytest.mark.long
-def test_torchrun_on_two_nodes(python: Python, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    meet = ["--nnodes", 2, "--nproc-per-node", 2, "--master-addr", "127.0.0.1", "--master-port", free_port()]
-    command = ["-m", "torch.distributed.run", *meet, "--node-rank"]
-    nodes = [python(*command, node, script, UNISONO_HOST_ID=node, PYTHONPATH=SOURCES) for node in range(2)]
-    said = [node.communicate(timeout=110) for node in nodes]
-    lines = [sorted(out.splitlines()) for out, _ in said]
-    wanted = [[f"{turn} {me} 1111.0 2x2 3.0" for turn in range(2) for me in pair] for pair in ([0, 1], [2, 3])]
-    assert lines == wanted, said
 
 
 FORKED = """

@@ -1,4 +1,4 @@
-"""What holds on one host holds over two: tests of other files, on ranks that meet as if on two machines."""
+"""What holds on one host holds over two: tests of other files whose ranks a fixture makes. Others have `hosts=`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,23 +14,16 @@ from tests.integrations.torch.test_calls import (  # noqa: F401
     test_sparse_tensors,
 )
 from tests.integrations.torch.test_checkpoints import (  # noqa: F401
-    test_a_checkpoint_is_loaded_by_another_number_of_ranks,
+    test_checkpoint_loads_on_fewer_ranks,
     test_states_of_what_is_sharded,
 )
-from tests.integrations.torch.test_data_parallel import test_calls_out_of_callbacks_of_several_buckets  # noqa: F401
+from tests.integrations.torch.test_data_parallel import test_callbacks_of_several_buckets_make_calls  # noqa: F401
 from tests.integrations.torch.test_direct import (  # noqa: F401
-    test_a_model_s_parameters_are_sent_between_forward_passes,
     test_distribute_tensor_leaves_views_usable,
+    test_parameters_are_sent_between_passes,
 )
 from tests.integrations.torch.test_errors import test_ranks_that_miss_a_monitored_barrier  # noqa: F401
-from tests.integrations.torch.test_gradients import test_functional_collectives  # noqa: F401
-from tests.integrations.torch.test_groups import test_many_sub_groups_leave_nothing_behind  # noqa: F401
-from tests.integrations.torch.test_sharded import (  # noqa: F401
-    test_a_stage_on_each_rank,
-    test_layouts_of_a_tensor_on_a_mesh,
-    test_stages_that_are_replicated,
-    test_wrapped_and_sharded,
-)
+from tests.integrations.torch.test_sharded import test_wrapped_and_sharded  # noqa: F401
 from tests.support.torch_ranks import TorchRanks, two_hosts
 
 

@@ -104,15 +104,6 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 print(repr(dist.group.WORLD))
 """
 
-PART = """
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-tensor = torch.ones(3)
-dist.all_reduce(tensor, group=dist.new_group([0]))
-print(tensor.tolist())
-"""
-
 
 def test_the_call_and_the_variable_in_one_program(installed: Path) -> None:
     done = run(installed, "-c", BOTH, UNISONO_AS="gloo")
@@ -120,13 +111,7 @@ def test_the_call_and_the_variable_in_one_program(installed: Path) -> None:
     assert done.stderr == ""
 
 
-def test_without_memory_for_any_group_all_are_gloo_s(installed: Path) -> None:
-    done = run(installed, "-c", PART, UNISONO_AS="gloo", UNISONO_SEGMENT_BYTES=str(1000 << 30))
-    assert done.stdout == "[1.0, 1.0, 1.0]\n", done.stderr
-    assert done.stderr.count("is Gloo's on all ranks: ") == 2
-
-
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.long
 def test_programs_that_say_gloo(installed: Path, tmp_path: Path) -> None:
     """UNISONO_AS=gloo reaches what torchrun starts, and what these processes fork and spawn."""
     program = tmp_path / "program.py"

@@ -67,7 +67,7 @@ def check(schedule: Any, parts: dict[int, nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("name", ["ScheduleGPipe", "Schedule1F1B"])
-@pytest.mark.ranks(4, backend="unisono")
+@pytest.mark.ranks(4, hosts="2x2", backend="unisono")
 def test_a_stage_on_each_rank(name: str) -> None:
     from torch.distributed import pipelining
 
@@ -90,7 +90,7 @@ def test_two_stages_on_each_rank(name: str) -> None:
     check(getattr(pipelining, name)(stages, n_microbatches=4, loss_fn=nn.functional.mse_loss), parts)
 
 
-@pytest.mark.ranks(4, backend="unisono")
+@pytest.mark.ranks(4, hosts="2x2", backend="unisono")
 def test_stages_that_are_replicated() -> None:
     """Two pipelines of two ranks each, on other examples, whose gradients are averaged."""
     from torch.distributed import pipelining
@@ -159,34 +159,7 @@ def test_a_transformer_layer_in_pieces(size: int, sequence: bool) -> None:
         assert torch.allclose(gradient, other.grad, atol=1e-3), name
 
 
-@pytest.mark.ranks(3, backend="unisono")
-def test_layouts_of_a_tensor() -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-
-    me, mesh = dist.get_rank(), init_device_mesh("cpu", (3,))
-    whole = torch.arange(20.0).reshape(5, 4)  # rows 2, 2, 1; columns 2, 2, none
-    parts = {0: whole.tensor_split([2, 4]), 1: whole.tensor_split([2, 4], dim=1)}
-    mine = whole * (me + 1)  # the ranks' sum is 6 times the whole, their maximum 3 times
-    partial = {op: DTensor.from_local(mine, mesh, [Partial(op)]) for op in ("sum", "max", "avg")}
-    times = {"sum": 6, "max": 3, "avg": 2}
-
-    for layout in (Shard(0), Shard(1), Replicate()):
-        one = distribute_tensor(whole if me == 1 else torch.zeros(5, 4), mesh, [layout], src_data_rank=1)
-        assert torch.equal(one.full_tensor(), whole)
-        for other in (Shard(0), Shard(1), Replicate()):
-            moved = one.redistribute(mesh, [other]).to_local()
-            expected = parts[other.dim][me] if isinstance(other, Shard) else whole
-            assert torch.equal(moved, expected), (layout, other)
-        for op, values in partial.items():
-            moved = values.redistribute(mesh, [layout]).to_local()
-            expected = parts[layout.dim][me] if isinstance(layout, Shard) else whole
-            assert torch.equal(moved, expected * times[op]), (op, layout)
-    unasked = distribute_tensor(mine, mesh, [Shard(0)], src_data_rank=None)  # each takes what it has
-    assert torch.equal(unasked.to_local(), parts[0][me] * (me + 1))
-
-
-@pytest.mark.ranks(4, backend="unisono")
+@pytest.mark.ranks(4, hosts="2x2", backend="unisono")
 def test_layouts_of_a_tensor_on_a_mesh() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor

@@ -63,7 +63,7 @@ def test_a_group_of_some_ranks() -> float:
     return mine.item()
 
 
-def test_who_was_not_named_has_failed_too(ranks: TorchRanks, tmp_path: Path) -> None:
+def test_unnamed_dead_rank_is_reported(ranks: TorchRanks, tmp_path: Path) -> None:
     def work() -> None:
         me = dist.get_rank()
         dist.barrier()

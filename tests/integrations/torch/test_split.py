@@ -97,7 +97,7 @@ def test_groups_merge(backend: str) -> None:
 @pytest.mark.parametrize("members", [[], [0, 0], [0, 2], [-1]])
 @both_names
 @in_process_group(2, "backend", named=range(2))
-def test_what_is_no_group(backend: str, members: list[int]) -> None:
+def test_invalid_members_are_refused(backend: str, members: list[int]) -> None:
     for kind in (RuntimeError, ValueError):
         with pytest.raises(kind, match="at least one rank of the 2 here, and each once"):
             dist.group.WORLD.split_group(members)

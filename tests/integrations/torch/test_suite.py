@@ -37,7 +37,7 @@ def ends(file: Path, *tests: str, **settings: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.long
 def test_some_under_the_name(tmp_path: Path) -> None:
     assert ends(tmp_path / "named", *SAMPLE, UNISONO_AS="gloo") == dict.fromkeys(SAMPLE, "passed")
 

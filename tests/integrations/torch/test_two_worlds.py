@@ -200,6 +200,6 @@ if not process.trains:
 """
 
 
-def test_a_server_goes_on_when_the_trainer_has_ended(tmp_path: Path) -> None:
+def test_server_goes_on_after_the_trainer(tmp_path: Path) -> None:
     done = run_python("-c", EXITS, str(tmp_path), env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])})
     assert (done.returncode, done.stdout, done.stderr) == (0, "served\nserved\n", "")

@@ -40,7 +40,7 @@ def test_gather_into_one_tensor(size: int, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("words", ["the same dtype and 6 elements", "contiguous"])
 @pytest.mark.ranks(2, backend="unisono")
-def test_a_tensor_that_cannot_take_what_is_gathered(words: str) -> None:
+def test_invalid_gather_output_is_refused(words: str) -> None:
     output = torch.empty(3, 2).t() if words == "contiguous" else torch.empty(5)
     kind = unisono.MismatchError if dist.get_rank() else unisono.ArgumentError
     with pytest.raises(kind, match=words):
@@ -77,7 +77,7 @@ def test_exchanges_on_another_device() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @in_process_group("size")
-def test_messages_of_several_ranks_in_one_operator(size: int) -> None:
+def test_batch_p2p_operator(size: int) -> None:
     gc.collect()  # torch alone holds the backend
     me = dist.get_rank()
     operators, name = import_module("torch.ops")._c10d_functional, dist.group.WORLD.group_name
@@ -120,7 +120,7 @@ def test_a_compiled_exchange() -> None:
 
 @with_a_backend
 @pytest.mark.ranks(2, backend="unisono")
-def test_what_a_group_does_not_do_it_says() -> None:
+def test_unsupported_features_are_reported() -> None:
     world: Any = dist.group.WORLD
     assert not dist.distributed_c10d._supports_reconfigure(world)
     assert not dist.distributed_c10d._supports_window(world)
@@ -147,7 +147,7 @@ def test_a_backend_ends_with_its_group() -> None:
     not hasattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS"), reason="torch 2.15 was the first to record calls"
 )
 @pytest.mark.ranks(2, backend="unisono")
-def test_the_calls_of_another_backend_are_recorded() -> None:
+def test_calls_of_another_backend_are_recorded() -> None:
     torch_c10d = dist.distributed_c10d
     recorders = torch_c10d._FR_SELF_RECORDING_BACKENDS
     recorders.discard("gloo")  # as NCCL, which keeps no record itself

@@ -253,7 +253,7 @@ try:
 """
 
 
-def test_a_group_across_jobs_is_a_world_of_its_own(job: Job) -> None:
+def test_group_across_jobs_is_its_own_world(job: Job) -> None:
     """The process that is rank 1 of its own world is rank 0 of the other one."""
     job.start(2, TWO_WORLDS)
     said = job.output(0)

@@ -43,7 +43,7 @@ try:
         ("raise RuntimeError('shape')", "step()", "raised RuntimeError: shape"),
     ],
 )
-def test_a_program_that_ends_by_the_error_says_the_cause(job: Job, end: str, survivors: str, told: str) -> None:
+def test_cause_is_reported_when_a_program_ends(job: Job, end: str, survivors: str, told: str) -> None:
     """torch raises in C++ when the connections of a rank close. The thread that watches may be late.
 
     A process may end a while after its connections.
@@ -69,14 +69,14 @@ if rank == 2:
     assert "unisono:" not in job.output(2)
 
 
-def test_a_program_that_ends_by_itself_blames_no_rank(job: Job) -> None:
+def test_own_error_blames_no_rank(job: Job) -> None:
     """Both ranks raise the same error; none of them is the reason of the other's."""
     job.start(2, "dist.barrier()\nraise RuntimeError('shape')")
     for rank in range(2):
         assert "unisono:" not in job.output(rank)
 
 
-def test_a_call_from_cpp_that_waits_is_told_and_shown(job: Job) -> None:
+def test_waiting_cpp_call_is_reported(job: Job) -> None:
     """The reducer of DDP waits for a rank that is in an endless loop: which call it is, and how far the rank is."""
     body = f"""{DDP}
 def spins():
@@ -111,7 +111,7 @@ def test_calls_from_cpp_are_compared(job: Job) -> None:
         assert f"{'MismatchError' if rank == 1 else 'RuntimeError'} " in said
 
 
-def test_messages_do_not_shift_the_numbers_of_calls(job: Job) -> None:
+def test_messages_do_not_shift_call_numbers(job: Job) -> None:
     """torch counts messages as calls, and ranks have different numbers of messages."""
     body = """
     for at in range(1, size):
@@ -180,7 +180,7 @@ def spins():
 """
 
 
-def test_a_call_for_which_no_thread_waits_in_torch_is_told(job: Job) -> None:
+def test_call_without_waiting_thread(job: Job) -> None:
     job.start(3, f"{QUEUED}call()\nif rank == 2: spins()\ncall()", before=STAND_IN, UNISONO_STALL_WARNING_S="2")
     line = warning_of(job.ranks[0])
     assert "in all_reduce(float32[4], sum) #3 of group '0' (" in line
@@ -193,7 +193,7 @@ def test_a_call_from_cpp_is_told(job: Job) -> None:
     assert "in all_reduce(float32[20], from C++) #" in warning_of(job.ranks[0])
 
 
-def test_the_program_does_not_go_on_with_wrong_tensors(job: Job) -> None:
+def test_mismatch_ends_the_program(job: Job) -> None:
     """Calls differ. The wait for a GPU ends without an error when its group is aborted."""
     body = f"""{QUEUED}
 call()
@@ -237,7 +237,7 @@ def test_the_first_call_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waited_call(NCCL, "another") is None
 
 
-def test_what_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     status = {"0": {"last_enqueued_collective": "4", "last_completed_collective": "-1"}}
     monkeypatch.setattr(c10d, "_dump_nccl_trace_json", lambda *_: json.dumps({"pg_status": status}), raising=False)
     assert pending(NCCL, "0") == (4, 0)

@@ -26,7 +26,7 @@ from unisono.engine.process.ask_stacks import process_status
 
 DEADLINE_S = 30.0
 SOON = Config(stall_warning_s=0.3)
-STEADY = Config(stall_warning_s=1.0)  # where several ranks wait: the others rely on the lowest for as long again
+STEADY = Config(stall_warning_s=1.0)  # where several ranks wait: all wait when the time of the first is up
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -81,7 +81,7 @@ def test_a_time_out_names_the_rank_that_all_in_the_call_hang_on(monkeypatch: pyt
 
     def name(mine: str, another: str) -> tuple[int, ...]:
         stall = sys.modules["unisono.ranks.failures.stall"]
-        waits = {2: Wait("world", mine, (1,), False, False), 1: Wait("world", another, (0,), False, False)}
+        waits = {2: Wait("world", mine, (1,)), 1: Wait("world", another, (0,))}
         group = unisono.init()
         if group.rank == 2:
             with monkeypatch.context() as patch:
@@ -158,10 +158,7 @@ def test_crossed_groups_are_told_as_a_circle(tmp_path: Path) -> None:
 
     with unisono.World(2, timeout_s=DEADLINE_S, config=STEADY) as world:
         errors = world.run(crossed)
-    text, *late = told(tmp_path)
-    for one in late:  # rank 1 has not relied for longer on a rank 0 that the machine held up
-        waited_s = float(one.partition("has waited ")[2].partition(" s ")[0])
-        assert waited_s >= 2 * STEADY.stall_warning_s, one
+    (text,) = told(tmp_path)
     zero = "rank 0 waits in group 'a' for rank 1, which waits in group 'b' for rank 0: none of them can go on"
     one = "rank 1 waits in group 'b' for rank 0, which waits in group 'a' for rank 1: none of them can go on"
     assert zero in text

@@ -332,9 +332,9 @@ def test_an_orderly_departure_proves_nothing_over_hosts_without_fresh_copies(kin
 def test_mismatch_waits_for_living_ranks_to_tell() -> None:
     """Rank 1 has gone before it told its call; rank 3 has not told it yet."""
     told = {0: CallRecord("all_reduce", op="sum"), 2: CallRecord("all_reduce", op="max")}
-    watch = object.__new__(sys.modules["unisono.ranks.failures.attend"].Watch)
-    watch.silent_since, watch.known_calls = None, lambda: told
+    watch, me = object.__new__(sys.modules["unisono.ranks.failures.attend"].Watch), Situation(N, MINE, 1, True, False)
+    watch.seen, watch.span, watch.known_calls = None, None, lambda: told
     peers = [here(1, gone=Departure(DepartureKind.DIED, "went")), here(2), here(3)]
-    assert watch.may_tell_more(peers)
+    assert watch.is_early(Disagree(), me, peers)
     told[3] = CallRecord("barrier")
-    assert not watch.may_tell_more(peers)
+    assert not watch.is_early(Disagree(), me, peers)

@@ -25,7 +25,7 @@ from unisono.ranks.group import survivors
 
 
 def stop_when_it_lends(group: unisono.Group) -> None:
-    """Be stopped by a signal where this rank is to lend the memory of the smaller group."""
+    """Be stopped by a signal where this rank is to lend or use the memory of the smaller group."""
     replace_lend(group, lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
 
@@ -84,7 +84,7 @@ def test_after_a_death_the_rank_that_is_stopped_while_it_lends_the_memory_can_be
     if group.rank == 0:
         hear_that_it_is_left_out(tmp_path, group, 0, 3)
         return (), 0.0
-    smaller = shrink_without(group, {0}, r"is to lend the memory: .* leave it out: shrink\(without=\[0\]\)")
+    smaller = shrink_without(group, {0}, r"is to lend or use the memory: .* leave it out: shrink\(without=\[0\]\)")
     seen = total(smaller)
     wake(tmp_path, group, smaller, 0)
     return smaller.world_ranks, seen
@@ -98,7 +98,7 @@ def test_one_rank_after_another_can_be_left_out(tmp_path: Path) -> tuple[tuple[i
     if group.rank < 2:
         hear_that_it_is_left_out(tmp_path, group, 0, 1)
         return None
-    smaller = shrink_without(group, {0, 1}, "is to lend the memory")
+    smaller = shrink_without(group, {0, 1}, "is to lend or use the memory")
     seen = total(smaller)
     wake(tmp_path, group, smaller, 0, 1)
     return smaller.world_ranks, seen
@@ -145,7 +145,7 @@ def test_memory_that_was_lent_for_one_that_is_left_out_is_freed(tmp_path: Path) 
         (tmp_path / "2 has heard").touch()
         return None
     lender.lend = keep  # type: ignore[assignment, method-assign]
-    smaller = shrink_without(group, {2}, r"is to use the memory, .* leave it out: shrink\(without=\[2\]\)")
+    smaller = shrink_without(group, {2}, r"is to lend or use the memory, .* leave it out: shrink\(without=\[2\]\)")
     seen = total(smaller)
     wake(tmp_path, group, smaller, 2)
     return seen, [memory.returned for memory in lent]
@@ -184,22 +184,23 @@ def test_where_one_host_has_no_memory_the_others_hear_of_it(tmp_path: Path) -> N
 @in_new_world(3, all_give=7.0)
 def test_exception_after_agreement(tmp_path: Path, late: bool) -> float:
     """Ranks learn of it in the first call of the smaller group, also if they see it before they see the decision."""
-    group, missing, find_memory = unisono.init(), survivors._missing, survivors.find_memory
+    group, missing, find_memory = unisono.init(), survivors._missing, survivors._find_memory
     unisono.barrier()
 
-    def find_late(*arguments: Any) -> bool:
-        found = find_memory(*arguments)
-        until(lambda: not (found and late) or all((tmp_path / f"{rank} has looked").exists() for rank in (1, 2)))
-        return found
+    def find_late(*arguments: Any) -> int | None:
+        lender = find_memory(*arguments)
+        if late and lender is None:
+            until(lambda: all((tmp_path / f"{rank} has looked").exists() for rank in (1, 2)))
+        return lender
 
-    def see_late(group: unisono.Group, mine: Proposal, others: Any) -> tuple[list[int], str]:
+    def see_late(group: unisono.Group, mine: Proposal, *more: Any) -> tuple[list[int], str]:
         if mine.ready and late:
             (tmp_path / f"{group.rank} has looked").touch()
             until(lambda: group.host.arena.board(0).interrupted[1] != "")
-        return missing(group, mine, others)
+        return missing(group, mine, *more)
 
     if group.rank == 0:
-        changed = patch.multiple(survivors, _go_on=interrupt, find_memory=find_late)
+        changed = patch.multiple(survivors, _go_on=interrupt, _find_memory=find_late)
         with changed, pytest.raises(KeyboardInterrupt):
             group.shrink()
         until(lambda: all((tmp_path / name).exists() for name in "12"))

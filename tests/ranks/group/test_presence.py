@@ -140,6 +140,22 @@ def test_without_a_free_file_descriptor_the_system_is_asked_otherwise(group: Any
         assert group.liveness.gone(1) is not None
 
 
+def test_a_descriptor_at_which_a_thread_looks_is_not_closed(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be another file's by then, such as one that can be read."""
+    looks = []
+
+    def close_and_look(fd: int) -> bool:
+        group.liveness.close()
+        looks.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return has_ended(fd)
+
+    monkeypatch.setattr("unisono.ranks.group.rank_liveness.has_ended", close_and_look)
+    before = len(os.listdir("/proc/self/fd"))
+    assert group.liveness.gone(1) is None
+    assert "pidfd" in looks[0]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_only_a_parent_that_tells_the_end_is_waited_for(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     board = group.arena.board(1)

@@ -14,7 +14,7 @@ import torch
 import unisono
 from unisono import PeerGone, RankFailed, WaitTimeout, init, run, world
 from unisono.ranks.launch import processes
-from unisono.ranks.launch.reports import Collector
+from unisono.ranks.launch.collector import Collector
 
 
 def from_a_thread():

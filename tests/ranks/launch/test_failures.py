@@ -16,8 +16,9 @@ from unisono import init, run, world
 from unisono.base.errors import ArgumentError, MismatchError, OutOfMemory, PeerGone, RankFailed, UsageError, WaitTimeout
 from unisono.base.records import CallRecord
 from unisono.ranks.launch import processes
+from unisono.ranks.launch.fork_client import open_world
 from unisono.ranks.launch.launch_messages import Report, pack, unpack
-from unisono.ranks.launch.reports import outcomes, rank_failed, results
+from unisono.ranks.launch.reports import RunTime, outcomes, rank_failed, results
 
 PACKAGE = os.path.dirname(unisono.__file__)
 
@@ -121,6 +122,35 @@ def test_death_between_runs_fails_the_next():
         assert w.run(init_rank) == [0, 1]
 
 
+class KillsTheFirst:
+    """A connection to the fork server: the first rank is killed before the second one is forked."""
+
+    def __init__(self, channel):
+        self.channel, self.heard = channel, []
+
+    def __getattr__(self, name):
+        return getattr(self.channel, name)
+
+    def send(self, rank, fds):
+        if rank == 1:
+            self.heard.append(self.channel.receive())
+            os.kill(self.heard[0].value[2], signal.SIGKILL)
+            self.heard.append(self.channel.receive())
+        self.channel.send(rank, fds=fds)
+
+    def receive(self, deadline):
+        return self.heard.pop(0) if self.heard else self.channel.receive(deadline)
+
+
+def test_a_death_before_the_run_is_a_death(monkeypatch):
+    monkeypatch.setattr(processes, "open_world", lambda: KillsTheFirst(open_world()))
+    with pytest.raises(RankFailed) as caught:
+        run(only, 2, (1, int), timeout_s=60)
+    assert caught.value.rank == 0
+    assert "was killed by signal 9 (SIGKILL)" in caught.value.traceback
+    assert "rank 0 was killed by signal 9" in caught.value.waiting[1]
+
+
 def init_rank():
     return init().rank
 
@@ -214,9 +244,12 @@ def gone(rank, waiting):
     return PeerGone(rank, 4711, "was killed by signal 9", waiting, "all_reduce #3")
 
 
+TIME = RunTime("run(f)", 30.0, 1.5)
+
+
 def verdict(*reports):
     with pytest.raises(Exception) as caught:
-        results(dict(reports), "run(f)", 30.0, 1.5)
+        results(dict(reports), TIME)
     return caught.value
 
 
@@ -281,7 +314,7 @@ def test_outcomes_have_each_rank_s_own_failure():
     reports = dict([returned(3, "d"), waited, died(2, 7), stuck(4), raised(0, KeyError("k"), 9)])
     reports[5] = Report(5, "returned", "returned"), b"junk"
     reports[6] = Report(6, "starting", "did not finish", "stack of rank 6\n"), b""
-    zero, one, two, value, four, five, six = outcomes(reports, "run(f)", 30.0, 1.5)
+    zero, one, two, value, four, five, six = outcomes(reports, TIME)
     assert value == "d"
     failures = [zero, one, two, four, five, six]
     assert [failure.rank for failure in failures] == [0, 1, 2, 4, 5, 6]

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 from unisono import init, run, world
 from unisono.base.errors import ArgumentError, RankFailed, WaitTimeout
 from unisono.base.fd_channel import Channel
-from unisono.ranks.launch import processes, reports
+from unisono.ranks.launch import collector, processes
 from unisono.ranks.launch.launch_messages import STARTED, Report
 from unisono.schedule import Hosts
 
@@ -121,15 +121,16 @@ def load(path, rank_that_waits):
 def test_the_start_does_not_count(monkeypatch):
     """20 seconds pass before the ranks' messages are read; the function had 15 from its own beginning."""
     now = itertools.count(1000.0, 20.0)
-    monkeypatch.setattr(reports, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    monkeypatch.setattr(reports, "remaining", lambda _deadline: 30.0)
+    monkeypatch.setattr(collector, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(collector, "remaining", lambda _deadline: 30.0)
     channels, ranks = zip(*((mine, Channel(raw)) for mine, raw in (Channel.pair() for _ in range(2))), strict=True)
     server, theirs = Channel.pair()
     for rank, channel in enumerate(ranks):
         channel.send(STARTED)
         channel.send(Report(rank, "returned", "returned"))
-    collected = reports.Collector(channels, server, [1, 2], None, [])
-    collected.wait(1300.0, 15.0, 5.0)
+    started = [collector.StartedRank(channel, None, rank) for rank, channel in enumerate(channels)]
+    collected = collector.Collector(started, server, {})
+    collected.wait([], 1300.0, 15.0, 5.0)
     assert sorted(collected.reports) == [0, 1]
     assert collected._deadline >= 1020.0 + 15.0
     theirs.close()

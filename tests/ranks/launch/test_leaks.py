@@ -135,8 +135,8 @@ import torch
 PATIENT = """
 import sys
 from unisono import world
-from unisono.ranks.launch import processes
-processes._LEAVE_S = 600.0
+from unisono.ranks.launch import fork_client
+fork_client._LEAVE_S = 600.0
 sys.path.insert(0, {folder!r})
 w = world(2)
 w.run(int)

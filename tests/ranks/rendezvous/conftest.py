@@ -37,6 +37,6 @@ def came(monkeypatch: pytest.MonkeyPatch) -> Came:
 def threads_are_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads of this process pass for processes: each has an identity of its own, and the kernel is not asked."""
     mine = Identity.mine
-    own = classmethod(lambda _cls: mine().replace(pid=threading.get_ident(), ticks=0))
+    own = classmethod(lambda _cls, *how: mine(*how)._replace(pid=threading.get_ident(), ticks=0))
     monkeypatch.setattr(Identity, "mine", own)
     monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)

@@ -126,3 +126,24 @@ def test_a_thread_left_behind_in_torch_does_not_abort_a_program_that_ends(thread
 def test_abort_of_another_library_ends_the_process() -> None:
     """It calls `std::terminate` at exit, with a thread left behind in torch."""
     assert run_python("-c", LEFT_BEHIND, "asks", "aborts", timeout=60).returncode == -signal.SIGABRT
+
+
+WORKS = """
+import atexit, ctypes, time
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(libc.fopen(b"/dev/zero", b"r"))
+atexit.register(libc.fflush, file)  # before the imports: this function runs last, and needs the lock of the file
+from unisono.ranks.rendezvous.asked_store import Limited
+try:
+    Limited().call(lambda: libc.fscanf(file, b"%*200000000c"), deadline=time.monotonic() + 0.05)
+except TimeoutError as error:
+    print(error)
+"""
+
+
+@pytest.mark.cold
+def test_thread_left_behind_releases_its_locks() -> None:
+    """It works when the program ends, and holds a lock that the exit needs."""
+    done = run_python("-c", WORKS, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no answer\n", "")

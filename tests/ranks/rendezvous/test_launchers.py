@@ -12,8 +12,9 @@ import pytest
 from tests.support.mpi_launchers import LAUNCHERS, run_by
 from unisono.base.errors import ArgumentError
 from unisono.ranks.rendezvous import launchers
+from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.stores import MeetingPlace
-from unisono.ranks.rendezvous.which_rank import Launch, detect
+from unisono.ranks.rendezvous.which_rank import detect
 
 MEET = {"MASTER_ADDR": "node-a", "MASTER_PORT": "41001"}
 TORCHRUN = {
@@ -41,23 +42,23 @@ PLACE = {"RANK": "3", "WORLD_SIZE": "4"}
 RAY = {**MEET, **PLACE, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"}
 
 FOUND = [
-    ({"PATH": "/bin"}, {}, {"rank": 0, "size": 1, "kind": "single"}),
-    ({**MEET, **PLACE}, {}, {"rank": 3, "size": 4, "kind": "environment", "store_runs": False, "port": 41001}),
-    (MEET, {"rank": 1, "size": 3}, {"rank": 1, "size": 3, "kind": "arguments", "port": 41001}),
-    (TORCHRUN, {"rank": 2, "size": 5}, {"kind": "arguments"}),
+    ({"PATH": "/bin"}, {}, {"rank": 0, "size": 1}),
+    ({**MEET, **PLACE}, {}, {"rank": 3, "size": 4, "store_runs": False, "port": 41001}),
+    (MEET, {"rank": 1, "size": 3}, {"rank": 1, "size": 3, "port": 41001}),
+    (TORCHRUN, {"rank": 2, "size": 5}, {"store_runs": True}),
     ({"RANK": "0", "WORLD_SIZE": "1"}, {}, {"port": 0}),
-    ({}, {"rank": 0, "size": 1}, {"kind": "arguments"}),
+    ({}, {"rank": 0, "size": 1}, {"rank": 0, "size": 1}),
     (RAY, {}, {"rank": 3, "size": 4, "address": "node-a", "port": 41001}),
-    ({**SLURM, **OPEN_MPI, **MEET, **PLACE}, {}, {"rank": 3, "size": 4, "kind": "environment", "port": 41001}),
+    ({**SLURM, **OPEN_MPI, **MEET, **PLACE}, {}, {"rank": 3, "size": 4, "port": 41001}),
     (SLURM, {"rank": 1, "size": 2}, {"job": "Slurm 42.3"}),
     ({**SLURM, "RANK": "1", "WORLD_SIZE": "2"}, {}, {"job": "Slurm 42.3"}),
-    *((environ, {}, {"rank": 1, "size": 2, "kind": kind, "job": job}) for environ, kind, job in (
-        (OPEN_MPI, "Open MPI", "Open MPI prterun-host-77@1"),
-        ({**ALLOCATION, **OPEN_MPI}, "Open MPI", "Open MPI prterun-host-77@1"),
-        (SLURM, "Slurm", "Slurm 42.3"),
-        ({**SLURM, "PMI_RANK": "1", "PMI_SIZE": "2"}, "Slurm", "Slurm 42.3"),  # srun --mpi=pmi2
-        ({**SLURM, "PMIX_RANK": "1"}, "Slurm", "Slurm 42.3"),  # srun --mpi=pmix
-        ({**SLURM, **OPEN_MPI}, "Open MPI", "Open MPI prterun-host-77@1"),  # mpirun in a step of Slurm
+    *((environ, {}, {"rank": 1, "size": 2, "job": job}) for environ, job in (
+        (OPEN_MPI, "Open MPI prterun-host-77@1"),
+        ({**ALLOCATION, **OPEN_MPI}, "Open MPI prterun-host-77@1"),
+        (SLURM, "Slurm 42.3"),
+        ({**SLURM, "PMI_RANK": "1", "PMI_SIZE": "2"}, "Slurm 42.3"),  # srun --mpi=pmi2
+        ({**SLURM, "PMIX_RANK": "1"}, "Slurm 42.3"),  # srun --mpi=pmix
+        ({**SLURM, **OPEN_MPI}, "Open MPI prterun-host-77@1"),  # mpirun in a step of Slurm
     )),
     *((environ, {}, {"rank": 0, "size": 1, "job": ""}) for environ in (
         ALLOCATION,
@@ -84,14 +85,12 @@ FOUND = [
 def test_what_arguments_and_environment_say(environ, arguments, found):
     launch = detect(environ, **arguments)
     assert {name: getattr(launch, name) for name in found} == found
-    assert launch.kind != "single" or "RANK" in launch.why
+    assert launch.why
 
 
 def test_torchrun():
     why = "RANK=2 and WORLD_SIZE=5 are set"
-    assert detect(TORCHRUN) == Launch(
-        2, 5, "torchrun", why, "node-a", 41001, True, "unisono/job7/3", name="torchrun job7/3"
-    )
+    assert detect(TORCHRUN) == Launch(2, 5, why, "node-a", 41001, True, "unisono/job7/3", name="torchrun job7/3")
 
 
 def test_agents_of_several_nodes_need_not_agree_on_restarts():

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -20,13 +20,13 @@ from unisono.base.fd_channel import PlainChannel
 from unisono.base.records import DepartureKind
 from unisono.ranks.rendezvous import meetings, rendezvous
 from unisono.ranks.rendezvous.asked_store import AskedStore
+from unisono.ranks.rendezvous.entries import MeetingEnd, write
 from unisono.ranks.rendezvous.handover import Handover
 from unisono.ranks.rendezvous.identity import Identity
+from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.meeting import Meeting
 from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
-from unisono.ranks.rendezvous.rendezvous_messages import MeetingMessage
 from unisono.ranks.rendezvous.stores import MeetingPlace
-from unisono.ranks.rendezvous.which_rank import Launch
 
 pytestmark = pytest.mark.usefixtures("threads_are_ranks")
 
@@ -42,7 +42,7 @@ def port() -> Iterator[int]:
 
 
 def launch(port: int, rank: int, size: int, name: str = "") -> Launch:
-    return Launch(rank, size, "environment", "", "127.0.0.1", port, name=name)
+    return Launch(rank, size, "", "127.0.0.1", port, name=name)
 
 
 def attend(launch: Launch, timeout_s: float) -> Any:
@@ -115,7 +115,7 @@ def place(request: pytest.FixtureRequest, port: int) -> Places:
     if request.param == "address":
         return lambda rank: launch(port, rank, 3)
     name = f"test {secrets.token_hex(8)}"
-    return lambda rank: Launch(rank, 3, "Slurm", "", job=name)
+    return lambda rank: Launch(rank, 3, "", job=name)
 
 
 def test_after_a_time_out_of_some_a_late_rank_meets_them(
@@ -225,7 +225,7 @@ def test_second_calls_after_random_time_outs(port: int, at: str, seed: int, monk
     choose, here = random.Random(seed), threading.local()
     monkeypatch.setattr(meetings, "_known", _OfThread())
     mine = Identity.mine
-    monkeypatch.setattr(Identity, "mine", lambda: mine().replace(host_id=f"{here.host}"))
+    monkeypatch.setattr(Identity, "mine", lambda *how: mine(*how)._replace(host_id=f"{here.host}"))
 
     def waits() -> float:
         return choose.choice([0.05, 0.3, 0.6]) * choose.uniform(1.0, 2.0)
@@ -239,7 +239,7 @@ def test_second_calls_after_random_time_outs(port: int, at: str, seed: int, monk
         def one(rank: int) -> Any:
             begins, first_s, second_s = plans[rank]
             here.host = (0, rank % 2, rank)[hosts]
-            own = launch(port, rank, 3) if at == "address" else Launch(rank, 3, "Slurm", "", job=name)
+            own = launch(port, rank, 3) if at == "address" else Launch(rank, 3, "", job=name)
             own = own._replace(prefix=name)
             time.sleep(begins)
             met = meet(own, first_s)
@@ -277,7 +277,7 @@ def test_notice_of_an_earlier_start_is_ignored(end: str) -> None:
     earlier, at = meetings.enter_meeting(store, 0, 2, "", soon)
     at.set(meetings.BEAT, "1")
     if end:
-        at.set(meetings.END, MeetingMessage(reason=end).text())
+        at.set(meetings.END, write(MeetingEnd(reason=end)))
     with pytest.raises(WaitTimeout, match="earlier start"):
         meetings.enter_meeting(store, 1, 2, "", time.monotonic() + 0.1, stale=True)
     with ThreadPoolExecutor(2) as pool:
@@ -293,7 +293,7 @@ def test_notice_of_an_earlier_start_is_ignored(end: str) -> None:
 
 def test_rank_0_beats_while_it_waits() -> None:
     """A rank that comes late from another agent of torchrun finds the meeting."""
-    store, own = HashStore(), Launch(0, 2, "torchrun", "", stale=True)
+    store, own = HashStore(), Launch(0, 2, "", stale=True)
     with ThreadPoolExecutor(2) as pool:
         ranks = [pool.submit(_meet_at, store, own._replace(rank=rank)) for rank in (0, 1)]
         expect_one_arena([rank.result() for rank in ranks])
@@ -309,7 +309,7 @@ def test_error_of_a_store_is_raised_once() -> None:
     """The rank meets at another store before it comes to this one again."""
     store, soon = HashStore(), time.monotonic() + SOON_S
     name, _ = meetings.enter_meeting(store, 0, 2, "", soon)
-    store.set(f"{name}/{meetings.END}", MeetingMessage(reason="no memory").text())
+    store.set(f"{name}/{meetings.END}", write(MeetingEnd(reason="no memory")))
     with pytest.raises(ArgumentError, match="no memory"):
         meetings.enter_meeting(store, 1, 2, "", soon)
     other = HashStore()
@@ -325,24 +325,20 @@ def test_who_has_the_memory_is_in_the_group_though_its_time_is_up(
     place: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 has ended the meeting, and rank 1 no longer waits until rank 0 tells it so."""
-    over, tell = threading.Event(), Handover.tell
+    over, end = threading.Event(), Handover.end
     with ThreadPoolExecutor(3) as pool:
         impatient = pool.submit(attend_until_it_has_the_memory, place(1), monkeypatch, over.wait)
-        monkeypatch.setattr(Handover, "tell", lambda self, word: (over.set(), impatient.exception(), tell(self, word)))
+        monkeypatch.setattr(Handover, "end", lambda self: (over.set(), impatient.exception(), end(self)))
         others = [pool.submit(attend, place(rank), 60.0) for rank in (0, 2)]
         expect_one_arena([others[0].result(), impatient.result(), others[1].result()])
 
 
 def test_who_has_the_memory_and_leaves_ends_the_meeting(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 no longer waits until rank 0 has ended it."""
-    judge = Meeting._judge
+    hand_out = Meeting._hand_out
     with ThreadPoolExecutor(3) as pool:
         impatient = pool.submit(attend_until_it_has_the_memory, place(1), monkeypatch, lambda: None)
-        monkeypatch.setattr(
-            Meeting,
-            "_judge",
-            lambda self, hosts: (until(lambda: ended(self, impatient)), judge(self, hosts))[1],
-        )
+        monkeypatch.setattr(Meeting, "_hand_out", lambda *how: (hand_out(*how), until(impatient.done))[0])
         others = [pool.submit(attend, place(rank), 60.0) for rank in (0, 2)]
         for done, culprit in ((impatient, 0), (others[0], 1), (others[1], 1)):
             error = done.result()
@@ -368,12 +364,6 @@ def attend_until_it_has_the_memory(launch: Launch, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(PlainChannel, "receive", receive_once)
     return attend(launch, 60.0)
-
-
-def ended(meeting: Any, impatient: Future[Any]) -> bool:
-    """Has that rank left this meeting? Rank 0 takes in what its store is told."""
-    meeting._store.check([meetings.END])
-    return impatient.done()
 
 
 def test_a_store_without_a_meeting_is_told(port: int) -> None:

@@ -1,6 +1,5 @@
 """Launched processes find each other; who does not come, or is elsewhere, is named. Ranks are threads here."""
 
-import json
 import os
 import socket
 import threading
@@ -20,12 +19,13 @@ from unisono.base.records import DepartureKind
 from unisono.engine.memory.arena import Arena
 from unisono.ranks.rendezvous import rendezvous, stores
 from unisono.ranks.rendezvous.asked_store import AskedStore
+from unisono.ranks.rendezvous.entries import MeetingEnd, read, write
 from unisono.ranks.rendezvous.identity import Identity
+from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.meeting import Meeting
 from unisono.ranks.rendezvous.meetings import END
-from unisono.ranks.rendezvous.rendezvous_messages import MeetingMessage, message_of, store_silent, why_ended
+from unisono.ranks.rendezvous.rendezvous_messages import end_of, store_silent, why_ended
 from unisono.ranks.rendezvous.stores import MeetingPlace
-from unisono.ranks.rendezvous.which_rank import Launch
 
 pytestmark = pytest.mark.usefixtures("threads_are_ranks")
 
@@ -36,7 +36,7 @@ def meet(*arguments):
 
 
 def launches(size):
-    return [Launch(rank, size, "torchrun", "") for rank in range(size)]
+    return [Launch(rank, size, "") for rank in range(size)]
 
 
 def together(function, launches):
@@ -77,7 +77,7 @@ def test_who_does_not_come_is_named_by_everybody_else(absent, came):
 
 def test_a_second_attempt_does_not_meet_the_first():
     port = free_port()
-    there = [Launch(rank, 3, "environment", "", "127.0.0.1", port) for rank in range(3)]
+    there = [Launch(rank, 3, "", "127.0.0.1", port) for rank in range(3)]
     server = TCPStore("127.0.0.1", port, 3, is_master=True, wait_for_workers=False, multi_tenant=True)
     first_arenas, second_arenas = (
         together(lambda launch: meet(launch.rank, launch.size, MeetingPlace(launch, 60).enter(), 60), there)
@@ -95,7 +95,7 @@ def test_nobody_at_the_meeting_place():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         with pytest.raises(WaitTimeout, match="MASTER_PORT") as caught:
-            MeetingPlace(Launch(1, 2, "environment", "", "127.0.0.1", probe.getsockname()[1]), 0.5).enter()
+            MeetingPlace(Launch(1, 2, "", "127.0.0.1", probe.getsockname()[1]), 0.5).enter()
     assert caught.value.missing == (0,)
 
 
@@ -104,7 +104,7 @@ def test_a_port_in_use_is_said(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
-        launch = Launch(0, 2, "environment", "", "127.0.0.1", taken.getsockname()[1])
+        launch = Launch(0, 2, "", "127.0.0.1", taken.getsockname()[1])
         with pytest.raises(ArgumentError, match="rank 0 cannot listen"):
             MeetingPlace(launch, 2.0).enter()
 
@@ -133,8 +133,8 @@ def test_a_rank_that_dies_before_it_has_the_arena_is_named(monkeypatch):
 def test_a_rank_that_dies_while_others_wait_for_more_is_named_at_once(victim, absent):
     """A rank never comes; the victim's process seems to have ended as soon as it has said who it is."""
     store, (rank,) = HashStore(), {0, 1, 2} - {victim, absent}
-    ended = Identity.mine().replace(pid=1 << 30, ticks=1)
-    store.set(f"rank {victim}", json.dumps(vars(ended)))
+    ended = Identity.mine()._replace(pid=1 << 30, ticks=1)
+    store.set(f"rank {victim}", write(ended))
     with pytest.raises(PeerGone) as caught:
         meet(rank, 3, store, 60)
     assert caught.value.rank == victim
@@ -143,11 +143,11 @@ def test_a_rank_that_dies_while_others_wait_for_more_is_named_at_once(victim, ab
 def test_process_of_rank_0_stays_for_late_ranks():
     """Its user has the error at once. Its process may run the store: without it, the others would name rank 0."""
     server = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
-    other = Identity.mine().replace(version="0")
-    server.set("rank 1", json.dumps(vars(other)))
+    other = Identity.mine()._replace(common={"unisono": "0"})
+    server.set("rank 1", write(other))
     server.add("told", 1)
     before = threading.enumerate()
-    with pytest.raises(ArgumentError, match=r"rank 1 .* has unisono 0"):
+    with pytest.raises(ArgumentError, match=r"rank 1 .* has unisono=0,"):
         meet(0, 3, server, 60)
     (stays,) = (thread for thread in threading.enumerate() if thread not in before and "late" in thread.name)
     assert not stays.daemon
@@ -158,7 +158,7 @@ def test_process_of_rank_0_stays_for_late_ranks():
 
 def test_unresponsive_store_of_rank_0_ends_the_wait():
     silent = store_silent("127.0.0.1:1234", 0, 5.0, 5.0)
-    said = MeetingMessage.read(message_of(silent, 0).text().encode(), 3)
+    said = read(MeetingEnd, write(end_of(silent, 0)).encode(), 0, 3)
     error = why_ended(said, 2, 5.0)
     assert isinstance(error, WaitTimeout)
     assert error.missing == (0,)
@@ -229,16 +229,16 @@ def test_ranks_may_wait_for_years(timeout_s):
         arena.close()
 
 
-@pytest.mark.parametrize("message", [MeetingMessage(hosts=((0, 1),)), MeetingMessage(missing=(0,)), None])
-def test_end_of_a_process_after_the_meeting(message):
+@pytest.mark.parametrize("end", [MeetingEnd(), MeetingEnd(missing=(0,)), None])
+def test_end_of_a_process_after_the_meeting(end):
     """Rank 0 says how the meeting has ended, and its program ends, between two looks of rank 1."""
-    said, mine = None if message is None else message.text().encode(), Identity.mine()
+    said, mine = None if end is None else write(end).encode(), Identity.mine()
     member = object.__new__(Meeting)
     member._rank, member._size, member._start, member._home = 1, 2, time.monotonic(), mine
-    member.identities = {0: mine.replace(ticks=mine.ticks + 1), 1: mine}
+    member.identities = {0: mine._replace(ticks=mine.ticks + 1), 1: mine}
     member._store = SimpleNamespace(now={END: said}.get)
-    if message is not None and message.hosts:
+    if end == MeetingEnd():
         assert member._look()
         return
-    with pytest.raises(PeerGone if message is None else WaitTimeout):
+    with pytest.raises(PeerGone if end is None else WaitTimeout):
         member._look()

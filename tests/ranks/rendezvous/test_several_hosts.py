@@ -1,6 +1,5 @@
 """Ranks of several hosts meet: candidates by identity, the map by who got the memory. Ranks are threads here."""
 
-import json
 import re
 import threading
 import time
@@ -16,21 +15,14 @@ from unisono.base.records import DepartureKind
 from unisono.engine.memory.arena import Arena
 from unisono.hosts.addresses import is_loopback, own_address, store_host
 from unisono.ranks.rendezvous import meeting, rendezvous
-from unisono.ranks.rendezvous.identity import (
-    MOST_NAME,
-    Identity,
-    common_settings,
-    host_names,
-    place,
-    remark,
-    way_between,
-    why_refused,
-)
+from unisono.ranks.rendezvous.entries import MOST_NAME, write
+from unisono.ranks.rendezvous.identity import Identity, check, common_settings, host_names, place, remark, way_between
 from unisono.ranks.rendezvous.rendezvous import meet
 from unisono.schedule import Hosts
 
-HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711, 99, address="10.0.0.1")
-AWAY = Identity("node-b", "boot-2", "net:[1] pid:[1]", 1000, 4711, 99, address="10.0.0.2")
+COMMON = common_settings(Config())
+HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711, 99, "", COMMON, "10.0.0.1")
+AWAY = HOME._replace(host="node-b", boot="boot-2", address="10.0.0.2")
 LOOP = "127.0.0.1"
 
 
@@ -40,8 +32,8 @@ def rank(monkeypatch):
     own, mine = threading.local(), Identity.mine
     changes = {}
 
-    def identity(_cls):
-        return mine().replace(pid=threading.get_ident(), ticks=0, host_id=f"{changes.get(own.number, 0)}")
+    def identity(_cls, *how):
+        return mine(*how)._replace(pid=threading.get_ident(), ticks=0, host_id=f"{changes.get(own.number, 0)}")
 
     monkeypatch.setattr(Identity, "mine", classmethod(identity))
     monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
@@ -95,40 +87,28 @@ def test_every_host_has_its_memory_and_all_have_the_map(rank, host_of):
             assert {*needed} <= {*met.identities}
 
 
-def refuse(monkeypatch, *numbers, error=ConnectionRefusedError):
-    """Let these ranks not reach the socket of their host's first rank."""
+@pytest.mark.parametrize(("host_of", "refused"), [("000", 1), ("0011", 3)])
+def test_unreachable_memory_is_an_error_of_all(rank, monkeypatch, came, host_of, refused):
+    """As on two machines that are copies of one, and so look like one."""
     fetch = meeting.fetch
 
     def some_fetch(name, first, home, number, *rest):
-        if number in numbers:
-            raise error
+        if number == refused:
+            raise ConnectionRefusedError
         return fetch(name, first, home, number, *rest)
 
     monkeypatch.setattr(meeting, "fetch", some_fetch)
+    for error in together(rank, host_of):
+        assert isinstance(error, ArgumentError)
+        assert f"rank {refused} runs on the machine of rank {host_of.index(host_of[refused])}, but" in str(error)
+        assert "set UNISONO_HOST_ID" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("host_of", "refused", "expected"),
-    [("000", [1], "010"), ("000", [1, 2], "012"), ("0011", [3], "0012"), ("0101", [2, 3], "0123")],
-)
-def test_who_does_not_get_the_memory_is_a_host_of_its_own(rank, monkeypatch, capsys, host_of, refused, expected):
-    refuse(monkeypatch, *refused)
-    expect_hosts(together(rank, host_of), Hosts.of(expected))
-    said = capsys.readouterr().err
-    assert said.count("unisono:") == 1
-    assert f"rank {min(refused)} runs on the machine of rank" in said
-    assert "UNISONO_HOST_ID" in said
-
-
-@pytest.mark.parametrize(
-    ("host_of", "refused", "number"), [("000", [], 0), ("0011", [], 0), ("0011", [], 2), ("0001", [1], 1)]
-)
-def test_a_host_without_memory_is_heard_by_all(rank, monkeypatch, host_of, refused, number):
-    """Rank 1 is a host of its own where it is refused."""
-    refuse(monkeypatch, *refused)
+@pytest.mark.parametrize(("host_of", "number"), [("000", 0), ("0011", 0), ("0011", 2)])
+def test_a_host_without_memory_is_heard_by_all(rank, monkeypatch, host_of, number):
     create, own = Arena.create, rank[0]
 
-    def scarce(size, config):
+    def scarce(size, config, *_):
         if own.number == number:
             raise OutOfMemory(f"no room for {size}")
         return create(size, config)
@@ -202,10 +182,9 @@ def test_more_ranks_than_a_group_may_have():
     ],
 )
 def test_candidates_for_one_host(change, expected):
-    ranks = {0: HOME, 1: HOME.replace(pid=2), 2: HOME.replace(pid=3, **change)}
+    ranks = {0: HOME, 1: HOME._replace(pid=2), 2: HOME._replace(pid=3, **change)}
     assert place(ranks) == Hosts.of(expected)
-    assert place(ranks, apart={1}) == Hosts.of([expected[0], "apart", expected[2]])
-    assert why_refused(ranks) == ""
+    check(ranks)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +193,14 @@ def test_candidates_for_one_host(change, expected):
         ("abc", "123", ["a", "b", "c"]),
         ("vvw", "123", ["v at 10.0.0.1", "v at 10.0.0.2", "w"]),
         ("vwv", "121", ["v#0", "w", "v#2"]),
-        ("vv", "01", ["v#0", "v#1"]),
+        ("vv", "01", ["v#0", "v at 10.0.0.1"]),
     ],
 )
 def test_hosts_of_one_name_are_told_apart(names, addresses, expected):
-    """By addresses; by numbers where two have one, as containers may, or where one is known to its own host only."""
+    """By addresses; by numbers where two have one, as containers may, or where it is known to its own host only."""
     own = {"0": LOOP, **{digit: f"10.0.0.{digit}" for digit in "123"}}
     ranks = {
-        2 * k + seat: HOME.replace(host=name, boot=f"boot-{k}", pid=seat, address=own[digit])
+        2 * k + seat: HOME._replace(host=name, boot=f"boot-{k}", pid=seat, address=own[digit])
         for k, (name, digit) in enumerate(zip(names, addresses, strict=True)) for seat in range(2)
     }  # fmt: skip
     assert list(host_names(ranks, place(ranks))) == expected
@@ -229,51 +208,43 @@ def test_hosts_of_one_name_are_told_apart(names, addresses, expected):
 
 def test_long_names_of_hosts_are_cut_where_they_are_alike():
     for address, expected in (("fd00::1234:5678:9abc:%d", "#%d"), ("10.100.200.%d", " at 10.100.200.%d")):
-        ranks = {k: HOME.replace(host="n" * 60, boot=f"boot-{k}", address=address % k) for k in range(2)}
+        ranks = {k: HOME._replace(host="n" * 60, boot=f"boot-{k}", address=address % k) for k in range(2)}
         found = host_names(ranks, place(ranks))
         assert [name.lstrip("n") for name in found] == [expected % k for k in range(2)]
         assert {*map(len, found)} == {MOST_NAME}
 
 
 def test_a_refusal_tells_hosts_of_one_name_apart():
-    ranks = {0: HOME, 1: AWAY.replace(host="node-a", version="0.0.7")}
-    assert "rank 1 (host node-a at 10.0.0.2) has" in why_refused(ranks)
-    assert "rank 0 (host node-a at 10.0.0.1) has" in why_refused(ranks)
-
-
-COMMON = common_settings(Config())
+    ranks = {0: HOME, 1: AWAY._replace(host="node-a", common=COMMON | {"unisono": "0.0.7"})}
+    at = r"\(host node-a at 10.0.0.{}\) has "
+    with pytest.raises(ArgumentError, match=f"rank 1 {at.format(2)}.*rank 0 {at.format(1)}"):
+        check(ranks)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"host": "node-a", "boot": "boot-1"}, r"ranks 1 and 2 are the same process \(pid 4711\): threads"),
-        ({"version": "0.0.7"}, r"rank 2 \(host node-b\) has unisono 0.0.7, rank 0 \(host node-a\) has "),
-        ({"byte_order": "middle"}, r"rank 2 \(host node-b\) has the byte order middle"),
-        ({"dtypes": "0"}, r"rank 2 \(host node-b\) has the table of dtypes 0"),
-        (
-            {"common": common_settings(Config(host_silence_s=4.5))},
-            r"rank 2 .* has host_silence_s=4.5, rank 0 .* has 1.5: set UNISONO_HOST_SILENCE_S",
-        ),
-        (
-            {"common": common_settings(Config(look_up_s=0.5))},
-            r"rank 2 .* has look_up_s=0.5, rank 0 .* has 0.02: set UNISONO_LOOK_UP_S",
-        ),
+        ({"unisono": "0.0.7"}, r"rank 2 \(host node-b\) has unisono=0.0.7, rank 0 \(host node-a\) has "),
+        ({"byte_order": "middle"}, r"rank 2 \(host node-b\) has byte_order=middle, .* it must be the same for all"),
+        ({"dtypes": "0"}, r"rank 2 \(host node-b\) has dtypes=0, rank 0 "),
+        ({"new": "0"}, r"rank 2 \(host node-b\) has new=0, rank 0 .* has nothing: it must be the same for all ranks"),
+        ({"host_silence_s": "4.5"}, r"rank 2 .* has host_silence_s=4.5, .* has 1.5: set UNISONO_HOST_SILENCE_S"),
+        ({"look_up_s": "0.5"}, r"rank 2 .* has look_up_s=0.5, rank 0 .* has 0.02: set UNISONO_LOOK_UP_S"),
     ],
 )
 def test_ranks_that_cannot_form_a_group(change, words):
-    ranks = {0: HOME.replace(pid=7), 1: HOME, 2: AWAY.replace(**change)}
-    ranks = {number: one.replace(common=one.common or COMMON) for number, one in ranks.items()}
+    other = AWAY._replace(**change) if "host" in change else AWAY._replace(common=COMMON | change)
     with pytest.raises(ArgumentError, match=words):
-        raise ArgumentError(why_refused(ranks))
+        check({0: HOME._replace(pid=7), 1: HOME, 2: other})
 
 
 def test_only_several_hosts_need_common_settings_and_then_all_ranks_do():
     other = common_settings(Config(link=Link.parse("1Gbit,100us")))
-    ranks = {0: HOME.replace(common=COMMON), 1: HOME.replace(pid=2, common=other)}
-    assert why_refused(ranks) == ""
-    assert "set UNISONO_LINK to the same" in why_refused(ranks, apart={1})
-    assert "rank 1 (host node-a) has link=" in why_refused(ranks | {2: AWAY.replace(common=COMMON)})
+    ranks = {0: HOME, 1: HOME._replace(pid=2, common=other)}
+    check(ranks)
+    with pytest.raises(ArgumentError, match=r"rank 1 \(host node-a\) has link=.* set UNISONO_LINK to the same"):
+        check(ranks | {2: AWAY})
 
 
 @pytest.mark.parametrize("host_of", ["000", "001", "012"])
@@ -306,21 +277,21 @@ def test_each_host_has_the_settings_of_its_first_rank(rank):
 
 
 def test_an_address_on_the_way_between_hosts():
-    lost = [one.replace(address=LOOP) for one in (HOME, AWAY)]
-    assert way_between({0: HOME, 1: AWAY}) == ("10.0.0.1", "")
-    assert way_between({0: lost[0], 1: AWAY}) == ("10.0.0.2", "")
-    assert way_between({0: lost[0], 1: lost[0].replace(pid=2, host_id="1")}) == ("", "")  # one machine
-    toward, reason = way_between({0: lost[0], 1: lost[0].replace(pid=2), 2: lost[1]})
-    assert toward == ""
-    assert "rank 0 (host node-a) and rank 2 (host node-b)" in reason
-    assert "127.0.0.1" in reason
-    assert "set MASTER_ADDR" in reason
+    lost = [one._replace(address=LOOP) for one in (HOME, AWAY)]
+    assert way_between({0: HOME, 1: AWAY}) == "10.0.0.1"
+    assert way_between({0: lost[0], 1: AWAY}) == "10.0.0.2"
+    assert way_between({0: lost[0], 1: lost[0]._replace(pid=2, host_id="1")}) == ""  # one machine
+    words = r"rank 0 \(host node-a\) and rank 2 \(host node-b\) .*127.0.0.1.* set MASTER_ADDR"
+    with pytest.raises(ArgumentError, match=words):
+        way_between({0: lost[0], 1: lost[0]._replace(pid=2), 2: lost[1]})
 
 
 def each_on_a_machine(rank, monkeypatch, own_address):
     """Let each rank be on a machine of its own, which says that this is its address."""
     mine, own = Identity.mine, rank[0]
-    monkeypatch.setattr(Identity, "mine", classmethod(lambda _cls: mine().replace(boot=f"boot-{own.number}")))
+    monkeypatch.setattr(
+        Identity, "mine", classmethod(lambda _cls, *how: mine(*how)._replace(boot=f"boot-{own.number}"))
+    )
     for module in (meeting, rendezvous):
         monkeypatch.setattr(module, "own_address", own_address)
 
@@ -357,7 +328,7 @@ def test_a_master_address_that_means_itself_on_its_own_host(rank, monkeypatch):
     ],
 )
 def test_what_is_said_of_hosts_that_are_one_machine(change, words):
-    ranks = {0: HOME, 1: HOME.replace(pid=2), 2: HOME.replace(pid=3, **change)}
+    ranks = {0: HOME, 1: HOME._replace(pid=2), 2: HOME._replace(pid=3, **change)}
     said = remark(ranks, place(ranks))
     assert words in said
     assert said.count("\n") == bool(words)
@@ -382,8 +353,7 @@ def test_an_address_that_is_none_is_refused(rank):
     store = HashStore()
     own, _ = rank
     own.number = 1
-    wrong = vars(Identity.mine()) | {"address": "10.0.0.1; rm"}
-    store.set("rank 1", json.dumps(wrong))
+    store.set("rank 1", write(Identity.mine()._replace(address="10.0.0.1; rm")))
     own.number = 0
-    with pytest.raises(ArgumentError, match="no identity of a process"):
+    with pytest.raises(ArgumentError, match="not a valid Identity"):
         meet(0, 2, store, 20)

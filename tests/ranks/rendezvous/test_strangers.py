@@ -6,10 +6,9 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -24,10 +23,18 @@ from unisono.base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone
 from unisono.base.fd_channel import PlainChannel, listen
 from unisono.engine.memory.arena import Arena
 from unisono.ranks.group.world_group import world_group
+from unisono.ranks.rendezvous.entries import (
+    HostMap,
+    MeetingEnd,
+    MeetingNotice,
+    MemoryNotice,
+    SentinelNotice,
+    read,
+    write,
+)
 from unisono.ranks.rendezvous.handover import Handover, fetch
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.rendezvous import MeetingResult, meet
-from unisono.ranks.rendezvous.rendezvous_messages import MeetingMessage, SentinelNotice, read_identity
 from unisono.schedule import Hosts
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
@@ -78,11 +85,16 @@ def arena() -> Iterator[Arena]:
 
 
 def hand_out(fd: int, listener: socket.socket, ranks: dict[int, Identity], deadline: float) -> list[int]:
-    """Who is missing in the end; the others have heard a last word."""
+    """The ranks that are missing in the end; the others receive the last message."""
     with closing(Handover(fd, listener, ranks)) as handover:
-        missing = handover.serve(deadline, lambda _: [])
-        handover.tell("that is all")
+        missing = handover.serve(deadline, lambda: None)
+        handover.end()
     return missing
+
+
+def fetched(name: str, rank: int, deadline: float) -> Arena:
+    """The memory, and not without the last message."""
+    return fetch(name, 0, Identity.mine(), rank, deadline, lambda: pytest.fail("no last message"))
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -94,8 +106,7 @@ def test_only_ranks_get_the_descriptor(python: Python, name: str, arena: Arena) 
     with listen(name) as listener, ThreadPoolExecutor(1) as pool:
         done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline)
         assert said(python("-I", "-S", "-c", STRANGER, name, 20, "listens")) == f"{[(b'', [])] * 20}"
-        mine, word = fetch(name, 0, Identity.mine(), 1, deadline)
-        assert word == "that is all"
+        mine = fetched(name, 1, deadline)
         assert done.result() == []
     assert mine.size == 2
     mine.close()
@@ -107,7 +118,7 @@ def test_nobody_holds_up_the_ranks(python: Python, name: str, arena: Arena, then
     with listen(name) as listener, ThreadPoolExecutor(1) as pool:
         assert said(python("-I", "-S", "-c", STRANGER, name, 500, then)) == "connected"  # all of them before any rank
         done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline)
-        fetch(name, 0, Identity.mine(), 1, deadline)[0].close()
+        fetched(name, 1, deadline).close()
         assert done.result() == []
 
 
@@ -116,7 +127,7 @@ def test_a_rank_that_is_silent_does_not_hold_up_the_others(name: str, arena: Are
     with listen(name) as listener, ThreadPoolExecutor(1) as pool, socket.socket(socket.AF_UNIX) as silent:
         silent.connect(f"\0{name}")
         done = pool.submit(hand_out, arena.fd, listener, ranks, time.monotonic() + 0.8)
-        fetch(name, 0, Identity.mine(), 2, time.monotonic() + DEADLINE_S)[0].close()
+        fetched(name, 2, time.monotonic() + DEADLINE_S).close()
         assert done.result() == [1]
 
 
@@ -129,7 +140,7 @@ def test_a_rank_without_room_is_named(name: str, arena: Arena, monkeypatch: pyte
     with listen(name) as listener, ThreadPoolExecutor(1) as pool:
         done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline)
         with pytest.raises(OutOfMemory, match="no room here"):
-            fetch(name, 0, Identity.mine(), 1, deadline)
+            fetched(name, 1, deadline)
         with pytest.raises(OutOfMemory, match=r"rank 1 cannot map .* no room here"):
             done.result()
 
@@ -138,7 +149,7 @@ def test_a_process_that_waits_in_place_of_rank_0_is_refused(python: Python, name
     impostor = python("-I", "-S", "-c", IMPOSTOR, name)
     assert said(impostor) == "listening"
     with pytest.raises(ArgumentError, match=f"process {impostor.pid} .* waits where rank 0, process {os.getpid()} "):
-        fetch(name, 0, Identity.mine(), 1, time.monotonic() + DEADLINE_S)
+        fetched(name, 1, time.monotonic() + DEADLINE_S)
 
 
 def test_an_earlier_process_of_the_same_number_is_another_one() -> None:
@@ -146,58 +157,72 @@ def test_an_earlier_process_of_the_same_number_is_another_one() -> None:
     with theirs:
         own = Identity.mine()
         assert own.is_at(mine)
-        for other in (own.replace(ticks=own.ticks + 1), own.replace(pid=1), own.replace(user=own.user + 1)):
+        for other in (own._replace(ticks=own.ticks + 1), own._replace(pid=1), own._replace(user=own.user + 1)):
             assert not other.is_at(mine)
     mine.close()
 
 
-WRONG = [b"", b"{}", b"[]", b"7", b"\xff\xfe", b"[" * 10_000, b"x" * 20_000, b'{"pid": 1}', b"null"]
-
-
-NAME = f"unisono-{'0' * 32}"
-NO_SENTINELS = [
-    *WRONG,
-    b'["%s", "10.0.0.1"]' % NAME.encode(),
-    *(json.dumps(said).encode() for said in (
-        [NAME, "10.0.0.1", 0], [NAME, "10.0.0.1", 65536], [NAME, "10.0.0.1", -1], [NAME, "10.0.0.1", True],
-        [NAME, "10.0.0.1", 99.0], [NAME, "10.0.0.1", "99"], [NAME, "", 99], [NAME, "node-a", 99], [NAME, 7, 99],
-        ["other", "10.0.0.1", 99], ["", "10.0.0.1", 99], [NAME + "0", "10.0.0.1", 99], [NAME, "10.0.0.1", 99, 1],
-        {NAME: 1, "10.0.0.1": 2, "99": 3}, "abc",
-    )),
+WRONG = [b"", b"{}", b"[]", b"7", b"\xff\xfe", b"[" * 10_000, b"x" * 70_000, b'{"pid": 1}', b"null"]
+SOCKET = f"unisono-{'0' * 32}"
+SENTINEL = SentinelNotice(SOCKET, "10.0.0.1", 99)
+MAP = HostMap((((0, 2), "a", 2), ((1,), "b", 1)), "0" * 64, "10.0.0.1")
+MINE = Identity("a", "b", "n", 1, 2, 3, "", {"unisono": "1"}, "")
+CHANGES: list[tuple[Any, str, list[Any]]] = [
+    (SENTINEL, "port", [0, 65536, -1, True, 99.0, "99", None]),
+    (SENTINEL, "reached_at", ["", "node-a", 7]),
+    (SENTINEL, "socket", ["other", "", SOCKET + "0", 7]),
+    (MINE, "pid", [-1, 1 << 63, "1", 1.0, True]),
+    (MINE, "address", ["10.0.0.1; rm", "node-a", 7]),
+    (MINE, "common", ["", [], {"a": 1}, {"a": "b" * 101}, dict.fromkeys(map(str, range(50)), "")]),
+    (MINE, "host", ["a" * 501, 7]),
+    (MAP, "hosts", [(), (((0, 1), "a", 2),), (((0, 1, 2), "a", 0),), (((0, 1, 2), "a", 4),), (((0, 1, 3), "a", 3),),
+                    (((0, 1, 2), "a" * 33, 3),), (((0, 0, 1, 2), "a", 3),), (((0, 1, 2), "a"),), "abc", 7]),
+    (MAP, "secret", ["0" * 63, "x" * 64, 7]),
+    (MeetingEnd(), "missing", [(3,), (-1,), (True,), ("0",), 7]),
+    (MeetingEnd(), "dead", [(0,), (3, 1), (0, "1"), (0, 1, 2), 7]),
+    (MeetingEnd(), "reason", ["a" * 4001, None]),
+    (MemoryNotice(SOCKET), "socket", ["other", SOCKET + "\n"]),
+    (MeetingNotice("0" * 16, 3, "", "a", 1, ""), "meeting", ["", "0" * 15, "end/0"]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("written", NO_SENTINELS)
-def test_what_a_rank_writes_must_make_sense(written: bytes) -> None:
-    """Who it is, and where the sentinel of its host is."""
-    read = {"identity of a process": lambda: read_identity(3, written)} if written in WRONG else {}
-    for what, one in {**read, "notice of a sentinel": lambda: SentinelNotice.read(written, 3)}.items():
-        with pytest.raises(ArgumentError, match=rf"rank 3 says .*, which is no {what}: .*MASTER_PORT") as caught:
-            one()
-        assert len(str(caught.value)) < 600
+def expect_refusal(kind: type, written: bytes) -> None:
+    words = rf"rank 3 has written .*, which is not a valid {kind.__name__}: .*MASTER_PORT"
+    with pytest.raises(ArgumentError, match=words) as caught:
+        read(kind, written, 3, 3)
+    assert len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize("written", [NO_SENTINELS[0], NO_SENTINELS[-1]])
-def test_what_strangers_write_of_a_sentinel_ends_the_start(written: bytes) -> None:
+@pytest.mark.parametrize(("entry", "field", "values"), CHANGES, ids=lambda it: it if isinstance(it, str) else "")
+def test_entries_are_checked(entry: Any, field: str, values: list[Any]) -> None:
+    """One wrong field, one field more, one less, and bytes that are not an entry at all."""
+    assert read(type(entry), write(entry).encode(), 3, 3) == entry
+    for value in values:
+        expect_refusal(type(entry), write(entry._replace(**{field: value})).encode())
+    fields = entry._asdict()
+    for wrong in ({**fields, "other": 1}, {name: fields[name] for name in fields if name != field}):
+        expect_refusal(type(entry), json.dumps(wrong).encode())
+    for written in WRONG:
+        expect_refusal(type(entry), written)
+
+
+def test_strangers_entry_of_a_sentinel_ends_the_start() -> None:
     store = HashStore()
-    store.set("sentinel 1", written)
+    store.set("sentinel 1", "{}")
     with closing(Arena.create(2, SMALL)) as arena:
         met = MeetingResult(arena, Hosts.parse("2x1"), store, {0: Identity.mine()}, ("a", "b"), "127.0.0.1", bytes(32))
-        with pytest.raises(ArgumentError, match=r"rank 1 says .*, which is no notice of a sentinel"):
+        with pytest.raises(ArgumentError, match=r"rank 1 has written .*, which is not a valid SentinelNotice"):
             world_group(met, 0, config=SMALL)
 
 
-@pytest.mark.parametrize("key", ["rank 1", "rank 0", "hosts"])
-def test_a_meeting_refuses_what_strangers_write(key: str) -> None:
+@pytest.mark.parametrize("key", ["rank 1", "rank 0", "hosts", "end"])
+def test_strangers_entry_ends_the_meeting(key: str) -> None:
     store = HashStore()
-    others = {"rank 0": json.dumps(vars(Identity.mine())), "hosts": MeetingMessage(reason="x").text()}
     store.set(key, '{"start": 35184372088832}')
-    rank = 0 if key == "rank 1" else 1
-    for other, value in others.items():
-        if rank and other != key:
-            store.set(other, value)
+    if key in ("hosts", "end"):
+        store.set("rank 0", write(Identity.mine()))
     with pytest.raises(ArgumentError, match="another program, or another version of unisono, writes to this store"):
-        meet(rank, 2, store, 20)
+        meet(0 if key == "rank 1" else 1, 2, store, 20)
 
 
 words = st.recursive(
@@ -205,43 +230,25 @@ words = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-identity_like = st.fixed_dictionaries(dict.fromkeys([f.name for f in fields(Identity)], words))
-message_like = st.fixed_dictionaries(dict.fromkeys(MeetingMessage._fields, words))
-notice_like = st.tuples(st.just(NAME) | words, st.ip_addresses().map(str) | words, st.integers() | words)
-anything = st.binary(max_size=300) | (words | identity_like | message_like | notice_like).map(
-    lambda it: json.dumps(it).encode()
-)
 
 
-READERS: list[tuple[Callable[[bytes], Any], Callable[[Any], str]]] = [
-    (lambda written: read_identity(1, written), lambda identity: json.dumps(vars(identity))),
-    (lambda written: MeetingMessage.read(written, 3), MeetingMessage.text),
-    (lambda written: SentinelNotice.read(written, 1), SentinelNotice.text),
-]
-
-
-@pytest.mark.parametrize(("read", "text"), READERS, ids=["identity", "message", "notice"])
-@given(anything)
-@settings(max_examples=examples(400), deadline=None)
-def test_any_bytes_are_understood_or_an_error(read: Any, text: Any, written: bytes) -> None:
+@pytest.mark.parametrize("kind", [Identity, HostMap, MeetingEnd, MeetingNotice, SentinelNotice])
+@given(data=st.data())
+@settings(max_examples=examples(200), deadline=None)
+def test_any_bytes_are_understood_or_an_error(kind: Any, data: st.DataObject) -> None:
+    like = st.fixed_dictionaries(dict.fromkeys(kind._fields, words))
+    written = data.draw(st.binary(max_size=300) | (words | like).map(lambda it: json.dumps(it).encode()))
     try:
-        found = read(written)
+        found = read(kind, written, 0, 3)
     except ArgumentError:
         return
-    assert {*getattr(found, "missing", ()), *getattr(found, "dead", ())[:1]} <= {0, 1, 2}
-    assert read(text(found).encode()) == found
+    assert read(kind, write(found).encode(), 0, 3) == found
 
 
-@pytest.mark.parametrize("size", [1, 2, 1024])
-def test_what_rank_0_says_is_understood(size: int) -> None:
-    for message in (
-        MeetingMessage(name=f"unisono-{secrets.token_hex(16)}"),
-        MeetingMessage(reason="they are apart: ü"),
-        MeetingMessage(full="no room"),
-        MeetingMessage(missing=tuple(range(size))),
-        MeetingMessage(dead=(size - 1, 4711)),
-    ):
-        assert MeetingMessage.read(message.text().encode(), size) == message
+def test_largest_entries_are_understood() -> None:
+    hosts = HostMap(tuple(((rank,), "n" * 32, 1024) for rank in range(1024)), "0" * 64, "10.0.0.1")
+    for entry in (hosts, MeetingEnd("they differ: ü"), MeetingEnd("", "full"), MeetingEnd(missing=(*range(1024),))):
+        assert read(type(entry), write(entry).encode(), 0, 1024) == entry
 
 
 def test_errors_of_a_meeting_are_those_that_are_documented() -> None:

@@ -22,7 +22,7 @@ def ring(r, p):
         yield send(r, (r + 1) % p, (r - s) % p)
 
 
-def test_names_are_full_and_the_naive_algorithm_comes_first() -> None:
+def test_naive_algorithm_comes_first() -> None:
     first: dict[str, str] = {}
     for full, a in CATALOGUE.items():
         assert full == a.full_name
@@ -51,7 +51,7 @@ def test_find_says_what_there_is(collective: str, name: str, message: str) -> No
         find(collective, name)
 
 
-def test_a_schedule_is_an_algorithm_for_its_own_ranks() -> None:
+def test_schedule_is_an_algorithm_for_its_ranks() -> None:
     schedule = trace(ring, 4, 4, "all_gather")
     found = find("all_gather", schedule)
     assert np.array_equal(found.schedule(4).rows, schedule.rows)
@@ -86,7 +86,7 @@ def test_a_plain_generator_with_a_root() -> None:
         find("broadcast", ring)
 
 
-def test_a_plain_all_to_all_ends_in_the_second_buffer() -> None:
+def test_all_to_all_ends_in_the_second_buffer() -> None:
     def everyone(r, p):
         yield [send(r, q, q, to=r, dbuf=Y) for q in range(p)]
 
@@ -96,7 +96,7 @@ def test_a_plain_all_to_all_ends_in_the_second_buffer() -> None:
 
 
 @pytest.mark.parametrize("result", [Y, "Y"])
-def test_the_decorator_sets_chunks_result_and_restrictions(result) -> None:
+def test_decorator_sets_chunks_and_result(result) -> None:
     @algorithm("all_reduce", name="all_at_once", chunks=1, result=result, requires=("even",))
     def mine(r, p):
         yield [send(q, r, 0, dbuf=Y, op=ADD if q else COPY) for q in range(p)]
@@ -107,7 +107,7 @@ def test_the_decorator_sets_chunks_result_and_restrictions(result) -> None:
     prove(found.schedule(4))
 
 
-def test_the_decorator_refuses_what_it_does_not_know() -> None:
+def test_decorator_refuses_unknown_values() -> None:
     with pytest.raises(ArgumentError, match="in buffer X or Y, not in 'Z'"):
         algorithm("all_gather", result="Z")(ring)
 
@@ -141,7 +141,7 @@ def test_a_composed_algorithm_of_the_user() -> None:
         ("reduce.bine", 12, "power_of_two"),
     ],
 )
-def test_a_restriction_names_itself_and_algorithms_that_work(name: str, bad: int, restriction: str) -> None:
+def test_restriction_names_alternatives(name: str, bad: int, restriction: str) -> None:
     a = CATALOGUE[name]
     assert not a.allows(bad)
     with pytest.raises(
@@ -159,7 +159,7 @@ def test_ranks_and_roots_must_exist() -> None:
         CATALOGUE["broadcast.linear"].schedule(4, 4)
 
 
-def test_tables_are_made_once_and_shared_read_only() -> None:
+def test_tables_are_cached_read_only() -> None:
     a = CATALOGUE["all_reduce.ring"]
     assert a.schedule(6) is a.schedule(6, root=5)
     with pytest.raises(ValueError, match="read-only"):

@@ -54,14 +54,14 @@ def test_one_rank_moves_nothing_to_others(algorithm: Algorithm) -> None:
 
 
 @ALL
-def test_commutative_is_required_exactly_where_the_order_of_ranks_is_not_kept(algorithm: Algorithm) -> None:
+def test_commutative_is_required_if_unordered(algorithm: Algorithm) -> None:
     cases = [(p, root) for p in range(2, 10) if algorithm.allows(p) for root in range(p)]
     kept = all(keeps_order(algorithm.schedule(*case)) for case in cases)
     assert kept == ("commutative" not in algorithm.requires)
 
 
 @ALL
-def test_a_proof_at_16_ranks_is_a_few_hundred_look_ups(algorithm: Algorithm) -> None:
+def test_proof_at_16_ranks_takes_few_look_ups(algorithm: Algorithm) -> None:
     reads = sum(len(move.sources) for _, round_ in moves(algorithm.schedule(16)) for move in round_)
     assert reads <= 1000
 
@@ -77,13 +77,13 @@ def test_unequal_blocks_need_no_other_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["direct", "pairwise"])
-def test_all_to_all_of_unequal_blocks_needs_no_other_table(name: str) -> None:
+def test_unequal_blocks_of_all_to_all(name: str) -> None:
     for p in range(1, 9):
         assert all_to_all_v_is_right(CATALOGUE[f"all_to_all.{name}"].schedule(p), seed=p)
 
 
 @pytest.mark.parametrize(("islands", "local"), [(1, 1), (1, 6), (6, 1), (2, 3), (3, 2), (4, 4), (5, 3)])
-def test_hierarchical_algorithms_take_islands_of_any_size(islands: int, local: int) -> None:
+def test_hierarchical_takes_islands_of_any_size(islands: int, local: int) -> None:
     schedule = hierarchical.all_reduce(islands * local, local)
     prove(schedule)
     assert is_right(schedule, 37)
@@ -91,7 +91,7 @@ def test_hierarchical_algorithms_take_islands_of_any_size(islands: int, local: i
 
 @each("algorithm", [a for a in CATALOGUE.values() if a.collective == "all_reduce"])
 @pytest.mark.parametrize("p", [2, 3, 5, 7, 8])
-def test_the_proof_knows_which_sums_have_the_same_bits(algorithm: Algorithm, p: int) -> None:
+def test_proof_knows_sums_of_the_same_bits(algorithm: Algorithm, p: int) -> None:
     if not algorithm.allows(p):
         return
     schedule = algorithm.schedule(p)

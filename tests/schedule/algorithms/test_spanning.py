@@ -74,7 +74,7 @@ def test_any_map_will_do(names: list[int], form: tuple[str, str], data: st.DataO
 
 @pytest.mark.parametrize("collective", CORES)
 @pytest.mark.parametrize("text", ["2x2:round_robin", "4+2+3", "3+1"])
-def test_parts_are_of_whole_hosts_inside_and_of_all_hosts_between(text: str, collective: str) -> None:
+def test_parts_span_a_host_or_all_hosts(text: str, collective: str) -> None:
     hosts = Hosts.parse(text)
     for call in forms(collective, CORES[collective][0], hosts):
         assert all(part.members in hosts.members for part in (*call.before, *call.after))
@@ -88,7 +88,7 @@ def test_parts_are_of_whole_hosts_inside_and_of_all_hosts_between(text: str, col
 
 
 @pytest.mark.parametrize("collective", sorted(ROOTED))
-def test_without_its_barrier_a_call_with_a_root_would_not_hear_of_all(collective: str) -> None:
+def test_rooted_call_without_barrier_misses_hosts(collective: str) -> None:
     """So the words that are added across are needed, and the check can fail."""
     call = spanning(collective, Hosts.parse("3x2"), 3)
     data = tuple(part for part in call.across if part.collective != "barrier")
@@ -112,7 +112,7 @@ def test_one_rail_needs_no_slices() -> None:
     assert call.after[1] == Part("broadcast", (3, 4, 5), (tuple(range(8)),), 1)
 
 
-def test_the_vector_is_cut_into_as_many_segments_as_one_likes() -> None:
+def test_vector_is_cut_into_any_segments() -> None:
     for collective in ("broadcast", "reduce"):
         call = spanning(collective, Hosts.parse("3x2"), 1, rails=2, segments=5)
         assert call.chunks == 10
@@ -130,7 +130,7 @@ def test_the_vector_is_cut_into_as_many_segments_as_one_likes() -> None:
         (("reduce", {"root": 4}), "root 4 is not one of the ranks 0 to 3"),
     ],
 )
-def test_what_there_is_not(words: tuple[str, dict], said: str) -> None:
+def test_unknown_spanning_arguments(words: tuple[str, dict], said: str) -> None:
     collective, options = words
     with pytest.raises(ArgumentError, match=re.escape(said)):
         spanning(collective, Hosts.parse("3+1"), **options)

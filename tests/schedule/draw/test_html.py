@@ -71,7 +71,7 @@ def test_rounds_cost_what_is_counted(name: str) -> None:
         assert sum(between for _, between, _ in costs) == pytest.approx(counts.most_sent)
 
 
-def test_what_stays_inside_a_host_is_not_on_the_link() -> None:
+def test_traffic_inside_a_host_costs_no_link() -> None:
     schedule = spanning("all_reduce", Hosts.parse("2x4"), rails=4).schedule()
     costs, counted = [played["cost"] for played in table(schedule)["rounds"]], levels(schedule)
     assert sum(starts for starts, _, _ in costs) == counted.between

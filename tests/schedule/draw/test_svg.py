@@ -45,7 +45,7 @@ def test_every_row_of_the_table_is_in_the_picture(algorithm: Algorithm) -> None:
 
 
 @pytest.mark.parametrize("p", [2, 3, 8])
-def test_arrows_start_and_end_at_the_boxes_that_they_are_about(p: int) -> None:
+def test_arrows_join_their_boxes(p: int) -> None:
     schedule = CATALOGUE["all_gather.circulant"].schedule(p)
     picture = svg(schedule)
     rows = expand(schedule).tolist()
@@ -66,7 +66,7 @@ def test_arrows_start_and_end_at_the_boxes_that_they_are_about(p: int) -> None:
 
 
 @each("algorithm", CATALOGUE.values())
-def test_the_contract_has_a_picture_of_before_and_after(algorithm: Algorithm) -> None:
+def test_contract_is_drawn_before_and_after(algorithm: Algorithm) -> None:
     schedule = algorithm.schedule(4)
     promise = contract(schedule)
     full = [group for group in parts(svg_contract(schedule), "box") if "void" not in group.get("class", "")]
@@ -98,7 +98,7 @@ def test_names_are_escaped() -> None:
     assert (title.text or "").startswith("<a & b>")
 
 
-def test_the_picture_of_the_documentation_is_of_the_table_that_runs() -> None:
+def test_picture_of_the_documentation_is_current() -> None:
     assert (DOCS / "ring.svg").read_text() == svg(CATALOGUE["all_reduce.ring"].schedule(4))
 
 
@@ -140,7 +140,7 @@ def test_ranks_of_a_host_stand_together(text_of_hosts: str) -> None:
 
 
 @pytest.mark.parametrize("text_of_hosts", MAPS)
-def test_a_picture_has_frames_around_the_lanes_of_each_host(text_of_hosts: str) -> None:
+def test_hosts_are_framed(text_of_hosts: str) -> None:
     hosts = Hosts.parse(text_of_hosts)
     for schedule in tables(hosts):
         picture = svg(schedule)

@@ -86,7 +86,7 @@ def test_last_block_shows_the_promised_result(algorithm: Algorithm) -> None:
                 assert numbers(shown, "+") == who
 
 
-def test_reads_see_what_was_there_before_the_round() -> None:
+def test_reads_see_the_state_before_the_round() -> None:
     def swap(r, p):
         yield send(r, (r + 1) % p, 0)
 

@@ -65,7 +65,7 @@ def test_the_core_is_oversubscribed() -> None:
     assert rates["rack3-core"] == rates["core-rack3"] == 4 * 1e9 / 8
 
 
-def test_far_messages_take_longer_with_each_switch() -> None:
+def test_latency_grows_with_each_switch() -> None:
     net = network("racks:size=2", Hosts.parse("8x2"), Hardware(hop_s=1e-6))
     src, dst = np.array([0, 0, 0, 0]), np.array([0, 1, 2, 4])
     latency = net.latency(src, dst, net.route(src, dst))
@@ -82,7 +82,7 @@ def test_far_messages_take_longer_with_each_switch() -> None:
         ("racks:oversubscription=0", "oversubscription must be above 0"),
     ],
 )
-def test_what_is_not_known_is_refused(text: str, message: str) -> None:
+def test_unknown_networks_are_refused(text: str, message: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(message)):
         network(text, Hosts.parse("8x2"))
 
@@ -102,7 +102,7 @@ def of_rows(schedule: Schedule) -> np.ndarray:
 
 
 @each("name", CATALOGUE)
-def test_of_one_rank_or_of_all_they_are_the_same(name: str) -> None:
+def test_messages_of_one_rank_equal_those_of_all(name: str) -> None:
     for p in (5, 8):
         if not CATALOGUE[name].allows(p):
             continue
@@ -119,13 +119,13 @@ def test_of_one_rank_or_of_all_they_are_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("shape", ["3x2", "2+3+1"])
 @each("collective", CORES)
-def test_of_parts_or_of_the_whole_they_are_the_same(collective: str, shape: str) -> None:
+def test_messages_of_parts_equal_the_whole(collective: str, shape: str) -> None:
     call = spanning(collective, Hosts.parse(shape))
     assert np.allclose(moved(messages_of_call(call)), of_rows(call.schedule()))
 
 
 @pytest.mark.parametrize("name", ["all_gather.direct", "all_to_all.pairwise"])
-def test_of_many_ranks_an_even_sample_stands_for_all(name: str) -> None:
+def test_sample_stands_for_many_ranks(name: str) -> None:
     p = 4096
     one = CATALOGUE[name].symmetric(p)
     assert one is not None

@@ -7,22 +7,22 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.programs import run_python
-from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
+from unisono.base.linux import processors
 from unisono.base.units import parse_bytes
 from unisono.schedule import lower_bounds
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.catalogue import COLLECTIVES
-from unisono.schedule.choose import choose, is_oversubscribed
+from unisono.schedule.choose import choose
 from unisono.schedule.draw import html, svg, text
 from unisono.tools.cli import app
 from unisono.tools.cli.explain import reason
-from unisono.tools.cli.shared.target import find_target
 
 MINE = '''
 from unisono import algorithm
 from unisono.schedule import ADD, send
 
+@algorithm("all_reduce")
 def my_ring(r, p):
     """Partial sums travel round."""
     for s in range(p - 1):
@@ -58,7 +58,7 @@ def say(*arguments: str, fails: int = 0) -> str:
 def test_explain_names_algorithm_and_reason() -> None:
     """An example on a page shows the rest."""
     printed = say("explain", "all_reduce", "--ranks", "4", "--bytes", "16MiB")
-    choice = choose("all_reduce", 16 << 20, 4, oversubscribed=is_oversubscribed(4))
+    choice = choose("all_reduce", 16 << 20, 4, oversubscribed=processors() < 4)
     assert printed.startswith(f"{choice.algorithm.full_name} · 4 ranks · 16 MiB, because")
     assert " ".join(choice.why.split()) in " ".join(printed.split())
     assert text(choice.algorithm.schedule(4), width=80) in printed
@@ -97,11 +97,11 @@ def test_the_reason_arrives_at_the_lower_bound(collective: str, ranks: int) -> N
 
 def test_own_function_is_explained_and_drawn(mine: Path) -> None:
     name = f"{mine}:my_ring"
-    printed = say("explain", name, "--collective", "all_reduce", "--ranks", "3")
+    printed = say("explain", name, "--ranks", "3")
     assert printed.startswith("all_reduce.my_ring · 3 ranks · 16 MiB, because it is your own")
     assert f"{mine}:5" in "".join(printed.split())
     assert "Partial sums travel round." in printed
-    assert "round 3" in say("draw", name, "--collective", "all_reduce", "--ranks", "3")
+    assert "round 3" in say("draw", name, "--ranks", "3")
 
 
 def test_wrong_function_is_shown_then_refused(mine: Path) -> None:
@@ -134,7 +134,6 @@ def test_wrong_function_is_shown_then_refused(mine: Path) -> None:
         ("explain all_reduce --link 1Gbit", "add --hosts"),
         ("explain all_reduce.swnig --hosts 2x2", "has no algorithm 'swnig'. Did you mean 'swing'?"),
         ("explain allreduce --hosts 2x2", "did you mean all_reduce"),
-        ("draw all_reduce --rails 2", "add --hosts"),
         ("draw all_reduce --hosts 2x2 --ranks 3", "leave out --ranks 3"),
         ("simulate all_reduce.rnig", "all_reduce.rnig is not an algorithm for 512 ranks"),
         ("simulate all_reduce --late-rank 512:1ms", "expected one of the ranks 0 to 511 and a time"),
@@ -146,17 +145,20 @@ def test_mistakes_get_one_line_and_exit_code_2(arguments: str, words: str) -> No
 
 
 def test_mistakes_in_files_of_the_users_own(mine: Path) -> None:
-    assert "has no function 'ring'" in say("explain", f"{mine}:ring", "--collective", "all_reduce", fails=2)
-    assert "--collective" in say("explain", f"{mine}:my_ring", fails=2)
-    with pytest.raises(ArgumentError, match="my_ring must be a generator"):
-        find_target(f"{mine}:my_ring", 4, collective="broadcast")
+    assert "has no function 'ring'" in say("explain", f"{mine}:ring", fails=2)
+    assert '@unisono.algorithm("all_reduce")' in say("explain", f"{mine}:send", fails=2)
 
 
 _WRONG = """
+from unisono import algorithm
 from unisono.schedule import send
+@algorithm("all_gather")
 def number(r, p): return 3
+@algorithm("all_gather")
 def nothing(r, p): yield None
+@algorithm("all_gather")
 def pair(r, p): yield (r, r)
+@algorithm("all_gather")
 def raises(r, p):
     yield send(r, (r + 1) % p, [][0])
 """
@@ -175,7 +177,7 @@ def test_function_without_rounds_gets_one_line(tmp_path: Path, function: str, wo
     path = tmp_path / "wrong.py"
     path.write_text(_WRONG, encoding="utf-8")
     for command in ("explain", "draw"):
-        told = say(command, f"{path}:{function}", "--collective", "all_gather", fails=2 if function == "raises" else 1)
+        told = say(command, f"{path}:{function}", fails=2 if function == "raises" else 1)
         said = " ".join(told.split())
         assert words in said
         assert "Traceback" not in said
@@ -185,7 +187,7 @@ def test_a_file_that_cannot_be_run_gets_one_line(tmp_path: Path) -> None:
     path = tmp_path / "wrong.py"
     for source, words in (("1 / 0", "ZeroDivisionError: division by zero ("), ("def", "SyntaxError: invalid syntax")):
         path.write_text(source, encoding="utf-8")
-        told = say("explain", f"{path}:ring", "--collective", "all_gather", fails=2)
+        told = say("explain", f"{path}:ring", fails=2)
         assert f"wrong.py raises {words}" in " ".join(told.split())
 
 
@@ -207,7 +209,7 @@ def test_draw_puts_two_on_one_page(tmp_path: Path) -> None:
 def test_wrong_slot_is_marked_in_the_drawing(mine: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["draw", f"{mine}:greedy"])
     assert result.exit_code == 1
-    assert re.search(r"is no all_reduce: in round 1 rank 0 would be .* \(\S*mine.py:15\)", result.stderr)
+    assert re.search(r"is no all_reduce: in round 1 rank 0 would be .* \(\S*mine.py:16\)", result.stderr)
     first = result.stdout[result.stdout.index("round 1") : result.stdout.index("round 2")]
     assert "✗0+0+1+3" in first
     assert "✗" not in result.stdout[result.stdout.index("before") : result.stdout.index("round 1")]

@@ -37,13 +37,20 @@ def test_a_mistake_is_told_in_a_line(mistake: str) -> None:
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
 
 
-@pytest.mark.parametrize("text", ["raise OSError('no')", "exit('no')", "def ring(r, p):\n    exit('no')\n    yield"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raise OSError('no')",
+        "exit('no')",
+        "import unisono\n@unisono.algorithm('all_reduce')\ndef ring(r, p):\n    exit('no')\n    yield",
+    ],
+)
 def test_own_file_that_fails(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(text)
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["explain", "mine.py:ring", "--collective", "all_reduce"])
+    done = CliRunner().invoke(app, ["explain", "mine.py:ring"])
     assert done.exit_code == 2, done.output
-    kind, line = "OSError" if "OSError" in text else "SystemExit", 2 if "def" in text else 1
+    kind, line = "OSError" if "OSError" in text else "SystemExit", 4 if "def" in text else 1
     assert f"unisono: mine.py raises {kind}: no ({tmp_path}/mine.py:{line})" in done.output.replace("\n", "")
 
 

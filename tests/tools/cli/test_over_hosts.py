@@ -45,20 +45,12 @@ def test_every_collective_can_be_explained_and_drawn(collective: str, hosts: str
     assert "leaves" in printed or collective == "barrier"
 
 
-def test_a_user_may_name_rails_and_what_hosts_do() -> None:
-    words = "explain all_reduce.ring --hosts 4x2 --rails 1 --bytes 1GB --no-rounds"
+def test_a_user_may_name_what_hosts_do() -> None:
+    words = "explain all_reduce.ring --hosts 4x2 --bytes 1GB --no-rounds"
     printed = say(*words.split())
     assert "because you named it" in " ".join(printed.split())
-    assert re.search(r"across +all_reduce\.ring of 4 hosts", printed)
+    assert re.search(r"across +2 × all_reduce\.ring of 4 hosts", printed)
     assert "6/4 m = 1.5 GB" in printed
-    assert "4 × reduce.linear of 2 ranks" in printed
-
-
-def test_rails_that_no_call_takes_are_only_a_price() -> None:
-    words = "explain all_reduce --hosts 4x2 --bytes 64MiB --no-rounds --rails"
-    said = say(*words.split(), "1")
-    assert "priced only: a call cannot choose this over hosts, as a call of this size takes 2 rails" in said
-    assert "priced only" not in say(*words.split(), "2")
 
 
 def test_flat_algorithms_are_counted_over_hosts() -> None:
@@ -93,9 +85,10 @@ def test_thousands_of_hosts_are_explained(collective: str, words: str) -> None:
 
 
 def test_draw_puts_hosts_into_frames(tmp_path: Path) -> None:
-    call = spanning("all_reduce", Hosts.parse("2x2:round_robin"), rails=2, core="circulant").schedule()
+    hosts = Hosts.parse("2x2:round_robin")
+    call = choose_spanning("all_reduce", 16 << 20, hosts, algorithm="circulant").make("all_reduce", hosts, 0).schedule()
     wanted = {"x.svg": svg(call), "x.html": html(call), "x.txt": text(call, width=None)}
-    words = "draw all_reduce.circulant --hosts 2x2:round_robin --rails 2 -o"
+    words = "draw all_reduce.circulant --hosts 2x2:round_robin -o"
     for file, content in wanted.items():
         say(*words.split(), str(tmp_path / file))
         assert (tmp_path / file).read_text(encoding="utf-8") == content

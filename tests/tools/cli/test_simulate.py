@@ -96,7 +96,6 @@ def by_explain(name: str, hosts: Hosts, nbytes: int) -> str:
     """The same, as the command says it."""
     found = find_call(name, hosts, nbytes=nbytes)
     if found:
-        assert not found.priced_only
         return found.call.name
     target = find_target(name, hosts.ranks, nbytes=nbytes).algorithm
     return "" if why_priced_only(target) else target.full_name

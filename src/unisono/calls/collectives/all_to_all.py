@@ -91,12 +91,13 @@ def all_to_all_single(
         if splits:
             outs = check_splits("output", output, output_split_sizes, call.group)
             ins = check_splits("input", input, input_split_sizes, call.group)
-            return all_to_all(outs, ins, group, async_op, algorithm=algorithm, timeout_s=timeout_s)
-        if input.numel() != output.numel() or input.numel() % call.group.size:
+            call.plan_blocks(Request("all_to_all", ins[0], ins, outs))
+        elif input.numel() != output.numel() or input.numel() % call.group.size:
             raise ArgumentError(
                 f"output: is {shape_name(output)} and input {shape_name(input)}; both need the same number of "
                 f"elements, a multiple of {call.group.size} ranks, or split sizes"
             )
-        block = blank(input.numel() // call.group.size, input.dtype)
-        call.plan(Request("all_to_all", block, input, output))
+        else:
+            block = blank(input.numel() // call.group.size, input.dtype)
+            call.plan(Request("all_to_all", block, input, output))
     return call.run()

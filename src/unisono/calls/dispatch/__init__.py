@@ -9,7 +9,7 @@ A call of several steps, such as a coalesced call, plans each step with `plan_st
 """
 
 from .call import Call
-from .checking import checking
+from .checking import checking, refuse
 from .known import UNKNOWN, CallKey, shortcut
 from .rank_order import plan_step
 from .request import Request, unequal
@@ -24,6 +24,7 @@ __all__ = [
     "Request",
     "checking",
     "plan_step",
+    "refuse",
     "shortcut",
     "unequal",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ import torch
 from ...base.dtype_codes import NAMES
 from ...base.errors import MismatchError
 from ...base.records import CallRecord
+from ...base.units import seconds
 from ...engine.process.nested import caller
 from ...engine.tensors import DTYPE_CODES, mark_written, needed_by_autograd
 from ...ranks.group.group import Group
@@ -75,6 +76,7 @@ class Sizes:
 
 def plan_blocks(how: CallOptions, request: Request) -> Action:
     """Plan a call on blocks whose sizes the ranks exchange first. Its result is the output."""
+    how = how._replace(timeout_s=None if how.timeout_s is None else seconds(how.timeout_s))
     # The user's lists may change while the call waits.
     inp, out = (tensors if is_one(tensors) or tensors is None else list(tensors) for tensors in request[2:4])
     request, rank, root = request._replace(inp=inp, out=out), how.group.rank, request.root

@@ -1,20 +1,18 @@
 """`checking`: the block in which a call is checked. A rank that refuses its own call tells the others why."""
 
 import threading
-import time
+from functools import partial
 from typing import Self
 
 from ...base.errors import MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout
 from ...base.records import CallRecord
 from ...engine.process.nested import caller, check_nested, holds
 from ...ranks.group import initialize
-from ...ranks.group.abort import aborted, give_up
+from ...ranks.group.abort import give_up
 from ...ranks.group.group import Group
 from ..work import worker_of
 from .drive import check_finished, take
 
-_PATIENCE_S = 1.0
-"""How long a refused call waits for late peers before the worker waits for them."""
 _NO_REFUSALS = (MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout)
 """Errors that do not refuse a call: other ranks raise them, too, or the group is missing."""
 
@@ -40,76 +38,51 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None or isinstance(error, _NO_REFUSALS):
-            return
-        if self.last is not None and self.group.host.call_number > self.last:
-            return
-        try:
-            if isinstance(error, Exception):
-                _refuse(self.group, self.collective, error)
-                return
-        except NestedCall:
-            raise
-        except BaseException as other:  # Ctrl-C during the wait for late ranks, or a thread that cannot be started
-            self._give_up(other)
-            raise
-        self._give_up(error)
-
-    def _give_up(self, error: BaseException) -> None:
-        give_up(self.group, f"interrupted by {type(error).__name__}", f"{self.collective} ({caller()})")
+        if error is not None and (self.last is None or self.group.host.call_number <= self.last):
+            refuse(self.group, self.collective, error)
 
 
-def _refuse(group: Group, collective: str, error: Exception) -> None:
-    """Tell the other ranks that this rank refuses its call, and why.
+def refuse(group: Group, collective: str, error: BaseException) -> None:
+    """Let this error count as this rank's next call. Waits for no other rank, but for other threads of this one.
 
-    If they are late, the worker waits for them, as for a call in the background. This rank's next calls come after it.
+    Calls in the background come first. An error that is no `Exception`, such as Ctrl-C, ends the group.
     """
-    if group.size == 1 or group.closed or group.broken:
+    if isinstance(error, _NO_REFUSALS) or group.size == 1 or group.closed or group.broken is not None:
         return
-    reason = " ".join(str(error).split()) or type(error).__name__
-    record = CallRecord(collective, refused=reason, where=caller())
-    if not ((group.worker is None or not group.worker.busy) and _announce(group, record, _PATIENCE_S)):
-        worker_of(group).submit(record, lambda: _announce_late(group, record))
-
-
-def _announce_late(group: Group, record: CallRecord) -> None:
-    if not _announce(group, record, group.timeout_s):
-        give_up(
-            group, f"refused {record.collective} and waited {group.timeout_s:.3g} s to tell late ranks", str(record)
-        )
+    ended_by: BaseException | None = error
+    try:
+        if isinstance(error, Exception):
+            reason = " ".join(str(error).split()) or type(error).__name__
+            enter = partial(_enter, group, CallRecord(collective, refused=reason, where=caller()))
+            if group.worker is not None and group.worker.busy:
+                worker_of(group).submit(collective, enter)
+            else:
+                enter()
+            ended_by = None
+    except BaseException as other:
+        ended_by = None if isinstance(other, NestedCall) else other
+        raise
+    finally:
+        if ended_by is not None:
+            give_up(group, f"interrupted by {type(ended_by).__name__}", f"{collective} ({caller()})")
 
 
 @holds("group")
-def _announce(group: Group, record: CallRecord, patience_s: float) -> bool:
-    """Enter the refused call once all ranks have ended the last one. False: they take too long."""
+def _enter(group: Group, record: CallRecord) -> None:
+    """Enter a refused call, and leave it."""
     held: list[threading.Lock] = []
-    until = time.monotonic() + patience_s
     try:
         if group.lock.locked():
             check_nested(group)
-        take(group.lock, patience_s, held)
-        if not held or not _all_have_followed(group, until):
-            return False
-        check_finished(group, record, record.where)
-        group.host.arena.board(group.rank).set_call(group.host.call_number, record)
-        group.host.refuse_call()
-        if group.span is not None:
-            group.span.tell()
+        take(group.lock, group.timeout_s, held)
+        if not held:
+            give_up(group, f"another thread was in a call for {group.timeout_s:.3g} s", str(record))
+        elif group.broken is None:
+            check_finished(group, record, record.where)
+            group.host.arena.board(group.rank).set_call(group.host.call_number, record)
+            group.host.refuse_call()
+            if group.span is not None:
+                group.span.tell()
     finally:
         if held:
             group.lock.release()
-    return True
-
-
-def _all_have_followed(group: Group, until: float) -> bool:
-    """Wait until all ranks that are there have ended the last call; False if they take too long.
-
-    A board keeps a rank's latest two calls only, so a rank that refuses must not get further ahead of a slow one.
-    """
-    while not all(map(group.liveness.gone, group.host.still_in_last_call())):
-        if time.monotonic() > until or group.broken is not None or aborted(group):
-            return False
-        if group.span is not None:
-            group.span.ask()
-        time.sleep(0.0005)
-    return True

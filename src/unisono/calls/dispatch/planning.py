@@ -9,6 +9,7 @@ import torch
 
 from ...base.config import Config
 from ...base.errors import AlgorithmError, ArgumentError, InternalError
+from ...base.linux import processors
 from ...base.records import CallRecord
 from ...engine.compile.plan import Blocks, CallPlan
 from ...engine.compile.program import Lowering
@@ -18,7 +19,7 @@ from ...hosts.span import Span
 from ...ranks.group.group import Group
 from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove
 from ...schedule.algorithms.catalogue import find
-from ...schedule.choose import choose, crosses_memory, is_oversubscribed, lane_limits, zero_copy_limit
+from ...schedule.choose import choose, crosses_memory, lane_limits, zero_copy_limit
 from ..arguments import scale_name
 from .request import Request, is_one
 
@@ -85,8 +86,8 @@ def _on_one_host(
     group: Group, request: Request, algorithm: Any, lowering: Lowering, blocks: Blocks, nbytes: int
 ) -> CallPlan:
     if algorithm is None:
-        oversubscribed = is_oversubscribed(group.host.arena.neighbours)
-        chosen, why = choose(request.collective, nbytes, group.size, group.host.config, oversubscribed=oversubscribed)
+        crowd = group.host.arena.oversubscribed
+        chosen, why = choose(request.collective, nbytes, group.size, group.host.config, oversubscribed=crowd)
     else:
         chosen, why = find(request.collective, algorithm), "the call names it"
     schedule = chosen.schedule(group.size, request.root)
@@ -94,13 +95,10 @@ def _on_one_host(
     op = request.op if isinstance(request.op, str | CustomOp) else None
     plan = group.host.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
     if _may_share(group.host.config, nbytes):
-        arena, neighbours = group.world.host.arena, group.host.arena.neighbours
-        pids = [arena.board(rank).pid for rank in range(arena.size)]
-        here = lane_limits.Processors.here(pids, neighbours - arena.size, torch.get_num_threads())
-        lanes = lane_limits.choose_lanes(
-            nbytes, len(plan.program.movers), group.size, neighbours, here, group.host.config
-        )
-        group.host.lender.helpers.share(plan, group.rank, group.words, lanes)
+        arena, movers = group.host.arena, len(plan.program.movers)
+        here = lane_limits.Processors(processors(), arena.processors, arena.neighbours, torch.get_num_threads())
+        lanes = lane_limits.choose_lanes(nbytes, movers, group.size, here, group.host.config)
+        group.helpers.share(plan, group.rank, group.words, lanes)
         why += f"; {lanes.why}" if lanes.why else ""
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
     return replace(plan, writes=writes, patience_ns=patience, why=why)

@@ -3,10 +3,12 @@
 If it does nothing, the call goes the long way: it checks, posts, waits and raises.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from ...base.errors import OutOfMemory
 from ...base.python import is_from_below
-from ...engine.mailbox import Mailbox, Receive, Send
+from ...engine.mailbox import Mailbox, Place, Receive, Send
 from ...engine.process.nested import check_nested, holds
 from ...engine.tensors import DTYPE_CODES, mark_written, needed_by_autograd, use_count
 from ...ranks.group import current
@@ -18,34 +20,28 @@ _CODES = {dtype: code for dtype, code in DTYPE_CODES.items() if not (dtype.is_co
 _TAGS = 1 << 63
 _SOON_S = 0.001  # how long a receive waits: after that, the long way costs little more
 
-_BEGUN = 2
-
-_Message = tuple[int, int, int]  # the address of a tensor, the code of its dtype, its bytes
+Result = TypeVar("Result")
 
 
-def usual(tensor: Any, peer: Any, group: Any, tag: Any) -> tuple[Group, Mailbox, _Message] | None:
+def usual(tensor: Any, peer: Any, group: Any, tag: Any) -> tuple[Group, Mailbox, Place] | None:
     """The group, its mailbox, and the message, of a call with usual arguments. None: it must be checked closely."""
     if group is None:
         group = current.default
     try:
-        mailbox, message = group.mailbox, (tensor.data_ptr(), _CODES[tensor.dtype], tensor.nbytes)
-        if not (message[0] and tensor.is_contiguous() and tensor.is_cpu) or tensor.is_neg() or tensor.is_nested:
+        mailbox, place = group.mailbox, (tensor.data_ptr(), _CODES[tensor.dtype], tensor.nbytes)
+        if not (place[0] and tensor.is_contiguous() and tensor.is_cpu) or tensor.is_neg() or tensor.is_nested:
             return None
-        if mailbox is None or peer.__class__ is not int or tag.__class__ is not int or not 0 <= tag < _TAGS:
+        if mailbox is None or peer.__class__ is not int or tag.__class__ is not int:
+            return None
+        if not (0 <= peer < group.size and 0 <= tag < _TAGS):
             return None
     except (AttributeError, KeyError, RuntimeError, TypeError) as error:
         if is_from_below(error):
             raise
         return None
-    return group, mailbox, message
+    return group, mailbox, place
 
 
-def comes_whole(mailbox: Mailbox, message: _Message) -> bool:
-    """Does all of a message come at once? Otherwise an `irecv` is posted now, to take its first part."""
-    return message[2] <= mailbox.most_at_once
-
-
-@holds("mailbox")
 def sent_at_once(tensor: Any, dst: Any, group: Any, tag: Any, *, waits: bool) -> bool | Send:
     """Send a tensor, if no other message waits for room in the ring to its receiver.
 
@@ -55,102 +51,59 @@ def sent_at_once(tensor: Any, dst: Any, group: Any, tag: Any, *, waits: bool) ->
     found = usual(tensor, dst, group, tag)
     if found is None:
         return False
-    group, mailbox, message = found
-    if message[2] > mailbox.capacity and not waits:
+    group, mailbox, place = found
+    if place[2] > mailbox.capacity and not waits:
         return False
-    shape = tensor.shape
-    if mailbox.lock.locked():
-        check_nested(mailbox, f"the messages of {group}")
-    with mailbox.lock:
-        try:
-            sent = mailbox.send_at_once(*message, shape, dst, tag)
-            if sent == _BEGUN:
-                begun = Send(tensor, dst, tag)
-                mailbox.adopt(begun)
-                return begun
-            return bool(sent)
-        except BaseException as error:
-            stop(group, error)
-            raise
+    return use(group, mailbox, mailbox.send_at_once, tensor, place, dst, tag)
 
 
-def received_soon(tensor: Any, src: Any, group: Any, tag: Any, timeout_s: float | None) -> bool | Receive:
+def received_soon(
+    tensor: Any, src: Any, group: Any, tag: Any, timeout_s: float | None, posted: Receive | None = None
+) -> bool | Receive:
     """Receive a tensor, if the next message from its source is for it. Waits until something changes, but not long.
 
     timeout_s: the most to wait; None: as long as the group.
+    posted: its request, if it has one.
+
     Returns a request if a part of the message has come, and its rest comes late.
     """
     found = usual(tensor, src, group, tag)
-    taken = found is not None and _taken(*found, (src, tag), timeout_s, tensor)
-    if taken is not True:
-        return taken
-    if tensor.requires_grad or use_count(tensor) > 1:
-        mark_written(needed_by_autograd((tensor,)))
-    return True
-
-
-@holds("mailbox")
-def postpone(receive: Receive, group: Group, mailbox: Mailbox) -> None:
-    """Let a receive of a usual tensor be posted when the mailbox is used next, see `Mailbox.later`."""
-    if mailbox.lock.locked():
-        check_nested(mailbox, f"the messages of {group}")
-    with mailbox.lock:
-        mailbox.settle()
-        mailbox.later = receive
-
-
-def completed_soon(receive: Receive, group: Group, mailbox: Mailbox, timeout_s: float | None) -> bool:
-    """As `received_soon`, for a receive that `postpone` has taken, unless it has been posted meanwhile."""
-    if mailbox.later is not receive:
+    if found is None:
         return False
-    found = usual(receive.tensor, receive.peer, group, receive.tag)
-    what = receive.peer, receive.tag
-    if found is None or _taken(*found, what, timeout_s, receive.tensor, receive) is not True:
-        return False
-    mark_written(receive.marked)
-    return True
-
-
-@holds("mailbox")
-def _taken(
-    group: Group,
-    mailbox: Mailbox,
-    message: _Message,
-    what: tuple[int, int],
-    timeout_s: float | None,
-    tensor: Any,
-    later: Receive | None = None,
-) -> bool | Receive:
-    """Take a message into a tensor, now or soon. what: source and tag. Returns as above."""
+    group, mailbox, place = found
     poller, waited = mailbox.poller, False
     while True:
         wakeups = poller.wakeups
-        if mailbox.lock.locked():
-            check_nested(mailbox, f"the messages of {group}")
-        with mailbox.lock:
-            try:
-                if mailbox.later is not later:
-                    if later is not None:
-                        return False
-                    mailbox.settle()
-                if taken := mailbox.receive_at_once(*message, *what):
-                    mailbox.later = None
-                    if taken == _BEGUN:
-                        begun = later or Receive(tensor, *what)
-                        mailbox.adopt(begun)
-                        return begun
-                    if later is not None:
-                        later.done = True
-                    return True
-            except BaseException as error:
-                stop(group, error)
-                raise
+        taken = use(group, mailbox, mailbox.receive_at_once, tensor, place, src, tag, posted)
+        if taken:
+            break
         limit_s = min(_SOON_S, group.timeout_s if timeout_s is None else timeout_s)
         if waited or limit_s <= 0 or not poller.wait(wakeups, 0.0, limit_s):
             return False
         waited = True
+    if taken is True and posted is not None:
+        mark_written(posted.marked)
+    elif taken is True and (tensor.requires_grad or use_count(tensor) > 1):
+        mark_written(needed_by_autograd((tensor,)))
+    return taken
 
 
-def stop(group: Group, error: BaseException) -> None:
-    """Give up a group after an error within a step, such as Ctrl-C: the mailbox and its rings may differ now."""
-    give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
+@holds("held")
+def use(group: Group, mailbox: Mailbox, action: Callable[..., Result], *arguments: Any) -> Result:
+    """Use the mailbox, then tell the requests that have finished meanwhile."""
+    held: Mailbox | None = mailbox
+    if mailbox.lock.locked():
+        check_nested(mailbox, f"the messages of {group}")
+    with mailbox.lock:
+        try:
+            result = action(*arguments)
+        except OutOfMemory:
+            raise  # before anything has moved
+        except BaseException as error:  # such as Ctrl-C: the mailbox and its rings may differ now
+            give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
+            raise
+        finished, mailbox.finished = mailbox.finished, []
+    held = None  # noqa: F841  `tell` may make calls
+    for request in finished:
+        request.tell()
+    return result

@@ -1,30 +1,26 @@
 """The progress engine of a group: it moves the messages of all requests while a thread waits for one of them."""
 
 import atexit
-import os
+import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
-from ...base.errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, WaitTimeout
+from ...base.errors import NotInitialized, PeerFailed, WaitTimeout
 from ...base.python import members
 from ...base.records import DepartureKind
 from ...engine.mailbox import CarrierStreams, Mailbox, MessageRequest, Receive
-from ...engine.process.nested import check_nested, holds
+from ...engine.process.nested import caller
 from ...ranks.failures.stall import Stall
 from ...ranks.group.abort import check_abort
 from ...ranks.group.group import Group
 from ...ranks.group.survivors import check_left_out
-from .at_once import stop
+from .at_once import Result, use
 from .peers import Peers, far_peers
-
-Result = TypeVar("Result")
 
 _ALONE = " Only this rank itself can send that message: call isend() before, or send() in another thread."
 _GRACE_S = 0.001  # how long the thread leaves a new request alone: mostly, its owner waits for it soon
@@ -35,11 +31,20 @@ _LAST_MESSAGES_S = 10.0
 _IDLE_S = 1.0  # the thread ends after _IDLE_S without a request
 
 
+class _Pending(NamedTuple):
+    """A request in the background. group: lives as long as the request does."""
+
+    request: MessageRequest
+    call: Callable[[], str]
+    group: Group
+    since: float
+
+
 class ProgressEngine:
     """Starts, advances, awaits and cancels the requests of one group.
 
-    Any waiting thread moves the messages of all requests of the group, then sleeps until a ring changes. A thread of
-    this object does so while there are requests for which no thread waits. A lock lets one thread at a time use the
+    Any waiting thread moves the messages of all requests of the group, then sleeps until a ring changes. While none
+    waits, a thread of this object does so for the requests in the background. A lock lets one thread at a time use the
     mailbox; sleeping needs none. `call`, in all methods, makes the text that errors show.
     """
 
@@ -52,15 +57,12 @@ class ProgressEngine:
         self.peers, self._poller = Peers(self.mailbox), self.mailbox.poller
         if group.span is not None and group.world.progress_engine is None and group.parent is not None:
             group.world.progress_engine = ProgressEngine(group.world)  # its end waits for the messages of all groups
-        # Requests without a waiting thread, with their calls, and the group, which lives as long as they do.
-        self._pending: dict[MessageRequest, tuple[Callable[[], str], Group]] = {}
-        self._pending_lock = threading.RLock()  # a signal handler may interrupt the holder, and make a call
-        self._no_news = threading.Lock()
-        """Held while there is nothing new for the thread. (An Event hangs if a signal handler sets it within `set`.)"""
-        self._no_news.acquire()
+        self._waiting: list[None] = []
+        """An entry for each thread that waits."""
+        self._handed_over: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
+        """The requests that the thread has not taken over yet; None: it ends."""
+        self._starting = threading.RLock()  # a signal handler may interrupt the holder, and make a call
         self._thread: threading.Thread | None = None
-        self._stopped = self._looks = False
-        """_looks: the thread looks at the pending requests again soon, though nothing wakes it."""
         _engines.add(self)
 
     @property
@@ -73,16 +75,12 @@ class ProgressEngine:
 
     def start(self, request: MessageRequest) -> bool:
         """Start a request; True if it is done already. Raises OutOfMemory."""
-        self._locked(self.mailbox.submit, request)
+        self._use(self.mailbox.submit, request)
         return request.done
 
     def advance(self, request: MessageRequest) -> bool:
         """Move messages of all requests until this one is done, or no bytes can move; True if it is done."""
-        return self._locked(self._advance, request)
-
-    def fail(self, request: MessageRequest, error: PeerError) -> MessageRequest | None:
-        """End a request with an error, unless it is done; see `Mailbox.cancel` for what is returned."""
-        return self._locked(self.mailbox.fail, request, error)
+        return self._use(self._advance, request)
 
     def wait(
         self, request: MessageRequest, call: Callable[[], str], timeout_s: float | None = None, began: float = 0.0
@@ -95,6 +93,7 @@ class ProgressEngine:
         allowed_s = self.group.timeout_s if timeout_s is None else timeout_s
         check_at = began + self._look_up_s
         stall: Stall | None = None
+        self._waiting.append(None)
         try:
             while True:
                 wakeups = self._poller.wakeups
@@ -120,16 +119,22 @@ class ProgressEngine:
                 check_abort(self.group, call)
             raise
         finally:
+            self._waiting.pop()
             if stall is not None:
                 stall.end()
 
     def complete(
-        self, requests: Sequence[MessageRequest], call: Callable[[], str], timeout_s: float | None, began: float = 0.0
+        self, requests: Sequence[MessageRequest], text: Callable[[], str], timeout_s: float | None, began: float = 0.0
     ) -> None:
         """Start requests, and return when all are done. If this raises, they have been cancelled.
 
-        Only the first may raise OutOfMemory: the others are receives. began: see `wait`.
+        Only the first may raise OutOfMemory: the others are receives. text: the call, without its line. began: see
+        `wait`.
         """
+
+        def call() -> str:
+            return f"{text()} ({caller()})"
+
         waiting = [request for request in requests if not self.start(request)]
         try:
             for request in waiting:
@@ -143,40 +148,26 @@ class ProgressEngine:
                 raise request.error
 
     def finish_in_background(self, request: MessageRequest, call: Callable[[], str]) -> None:
-        """Let the thread finish a request. Its `on_done` must call `discard`."""
-        with self._pending_lock:
-            if request.done:
-                return
-            group = self.group
-            self._pending[request] = call, group
-            if not self._looks:
-                self._wake()
+        """Let the thread finish a request."""
+        group = self.group
+        with self._starting:
+            self._handed_over.put(_Pending(request, call, group, time.monotonic()))
             if self._thread is None:
-                name = f"unisono messages of {group.name}"
-                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                thread = threading.Thread(target=self._run, name=f"unisono messages of {group.name}", daemon=True)
                 thread.start()
                 self._thread = thread
 
-    def discard(self, request: MessageRequest) -> None:
-        """Take a request that is done from the thread."""
-        with self._pending_lock:
-            self._pending.pop(request, None)
-
     def close(self) -> None:
         """After the group has been closed: let the thread fail the pending requests, then end it."""
-        until = time.monotonic() + _IDLE_S
-        while self._all_pending() and threading.current_thread() is not self._thread and time.monotonic() < until:
-            time.sleep(0.001)
         self.stop()
         self._leave_streams()
 
     def stop(self) -> None:
-        """End the thread; requests that are still pending stay so."""
-        self._stopped = True
+        """End the thread; requests that are still pending stay so, unless the group has been closed."""
         thread = self._thread
-        if thread is not None and thread.is_alive():  # it is not in a forked child
-            self._wake()
-            thread.join(_IDLE_S)
+        self._handed_over.put(None)
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join(_IDLE_S)  # it is not alive in a forked child
 
     def _leave_streams(self) -> None:
         """End the streams to other hosts. At the end of the world, wait until sent messages have been received."""
@@ -195,14 +186,6 @@ class ProgressEngine:
 
             span.resources[CarrierStreams].close(0.0 if failed else _LAST_MESSAGES_S, gone)
 
-    def leave_to_parent(self) -> None:
-        """In a forked child: make new locks, because a lock that a thread of the parent held is never released here."""
-        self.mailbox.lock, self._pending_lock, self._thread = threading.Lock(), threading.RLock(), None
-
-    def _wake(self) -> None:
-        with suppress(RuntimeError):  # the lock has been released already
-            self._no_news.release()
-
     def abandon(self, requests: Sequence[MessageRequest], call: str, error: BaseException | None = None) -> None:
         """Take requests out, unless they are done. error: what has interrupted a wait for them, which they tell.
 
@@ -212,57 +195,57 @@ class ProgressEngine:
         if group.broken is not None or group.closed:
             return
         for request in requests:
-            if error is None:
-                rest = self._locked(self.mailbox.cancel, request)
-            else:
+            reason = None
+            if error is not None:
                 how = f"interrupted by {type(error).__name__}"
-                rest = self.fail(request, PeerFailed(group.rank, how, group.rank, call, self._world_ranks))
+                reason = PeerFailed(group.rank, how, group.rank, call, group.named)
+            rest = self._use(self.mailbox.withdraw, request, reason)
             if rest is not None:
-                rest.on_done = partial(self.discard, rest)
                 self.finish_in_background(rest, call.__str__)
 
     def _run(self) -> None:
         torch.set_grad_enabled(False)
-        while not self._stopped:
-            news = self._looks or self._no_news.acquire(timeout=_IDLE_S)
-            self._looks = True
-            while (before := self._all_pending()) and not self._stopped:
-                time.sleep(_GRACE_S)
-                if not before.keys().isdisjoint(self._all_pending()):
-                    self._finish_pending()
-            with self._pending_lock:
-                self._looks = bool(self._pending)
-                if not self._pending and not news:
-                    self._thread = None
-                    return
-
-    def _finish_pending(self) -> None:
-        changed_at = look_at = check_at = time.monotonic()
-        try:
-            while (pending := self._all_pending()) and not self._stopped:
-                wakeups = self._poller.wakeups
-                if self.advance(next(iter(pending))):
-                    continue
+        pending: list[_Pending] = []
+        changed_at = check_at = 0.0
+        while self._take_over(pending):
+            try:
                 now = time.monotonic()
-                if self._poller.wait(wakeups, now - changed_at + _WAITED_S, self._look_up_s):
-                    changed_at = now
-                if now > look_at:
-                    look_at = now + self._look_up_s
-                    check_abort(self.group, str)
+                if self._waiting or now - pending[0].since < _GRACE_S:
+                    time.sleep(_GRACE_S)
+                else:
+                    wakeups = self._poller.wakeups
+                    if self.advance(pending[0].request):
+                        continue
+                    if self._poller.wait(wakeups, now - changed_at + _WAITED_S, self._look_up_s):
+                        changed_at = now
                 if now > check_at:
                     check_at = now + _CHECK_PEERS_S
-                    for request, (call, _) in pending.items():
-                        self.check_peers(request, call, awaited=False)
-        except Exception as error:  # noqa: BLE001  the group cannot be used any more: all its requests fail
-            for request, (_, group) in self._all_pending().items():
-                if not request.done:
-                    request.done, request.error = True, group.broken or error
-                    if request.on_done is not None:
-                        request.on_done()
+                    for k in range(len(pending)):  # a variable would hold the group
+                        self.check_peers(pending[k].request, pending[k].call, awaited=False)
+            except Exception as error:  # noqa: BLE001  the group cannot be used any more: all its requests fail
+                _fail(pending, error)
 
-    def _all_pending(self) -> dict[MessageRequest, tuple[Callable[[], str], Group]]:
-        with self._pending_lock:
-            return dict(self._pending)
+    def _take_over(self, pending: list[_Pending]) -> bool:
+        """Add the requests that are new, and take out those that are done. If there is none, wait for one; False: end
+        the thread.
+        """
+        while True:
+            pending[:] = [one for one in pending if not one.request.done]
+            try:
+                while (new := self._handed_over.get(not pending, _IDLE_S)) is not None:
+                    pending.append(new)
+            except queue.Empty:
+                new = None
+                if pending:
+                    return True
+                with self._starting:
+                    if self._handed_over.empty():
+                        self._thread = None
+                        return False
+            else:
+                if pending and pending[0].group.closed:
+                    _fail(pending, NotInitialized("the group was closed before this call had ended: wait for it first"))
+                return False
 
     def check_peers(self, request: MessageRequest, call: Callable[[], str], *, awaited: bool = True) -> bool:
         """Fail a request with a PeerError if no rank that it needs can serve it any more; True if it is done.
@@ -273,42 +256,22 @@ class ProgressEngine:
         group = self.group
         if group.span is not None:
             group.span.ask()
-            self._locked(self.mailbox.listen_to_all)
+            self._use(self.mailbox.listen_to_all)
         lost = self.peers.lost(request, group, awaited)
         check_abort(group, call)  # after the look: a peer that hears of it earlier gives up, or leaves
         if lost is None or self.advance(request):  # messages that a rank sent before it went can still be received
             return request.done
         check_left_out(group)
-        self.fail(request, self.peers.error(group, *lost, call()))
+        self._use(self.mailbox.withdraw, request, self.peers.error(group, *lost, call()))
         return True
 
-    def _locked(self, action: Callable[..., Result], *arguments: Any) -> Result:
-        """Use the mailbox, then call `on_done` of the requests that have finished meanwhile."""
-        result, finished = self._use(action, *arguments)
-        for done in finished:
-            if done.on_done is not None:
-                on_done, done.on_done = done.on_done, None
-                on_done()
-        return result
-
-    @holds("mailbox")
-    def _use(self, action: Callable[..., Result], *arguments: Any) -> tuple[Result, list[MessageRequest]]:
-        """Use the mailbox. Returns the requests that have finished meanwhile, too."""
-        group, mailbox = self.group, self.mailbox
-        if mailbox.lock.locked():
-            check_nested(mailbox, f"the messages of {group}")
-        with mailbox.lock:
-            group.check_usable()
-            try:
-                mailbox.settle()
-                result = action(*arguments)
-            except OutOfMemory:
-                raise  # before anything has moved
-            except BaseException as error:
-                stop(group, error)
-                raise
-            finished, mailbox.finished = mailbox.finished, []
-        return result, finished
+    def _use(self, action: Callable[..., Result], *arguments: Any) -> Result:
+        """Use the mailbox, see `at_once.use`. Raises if the group cannot be used, before it takes a lock: a thread of
+        the parent of a forked process may have held that lock.
+        """
+        group = self.group
+        group.check_usable()
+        return use(group, self.mailbox, action, *arguments)
 
     def _advance(self, request: MessageRequest) -> bool:
         while not request.done and self.mailbox.progress():
@@ -321,41 +284,37 @@ class ProgressEngine:
             return ""
         alone = "" if ranks else _ALONE
         ranks = ranks or [self.group.rank]
-        tags = {rank: self._locked(self.mailbox.unexpected_tags, rank) for rank in ranks}
+        tags = {rank: self._use(self.mailbox.unexpected_tags, rank) for rank in ranks}
         sent = [f" Rank {rank} has sent tag {', '.join(map(str, tags[rank]))}." for rank in ranks if tags[rank]]
         return "".join([alone, *sent])
+
+
+def _fail(pending: list[_Pending], error: Exception) -> None:
+    """End requests of a group that cannot be used any more."""
+    for request, _, group, _ in pending:
+        if not request.done:
+            request.done, request.error = True, group.broken or error
+            request.tell()
 
 
 def progress_engine(group: Group) -> ProgressEngine:
     """The progress engine of a group, made on the first call."""
     engine = group.progress_engine
-    if not isinstance(engine, ProgressEngine):
-        with _making:
-            group.check_usable()
-            engine = group.progress_engine
-            if not isinstance(engine, ProgressEngine):
-                made = ProgressEngine(group)
-                engine = group.progress_engine
-                if not isinstance(engine, ProgressEngine):  # no signal handler has made one meanwhile
-                    engine = group.progress_engine = made
-                    group.mailbox = made.mailbox
-                    if group.broken is not None or group.closed:  # just now
-                        group.mailbox = None
-    return engine
+    if isinstance(engine, ProgressEngine):
+        return engine
+    group.check_usable()  # a forked process must not take the lock
+    with _making:
+        if group.progress_engine is None:
+            made = ProgressEngine(group)
+            if group.progress_engine is None:  # no signal handler has made one meanwhile
+                group.progress_engine, group.mailbox = made, made.mailbox
+                if group.broken is not None or group.closed:  # just now
+                    group.mailbox = None
+    return progress_engine(group)
 
 
 _making = threading.RLock()
 _engines: weakref.WeakSet[ProgressEngine] = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    global _making  # noqa: PLW0603  see `leave_to_parent`
-    _making = threading.RLock()
-    for engine in members(_engines):
-        engine.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_in_child)
 
 
 def _stop_all() -> None:

@@ -10,13 +10,12 @@ from ...base.errors import ArgumentError, DTypeError, UnisonoError
 from ...base.units import integer, seconds
 from ...engine.kernels.ring_buffer import MOST_DIMENSIONS
 from ...engine.mailbox import ANY_SOURCE, Receive, Send
-from ...engine.process.nested import caller
 from ...engine.tensors import make_plain
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_apart, check_list, check_root, check_tensor, shape_name
 from ..codec import decode, encode
-from .at_once import comes_whole, received_soon, sent_at_once, usual
+from .at_once import received_soon, sent_at_once, usual
 from .progress_engine import progress_engine
 from .transfer import FinishedTransfer, Transfer
 
@@ -44,9 +43,11 @@ def send_request(tensor: torch.Tensor, dst: int, group: Group, tag: int) -> Send
     return Send(make_plain(tensor), dst, tag)
 
 
-def receive_request(tensor: torch.Tensor | None, src: int | None, group: Group, tag: int) -> Receive:
+def receive_request(tensor: Any, src: Any, group: Group, tag: Any) -> Receive:
     """A request. Raises as `check_receive` does."""
-    return Receive(tensor, *check_receive(tensor, src, group, tag))
+    if usual(tensor, src, group, tag) is None:
+        src, tag = check_receive(tensor, src, group, tag)
+    return Receive(tensor, src, tag)
 
 
 def _check_message(tensor: Any, *, written: bool) -> None:
@@ -60,6 +61,10 @@ def _check_tag(tag: Any) -> int:
     if not 0 <= number < 1 << 63:
         raise ArgumentError(f"tag={number}: a tag is 0 or more, and less than 2**63")
     return number
+
+
+def _limit(timeout_s: Any) -> float | None:
+    return None if timeout_s is None else seconds(timeout_s)
 
 
 def send_text(tensor: torch.Tensor, dst: int, tag: int) -> str:
@@ -94,14 +99,13 @@ def send(
 
         unisono.run(work, ranks=3)  # [2, 0, 1]
     """
-    if timeout_s is not None:
-        timeout_s = seconds(timeout_s)
+    limit_s = _limit(timeout_s)
     sent = sent_at_once(tensor, dst, group, tag, waits=True)
     if sent is True:
         return
     group = group_or_default(group)
     request = sent or send_request(tensor, dst, group, tag)
-    progress_engine(group).complete([request], lambda: f"{send_text(tensor, dst, tag)} ({caller()})", timeout_s)
+    progress_engine(group).complete([request], lambda: send_text(tensor, dst, tag), limit_s)
 
 
 @overload
@@ -157,16 +161,14 @@ def recv(
 
         unisono.run(work, ranks=3)[0]  # (2, [1.5, 2.5], torch.Size([2]))
     """
-    if timeout_s is not None:
-        timeout_s = seconds(timeout_s)
+    limit_s = _limit(timeout_s)
     began = time.monotonic()
-    taken = received_soon(tensor, src, group, tag, timeout_s)
+    taken = received_soon(tensor, src, group, tag, limit_s)
     if taken is True:
         return src  # type: ignore[return-value]  # the source of this message is a rank
     group = group_or_default(group)
     request = taken or receive_request(tensor, src, group, tag)
-    text = lambda: f"{receive_text(tensor, src, tag)} ({caller()})"  # noqa: E731
-    progress_engine(group).complete([request], text, timeout_s, began)
+    progress_engine(group).complete([request], lambda: receive_text(tensor, src, tag), limit_s, began)
     received = request.tensor
     return request.source if tensor is not None or received is None else received
 
@@ -175,13 +177,12 @@ def isend(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> Transfer:
     """Start a `send`; the tensor must not change until the Transfer's `wait` has returned."""
-    if timeout_s is not None:
-        timeout_s = seconds(timeout_s)
+    limit_s = _limit(timeout_s)
     if sent_at_once(tensor, dst, group, tag, waits=False):
         return FinishedTransfer(group_or_default(group).rank)
     group = group_or_default(group)
     request = send_request(tensor, dst, group, tag)
-    return Transfer(group, request, lambda: f"i{send_text(tensor, dst, tag)}", timeout_s)
+    return Transfer(group, request, lambda: f"i{send_text(tensor, dst, tag)}", limit_s)
 
 
 def irecv(
@@ -193,16 +194,10 @@ def irecv(
     timeout_s: float | None = None,
 ) -> Transfer:
     """Start a `recv`. The Transfer's `result()` is the tensor, its `source_rank()` the sender."""
-    if timeout_s is not None:
-        timeout_s = seconds(timeout_s)
-    found = usual(tensor, src, group, tag)
+    limit_s = _limit(timeout_s)
     group = group_or_default(group)
-    if found is None:
-        request = receive_request(tensor, src, group, tag)
-    else:
-        request = Receive(tensor, src, tag)  # type: ignore[arg-type]  # the source of a usual message is a rank
-    later = request if found is not None and comes_whole(*found[1:]) else None
-    return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", timeout_s, later=later)
+    request = receive_request(tensor, src, group, tag)
+    return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", limit_s)
 
 
 def sendrecv(
@@ -216,8 +211,7 @@ def sendrecv(
     timeout_s: float | None = None,
 ) -> int:
     """Send a tensor to `dst` while receiving another from `src`; returns the source. The two share no memory."""
-    if timeout_s is not None:
-        timeout_s = seconds(timeout_s)
+    limit_s = _limit(timeout_s)
     group = group_or_default(group)
     receive, request = receive_request(recv_tensor, src, group, tag), send_request(send_tensor, dst, group, tag)
     check_apart([recv_tensor], send_tensor, None)
@@ -225,7 +219,7 @@ def sendrecv(
     def call() -> str:
         return f"sendrecv({shape_name(send_tensor)}, dst={dst}, {shape_name(recv_tensor)}, src={src}, tag={tag})"
 
-    progress_engine(group).complete([request, receive], lambda: f"{call()} ({caller()})", timeout_s)
+    progress_engine(group).complete([request, receive], call, limit_s)
     return receive.source
 
 
@@ -250,12 +244,11 @@ class P2POp:
 
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp], *, timeout_s: float | None = None) -> list[Transfer]:
     """Start all operations, in this order, and return a Transfer for each. The peers may use any order."""
-    if timeout_s is not None:
-        timeout_s = seconds(timeout_s)
+    limit_s = _limit(timeout_s)
     for k, op in enumerate(p2p_op_list):
         if not isinstance(op, P2POp):
             raise DTypeError(f"p2p_op_list[{k}]: expected a P2POp, got {type(op).__name__}")
-    return [op.op(op.tensor, op.peer, op.group, op.tag, timeout_s=timeout_s) for op in p2p_op_list]
+    return [op.op(op.tensor, op.peer, op.group, op.tag, timeout_s=limit_s) for op in p2p_op_list]
 
 
 def send_object_list(
@@ -273,14 +266,13 @@ def send_object_list(
     tensors and NumPy arrays can be sent: see `calls.codec.encode`. Raises DTypeError for another object, and as `send`
     does.
     """
-    if timeout_s is not None:
-        timeout_s = seconds(timeout_s)
+    limit_s = _limit(timeout_s)
     group = group_or_default(group)
     check_list("object_list", object_list)
     message = encode(object_list, pickle=pickle)
     check_send(message, dst, group, tag)
     words = f"send_object_list({len(object_list)} objects, dst={dst}, tag={tag})"
-    progress_engine(group).complete([Send(message, dst, _tag(tag))], lambda: f"{words} ({caller()})", timeout_s)
+    progress_engine(group).complete([Send(message, dst, _tag(tag))], lambda: words, limit_s)
 
 
 def recv_object_list(
@@ -298,14 +290,13 @@ def recv_object_list(
     code. Raises ArgumentError for a list of another length and for bytes that cannot be decoded, which drops the
     message; otherwise as `recv` does.
     """
-    if timeout_s is not None:
-        timeout_s = seconds(timeout_s)
+    limit_s = _limit(timeout_s)
     group = group_or_default(group)
     check_list("object_list", object_list)
     check_receive(None, src, group, tag)
     request = Receive(None, ANY_SOURCE if src is None else src, _tag(tag))
     words = f"recv_object_list({len(object_list)} objects, src={src}, tag={tag})"
-    progress_engine(group).complete([request], lambda: f"{words} ({caller()})", timeout_s)
+    progress_engine(group).complete([request], lambda: words, limit_s)
     message = request.tensor if request.tensor is not None else torch.empty(0, dtype=torch.uint8, device="cpu")
     try:
         objects = decode(message.numpy().data, pickle=pickle)

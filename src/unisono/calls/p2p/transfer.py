@@ -11,7 +11,7 @@ from ...engine.mailbox import MessageRequest, Receive
 from ...engine.process.nested import caller
 from ...ranks.group.group import Group
 from ..work import FinishedWork, Work
-from .at_once import completed_soon, postpone
+from .at_once import received_soon
 from .progress_engine import progress_engine
 
 
@@ -22,28 +22,18 @@ class Transfer(Work[torch.Tensor]):
     A dropped Transfer does not delay this end.
     """
 
-    def __init__(
-        self,
-        group: Group,
-        request: MessageRequest,
-        text: Callable[[], str],
-        timeout_s: float | None,
-        *,
-        later: Receive | None = None,
-    ) -> None:
+    def __init__(self, group: Group, request: MessageRequest, text: Callable[[], str], timeout_s: float | None) -> None:
         super().__init__("a message")
         self._engine = engine = progress_engine(group)
         self._request, self._timeout_s, self._rank = request, timeout_s, group.rank
         self._text, self._where = text, ""
-        request.on_done, self._later = self._on_done, later
-        if later is not None:
-            postpone(later, group, engine.mailbox)
-        if later is not None or not (engine.start(request) or engine.advance(request)):
+        request.on_done = self._on_done
+        if not engine.start(request):
             self._where = caller()
             try:
                 engine.finish_in_background(request, self._call_text)
-            except BaseException:  # such as RuntimeError: can't start new thread
-                engine.abandon([request], self._call_text())
+            except BaseException as error:  # such as RuntimeError: can't start new thread
+                self._interrupted(error)
                 raise
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -54,13 +44,14 @@ class Transfer(Work[torch.Tensor]):
         """
         limit_s = self._timeout_s if timeout is None else seconds(timeout, "timeout")
         if not self._done.is_set():
-            engine, later = self._engine, self._later
+            request, engine = self._request, self._engine
             try:
-                if later is not None and completed_soon(later, engine.group, engine.mailbox, limit_s):
-                    later.on_done = None
-                    self._on_done()
-                    return True
-                engine.wait(self._request, self._call_text, limit_s)
+                if isinstance(request, Receive):
+                    place = request.tensor, request.peer, engine.group, request.tag
+                    if received_soon(*place, limit_s, request) is True:
+                        request.tell()
+                        return True
+                engine.wait(request, self._call_text, limit_s)
             except UnisonoError:
                 raise
             except BaseException as error:
@@ -96,7 +87,6 @@ class Transfer(Work[torch.Tensor]):
 
     def _on_done(self) -> None:
         request = self._request
-        self._engine.discard(request)
         self._finish(request.error, request.tensor if isinstance(request, Receive) else None)
 
 

@@ -138,8 +138,8 @@ def read_payload(cursor, target):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def read_whole(cursor, target, tag, dtype, nbytes):  # type: ignore[no-untyped-def]
-    """Read the next frame, if its header comes soon, with this tag, code of a dtype, and payload: 1. Otherwise 0.
+def read_whole(cursor, target, dtype, nbytes, tag):  # type: ignore[no-untyped-def]
+    """Read the next frame, if its header comes soon, with this code of a dtype, payload, and tag: 1. Otherwise 0.
 
     2: the frame has begun, and its rest has not come in time; `read_payload` goes on with it.
     """

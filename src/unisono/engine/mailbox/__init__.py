@@ -8,8 +8,10 @@ Each ordered pair of ranks on a host has a ring buffer of its own, which the fir
 `poller` watches ring buffers and streams alike: a word in memory changes when bytes have arrived.
 """
 
-from .mailbox import Mailbox
+from .mailbox import Mailbox, Place
 from .requests import ANY_SOURCE, MessageRequest, Receive, Send
 from .streams import CarrierStreams, FarPeers
 
-__all__ = ["ANY_SOURCE", "CarrierStreams", "FarPeers", "Mailbox", "MessageRequest", "Receive", "Send"]
+__all__ = [
+    "ANY_SOURCE", "CarrierStreams", "FarPeers", "Mailbox", "MessageRequest", "Place", "Receive", "Send",
+]  # fmt: skip

@@ -23,6 +23,8 @@ _NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for
 _RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10
 """Powers of two. A ring fits into a second-level cache, and is too small for a heap to give its pages back to the
 system: so a message outlives its sender's group."""
+BEGUN = 2
+"""A part of a message has been moved."""
 _MOST_SPINS = 300  # some five microseconds; a side that goes on copies a piece in half of one
 _ALL_RINGS_BYTES = 8 << 20  # the most for all rings of a rank, unless each ring has _LEAST_RING_BYTES
 
@@ -118,7 +120,7 @@ class SendChannel(_Channel):
     def write_whole(self, address: int, dtype: int, nbytes: int, shape: torch.Size, tag: int) -> int:
         """Write a message of a plain tensor at an address, if all of it fits, or it is longer than the ring: 1; or 0.
 
-        2: it has begun, and there was no room for its rest in time. dtype: its code.
+        BEGUN: there was no room for its rest in time. dtype: its code.
         """
         if shape != self._shape or dtype != self._dtype:
             if len(shape) > MOST_DIMENSIONS:  # the long way raises
@@ -162,9 +164,9 @@ class ReceiveChannel(_Channel):
         """Read arrived bytes to this address, or drop them at address 0; 1 when the message is complete."""
         return self._kernels.read_payload(self._cursor, target)
 
-    def read_whole(self, target: int, tag: int, dtype: int, nbytes: int) -> int:
-        """Read the next message to an address, if it is there, with this tag, code of a dtype, and payload: 1; or 0.
+    def read_whole(self, target: int, dtype: int, nbytes: int, tag: int) -> int:
+        """Read the next message to an address, if it is there, with this code of a dtype, payload, and tag: 1; or 0.
 
-        2: it has begun, and its rest has not come in time.
+        BEGUN: its rest has not come in time.
         """
-        return self._kernels.read_whole(self._cursor, target, tag, dtype, nbytes)
+        return self._kernels.read_whole(self._cursor, target, dtype, nbytes, tag)

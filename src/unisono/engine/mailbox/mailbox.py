@@ -12,14 +12,15 @@ from ..kernels.ring_buffer import READ, WRITTEN, CursorWord
 from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import copy_of
-from .channel import ReceiveChannel, SendChannel, find_ring, new_ring, ring_capacity
+from .channel import BEGUN, ReceiveChannel, SendChannel, find_ring, new_ring, ring_capacity
 from .far_channel import FarFrame
 from .far_ends import FarReceiveChannel, FarSendChannel
 from .poller import Poller
 from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Receive, Send
 from .streams import FarPeers
 
-_WHOLE_BYTES = 64 << 10
+Place = tuple[int, int, int]
+"""Of a plain tensor: its address, the code of its dtype, and its bytes."""
 
 
 class Mailbox:
@@ -35,8 +36,7 @@ class Mailbox:
     world_ranks: the ranks of a sub-group's members in the world, for errors.
     far: the members on other hosts, or None.
     finished: the requests that are done; the caller empties this list.
-    later: a receive that is posted before the mailbox is used for anything but sends; mostly, it is complete by then.
-    capacity: the bytes of each ring. most_at_once: the most bytes of a message that mostly comes as a whole.
+    capacity: the bytes of each ring.
     """
 
     def __init__(
@@ -53,14 +53,12 @@ class Mailbox:
         self._world_ranks = world_ranks
         self._mapping = arena.map  # keeps the addresses below valid
         self.capacity, self._spins = ring_capacity(arena.size), most_spins
-        self.most_at_once = min(_WHOLE_BYTES, self.capacity // 2)
         self._rings: list[torch.Tensor] = []  # peers read them as long as the mailbox lives
         self._outgoing: dict[int, SendChannel | FarSendChannel] = {}
         self._incoming: dict[int, ReceiveChannel | FarReceiveChannel] = {}
         self._far, self._far_ranks = far, far.ranks if far else frozenset[int]()
         self._matching = MatchingQueues()
         self.finished: list[MessageRequest] = []
-        self.later: Receive | None = None
         asleep, carrier = 0 if self._far_ranks else arena.awaits_mail(rank), far.traffic.carrier if far else None
         self.poller = Poller(2 * self._size, most_spins, asleep, carrier)
         for source in range(self._size):
@@ -69,15 +67,16 @@ class Mailbox:
 
     def submit(self, request: MessageRequest) -> None:
         """Start a request, and finish it at once if possible. Raises OutOfMemory before anything has moved."""
-        if request.done:  # `adopt` has started it, and another thread has moved the rest of its message
+        if request.started:
             return
+        request.started = True
         if self._far_ranks:
             self.listen([request.peer] if request.peer != ANY_SOURCE else self._far_ranks)
         if isinstance(request, Receive):
-            message = self._matching.post(request) if request.message is None else None
+            message = self._matching.post(request)
             if message is not None:
                 self._match(request, message)
-        elif isinstance(request, Send) and not request.begun:
+        elif isinstance(request, Send):
             if request.peer == self._rank:
                 self._send_to_self(request)
             else:
@@ -86,43 +85,50 @@ class Mailbox:
                 if len(channel.queue) == 1:
                     self._write(request.peer)
 
-    def send_at_once(self, address: int, dtype: int, nbytes: int, shape: torch.Size, receiver: int, tag: int) -> int:
-        """Send a plain tensor, if a message has gone to this rank before, and no other one waits for room: 1.
+    def send_at_once(self, tensor: torch.Tensor, place: Place, receiver: int, tag: int) -> bool | Send:
+        """Send a plain tensor, if a message has gone to this rank before, and no other one waits for room: True.
 
-        Or do nothing: 0. 2: the message has begun, and there was no room for its rest in time: call `adopt` now.
+        Or do nothing: False. A request: the message has begun, and there was no room for its rest in time.
         """
         channel = self._outgoing.get(receiver)
         if channel.__class__ is not SendChannel or channel.queue:
-            return 0
-        return channel.write_whole(address, dtype, nbytes, shape, tag)
+            return False
+        sent = channel.write_whole(*place, tensor.shape, tag)
+        if sent != BEGUN:
+            return sent == 1
+        request = Send(tensor, receiver, tag)
+        request.started = True
+        channel.queue.append(request)
+        self._write(receiver)
+        return request
 
-    def receive_at_once(self, address: int, dtype: int, nbytes: int, source: int, tag: int) -> int:
-        """Receive into a plain tensor, if the next message from this rank is there, and for it: 1. Or do nothing: 0.
+    def receive_at_once(
+        self, tensor: torch.Tensor, place: Place, source: int, tag: int, posted: Receive | None = None
+    ) -> bool | Receive:
+        """Receive into a plain tensor, if the next message from this rank is there, and for it: True.
 
-        2: the message has begun, and its rest has not come in time: call `adopt` now. dtype: its code.
+        Or do nothing: False. A request: the message has begun, and its rest has not come in time.
+        posted: the request for this tensor, if there is one.
         """
         channel = self._incoming.get(source)
-        if channel.__class__ is not ReceiveChannel or channel.message or self._matching.concerns(source, tag):
-            return 0
-        return channel.read_whole(address, tag, dtype, nbytes)
-
-    def adopt(self, request: MessageRequest) -> None:
-        """Go on with the message that `send_at_once` or `receive_at_once` has begun, for a request of its tensor."""
-        if isinstance(request, Send):
-            request.begun = True
-            self._outgoing[request.peer].queue.append(request)
-            self._write(request.peer)
-        elif isinstance(request, Receive):
-            channel = self._incoming[request.peer]
-            channel.message = message = channel.read_header()
-            if message is not None:
-                self._match(request, message)
-
-    def settle(self) -> None:
-        """Post `later`."""
-        later, self.later = self.later, None
-        if later is not None:
-            self.submit(later)
+        if (
+            channel.__class__ is not ReceiveChannel
+            or channel.message
+            or not self._matching.is_next(posted, source, tag)
+        ):
+            return False
+        taken = channel.read_whole(*place, tag)
+        if taken and posted is not None:
+            self._matching.unpost(posted)
+            posted.done = taken != BEGUN
+        if taken != BEGUN:
+            return taken == 1
+        request = posted or Receive(tensor, source, tag)
+        request.started = True
+        channel.message = message = channel.read_header()
+        if message is not None:
+            self._match(request, message)
+        return request
 
     def listen(self, ranks: Iterable[int]) -> None:
         """Take messages from these ranks, if they are on other hosts; before, this rank takes none from them."""
@@ -167,8 +173,8 @@ class Mailbox:
                 self._write(slot - self._size)
         return bool(ready)
 
-    def cancel(self, request: MessageRequest) -> MessageRequest | None:
-        """Take a request out, unless it is done.
+    def withdraw(self, request: MessageRequest, error: Exception | None = None) -> MessageRequest | None:
+        """Take a request out, unless it is done. error: it ends with this error, unless it has one.
 
         No message is lost: a message that has arrived for a Receive waits for the next Receive. A Send whose frame has
         begun must go on, as its receiver expects the rest: a copy replaces it, and is returned. So must a Receive that
@@ -177,6 +183,7 @@ class Mailbox:
         if request.done:
             return None
         rest = self._take_out(request)
+        request.error = request.error or error
         if request.error is not None:
             self._finish(request)
         return rest
@@ -196,15 +203,6 @@ class Mailbox:
                 return rest
             channel.queue.remove(request)
         return None
-
-    def fail(self, request: MessageRequest, error: Exception) -> MessageRequest | None:
-        """End a request with an error, its own if it has one, unless it is done. Returns what `cancel` does."""
-        rest = None
-        if not request.done:
-            rest = self._take_out(request)
-            request.error = request.error or error
-            self._finish(request)
-        return rest
 
     def unexpected_tags(self, source: int) -> list[int]:
         """The tags of the messages from a rank that no receive has taken."""

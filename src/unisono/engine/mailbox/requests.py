@@ -19,31 +19,35 @@ ANY_SOURCE = -1
 class MessageRequest:
     """A send or receive.
 
+    started: whether a mailbox has taken it.
     done: whether it has ended.
     error: why it failed, or None.
     on_done: called once it is done.
     """
 
-    __slots__ = ("done", "error", "on_done", "peer", "tag")
+    __slots__ = ("done", "error", "on_done", "peer", "started", "tag")
 
     def __init__(self, peer: int, tag: int) -> None:
         self.peer, self.tag = peer, tag
-        self.done = False
+        self.started = self.done = False
         self.error: Exception | None = None
         self.on_done: Callable[[], None] | None = None
 
+    def tell(self) -> None:
+        """Call `on_done`, once."""
+        on_done, self.on_done = self.on_done, None
+        if on_done is not None:
+            on_done()
+
 
 class Send(MessageRequest):
-    """Send a plain tensor to a peer. Done as soon as the tensor may change again.
+    """Send a plain tensor to a peer. Done as soon as the tensor may change again."""
 
-    begun: has `Mailbox.send_at_once` begun it?
-    """
-
-    __slots__ = ("begun", "tensor")
+    __slots__ = ("tensor",)
 
     def __init__(self, tensor: torch.Tensor, peer: int, tag: int) -> None:
         super().__init__(peer, tag)
-        self.tensor, self.begun = tensor, False
+        self.tensor = tensor
 
 
 class Receive(MessageRequest):
@@ -188,10 +192,11 @@ class MatchingQueues:
         self._unexpected.setdefault((message.source, message.tag), deque()).append(message)
         return None
 
-    def concerns(self, source: int, tag: int) -> bool:
-        """Is there a message from this rank with this tag, or a receive that would take one?"""
-        posted, key = self._posted, (source, tag)
-        return key in self._unexpected or (bool(posted) and (key in posted or (ANY_SOURCE, tag) in posted))
+    def is_next(self, receive: Receive | None, source: int, tag: int) -> bool:
+        """Would this receive, or one that is posted now (None), take the next message from this rank with this tag?"""
+        if (source, tag) in self._unexpected:
+            return False
+        return (self._first_posted(source, tag) if self._posted else None) is receive
 
     def unpost(self, receive: Receive) -> None:
         _remove(self._posted, receive.peer, receive.tag, receive)

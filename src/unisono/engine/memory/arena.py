@@ -19,13 +19,13 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ...base.config import SHAPING, Config
 from ...base.dtype_codes import DTYPES_DIGEST
 from ...base.errors import ArgumentError, OutOfMemory
-from ...base.linux import fill_standard_streams, free_bytes
+from ...base.linux import fill_standard_streams, free_bytes, processors
 from ...base.records import digest
 from ...base.units import format_bytes
 from ..compile.program import LineWord
@@ -43,9 +43,9 @@ NO_ROOM = 0
 
 _MAGIC = 0x6F6E6F73696E75
 _LAYOUT = LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MAX_RANKS, SHAPING
-_VERSION = digest(8, *_LAYOUT, DTYPES_DIGEST)
+_VERSION = digest(9, *_LAYOUT, DTYPES_DIGEST)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
-_HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
+_HEADER = struct.Struct(f"<6Q{len(SHAPING)}Q")
 _MOST = 1 << 62
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -70,12 +70,14 @@ class Layout:
     map, base: the mapping and its address.
     heaps: the address of each rank's heap of `heap_bytes` bytes.
     neighbours: the number of ranks on the machine.
+    processors: how many processors the ranks may use together; in the header, so it is the same on all of them.
     head: bytes before the staging areas.
     end: the offset behind them.
     """
 
     heap_bytes: int
     neighbours: int
+    processors: int
 
     def __init__(self, size: int, half: int, start: int = 0) -> None:
         self.size, self.half, self.start = size, half, start
@@ -90,6 +92,11 @@ class Layout:
         # An odd number of pages from one rank to the next maps their staging areas to different cache sets.
         self.stage_stride = whole_pages(2 * half) + PAGE
         self.end = self._staging + size * self.stage_stride
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Do ranks outnumber their processors? Then none spins: it would take time from the rank that it waits for."""
+        return self.neighbours > self.processors
 
     def control(self, rank: int) -> int:
         return self.base + self.start + rank * LINE
@@ -148,10 +155,10 @@ class RegionTable:
 class Arena(Layout):
     """The mapped shared memory of `size` ranks. shape: the settings in SHAPING, which it has for all of them."""
 
-    def __init__(self, fd: int, size: int, half: int, heap: int, shape: Sequence[int]) -> None:
+    def __init__(self, fd: int, size: int, processors: int, half: int, heap: int, shape: Sequence[int]) -> None:
         super().__init__(size, half, PAGE + size * (PAGE + PLAN_REGISTRY_BYTES))
         self.shape: Mapping[str, int] = dict(zip(SHAPING, shape, strict=True))
-        self.fd, self.heap_bytes, self.neighbours = fd, heap, size
+        self.fd, self.heap_bytes, self.neighbours, self.processors = fd, heap, size, processors
         self.heap_stride = whole_pages(heap) + 17 * PAGE
         self.bytes = self.end + size * self.heap_stride
         self.free_bytes = 0
@@ -159,8 +166,11 @@ class Arena(Layout):
         self._staged = False
 
     @classmethod
-    def create(cls, size: int, config: Config | None = None) -> "Arena":
-        """Create shared memory for `size` ranks. Other processes attach it by its `fd`."""
+    def create(cls, size: int, config: Config | None = None, pids: Iterable[int] = ()) -> "Arena":
+        """Create shared memory for `size` ranks. Other processes attach it by its `fd`.
+
+        pids: of ranks that may be bound to other processors than this process.
+        """
         if not 1 <= size <= MAX_RANKS:
             raise ArgumentError(f"a group of one host has 1 to {MAX_RANKS} ranks, not {size}")
         if not hasattr(os, "memfd_create"):
@@ -172,12 +182,13 @@ class Arena(Layout):
         try:
             # Two segments of every rank's largest staging need, and a page for ragged ends.
             half = 4 * config.segment_bytes
-            heap = config.heap_bytes or _usual_heap(size, cls(fd, size, half, 0, shape).bytes)
-            arena = cls(fd, size, half, heap, shape)
+            there = processors(pids)
+            heap = config.heap_bytes or _usual_heap(size, cls(fd, size, there, half, 0, shape).bytes)
+            arena = cls(fd, size, there, half, heap, shape)
             arena._stretch()
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
             arena._reserve(0, arena.start + arena.head)
-            os.pwrite(fd, _HEADER.pack(_MAGIC, _VERSION, size, arena.half, heap, *shape), 0)
+            os.pwrite(fd, _HEADER.pack(_MAGIC, _VERSION, size, there, half, heap, *shape), 0)
             arena._map()
         except BaseException:
             os.close(fd)
@@ -196,13 +207,21 @@ class Arena(Layout):
             seals, header = 0, b""
         if seals & _SEALS != _SEALS or len(header) < _HEADER.size:
             raise ArgumentError(f"file descriptor {fd} is no arena: its size is not sealed, or it has no header")
-        magic, version, size, half, heap, *shape = _HEADER.unpack(header)
+        magic, version, size, there, half, heap, *shape = _HEADER.unpack(header)
         if magic != _MAGIC or version != _VERSION:
             raise ArgumentError(f"file descriptor {fd} is no arena of this version: install one unisono on all ranks")
-        said = f"{size} ranks, staging halves of {half} bytes, heaps of {heap} bytes, settings {shape}"
-        if not (1 <= size <= MAX_RANKS and 0 < half < _MOST and 0 < heap < _MOST and max(shape) < _MOST):
+        said = (
+            f"{size} ranks, {there} processors, staging halves of {half} bytes, heaps of {heap} bytes, settings {shape}"
+        )
+        if not (
+            1 <= size <= MAX_RANKS
+            and 0 < there < _MOST
+            and 0 < half < _MOST
+            and 0 < heap < _MOST
+            and max(shape) < _MOST
+        ):
             raise ArgumentError(f"file descriptor {fd} is no arena: its header says {said}")
-        arena = cls(fd, size, half, heap, shape)
+        arena = cls(fd, size, there, half, heap, shape)
         if os.fstat(fd).st_size != arena.bytes:
             raise ArgumentError(f"file descriptor {fd} is no arena of its size: its header says {said}")
         if to_look:
@@ -277,10 +296,9 @@ class Arena(Layout):
 
     def close(self) -> None:
         """Close the file descriptor. The mapping ends with the last tensor in it."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-            self.map = None
+        fd, self.fd, self.map = self.fd, -1, None
+        if fd >= 0:
+            os.close(fd)
 
     def check_free(self, nbytes: int) -> None:
         """Raise OutOfMemory if the host has less free memory than this."""

@@ -1,4 +1,4 @@
-"""Two pages per rank, which its peers read: process id, departure, latest calls, what it gave up, proposals.
+"""Two pages per rank, which its peers read: process id, departure, latest calls, what it gave up, its proposal.
 
 Only slow paths use boards. A field is a number, a length, and a record as bytes. The number is written last, so a
 reader that sees the number sees the bytes, see `engine.memory_order`. A proposal changes: it has two places, which take
@@ -13,7 +13,6 @@ A rank that waits says so again and again: a rank that was stopped in a call may
 
 import time
 from collections.abc import Iterable, Sequence
-from enum import IntEnum
 
 from ...base.records import ESCAPED, CallRecord, Departure, DepartureKind, GivenUp, Proposal, Wait
 from ..memory_order import fence, look, order, publish, read_record, write_record
@@ -38,9 +37,8 @@ _HEAD = 16  # bytes of a record's number and length
 _ROOM = PAGE - _GAVE_UP - _HEAD
 _RANKS = MAX_RANKS // 8
 _MOST_PID = (1 << 31) - 1
-_TOPIC_BYTES = 576
-_PROPOSALS, _REGION = (PAGE, PAGE + _TOPIC_BYTES), PAGE + 2 * _TOPIC_BYTES
-_INTERRUPTED = PAGE + 3 * _TOPIC_BYTES
+_PROPOSAL, _PROPOSAL_BYTES = PAGE, 576
+_INTERRUPTED = _PROPOSAL + _PROPOSAL_BYTES
 _SAID, _WAIT = _INTERRUPTED + 1024, _INTERRUPTED + 1024 + 64
 _COPIED = (_WAIT, _INTERRUPTED, _GAVE_UP, *_CALLS)
 _SET_WORDS = MAX_RANKS // 64
@@ -57,13 +55,6 @@ def whole_pages(nbytes: int) -> int:
 def first_board(start: int, size: int) -> int:
     """Where the boards of a group of `size` ranks begin, whose memory begins at `start`: behind its control lines."""
     return start + whole_pages(size * LINE)
-
-
-class Topic(IntEnum):
-    """What survivors agree on."""
-
-    FAILURE = 0  # which ranks had failed when a call did
-    SHRINK = 1  # which ranks a smaller group is without
 
 
 class Board:
@@ -144,14 +135,16 @@ class Board:
         return Departure(DepartureKind(data[0]), data[1:].decode(errors="replace"))
 
     def set_call(self, number: int, record: CallRecord) -> None:
-        """Write the rank's call of this number. The board keeps it for two calls."""
+        """Write the rank's call of this number. The board keeps two calls."""
         self._write(_CALLS[number & 1], number, record.pack(_ROOM))
 
-    def call(self, number: int) -> CallRecord | None:
-        """The call of this number; None if the board does not have it."""
-        data = self._read(_CALLS[number & 1], number)
+    def call(self, number: int, *, or_later: bool = False) -> CallRecord | None:
+        """The call of this number; None if the board does not have it. or_later: or the call that stands in its place,
+        if that is a later one.
+        """
+        seen, data = self._latest(_CALLS[number & 1])
         try:
-            return CallRecord.unpack(data) if data else None
+            return CallRecord.unpack(data) if data and (seen == number or (or_later and seen > number)) else None
         except ValueError:
             return None
 
@@ -170,21 +163,22 @@ class Board:
         blames = frozenset(rank for rank in range(MAX_RANKS) if bits >> rank & 1)
         return GivenUp(number, bool(data[0]), blames, data[1 + _RANKS :].decode(errors="replace"))
 
-    def set_proposal(self, topic: Topic, proposal: Proposal) -> None:
-        """Tell which ranks have failed. When this returns, all ranks can see it."""
-        words = self._words(_PROPOSALS[topic])
+    def set_proposal(self, proposal: Proposal) -> None:
+        """Propose which ranks a smaller group leaves out. When this returns, all ranks can see it."""
+        words = self._proposal_words()
         at = 1 + (words[0] & 1 ^ 1) * _PLACE_WORDS  # of two places, the one that is not read now
         flags = proposal.decided * _DECIDED | proposal.ready * _READY
         said = flags, proposal.ballot, proposal.voted, *_words_of(proposal.failed), *_words_of(proposal.choice)
         for k, word in enumerate(said):
             words[at + k] = word
-        publish(self._page, _PROPOSALS[topic], words[0] + 1)
+        publish(self._page, _PROPOSAL, words[0] + 1)
         fence()
 
-    def proposal(self, topic: Topic) -> Proposal | None:
+    @property
+    def proposal(self) -> Proposal | None:
         """The rank's latest proposal; None: it has made none yet."""
-        words = self._words(_PROPOSALS[topic])
-        while version := look(self._page, _PROPOSALS[topic]):
+        words = self._proposal_words()
+        while version := look(self._page, _PROPOSAL):
             at = 1 + (version & 1) * _PLACE_WORDS
             flags, ballot, voted, *sets = words[at : at + _PLACE_WORDS].tolist()
             order()
@@ -192,18 +186,6 @@ class Board:
                 failed, choice = _ranks_of(sets[:_SET_WORDS]), _ranks_of(sets[_SET_WORDS:])
                 return Proposal(failed, bool(flags & _DECIDED), bool(flags & _READY), ballot, voted, choice)
         return None
-
-    def region(self, without: int) -> int | None:
-        """Where the memory begins that this rank lends to the group that is `without` ranks fewer: an offset.
-
-        0: the rank cannot lend any. None: it has not said so yet, or speaks of a smaller group by now.
-        """
-        word = look(self._page, _REGION)
-        return word - without - 1 if word % PAGE == without + 1 else None
-
-    def set_region(self, without: int, start: int) -> None:
-        """Say where the memory begins that this rank lends to the group that is `without` ranks fewer; 0: nowhere."""
-        publish(self._page, _REGION, start + without + 1)  # one word: a region begins with a page
 
     def set_interrupted(self, words: str) -> None:
         """Say which exception has ended this rank's `shrink()`; no words: it makes that call again."""
@@ -255,7 +237,7 @@ class Board:
     def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
         """Make this copy of a board equal to the image. Only this process writes the copy.
 
-        Only fields that differ are written, numbers last, and proposals first: a rank may decide, and then end its
+        Only fields that differ are written, numbers last, and the proposal first: a rank may decide, and then end its
         call or go. The parent's promise is not copied: it holds on its own host only. The run is not copied either: the
         image may be older.
 
@@ -263,20 +245,19 @@ class Board:
         keep_gone: this host knows how the rank has gone, so the departure stays.
         """
         other = Board(memoryview(image))
-        for at in (_TICKS, _PID, _LET_GO, _REGION):
+        for at in (_TICKS, _PID, _LET_GO):
             if (word := look(memoryview(image), at)) != look(self._page, at):
                 publish(self._page, at, word)
-        for topic in Topic:
-            proposal = other.proposal(topic)
-            if proposal is not None and proposal != self.proposal(topic):
-                self.set_proposal(topic, proposal)
+        proposal = other.proposal
+        if proposal is not None and proposal != self.proposal:
+            self.set_proposal(proposal)
         for at in _COPIED if keep_gone else (*_COPIED, _GONE):
             if (latest := other._latest(at)) != self._latest(at):
                 self._write(at, *latest)
         publish(self._page, _SAID, time.monotonic_ns())  # the other host has a clock of its own
 
-    def _words(self, at: int) -> memoryview:
-        return self._page[at : at + _TOPIC_BYTES].cast("Q")
+    def _proposal_words(self) -> memoryview:
+        return self._page[_PROPOSAL : _PROPOSAL + _PROPOSAL_BYTES].cast("Q")
 
     def _write(self, at: int, number: int, data: bytes) -> None:
         data = data[:_ROOM]

@@ -1,9 +1,9 @@
 """The shared memory of a sub-group: a region of the world's arena, which all ranks have mapped already.
 
-The region comes from the heap of a member, the lender, mostly the first member. The other members read where it is in
-the lender's `RegionTable`, or on its board if a group shrinks. A member that leaves says so on its board in the region,
-and does not wait. When all members have left or died, each drops what it kept for the others, such as messages, and
-says so on its board, too. Then the lender frees the region. Members take these steps when they make and close groups.
+The region comes from the heap of the lender: on each host the first member that has room. The other members read where
+it is in the lender's `RegionTable`. A member that leaves says so on its board in the region, and does not wait. When
+all members have left or died, each drops what it kept for the others, such as messages, and says so on its board, too.
+Then the lender frees the region. Members take these steps when they make and close groups.
 """
 
 from __future__ import annotations
@@ -16,15 +16,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 
-from ...base.errors import InternalError
+from ...base.errors import InternalError, OutOfMemory
 from ...base.records import DepartureKind
+from ...base.units import ranks_text
 from ..compile.program import LineWord
-from ..helpers import Helpers
 from ..memory_order import order
 from ..process.alive import lives
 from .arena import ENTRIES, KEY_BYTES, NO_ROOM, Arena, Layout
 from .board import PAGE, Board
 from .heap import Heap
+
+_MOST_NAMED = 6
+
+
+def group_key(*parts: object) -> bytes:
+    """The key by which the members of a group find its memory."""
+    return blake2b(repr(parts).encode(), digest_size=KEY_BYTES).digest()
 
 
 class SubArena(Layout):
@@ -42,12 +49,8 @@ class SubArena(Layout):
     ) -> None:
         arena = lender.arena
         super().__init__(len(members), arena.half, start)
-        self.map, self.base, self.heap_bytes, self.neighbours = (
-            arena.map,
-            arena.base,
-            arena.heap_bytes,
-            arena.neighbours,
-        )
+        self.map, self.base, self.heap_bytes = arena.map, arena.base, arena.heap_bytes
+        self.neighbours, self.processors = arena.neighbours, arena.processors
         self.heaps = [arena.heap(member) for member in members]
         self.shape = arena.shape
         self.lender, self.members, self.rank = lender, tuple(members), rank
@@ -64,9 +67,9 @@ class SubArena(Layout):
         return self.lender.arena.awaits_mail(self.members[rank])
 
     @property
-    def complete(self) -> bool:
-        """Does every living member use this memory, so that no member looks for it any more?"""
-        return all(self.used_by(rank) or not _lives(self.board(rank)) for rank in self.here)
+    def is_found(self) -> bool:
+        """Does no member look for this memory any more, because it uses it, has died, or the memory is free again?"""
+        return self.returned or all(self.used_by(rank) or not _lives(self.board(rank)) for rank in self.here)
 
     def used_by(self, rank: int) -> bool:
         """Has this member begun to use this memory?"""
@@ -116,37 +119,11 @@ class Lender:
         self.arena, self.heap = arena, heap
         self.plan_registry = arena.plan_registry(heap.rank)
         self.left: deque[SubArena] = deque()
-        self._announced: list[weakref.ref[SubArena] | int | None] = [None] * ENTRIES
-        """The entries of this rank's table: regions, or NO_ROOM."""
-        self._groups: Counter[bytes] = Counter()
+        self._announced: list[Callable[[], SubArena | None]] = [_nothing] * ENTRIES
+        """The regions in the entries of this rank's table."""
+        self._entry = 0
+        self._made: Counter[bytes] = Counter()
         self._lock = threading.Lock()
-        self._helpers: list[Helpers] = []
-        self.own_processors = False
-        """Has each rank of this machine a processor of its own, as far as this rank knows?"""
-
-    @property
-    def helpers(self) -> Helpers:
-        """The threads that help this rank, in all groups of this memory; made when they are first asked for."""
-        if not self._helpers:
-            self._helpers.append(Helpers(self.arena.size))
-        return self._helpers[0]  # a thread that has asked at the same time gets the same
-
-    def end_helpers(self) -> None:
-        """End these threads, if there are any."""
-        for helpers in self._helpers:
-            helpers.end()
-
-    def lend(self, members: Sequence[int], rank: int = 0, here: Sequence[int] | None = None) -> SubArena:
-        """Allocate zeroed memory for a group of these ranks, of which this is number `rank`. Raises OutOfMemory.
-
-        here: the members on this host, by their numbers in the group; None: all.
-        """
-        needs = Layout(len(members), self.arena.half)
-        sub = SubArena(self, self.heap.lend(needs.end, needs.head), members, rank, rank, here)
-        for number in sub.here:
-            there = self.arena.board(members[number])
-            sub.board(number).set_process(there.pid, there.ticks)  # it may die before it can say so itself
-        return sub
 
     def key(self, name: str, members: Sequence[int], parent: int = 0) -> bytes:
         """The key of the next group of this name and these ranks: the same on all members that make the same groups.
@@ -154,35 +131,65 @@ class Lender:
         parent: the number of the group that they make it of. All ranks make the groups of one parent in one order. Two
         threads may make groups of two parents in any order.
         """
-        made = blake2b(repr((name, tuple(members), parent)).encode(), digest_size=KEY_BYTES).digest()
+        made = group_key(name, tuple(members), parent)
         with self._lock:
-            self._groups[made] += 1
-            return blake2b(made, digest_size=KEY_BYTES, key=b"%d" % self._groups[made]).digest()
+            self._made[made] += 1
+            return group_key(made, self._made[made])
 
-    def announce(self, key: bytes, sub: SubArena | None, rank: int) -> bool:
-        """Tell the other members of a group where `rank`, of the world, has lent it memory; None: there is no room.
+    def memory(self, key: bytes, members: Sequence[int], rank: int, here: Sequence[int]) -> SubArena | int:
+        """The memory of the group with this key; or the number of the member that is to lend it, but has not yet.
 
-        False: the rank's table is full of groups that other members have not joined yet.
+        It is this rank's own number while this rank's table is full of groups that other members have not joined yet.
+        Raises OutOfMemory if no member on this host has room.
+
+        members: the ranks of the group. rank: the number of this one. here: the numbers of those on this host.
         """
-        table = self.arena.region_table(rank)
-        with self._lock:
-            entry = self._free_entry()
-            if entry is not None:
-                self._announced[entry] = NO_ROOM if sub is None else weakref.ref(sub)
-                table.write(entry, key, NO_ROOM if sub is None else sub.start)
-        return entry is not None
+        for number in here:
+            start = self.arena.region_table(members[number]).find(key)
+            if start is None and number == rank:
+                sub: SubArena | None = None
+                with suppress(OutOfMemory):
+                    sub = self.lend(members, rank, here)
+                if len(here) > 1 and not self.announce(key, sub):
+                    if sub is not None:
+                        self.take_back(sub)
+                    return number
+                if sub is not None:
+                    return sub
+            elif start is None:
+                return number
+            elif start != NO_ROOM:
+                return self.borrow(start, members, rank, number, here)
+        full = ranks_text([members[number] for number in here], _MOST_NAMED)
+        raise OutOfMemory(
+            f"the shared memory of {full} has no room for a group of {len(members)} ranks: free tensors there before "
+            "you make it, or start the job with more UNISONO_HEAP_BYTES"
+        )
 
-    def _free_entry(self) -> int | None:
-        """An entry that no member looks for any more, or else the entry of a group for which there was no room."""
-        refused = None
-        for entry, of in enumerate(self._announced):
-            if of == NO_ROOM:
-                refused = entry
-                continue
-            sub = of() if isinstance(of, weakref.ref) else None
-            if sub is None or sub.returned or sub.complete:
-                return entry
-        return refused
+    def lend(self, members: Sequence[int], rank: int = 0, here: Sequence[int] | None = None) -> SubArena:
+        """Allocate zeroed memory for a group, as in `memory`; here None: all members. Raises OutOfMemory."""
+        needs = Layout(len(members), self.arena.half)
+        sub = SubArena(self, self.heap.lend(needs.end, needs.head), members, rank, rank, here)
+        for number in sub.here:
+            there = self.arena.board(members[number])
+            sub.board(number).set_process(there.pid, there.ticks)  # it may die before it can say so itself
+        return sub
+
+    def announce(self, key: bytes, sub: SubArena | None) -> bool:
+        """Tell the other members of a group where this rank has lent it memory; None: there is no room.
+
+        False: the table is full of groups that other members have not joined yet.
+        """
+        with self._lock:
+            for _ in range(ENTRIES):
+                self._entry = (self._entry + 1) % ENTRIES
+                before = self._announced[self._entry]()
+                if before is None or before.is_found:
+                    self._announced[self._entry] = _nothing if sub is None else weakref.ref(sub)
+                    start = NO_ROOM if sub is None else sub.start
+                    self.arena.region_table(self.heap.rank).write(self._entry, key, start)
+                    return True
+        return False
 
     def borrow(
         self, start: int, members: Sequence[int], rank: int, of: int = 0, here: Sequence[int] | None = None
@@ -207,6 +214,10 @@ class Lender:
         for sub in _taken(self.left):
             if not sub.settle():
                 self.left.append(sub)
+
+
+def _nothing() -> None:
+    """Instead of a region."""
 
 
 def _taken(left: deque[SubArena]) -> Iterator[SubArena]:

@@ -33,14 +33,15 @@ class _Pages(NamedTuple):
             line = again  # its owner writes just now
 
     def write(self, image: bytes, *, keep_gone: bool) -> None:
-        """Write the board's calls first, then the line, then how the rank has gone, which is about its last call.
+        """Write the board's calls first, then the line, its progress last, then how the rank has gone, which is about
+        its last call.
 
         keep_gone: this host knows how the rank has gone for good. If the rank aborted the group before, the board says
         this instead, also where the departure was heard of first.
         """
         words, new = self.line.cast("Q"), memoryview(image[:LINE]).cast("Q")
         self.board.copy(image[LINE:], keep_gone=True)
-        for part in (slice(_NUMBERS.stop, None), slice(0, _NUMBERS.start), _NUMBERS):
+        for part in (slice(_NUMBERS.stop, None), _NUMBERS, slice(0, _NUMBERS.start)):
             if words[part] != new[part]:
                 order()
                 words[part] = new[part]

@@ -9,6 +9,7 @@ import torch
 from ...base.errors import ArgumentError, PeerFailed, PeerGone, WaitTimeout
 from ...base.records import Sighting
 from ...calls.collectives.all_gather import all_gather
+from ...calls.dispatch import checking
 from ...calls.ops import resolve
 from ...engine.tensors import in_mode_of
 from ...ranks.group.group import Group
@@ -68,9 +69,10 @@ def all_reduce_sparse(tensor: torch.Tensor, op: Any, group: Group, timeout_s: fl
     tensor: the same shape on every rank, any number of non-zero elements; in place, coalesced afterwards. Raises
     ArgumentError for other layouts, ops or shapes.
     """
-    name = resolve(op)
-    if tensor.layout is not torch.sparse_coo or name not in ("sum", "avg"):
-        raise ArgumentError(f"of sparse tensors only COO ones can be combined, with sum or avg, not {name} of this one")
+    with checking(group, "all_reduce"):
+        name = resolve(op)
+        if tensor.layout is not torch.sparse_coo or name not in ("sum", "avg"):
+            raise ArgumentError(f"of sparse tensors only COO ones can be combined, with sum or avg, not {name} of this")
     with in_mode_of(tensor):  # it takes the memory of the total
         mine = tensor.detach().coalesce()
         _check_shapes(mine, group, timeout_s)

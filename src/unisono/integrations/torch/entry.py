@@ -16,12 +16,20 @@ import torch._C._distributed_c10d as c10d
 from torch._C._profiler import _RecordFunctionFast
 
 from ...base.errors import ArgumentError, WaitTimeout
+from ...calls.dispatch import refuse
 from . import other_ways
 from .answers import Answers
 from .hooks import HERE, call_abort_hooks
 from .to_torch import DONE, MESSAGES, for_torch, late_phrase, tensors_in, waiting_phrase
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+def before_call(text: str) -> ArgumentError:
+    """An error of a method of torch's that has made no call yet: the error counts as its call."""
+    error = ArgumentError(text)
+    vars(error)["before_call"] = True
+    return error
 
 
 def real(tensor: Any) -> Any:
@@ -35,12 +43,12 @@ def real(tensor: Any) -> Any:
     if kind.__name__ == "AsyncCollectiveTensor":
         return tensor.trigger_wait()  # type: ignore[attr-defined]
     if kind.__name__ == "FakeTensor":
-        raise ArgumentError(
+        raise before_call(
             "a fake tensor has no elements to communicate: call torch.distributed outside of FakeTensorMode, or with "
             'the backend "fake"'
         )
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        raise ArgumentError(
+        raise before_call(
             f"a {kind.__name__} stands for other tensors, and has no elements of its own: pass these, which for a "
             "DTensor .to_local() returns"
         )
@@ -55,7 +63,7 @@ def one(items: Sequence[Any]) -> Any:
     """The only item of a list that torch makes with one item per device: a process has one CPU."""
     if len(items) != 1:
         needs = "a single-element" if items else "non-empty"
-        raise ArgumentError(f"requires {needs} tensor list, for the one CPU of this process; got {len(items)} items")
+        raise before_call(f"requires {needs} tensor list, for the one CPU of this process; got {len(items)} items")
     return real(items[0])
 
 
@@ -217,6 +225,8 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
                     else:
                         work = method(self, *args, **keywords)
             except BaseException as error:
+                if "before_call" in vars(error) and forms is not None:
+                    refuse(self.group, name, error)
                 call_abort_hooks(self.abort_hooks, error)
                 for_torch(error, _phrase(error, self.group, args[-1] if args else None))
                 raise

@@ -24,7 +24,7 @@ from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from .answers import Answers
 from .composed_calls import all_reduce_sparse, monitored_barrier
-from .entry import detail, entry, one, real, reals
+from .entry import before_call, detail, entry, one, real, reals
 from .to_torch import DONE, MESSAGES, UNSET, Finished, Together, TorchWork, limit, tensors_in
 
 _Tensor, _address = torch.Tensor, torch.Tensor.data_ptr
@@ -71,7 +71,7 @@ class Calls(Answers):
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> c10d.Work:
         """all_reduce of each tensor. A tensor that is in the list twice is reduced once, as over Gloo."""
         if not tensors:
-            raise ArgumentError("requires non-empty tensor list")
+            raise before_call("requires non-empty tensor list")
         given = reals(tensors)
         addresses = None
         with suppress(RuntimeError):  # a tensor has none: the call refuses it
@@ -85,7 +85,8 @@ class Calls(Answers):
         op, limit_s, marked = _op(opts), _limit(opts), needed_by_autograd(tensors)
 
         def action(_: str | None) -> None:
-            copies = [tensor.detach().clone() for tensor in tensors]
+            with checking(self.group, "all_reduce_coalesced"):
+                copies = [tensor.detach().clone() for tensor in tensors]
             coalesced.all_reduce_coalesced(copies, op, self.group, timeout_s=limit_s)
             for tensor, copy in zip(tensors, copies, strict=True):
                 tensor.data.copy_(copy)
@@ -131,7 +132,7 @@ class Calls(Answers):
         group, limit_s = self.group, _limit(opts)
         sources, rows = reals(inputs), [reals(row) for row in output_lists]
         if len(rows) != group.size or any(len(row) != len(sources) for row in rows):
-            raise ArgumentError(
+            raise before_call(
                 f"output_lists: expected {group.size} lists, one per rank, of {len(sources)} tensors, one per input"
             )
         columns = list(zip(*rows, strict=True))

@@ -26,7 +26,7 @@ from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...ranks.group.group import Group
-from ...schedule.choose import is_oversubscribed, one_shot_limit
+from ...schedule.choose import one_shot_limit
 from .group_methods import Calls
 
 _MARK = "_unisono"
@@ -203,9 +203,8 @@ class _Finder(MetaPathFinder):
 
 def make_buffer(group: Group, count: int, dtype: torch.dtype) -> torch.Tensor:
     """A flat tensor for collectives of a group; private if it is so short that calls on it are staged in any case."""
-    if count * dtype.itemsize <= one_shot_limit(
-        group.size, group.host.config, oversubscribed=is_oversubscribed(group.host.arena.neighbours)
-    ):
+    host = group.host
+    if count * dtype.itemsize <= one_shot_limit(group.size, host.config, oversubscribed=host.arena.oversubscribed):
         return torch.empty(count, dtype=dtype, device="cpu")
     return group.buffer(count, dtype)
 

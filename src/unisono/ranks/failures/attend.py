@@ -32,16 +32,18 @@ from ...engine.memory.arena import Arena
 from ...observe.traces.last_calls import last_calls
 from ..group.abort import check_abort
 from ..group.group import Group
-from ..group.survivors import agree_on_failed, check_left_out
+from ..group.survivors import check_left_out
 from .stall import Stall
-from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
+from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, Verdict, judge
 
 _LOOKS, _LOOKS_S = 20, 0.4
 """A rank that has not looked for _LOOKS times `look_up_s`, and for _LOOKS_S, was itself stopped: see `attend`."""
 _ENDING_S = 10.0  # how long a process that is ending may take to return its memory, before it counts as gone
 _PAUSE_S = 0.002
 _COLLECT_S = 1.0
-"""How long a rank waits for the other ranks' calls before it raises a MismatchError without them."""
+"""How long a rank waits for the other ranks' calls before it raises a MismatchError without them: a rank writes its
+call when it first runs Python in it, and another thread may delay it.
+"""
 
 _SEE_S = 0.5
 """How long a rank waits to see for itself why a peer gave up. News from another host takes some milliseconds."""
@@ -127,10 +129,10 @@ class Watch:
         self.board = self.host.arena.board(group.rank)
         self.stall = Stall(group, self.call, background=group.worker is not None and group.worker.is_this_thread)
         self.told = False
-        self.seen_gone: set[int] = set()
-        self.silent_since: float | None = None
-        self.unseen_since: float | None = None
-        self.ticket, self.asked_at, self.is_fresh, self.disagreed = 0, 0.0, False, False
+        self.seen: tuple[type[Verdict | None], int] = type(None), -1
+        self.seen_since = 0.0
+        """What the last looks have found, all the same since then: the kind of verdict, and for Gone its rank."""
+        self.ticket, self.asked_at, self.is_fresh = 0, 0.0, False
         self.calm_until = 0.0
         """Until then, a rank that waits for another host trusts its last look, which has found nothing. Urgent news
         end the wait meanwhile: see `Arena.news`.
@@ -170,23 +172,14 @@ class Watch:
         verdict = judge(me, peers)
         if not isinstance(verdict, Disagree):
             check_left_out(self.group)
+        if self.is_early(verdict, me, peers):
+            time.sleep(_PAUSE_S)
+            return
         if isinstance(verdict, Gone):
-            if not verdict.sure and verdict.rank not in self.seen_gone:
-                self.seen_gone.add(verdict.rank)
-                return  # the peer may have finished its part before it went: let the kernel look once more
-            raise self.gone(verdict, allowed_s)
+            raise self.gone(verdict)
         if isinstance(verdict, Failed):
-            if verdict.unseen and not me.overdue and self.may_see_why():
-                time.sleep(_PAUSE_S)
-                return
             raise PeerFailed(verdict.rank, verdict.reason, self.group.rank, self.call, self.world_ranks)
-        before, self.disagreed = self.disagreed, isinstance(verdict, Disagree)
         if isinstance(verdict, Disagree):
-            if self.span is not None and not before:
-                return  # words of a rank on another host may come one by one: let the relay look once more
-            if self.may_tell_more(peers) and not me.overdue:
-                time.sleep(_PAUSE_S)
-                return
             raise self.mismatch()
         if isinstance(verdict, Late):
             missing = tuple(rank for rank in verdict.missing if rank != self.group.rank)
@@ -195,16 +188,43 @@ class Watch:
         self.stall.look(absent or (waiting_for,), waited_s)
         self.calm_until = time.monotonic() + min(waited_s / _CALM_SHARE, _CALM_S, max(allowed_s - waited_s, 0.0))
 
+    def is_early(self, verdict: Verdict | None, me: Situation, peers: Sequence[PeerView]) -> bool:
+        """May a later look find more, or another verdict?"""
+        now = time.monotonic()
+        seen = type(verdict), verdict.rank if isinstance(verdict, Gone) else -1
+        is_first = seen != self.seen
+        if is_first:
+            self.seen, self.seen_since = seen, now
+        lasted_s = now - self.seen_since
+        match verdict:
+            case Gone():  # the peer may have finished its part before it went: let the kernel look once more
+                return is_first and not verdict.sure
+            case Failed():  # the peer gave up because a rank has gone, at which it looked later than this rank
+                return verdict.unseen and not me.overdue and lasted_s < _SEE_S
+            case Disagree():  # words of a rank on another host may come one by one
+                known = self.known_calls()
+                all_told = all(peer.rank in known or peer.gone for peer in peers)
+                more = not all_told and not me.overdue and lasted_s < _COLLECT_S
+                return more or (is_first and self.span is not None)
+        return False
+
+    def look_for_cause(self, suspect: int, within_s: float, allowed_s: float) -> None:
+        """Raise why the call cannot go on, if looks find that within this time."""
+        until = time.monotonic() + within_s
+        while True:
+            if self.span is not None:
+                self.is_fresh = self.span.refresh(until)
+            for _ in range(2):  # a rank that has gone is seen twice
+                self.look(suspect, 0.0, allowed_s)
+            if time.monotonic() > until:
+                return
+            time.sleep(_PAUSE_S)
+
     def unreachable(self, rank: int, number: int) -> NoReturn:
         """Raise the reason why the system has refused access to a peer's tensors, with this errno."""
-        until = time.monotonic() + (_ENDING_S if number == errno.ESRCH else 0.0)
-        while True:
-            for _ in range(2):  # a rank that has gone is seen twice
-                self.look(rank, 0.0, math.inf)
-            if time.monotonic() > until:
-                pid = self.host.arena.board(rank).pid
-                raise PeerUnreachable(rank, pid, number, self.group.rank, self.call, self.world_ranks)
-            time.sleep(0.002)
+        self.look_for_cause(rank, _ENDING_S if number == errno.ESRCH else 0.0, math.inf)
+        pid = self.host.arena.board(rank).pid
+        raise PeerUnreachable(rank, pid, number, self.group.rank, self.call, self.world_ranks)
 
     def lost(self, suspect: int, allowed_s: float) -> NoReturn:
         """Raise why a call over hosts has failed.
@@ -214,27 +234,23 @@ class Watch:
         """
         if self.span is None or self.under_way is None or self.under_way.failure is None:
             raise InternalError("a call over hosts has failed, and no such call has been made")
-        error, until = self.under_way.failure, time.monotonic() + self.span.far.silent_s + _CAUSE_S
+        error = self.under_way.failure
         if not isinstance(error, Lost):
             raise error
-        while time.monotonic() < until:
-            self.is_fresh = self.span.refresh(until)
-            try:
-                self.look(suspect, 0.0, allowed_s)
-            except (PeerError, WaitTimeout) as cause:
-                raise cause from error
-            time.sleep(_PAUSE_S)
+        try:
+            self.look_for_cause(suspect, self.span.far.silent_s + _CAUSE_S, allowed_s)
+        except (PeerError, WaitTimeout) as cause:
+            raise cause from error
         reason = f"cannot go on: {error.reason}"
         raise PeerFailed(suspect, reason, self.group.rank, self.call, self.world_ranks) from error
 
-    def gone(self, verdict: Gone, allowed_s: float) -> PeerGone:
-        """The error that all survivors raise, once they agree on the failed ranks."""
-        failed = agree_on_failed(self.group, allowed_s) or {verdict.rank}
-        rank = min(failed)
-        pid, how = self.host.arena.board(rank).pid, self.group.liveness.gone(rank) or verdict.how
-        how = how if self.span is None else self.span.explain(how)
-        call, me = self.call, self.group.rank
-        return PeerGone(rank, pid, how, me, call, self.world_ranks, failed=sorted(failed))
+    def gone(self, verdict: Gone) -> PeerGone:
+        """The error that names this peer, and all that have gone as far as this rank sees, not because of another."""
+        rank, board, gone = verdict.rank, self.host.arena.board, self.group.liveness.gone
+        peers = [peer for peer in range(self.group.size) if peer != self.group.rank]
+        failed = [peer for peer in peers if peer == rank or (gone(peer) and not board(peer).gave_up.number)]
+        how = verdict.how if self.span is None else self.span.explain(verdict.how)
+        return PeerGone(rank, board(rank).pid, how, self.group.rank, self.call, self.world_ranks, failed=failed)
 
     def view(self, rank: int) -> PeerView:
         """A peer as seen now."""
@@ -265,28 +281,10 @@ class Watch:
             return seen._replace(gone=gone)
         return seen._replace(gone=gone, signature=self.plan.signature, owes=False)
 
-    def may_see_why(self) -> bool:
-        """A peer gave up because a rank has gone. May this rank see that soon? The peer looked later than this rank."""
-        if self.unseen_since is None:
-            self.unseen_since = time.monotonic()
-        return time.monotonic() - self.unseen_since < _SEE_S
-
     def known_calls(self) -> dict[int, CallRecord]:
         """Rank -> its call of this number, if it has written it."""
         told = {rank: self.host.arena.board(rank).call(self.number) for rank in range(self.group.size)}
         return {rank: call for rank, call in told.items() if call}
-
-    def may_tell_more(self, peers: Sequence[PeerView]) -> bool:
-        """Does this rank wait for other ranks' calls before it reports a disagreement?
-
-        A rank writes its call when it first runs Python in it. Another thread may delay it for long.
-        """
-        calls = self.known_calls()
-        if all(peer.rank in calls or peer.gone for peer in peers):
-            return False
-        if self.silent_since is None:
-            self.silent_since = time.monotonic()
-        return time.monotonic() - self.silent_since < _COLLECT_S
 
     def mismatch(self) -> MismatchError:
         """The error with every rank's call, as far as they are known."""

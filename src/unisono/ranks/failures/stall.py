@@ -1,7 +1,7 @@
 """A call that does not end: other ranks can read of it. After `stall_warning_s`, one rank says which ranks are missing.
 
-Many ranks may wait, in several groups, because of one rank, or one circle of ranks. Of these, the lowest one warns,
-once per call. A rank that has waited twice as long warns, too.
+Many ranks may wait, in several groups, because of one rank, or one circle of ranks. Of these, the lowest one on each
+host warns, once per call: it can see the stack of a rank of its host.
 """
 
 from __future__ import annotations
@@ -108,29 +108,22 @@ class Stall:
         self.background_of = group if background else None
         self._world = group.world
         self._limit_s = group.host.config.stall_warning_s
-        self._told = False
-        self._next_s = self._limit_s
+        self._warns = self._limit_s > 0
 
     def look(self, missing: Sequence[int], waited_s: float, last: str = "") -> None:
-        """Tell the other ranks for which ranks of the group this one waits; warn if it is time.
+        """Tell the other ranks for which ranks of the group this one waits. Warn in time, unless a lower rank does.
 
         missing: empty if only this rank itself can end its wait, by a message to itself.
         last: the last calls of these ranks, for the warning.
         """
         present = self.background_of is None or bool(AWAITED)
         self._publish(missing if present else ())
-        if not present or self._told or not 0 < self._next_s <= waited_s:
+        if not present or not self._warns or waited_s < self._limit_s:
             return
-        self._next_s = waited_s + self._limit_s / 8
-        # On each other host, a rank warns for its host: it can see the stack.
+        self._warns = False
         waits = waits_of(self._group, here=True)
         way = wait_chain(waits, self._world.rank)
-        others = [rank for rank in waits if rank != way[0] and wait_chain(waits, rank).end == way.end]
-        if any(waits[rank].told for rank in others):
-            return
-        if waited_s >= 2 * self._limit_s or not others or min(others) > way[0]:
-            self._told = True
-            self._publish(missing)
+        if not any(rank < way[0] and wait_chain(waits, rank).end == way.end for rank in waits):
             tell(self._warning(missing, waited_s, way, waits, last))
 
     def late(self, missing: Sequence[int], waited_s: float, details: str = "") -> WaitTimeout:
@@ -158,7 +151,7 @@ class Stall:
         with _lock:
             if missing:
                 ranks = tuple(group.world_ranks[rank] for rank in missing)
-                _present[self] = world, Wait(group.name, self.call, ranks, self._any_of, self._told)
+                _present[self] = world, Wait(group.name, self.call, ranks, self._any_of)
             elif _present.pop(self, None) is None:
                 return
             oldest = next((wait for where, wait in _present.values() if where is world), None)

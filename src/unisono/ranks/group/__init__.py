@@ -2,6 +2,6 @@
 makes smaller ones in its memory.
 
 `rank_liveness` tells whether a member is still there. `abort` tells whether a rank has aborted the group. After a
-failure, the surviving ranks agree on the failed ranks (`agreement`). `survivors` makes their smaller group, in memory
-that its first living member lends.
+failure, the survivors agree which ranks a smaller group leaves out (`agreement`), and make it (`survivors`), in memory
+that its first member lends.
 """

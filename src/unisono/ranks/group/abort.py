@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from ...base.errors import PeerFailed
 from ...base.records import DepartureKind, GivenUp
-from ...engine.memory.board import Topic
 from .group import Group
 
 _OWN_S = 0.5
@@ -54,7 +53,7 @@ def _check_shrinking(group: Group, call: Callable[[], str]) -> None:
     while above is not None and found is None:
         seats = {there: seat for seat, there in enumerate(above.world_ranks)}
         boards = [] if above.closed else [above.host.arena.board(seats[there]) for there in group.world_ranks]
-        shrinking = [rank for rank, board in enumerate(boards) if board.proposal(Topic.SHRINK) is not None]
+        shrinking = [rank for rank, board in enumerate(boards) if board.proposal is not None]
         if shrinking and group.rank not in shrinking:
             found = shrinking[0], above
         above = above.made_of

@@ -1,19 +1,17 @@
-"""How the survivors of a group agree on one set of failed ranks. Pure: a rank's next proposal, given what it sees.
+"""How the survivors of a group agree which ranks a smaller group leaves out. Pure: a rank's next proposal, given what
+it sees.
 
 Each member has one proposal. It alone writes it; all members can read it, also when its owner is stopped or has died. A
 rank first writes its own proposal, then reads the others'. So of two ranks that write at the same time, at least one
 sees the other's proposal. This file does not know how proposals travel. It only needs that a rank reads after its own
 proposal has arrived.
 
-`next_proposal`: the ranks that had failed when a call did. A proposal grows until all ranks with a proposal agree. A
-rank that comes later finds the decision, even if the deciding rank has died since.
-
-`next_to_shrink`: the ranks that a smaller group leaves out. Any rank may be stopped at any step, and is left out then.
-So there are two phases. First, proposals grow until all members of the smaller group have the same proposal, and the
-group's memory: they are ready. This decides nothing: while a member is stopped and not ready, proposals may grow again.
-When all are ready, a ballot decides for good: Paxos, where ranks read each other's votes instead of exchanging messages
-(Eli Gafni and Leslie Lamport, Disk Paxos, 2003; with one disk). A rank needs no other rank for its ballot. So a
-decision is possible whichever ranks are stopped, at any step, and there is never a second one.
+Any rank may be stopped at any step, and is left out then. So there are two phases. First, proposals grow until all
+members of the smaller group have the same proposal, and the group's memory: they are ready. This decides nothing: while
+a member is stopped and not ready, proposals may grow again. When all are ready, a ballot decides for good: Paxos, where
+ranks read each other's votes instead of exchanging messages (Eli Gafni and Leslie Lamport, Disk Paxos, 2003; with one
+disk). A rank needs no other rank for its ballot. So a decision is possible whichever ranks are stopped, at any step,
+and there is never a second one.
 """
 
 from __future__ import annotations
@@ -23,26 +21,7 @@ from collections.abc import Iterable, Mapping, Set
 from ...base.records import Proposal
 
 
-def next_proposal(mine: Proposal | None, others: Mapping[int, Proposal | None], gone: Set[int]) -> Proposal:
-    """A rank's next proposal: the ranks that had failed when a call did. If it equals `mine`, the rank has to wait.
-
-    The proposal is decided when all ranks with a proposal agree.
-
-    mine: the rank's present proposal; None: it has made none yet.
-    others: the proposal of each other member.
-    gone: the ranks that it sees to have gone.
-    """
-    told = [proposal for proposal in others.values() if proposal is not None]
-    for proposal in told:
-        if proposal.decided:
-            return proposal
-    failed = _union(gone, mine, told)
-    if mine is None or failed != mine.failed:
-        return Proposal(failed)
-    return Proposal(failed, decided=all(one == mine for rank, one in others.items() if one and rank not in failed))
-
-
-def next_to_shrink(
+def next_proposal(
     me: int,
     mine: Proposal | None,
     others: Mapping[int, Proposal | None],
@@ -53,6 +32,8 @@ def next_to_shrink(
 ) -> Proposal:
     """The next proposal of rank `me` while a group shrinks. If it equals `mine`, the rank has to wait.
 
+    mine: its present proposal; None: it has made none yet.
+    others: the proposal of each other member.
     out: the ranks that it sees to have gone, or wants to leave out.
     has_memory: does it have the memory of the group without the failed ranks of `mine`?
     may_begin: may it begin a ballot? Any rank may at any time, but if all ranks keep beginning ballots, none may end.
@@ -61,7 +42,7 @@ def next_to_shrink(
     for proposal in (*told, mine):
         if proposal is not None and proposal.decided:
             return proposal
-    failed = _union(out, mine, told)
+    failed = frozenset(out).union(*(one.failed for one in told), mine.failed if mine else ())
     if mine is None:
         return Proposal(failed)
     if failed != mine.failed:
@@ -90,7 +71,3 @@ def _next_in_ballot(me: int, mine: Proposal, told: list[Proposal], size: int, *,
         last = max(mine, *told, key=lambda one: one.voted) if told else mine
         return mine._replace(voted=mine.ballot, choice=last.choice if last.voted else mine.failed)
     return Proposal(mine.choice, decided=True)
-
-
-def _union(failed: Set[int], mine: Proposal | None, told: Iterable[Proposal]) -> frozenset[int]:
-    return frozenset(failed).union(*(one.failed for one in told), mine.failed if mine else ())

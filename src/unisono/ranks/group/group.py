@@ -19,6 +19,7 @@ from ...base.python import members
 from ...base.records import DepartureKind
 from ...base.units import integer, seconds
 from ...engine.compile.plan import CallPlan
+from ...engine.helpers import Helpers
 from ...engine.host import Host
 from ...engine.memory.arena import Arena
 from ...engine.memory.sub_arena import SubArena
@@ -108,12 +109,14 @@ class Group:
         self.heard_of: dict[int, int] = {}
         """Peer -> the number of its last exception that was raised here; see `Board.interrupted`."""
         self.smaller: dict[frozenset[int], SubArena] = {}
-        """Until it is decided how the group shrinks: the ranks left out -> the memory of the smaller group."""
+        """While the group shrinks: the ranks left out -> the memory of the smaller group."""
         self._shrunk: Group | None = None
         self.progress_engine: Messages | None = None
         """Makes point-to-point calls, once there was one; see `calls.p2p`."""
         self.mailbox: Any = None
         """The mailbox of `progress_engine`, for messages that take the short way; None when `plans` is empty."""
+        self.helpers: Helpers = Helpers(arena.size) if parent is None else parent.world.helpers
+        """The threads that help this rank, in all groups of its world."""
         self.gid, self.span = gid, span
         above = parent.world.liveness if parent else None
         far = () if span is None else (span.here, span.far.left)
@@ -312,7 +315,7 @@ class Group:
             self.span.close(whole=self.parent is None, failed=self.broken is not None and not self.replaced)
         if isinstance(self.host.arena, Arena):
             self.host.forget_group()
-            self.host.lender.end_helpers()
+            self.helpers.end()
             self.host.arena.close()
         elif self.lock.acquire(blocking=False):  # else another thread is in a call: left when the group is dropped
             self._leave()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Container, Sequence
-from contextlib import suppress
 
 from ...base.records import Departure, DepartureKind
 from ...engine.memory.arena import Layout
@@ -16,6 +15,18 @@ _WORDS_S = 0.1
 """How long to wait, after a process has died, until its parent writes the cause, such as a signal, on the board. Used
 where the system does not tell the cause.
 """
+
+
+class _Descriptor:
+    """A file descriptor that is closed when nobody uses it any more: no thread may look at a number that has been
+    closed, and perhaps means another file by now.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.fd)
 
 
 class RankLiveness:
@@ -41,7 +52,7 @@ class RankLiveness:
         self._layout, self._world, self._world_ranks = layout, world, world_ranks
         self._here = range(layout.size) if here is None else here
         self._far_left = far_left
-        self._pidfds: dict[tuple[int, int], int] = {}  # (pid, start time) of a process -> its pidfd
+        self._pidfds: dict[tuple[int, int], _Descriptor] = {}  # (pid, start time) of a process -> its pidfd
 
     def gone(self, rank: int) -> Departure | None:
         """How a member has gone, or has aborted this group; None if it is still there."""
@@ -62,7 +73,8 @@ class RankLiveness:
         """How the process of a board has ended; None if it is there, or has not come yet."""
         if not board.pid or not self._has_died(board):
             return None
-        status = exit_status(board.pid, board.ticks, self._pidfds.get((board.pid, board.ticks)))
+        watched = self._pidfds.get((board.pid, board.ticks))
+        status = exit_status(board.pid, board.ticks, watched.fd if watched else None)
         until = time.monotonic() + _WORDS_S
         while status is None and board.parent_tells_end and not board.gone and time.monotonic() < until:
             time.sleep(0.002)
@@ -71,21 +83,17 @@ class RankLiveness:
 
     def close(self) -> None:
         """Close the descriptors of processes."""
-        for fd in self._pidfds.values():
-            os.close(fd)
-        self._pidfds.clear()
+        self._pidfds = {}
 
     def _has_died(self, board: Board) -> bool:
         process = board.pid, board.ticks
-        if process not in self._pidfds:
+        watched = self._pidfds.get(process)
+        if watched is None:
             try:
                 fd = watch_process(*process)
             except OSError:  # no file descriptor is free
                 return not lives(*process)
             if fd is None:
                 return True
-            if self._pidfds.setdefault(process, fd) != fd:
-                os.close(fd)  # another thread, in a call of another sub-group, was faster
-        with suppress(KeyError):  # closed meanwhile
-            return has_ended(self._pidfds[process])
-        return True
+            watched = self._pidfds.setdefault(process, _Descriptor(fd))  # another thread may be faster
+        return has_ended(watched.fd)

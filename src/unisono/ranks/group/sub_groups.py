@@ -6,10 +6,9 @@ On the other ranks a `NonMember` stands for the group, see `current`.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
-from ...base.errors import InternalError, OutOfMemory, PeerGone, WaitTimeout
-from ...engine.memory.arena import NO_ROOM
+from ...base.errors import InternalError, PeerGone, WaitTimeout
 from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
 from .abort import check_abort
@@ -21,8 +20,8 @@ _ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
 def make_sub_group(parent: Group, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float) -> Group:
     """The group of these ranks of the world, of which this is number `rank`. Exactly these ranks call this.
 
-    On each host, the first member lends the memory, and says where in its region table, which only ranks of the world
-    can write. Raises OutOfMemory on all members of a host, PeerGone if its first member has gone, WaitTimeout.
+    On each host, a member lends the memory, and says where in its region table, which only ranks of the world can
+    write. Raises OutOfMemory on all members of a host, PeerGone if the member that is to lend has gone, WaitTimeout.
 
     parent: the group that it is made of. Its abort ends the new group, too.
     """
@@ -49,64 +48,38 @@ class Making:
     """A group that is being made; see `make_sub_group`. call: in words. why: what may keep this rank from it."""
 
     def __init__(self, parent: Group, rank: int, world_ranks: Sequence[int], name: str) -> None:
-        self._parent, self._world, self._rank, self._members = parent, parent.world, rank, tuple(world_ranks)
+        self._parent, self._rank, self._members = parent, rank, tuple(world_ranks)
         self._name, self.call, self.why = name, f"making the process group {name!r}", ""
-        self._lender = self._world.host.lender
+        self._lender = parent.host.lender
         self._lender.collect()
-        self._hosts = self._world.hosts.restrict(self._members)
-        self._here = self._hosts.beside(rank)
+        self._here = parent.world.hosts.restrict(self._members).beside(rank)
         self._key = self._lender.key(name, self._members, parent.gid)
-        self._steps = self._lend() if rank == self._here[0] else self._borrow()
-        self._arena: SubArena | None = None
+        self._memory: SubArena | None = None
 
     def missing(self) -> int | None:
         """The rank of the group that this rank waits for now; None: no rank, so the group is ready."""
-        if self._arena is None:
-            try:
-                return next(self._steps)
-            except StopIteration as made:
-                self._arena = made.value
+        if self._memory is None:
+            found = self._lender.memory(self._key, self._members, self._rank, self._here)
+            if isinstance(found, int):
+                full = " It has made many groups that their other members have not joined yet."
+                self.why = full if found == self._rank else ""
+                return found
+            self._memory = found
         return None
 
     def group(self, above: Group) -> Group:
         """The group that has been made. above: a group of the same world, which lives as long as the new one."""
-        arena, world, span = self._arena, self._world, None
-        gid = int.from_bytes(self._key[:8], "little")
-        if arena is None:
+        if self._memory is None:
             raise InternalError(f"{self.call} has not ended")
-        if world.span is not None and self._hosts.spans:
-            span = Span(self._hosts, self._rank, gid, world.span.carrier, world.span.far)
-        group = Group(arena, self._rank, name=self._name, config=world.host.config, parent=above, gid=gid, span=span)
+        group = group_in(self._memory, self._key, self._name, above)
         group.made_of = self._parent
         return group
 
-    def _lend(self) -> Generator[int, None, SubArena]:
-        """The part of the first member on a host."""
-        try:
-            arena = self._lender.lend(self._members, self._rank, self._here)
-        except OutOfMemory:
-            yield from self._announce(None)
-            raise
-        if len(self._here) > 1:
-            try:
-                yield from self._announce(arena)
-            except BaseException:
-                self._lender.take_back(arena)
-                raise
-        return arena
 
-    def _announce(self, arena: SubArena | None) -> Generator[int, None, None]:
-        while not self._lender.announce(self._key, arena, self._members[self._rank]):
-            self.why = " It has made many groups that their other members have not joined yet."
-            yield self._rank
-
-    def _borrow(self) -> Generator[int, None, SubArena]:
-        """The part of all other members."""
-        number = self._here[0]
-        first = self._members[number]
-        table = self._lender.arena.region_table(first)
-        while (start := table.find(self._key)) is None:
-            yield number
-        if start == NO_ROOM:
-            raise OutOfMemory(f"the shared memory of rank {first} has no room for a new group: free tensors there")
-        return self._lender.borrow(start, self._members, self._rank, number, self._here)
+def group_in(memory: SubArena, key: bytes, name: str, above: Group) -> Group:
+    """The group in this memory. above: a group of the same world."""
+    world, gid, span = above.world, int.from_bytes(key[:8], "little"), None
+    hosts = world.hosts.restrict(memory.members)
+    if world.span is not None and hosts.spans:
+        span = Span(hosts, memory.rank, gid, world.span.carrier, world.span.far)
+    return Group(memory, memory.rank, name=name, config=world.host.config, parent=above, gid=gid, span=span)

@@ -7,21 +7,19 @@ from collections.abc import Iterable, Mapping, Set
 
 from ...base.errors import ArgumentError, LeftOut, OutOfMemory, PeerError, PeerFailed, WaitTimeout
 from ...base.python import nap
-from ...base.records import GivenUp, Proposal, digest
+from ...base.records import GivenUp, Proposal
 from ...base.units import integer, ranks_text, seconds
-from ...engine.memory.board import Topic
-from ...engine.memory.sub_arena import SubArena
-from ...hosts.span import Span
-from .agreement import agree, next_proposal, next_to_shrink
+from ...engine.memory.sub_arena import SubArena, group_key
+from .agreement import agree, next_proposal
 from .current import get_default, set_default
 from .group import Group
+from .sub_groups import group_in
 
 SHRINK = "shrink()"
 """The name of the call in errors."""
 
 _MOST_NAMED = 6
 """How many members the name of such a group lists."""
-_NONE = 0  # in place of a region's start: this rank cannot lend memory
 
 _NAPS_S = 0.0002, 0.005
 _PATIENCE_S = 0.02  # how long a rank lets other ranks decide, at least; twice as long after each ballot of its own
@@ -66,63 +64,22 @@ def of_interrupted(group: Group, ranks: Iterable[int]) -> str:
     )
 
 
-def find_memory(group: Group, failed: frozenset[int]) -> bool:
-    """Find the memory of the group without the failed ranks, or lend it. False: its lender has not lent it yet.
-
-    All members have proposed the same set `failed`, so a lender knows one set of this size. Raises OutOfMemory if no
-    member on this host can lend memory.
-    """
+def _find_memory(group: Group, failed: frozenset[int]) -> int | None:
+    """Find the memory of the group without the failed ranks, or lend it. Returns the rank that has not lent it yet."""
+    if failed in group.smaller:
+        return None
     members = [rank for rank in range(group.size) if rank not in failed]
-    lender, start = _find(group, failed, group.rank)
-    while lender == group.rank and start is None:
-        _lend(group, failed, members)
-        lender, start = _find(group, failed, group.rank)
-    if lender is None:
-        full = ranks_text(_members_beside(group, failed, group.rank), _MOST_NAMED)
-        move = "or these ranks failed in shrink(): start the job again"
-        raise OutOfMemory(f"the shared memory of {full} has no room for a group, {move}")
-    if start is not None and failed not in group.smaller:
-        mine, of = members.index(group.rank), members.index(lender)
-        world_ranks, here = [group.world_ranks[rank] for rank in members], group.hosts.restrict(members).beside(mine)
-        group.smaller[failed] = group.host.lender.borrow(start, world_ranks, mine, of, here)
-    return start is not None
+    mine, world_ranks = members.index(group.rank), [group.world_ranks[rank] for rank in members]
+    here = group.hosts.restrict(members).beside(mine)
+    found = group.host.lender.memory(_key(group, failed), world_ranks, mine, here)
+    if isinstance(found, int):
+        return members[found]
+    group.smaller[failed] = found
+    return None
 
 
-def late_lender(group: Group, failed: frozenset[int], rank: int) -> int | None:
-    """The lender that this member waits for, for memory of the group without the failed ranks; None: no rank."""
-    lender, start = _find(group, failed, rank)
-    return lender if start is None else None
-
-
-def _members_beside(group: Group, failed: frozenset[int], rank: int) -> list[int]:
-    return [there for there in group.hosts.beside(rank) if there not in failed]
-
-
-def _find(group: Group, failed: frozenset[int], rank: int) -> tuple[int | None, int | None]:
-    """The lender on the host of this member, and where the memory begins, if it is lent. Lender None: no rank can."""
-    for there in _members_beside(group, failed, rank):
-        start = group.host.arena.board(there).region(len(failed))
-        if start != _NONE:
-            return there, start
-    return None, None
-
-
-def _lend(group: Group, failed: frozenset[int], members: list[int]) -> None:
-    """Lend memory, or tell the other ranks that this rank cannot. They also hear of exceptions here."""
-    board, lender, mine = group.host.arena.board(group.rank), group.host.lender, members.index(group.rank)
-    try:
-        here = group.hosts.restrict(members).beside(mine)
-        memory = group.smaller[failed] = lender.lend([group.world_ranks[rank] for rank in members], mine, here)
-        board.set_region(len(failed), memory.start)
-    except BaseException as error:
-        if not isinstance(error, OutOfMemory):
-            tell_interrupted(group, error)  # before the others pass this rank over
-        if board.region(len(failed)) is None:
-            if failed in group.smaller:
-                lender.take_back(group.smaller.pop(failed))
-            board.set_region(len(failed), _NONE)
-        if not isinstance(error, OutOfMemory):
-            raise
+def _key(group: Group, failed: Set[int]) -> bytes:
+    return group_key("shrink", group.gid, sorted(failed))
 
 
 def free_others(group: Group, decided: frozenset[int]) -> None:
@@ -156,7 +113,7 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
     """
     board, me = group.host.arena.board(group.rank), group.rank
     began = changed_at = time.monotonic()
-    mine, may_begin_at, ballots = board.proposal(Topic.SHRINK), began, 0
+    mine, may_begin_at, ballots = board.proposal, began, 0
     waits_for, why = list[int](), " Other hosts have not answered."
     while mine is None or not mine.decided:
         deadline = max(began + timeout_s, changed_at + min(timeout_s, _ANSWER_S))
@@ -167,11 +124,13 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
             gone = {rank for rank in peers if group.liveness.left(rank)}
             others = _told(group)  # last: ranks whose call has ended, or that have gone, may have decided before
             check_cut_off(group)  # it counts all others as gone
-            has_memory = mine is not None and _have_agreed(me, mine, others) and find_memory(group, mine.failed)
+            agreed = mine is not None and _have_agreed(me, mine, others)
+            lender = _find_memory(group, mine.failed) if mine is not None and agreed else None
             may_begin = time.monotonic() >= may_begin_at
-            following = next_to_shrink(me, mine, others, gone | without, has_memory=has_memory, may_begin=may_begin)
+            has_memory = agreed and lender is None
+            following = next_proposal(me, mine, others, gone | without, has_memory=has_memory, may_begin=may_begin)
             if following != mine:
-                board.set_proposal(Topic.SHRINK, following)
+                board.set_proposal(following)
                 changed_at = time.monotonic()
                 is_first = me == min(set(range(group.size)) - following.failed, default=me)
                 if mine is not None and following.ballot != mine.ballot:
@@ -181,7 +140,7 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
                 if group.span is not None:
                     group.span.tell()
                 continue
-            waits_for, why = _missing(group, mine, others)
+            waits_for, why = _missing(group, mine, others, lender)
             check_interrupted(group, ended, waits_for)
         if time.monotonic() > deadline:
             details = why + of_interrupted(group, waits_for)
@@ -197,68 +156,42 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
 def withdraw(group: Group) -> None:
     """An exception ends this rank's `shrink()`: let the others wait for the rank, unless they have decided already."""
     board = group.host.arena.board(group.rank)
-    mine = board.proposal(Topic.SHRINK)
+    mine = board.proposal
     if mine is not None and mine.ready:
-        board.set_proposal(Topic.SHRINK, mine._replace(ready=False))
+        board.set_proposal(mine._replace(ready=False))
 
 
 def _told(group: Group) -> dict[int, Proposal | None]:
     """The proposals of the other ranks."""
     peers = [rank for rank in range(group.size) if rank != group.rank]
-    return {rank: group.host.arena.board(rank).proposal(Topic.SHRINK) for rank in peers}
+    return {rank: group.host.arena.board(rank).proposal for rank in peers}
 
 
 def _have_agreed(me: int, mine: Proposal, others: Mapping[int, Proposal | None]) -> bool:
     return me not in mine.failed and agree(mine, [others[rank] for rank in others if rank not in mine.failed])
 
 
-def _missing(group: Group, mine: Proposal, others: Mapping[int, Proposal | None]) -> tuple[list[int], str]:
-    """The ranks that this rank waits for, and a sentence about them."""
+def _missing(
+    group: Group, mine: Proposal, others: Mapping[int, Proposal | None], lender: int | None
+) -> tuple[list[int], str]:
+    """The ranks that this rank waits for, and a sentence about them. lender: it has not lent the memory yet."""
     members = {rank: one for rank, one in others.items() if rank not in mine.failed}
     if group.rank in mine.failed:
         return list(members), " They have left this rank out, and have not gone on yet."
     if late := [rank for rank, one in members.items() if one is None or one.failed != mine.failed]:
         return late, ""
     unready = [rank for rank, one in {**members, group.rank: mine}.items() if one is None or not one.ready]
-    lenders = {rank: late_lender(group, mine.failed, rank) for rank in unready}
-    late = sorted({rank if (lender := lenders[rank]) is None else lender for rank in unready} - {group.rank})
+    first = set[int]()  # on each host: the others there may wait for it
+    for rank in unready:
+        beside = [there for there in group.hosts.beside(rank) if there not in mine.failed]
+        lends = lender if lender is not None and group.rank in beside else beside[0]
+        first.add(lends if lends in unready else rank)
+    late = sorted(first - {group.rank})
     if not late:
         return [], " All have agreed: call it again."
     its, it = (" It is", "it") if len(late) == 1 else (" They are", "them")
-    task = "lend the memory" if set(late) <= set(lenders.values()) else "use the memory, as all have agreed"
-    return late, f"{its} to {task}: let {it} go on, end {it}, or leave {it} out: shrink(without={late})."
-
-
-def agree_on_failed(group: Group, timeout_s: float) -> frozenset[int]:
-    """The ranks that have failed. All ranks that ask because a call failed get the same set, also if they ask later.
-
-    A rank that is not in a call is not waited for; it finds the decision later. A rank that is stopped here holds up
-    the others for at most timeout_s. Then each rank decides by what it sees.
-    """
-    boards = [group.host.arena.board(rank) for rank in range(group.size)]
-    mine, peers = boards[group.rank].proposal(Topic.FAILURE), [rank for rank in range(group.size) if rank != group.rank]
-    told_at, deadline = time.monotonic(), time.monotonic() + timeout_s
-
-    def is_decided() -> bool:
-        return any(
-            told is not None and told.decided for told in (boards[rank].proposal(Topic.FAILURE) for rank in peers)
-        )
-
-    while mine is None or not mine.decided:
-        if group.span is not None and mine is not None:  # read proposals only after this rank's own has arrived
-            group.span.refresh(deadline, is_decided)
-        gone = {rank for rank in peers if group.liveness.gone(rank)}
-        following = next_proposal(mine, {rank: boards[rank].proposal(Topic.FAILURE) for rank in peers}, gone)
-        if following != mine:
-            boards[group.rank].set_proposal(Topic.FAILURE, following)
-            mine, told_at = following, time.monotonic()
-            if group.span is not None:
-                group.span.tell()
-        elif time.monotonic() > deadline:
-            break
-        else:
-            nap(told_at, *_NAPS_S)
-    return mine.failed
+    move = f"let {it} go on, end {it}, or leave {it} out: shrink(without={late})."
+    return late, f"{its} to lend or use the memory, as all have agreed: {move}"
 
 
 def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Group:
@@ -309,13 +242,11 @@ def _end_calls(group: Group, leave_out: Set[int]) -> None:
             group.span.tell()
 
 
-def _go_on(group: Group, arena: SubArena) -> Group:
+def _go_on(group: Group, memory: SubArena) -> Group:
     """The group that replaces this one, in memory that its members have agreed on."""
-    members = [group.world_ranks.index(rank) for rank in arena.members]
-    name, gid, span = ranks_text(arena.members, _MOST_NAMED), digest(group.gid, members), None
-    if group.span is not None and (hosts := group.hosts.restrict(members)).spans:
-        span = Span(hosts, arena.rank, gid, group.span.carrier, group.span.far)
-    following = Group(arena, arena.rank, name=name, config=group.host.config, parent=group.world, gid=gid, span=span)
+    failed = {rank for rank, there in enumerate(group.world_ranks) if there not in memory.members}
+    name = ranks_text(memory.members, _MOST_NAMED)
+    following = group_in(memory, _key(group, failed), name, group.world)
     following.timeout_s, following.made_of = group.timeout_s, None
     if group.broken is None:
         group.replaced = True

@@ -31,10 +31,11 @@ from ...hosts.far import Far
 from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
 from ..rendezvous.asked_store import AskedStore, at_store, complete
+from ..rendezvous.entries import SentinelNotice, read, write
 from ..rendezvous.meeting import stay_for
 from ..rendezvous.meetings import TOLD
 from ..rendezvous.rendezvous import MeetingResult
-from ..rendezvous.rendezvous_messages import SentinelNotice, died, missing
+from ..rendezvous.rendezvous_messages import died, missing
 from .group import Group
 
 _NOTICE = "sentinel {}"  # the key of a host's `SentinelNotice`
@@ -103,7 +104,7 @@ class _Joining:
             try:
                 notice = SentinelNotice(self._name, *self._sentinel.listen(self._name, met.address))
                 with self._at_store():
-                    self._store.set(_NOTICE.format(self._host), notice.text())
+                    self._store.set(_NOTICE.format(self._host), write(notice))
             except BaseException:
                 self._store.close()
                 raise
@@ -112,7 +113,7 @@ class _Joining:
         """This rank's connection to the sentinel of its host, which the first rank of the host has started."""
         met = self._met
         with closing(self._store):
-            name = self._serve() if self._rank == self._first else self._said(self._host).name
+            name = self._serve() if self._rank == self._first else self._said(self._host).socket
         try:
             return Far(met.arena, met.hosts, self._rank, name, self._silent_s, self._deadline)
         except ConnectionRefusedError as error:
@@ -139,7 +140,7 @@ class _Joining:
         with self._at_store():
             while (said := self._store.value(_NOTICE.format(host), _LOOK_S)) is None:
                 self._look(first)
-        return SentinelNotice.read(said, first)
+        return read(SentinelNotice, said, first)
 
     def _at_store(self) -> AbstractContextManager[None]:
         return at_store(self._store.where, self._rank, self._began, self._check)

@@ -27,28 +27,22 @@ RAISED_AT_NS = "_unisono_raised_at_ns"
 
 
 @dataclass(frozen=True)
-class SeveralHosts:
-    """What ranks of several hosts need to find each other. secret: only they know it. pids: the pids of all ranks."""
-
-    hosts: Hosts
-    secret: bytes
-    pids: list[int]
-
-
-@dataclass(frozen=True)
 class RankSetup:
     """Parent to rank, once: its rank, and the environment of its process.
 
-    The message carries the descriptors of its host's arena and of the working directory. With several hosts (`span`),
-    it also carries the descriptor of a file where ranks tell each other their addresses (torch's FileStore).
+    The message carries the descriptors of its host's arena, of the working directory, and of a file where ranks of
+    several hosts tell each other their addresses (torch's FileStore).
+
+    secret, pids: for these ranks: what only they know, and the pids of all ranks.
     """
 
     rank: int
-    size: int
+    hosts: Hosts
     config: Config | None
     environ: dict[str, str]
     argv: list[str]
-    span: SeveralHosts | None = None
+    secret: bytes
+    pids: list[int]
 
 
 @dataclass(frozen=True)

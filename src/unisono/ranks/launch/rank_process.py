@@ -19,7 +19,6 @@ from ...base.python import tell
 from ...base.records import DepartureKind
 from ...engine.memory.arena import Arena
 from ...engine.process.nested import PACKAGE
-from ...schedule import Hosts
 from ..group.current import join_run
 from ..group.group import Group
 from ..group.world_group import world_group
@@ -53,19 +52,19 @@ class _Rank:
         self._channel = channel
         message: Packet = channel.receive()
         self._setup: RankSetup = message.value
-        arena_fd, directory_fd, *self._store = message.fds
+        arena_fd, directory_fd, self._store = message.fds
         os.fchdir(directory_fd)
         os.close(directory_fd)
         os.environ.clear()
         os.environ.update(self._setup.environ)
         sys.argv[:] = self._setup.argv
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self._setup.size))
         # A fork has copied the generators' states: without this every rank would draw the same "random" numbers.
         torch.seed()
         np.random.seed()
         self._arena = Arena.attach(arena_fd)
-        if self._setup.span is not None:  # for groups that meet by themselves, such as torch.distributed's
-            os.environ[HOST_ID] = f"{self._setup.span.hosts.host_of(self._setup.rank)}"
+        torch.set_num_threads(max(1, self._arena.processors // self._setup.hosts.ranks))
+        if self._setup.hosts.spans:  # for groups that meet by themselves, such as torch.distributed's
+            os.environ[HOST_ID] = f"{self._setup.hosts.host_of(self._setup.rank)}"
         self._group: Group | None = None
 
     def perform(self, payload: bytes) -> tuple[Report, bytes]:
@@ -111,12 +110,10 @@ class _Rank:
     def _meet(self) -> MeetingResult:
         """The result of the meeting with the other ranks, of this host and of other hosts."""
         # With a mapping of its own, which the function may close with shutdown().
-        arena, span = Arena.attach(os.dup(self._arena.fd)), self._setup.span
-        if span is None:
-            return MeetingResult(arena, Hosts.one(self._setup.size))
-        return met_in_run(
-            self._setup.rank, arena, span.hosts, f"/proc/self/fd/{self._store[0]}", span.secret, span.pids
-        )
+        arena, setup = Arena.attach(os.dup(self._arena.fd)), self._setup
+        if not setup.hosts.spans:
+            return MeetingResult(arena, setup.hosts)
+        return met_in_run(setup.rank, arena, setup.hosts, f"/proc/self/fd/{self._store}", setup.secret, setup.pids)
 
     def leave(self) -> None:
         """Close the group and the arena."""

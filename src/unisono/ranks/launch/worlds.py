@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -20,8 +21,9 @@ from ...base.errors import ArgumentError, NotInitialized, RankFailed, WaitTimeou
 from ...base.units import seconds
 from ...schedule import Hosts
 from .launch_messages import pack
+from .output import RankOutput
 from .processes import RankProcesses
-from .reports import RankOutput, outcomes, results
+from .reports import RunTime, outcomes, results
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
@@ -97,25 +99,19 @@ class World:
         prefix: bool = False,
         return_exceptions: bool = False,
     ) -> None:
-        self._hosts: Hosts | None = None
-        if hosts is not None:
-            self._hosts = hosts if isinstance(hosts, Hosts) else Hosts.parse(hosts)
-            ranks = self._hosts.ranks if ranks is None else ranks
-            if ranks != self._hosts.ranks:
-                raise ArgumentError(f"{ranks} ranks, but hosts {self._hosts.text} have {self._hosts.ranks}")
-        ranks = 4 if ranks is None else ranks
-        if type(ranks) is not int or ranks < 1:
+        if ranks is not None and (type(ranks) is not int or ranks < 1):
             raise ArgumentError(f"a world has a whole number of ranks, at least one, not {ranks!r}")
-        self.size, self.timeout_s = ranks, timeout_s
+        if hosts is None:
+            hosts = Hosts.one(4 if ranks is None else ranks)
+        self._hosts = hosts if isinstance(hosts, Hosts) else Hosts.parse(hosts)
+        if ranks not in (None, self._hosts.ranks):
+            raise ArgumentError(f"{ranks} ranks, but hosts {self._hosts.text} have {self._hosts.ranks}")
+        self.size, self.timeout_s = self._hosts.ranks, timeout_s
         self._config, self._return_exceptions = config, return_exceptions
         self._owner = os.getpid()
-        if prefix:
-            self._outputs = [
-                (RankOutput("stdout", f"[rank {rank}] "), RankOutput("stderr", f"[rank {rank}] "))
-                for rank in range(ranks)
-            ]
-        else:
-            self._outputs = [(RankOutput("stdout"), RankOutput("stderr"))] * ranks
+        same = [(RankOutput("stdout"), RankOutput("stderr"))] * self.size
+        apart = [f"[rank {rank}] " for rank in range(self.size)]
+        self._outputs = [(RankOutput("stdout", who), RankOutput("stderr", who)) for who in apart] if prefix else same
         self._processes: RankProcesses | None = None
         self._closed = False
         self._one_run = threading.Lock()
@@ -165,10 +161,11 @@ class World:
             start = time.monotonic()
             try:
                 if self._processes is None:
-                    self._processes = RankProcesses(self.size, self._config, self._hosts)
-                reports = self._processes.run(payload, self._outputs, self.timeout_s, survive=self._return_exceptions)
-                collect = outcomes if self._return_exceptions else results
-                values = collect(reports, f"run({name})", time.monotonic() - start, self.timeout_s)
+                    self._processes = RankProcesses(self._hosts, self._config)
+                limit_s = math.inf if self.timeout_s is None else self.timeout_s
+                reports = self._processes.run(payload, self._outputs, limit_s, survive=self._return_exceptions)
+                took = RunTime(f"run({name})", time.monotonic() - start, self.timeout_s)
+                values = outcomes(reports, took) if self._return_exceptions else results(reports, took)
             except BaseException as error:
                 if self._processes is not None:
                     self._processes.kill()
@@ -232,20 +229,19 @@ def run_script(
         # rank 0 asks for this one, with SO_REUSEADDR as torch's stores do, and gets it.
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
-        what = script, list(arguments), reserved.getsockname()[1], hosts
+        what = script, list(arguments), reserved.getsockname()[1]
         return run(_as_main, ranks, what, timeout_s=timeout_s, **options)
 
 
-def _as_main(script: str, arguments: list[str], port: int, hosts: str | None) -> None:
+def _as_main(script: str, arguments: list[str], port: int) -> None:
     from ..group.initialize import init
 
     group = init()
-    map_of_hosts = Hosts.parse(hosts) if hosts else Hosts.one(group.size)
     os.environ.update(
         RANK=str(group.rank),
-        LOCAL_RANK=str(map_of_hosts.seat(group.rank)),
+        LOCAL_RANK=str(group.hosts.seat(group.rank)),
         WORLD_SIZE=str(group.size),
-        LOCAL_WORLD_SIZE=str(len(map_of_hosts.beside(group.rank))),
+        LOCAL_WORLD_SIZE=str(len(group.hosts.beside(group.rank))),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
     )

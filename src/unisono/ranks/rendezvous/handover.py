@@ -2,14 +2,14 @@
 
 The kernel says which process is at the other end of a connection. Only processes with the identity of a rank get the
 descriptor; connections of others are closed. Ranks are served in the order in which they come. Each rank then waits for
-the last message of the meeting: which ranks share memory.
+a last message: the meeting has ended with a group.
 """
 
 import os
 import select
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from ...base.errors import ArgumentError, OutOfMemory
@@ -37,18 +37,17 @@ class Handover:
         self._poller = select.poll()
         self._poller.register(listener, select.POLLIN)
 
-    def serve(self, deadline: float, look: Callable[[Iterable[int]], Iterable[int]]) -> list[int]:
+    def serve(self, deadline: float, look: Callable[[], object]) -> list[int]:
         """Give the descriptor to each rank; return the ranks that have not confirmed it by the deadline.
 
-        look: called now and then with the missing ranks; returns the ranks that will not come; raises if one has died.
+        look: called now and then; raises if there will be no group.
 
         Raises OutOfMemory if a rank has no room for the memory.
         """
         look_at = time.monotonic() + _LOOK_S
         while self.missing and time.monotonic() < deadline:
             if time.monotonic() >= look_at:
-                for rank in look(tuple(self.missing)):
-                    del self.missing[rank]
+                look()
                 look_at = time.monotonic() + _LOOK_S
             ready = [number for number, _ in self._poller.poll(_LOOK_S * 1e3)]
             if self._listener.fileno() in ready and (channel := _serve(self._fd, self._listener, self.missing)):
@@ -60,14 +59,14 @@ class Handover:
                     self._served.pop(number).close()
         return sorted(self.missing)
 
-    def tell(self, message: str) -> None:
-        """Send the last message of the meeting to the ranks that have the memory."""
+    def end(self) -> None:
+        """Send the last message to the ranks that have the memory."""
         for channel in self._served.values():
             with suppress(OSError):  # the rank has died, as the group will find
-                channel.send(message, deadline=time.monotonic() + _SEND_S)
+                channel.send(None, deadline=time.monotonic() + _SEND_S)
 
     def close(self) -> None:
-        """End the connections. A rank without the last message then knows that none will come."""
+        """End the connections. A rank without the last message then knows that it will not come."""
         for channel in self._served.values():
             channel.close()
         self._served.clear()
@@ -105,16 +104,10 @@ def _hear(channel: PlainChannel, missing: dict[int, Identity]) -> bool:
     return False
 
 
-def _raise(error: Exception) -> str:
-    raise error
+def fetch(name: str, first: int, home: Identity, rank: int, deadline: float, alone: Callable[[], object]) -> Arena:
+    """The arena that the first rank of this host hands out at this name, after the last message.
 
-
-def fetch(
-    name: str, first: int, home: Identity, rank: int, deadline: float, instead: Callable[[Exception], str] = _raise
-) -> tuple[Arena, str]:
-    """The arena that the first rank of this host hands out at this name, and the last message of the meeting.
-
-    instead: called if the last message does not come; returns it, or raises.
+    alone: called if the last message does not come; raises if the meeting has not ended with a group.
 
     Raises ArgumentError if another process hands the memory out, OutOfMemory if there is no room for it. Raises
     EOFError or OSError if the first rank has gone, or time is up, before this rank has the memory.
@@ -139,11 +132,12 @@ def fetch(
         try:
             try:
                 channel.send([rank, ""], deadline=deadline)
-                return arena, str(channel.receive(deadline).value)
-            except (EOFError, OSError) as error:
-                return arena, instead(error)
+                channel.receive(deadline)
+            except (EOFError, OSError):
+                alone()
         except BaseException:
             arena.close()
             raise
+        return arena
     finally:
         channel.close()

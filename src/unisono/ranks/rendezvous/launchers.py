@@ -15,27 +15,39 @@ from ...base.errors import ArgumentError
 from ...engine.process.alive import parent, start_ticks
 
 
-class Job(NamedTuple):
-    """The processes that one launcher has started together, and the rank of this one.
+class Launch(NamedTuple):
+    """What a process knows about its world before it has met its peers.
 
-    why: the variables that say so, in words.
-    name: a name that all ranks of the job on this host have, and no other job of this host.
+    The ranks meet at a key-value store at address:port, or, with `by_mpi` or `job`, elsewhere.
+
+    why: what was found, in words.
+    store_runs: the launcher runs the store already.
+    prefix: keeps the store's keys of one start apart from other starts, and from other jobs.
+    job: if set, rank 0 hands the store out through a Unix socket named after this job of this host.
+    by_mpi: rank 0 tells the address of the store by MPI.
+    name: the name of the job on all hosts, for other jobs that come to the same address.
+    stale: the store may have notices of an earlier start; see `meetings.enter_meeting`.
     refusal: why the ranks cannot meet, or "".
-    address, port: where ranks of several hosts meet.
-    by_mpi: ranks of several hosts ask MPI where to meet.
-    everywhere: a name that all ranks of the job have, on all hosts.
     """
 
-    launcher: str
     rank: int
     size: int
-    why: str
-    name: str
-    refusal: str = ""
+    why: str = ""
     address: str = ""
     port: int = 0
+    store_runs: bool = False
+    prefix: str = "unisono"
+    job: str = ""
     by_mpi: bool = False
-    everywhere: str = ""
+    name: str = ""
+    stale: bool = False
+    refusal: str = ""
+
+    def checked(self) -> "Launch":
+        """This launch. Raises ArgumentError if the rank is not below the size."""
+        if not 0 <= self.rank < self.size:
+            raise ArgumentError(f"{self.why}, but a rank is at least 0 and below the size")
+        return self
 
 
 class _Launcher(NamedTuple):
@@ -44,8 +56,7 @@ class _Launcher(NamedTuple):
     name: str
     rank: str
     size: tuple[str, ...]
-    job: Callable[[Mapping[str, str]], str] | None = None
-    """The job's name, or "" if no variable gives it; None: this launcher gives none."""
+    job: Callable[[Mapping[str, str]], str] = lambda _environ: ""  # the job's name, or "" if no variable gives it
     local_size: str = ""
     nodes: tuple[str, ...] = ()
     first_node: Callable[[Mapping[str, str]], str] | None = None  # where rank 0 runs; None: only MPI knows
@@ -108,13 +119,13 @@ _ADDRESS = "Set MASTER_ADDR, to an address of rank 0's host, and MASTER_PORT for
 _OTHERWISE = "Start the script with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every process."
 
 
-def find_job(environ: Mapping[str, str]) -> Job | None:
-    """The job that has started this process, by its launcher's variables; None: no launcher has started it.
+def find_job(environ: Mapping[str, str]) -> Launch | None:
+    """The launch of this process, by its launcher's variables; None: no launcher has started it.
 
     If several launchers have set variables, the first one counts. If the first one does not know where to meet, another
     one may, if it has the same rank and size (srun sets MPICH's variables, too).
     """
-    jobs = [job for launcher in _LAUNCHERS if (job := _job(launcher, environ)) is not None]
+    jobs = [job for launcher in _LAUNCHERS if (job := _launch(launcher, environ)) is not None]
     agreed = [job for job in jobs if (job.rank, job.size) == (jobs[0].rank, jobs[0].size)]
     return next((job for job in agreed if not job.refusal), jobs[0] if jobs else None)
 
@@ -149,11 +160,11 @@ def job_at_store(environ: Mapping[str, str], size: int) -> str:
         return f"torchrun {_torchrun_start(environ)}"
     with suppress(ArgumentError):  # `detect` raises it for the rank
         job = find_job(environ)
-        return job.everywhere if job is not None and job.size == size else ""
+        return job.name if job is not None and job.size == size else ""
     return ""
 
 
-def _job(launcher: _Launcher, environ: Mapping[str, str]) -> Job | None:
+def _launch(launcher: _Launcher, environ: Mapping[str, str]) -> Launch | None:
     rank = integer(environ, launcher.rank)
     if rank is None or (launcher.needs and launcher.needs not in environ):
         return None
@@ -161,26 +172,22 @@ def _job(launcher: _Launcher, environ: Mapping[str, str]) -> Job | None:
     size = integer(environ, variable)
     why = f"{launcher.name} has set {launcher.rank}={rank}" + (f" and {variable}={size}" if variable else "")
     if size is None:
-        refusal = f"no variable says how many processes there are. {_OTHERWISE}"
-        return Job(launcher.name, rank, 0, why, "", refusal)
-    if not 0 <= rank < size:
-        raise ArgumentError(f"{why}, but a rank is at least 0 and below the size")
-    name = launcher.job(environ) if launcher.job else ""
+        return Launch(rank, 0, why, refusal=f"no variable says how many processes there are. {_OTHERWISE}")
+    name = launcher.job(environ)
     everywhere = launcher.name if launcher.names_hosts else f"{launcher.name} {name}".rstrip()
-    job = Job(launcher.name, rank, size, why, f"{launcher.name} {name}", everywhere=everywhere)
-    local, nodes = integer(environ, launcher.local_size), _first(environ, launcher.nodes)
-    if local not in (None, size) or nodes not in ("", "1"):
-        if launcher.first_node is None:
-            return job._replace(by_mpi=True)
-        if node := launcher.first_node(environ):
-            return job._replace(
-                address=node,
-                port=_FIRST_PORT + int(sha256(name.encode(errors="surrogatepass")).hexdigest(), 16) % _PORTS,
-            )
-        return job._replace(refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
-    if not name:
-        return job._replace(refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")
-    return job
+    launch = Launch(rank, size, why, name=everywhere).checked()
+    if size == 1:
+        return launch
+    if integer(environ, launcher.local_size) in (None, size) and _first(environ, launcher.nodes) in ("", "1"):
+        if name:
+            return launch._replace(job=f"{launcher.name} {name}")
+        return launch._replace(refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")
+    if launcher.first_node is None:
+        return launch._replace(by_mpi=True)
+    if node := launcher.first_node(environ):
+        number = int(sha256(name.encode(errors="surrogatepass")).hexdigest(), 16)
+        return launch._replace(address=node, port=_FIRST_PORT + number % _PORTS)
+    return launch._replace(refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
 
 
 def integer(environ: Mapping[str, str], name: str) -> int | None:

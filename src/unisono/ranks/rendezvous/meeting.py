@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
@@ -22,19 +22,11 @@ from ...hosts.addresses import own_address, store_host, store_place
 from ...hosts.sentinel.start import Sentinel
 from ...schedule import Hosts
 from .asked_store import AskedStore, at_store
+from .entries import Entry, HostMap, MeetingEnd, MemoryNotice, read, write
 from .handover import Handover, fetch
-from .identity import Identity, common_settings, host_names, place, remark, way_between, why_refused
+from .identity import HOST_ID, Identity, check, host_names, place, remark, way_between
 from .meetings import BEAT, END, TOLD
-from .rendezvous_messages import (
-    MeetingMessage,
-    died,
-    message_of,
-    missing,
-    read_identity,
-    twice,
-    why_ended,
-    write_identity,
-)
+from .rendezvous_messages import died, end_of, missing, twice, why_ended
 
 _ASK_S = 0.005
 _CHECK_S = 0.1  # how often a rank that waits looks for the end of the meeting, and for deaths
@@ -43,7 +35,7 @@ _TO_DO = {
     "rank": "to come",
     "hosts": "to say which ranks share a host",
     "host": "to hand out the memory of their host",
-    "proven": "to say which ranks have the memory of their host",
+    "ready": "to hand out the memory of their host",
     END: "to say how the meeting has ended",
 }
 """First word of a key -> what the missing rank has to do."""
@@ -72,11 +64,10 @@ class Meeting:
     """One rank's part in a meeting. The keys at the store:
 
         rank 3      each rank: its identity
-        hosts       rank 0, after the identities: which ranks may share a host
+        hosts       rank 0, after the identities: which ranks share a host
         host 4      the first rank of a host: where it hands out its memory
-        apart 5     a rank that did not get the memory of its host
-        proven 4    the first rank of a host: which ranks have the memory
-        end         how the meeting has ended; the first value counts. Rank 0: the group. Any rank: why there is none
+        ready 4     the first rank of a host: all its ranks have the memory
+        end         how the meeting has ended; the first value counts. Rank 0: a group. Any rank: why there is none
         beat        rank 0: a number that grows while rank 0 waits
         told        how many ranks know why there is no group, and need the store no more
 
@@ -94,24 +85,24 @@ class Meeting:
         self._start = time.monotonic()
         self._deadline = self._start + timeout_s
         self._leads = rank == 0
-        self._apart: set[int] = set()
         self._looks = 0
-        self._home = Identity.mine().replace(common=common_settings(config), address=own_address(store_host(store)))
+        self._home = Identity.mine(config, own_address(store_host(store)))
         self.identities = {rank: self._home}
         self.sentinel: Sentinel | None = None
         self._met_at, self._store = store, AskedStore(store, self._deadline, self._look_at_peers)
         self._where = self._store.where
 
-    def hold(self) -> tuple[Arena, MeetingMessage]:
-        """Take part until the meeting ends: the memory of this host, and the end of the meeting."""
+    def hold(self) -> tuple[Arena, HostMap]:
+        """Take part until the meeting ends: the memory of this host, and the hosts of all ranks."""
         with closing(self._store):
             self._come()
             try:
                 self._identity(0)
-                hosts = self._place() if self._rank == 0 else Hosts(self._read("hosts").hosts)
+                told = self._place() if self._rank == 0 else self._read(HostMap, "hosts")
+                hosts = Hosts(tuple(ranks for ranks, _, _ in told.hosts))
                 first, *others = hosts.beside(self._rank)
                 self._leads = self._rank == first
-                return self._lead(others, hosts) if self._leads else self._follow(first)
+                return (self._lead(others, hosts) if self._leads else self._follow(first)), told
             except BaseException as error:
                 self._give_up(error)
                 raise
@@ -119,43 +110,49 @@ class Meeting:
     def _come(self) -> None:
         """Write this rank's identity. Raises ArgumentError if another process has come as this rank."""
         with self._at_store():
-            said = self._store.set_first(f"rank {self._rank}", write_identity(self._home))
-        there = read_identity(self._rank, said)
+            said = self._store.set_first(f"rank {self._rank}", write(self._home))
+        there = read(Identity, said, self._rank)
         if (there.place, there.pid, there.ticks) != (self._home.place, self._home.pid, self._home.ticks):
             raise twice(self._where, self._rank, f"process {there.pid} on {there.where}")
 
-    def _place(self) -> Hosts:
-        """Rank 0's part: gather the identities, judge them, say which ranks may share a host."""
+    def _place(self) -> HostMap:
+        """Rank 0's part: gather the identities, check them, publish which ranks share a host."""
         for rank in range(1, self._size):
-            self._identity(rank)
-            self._refuse(why_refused(self.identities))
+            check({0: self._home, rank: self._identity(rank)})
+        check(self.identities)
         hosts = place(self.identities)
-        self._way_between(hosts)
-        self._publish("hosts", MeetingMessage(hosts=hosts.members))
-        return hosts
+        on_machine = Counter(one.boot for one in self.identities.values())
+        neighbours = (on_machine[self.identities[host[0]].boot] for host in hosts.members)
+        of_hosts = tuple(zip(hosts.members, host_names(self.identities, hosts), neighbours, strict=True))
+        told = HostMap(of_hosts, os.urandom(32).hex() if hosts.spans else "", way_between(self.identities))
+        self._publish("hosts", write(told))
+        return told
 
-    def _lead(self, others: Sequence[int], hosts: Hosts) -> tuple[Arena, MeetingMessage]:
-        """The part of a host's first rank: hand out the memory, and say which ranks have it."""
-        arena = Arena.create(self._size, self._config)
+    def _lead(self, others: Sequence[int], hosts: Hosts) -> Arena:
+        """The part of a host's first rank: hand out the memory. Rank 0 then ends the meeting."""
+        arena = Arena.create(self._size, self._config, [self._identity(rank).pid for rank in others])
         with ExitStack() as until_told:
             try:
                 if hosts.spans:
                     self.sentinel = Sentinel(arena)  # so it starts while the ranks meet
                 handover = self._hand_out(arena, others, until_told)
                 if self._rank == 0:
-                    message = self._judge(hosts)
+                    for first, *_ in hosts.members[1:]:
+                        self._await(f"ready {first}", first)
+                    with self._at_store():
+                        self._heed(self._store.set_first(END, write(MeetingEnd())))
+                    tell(remark(self.identities, hosts))
                 else:
-                    proven = (self._rank, *(rank for rank in others if rank not in self._apart))
-                    self._publish(f"proven {self._rank}", MeetingMessage(proven=proven))
-                    message = self._read(END)
-                handover.tell(message.text())
+                    self._publish(f"ready {self._rank}", "")
+                    self._heed(self._await(END, 0))
+                handover.end()
             except BaseException as error:
                 if self.sentinel is not None:
                     self.sentinel.stop()
                 arena.close()
                 self._publish_failure(error)  # before the others see their connections end
                 raise
-        return arena, message
+        return arena
 
     def _hand_out(self, arena: Arena, others: Sequence[int], until_told: ExitStack) -> Handover:
         name = f"unisono-{os.urandom(16).hex()}"
@@ -163,85 +160,48 @@ class Meeting:
             handover = Handover(arena.fd, listener, {rank: self._identity(rank) for rank in others})
             until_told.callback(handover.close)
             if others:
-                self._publish(f"host {self._rank}", MeetingMessage(name=name))
+                self._publish(f"host {self._rank}", write(MemoryNotice(name)))
                 waits(others, "to take the memory of their host", self._where)
-                if absent := handover.serve(self._deadline, self._refused):
+                if absent := handover.serve(self._deadline, self._look_while_serving):
                     raise self._timeout(absent)
-        for rank in {self._rank, *others} - self._apart:  # a rank may die before it can say so itself
+        for rank in (self._rank, *others):  # a rank may die before it can say so itself
             arena.board(rank).set_process(self.identities[rank].pid, self.identities[rank].ticks)
         return handover
 
-    def _refused(self, absent: Iterable[int]) -> list[int]:
-        """The next of these ranks, if it did not get the memory. Raises if one has died, or the meeting has ended."""
+    def _look_while_serving(self) -> None:
         if self._rank == 0:
             waits_still()
         with self._at_store():
             self._look()
-            refused = [rank for rank in [min(absent)] if self._store.check([f"apart {rank}"])]
-        self._apart.update(refused)
-        return refused
 
-    def _judge(self, hosts: Hosts) -> MeetingMessage:
-        """Rank 0's part, when its host is complete: read who has the memory of other hosts, and end the meeting."""
-        for first, *others in hosts.members[1:]:
-            self._apart.update({*others} - {*self._read(f"proven {first}", first).proven})
-        self._refuse(why_refused(self.identities, self._apart))
-        hosts = place(self.identities, self._apart)
-        toward = self._way_between(hosts)
-        message = MeetingMessage(hosts=hosts.members)
-        if hosts.spans:
-            names = host_names(self.identities, hosts)
-            on_machine = Counter(one.boot for one in self.identities.values())
-            neighbours = tuple(on_machine[self.identities[host[0]].boot] for host in hosts.members)
-            secret = os.urandom(32).hex()
-            message = MeetingMessage(hosts.members, names=names, neighbours=neighbours, secret=secret, toward=toward)
-        with self._at_store():
-            said = self._store.set_first(END, message.text())
-        message = self._heed(said)
-        tell(remark(self.identities, hosts, self._apart))
-        return message
-
-    def _follow(self, first: int) -> tuple[Arena, MeetingMessage]:
-        """The part of all other ranks: fetch the memory from the host's first rank, or be a host of its own."""
-        home, name = self._identity(first), self._read(f"host {first}", first).name
+    def _follow(self, first: int) -> Arena:
+        """The part of all other ranks: fetch the memory from the host's first rank."""
+        home, name = self._identity(first), self._read(MemoryNotice, f"host {first}", first).socket
         waits([first], "to hand out the memory of their host", self._where)
 
-        def instead(_error: Exception) -> str:
-            """How the meeting has ended, if the first rank does not say so. The first rank counts on this one."""
-            self._await_end()
-            return self._leave(self._timeout([first])).decode()
+        def alone() -> None:
+            """The first rank has not said that there is a group. It counts on this rank."""
+            if not self._await_end():
+                self._leave(self._timeout([first]))
 
         try:
-            arena, told = fetch(name, first, home, self._rank, self._deadline, instead)
-            return arena, MeetingMessage.read(told.encode(), self._size, first)
+            return fetch(name, first, home, self._rank, self._deadline, alone)
         except UnisonoError:
             raise
-        except (ConnectionRefusedError, PermissionError):
-            with self._at_store():
-                self._look()
         except (EOFError, OSError) as error:
-            self._await_end()
+            if self._await_end():
+                raise self._timeout([self._rank]) from error  # this rank has come again: its first coming counts
+            if isinstance(error, ConnectionRefusedError | PermissionError):
+                raise ArgumentError(
+                    f"rank {self._rank} runs on the machine of rank {first}, but the system does not let it get the "
+                    f"memory of that rank ({error}). If they are on two machines, or in containers that share no "
+                    f"memory, set {HOST_ID} to another value for each"
+                ) from error
             raise self._timeout([first]) from error
-        arena = Arena.create(self._size, self._config)
-        self._publish(f"apart {self._rank}", MeetingMessage(proven=(self._rank,)))
-        message = self._read(END)
-        if Hosts(message.hosts).beside(self._rank)[0] != self._rank:
-            raise self._timeout([self._rank])  # this rank has come a second time: its first coming counts
-        return arena, message
 
-    def _refuse(self, reason: str) -> None:
-        if reason:
-            raise ArgumentError(reason)
-
-    def _way_between(self, hosts: Hosts) -> str:
-        """An address on the way between hosts. Raises ArgumentError if there are several hosts, and no address."""
-        toward, reason = way_between(self.identities) if hosts.spans else ("", "")
-        self._refuse(reason)
-        return toward
-
-    def _publish(self, key: str, message: MeetingMessage) -> None:
+    def _publish(self, key: str, value: str) -> None:
         with self._at_store():
-            self._store.set(key, message.text())
+            self._store.set(key, value)
 
     def _publish_failure(self, error: BaseException) -> None:
         """End the meeting, unless it has ended. A rank that no longer waits for its first rank just leaves: it may come
@@ -249,7 +209,7 @@ class Meeting:
         """
         if not isinstance(error, WaitTimeout) or self._leads:
             with suppress(UnisonoError, RuntimeError, TimeoutError):  # the store has gone; this rank says so itself
-                self._store.set_first(END, message_of(error, self._rank).text())
+                self._store.set_first(END, write(end_of(error, self._rank)))
 
     def _give_up(self, error: BaseException) -> None:
         """Publish why there is no group. Rank 0's process, which may run the store, stays until the others know."""
@@ -263,19 +223,19 @@ class Meeting:
                 others = (rank for rank in range(1, self._size) if rank not in late and not self._has_died(rank))
                 stay_for(self._met_at, sum(not self._why_absent(rank) for rank in others))
 
-    def _read(self, key: str, teller: int = 0) -> MeetingMessage:
-        """Await a rank's message. Raises if the message says why there is no group."""
-        return self._heed(self._await(key, teller), teller)
+    def _read(self, kind: type[Entry], key: str, teller: int = 0) -> Entry:
+        """Await a rank's entry."""
+        return read(kind, self._await(key, teller), teller, self._size)
 
-    def _heed(self, said: bytes, teller: int = 0) -> MeetingMessage:
-        message = MeetingMessage.read(said, self._size, teller)
-        if error := why_ended(message, self._rank, time.monotonic() - self._start):
+    def _heed(self, said: bytes) -> None:
+        """Raise why the meeting has ended, if it has ended without a group."""
+        end = read(MeetingEnd, said, 0, self._size)
+        if error := why_ended(end, self._rank, time.monotonic() - self._start):
             raise error
-        return message
 
     def _identity(self, rank: int) -> Identity:
         if rank not in self.identities:
-            self.identities[rank] = read_identity(rank, self._await(f"rank {rank}", rank))
+            self.identities[rank] = read(Identity, self._await(f"rank {rank}", rank), rank)
         return self.identities[rank]
 
     def _await(self, key: str, teller: int) -> bytes:
@@ -289,7 +249,8 @@ class Meeting:
                 self._find_one()
                 reason = self._why_absent(teller)
                 self._look()
-                self._refuse(reason)
+                if reason:
+                    raise ArgumentError(reason)
                 if self._rank == 0:  # the others wait for it
                     self._store.set(BEAT, f"{time.monotonic_ns()}")
                     come = key == f"rank {teller}"
@@ -326,7 +287,7 @@ class Meeting:
             self._looks += 1
             rank = unknown[self._looks % len(unknown)]
             if (said := self._store.now(f"rank {rank}")) is not None:
-                self.identities[rank] = read_identity(rank, said)
+                self.identities[rank] = read(Identity, said, rank)
 
     def _look(self) -> bool:
         """Has the meeting ended with a group? Raises why it has ended, or PeerGone for a process that has ended before
@@ -356,21 +317,22 @@ class Meeting:
             return False
         return start_ticks(there.pid) != there.ticks
 
-    def _await_end(self) -> None:
-        """Raise the reason why there is no group, if it comes soon, or PeerGone."""
+    def _await_end(self) -> bool:
+        """Has the meeting ended with a group? Raises the reason why there is none, if it comes soon, or PeerGone."""
         until = time.monotonic() + _REASON_S
         with self._at_store():
-            while not self._look() and time.monotonic() < until:
+            while not (ended := self._look()) and time.monotonic() < until:
                 time.sleep(_ASK_S)
+        return ended
 
     def _leave(self, error: WaitTimeout) -> bytes:
         """This rank's time is up, and others count on it: return how the meeting has ended. If it has not, end it and
         raise the error: else the others could form a group without this rank.
         """
-        own = MeetingMessage(missing=(self._rank,)).text().encode()
+        own = write(MeetingEnd(missing=(self._rank,)))
         with self._at_store():
-            said = self._store.set_first(END, own.decode())
-        if said == own:
+            said = self._store.set_first(END, own)
+        if said == own.encode():
             raise error
         self._heed(said)
         return said

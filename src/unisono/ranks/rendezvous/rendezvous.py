@@ -1,9 +1,8 @@
 """How processes that a launcher started find each other, and which of them share memory.
 
-They meet at a key-value store of torch's (`stores`). There, each process writes its identity. Rank 0 says which ranks
-seem to share a host. The first rank of each host makes an arena, and publishes the random name of a Unix socket.
-Through the socket it hands the arena's file descriptor to the others. A descriptor arrives only within one host: so a
-rank that gets it is on this host, and a rank that does not is a host of its own.
+They meet at a key-value store of torch's (`stores`). There, each process writes its identity. Rank 0 publishes which
+ranks share a host. The first rank of each host makes an arena, and publishes the random name of a Unix socket.
+Through the socket it hands the arena's file descriptor to the others. When all have it, rank 0 ends the meeting.
 Ranks do not trust the store (`rendezvous_messages`): the kernel says which processes send and get the descriptor
 (`handover`).
 """
@@ -27,10 +26,10 @@ from ...hosts.addresses import is_loopback, own_address
 from ...hosts.sentinel.start import Sentinel
 from ...schedule import Hosts
 from .identity import Identity
+from .launchers import Launch
 from .meeting import Meeting
 from .meetings import may_come
 from .stores import MeetingPlace
-from .which_rank import Launch
 
 _LOOPBACK = "127.0.0.1"
 
@@ -71,7 +70,7 @@ def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, 
     pids: the pids of all ranks.
     """
     own = Identity.mine()
-    identities = {peer: own.replace(pid=pids[peer], ticks=start_ticks(pids[peer])) for peer in hosts.beside(rank)}
+    identities = {peer: own._replace(pid=pids[peer], ticks=start_ticks(pids[peer])) for peer in hosts.beside(rank)}
     names = tuple(f"{own.host}/{number}" for number in range(len(hosts.members)))
     return MeetingResult(arena, hosts, FileStore(path), identities, names, _LOOPBACK, secret)
 
@@ -97,16 +96,17 @@ def meet(
     config = config or Config.from_env()
     with meeting_page(rank, size, timeout_s, config.stall_warning_s):
         meeting = Meeting(rank, size, store, timeout_s, config, why_absent)
-        arena, end = meeting.hold()
-    hosts = Hosts(end.hosts)
+        arena, told = meeting.hold()
+    members, names, neighbours = zip(*told.hosts, strict=True)
+    hosts = Hosts(members)
     if not hosts.spans:
         return MeetingResult(arena, hosts)
-    arena.neighbours = end.neighbours[hosts.host_of(rank)]
+    arena.neighbours = neighbours[hosts.host_of(rank)]
     beside = {one: identity for one, identity in meeting.identities.items() if one in hosts.beside(rank)}
     address = beside[rank].address or _LOOPBACK
-    if end.toward and is_loopback(address):
-        address = own_address(end.toward)
-    return MeetingResult(arena, hosts, store, beside, end.names, address, bytes.fromhex(end.secret), meeting.sentinel)
+    if told.toward and is_loopback(address):
+        address = own_address(told.toward)
+    return MeetingResult(arena, hosts, store, beside, names, address, bytes.fromhex(told.secret), meeting.sentinel)
 
 
 def _register_for_fences() -> None:

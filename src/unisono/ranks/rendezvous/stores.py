@@ -17,9 +17,9 @@ from ...engine.memory.meeting_page import waits, waits_still
 from ...hosts.addresses import own_addresses, try_to_reach
 from .asked_store import AskedStore, Limited, quiet_torch
 from .job_store import JobServer, job_store
+from .launchers import Launch
 from .meetings import enter_meeting, read_notice
 from .rendezvous_messages import missing, unreachable
-from .which_rank import Launch
 
 _ASK_S = 0.001
 _RETRY_S = 0.05

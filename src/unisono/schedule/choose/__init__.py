@@ -6,7 +6,6 @@ cost of one more wait and B the rate of a copy, both take the same time at L·B 
 processors, L is the time to give a processor to another rank. Both combine in rank order, so they give the same bits.
 """
 
-import os
 from typing import NamedTuple
 
 from ...base.config import Config
@@ -17,7 +16,6 @@ __all__ = [
     "Choice",
     "choose",
     "crosses_memory",
-    "is_oversubscribed",
     "one_shot_limit",
     "zero_copy_limit",
 ]
@@ -49,14 +47,13 @@ across memory: the root's staged bytes stay in the cache for all readers. A redu
 """
 
 
-def is_oversubscribed(neighbours: int) -> bool:
-    """Do the ranks of one machine outnumber all its processors? Ranks may be bound to some, each to different ones."""
-    return neighbours > (os.cpu_count() or 1)
-
-
 def one_shot_limit(ranks: int, config: Config | None = None, *, oversubscribed: bool = False) -> int:
-    """The largest all_reduce, in bytes, that one-shot serves. L·B is in the configuration; see `is_oversubscribed`."""
-    return _limit(getattr(config or Config.from_env(), _product(oversubscribed)), ranks)
+    """The largest all_reduce, in bytes, that one-shot serves. L·B is in the configuration.
+
+    oversubscribed: do ranks outnumber their processors?
+    """
+    config = config or Config.from_env()
+    return _limit(config.crowd_one_shot_bytes if oversubscribed else config.one_shot_bytes, ranks)
 
 
 def zero_copy_limit(ranks: int, config: Config | None = None) -> int:
@@ -74,11 +71,6 @@ def always_staged(nbytes: int, ranks: int, config: Config) -> bool:
     return nbytes <= zero_copy_limit(ranks, config) and not 0 < config.cross_memory_bytes <= nbytes
 
 
-def _product(oversubscribed: bool) -> str:
-    """The name of the setting with L·B."""
-    return "crowd_one_shot_bytes" if oversubscribed else "one_shot_bytes"
-
-
 def _limit(product: int, ranks: int) -> int:
     return int(product / max(1.0, ranks - 2 + 2 / ranks))
 
@@ -86,22 +78,19 @@ def _limit(product: int, ranks: int) -> int:
 def choose(
     collective: str, nbytes: int, ranks: int, config: Config | None = None, *, oversubscribed: bool = False
 ) -> Choice:
-    """The algorithm for a collective on vectors of `nbytes`. oversubscribed: see `is_oversubscribed`.
+    """The algorithm for a collective on vectors of `nbytes`. oversubscribed: see `one_shot_limit`.
 
     Raises ArgumentError for an unknown collective.
     """
     if collective == "all_reduce":
         config = config or Config.from_env()
-        limit, origin = (
-            one_shot_limit(ranks, config, oversubscribed=oversubscribed),
-            config.origin(_product(oversubscribed)),
-        )
+        limit = one_shot_limit(ranks, config, oversubscribed=oversubscribed)
         where = f"among {ranks} ranks" + (", more than processors," if oversubscribed else "")
         if nbytes <= limit:
             why = f"up to {format_bytes(limit)} {where} one step over whole vectors beats two over slices"
-            return Choice(find(collective, "one_shot"), f"{why} (L·B: {origin})")
+            return Choice(find(collective, "one_shot"), why)
         why = f"above {format_bytes(limit)} {where} each rank should combine its slice only"
-        return Choice(find(collective, "two_shot"), f"{why} (L·B: {origin})")
+        return Choice(find(collective, "two_shot"), why)
     check_collective(collective)
     name, why = _DIRECT[collective]
     return Choice(find(collective, name), why)

@@ -6,14 +6,9 @@ their number, only the ranks that move bytes share the processors: in a broadcas
 only waits, and leaves its processor to the other ranks.
 """
 
-import os
-from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from ...base.config import Config
-from ...base.linux import quota
-from ...base.python import once
 from ...base.units import format_bytes, plural
 
 MOST = 4
@@ -24,31 +19,15 @@ class Processors(NamedTuple):
     """What a rank may use.
 
     own: the processors on which it may run.
-    sharers: the ranks, this one included, that may run on one of these, too.
-    quota: the processor time per second that control groups leave to all ranks; None: no limit.
+    shared: those that all ranks of this machine may use together.
+    neighbours: these ranks.
     threads: the number of threads that PyTorch uses in this process, such as OMP_NUM_THREADS.
     """
 
     own: int
-    sharers: int
-    quota: float | None
+    shared: int
+    neighbours: int
     threads: int
-
-    @classmethod
-    def here(cls, pids: Iterable[int], others: int, threads: int) -> "Processors":
-        """What the system says. pids: of this machine's ranks, as far as they are known. others: the number of the
-        other ranks. threads: see above.
-        """
-        mine = os.sched_getaffinity(0)
-        return cls(len(mine), others + sum(_overlap(pid, mine) for pid in pids), _quota(), threads)
-
-
-def _overlap(pid: int, mine: AbstractSet[int]) -> bool:
-    """May this process run on one of these processors? True if it is not known."""
-    try:
-        return bool(os.sched_getaffinity(pid) & mine)
-    except OSError:
-        return True
 
 
 class Lanes(NamedTuple):
@@ -64,14 +43,10 @@ class Lanes(NamedTuple):
     leave: bool = False
 
 
-_quota = once(quota)
-
-
-def choose_lanes(nbytes: int, movers: int, ranks: int, neighbours: int, here: Processors, config: Config) -> Lanes:
+def choose_lanes(nbytes: int, movers: int, ranks: int, here: Processors, config: Config) -> Lanes:
     """The lanes of a call on vectors of `nbytes`.
 
-    movers: the ranks of the call, of `ranks`, that copy or combine.
-    neighbours: the ranks of this machine. Those that are not in the call have work of their own.
+    movers: the ranks of the call, of `ranks`, that copy or combine. Other ranks of this machine have work of their own.
     """
     if config.lanes == 1 or not movers:
         return Lanes(1)
@@ -79,18 +54,14 @@ def choose_lanes(nbytes: int, movers: int, ranks: int, neighbours: int, here: Pr
         up_to = format_bytes(config.lane_bytes)
         return Lanes(1, f"1 lane: up to {up_to}, to wake a helper takes longer than it saves")
     if config.lanes:
-        busy = movers + neighbours - ranks
+        busy = movers + here.neighbours - ranks
         limits = [(config.lanes, "as set")]
     else:
-        busy = neighbours
+        busy = here.neighbours
         limits = [(MOST, "the most by default"), (here.threads, f"{plural(here.threads, 'thread')} of PyTorch")]
-    beside = min(busy, here.sharers)
-    limits.append((here.own // beside, plural(here.own, "processor") + (" of its own" if here.sharers == 1 else "")))
-    there = here.own
-    if here.quota is not None:
-        limits.append((int(here.quota) // busy, f"control groups leave {here.quota:g} processors"))
-        there = min(there, int(here.quota))
+    limits.append((here.shared // busy, plural(here.shared, "processor")))
+    limits.append((here.own, f"bound to {plural(here.own, 'processor')}"))
     most, least = min(limits, key=lambda limit: limit[0])
     number = max(1, most)
-    leave = number > 1 and number * beside + here.sharers - beside > there
-    return Lanes(number, f"{plural(number, 'lane')}: {least}, {busy} of {plural(neighbours, 'rank')} busy", leave)
+    leave = number > 1 and number * busy + here.neighbours - busy > here.shared
+    return Lanes(number, f"{plural(number, 'lane')}: {least}, {busy} of {plural(here.neighbours, 'rank')} busy", leave)

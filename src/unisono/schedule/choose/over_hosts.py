@@ -94,7 +94,7 @@ def _cheapest(collective: str, nbytes: int, hosts: Hosts, config: Config) -> Spa
     forms = sorted(_forms(collective, nbytes, hosts, config.link), key=lambda form: form.seconds)
     best, *others = forms
     other = next((form for form in others if form.core != best.core or form.rails != best.rails), None)
-    over = f"over {config.link} ({config.origin('link')})"
+    over = f"over {config.link}"
     if other is None or not hosts.spans:
         return best._replace(why=f"{over} that takes about {format_seconds(best.seconds)}")
     than = f"{_name(other)} {format_seconds(other.seconds)}"

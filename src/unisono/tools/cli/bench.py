@@ -15,10 +15,11 @@ import unisono
 
 from ...base.errors import ArgumentError
 from ...base.linux import model as processor
+from ...base.linux import processors
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Hosts
 from .shared.costs_over_hosts import known_hosts
-from .shared.printing import at_work, compile_first, console, date, plain_table, processors
+from .shared.printing import at_work, compile_first, console, date, plain_table
 from .shared.timed_calls import ENGINES, Compared, Trial, compare, slowest
 
 _TURNS = 5  # the number of turns of each engine with each size

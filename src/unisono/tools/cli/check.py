@@ -18,13 +18,13 @@ from rich.text import Text
 
 from ... import __version__
 from ...base.config import Config
-from ...base.linux import free_bytes, model, quota
+from ...base.linux import free_bytes, model, processors, quota
 from ...base.release import NAME
 from ...base.units import format_bytes, plural
 from ...engine.kernels import unit
 from ...engine.machine_code import writable_folder
 from ...engine.process.alive import read_word
-from .shared.printing import console, plain_table, processors
+from .shared.printing import console, plain_table
 
 _LITTLE, _MUCH = 64 << 20, 1 << 30
 """Free bytes per rank: staging areas may not fit below _LITTLE, and surely fit from _MUCH on."""
@@ -80,7 +80,7 @@ def look() -> Seen:
     traces = bool(capable and int(capable[1], 16) >> _CAP_SYS_PTRACE & 1)
     reads_itself = read_word(os.getpid(), ctypes.addressof(word)) is not None  # no seccomp filter forbids it
     return Seen(
-        usable=processors(),
+        usable=len(os.sched_getaffinity(0)),
         quota=quota(),
         free_bytes=memory.available,
         group_free_bytes=free_bytes(),
@@ -142,7 +142,7 @@ def findings(seen: Seen, ranks: int) -> list[Finding]:
 
     time = seen.quota or math.inf
     says = f"the time of {time:.3g} processors" if time < math.inf else "unlimited"
-    reason = "waiting ranks use it up, and then all ranks stop for up to 100 ms"
+    reason = "ranks share it, and when it is used up, all of them stop for up to 100 ms"
     change = f"allow one processor per rank (docker run --cpus {ranks}, CPUQuota={ranks}00%)"
     judge("quota", says, time >= min(seen.usable, ranks), reason, change, broken=time < min(2, ranks))
 

@@ -33,8 +33,6 @@ def draw(
     hosts: Annotated[
         str, typer.Option(help="Draw hosts as frames: 2x2, 3+1 or 2x2:round_robin; a collective as a call over them.")
     ] = "",
-    rails: Annotated[int, typer.Option(help="How many ranks of a host send to other hosts; by default the best.")] = 0,
-    collective: Annotated[str, typer.Option(help="What your own function is meant to be, such as all_reduce.")] = "",
     nbytes: Annotated[
         str, typer.Option("--bytes", help="Size of the vector: for the clock of a page, and what a call would choose.")
     ] = "16MiB",
@@ -52,7 +50,7 @@ def draw(
         raise ArgumentError(f"{places[1]} ranks are too many to draw: unisono explain takes more")
     named = {"root": root, "nbytes": size}
     with at_work("making the table"):
-        tables = [_table(each, places, collective, rails, link, **named) for each in (name, *[beside] * bool(beside))]
+        tables = [_table(each, places, link, **named) for each in (name, *[beside] * bool(beside))]
     schedule = tables[0]
     if output is None:
         out = console()
@@ -77,15 +75,8 @@ def draw(
             raise AlgorithmError(found)
 
 
-def _table(
-    name: str, shape: tuple[Hosts | None, int], collective: str, rails: int, link: str, **named: int
-) -> Schedule:
+def _table(name: str, shape: tuple[Hosts | None, int], link: str, **named: int) -> Schedule:
     """named: root and nbytes."""
     hosts, ranks = shape
-    call = find_call(name, hosts, rails=rails, link=link, **named) if hosts else None
-    if call:
-        return call.call.schedule()
-    if rails:
-        raise ArgumentError("--rails is for collectives over several hosts: add --hosts, such as 2x2")
-    found = find_target(name, ranks, collective=collective, **named)
-    return found.schedule.replace(hosts=hosts)
+    call = find_call(name, hosts, link=link, **named) if hosts else None
+    return call.call.schedule() if call else find_target(name, ranks, **named).schedule.replace(hosts=hosts)

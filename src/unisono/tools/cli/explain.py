@@ -132,8 +132,6 @@ def explain(
     root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
     hosts: Annotated[str, typer.Option(help="Hosts of the ranks: 4x8, 3+1 or 2x2:round_robin.")] = "",
     link: Annotated[str, typer.Option(help="The network between hosts, such as 1Gbit,100us; else UNISONO_LINK.")] = "",
-    rails: Annotated[int, typer.Option(help="How many ranks of a host send to other hosts; by default the best.")] = 0,
-    collective: Annotated[str, typer.Option(help="What your own function is meant to be, such as all_reduce.")] = "",
     measure: Annotated[
         bool, typer.Option("--measure", help="Start ranks here, and time the call by each algorithm there is.")
     ] = False,
@@ -152,22 +150,22 @@ def explain(
     length = parse_bytes(nbytes)
     places, ranks = known_hosts(hosts, ranks)
     named = {"root": root, "nbytes": length}
-    call = find_call(name, places, **named, rails=rails, link=link) if places else None
+    call = find_call(name, places, **named, link=link) if places else None
     if measure and places:
         raise ArgumentError("--measure is for ranks of this host: leave out --hosts")
     if call:
         _explain_call(call, nbytes, rounds)
         return
-    if rails or link:
-        raise ArgumentError("--rails and --link are for collectives over several hosts: add --hosts, such as 4x8")
-    target = find_target(name, ranks, collective=collective, **named)
+    if link:
+        raise ArgumentError("--link is for collectives over several hosts: add --hosts, such as 4x8")
+    target = find_target(name, ranks, **named)
     kind, title = target.algorithm.collective, target.algorithm.full_name
     out = console()
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
     spread = f" on {plural(len(places.members), 'host')} ({places.text})" if places else ""
     out.print(f"[bold]{escape(title)}[/] · {plural(ranks, 'rank')}{spread}{size}, because {target.why}\n")
     if spread and ".py:" not in name and (only := why_priced_only(target.algorithm)):
-        _say_priced_only(only)
+        out.print(f"priced only: a call cannot choose this over hosts, as {escape(only)}\n", soft_wrap=True)
     grid = Text()
     if rounds and ranks <= MOST_EXACT:
         table = target.schedule.replace(hosts=places)
@@ -223,8 +221,6 @@ def _explain_call(found: OverHosts, nbytes: str, rounds: bool) -> None:
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
     shape = f"{plural(hosts.ranks, 'rank')} on {plural(len(hosts.members), 'host')} ({hosts.text})"
     out.print(f"[bold]{escape(call.name)}[/] · {escape(shape)}{size}, because {found.why}\n")
-    if found.priced_only:
-        _say_priced_only(found.priced_only)
     with at_work(f"proving {call.name} for {shape}"):
         moved, proof, heard = call.levels(), prove_call(call), call.heard()
     out.print(level_costs(kind, hosts, call.root, moved, nbytes, times_of(found, moved, length)))
@@ -240,10 +236,6 @@ def _explain_call(found: OverHosts, nbytes: str, rounds: bool) -> None:
         out.print(paint(grid), soft_wrap=True, end="")
     elif rounds:
         out.print(f"\nThe rounds are shown up to {MOST_EXACT} ranks: see them with --hosts 4x2.")
-
-
-def _say_priced_only(why: str) -> None:
-    console().print(f"priced only: a call cannot choose this over hosts, as {escape(why)}\n", soft_wrap=True)
 
 
 def _costs(target: Target, costs: Counts, size: str) -> Table:

@@ -17,7 +17,6 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ....base.errors import InternalError, OutOfMemory
-from ....base.python import nap
 from ....base.units import format_bytes
 from ....engine.carrier import Carrier, Lost
 from ....engine.compile.program import (
@@ -163,6 +162,9 @@ class Relay:
     def _make(self, group: Group, plan: SpanPlan, inp: int, out: int) -> Generator[int, None, None]:
         """Make the call; yields an outcome when it has to stop. inp, out: addresses, as for the kernel."""
         span, host = self._span, self._host
+        if host.behind():
+            span.ask()
+            yield from self._until(lambda: next(iter(host.behind()), None), _nap)
         if plan.has_insides and span.local is None:
             entering = TapeRun(span.carrier, [*entry(plan, self._number)], host.state)
             entering.begin(self._number)
@@ -207,8 +209,7 @@ class Relay:
             seat = making.missing()
             return None if seat is None else here[seat]
 
-        began = time.monotonic()
-        for status in self._until(missing, lambda *_: nap(began, _SHORTEST_S, _LONGEST_S)):
+        for status in self._until(missing, _nap):
             self.details = f" It was {making.call}.{making.why}"
             yield status
         self.details, self._span.local = "", making.group(group.world)  # a group that its parent holds does not hold it
@@ -221,9 +222,8 @@ class Relay:
             return None if rank < 0 else self._world_ranks.index(rank)
 
         def pause(waited_s: float, most_s: float) -> None:
-            nap_s = min(max(waited_s / _NAP_SHARE, _SHORTEST_S), _LONGEST_S, most_s)
             news = ctypes.addressof(self._span.news), self._span.seen.value + 1
-            self._span.carrier.wait(*news, 0, 0, int(waited_s * 1e9), int(nap_s * 1e9))
+            self._span.carrier.wait(*news, 0, 0, int(waited_s * 1e9), int(_pause_s(waited_s, most_s) * 1e9))
 
         return self._until(missing, pause)
 
@@ -244,3 +244,11 @@ class Relay:
             else:
                 pause(now - began, left_s)
             now = time.monotonic()
+
+
+def _pause_s(waited_s: float, most_s: float) -> float:
+    return min(max(waited_s / _NAP_SHARE, _SHORTEST_S), _LONGEST_S, most_s)
+
+
+def _nap(waited_s: float, most_s: float) -> None:
+    time.sleep(_pause_s(waited_s, most_s))

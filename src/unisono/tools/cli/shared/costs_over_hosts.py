@@ -26,13 +26,12 @@ from .target import MOST_EXACT, Facts
 
 @dataclass(frozen=True)
 class OverHosts:
-    """A call over hosts, the reason for its form, and the link that decided. priced_only: why no call has this form."""
+    """A call over hosts, the reason for its form, and the link that decided."""
 
     call: HierarchicalTable
     rails: int
     why: str
     link: Link
-    priced_only: str = ""
 
     @property
     def at_once(self) -> int:
@@ -53,18 +52,10 @@ def known_hosts(hosts: str, ranks: int | None, default: int = 4) -> tuple[Hosts 
     return (found if found.spans else None), found.ranks
 
 
-def find_call(
-    name: str,
-    hosts: Hosts,
-    *,
-    root: int = 0,
-    nbytes: int = 16 << 20,
-    rails: int = 0,
-    link: str = "",
-) -> OverHosts | None:
+def find_call(name: str, hosts: Hosts, *, root: int = 0, nbytes: int = 16 << 20, link: str = "") -> OverHosts | None:
     """The call that this name means on several hosts; None for a table that knows no hosts, such as all_reduce.swing.
 
-    rails: their number, or 0 for the best. Raises ArgumentError.
+    Raises ArgumentError.
     """
     collective, _, short = name.partition(".")
     if ".py:" in name:
@@ -75,10 +66,8 @@ def find_call(
     if link:
         config = config.replace(link=Link.parse(link))
     chosen = choose_spanning(collective, nbytes, hosts, config, short or None)
-    why, usual = "you named it" if short or rails else chosen.why, chosen.rails or 1
-    form = chosen._replace(rails=rails or chosen.rails)
-    only = f"a call of this size takes {plural(usual, 'rail')}" if rails not in (0, usual) else ""
-    return OverHosts(form.make(collective, hosts, root), rails or usual, why, config.link, only)
+    why = "you named it" if short else chosen.why
+    return OverHosts(chosen.make(collective, hosts, root), chosen.rails or 1, why, config.link)
 
 
 def prove_call(call: HierarchicalTable) -> Facts:

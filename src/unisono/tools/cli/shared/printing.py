@@ -68,11 +68,6 @@ def file_errors(what: str) -> Iterator[None]:
         raise ArgumentError(f"cannot {what}: {error.strerror or error}") from error
 
 
-def processors() -> int:
-    """How many processors this process may run on."""
-    return len(os.sched_getaffinity(0))
-
-
 def date() -> str:
     """Now, to the minute, as `2026-11-20 20:42 UTC`."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -17,6 +17,7 @@ from types import CodeType
 from typing import Any
 
 from ....base.errors import ArgumentError, UnisonoError
+from ....base.linux import processors
 from ....schedule import (
     ROOTED,
     Counts,
@@ -28,8 +29,7 @@ from ....schedule import (
     sample,
 )
 from ....schedule.algorithms import Algorithm, find
-from ....schedule.algorithms.catalogue import COLLECTIVES
-from ....schedule.choose import choose, is_oversubscribed
+from ....schedule.choose import choose
 from ....schedule.contract import line_text
 from ....schedule.table import stray_row
 
@@ -64,23 +64,22 @@ class Target:
         return code
 
 
-def find_target(name: str, ranks: int, *, collective: str = "", root: int = 0, nbytes: int = 16 << 20) -> Target:
+def find_target(name: str, ranks: int, *, root: int = 0, nbytes: int = 16 << 20) -> Target:
     """The target of this name. Raises ArgumentError for names, ranks and roots that do not exist.
 
     name: a collective, for the algorithm that a call on `nbytes` uses; a full name such as "all_reduce.ring"; or
     path.py:function.
-    collective: the collective of a user's function, if no decorator says it.
     """
     if ranks > _MOST_RANKS:
         raise ArgumentError(f"{ranks:,} ranks are too many: give at most {_MOST_RANKS:,}")
     if ".py:" in name:
-        found, why = _own(name, collective), "it is your own"
+        found, why = _own(name), "it is your own"
     else:
         wanted, _, short = name.partition(".")
         if short:
             found, why = find(wanted, short), "you named it"
         else:
-            choice = choose(wanted, nbytes, max(ranks, 1), oversubscribed=is_oversubscribed(ranks))
+            choice = choose(wanted, nbytes, max(ranks, 1), oversubscribed=ranks > processors())
             found, why = choice.algorithm, choice.why
     if root and found.collective not in ROOTED:
         raise ArgumentError(f"{found.collective} has no root: leave out --root {root}")
@@ -88,18 +87,17 @@ def find_target(name: str, ranks: int, *, collective: str = "", root: int = 0, n
     return Target(found, ranks, root, why)
 
 
-def _own(name: str, collective: str) -> Algorithm:
+def _own(name: str) -> Algorithm:
     """The function of path.py:function as an algorithm. This runs the file."""
     path, _, title = name.rpartition(":")
     function = getattr(_load(Path(path)), title, None)
     if not callable(function):
         raise ArgumentError(f"{path} has no function {title!r}")
     note = getattr(function, "declared", None)
-    meant = collective or (note.collective if isinstance(note, Algorithm) else "")
-    if meant not in COLLECTIVES:
-        raise ArgumentError(f"{name}: say what it is meant to be: --collective with one of {', '.join(COLLECTIVES)}")
+    if not isinstance(note, Algorithm):
+        raise ArgumentError(f'{name}: say what it is meant to be, such as @unisono.algorithm("all_reduce")')
     own: Callable[..., Any] = function
-    return find(meant, own)
+    return find(note.collective, own)
 
 
 def _load(path: Path) -> object:

@@ -17,8 +17,8 @@ from torch.distributed import FileStore, distributed_c10d, init_process_group  #
 import unisono
 
 from ....base.errors import ArgumentError
+from ....base.linux import processors
 from ....schedule import BLOCKED
-from ....schedule.choose import is_oversubscribed
 from .target import IN_PLACE
 
 ENGINES = ("unisono", "Gloo")
@@ -109,11 +109,11 @@ def time_here(collective: str, names: Sequence[str], ranks: int, nbytes: int, se
     They are of the slowest rank in the quietest turn, as other programs may run, too. If ranks are oversubscribed, it
     is the median of this turn: the least depends on which of them had a processor.
     """
-    most = 4 * (os.cpu_count() or 1)
+    most = 4 * processors()
     if ranks > most:
         raise ArgumentError(f"--measure: {ranks} ranks on these processors would say nothing; take {most} at most")
     trials = [Trial(collective, nbytes, algorithm=name) for name in names]
-    of_turn = median if is_oversubscribed(ranks) else min
+    of_turn = median if ranks > processors() else min
     with unisono.world(ranks, timeout_s=120) as world:
         of_ranks = world.run(measure, trials, _CALL_TURNS, seconds, of_turn)
     return {name: min(map(max, *of_name)) for name, of_name in zip(names, zip(*of_ranks, strict=True), strict=True)}

@@ -1,0 +1,113 @@
+"""The parent's side of its fork server, which starts at first use, one per process. See `fork_server`."""
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+import time
+
+from ...base.errors import InternalError
+from ...base.fd_channel import Channel, PlainChannel
+
+_BOOT_S = 300.0
+"""How long the fork server may import torch and compile kernels: seconds, and minutes on a cold network disk."""
+_ANSWER_S = 30.0
+"""A fork server that works answers within microseconds, and within seconds on a host that is out of memory."""
+
+_LEAVE_S = 5.0  # a fork server leaves as soon as its parent's socket ends; one that does not is killed
+_ALSO = ("pytest",)  # what ranks need, too, if it is loaded here when the fork server starts
+
+_BOOT = (
+    "import sys; fd, parent, also, *path = sys.argv[1:]; sys.path[:] = path; "
+    f"from {__package__}.fork_server import main; main(int(fd), int(parent), also.split())"
+)
+
+
+class _ForkClient:
+    def __init__(self) -> None:
+        self._channel, theirs = PlainChannel.pair()
+        with theirs:
+            fd, also = theirs.fileno(), " ".join(name for name in _ALSO if name in sys.modules)
+            # A session of its own: Ctrl-C reaches the parent only, which then stops the ranks in order.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(fd), str(os.getpid()), also, *sys.path],
+                pass_fds=[fd],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        try:
+            self._boot()
+        except BaseException:
+            self._process.kill()  # it does not listen yet, and has forked nothing
+            self.stop()
+            raise
+
+    def _boot(self) -> None:
+        who = f"the process that ranks are forked from ({sys.executable})"
+        try:
+            state, details = self._channel.receive(time.monotonic() + _BOOT_S).value
+        except EOFError as error:
+            code = self._process.wait()
+            raise InternalError(f"{who} ended with code {code}; standard error shows what it said") from error
+        except TimeoutError as error:
+            raise InternalError(f"{who} was not ready after {_BOOT_S:g} s") from error
+        if state == "failed":
+            raise InternalError(f"{who} could not start:\n{details}")
+
+    def open_world(self) -> Channel:
+        mine, theirs = PlainChannel.pair()
+        with theirs:
+            self._channel.send(None, fds=[theirs.fileno()])
+        mine.receive(time.monotonic() + _ANSWER_S)
+        return mine
+
+    def stop(self) -> None:
+        self._channel.hang_up()
+        try:
+            self._process.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def forget(self) -> None:
+        """In a forked child of this process: leave the fork server to the parent."""
+        self._channel.close()
+        self._process.returncode = 0
+
+
+_lock = threading.Lock()
+_client: _ForkClient | None = None
+
+
+def open_world() -> Channel:
+    """A connection to this process's fork server for one more world. Starts the server if none runs."""
+    global _client  # noqa: PLW0603  each process has one
+    with _lock:
+        if _client is not None:
+            try:
+                return _client.open_world()
+            except (EOFError, OSError):  # it was killed or stopped
+                _stop()
+        _client = _ForkClient()
+        return _client.open_world()
+
+
+def _stop() -> None:
+    global _client  # noqa: PLW0603  see open_world
+    if _client is not None:
+        _client.stop()
+        _client = None
+
+
+def _forget() -> None:
+    global _lock, _client  # noqa: PLW0603  see open_world
+    _lock = threading.Lock()
+    if _client is not None:
+        _client.forget()
+        _client = None
+
+
+atexit.register(_stop)
+os.register_at_fork(after_in_child=_forget)
