@@ -116,7 +116,7 @@ def send_whole(memory: Memory, others: dict[str, Any]) -> None:
 
 def receives_whole(memory: Memory, others: dict[str, Any]) -> bool:
     cursor = set_cursor(memory, 1)
-    done = as_python(ring.read_whole, memory, others)(cursor, TARGET, 5, 0, 8)
+    done = as_python(ring.read_whole, memory, others)(cursor, TARGET, 0, 8, 5)
     arrived = memory.read(cursor + 8 * CursorWord.POSITION)
     return memory.read(TARGET) == 7 if done else arrived == 0
 
@@ -133,7 +133,7 @@ def send_pieces(memory: Memory, others: dict[str, Any]) -> None:
 def receives_pieces(memory: Memory, others: dict[str, Any]) -> bool:
     """Take the words that are there, the second one perhaps after a second look."""
     cursor = set_cursor(memory, 1)
-    taken = as_python(ring.read_whole, memory, others)(cursor, TARGET, 0, 0, 16)
+    taken = as_python(ring.read_whole, memory, others)(cursor, TARGET, 0, 16, 0)
     done = memory.read(cursor + 8 * CursorWord.DONE) if taken == 2 else 16 * taken
     return all(memory.read(TARGET + 8 * k) == 7 + k for k in range(done // 8))
 
@@ -221,7 +221,7 @@ def read_of_ring(memory: Memory, others: dict[str, Any]) -> None:
 
 def read_of_whole_frame(memory: Memory, others: dict[str, Any]) -> None:
     cursor = set_cursor(memory, 1, 64)
-    assert as_python(ring.read_whole, memory, {"memcpy": "copy_late", **others})(cursor, TARGET, 0, 0, 8) == 1
+    assert as_python(ring.read_whole, memory, {"memcpy": "copy_late", **others})(cursor, TARGET, 0, 8, 0) == 1
 
 
 def write_ring_again(memory: Memory) -> None:

@@ -35,10 +35,14 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
 
     def __enter__(self) -> Self:
         self.group.check_usable()
+        self._began = self.group.host.call_number
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is not None and (self.last is None or self.group.host.call_number <= self.last):
+        if error is None or (self.last is not None and self.group.host.call_number > self.last):
+            return
+        gid, number = getattr(error, "refused_as", (None, 0))
+        if gid != self.group.gid or number < self._began:  # else a block in this one has refused its step
             refuse(self.group, self.collective, error)
 
 
@@ -52,6 +56,7 @@ def refuse(group: Group, collective: str, error: BaseException) -> None:
     ended_by: BaseException | None = error
     try:
         if isinstance(error, Exception):
+            vars(error)["refused_as"] = group.gid, group.host.call_number
             reason = " ".join(str(error).split()) or type(error).__name__
             enter = partial(_enter, group, CallRecord(collective, refused=reason, where=caller()))
             if group.worker is not None and group.worker.busy:

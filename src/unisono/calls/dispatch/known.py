@@ -20,6 +20,7 @@ from ...ranks.group import current
 from ...ranks.group.group import Group
 from ..arguments import blank
 from . import background
+from .checking import checking
 from .drive import Run, check_finished, complete, failed
 from .request import Request, is_one
 
@@ -104,7 +105,8 @@ def shortcut(
             return UNKNOWN
     except (AttributeError, KeyError, RuntimeError, TypeError) as error:
         if is_from_below(error):
-            raise
+            with checking(group, what[0]):
+                raise
         return UNKNOWN
     if not (timeout_s is None or (timeout_s.__class__ is float and timeout_s >= 0.0 and group.span is None)):
         return UNKNOWN

@@ -160,9 +160,8 @@ class Watch:
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
         """Look at all peers once; raise if the call cannot succeed."""
         self.calm_until = 0.0
-        if not self.told:
-            self.board.set_call(self.number, self.record)
-            self.told = True
+        if not self.host.behind():  # who is, may still ask for the call that stands there
+            self.tell()
         me = Situation(
             self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan.gate_row), waited_s > allowed_s
         )
@@ -187,6 +186,12 @@ class Watch:
         absent = tuple(peer.rank for peer in peers if peer.number < self.number)
         self.stall.look(absent or (waiting_for,), waited_s)
         self.calm_until = time.monotonic() + min(waited_s / _CALM_SHARE, _CALM_S, max(allowed_s - waited_s, 0.0))
+
+    def tell(self) -> None:
+        """Write this rank's call for the others."""
+        if not self.told:
+            self.board.set_call(self.number, self.record)
+            self.told = True
 
     def is_early(self, verdict: Verdict | None, me: Situation, peers: Sequence[PeerView]) -> bool:
         """May a later look find more, or another verdict?"""
@@ -256,10 +261,10 @@ class Watch:
         """A peer as seen now."""
         # In this order: a rank that has gone writes no more, so nothing that it wrote before can be missed. And a peer
         # that enters the call between two reads does not seem to have entered another one.
-        gone, span = self.group.liveness.gone(rank), self.span
-        entered = self.host.entered(rank)
+        gone, span, ended = self.group.liveness.gone(rank), self.span, self.host.has_ended(rank)
+        entered = max(self.host.entered(rank), self.number if ended else 0)
         signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
-        has_ended = span is not None and gone is not None and (gone.in_order or self.host.has_ended(rank))
+        has_ended = span is not None and gone is not None and (gone.in_order or ended)
         if has_ended and not self.is_fresh:
             gone = None  # it made its calls before it left, and so did others: this host may not know these calls yet
         owes = span is not None and gone is not None and not has_ended
@@ -282,12 +287,18 @@ class Watch:
         return seen._replace(gone=gone, signature=self.plan.signature, owes=False)
 
     def known_calls(self) -> dict[int, CallRecord]:
-        """Rank -> its call of this number, if it has written it."""
-        told = {rank: self.host.arena.board(rank).call(self.number) for rank in range(self.group.size)}
+        """Rank -> its call of this number, if it has written it. Of a rank that has refused it, and others since: one
+        of these.
+        """
+        told = {}
+        for rank in range(self.group.size):
+            refused = not self.host.signature(rank, self.number)
+            told[rank] = self.host.arena.board(rank).call(self.number, or_later=refused)
         return {rank: call for rank, call in told.items() if call}
 
     def mismatch(self) -> MismatchError:
         """The error with every rank's call, as far as they are known."""
+        self.tell()
         calls = self.known_calls()
         if len({call._replace(lowering="").text for call in calls.values()}) == 1:  # but tables or settings differ
             for rank, call in calls.items():
