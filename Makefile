@@ -75,8 +75,8 @@ docs: $(VENV)/ready-docs
 	@echo "docs/_build/html/index.html"
 
 bench: $(VENV)/ready-bench
-	$(BIN)/python -m benchmarks.busy late --output benchmarks/results/{vendor}_late.json
 	$(BIN)/python -m benchmarks.collectives --output benchmarks/results/{vendor}_collectives.json
+	$(BIN)/python -m benchmarks.collectives --late --busy 0,2 --output benchmarks/results/{vendor}_late.json
 	$(BIN)/python -m benchmarks.figures
 
 nightly: $(VENV)/ready
@@ -84,7 +84,6 @@ nightly: $(VENV)/ready
 	$(BIN)/python -m tests.mutants
 	$(BIN)/python -m tests.matrix.full
 	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_large.py
-	$(BIN)/python -m benchmarks.chaos --output benchmarks/results/{vendor}_chaos.json
 	$(BIN)/python -m tests.fuzz --seconds 300
 	$(BIN)/python -m tests.fuzz.deaths --seconds 300
 
