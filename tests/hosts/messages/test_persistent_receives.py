@@ -100,31 +100,6 @@ def test_buffers_are_queued_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert posted == [place] * 2
 
 
-def test_unused_buffers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    wires = Wires(Random(13))
-    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
-
-    def make(number: int) -> list[TapeRun]:
-        return standing_pair(carriers, [torch.ones(3) for _ in range(2)], number)
-
-    def use(ranks: list[TapeRun]) -> list[ReceiveBuffer]:
-        finish(ranks, wires)
-        places = ranks[0]._receive_buffers
-        for one in ranks:
-            one.close()
-        return places
-
-    first, second = make(1), make(2)
-    place = use(first)
-    assert make(3)[0]._receive_buffers == place, "there is one left that uses it"
-    wires = Wires(Random(14))
-    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
-    assert use(make(1)) != use(make(2))
-    monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
-    assert use(make(3)) == use(make(4))
-    assert second[0]._receive_buffers == place
-
-
 @pytest.mark.parametrize("arrives", [False, True], ids=["later", "before"])
 def test_leftover_of_a_failed_call_is_dropped(arrives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
