@@ -111,18 +111,6 @@ def test_combining_table_needs_a_kernel() -> None:
         pair("all_reduce.recursive_doubling", 4, Wires(Random(1)), combine=False)
 
 
-def test_each_call_reuses_the_room() -> None:
-    room = Room()
-    first = [room.take(nbytes) for nbytes in (100, 0, 8, 1 << 20)]
-    assert [(span.nbytes, span.start % 64) for span in first] == [(100, 0), (0, 0), (8, 0), (1 << 20, 0)]
-    ends = sorted(address for span in first if span.nbytes for address in span)
-    assert ends == [address for span in sorted(first) if span.nbytes for address in span], "they lie apart"
-    blocks = [block.data_ptr() for block in room.blocks]
-    room.begin()
-    assert [room.take(nbytes) for nbytes in (100, 0, 8, 1 << 20)] == first
-    assert [block.data_ptr() for block in room.blocks] == blocks
-
-
 def test_room_is_reused_by_calls_of_new_sizes() -> None:
     room = Room()
     for nbytes in range(1, 4_000_000, 7001):

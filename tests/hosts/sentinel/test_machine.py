@@ -161,31 +161,6 @@ def test_host_without_network_ends() -> None:
     assert net.until(lambda: net.machines[0].done) < 2.5
 
 
-def test_query_is_repeated_until_answered() -> None:
-    net = FakeNetwork([(0,), (1, 2)])
-    net.step(0, Said(0, "register", [8, START, (2, 0)]))
-    net.step(0, Said(0, "ask", [8, 1]))
-    net.run(0.5)
-    assert not net.heard(0, "fresh")
-    net.step(1, Said(2, "register", [8, START, (2, 0)]))
-    net.until(lambda: net.heard(0, "fresh") == [["fresh", 1]])
-    net.step(1, Said(2, "forget", [8]))
-    assert net.heard(1, "forgotten") == [["forgotten", 8]]
-    net.step(0, Said(0, "ask", [8, 2]))
-    net.until(lambda: net.heard(0, "fresh") == [["fresh", 1], ["fresh", 2]])
-    net.step(0, Said(0, "ask", [99, 3]))  # nobody knows this group
-    net.run(0.5)
-    assert len(net.heard(0, "fresh")) == 2
-
-
-def test_dead_ranks_are_not_awaited() -> None:
-    net = FakeNetwork([(0,), (1, 2)])
-    net.step(0, Said(0, "register", [8, START, (0, 2)]))
-    net.step(0, Said(0, "ask", [8, 1]))
-    net.step(1, Ended(2, "died before it used the group"))
-    assert net.until(lambda: net.heard(0, "fresh") == [["fresh", 1]]) < 0.5
-
-
 def test_last_living_rank_releases_the_group() -> None:
     net = FakeNetwork([(0, 1, 2), (3,)])
     net.register()

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import unisono
 from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks, options
-from unisono.base.errors import ArgumentError, MismatchError, NotInitialized
+from unisono.base.errors import ArgumentError, MismatchError
 from unisono.hosts.carriers.ucx_library import NoUcx, ucx_library
 from unisono.integrations.torch.answer_to import answer_by_environment
 
@@ -294,31 +294,6 @@ def test_no_ucx_is_there() -> None:
     assert (tensor.item(), "unisono" in repr(group)) == (3, False)
     assert "is Gloo's on all ranks: ranks on several hosts send messages by UCX" in line
     assert "pip install 'unisono[hosts]'" in line
-
-
-@in_process_group(2, "gloo", named=range(2))
-def test_forked_process_is_refused() -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            dist.all_reduce(torch.ones(2))
-        except NotInitialized as error:
-            os._exit(7 if "fork" in str(error) else 6)
-        finally:
-            os._exit(5)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    dist.all_reduce(torch.ones(2))
-
-
-@in_process_group(3, "gloo", named=range(3))
-def test_a_rank_that_does_not_come_is_named() -> None:
-    store = dist.PrefixStore("late", dist.distributed_c10d._get_default_store())
-    me, words = dist.get_rank(), r"rank 1 .*making the process group 'ProcessGroupGloo'"
-    if me != 1:
-        with pytest.raises(unisono.WaitTimeout) as caught:
-            dist.ProcessGroupGloo(store, me, 3, timedelta(seconds=0.3))
-        assert 1 in caught.value.missing, words
-    dist.barrier()
 
 
 def test_words_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,21 +116,6 @@ def test_hooks(ranks: TorchRanks, name: str) -> None:
     same_as_gloo(ranks, 2, work)
 
 
-def test_averages_of_models_now_and_then(ranks: TorchRanks) -> None:
-    def work() -> list[float]:
-        from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
-        from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-
-        wrapped = nn.parallel.DistributedDataParallel(model())
-        everybody, alone = None, dist.new_subgroups(group_size=1)[0]
-        state = post_localSGD_hook.PostLocalSGDState(everybody, alone, start_localSGD_iter=2)
-        wrapped.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
-        averager = PeriodicModelAverager(period=2, warmup_steps=2)
-        return train(wrapped, 6, lambda: averager.average_parameters(wrapped.parameters()))
-
-    same_as_gloo(ranks, 2, work)
-
-
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_models(ranks: TorchRanks, backend: str) -> None:
     if backend == "inductor" and not shutil.which("g++"):

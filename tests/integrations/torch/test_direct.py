@@ -119,17 +119,6 @@ def test_messages_by_torch_s_names() -> None:
     assert torch.equal(tensor, torch.arange(4.0) + 100)
 
 
-@pytest.mark.ranks(2, backend="unisono")
-def test_calls_are_counted() -> None:
-    group: Any = dist.group.WORLD
-    group._set_sequence_number_for_group()
-    before = group._get_sequence_number_for_group()
-    assert before == 0
-    for _ in range(3):
-        group.allreduce([mine()]).wait()
-    assert group._get_sequence_number_for_group() == before + 3
-
-
 @pytest.mark.parametrize(
     ("make", "says"),
     [

@@ -79,21 +79,6 @@ def test_many_sub_groups_leave_nothing_behind() -> None:
     assert more["groups"] == 0, more
 
 
-@in_process_group(2, "cpu:unisono,cuda:gloo")
-def test_another_backend_for_another_device() -> None:
-    world = dist.group.WORLD
-    assert world._device_types == [torch.device("cpu"), torch.device("cuda")]
-    assert world._get_backend(torch.device("cpu")) is world
-    assert isinstance(world._get_backend(torch.device("cuda")), dist.ProcessGroupGloo)
-    tensor = torch.tensor([1.0 + dist.get_rank()])
-    dist.all_reduce(tensor)
-    assert tensor.item() == 3.0
-    # Meta tensors stand for those of the other device: torch's dispatcher takes them, and does nothing.
-    skipped = dist.all_reduce(tensor.to("meta"), async_op=True)
-    assert skipped.wait()
-    assert type(skipped) is not type(dist.all_reduce(tensor, async_op=True))
-
-
 def test_ours_is_for_the_cpu_only(ranks: TorchRanks) -> None:
     def work() -> None:
         raise AssertionError("there should be no group")
