@@ -38,10 +38,6 @@ $(VENV)/ready-bench: $(VENV)/ready
 	-$(VENV)/impi/bin/pip install --quiet impi-rt
 	touch $@
 
-$(VENV)/ready-ucx: $(VENV)/ready
-	$(PIP) --editable '.[ucx]'
-	touch $@
-
 $(VENV)/ready-integrations: $(VENV)/ready
 	$(PIP) --editable '.[integrations]'
 	-$(PIP) 'torchft>=0.2'  # not for all systems; without it its test is skipped
@@ -79,16 +75,15 @@ docs: $(VENV)/ready-docs
 	@echo "docs/_build/html/index.html"
 
 bench: $(VENV)/ready-bench
-	$(BIN)/python -m benchmarks.busy late --output benchmarks/results/{vendor}_late.json
 	$(BIN)/python -m benchmarks.collectives --output benchmarks/results/{vendor}_collectives.json
+	$(BIN)/python -m benchmarks.collectives --late --busy 0,2 --output benchmarks/results/{vendor}_late.json
 	$(BIN)/python -m benchmarks.figures
 
-nightly: $(VENV)/ready-ucx
+nightly: $(VENV)/ready
 	NIGHTLY=1 $(PYTEST) --reruns 1 --durations=30
 	$(BIN)/python -m tests.mutants
 	$(BIN)/python -m tests.matrix.full
 	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_large.py
-	$(BIN)/python -m benchmarks.chaos --output benchmarks/results/{vendor}_chaos.json
 	$(BIN)/python -m tests.fuzz --seconds 300
 	$(BIN)/python -m tests.fuzz.deaths --seconds 300
 

@@ -1,15 +1,16 @@
-"""Write the tables and the chart of the README and the documentation, from the runs in `benchmarks/results`.
+"""Write the tables and charts of the README and the documentation, from the runs in `benchmarks/results`.
 
-python -m benchmarks.figures           write them; the chart needs matplotlib
+python -m benchmarks.figures           write them; charts need matplotlib
 python -m benchmarks.figures --stale   list the runs whose code has changed since
 
-A page has a block for each table, which this command fills:
+A page has a block for each question, which this command fills:
 
-    <!-- figures: amd_hosts,intel_hosts hosts=2x2 "bytes=8B|16MiB" "contender=unisono|Gloo" show=median,p99 -->
+    <!-- figures: {vendor}_hosts hosts=2x2 "bytes=8B|16MiB" "contender=unisono|Gloo" show=median,p99 chart=hosts -->
     <!-- end -->
 
-names the runs, selects rows by heading, and columns by contender, in this order. `table=` is the title of another table
-than the first one. `show=`: figures of a cell, the median if not given. Without contenders, `columns=` selects columns.
+names the run, here that of each vendor, selects rows by heading, and columns by contender, in this order. `table=` is
+the title of another table than the first one. `show=`: figures of a cell, the median if not given. Without contenders,
+`columns=` selects columns. `chart=` is a drawing of the same figures, in `docs/charts`, above the tables.
 """
 
 import json
@@ -24,30 +25,23 @@ from typing import Annotated, Any
 import typer
 
 from unisono.base.errors import ArgumentError
-from unisono.base.units import format_bytes, parse_bytes
+from unisono.base.units import format_bytes, format_seconds, parse_bytes
 
-from .runs import (
-    GLOO,
-    INTEL_MPI,
-    MEMCPY,
-    OPEN_MPI,
-    OURS,
-    RESULTS,
-    ROOT,
-    SHARED,
-    Cell,
-    Table,
-    lines,
-    markdown,
-    read,
-)
+from .runs import RESULTS, ROOT, Cell, Table, lines, markdown, read
 
 BLOCK = re.compile(r"(<!-- figures: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
-CHART = ROOT / "docs" / "all_reduce.svg"
-_CHARTED = {"amd_collectives": "AMD", "intel_collectives": "Intel"}
-_LINES = (OURS, SHARED, GLOO, OPEN_MPI, INTEL_MPI, MEMCPY)
+CHARTS = ROOT / "docs" / "charts"
 _SUPPORT = "support"
 _LINK = "https://github.com/unisono/unisono/blob/main/benchmarks/results"
+_INK, _PAPER = "#010101", "#fefefe"
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none", "svg.hashsalt": "unisono", "text.color": _INK, "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK, "figure.facecolor": _PAPER,
+    "axes.facecolor": "none", "legend.framealpha": 0.0,
+}  # fmt: skip
+_SCHEMES = """<style>svg { --ink: #1f2328; --paper: #ffffff }
+@media (prefers-color-scheme: dark) { svg { --ink: #e6edf3; --paper: #0d1117 } }</style>"""
+"""What _INK and _PAPER become, by the reader's scheme."""
 
 
 def pages() -> list[Path]:
@@ -61,25 +55,41 @@ def filled(page: str) -> str:
     return BLOCK.sub(lambda block: f"{block[1]}\n{_block(block[2])}\n\n{block[3]}", page)
 
 
+def names_of(what: str) -> list[str]:
+    """The runs that a block shows."""
+    pattern = re.escape(shlex.split(what)[0]).replace(r"\{vendor\}", "[a-z]+")
+    return sorted(path.stem for path in RESULTS.glob("*.json") if re.fullmatch(pattern, path.stem))
+
+
 def _block(what: str) -> str:
-    names, *words = shlex.split(what)
-    if names == _SUPPORT:
+    names, words = names_of(what), shlex.split(what)[1:]
+    if names == [_SUPPORT]:
         return _supported()
+    if not names:
+        return "*This has not been measured yet.*"
     options = dict(word.split("=", 1) for word in words)
-    show = options.pop("show", "median").split(",")
-    title, columns = options.pop("table", ""), options.pop("columns", "")
-    parts, tables = list[str](), {name: read(name).table(title) for name in names.split(",")}
-    for heading, wanted in options.items():
-        found = {_plain(table, row, heading) for table in tables.values() for row in table.rows}
-        if missing := set(_values(heading, wanted)) - found:
-            raise ArgumentError(f"{what}: no row has {heading}={missing.pop()}; choose from {sorted(map(str, found))}")
-    for name, whole in tables.items():
-        table, same = _selected(whole, options)
-        if columns:
-            table = _columns(table, columns.split(","))
+    show, chart = options.pop("show", "median").split(","), options.pop("chart", "")
+    parts = [f"![{chart.replace('_', ' ')}: the figures of the tables below](charts/{chart}.svg)"] * bool(chart)
+    for name, (table, same) in _selections(names, options).items():
         figures = " and ".join(show).replace("least", "least time") if table.unit else ""
         parts.append(f"{markdown(table, show)}\n\n{_caption(name, [figures, *same])}")
     return "\n\n".join(parts)
+
+
+def _selections(names: Sequence[str], options: dict[str, str]) -> dict[str, tuple[Table, list[str]]]:
+    """By run, what a block shows of it: see _selected."""
+    title, columns = options.pop("table", ""), options.pop("columns", "")
+    tables = {name: read(name).table(title) for name in names}
+    for heading, wanted in options.items():
+        found = {_plain(table, row, heading) for table in tables.values() for row in table.rows}
+        if missing := set(_values(heading, wanted)) - found:
+            raise ArgumentError(
+                f"{', '.join(names)}: no row has {heading}={missing.pop()}; choose from {sorted(map(str, found))}"
+            )
+    selected = {name: _selected(table, options) for name, table in tables.items()}
+    if columns:
+        return {name: (_columns(table, columns.split(",")), same) for name, (table, same) in selected.items()}
+    return selected
 
 
 def _selected(table: Table, options: Mapping[str, str]) -> tuple[Table, list[str]]:
@@ -124,44 +134,79 @@ def _supported() -> str:
     return lines(["Python", "PyTorch", *headings[2:]], rows)
 
 
-def chart_titles() -> list[str]:
-    """What the chart says of the two runs that it shows."""
-    return [f"{vendor}, {(run := read(name)).date}, commit {run.commit}" for name, vendor in _CHARTED.items()]
-
-
-def draw_chart() -> None:
-    """Write an SVG: the median time of a float32 all_reduce on two ranks by its size, on both machines."""
+def draw_charts() -> None:
+    """Write an SVG for each block that has a chart: a panel for each machine."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "unisono"}):
-        canvas = Figure(figsize=(11, 4.5), layout="constrained")
-        all_axes = canvas.subplots(1, 2, sharey=True)
-        for axes, name, title in zip(all_axes, _CHARTED, chart_titles(), strict=True):
-            medians = charted(name)
-            for who, by_size in medians.items():
-                style = {"color": "gray", "linestyle": "--"} if who == MEMCPY else {"marker": "."}
-                axes.plot(list(by_size), list(by_size.values()), label=who, **style)
-            sizes = list(medians[OURS])
-            axes.set(xscale="log", yscale="log", xlabel="bytes per rank")
-            axes.set_xticks(sizes, [format_bytes(size) for size in sizes], rotation=45)
-            axes.minorticks_off()
-            axes.set_title(title, fontsize=9)
-            axes.grid(alpha=0.3)
-        all_axes[0].set_ylabel("median time in µs")
-        all_axes[1].legend()
-        canvas.savefig(CHART, format="svg", metadata={"Date": None})
+    CHARTS.mkdir(exist_ok=True)
+    for name, titles, tables in charts():
+        by_size = [*tables[0].headings[: tables[0].headings.index("contender")]] == ["bytes"]
+        with mpl.rc_context(_STYLE):
+            height = 4.0 if by_size else 1.2 + 0.16 * max(len(table.rows) for table in tables)
+            canvas = Figure(figsize=(11, height), layout="constrained")
+            panels = canvas.subplots(1, len(tables), sharey=by_size, squeeze=False)[0]
+            who = dict.fromkeys(who for table in tables for who in _medians(table))
+            colours = {name: f"C{number}" for number, name in enumerate(who)}
+            for axes, title, table in zip(panels, titles, tables, strict=True):
+                (_lines if by_size else _bars)(axes, table, colours)
+                axes.set_title(title, fontsize=9)
+                axes.grid(alpha=0.3)
+            max(panels, key=lambda axes: len(axes.get_legend_handles_labels()[0])).legend(fontsize=8)
+            path = CHARTS / f"{name}.svg"
+            canvas.savefig(path, format="svg", metadata={"Date": None})
+        text = path.read_text().replace(_INK, "var(--ink)").replace(_PAPER, "var(--paper)")
+        path.write_text(re.sub(r"(<svg[^>]*>)", rf"\1{_SCHEMES}", text, count=1))
 
 
-def charted(name: str) -> dict[str, dict[int, float]]:
-    """Contender -> bytes -> median."""
-    table, _ = _selected(read(name).table(), {"call": "all_reduce", "dtype": "float32", "ranks": "2"})
-    found: dict[str, dict[int, float]] = {who: {} for who in _LINES}
-    for row in table.rows:
-        cells = dict(zip(table.headings, row, strict=True))
-        if cells["contender"] in found:
-            found[str(cells["contender"])][int(cells["bytes"])] = float(cells["median"])
+def charts() -> list[tuple[str, list[str], list[Table]]]:
+    """The name of each chart, and of each machine in it a title and the table."""
+    found = []
+    for page in pages():
+        for what in (block[1] for block in BLOCK.findall(page.read_text())):
+            options = dict(word.split("=", 1) for word in shlex.split(what)[1:])
+            chart, names = options.pop("chart", ""), names_of(what)
+            options.pop("show", "")
+            if chart and names:
+                tables = [table for table, _ in _selections(names, options).values()]
+                found.append((chart, list(map(_title, names)), tables))
     return found
+
+
+def _title(name: str) -> str:
+    return f"{name.partition('_')[0]}, {(run := read(name)).date}, commit {run.commit}"
+
+
+def _medians(table: Table) -> dict[str, dict[tuple[Cell, ...], float]]:
+    """Contender -> what it did -> median in seconds."""
+    at, median = table.headings.index("contender"), table.headings.index("median")
+    found: dict[str, dict[tuple[Cell, ...], float]] = {}
+    for row in table.rows:
+        found.setdefault(str(row[at]), {})[tuple(row[:at])] = float(row[median]) / 1e6
+    return found
+
+
+def _lines(axes: Any, table: Table, colours: Mapping[str, str]) -> None:
+    for who, medians in _medians(table).items():
+        axes.plot([key[0] for key in medians], list(medians.values()), ".-", label=who, color=colours[who])
+    sizes = sorted({row[0] for row in table.rows})
+    axes.set(xscale="log", yscale="log", xlabel="bytes per rank", ylabel="median time in s")
+    axes.set_xticks(sizes, [format_bytes(int(size)) for size in sizes], rotation=45)
+    axes.minorticks_off()
+
+
+def _bars(axes: Any, table: Table, colours: Mapping[str, str]) -> None:
+    medians = _medians(table)
+    keys = list(dict.fromkeys(key for of in medians.values() for key in of))
+    width = 0.8 / len(medians)
+    for number, (who, of) in enumerate(medians.items()):
+        places = [place + width * number for place, key in enumerate(keys) if key in of]
+        drawn = axes.barh(places, [of[key] for key in keys if key in of], width, label=who, color=colours[who])
+        axes.bar_label(drawn, [format_seconds(of[key]) for key in keys if key in of], fontsize=6)
+    named = [", ".join(table.text([*key], heading) for heading in table.headings[: len(key)]) for key in keys]
+    axes.set_yticks([place + 0.4 - width / 2 for place in range(len(keys))], named, fontsize=8)
+    axes.set(xscale="log", xlabel="median time in s")
+    axes.invert_yaxis()
 
 
 def stale(most: int) -> list[str]:
@@ -186,7 +231,7 @@ def figures(
     ] = False,
     commits: Annotated[int, typer.Option(help="With --stale: by more commits than this.")] = 0,
 ) -> None:
-    """Write the tables and the chart of the README and the documentation."""
+    """Write the tables and charts of the README and the documentation."""
     if stale_runs:
         print("\n".join(stale(commits)))
         return
@@ -194,9 +239,9 @@ def figures(
         page.write_text(filled(page.read_text()))
         print(page.relative_to(ROOT))
     try:
-        draw_chart()
+        draw_charts()
     except ImportError:
-        print(f"{CHART.relative_to(ROOT)} stays as it is: it needs matplotlib (pip install 'unisono[bench]')")
+        print("charts stay as they are: they need matplotlib (pip install 'unisono[bench]')")
 
 
 if __name__ == "__main__":

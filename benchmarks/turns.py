@@ -1,18 +1,17 @@
-"""How contenders take turns, and how ranks of a trial tell how far they are.
+"""How contenders take turns, beside processes that compute or not, and how ranks meet before a call that is timed.
 
 The barrier belongs to no contender, so it is the same for all of them, MPI included. A file that all ranks map holds
 one counter per rank. A rank increments its own and waits until no other is behind.
 """
 
-import ctypes
-import json
+import contextlib
 import mmap
 import os
-import platform
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from unisono.base.errors import WaitTimeout
 
@@ -28,8 +27,13 @@ _LINE = 128
 _SPINS = 200
 """Reads of a counter before the first yield, about 10 µs; with more ranks than processors a rank yields at once."""
 
-_syscall = ctypes.CDLL(None).syscall
-_FUTEX, _FUTEX_WAIT, _FUTEX_WAKE = 98 if platform.machine() == "aarch64" else 202, 0, 1
+_BACKGROUND = """
+import os
+os.sched_setaffinity(0, range(os.cpu_count()))  # the ranks of an MPI may be pinned
+parent = os.getppid()
+print(flush=True)
+while os.getppid() == parent: pass
+"""
 
 
 class Rendezvous:
@@ -40,8 +44,7 @@ class Rendezvous:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(descriptor, ranks * _LINE)
-            self._memory = mmap.mmap(descriptor, ranks * _LINE)
-            self._words = memoryview(self._memory).cast("q")
+            self._words = memoryview(mmap.mmap(descriptor, ranks * _LINE)).cast("q")
         finally:
             os.close(descriptor)
         step = _LINE // 8
@@ -79,19 +82,21 @@ class Rendezvous:
         return value
 
 
-class BareFutex(Rendezvous):
-    """The same for two ranks, but the first one sleeps in a futex until the other one wakes it."""
-
-    def barrier(self) -> None:
-        super().barrier()
-        self._futex(self._mine, _FUTEX_WAKE, 1)
-
-    def _wait(self, other: int, number: int) -> None:
-        while self._words[other] < number:
-            self._futex(other, _FUTEX_WAIT, number - 1)
-
-    def _futex(self, word: int, what: int, value: int) -> None:
-        _syscall(_FUTEX, ctypes.byref(ctypes.c_char.from_buffer(self._memory, word * 8)), what, value, None, None, 0)
+@contextlib.contextmanager
+def background(processes: int, rank: int) -> Iterator[None]:
+    """Processes that compute all the time, started by rank 0: Linux may share processors among sessions first."""
+    running = [
+        subprocess.Popen([sys.executable, "-c", _BACKGROUND], stdout=subprocess.PIPE)
+        for _ in range(processes if rank == 0 else 0)
+    ]
+    try:
+        for process in running:
+            next(iter(process.stdout or ()))  # from now on it computes
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
 
 
 def take_turns(calls: Mapping[str, Callable[[], object]], meet: Rendezvous, turns: int, turn_s: float) -> Times:
@@ -120,32 +125,3 @@ def _seconds(call: Callable[[], object], count: int) -> float:
 def slowest_rank(ranks: Sequence[Times]) -> Times:
     """A turn takes as long as its slowest rank."""
     return {who: [max(turn) for turn in zip(*(times[who] for times in ranks), strict=True)] for who in ranks[0]}
-
-
-class Meeting:
-    """A folder with a file for each stage that a rank of a trial has reached: no fault touches files."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
-
-    def tell(self, stage: str, value: Any = None) -> None:
-        """Write it down. value: of JSON."""
-        draft = self._folder / f"{stage}.draft"
-        draft.write_text(json.dumps(value))
-        draft.rename(self._folder / stage)
-
-    def has(self, stage: str) -> bool:
-        return (self._folder / stage).exists()
-
-    def told(self, stage: str, ranks: Iterable[int]) -> dict[int, Any]:
-        """The values of `stage R`, of those of the ranks that have told them."""
-        files = {rank: self._folder / f"{stage} {rank}" for rank in ranks}
-        return {rank: json.loads(file.read_text()) for rank, file in files.items() if file.exists()}
-
-
-def until(condition: Callable[[], bool], most_s: float = 60.0) -> bool:
-    """Wait until this is true, or for so long. Returns whether it is."""
-    end = time.monotonic() + most_s
-    while not (done := condition()) and time.monotonic() < end:
-        time.sleep(0.002)
-    return done

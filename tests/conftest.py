@@ -17,7 +17,6 @@ from tests.support import warm_python
 from tests.support.programs import Python, processes
 from tests.support.record import record
 from tests.support.torch_ranks import TorchRanks
-from tests.support.ucx import why_no_ucx
 from tests.support.worlds import OnHosts, Worlds
 from unisono.base.python import no_collections
 from unisono.tools.pytest_plugin.warm_worlds import world_of
@@ -159,15 +158,6 @@ def python() -> Iterator[Python]:
     """python("-c", text, RANK=0): a process of its own, which is killed in the end."""
     with processes() as start:
         yield start
-
-
-@pytest.fixture(params=["gloo", "ucx"])
-def carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What takes messages between the hosts of worlds that this test makes: its name."""
-    if request.param == "ucx" and (reason := why_no_ucx()):
-        pytest.skip(reason)
-    monkeypatch.setenv("UNISONO_CARRIER", request.param)
-    return str(request.param)
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 *Owner-touched*: before each timed call every rank rewrites its whole input, and an output that is not the input too,
 so that the data lie where a user's program leaves them, in the cache of their owner. Then all ranks meet, and each
-times one call. An iteration takes as long as its slowest rank. Every result is checked, element by element.
+times one call. An iteration takes as long as its slowest rank, or begins with the call of the rank that is late. Every
+result is checked, element by element.
 
 Tensors are seen here as numpy arrays, bfloat16 as its 16 bits, so that the same lines serve torch and MPI.
 """
@@ -10,14 +11,14 @@ Tensors are seen here as numpy arrays, bfloat16 as its 16 bits, so that the same
 import functools
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..turns import Rendezvous
+from ..turns import Rendezvous, background
 
 Array = npt.NDArray[Any]
 
@@ -33,6 +34,8 @@ class Cell:
     """One measurement: `contender` does `op` on `nbytes` of `dtype` for about `seconds`.
 
     nbytes counts as nccl-tests does: the larger tensor of a rank, so for all_gather the output.
+    late: how a rank passes its time before its call, and for how many seconds; the ranks take turns. busy: the number
+    of background processes.
     """
 
     contender: str
@@ -40,6 +43,8 @@ class Cell:
     dtype: str
     nbytes: int
     seconds: float
+    late: tuple[str, float] | None = None
+    busy: int = 0
 
     @property
     def count(self) -> int:
@@ -49,10 +54,18 @@ class Cell:
 
 @dataclass(frozen=True)
 class Sample:
-    """What one rank saw of a measurement: seconds per iteration, wrong elements."""
+    """What one rank saw: when each call began and ended, on the clock of all processes; wrong elements."""
 
-    times: list[float]
+    spans: list[tuple[float, float]]
     wrong: int
+
+
+def seconds(cell: Cell, ranks: Sequence[Sample]) -> list[float]:
+    """How long each iteration took: on its slowest rank; if one is late, from its call until the last rank is out."""
+    turns = zip(*(sample.spans for sample in ranks), strict=True)
+    if cell.late:
+        return [max(end for _, end in turn) - max(begin for begin, _ in turn) for turn in turns]
+    return [max(end - begin for begin, end in turn) for turn in turns]
 
 
 def shapes(op: str, count: int, ranks: int) -> tuple[int, int]:
@@ -114,13 +127,15 @@ def measure(meet: Rendezvous, cell: Cell, source: Array, target: Array, call: Ca
         if target is not source:
             target.fill(0)
 
-    def iteration(turn: int) -> tuple[float, int]:
+    def iteration(turn: int) -> tuple[tuple[float, float], int]:
         touch(turn)
         meet.barrier()
+        if cell.late and turn % ranks == rank:
+            _be_late(*cell.late)
         start = time.perf_counter()
         call()
-        took = time.perf_counter() - start
-        return took, wrong(lambda r, start, n: _constant(r, turn))  # noqa: ARG005
+        end = time.perf_counter()
+        return (start, end), wrong(lambda r, start, n: _constant(r, turn))  # noqa: ARG005
 
     source[:] = encode(_varied(rank, 0, len(source)), cell.dtype)
     meet.barrier()
@@ -133,7 +148,16 @@ def measure(meet: Rendezvous, cell: Cell, source: Array, target: Array, call: Ca
     gc.collect()
     gc.disable()
     try:
-        results = [iteration(turn) for turn in range(turns)]
+        with background(cell.busy, rank):
+            results = [iteration(turn) for turn in range(turns)]
     finally:
         gc.enable()
-    return Sample([took for took, _ in results], errors + sum(bad for _, bad in results))
+    return Sample([span for span, _ in results], errors + sum(bad for _, bad in results))
+
+
+def _be_late(how: str, seconds: float) -> None:
+    if how == "sleeping":
+        time.sleep(seconds)
+    end = time.perf_counter() + seconds
+    while how == "computing" and time.perf_counter() < end:
+        pass

@@ -40,7 +40,7 @@ def added_to(weak: weakref.WeakSet[Member]) -> Iterator[None]:
         sys.setswitchinterval(interval)
 
 
-def test_members_are_listed_while_another_thread_adds_some() -> None:
+def test_members_are_listed_while_some_are_added() -> None:
     weak = weakref.WeakSet[Member]()
     with added_to(weak):
         for _ in range(300):
@@ -65,7 +65,7 @@ def nothing_frozen() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nothing_frozen")
-def test_no_collection_looks_at_what_was_made_without_collections() -> None:
+def test_collections_skip_what_was_made_without() -> None:
     seen: list[str] = []
 
     def look(phase: str, _info: object) -> None:

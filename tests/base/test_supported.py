@@ -38,9 +38,7 @@ def said_there(system: str, name: str, machine: str, then: str = "") -> tuple[st
         ("linux", "Linux", "riscv64", UNTRIED),
     ],
 )
-def test_an_import_elsewhere_says_what_is_missing_and_tables_work(
-    system: str, name: str, machine: str, missing: str
-) -> None:
+def test_import_elsewhere_says_what_is_missing(system: str, name: str, machine: str, missing: str) -> None:
     printed, said, status = said_there(system, name, machine)
     sentence = (
         f"unisono is made for Linux on x86-64, and this is {name} on {machine}: {missing}. torch's Gloo runs here."
@@ -49,7 +47,7 @@ def test_an_import_elsewhere_says_what_is_missing_and_tables_work(
     assert (printed, status) == ("proved\n", 0)
 
 
-def test_ranks_elsewhere_are_refused_with_the_same_sentence() -> None:
+def test_ranks_elsewhere_are_refused() -> None:
     _, said, status = said_there("darwin", "Darwin", "arm64", "unisono.run(print, ranks=2)")
     assert status
     assert f"ImportError: unisono is made for Linux on x86-64, and this is Darwin on arm64: {MISSING}" in said

@@ -1,4 +1,4 @@
-"""Ranks on hosts in network namespaces: how they meet, what they sum, and faults of ranks, hosts and links."""
+"""Ranks on hosts in network namespaces: how they meet, what they sum, and packets that are lost."""
 
 import random
 import re
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.host_faults.__main__ import trial
 
 import unisono
 from tests.support.cluster import Cluster
@@ -18,20 +17,19 @@ from tests.support.waiting import until
 Clusters = Callable[[str], Cluster]
 
 
-def total(count: int, carrier: str) -> tuple[str, list[float]]:
+def total(count: int) -> tuple[str, list[float]]:
     group = unisono.init()
-    assert group.span.carrier.name == carrier
     mine = torch.arange(float(count)) + 1000 * group.rank
     unisono.all_reduce(mine)
     return group.hosts.text, mine.tolist()
 
 
 @pytest.mark.parametrize("shape", ["2x1", "2x2:round_robin", "3+1"])
-def test_a_call_over_hosts(cluster: Clusters, carrier: str, shape: str) -> None:
+def test_a_call_over_hosts(cluster: Clusters, shape: str) -> None:
     some = cluster(shape)
     ranks, before = some.hosts.ranks, some.sent(1)
     expected = [ranks * n + 1000.0 * sum(range(ranks)) for n in range(5)]
-    assert some.run(total, 5, carrier) == [(some.hosts.text, expected)] * ranks
+    assert some.run(total, 5) == [(some.hosts.text, expected)] * ranks
     assert some.sent(1) > before
 
 
@@ -101,48 +99,15 @@ def test_plain_environment(cluster: Clusters, script, shape):
     expect_meeting(some, some.finish())
 
 
-SOON_S = 10.0
-"""A host is lost after 2 s, a rank late after 4 s. No engine's own time-out is as short."""
-
-
-@pytest.mark.parametrize(
-    ("shape", "fault", "place"),
-    [
-        ("3x1", "stop", "long call"),
-        ("3x1", "stop host", "messages"),
-        ("3x1", "cut link", "messages"),
-        ("2x2", "cut link", "gate"),
-        ("2+1", "cut link", "long call"),
-        ("3x1", "cut pair", "long call"),
-        ("3x1", "kill", "long call"),
-        ("3x1", "kill sentinel", "gate"),
-    ],
-)
-def test_all_name_the_culprit_and_go_on(cluster: Clusters, carrier: str, shape: str, fault: str, place: str) -> None:
-    """Of two hosts the first one goes on, so it is the second that is cut off."""
-    one = trial(cluster(shape), fault, place, int(shape != "3x1"))
-    assert not one.left_behind
-    left = [rank for rank in one.said if rank not in one.victims]
-    for rank, end in one.said.items():
-        if rank in one.victims:
-            assert end.after == ("" if fault == "kill" else "LeftOut"), end
-        else:
-            assert end.error == ("WaitTimeout" if fault == "stop" else "PeerGone"), end
-            assert end.named == [*one.victims], end
-            assert end.after_s is not None
-            assert end.after_s < SOON_S
-            assert (end.after, end.left) == ("right", left), end
-
-
 @pytest.mark.parametrize("how", ["cable", "link"])
-def test_packets_that_are_lost_are_sent_again(cluster: Clusters, carrier: str, tmp_path: Path, how: str) -> None:
+def test_packets_that_are_lost_are_sent_again(cluster: Clusters, tmp_path: Path, how: str) -> None:
     """A cable has a loose contact; or the link itself goes down and up, so that nothing can be sent."""
     some, over, rng = cluster("2+1"), threading.Event(), random.Random(5)
     break_it, mend_it = (some.cut, some.mend) if how == "cable" else (some.link_down, some.link_up)
 
-    def work() -> str:
-        group = unisono.init()
-        me, beside = group.rank, (group.rank + 1) % 3
+    def work() -> None:
+        me = unisono.get_rank()
+        beside = (me + 1) % 3
         (tmp_path / "ready").touch()
         for turn in range(20):
             for items in (2, 3_000, 300_000):
@@ -152,7 +117,6 @@ def test_packets_that_are_lost_are_sent_again(cluster: Clusters, carrier: str, t
                 sent = unisono.isend(torch.full((items,), turn), beside)
                 assert bool((unisono.recv(src=(me + 2) % 3) == turn).all())
                 sent.wait()
-        return group.span.carrier.name
 
     def shake() -> None:
         until((tmp_path / "ready").exists)
@@ -164,7 +128,7 @@ def test_packets_that_are_lost_are_sent_again(cluster: Clusters, carrier: str, t
     shaking = threading.Thread(target=shake)
     shaking.start()
     try:
-        assert some.run(work) == [carrier] * 3
+        some.run(work)
     finally:
         over.set()
         shaking.join()

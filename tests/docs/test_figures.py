@@ -1,4 +1,4 @@
-"""The tables and the chart of the README and the docs are those of the runs that they name."""
+"""The tables and charts of the README and the docs are those of the runs that they name."""
 
 import json
 import re
@@ -9,7 +9,9 @@ import pytest
 from benchmarks import figures
 from benchmarks.runs import RESULTS, ROOT
 
+import unisono
 from tests.support.record import record
+from unisono.calls.ops import check_op_dtype, premul_sum, resolve
 
 PAGES = figures.pages()
 
@@ -21,25 +23,71 @@ def test_tables_are_generated(page: Path) -> None:
     assert figures.filled(page.read_text()) == page.read_text()
 
 
-def test_chart_is_generated() -> None:
-    chart = figures.CHART.read_text()
-    assert all(title in chart for title in figures.chart_titles())
+def test_charts_are_generated() -> None:
+    drawn = {path.stem: path.read_text() for path in figures.CHARTS.glob("*.svg")}
+    charts = figures.charts()
+    assert sorted(drawn) == sorted(name for name, _, _ in charts)
+    for name, titles, _ in charts:
+        assert all(title in drawn[name] for title in titles)
 
 
 def test_every_run_is_on_a_page() -> None:
-    named = {
-        name
-        for page in PAGES
-        for what in figures.BLOCK.findall(page.read_text())
-        for name in what[1].split()[0].split(",")
+    blocks = [what[1] for page in PAGES for what in figures.BLOCK.findall(page.read_text())]
+    assert {name for what in blocks for name in figures.names_of(what)} == {run.stem for run in RESULTS.glob("*.json")}
+
+
+def test_commands_of_runs_exist() -> None:
+    """Each kept run can be made again."""
+    for name in (path.stem for path in RESULTS.glob("*.json") if path.stem != "support"):
+        python, _, module = figures.read(name).command.split()[:3]
+        path = ROOT.joinpath(*module.split("."))
+        assert python == "python"
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
+
+
+TYPED = {
+    "docs/guides/hosts.md": "the default is 10 Gbit/s and 100 µs",  # a setting
+    "docs/guides/hosts_tables.md": "or 10 Gbit/s and 100 µs",  # the same setting
+    "docs/guides/watch.md": "with 64 ranks, 2.5 times",  # how often a thread looks
+    "docs/start.md": "2 × 3 × 4 MiB = 24 MiB",  # bytes, not times
+}
+"""Figures in prose that no run measures."""
+
+
+def test_no_typed_figures_of_speed() -> None:
+    """Prose says "about twice", and links to a table. Blocks of code show what programs print."""
+    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/guides/*.md")):
+        text = re.sub(r"^```.*?^```$", "", figures.BLOCK.sub("", page.read_text()), flags=re.DOTALL | re.MULTILINE)
+        text = text.replace(TYPED.get(str(page.relative_to(ROOT)), "\0"), "")
+        assert not re.findall(r".*\d ?(?:ns|µs|ms|×|x (?:faster|slower)|times)\b.*", text), page
+
+
+def takes(call: str, op: str, dtype: str) -> bool:
+    """Does this call of ours take this dtype with this op, as the code says?"""
+    if not op:
+        return True  # it only moves
+    if op == "avg" and call in ("scan", "exscan"):
+        return False
+    made = {"custom": lambda: unisono.make_op(lambda x, y: x + y + 1), "premul_sum": lambda: premul_sum(0.5)}
+    try:
+        check_op_dtype(made.get(op, lambda: resolve(op))(), dtype)
+    except unisono.DTypeError:
+        return False
+    return True
+
+
+def test_page_of_calls_says_what_the_code_says() -> None:
+    table = figures.read("calls").table("unisono")
+    said = {
+        (call, op, dtype): outcome
+        for calls, ops, *outcomes in table.rows
+        for dtypes, outcome in zip(table.headings[2:], outcomes, strict=True)
+        for call in str(calls).split(", ")
+        for op in str(ops).split(", ")
+        for dtype in dtypes.split(", ")
     }
-    assert named == {run.stem for run in RESULTS.glob("*.json")}
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/speed.md", "docs/choose.md"])
-def test_no_typed_figures_of_speed(page: str) -> None:
-    text = figures.BLOCK.sub("", (ROOT / page).read_text())
-    assert not re.findall(r"\d ?(?:µs|ms|×|times as)", text)
+    assert len(said) > 1000
+    assert said == {cell: "right" if takes(*cell) else "raises" for cell in said}
 
 
 def test_misspelt_rows_are_refused() -> None:
@@ -48,13 +96,18 @@ def test_misspelt_rows_are_refused() -> None:
 
 
 def test_a_block_selects_rows_and_columns() -> None:
-    block = '<!-- figures: amd_serving "ranks=2 on one host" "contender=Gloo|unisono" show=median,p99 -->\n<!-- end -->'
-    lines = figures.filled(block).splitlines()
-    table = figures.read("amd_serving").table()
-    gloo = next(row for row in table.rows if row[:3] == ["2 on one host", 0, "Gloo"])
-    assert lines[2] == "| background processes | Gloo | unisono |"
-    assert lines[4].startswith(f"| 0 | {gloo[3] / 1e3:.3g} ms ({gloo[4] / 1e3:.3g} ms) | ")
-    assert len(lines) == 10
+    what = 'amd_torch "table=training steps" training=fully_shard "contender=Gloo|unisono" show=median,p99'
+    lines = figures.filled(f"<!-- figures: {what} -->\n<!-- end -->").splitlines()
+    table = figures.read("amd_torch").table("training steps")
+    gloo = next(row for row in table.rows if row[0] == "fully_shard" and "Gloo" in row)
+    median, p99 = (float(gloo[table.headings.index(name)]) for name in ("median", "p99"))
+    assert lines[2] == "| Gloo | unisono |"
+    assert lines[4].startswith(f"| {median / 1e3:.3g} ms ({p99 / 1e3:.3g} ms) | ")
+    assert "training: fully_shard" in lines[6]
+
+
+def test_run_that_is_missing_is_said() -> None:
+    assert "not been measured" in figures.filled("<!-- figures: {vendor}_nothing -->\n<!-- end -->")
 
 
 def test_stale_runs_name_their_code() -> None:

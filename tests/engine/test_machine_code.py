@@ -93,9 +93,13 @@ def changed_source(folder: Path) -> Path:
 def test_changed_source_renews_the_code(tmp_path: Path) -> None:
     run(USE, tmp_path)
     (code,) = tmp_path.glob("waiting.poll.*.code")
-    os.utime(code, (0, 0))
+    unfinished = tmp_path / f"{code.name}abc", tmp_path / f"{code.name}xyz"
+    for file in unfinished:
+        file.touch()
+    for old in (code, unfinished[0]):
+        os.utime(old, (0, 0))
     assert run(USE, tmp_path, changed_source(tmp_path)) == "False 0 True True\n"
-    assert not code.exists()
+    assert [file.exists() for file in (code, *unfinished)] == [False, False, True]
     assert len(list(tmp_path.glob("waiting.poll.*.code"))) == 1
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import unisono
-from tests.fuzz.fault_calls import given, prepare, wanted
+from tests.fuzz.fault_calls import prepare
 from tests.fuzz.fault_scene import COLLECTIVES, STOPPING, Call, Fault, Scene
 from tests.support.fake_hosts import sentinel_of
 from tests.support.lanes import without_limits
@@ -88,30 +88,19 @@ class _Rank:
             else:
                 return
 
-    def _call(self, number: int) -> torch.Tensor:
+    def _call(self, number: int) -> None:
         """Make one call, and look at what comes out."""
-        call = self._scene.calls[number]
+        call, keeps = self._scene.calls[number], self._scene.keep_inputs
         group = self._subgroups.get(call.members) if call.members else unisono.init()
         if group is None:
-            return torch.zeros(0, dtype=torch.int64)
+            return
+        make = prepare(call, number, group, lambda: self.tell("input changed", call=number), keeps)
         with ExitStack() as stack:
             for fault in self._faults:
                 if fault.call == number and not fault.in_recovery:
                     stack.enter_context(self._suffer(fault, call, group))
-            source, prepared = None, None
-            try:
-                source, prepared = given(call, number, group.world_ranks)[group.rank], prepare(call, number, group)
-                came = prepared.make()
-            except (unisono.PeerError, unisono.WaitTimeout, unisono.MismatchError):
-                if prepared is not None and source is not None:
-                    kept = not prepared.in_place or self._scene.keep_inputs
-                    if kept and not torch.equal(prepared.mine, source):
-                        self.tell("input changed", call=number)
-                raise
-            if not torch.equal(came, want := wanted(call, number, group.world_ranks, group.rank)):
-                bad = int((came != want).nonzero()[0]) if came.shape == want.shape else -1
-                self.tell("wrong value", call=number, members=group.world_ranks, text=f"{came} for {want} at {bad}")
-            return came
+            if wrong := make():
+                self.tell("wrong value", call=number, members=group.world_ranks, text=wrong)
 
     def _heard(self, error: unisono.UnisonoError, step: int) -> None:
         """Note an error, its ranks as ranks of the world."""

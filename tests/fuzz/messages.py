@@ -157,9 +157,21 @@ def _objects(part: _Part) -> Finish:
     return lambda: ""
 
 
+def _chain(part: _Part) -> Finish:
+    """Each rank but the first receives from the one before; then each but the last sends to the next."""
+    wrong = ""
+    if part.me > 0:
+        place = part.place()
+        part.do("recv", place.tensor, part.me - 1)
+        wrong = place.check(part.values[part.me - 1])
+    if part.me < part.p - 1:
+        part.do("send", part.given().tensor, part.me + 1)
+    return lambda: wrong
+
+
 WAYS: dict[str, Callable[[_Part], Finish]] = {
     "pair": _pair, "new": partial(_pair, new=True), "ring": _ring, "batch": _batch, "sendrecv": _sendrecv, "any": _any,
-    "objects": _objects,
+    "objects": _objects, "chain": _chain,
 }  # fmt: skip
 """Who sends how to whom. A group of one rank sends to itself, with ring and sendrecv."""
 

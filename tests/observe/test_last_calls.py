@@ -28,7 +28,7 @@ from unisono.observe.traces.last_calls import last_calls_text
 from unisono.observe.traces.tracks import RankCall, Track
 
 
-def test_a_recording_leaves_out_what_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_leaves_out_half_written_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log"
     path.write_bytes(bytes(log_bytes(8)))
     with path.open("r+b") as file:

@@ -146,7 +146,7 @@ def test_a_stopped_rank_is_the_culprit(tmp_path: Path) -> None:
         assert f"{name}:{line})" in said, "the line of this call, not of the first one like it"
 
 
-def test_a_rank_that_computes_is_the_culprit_and_shows_its_stack(tmp_path: Path) -> None:
+def test_computing_rank_is_culprit_with_its_stack(tmp_path: Path) -> None:
     with running(looping, tmp_path) as (arena, pids):
         found, seen = culprit(arena, 3)
         assert (found.ranks, found.waiting) == ((1,), (0, 2, 3))
@@ -163,7 +163,7 @@ def test_a_rank_that_computes_is_the_culprit_and_shows_its_stack(tmp_path: Path)
         assert "not entered by rank 1" in last_calls_text([t for t in seen.tracks if t.group == "world"], seen.at_ns)
 
 
-def test_a_rank_of_another_host_is_not_taken_for_a_process_of_this_one(tmp_path: Path) -> None:
+def test_far_rank_is_no_process_of_this_host(tmp_path: Path) -> None:
     with running(partial(looping, who=3), tmp_path, "2x2") as (arena, pids):
         until(lambda: [one.ranks for one in snapshot(arena).culprits] == [(3,)])
         seen = snapshot(arena)
@@ -176,7 +176,7 @@ def test_a_rank_of_another_host_is_not_taken_for_a_process_of_this_one(tmp_path:
         assert re.match(rf"rank 3 \(pid {pids[3]}\) .*, at .*test_look.py:\d+: rank 2 has waited ", said), said
 
 
-def test_a_circle_through_two_groups_is_told_as_one(tmp_path: Path) -> None:
+def test_circle_through_groups_is_one_deadlock(tmp_path: Path) -> None:
     with running(in_another_group, tmp_path) as (arena, pids):
         found, seen = culprit(arena, 4)
         assert (found.ranks, found.is_circle) == ((2, 3), True)

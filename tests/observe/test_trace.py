@@ -101,7 +101,7 @@ def test_one_file_of_a_job_with_the_setting(tmp_path: Path, monkeypatch: pytest.
         assert mine[0]["args"]["line"].startswith(f"{__file__}:")
 
 
-def test_a_part_of_a_program_is_traced_with_what_was_planned_before(tmp_path: Path) -> None:
+def test_traced_part_has_earlier_plans(tmp_path: Path) -> None:
     def work() -> None:
         world = unisono.init()
         tensor = torch.full((6,), world.rank + 1.0)
@@ -175,7 +175,7 @@ def track(rank: int, calls: list[tuple[int, int, PlanNote]], size: int = 2) -> T
     return Track("world", 4096, rank, rank, size, made)
 
 
-def test_a_report_counts_times_bytes_and_who_is_late() -> None:
+def test_report_counts_times_bytes_and_latecomers() -> None:
     one = track(0, [(0, 500_000, REDUCE), (600_000, 700_000, REDUCE), (800_000, 900_000, GATHER)])
     two = track(1, [(400_000, 510_000, REDUCE), (610_000, 690_000, REDUCE), (790_000, 900_000, GATHER)])
     found = report([one, two])
@@ -191,7 +191,7 @@ def test_a_report_counts_times_bytes_and_who_is_late() -> None:
     ]
 
 
-def test_a_wait_ends_with_its_call_where_the_last_rank_has_logged_it_later() -> None:
+def test_wait_ends_when_its_call_is_left() -> None:
     one = track(0, [(1000, 90_000, REDUCE), (200_000, 200_400, GATHER)])
     two = track(1, [(95_000, 97_000, REDUCE), (300_000, 0, GATHER)])
     parts = [Recorded("j", rank, 2, 0, "a", "m", 7, "", 0, True, [some]) for rank, some in enumerate((one, two))]
@@ -265,7 +265,7 @@ def test_calls_that_have_failed_say_nothing() -> None:
     assert two.tracks[0].calls[0].entered_ns == 1500 + (500 - 1100) // 2
 
 
-def test_without_calls_together_the_calendars_have_to_do() -> None:
+def test_calendars_do_without_calls_together() -> None:
     (_, two), (clock,) = aligned([part(0, 0, [(5, 6)], unix_ns=10), part(1, 1, [(5, 6)], unix_ns=1000)])
     assert clock.error_ns is None
     assert clock.ahead_ns == -990
@@ -339,7 +339,7 @@ def test_folders_of_several_hosts_become_one_file(tmp_path: Path, monkeypatch: p
     assert read(tmp_path / "h0") == read(tmp_path / "all")
 
 
-def test_arrows_never_lead_back_in_time_whatever_the_clocks_have_said() -> None:
+def test_arrows_never_lead_back_in_time() -> None:
     came = [(0, 300_000), (400_000, 700_000), (800_000, 900_000)]
     late = [(10**9 + 200_000, 10**9 + 310_000), (10**9 + 600_000, 10**9 + 710_000), (10**9 + 850_000, 10**9 + 900_000)]
     parts, _ = aligned([part(0, 0, came), part(1, 1, late)])

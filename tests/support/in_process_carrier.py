@@ -1,14 +1,22 @@
 """A carrier for tests: all ranks in one process, and the test says which message is moved next, and how much of it."""
 
-import threading
-from collections.abc import Iterable
+import ctypes as c
+import itertools
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import torch
 
-from tests.support.waiting import until
 from unisono.engine.carrier import Handle, Lost
+from unisono.engine.tape import EngineWord
+
+_UNDER_WAY, _FAILED, _FIRST_ERROR, _TAG_BITS = 1, -7, -200, 30
+_TAGS = (1 << _TAG_BITS) - 1
+
+Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 
 
 @dataclass(eq=False)
@@ -23,9 +31,7 @@ class _Transfer:
     over: bool = False
 
     def settle(self) -> None:
-        """See `Handle`. What has arrived needs no other rank any more; a helping thread may wait for it."""
-        if threading.current_thread() is not threading.main_thread():
-            until(lambda: self.over or self.wires.aborted)
+        """See `Handle`. What has arrived needs no other rank any more."""
         if not self.over and self.wires.aborted:
             raise Lost(self.peer, "aborted")
         self.wires.finish(self)
@@ -35,7 +41,7 @@ class Wires:
     """What is on its way between all ranks. A pair is a send and the receive that it has met."""
 
     def __init__(self, random: Random) -> None:
-        self._random = random
+        self.random = random
         self._sent: dict[tuple[int, int, int], list[_Transfer]] = {}
         self._posted: dict[tuple[int, int, int], list[_Transfer]] = {}
         self._pairs: list[tuple[_Transfer, _Transfer]] = []
@@ -72,7 +78,7 @@ class Wires:
         if not self._pairs:
             return False
         size = max(pair[0].data.numel() for pair in self._pairs)
-        self._move(self._random.choice(self._pairs), self._random.choice([size, 8, self._random.randrange(size) + 1]))
+        self._move(self.random.choice(self._pairs), self.random.choice([size, 8, self.random.randrange(size) + 1]))
         return True
 
     def finish(self, transfer: _Transfer) -> None:
@@ -92,16 +98,35 @@ class Wires:
 
 
 class InProcessCarrier:
-    """One rank's end."""
+    """One rank's end, with an engine of functions of this process, which compiled code calls.
 
-    name = "in process"
-    tags = 1 << 30
-    own_thread = True
-    wait = compiled = None
+    Some sends of compiled code are over at once, by the random numbers of a test; others when they have moved.
+
+    requests: the messages that compiled code has begun, by the engine's number.
+    fails: the next message that compiled code begins fails: "begin", at once; "later", when it is asked for.
+    """
+
+    tags = 1 << _TAG_BITS
 
     def __init__(self, wires: Wires, rank: int) -> None:
-        self._wires, self._rank = wires, rank
+        self._wires, self._rank, self._numbers = wires, rank, itertools.count(1)
         self.given_up: list[Handle] = []
+        self.kept_moving: list[Handle] = []
+        self.requests: dict[int, _Transfer | None] = {}
+        self.fails, self.tapes = "", set[Any]()
+        word = c.c_int64
+        self._functions = {
+            EngineWord.SEND: c.CFUNCTYPE(word, *[word] * 5)(self._send),
+            EngineWord.RECEIVE: c.CFUNCTYPE(word, *[word] * 6)(self._receive),
+            EngineWord.STATUS: c.CFUNCTYPE(c.c_int32, word)(self._status),
+            EngineWord.FREE: c.CFUNCTYPE(c.c_int32, word)(self._free),
+            EngineWord.PROGRESS: c.CFUNCTYPE(c.c_int32, word)(self._progress),
+        }
+        self._words = (word * len(EngineWord))()
+        for place, function in self._functions.items():
+            self._words[place] = c.cast(function, c.c_void_p).value or 0
+        self._words[EngineWord.UNDER_WAY], self._words[EngineWord.FIRST_ERROR] = _UNDER_WAY, _FIRST_ERROR
+        self.engine = c.addressof(self._words)
 
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> _Transfer:
         """See `Carrier`."""
@@ -124,14 +149,47 @@ class InProcessCarrier:
 
     def pending(self, messages: Iterable[Handle]) -> list[Handle]:
         """See `Carrier`."""
-        return [*messages]
+        return [each for each in messages if not (isinstance(each, _Transfer) and each.over)]
+
+    def keep_moving(self, messages: Iterable[Handle]) -> None:
+        """See `Carrier`. The test moves them."""
+        self.kept_moving += messages
 
     def progress(self) -> None:
         """See `Carrier`."""
 
-    def give_up(self, messages: Iterable[Handle]) -> None:
+    def wait(self, *_: int) -> int:
         """See `Carrier`."""
-        self.given_up += messages
+        time.sleep(0.0002)
+        return 0
+
+    def route(self, peer: int, tag: int, *, sends: bool) -> tuple[int, int]:
+        """See `Carrier`."""
+        return (self._rank if sends else peer) << _TAG_BITS | tag, peer
+
+    def replay(self, run: Callable[[int], int], tape: int, peer: int) -> int:
+        """See `Carrier`."""
+        if self._wires.aborted:
+            raise Lost(peer, "aborted")
+        return run(tape)
+
+    def adopt(self, request: int, _peer: int, _data: torch.Tensor, *, sends: bool) -> Handle:
+        """See `Carrier`."""
+        found = self.requests.pop(request)
+        assert found is not None
+        assert sends == found.sent
+        return found
+
+    def lost(self, peer: int, status: int) -> Lost:
+        """See `Carrier`."""
+        return Lost(peer, f"status {status}")
+
+    def give_up(self, messages: Iterable[Handle]) -> None:
+        """See `Carrier`. Receives are taken back."""
+        for message in messages:
+            self.given_up.append(message)
+            if isinstance(message, _Transfer):
+                self._wires.take_back(message)
 
     def abort(self) -> None:
         """See `Carrier`."""
@@ -139,3 +197,49 @@ class InProcessCarrier:
 
     def close(self) -> None:
         """See `Carrier`."""
+
+    def _send(self, endpoint: int, place: int, nbytes: int, tag: int, _: int) -> int:
+        at_once = self._wires.random.random() < 0.5
+        data = _memory(place, nbytes)
+        transfer = self.isend(endpoint, tag & _TAGS, data.clone() if at_once else data)
+        return 0 if at_once and not self.fails else self._request(transfer)
+
+    def _receive(self, _engine: int, place: int, nbytes: int, tag: int, _bits: int, _how: int) -> int:
+        return self._request(self.irecv(tag >> _TAG_BITS, tag & _TAGS, _memory(place, nbytes)))
+
+    def _request(self, transfer: _Transfer) -> int:
+        fails, self.fails = self.fails, ""
+        if fails == "begin":
+            return _FAILED
+        number = next(self._numbers)
+        self.requests[number] = None if fails else transfer
+        return number
+
+    def _status(self, request: int) -> int:
+        transfer = self.requests[request]
+        if transfer is None:
+            return _FAILED
+        return 0 if transfer.over else _UNDER_WAY
+
+    def _free(self, request: int) -> int:
+        del self.requests[request]
+        return 0
+
+    def _progress(self, _: int) -> int:
+        return int(self._wires.random.random() < 0.3 and self._wires.move())
+
+
+def _memory(place: int, nbytes: int) -> torch.Tensor:
+    return torch.frombuffer((c.c_uint8 * nbytes).from_address(place), dtype=torch.uint8)
+
+
+def combine_kernel(combine: Combine, dtype: torch.dtype = torch.int64) -> tuple[Any, int]:
+    """A combine kernel, which calls a function of tensors, and its address."""
+
+    def run(outs: int, nout: int, ins: int, nin: int, count: int, _ranks: int) -> None:
+        assert (nout, nin) == (1, 2)
+        (out,), (first, second) = (c.c_int64 * 1).from_address(outs), (c.c_int64 * 2).from_address(ins)
+        combine(*(_memory(place, dtype.itemsize * count).view(dtype) for place in (out, first, second)))
+
+    function = c.CFUNCTYPE(None, *[c.c_int64] * 6)(run)
+    return function, c.cast(function, c.c_void_p).value or 0

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from enum import Enum
-from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.support.engine_in_process import EngineInProcess, combine_kernel
 from tests.support.execute import even_bounds, execute
-from tests.support.in_process_carrier import InProcessCarrier, Wires
+from tests.support.in_process_carrier import InProcessCarrier, Wires, combine_kernel
 from unisono.engine.carrier import Carrier
 from unisono.engine.reducers import combine_address
 from unisono.engine.tape import LEFT
@@ -79,7 +77,7 @@ def tape_of(
     writer = TapeWriter(carrier, room, combine)
     rows = [*writer.leg(program, peers, places, tags, **more)]
     rows += [TapeRow(LEFT, (-1,))] if waits_until_left else []
-    run = TapeRun(carrier, rows, writer.buffers)
+    run = TapeRun(carrier, rows)
     run.begin(number)
     return run
 
@@ -151,19 +149,12 @@ def run_messages(
     *,
     layout: Layout = Layout.ONE,
     calls: int = 1,
-    persistent: bool = False,
-    compiled: bool = False,
     dtype: torch.dtype = torch.int64,
 ) -> None:
-    """Run programs `calls` times, timed by a seed; assert that what they write holds what the table leaves there.
-
-    persistent: short messages arrive in receives that are always posted.
-    compiled: compiled code calls the carriers' engines.
-    """
+    """Run programs `calls` times, timed by a seed; assert that what they write holds what the table leaves there."""
     random, p, chunks = Random(seed), schedule.ranks, schedule.chunks
     wires, n = Wires(random), elements(schedule, wanted)
-    make = partial(EngineInProcess, random=random) if compiled else InProcessCarrier
-    carriers = [make(wires, rank + _SALT) for rank in range(p)]
+    carriers = [InProcessCarrier(wires, rank + _SALT) for rank in range(p)]
     values = [np.array([random.randrange(65_521) for _ in range(n)], dtype=np.int64) for _ in range(p)]
     places = [_Place(schedule, values[rank], layout, dtype) for rank in range(p)]
 
@@ -181,7 +172,7 @@ def run_messages(
             cut(place.kept, chunks),
             kernel,
             1,
-            Tags(tag, (lambda round_: round_) if persistent or compiled else None),
+            Tags(tag, lambda round_: round_),
             y=cut(place.y, chunks),
             given=None if layout is Layout.ONE else cut(place.given, chunks),
             final=None if layout is Layout.ONE else cut(place.final, chunks),
@@ -195,7 +186,7 @@ def run_messages(
                 place.given.copy_(torch.from_numpy(values[rank]))
                 tapes[rank].begin(call + 1)
         _finish(tapes, wires, random)
-        assert wires.unmet == 0 or (persistent and wires.untaken == 0)
+        assert wires.unmet == 0
         _check(schedule, programs, places, values)
         if layout is Layout.APART:
             assert all(np.array_equal(place.given.numpy(), mine) for place, mine in zip(places, values, strict=True))

@@ -92,7 +92,7 @@ def test_nothing_is_left_of_it() -> bool:
     return group.run == before
 
 
-def test_a_rank_dies_at_each_row_of_its_messages_between_hosts() -> None:
+def test_rank_dies_at_each_row_between_hosts() -> None:
     """With as many rows as there are, until none is left: then the error says how many there are."""
 
     def work(row: int) -> str:

@@ -26,21 +26,12 @@ _MOST: Mapping[str, float] = {"seconds": math.inf, "bytes": 1 << 40}
 _MOST_HEAP = 1 << 46
 """The heaps of a thousand ranks then fit into a file, if not into an address space."""
 _MOST_LINK = Link(3600.0, 1e15)
-_CARRIERS = ("gloo", "ucx")
-
-
-def _carrier(text: str) -> str:
-    if text not in _CARRIERS:
-        raise ValueError(text)
-    return text
-
 
 _READ: Mapping[str, Callable[[str], Any]] = {
-    "seconds": float, "bytes": parse_bytes, "count": int, "link": Link.parse, "carrier": _carrier,
-    "folder": str,
+    "seconds": float, "bytes": parse_bytes, "count": int, "link": Link.parse, "folder": str,
 }  # fmt: skip
 """Unit -> how its text is read."""
-_WHAT = {"link": "no link", "carrier": f"no carrier: there are {' and '.join(_CARRIERS)}"}
+_WHAT = {"link": "no link"}
 
 
 def environment_name(setting: str) -> str:
@@ -65,7 +56,7 @@ class Setting:
         SETTINGS[name] = self
         ends = (unit for end, unit in (("_s", "seconds"), ("_bytes", "bytes")) if name.endswith(end))
         self.name = name
-        self.unit = {"link": "link", "carrier": "carrier", "trace": "folder"}.get(name) or next(ends, "count")
+        self.unit = {"link": "link", "trace": "folder"}.get(name) or next(ends, "count")
         self.most = _MOST.get(self.unit, math.inf) if self._most is None else self._most
 
     def __get__(self, instance: object, owner: type) -> Any:
@@ -77,8 +68,6 @@ class Setting:
         match self.unit:
             case "link":
                 return f"a link of at most {_MOST_LINK}, or auto"
-            case "carrier":
-                return f"{', '.join(_CARRIERS[:-1])} or {_CARRIERS[-1]}"
             case "folder":
                 return "a folder"
         most = format_bytes(self.most) if self.unit == "bytes" else f"{self.most:.12g}"
@@ -93,8 +82,6 @@ class Setting:
             fits = isinstance(value, Link) and all(
                 0 <= mine <= most for mine, most in zip(value, _MOST_LINK, strict=True)
             )
-        elif self.unit == "carrier":
-            fits = value in _CARRIERS
         else:
             if isinstance(value, timedelta):
                 value = value.total_seconds()
@@ -175,11 +162,6 @@ class Config:
         Link(),
         "the network between hosts, such as 1Gbit,100us: what passes each way and what a small message takes; from it "
         "follows by which algorithm hosts exchange",
-    )
-    carrier: str = _setting(
-        "gloo",
-        "what takes messages between hosts: gloo, which comes with torch; or ucx, from unisono[ucx], where calls shall "
-        "be short and only the ranks reach the network",
     )
     host_silence_s: float = _setting(
         1.5,

@@ -46,6 +46,12 @@ def _rank(rank: int, world_ranks: Sequence[int], *more: str) -> str:
     return f"rank {rank}" + (f" ({', '.join(facts)})" if facts else "")
 
 
+def _ranks(ranks: Sequence[int], world_ranks: Sequence[int] = ()) -> str:
+    """`ranks 1, 2`, or in a sub-group `ranks 1 (world rank 3), 2 (world rank 5)`."""
+    names = ", ".join(_rank(rank, world_ranks).removeprefix("rank ") for rank in ranks)
+    return f"rank{'s' * (len(ranks) > 1)} {names}"
+
+
 class UnisonoError(Exception):
     """The base class of all errors of unisono.
 
@@ -142,7 +148,7 @@ class MismatchError(UsageError):
         table = "\n".join(
             f"  {_rank(rank, world_ranks)}  {self.calls[rank].text:<{wide}}  {self.calls[rank].where}" for rank in ranks
         )
-        who = f"rank{'s' * (len(self.odd) > 1)} {', '.join(map(str, self.odd))} differ{'s' * (len(self.odd) == 1)}"
+        who = f"{_ranks(self.odd)} differ{'s' * (len(self.odd) == 1)}"
         who += " from the rest" if len(self.odd) < len(self.calls) else ""
         move = "Make the same call, in the same order, with the same arguments on every rank."
         self.foreign, changed = foreign, "Tensors may have wrong values." if foreign else "No tensor was changed."
@@ -304,8 +310,7 @@ class LeftOut(PeerError):
     ) -> None:
         self.rank, self.failed, self.group, self.world_ranks = rank, tuple(failed), group, tuple(world_ranks)
         self.reason, who = reason, _rank(rank, world_ranks)
-        text = f"the other ranks of group {group!r} have gone on without {who}: they had waited for it, or believed "
-        text += "that it had failed"
+        text = f"the other ranks of group {group!r} have gone on without {who}, as if it had failed"
         if reason:
             text = f"{who} cannot go on in a smaller group than {group!r}: {reason}"
         super().__init__(f"{text}. End this process.")
@@ -351,19 +356,12 @@ class WaitTimeout(UnisonoError, TimeoutError):
     """
 
     def __init__(
-        self,
-        call: str,
-        waited_s: float,
-        missing: Sequence[int],
-        waiting: int | None = None,
-        details: str = "",
-        world_ranks: Sequence[int] = (),
-        seen: Sequence[Sighting] = (),
-    ) -> None:
+        self, call: str, waited_s: float, missing: Sequence[int], waiting: int | None = None, details: str = "",
+        world_ranks: Sequence[int] = (), seen: Sequence[Sighting] = (),
+    ) -> None:  # fmt: skip
         self.call, self.waited_s, self.missing = call, waited_s, tuple(missing)
         self.waiting, self.details, self.world_ranks, self.seen = waiting, details, tuple(world_ranks), tuple(seen)
-        names = ", ".join(_rank(rank, self.world_ranks).removeprefix("rank ") for rank in self.missing)
-        ranks = f"rank{'s' * (len(self.missing) > 1)} {names}"
+        ranks = _ranks(self.missing, world_ranks)
         if waiting is None:
             text = f"{call} took longer than {waited_s:.3g} s" + (f": {ranks} had not finished" if self.missing else "")
         else:

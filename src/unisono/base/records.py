@@ -4,6 +4,7 @@ Code decides by the fields; `errors` makes messages of them.
 """
 
 import json
+from collections.abc import Callable
 from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple
@@ -17,6 +18,15 @@ _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"
 def digest(*parts: object) -> int:
     """64 bits of BLAKE2b over the parts; two different values have equal digests with a probability of 2^-64."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "big")
+
+
+def _fitting(room: int, clipped: Callable[[int], object]) -> bytes:
+    """The JSON of a record in at most `room` bytes. clipped: the record, its texts cut to so many characters."""
+    for width in (room, 240, 120, 40, 5):
+        data = json.dumps(clipped(width), ensure_ascii=False).encode(errors=ESCAPED)
+        if len(data) <= room:
+            break
+    return data
 
 
 class CallRecord(NamedTuple):
@@ -64,15 +74,10 @@ class CallRecord(NamedTuple):
 
     def pack(self, room: int) -> bytes:
         """The record as at most `room` bytes. Long texts are cut at the end, `where` at the beginning."""
-        for width in (room, 240, 120, 40, 5):
-            clipped = self._replace(
-                op=self.op[:width], words=self.words[:width], algorithm=self.algorithm[:width],
-                refused=self.refused[:width], where=self.where[-width:],
-            )  # fmt: skip
-            data = json.dumps(clipped, ensure_ascii=False).encode(errors=ESCAPED)
-            if len(data) <= room:
-                break
-        return data
+        return _fitting(room, lambda width: self._replace(
+            op=self.op[:width], words=self.words[:width], algorithm=self.algorithm[:width],
+            refused=self.refused[:width], where=self.where[-width:],
+        ))  # fmt: skip
 
     @classmethod
     def unpack(cls, data: bytes) -> "CallRecord":
@@ -181,14 +186,9 @@ class Wait(NamedTuple):
 
     def pack(self, room: int) -> bytes:
         """The wait as at most `room` bytes. Long texts are cut at the beginning, missing ranks at the end."""
-        for width in (room, 300, 100, 30, 5):
-            clipped = self._replace(
-                group=self.group[-width:], call=self.call[-width:], missing=self.missing[: min(width, _MOST_NAMED)]
-            )
-            data = json.dumps(clipped, ensure_ascii=False).encode(errors="replace")
-            if len(data) <= room:
-                break
-        return data
+        return _fitting(room, lambda width: self._replace(
+            group=self.group[-width:], call=self.call[-width:], missing=self.missing[: min(width, _MOST_NAMED)]
+        ))  # fmt: skip
 
     @classmethod
     def unpack(cls, data: bytes) -> "Wait":

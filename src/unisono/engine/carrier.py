@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
-
-Wait: TypeAlias = "Callable[[int, int, int, int, int, int], int]"
-"""wait(address, goal, pairs, count, waited_ns, limit_ns): let messages go on until something has changed in memory, see
-`kernels.waiting.wait`: 1; 0 after limit_ns.
-"""
 
 
 class Lost(Exception):
@@ -40,15 +35,42 @@ class Handle(Protocol):
         """
 
 
-class CompiledCarrier(Protocol):
-    """Lets compiled code call a carrier's engine, for the messages of a tape; see `engine.tape`.
+class Carrier(Protocol):
+    """Messages between ranks of the world. Two threads may call at the same time.
 
+    A message goes to the receive with its tag. Messages and receives of one tag meet in order: the first sent meets the
+    first posted. A tensor is flat, contiguous and of uint8. It belongs to the carrier until its handle is settled. A
+    receive must have exactly the size of its message: the engine may report a wrong size too late.
+
+    Messages go on only while a thread calls the carrier, or while compiled code calls its engine, for the messages of a
+    tape; see `engine.tape`.
+
+    tags: the number of tags; a tag is below it.
     engine: the address of the words of an `EngineWord` each.
     tapes: what has the memory of tapes with messages; the engine may read and write there.
     """
 
+    tags: int
     engine: int
     tapes: set[Any]
+
+    def isend(self, peer: int, tag: int, data: torch.Tensor) -> Handle:
+        """Begin to send a tensor; does not wait for the receiver. Raises Lost."""
+
+    def irecv(self, peer: int, tag: int, data: torch.Tensor) -> Handle:
+        """Begin to receive a tensor. Raises Lost."""
+
+    def pending(self, messages: Iterable[Handle]) -> list[Handle]:
+        """The messages that are not over. Raises Lost."""
+
+    def keep_moving(self, messages: Iterable[Handle]) -> None:
+        """Let these sent messages go on, also if this rank makes no call for long."""
+
+    def progress(self) -> None:
+        """Let messages go on. A thread that waits for messages calls this."""
+
+    def wait(self, address: int, goal: int, pairs: int, count: int, waited_ns: int, limit_ns: int) -> int:
+        """Let messages go on until something has changed in memory, see `kernels.waiting.wait`: 1; 0 after limit_ns."""
 
     def route(self, peer: int, tag: int, *, sends: bool) -> tuple[int, int]:
         """The engine's tag for a message to or from a peer, and the endpoint that sends it. Raises Lost."""
@@ -62,49 +84,15 @@ class CompiledCarrier(Protocol):
     def lost(self, peer: int, status: int) -> Lost:
         """The error for a message with this status."""
 
-
-class Carrier(Protocol):
-    """Messages between ranks of the world. Two threads may call at the same time.
-
-    A message goes to the receive with its tag. Messages and receives of one tag meet in order: the first sent meets the
-    first posted. A tensor is flat, contiguous and of uint8. It belongs to the carrier until its handle is settled. A
-    receive must have exactly the size of its message: no engine reports a wrong size in time.
-
-    tags: the number of tags; a tag is below it.
-    own_thread: messages go on while no thread calls the carrier. Then only Python code calls the engine, so `compiled`
-    is None, and the caller looks at memory itself, so `wait` is None. Otherwise a carrier has both.
-    wait: see `Wait`.
-    """
-
-    name: str
-    tags: int
-    own_thread: bool
-
-    @property
-    def wait(self) -> Wait | None: ...
-
-    @property
-    def compiled(self) -> CompiledCarrier | None: ...
-
-    def isend(self, peer: int, tag: int, data: torch.Tensor) -> Handle:
-        """Begin to send a tensor; does not wait for the receiver. Raises Lost."""
-
-    def irecv(self, peer: int, tag: int, data: torch.Tensor) -> Handle:
-        """Begin to receive a tensor. Raises Lost."""
-
-    def pending(self, messages: Iterable[Handle]) -> list[Handle]:
-        """The messages that are not over, as far as the engine can tell at once. Raises Lost."""
-
-    def progress(self) -> None:
-        """Let messages go on. A thread that waits for messages calls this."""
-
-    def abort(self) -> None:
-        """End the carrier at once: every `settle` that waits raises Lost, as does every later call. From any thread."""
-
     def give_up(self, messages: Iterable[Handle]) -> None:
         """Keep the messages of a call that has failed as long as the carrier may move them. `close` does not wait for
         them: perhaps no rank takes them.
         """
 
+    def abort(self) -> None:
+        """End the carrier at once: every `settle` that waits raises Lost, as does every later call. From any thread."""
+
     def close(self) -> None:
-        """Free all resources without a wait. A message that has not left by now never does; its receiver gets Lost."""
+        """Free all resources. Sent messages may leave before, for some seconds. A message that has not left by then
+        never does; its receiver gets Lost.
+        """

@@ -103,8 +103,6 @@ class Host:
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
         self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer
         self.processors_to_spare = arena.neighbours < arena.processors
-        self.processors_for_carriers = 2 * arena.neighbours <= arena.processors
-        """Has each rank of this machine a processor of its own, and one for the thread that moves its messages?"""
         state[StateWord.PC] = -1
         state[StateWord.CALL] = 1
         state[StateWord.RANKS], state[StateWord.ME] = self.size, rank

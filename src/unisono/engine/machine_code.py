@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,7 +29,7 @@ _MAKERS = "code_image.py", "make_image.py", "object_code.py"
 """The files that make an image of what Numba and LLVM have compiled."""
 _FASTCALL = 0x80  # METH_FASTCALL of CPython
 _OWN_FOLDER = Path(__file__).parent / "__pycache__"
-_OLD_S = 30 * 86400.0
+_OLD_S, _WRITTEN_S = 30 * 86400.0, 3600.0
 _COMPILED_S = 60.0  # how long a process waits for another one that compiles the same code
 
 
@@ -95,11 +96,13 @@ class Unit:
         """Write the code to disk, and remove the unit's code of other sources. Without room on disk, do nothing.
 
         Several versions may keep their code in one folder of the user: there, other code goes when it is a month old.
+        Files that a process did not finish, because it was killed, go when they are an hour old.
         """
-        recent = 0.0 if folder == _OWN_FOLDER else time.time() - _OLD_S
+        now = time.time()
+        kept_s = {".code": 0.0 if folder == _OWN_FOLDER else _OLD_S}
         with suppress(OSError):
-            for other in folder.glob(f"{self._family}*.code"):
-                if not recent or other.stat().st_mtime < recent:
+            for other in folder.glob(f"{self._family}*.code*"):
+                if other.stat().st_mtime < now - kept_s.get(other.suffix, _WRITTEN_S):
                     other.unlink(missing_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, prefix=self._file, delete=False) as file:
                 new = Path(file.name)
@@ -157,22 +160,20 @@ def _checksum(sources: tuple[Path, ...], versions: str) -> str:
     """The checksum of all that code depends on: of these files, and of what compiles them."""
     here = Path(__file__).parent
     checksum = hashlib.blake2b(f"{sys.implementation.cache_tag} {versions}".encode(), digest_size=8)
-    checksum.update(_llvm_version())
+    checksum.update(b"".join(map(_version_of, ("llvmlite", "numba"))))
     for path in (*sorted(sources), *(here / name for name in _MAKERS)):
         checksum.update(path.read_bytes())
     return checksum.hexdigest()
 
 
 @cache
-def _llvm_version() -> bytes:
-    """What llvmlite says of its version, without importing it, where that is possible."""
-    found = find_spec("llvmlite")
+def _version_of(package: str) -> bytes:
+    """What a package says of its version, without importing it, where that is possible."""
+    found = find_spec(package)
     if found is not None and found.origin is not None:
         with suppress(OSError):
             return Path(found.origin).with_name("_version.py").read_bytes()
-    import llvmlite
-
-    return str(llvmlite.__version__).encode()
+    return str(import_module(package).__version__).encode()
 
 
 def _digest(code: bytes) -> bytes:

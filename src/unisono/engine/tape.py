@@ -15,10 +15,9 @@ A row is one of
 A message is one payload, or some. Its last word tells that it is there. If this word is no part of the data, it is the
 number of the call. A message with another number is of a call that has failed: the places are posted again.
 
-`kernels.replay` runs tapes. It stops at rows that Python code has to do, SERVE: LEFT, and messages where only Python
-code can call the carrier's engine. With other engines, it stops so where the word of a message has come before all of
-it. It stops at RUN and MEET, too, while payloads are under way that only this thread moves: ranks of this host may wait
-for other hosts, which wait for these payloads.
+`kernels.replay` runs tapes. It stops at rows where Python code has to do its part, SERVE: at LEFT; where the word of a
+message has come before all of it; at RUN and MEET while payloads are under way that only this thread moves. Ranks of
+this host may wait for other hosts, which wait for these payloads.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class TapeMessageWord(IntEnum):
     MARK = 1  # the address of the message's last word, if this row changes it; else 0
     PLACE = 2
     NBYTES = 3
-    TAG = 4  # if Python code calls the engine: the address of a word that is 1 if a POST has nothing to do; 0: it has
+    TAG = 4  # the engine's
     TO = 5  # of a SEND: the endpoint; of a POST: what MARK is until the message is there
     REQUEST = 6  # the engine's, while the payload is under way; else 0
 
@@ -105,8 +104,8 @@ class TapeWord(IntEnum):
     FIRST = 1  # the address of the first row
     END = 2  # the address behind the last row
     NUMBER = 3  # of the call
-    ENGINE = 4  # the address of the words of an `EngineWord` each; 0: only Python code calls the engine
-    SENDING = 5  # payloads under way that only this thread moves: if compiled code calls the engine, once it is done
+    ENGINE = 4  # the address of the words of an `EngineWord` each
+    SENDING = 5  # payloads under way that only this thread moves, once it is done
     STATUS = 6  # the engine's, of the message that is lost
     STATE = 7  # the address of the rank's state, which says how long to wait; 0: there is none
     NEWS = 8  # the address of a word that others count up, which ends a wait

@@ -174,13 +174,20 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
+_DLPACK = 1, 3
+
+
 def _exporter() -> int:
     """The address of torch's function that describes a tensor, of DLPack's C interface 1.3; 0 where there is none."""
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if capsule is None:
-        return 0
-    interface: Any = _capsule_pointer(capsule, b"dlpack_exchange_api")
-    return (ctypes.c_void_p * 6).from_address(interface)[5] or 0
+    interface: Any = None if capsule is None else _capsule_pointer(capsule, b"dlpack_exchange_api")
+    while interface:  # its table begins with its version, and has the address of the table of an older version
+        major, minor = (ctypes.c_uint32 * 2).from_address(interface)
+        table = (ctypes.c_void_p * 2).from_address(interface)
+        if major == _DLPACK[0] and minor >= _DLPACK[1]:
+            return (ctypes.c_void_p * 6).from_address(interface)[5] or 0
+        interface = table[1]
+    return 0
 
 
 EXPORTER = _exporter()

@@ -223,12 +223,11 @@ class Far:
             case ["serves", int(pid)]:
                 self._sentinel_pid = pid
             case ["fresh", int(ticket)]:
-                gid = next((gid for gid, asked in self._asked.items() if asked == ticket), None)
-                if gid is not None:
-                    del self._asked[gid]
-                    if gid in self._next:
-                        self._asked[gid] = self._next.pop(gid)
-                        self._say(["ask", gid, self._asked[gid]])
+                gid = next((gid for gid, asked in [*self._asked.items()] if asked == ticket), None)
+                # Garbage that is collected meanwhile may forget the group.
+                if gid is not None and self._asked.pop(gid, 0) and (later := self._next.pop(gid, 0)):
+                    self._asked[gid] = later
+                    self._say(["ask", gid, later])
             case ["forgotten", int(gid)]:
                 self._used.discard(gid)
             case ["gone", int(rank), int(how), str(words)]:

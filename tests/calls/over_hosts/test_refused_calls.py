@@ -61,6 +61,7 @@ def test_memory_of_refused_calls_is_given_back_when_nobody_has_the_carrier() -> 
     refused = [weakref.ref(RefusedCalls.of(carrier)) for carrier in carriers]
     assert refused[0]() is RefusedCalls.of(carriers[0]) is not RefusedCalls.of(carriers[1])
     carriers.pop()
+    gc.collect()
     assert refused[0]() is not None
     assert refused[1]() is None
 
@@ -115,9 +116,8 @@ def test_a_group_goes_without_the_garbage_collector(closed: bool) -> None:
 
 
 @in_new_world(2, hosts="2x1", timeout_s=90, gives=[7, 7])
-def test_a_forked_child_may_collect_what_its_parent_has_used(carrier: str) -> int:
+def test_a_forked_child_may_collect_what_its_parent_has_used() -> int:
     use(unisono.init())
-    assert unisono.init().span.carrier.name == carrier
     child = os.fork()
     if child == 0:
         with pytest.raises(unisono.NotInitialized):
@@ -131,11 +131,10 @@ def test_a_forked_child_may_collect_what_its_parent_has_used(carrier: str) -> in
 
 
 @in_new_world(2, hosts="2x1", timeout_s=90, gives=[7, 7])
-def test_a_forked_child_may_collect_what_its_parent_has_dropped(carrier: str) -> int:
+def test_a_forked_child_may_collect_what_its_parent_has_dropped() -> int:
     group = unisono.init()
     use(group)
     engine = group.span.carrier
-    assert engine.name == carrier
     group.cycle = [engine, group]  # as an error's traceback may make one
     unisono.barrier()
     unisono.shutdown()

@@ -7,9 +7,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.worlds import OnHosts
 from unisono.calls.dispatch.over_hosts import hosts_steps
-from unisono.engine.mailbox.poller import Poller
 from unisono.ranks.group import current
 
 LONG, SHORT = 300_000, 1000
@@ -104,21 +102,3 @@ def test_what_is_left_of_calls_that_were_refused_is_no_part_of_later_ones() -> N
             assert tensor.equal(total(size, 5, turn))
         with pytest.raises(unisono.MismatchError):
             unisono.all_reduce(given(me, 5, 100 + turn), "sum" if me != turn % size else "max")
-
-
-@pytest.mark.parametrize("ranks", SHAPES)
-def test_short_messages_are_looked_for_where_processors_are_free(on_hosts: OnHosts, ranks: str) -> None:
-    def work() -> bool:
-        group = current.default
-        free = group.host.processors_for_carriers
-        group.host.processors_for_carriers = True
-        try:
-            for turn in range(50):
-                tensor = given(group.rank, 3, turn)
-                unisono.all_reduce(tensor)
-                assert tensor.equal(total(group.size, 3, turn))
-        finally:
-            group.host.processors_for_carriers = free
-        return Poller in group.span.resources
-
-    assert any(on_hosts(ranks).run(work)), "somebody has waited"

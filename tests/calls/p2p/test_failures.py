@@ -20,10 +20,11 @@ from unisono.calls import p2p
 from unisono.calls.p2p.progress_engine import progress_engine
 from unisono.engine.mailbox.poller import Poller
 from unisono.errors import MessageMismatch
+from unisono.hosts.carriers.ucx import UcxCarrier
 
 LONG = 5_000_000  # more than is under way between hosts
 
-POLLS = {Poller.wait.__code__}
+POLLS = {Poller.wait.__code__, UcxCarrier.wait.__code__}
 
 CALLS: dict[str, Callable[[int], Any]] = {
     "recv": lambda peer: p2p.recv(torch.zeros(4), peer, tag=1),

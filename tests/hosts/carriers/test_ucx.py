@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -16,16 +15,12 @@ import torch
 from torch.distributed import HashStore
 
 from tests.support.programs import run_python
-from tests.support.ucx import why_no_ucx
 from unisono import ArgumentError
 from unisono.engine.carrier import Lost
 from unisono.hosts.carriers import ucx_library as library
 from unisono.hosts.carriers.ucx import UcxCarrier, network_interface
-from unisono.ranks.group import world_over_hosts
 
 HERE, LATE_S = "127.0.0.1", 20.0
-
-needs_ucx = pytest.mark.skipif(bool(why_no_ucx()), reason=why_no_ucx() or "it is installed")
 
 
 def word(value: int = 0, nbytes: int = 8) -> torch.Tensor:
@@ -86,7 +81,6 @@ if child:
 """
 
 
-@needs_ucx
 def test_process_state_is_left_alone() -> None:
     """Also in a forked child, which ends as processes do."""
     environment = {**os.environ, "UCX_HANDLE_ERRORS": "bt", "UCX_MEM_EVENTS": "y"}
@@ -94,7 +88,6 @@ def test_process_state_is_left_alone() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@needs_ucx
 def test_it_listens_at_its_own_address_only() -> None:
     def listening() -> set[Any]:
         return {each.laddr for each in psutil.Process().net_connections("all") if each.status == psutil.CONN_LISTEN}
@@ -119,19 +112,14 @@ def test_missing_or_old_library_is_refused(version: tuple[int, int] | None, monk
         monkeypatch.setattr(library, "_place", lambda: "/nowhere/libucp.so.0")
         words = "/nowhere/libucp.so.0"
     else:
-        if why_no_ucx():
-            pytest.skip(why_no_ucx())
         monkeypatch.setattr(library, "OLDEST", version)
         words = r"is UCX 1\.[0-9.]+, and 99\.0 is the oldest that will do"
     library.ucx_library.cache_clear()
-    met: Any = SimpleNamespace(hosts=SimpleNamespace(ranks=2), address=HERE)
-    make = world_over_hosts._maker(met, 0, HashStore(), time.monotonic() + 9.0, ucx=True)
-    with pytest.raises(ArgumentError, match=rf"UNISONO_CARRIER=ucx, .*{words}.*: pip install 'unisono\[ucx\]', or"):
-        make()
+    with pytest.raises(library.NoUcx, match=rf"cannot be used here \(.*{words}.*\): pip install 'unisono\[hosts\]'"):
+        UcxCarrier(HashStore(), 0, 2, HERE, LATE_S)
     library.ucx_library.cache_clear()
 
 
-@needs_ucx
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_many_messages_leave_nothing_behind(count: int) -> None:
     lengths, batch, source = (8, 0, 1_000, 9_001, 3, 8), 50, torch.randint(256, (1 << 20,)).to(torch.uint8)
@@ -154,7 +142,6 @@ def test_many_messages_leave_nothing_behind(count: int) -> None:
         assert psutil.Process().memory_info().rss < began + (32 << 20)
 
 
-@needs_ucx
 def test_data_lives_until_it_is_sent() -> None:
     with pair() as carriers:
         carriers[0].isend(1, 1, word(7, 4 << 20))
@@ -165,7 +152,6 @@ def test_data_lives_until_it_is_sent() -> None:
         assert bool((got == 7).all()), len(others)
 
 
-@needs_ucx
 def test_many_threads() -> None:
     """Each sends and receives on its own, and all of them move the messages of all."""
     with pair() as carriers:
@@ -178,7 +164,6 @@ def test_many_threads() -> None:
             list(pool.map(run, range(4)))
 
 
-@needs_ucx
 def test_abandoned_receives_are_cancelled() -> None:
     with pair() as carriers:
         never = carriers[1].irecv(0, 1, word())
@@ -189,7 +174,6 @@ def test_abandoned_receives_are_cancelled() -> None:
         exchange(carriers, 1, 1000)
 
 
-@needs_ucx
 def test_peer_of_another_job_is_refused() -> None:
     """As where a rank has died, and its port is another job's now. Nothing of one reaches the other."""
     with pair() as others:
@@ -233,7 +217,6 @@ def test_entry_is_read_back() -> None:
         library.read_entry(1, bytes(changed))
 
 
-@needs_ucx
 def test_bad_address_of_a_peer_is_refused() -> None:
     store = HashStore()
     store.set("ucx 1", (b"\xff" * 100).hex())
@@ -241,7 +224,6 @@ def test_bad_address_of_a_peer_is_refused() -> None:
         UcxCarrier(store, 0, 2, HERE, LATE_S)
 
 
-@needs_ucx
 def test_strangers_at_its_port() -> None:
     """They say nothing, or nonsense, or leave at once: the messages of ranks go on."""
     with pair() as carriers:

@@ -5,24 +5,21 @@ import gc
 import weakref
 from contextlib import suppress
 from random import Random
-from typing import Any
 
 import pytest
 import torch
 
-from tests.support.engine_in_process import EngineInProcess
 from tests.support.in_process_carrier import InProcessCarrier, Wires
 from tests.support.message_runs import finish, part_of
 from unisono.engine import tape
 from unisono.engine.carrier import Lost
 from unisono.engine.compile.program import StateWord
-from unisono.hosts.messages import TapeRow, TapeRun, persistent_receives, tape_run
+from unisono.hosts.messages import TapeRow, TapeRun
 
 
-def carriers(seed: int = 1) -> tuple[Wires, list[EngineInProcess]]:
-    random = Random(seed)
-    wires = Wires(random)
-    return wires, [EngineInProcess(wires, rank, random) for rank in range(2)]
+def carriers(seed: int = 1) -> tuple[Wires, list[InProcessCarrier]]:
+    wires = Wires(Random(seed))
+    return wires, [InProcessCarrier(wires, rank) for rank in range(2)]
 
 
 def part(
@@ -37,11 +34,9 @@ class _Refused(Exception):
     """A rank has given its call up."""
 
 
-@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("name", ["all_reduce.circulant", "all_to_all.hierarchical"])
-def test_abandoned_call_harms_no_later_call(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abandoned_call_harms_no_later_call(name: str) -> None:
     """Rank 0 makes call 1 up to a row, and rank 1 refuses it."""
-    monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
 
     def refuse() -> None:
         raise _Refused
@@ -49,8 +44,6 @@ def test_abandoned_call_harms_no_later_call(name: str, compiled: bool, monkeypat
     rows = 99
     for row in range(rows):
         wires, both = carriers(row)
-        if not compiled:
-            both = [InProcessCarrier(wires, rank) for rank in range(2)]  # type: ignore[misc]
         refused, _ = part(both[0], 0, 1, name=name)
         rows = len(refused.rows)
         if row == rows:
@@ -118,20 +111,18 @@ def test_dropped_exchange_keeps_its_memory() -> None:
     assert len(kept.take_back()) > 0
 
 
-def test_sent_messages_go_on_in_a_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
-    moved = list[Any]()
-    monkeypatch.setattr(tape_run, "settle_apart", lambda handles, _: moved.extend(handles))
+def test_sent_messages_go_on_in_a_meeting() -> None:
     state = (ctypes.c_int64 * StateWord.WORDS)()
     _, (carrier, _) = carriers()
     whole = part(carrier, 0, 1)[0]
     sends = [row for row in whole.rows if row.kind == tape.SEND]
 
     def moved_at_the_meeting(number: int) -> int:
-        run = TapeRun(carrier, [*sends, TapeRow(tape.MEET, (-1, -1))], [], ctypes.addressof(state))
+        run = TapeRun(carrier, [*sends, TapeRow(tape.MEET, (-1, -1))], ctypes.addressof(state))
         run.begin(number)
-        run.stop_before(len(run.rows), lambda: seen.append(len(moved)))
+        run.stop_before(len(run.rows), lambda: seen.append(len(carrier.kept_moving)))
         seen = list[int]()
-        moved.clear()
+        carrier.kept_moving.clear()
         assert run.advance()
         return seen[0]
 

@@ -1,6 +1,5 @@
 """Message programs run, with all ranks in one process: at random timings, in pieces, again and again."""
 
-import threading
 from random import Random
 
 import pytest
@@ -10,14 +9,11 @@ from tests.conftest import NIGHTLY
 from tests.support.each import each
 from tests.support.in_process_carrier import InProcessCarrier, Wires
 from tests.support.message_runs import Layout, cut, finish, part_of, run_messages, tag, tape_of
-from tests.support.waiting import until
 from unisono.base.errors import InternalError
-from unisono.engine.carrier import Handle, Lost
+from unisono.engine.carrier import Handle
 from unisono.engine.reducers import combine_address
 from unisono.engine.tape import LEFT
-from unisono.hosts.carriers import waiter
-from unisono.hosts.carriers.waiter import settle_apart
-from unisono.hosts.messages import Room, Tags, TapeRun, lower, message_memory, persistent_receives
+from unisono.hosts.messages import Room, Tags, TapeRun, lower, message_memory
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule.algorithms import CATALOGUE
 
@@ -26,17 +22,16 @@ SIZES = (0, 1, 13, 64)
 SUM = combine_address("int64", "sum", last=False)
 
 
-@pytest.mark.parametrize("how", ["straight", "packed", "compiled", "compiled straight"])
+@pytest.mark.parametrize("how", ["straight", "packed"])
 @each("name", sorted(CATALOGUE))
 def test_all_tables_at_random_timings(name: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_memory, "LARGE_BYTES", 16 if "straight" in how else 256 << 10)
+    monkeypatch.setattr(message_memory, "LARGE_BYTES", 16 if how == "straight" else 256 << 10)
     for p in (2, 3, 5) if CATALOGUE[name].allows(3) else (2, 4):
         if CATALOGUE[name].allows(p):
             schedule = CATALOGUE[name].schedule(p, p // 2)
             programs = lower(schedule)
             for seed in range(SEEDS):
-                layout, compiled = Layout.of(schedule, seed), "compiled" in how
-                run_messages(schedule, programs, SIZES[seed % 4], seed, layout=layout, compiled=compiled)
+                run_messages(schedule, programs, SIZES[seed % 4], seed, layout=Layout.of(schedule, seed))
 
 
 def test_messages_with_a_partial_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,13 +44,10 @@ def test_messages_with_a_partial_last_word(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("name", ["all_reduce.circulant", "all_reduce.recursive_doubling", "all_to_all.bruck"])
-def test_the_same_exchange_in_many_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistent_receives, "_OFTEN", 2)
+def test_the_same_exchange_in_many_calls(name: str) -> None:
     schedule = CATALOGUE[name].schedule(4)
     for seed in range(4):
         run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6)
-        run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6, persistent=True)
-        run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6, compiled=True)
 
 
 def pair(
@@ -172,50 +164,3 @@ def test_the_carrier_does_not_write_into_results(name: str, monkeypatch: pytest.
     assert not any(final.data_ptr() <= start < final.data_ptr() + final.nbytes for final in finals for start in written)
     for (buffer, chunk), where in programs[0].ends.items():
         assert where != FINAL or cut(finals[0], schedule.chunks)[chunk].any(), (buffer, chunk)
-
-
-class _LateHandle:
-    """Settled when it is told so."""
-
-    def __init__(self) -> None:
-        self.come, self.lost = threading.Event(), False
-
-    def settle(self) -> None:
-        self.come.wait()
-        if self.lost:
-            raise Lost(1, "gone")
-
-
-def test_waiting_threads_are_reused() -> None:
-    told: list[int] = []
-    one, two, three = _LateHandle(), _LateHandle(), _LateHandle()
-    first, second = settle_apart([one], lambda: told.append(1)), settle_apart([two], lambda: told.append(2))
-    two.come.set()
-    until(lambda: told == [2])
-    assert (first.over, second.over) == (False, True)
-    threads = threading.active_count()
-    third = settle_apart([three], lambda: told.append(3))
-    assert threading.active_count() == threads
-    three.lost = True
-    three.come.set()
-    until(lambda: told == [2, 3])
-    assert not third.over
-    assert isinstance(third.error, Lost)
-    one.come.set()
-    until(lambda: told == [2, 3, 1])
-
-
-def test_exit_waits_for_threads_with_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiter, "_OPEN", set())
-    late, over = _LateHandle(), threading.Event()
-    settle_apart([late], over.set)
-    threading.Timer(0.1, late.come.set).start()
-    waiter.end_threads()
-    assert over.is_set()
-    monkeypatch.setattr(waiter, "_END_S", 0.05)
-    never = _LateHandle()
-    settle_apart([never], over.clear)
-    waiter.end_threads()
-    assert over.is_set(), "it waits still"
-    never.come.set()
-    until(lambda: not waiter._OPEN)

@@ -2,10 +2,12 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ import unisono
 from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks, options
 from unisono.base.errors import ArgumentError, MismatchError, NotInitialized
+from unisono.hosts.carriers.ucx_library import NoUcx, ucx_library
 from unisono.integrations.torch.answer_to import answer_by_environment
 
 CPU, LIMIT = torch.device("cpu"), timedelta(seconds=60)
@@ -276,6 +279,21 @@ def test_no_memory_is_left() -> None:
     assert (tensor.item(), "unisono" in repr(group)) == (3, False)
     assert line.startswith("the group ProcessGroupGloo is Gloo's on all ranks: ")
     assert "memory" in line
+
+
+@in_process_group(2, "gloo", named=range(2), hosts="2x1")
+def test_no_ucx_is_there() -> None:
+    me, size = dist.get_rank(), dist.get_world_size()
+    ucx_library.cache_clear()
+    with patch.object(sys.modules[NoUcx.__module__], "_place", lambda: "/nowhere/libucp.so.0"), said() as lines:
+        group = dist.ProcessGroupGloo(store("far"), me, size, SECONDS)
+    ucx_library.cache_clear()
+    tensor = torch.tensor([me + 1])
+    group.allreduce([tensor]).wait()
+    (line,) = lines
+    assert (tensor.item(), "unisono" in repr(group)) == (3, False)
+    assert "is Gloo's on all ranks: ranks on several hosts send messages by UCX" in line
+    assert "pip install 'unisono[hosts]'" in line
 
 
 @in_process_group(2, "gloo", named=range(2))

@@ -244,7 +244,7 @@ def test_a_death_that_a_peer_saw_first_is_told_as_a_death() -> tuple[int, ...]:
     return caught.value.failed
 
 
-def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed() -> None:
+def test_peer_that_enters_meanwhile_is_not_blamed() -> None:
     """Whatever is read first, a peer that enters the very call of this rank between two reads has made no other."""
     attend = sys.modules["unisono.ranks.failures.attend"]
     state = {"number": N - 1, "signature": 0, "reads": 0, "enters_at": 0}
@@ -264,6 +264,9 @@ def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed() -> None:
 
         def signature(self, *_: int) -> int:
             return read("signature")
+
+        def has_ended(self, _: int) -> bool:
+            return False
 
     watch = object.__new__(attend.Watch)
     group = SimpleNamespace(liveness=SimpleNamespace(gone=lambda rank: None))

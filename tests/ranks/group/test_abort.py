@@ -19,6 +19,7 @@ from unisono import PeerFailed, PeerGone
 from unisono.calls import p2p
 from unisono.calls.work import _Latch
 from unisono.engine.mailbox.poller import Poller
+from unisono.hosts.carriers.ucx import UcxCarrier
 from unisono.ranks.failures.attend import attend
 from unisono.ranks.group import group as group_module
 
@@ -47,7 +48,7 @@ CALLS: dict[str, Call] = {
 }
 """Calls that end only if rank 2 makes one, too."""
 
-FOR_PEERS = {attend.__code__, Poller.wait.__code__}
+FOR_PEERS = {attend.__code__, Poller.wait.__code__, UcxCarrier.wait.__code__}
 WAITS = {*FOR_PEERS, _Latch.wait.__code__, torch.futures.Future.wait.__code__}
 
 

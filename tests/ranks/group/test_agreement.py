@@ -105,11 +105,7 @@ def step(world: World, me: int, at_once: int = 1, *, may_begin: bool = False) ->
         more = (world.ranks[other].told for other in others[len(rank.seen) :][:at_once])
         return replaced(world, me, rank._replace(seen=(*rank.seen, *more)))
     seen, mine, found = dict(zip(others, rank.seen, strict=True)), rank.told, False
-    if (
-        mine is not None
-        and me not in mine.failed
-        and agree(mine, [seen[one] for one in others if one not in mine.failed])
-    ):
+    if mine is not None and me not in mine.failed and agree(mine, seen):
         after = find_memory(world, me, mine.failed)
         found = after.finds(mine.failed) is not None
         if after.lent != rank.lent:

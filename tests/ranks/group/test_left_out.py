@@ -73,53 +73,22 @@ def wake(folder: Path, group: unisono.Group, smaller: unisono.Group, *stopped: i
     until(lambda: all((folder / f"{rank} has heard").exists() for rank in stopped))
 
 
-@in_new_world(4, return_exceptions=True, gives=[((), 0.0), ((1, 2), 6.0), ((1, 2), 6.0), FAILED])
-def test_after_a_death_the_rank_that_is_stopped_while_it_lends_the_memory_can_be_left_out(
+@in_new_world(5, return_exceptions=True, gives=[None, None, ((2, 3), 12.0), ((2, 3), 12.0), FAILED])
+def test_after_a_death_ranks_that_are_stopped_while_they_lend_the_memory_can_be_left_out(
     tmp_path: Path,
-) -> tuple[tuple[int, ...], float]:
+) -> tuple[tuple[int, ...], float] | None:
+    """Rank 0 is stopped, and then rank 1, which is to lend it next."""
     group = unisono.init()
-    kill(3)
+    kill(4)
     with pytest.raises(PeerGone):
         unisono.all_reduce(torch.ones(3))
-    if group.rank == 0:
-        hear_that_it_is_left_out(tmp_path, group, 0, 3)
-        return (), 0.0
-    smaller = shrink_without(group, {0}, r"is to lend or use the memory: .* leave it out: shrink\(without=\[0\]\)")
-    seen = total(smaller)
-    wake(tmp_path, group, smaller, 0)
-    return smaller.world_ranks, seen
-
-
-@in_new_world(4, gives=[None, None, ((2, 3), 12.0), ((2, 3), 12.0)])
-def test_one_rank_after_another_can_be_left_out(tmp_path: Path) -> tuple[tuple[int, ...], float] | None:
-    """Rank 0 is stopped while it lends the memory, and rank 1, which is to lend it then, too."""
-    group = unisono.init()
-    unisono.barrier()
     if group.rank < 2:
-        hear_that_it_is_left_out(tmp_path, group, 0, 1)
+        hear_that_it_is_left_out(tmp_path, group, 0, 1, 4)
         return None
-    smaller = shrink_without(group, {0, 1}, "is to lend or use the memory")
+    smaller = shrink_without(group, {0, 1}, r"is to lend or use the memory, .* leave it out: shrink\(without=\[\d\]\)")
     seen = total(smaller)
     wake(tmp_path, group, smaller, 0, 1)
     return smaller.world_ranks, seen
-
-
-@in_new_world(3, gives=[0.0, 6.0, 6.0])
-def test_one_rank_leaves_out_and_the_others_who_still_wait_follow(tmp_path: Path) -> float:
-    group = unisono.init()
-    unisono.barrier()
-    if group.rank == 0:
-        hear_that_it_is_left_out(tmp_path, group, 0)
-        return 0.0
-    if group.rank == 2:
-        with pytest.raises(unisono.WaitTimeout):
-            group.shrink(timeout_s=0.5)
-        smaller = group.shrink(without=[0])
-    else:
-        smaller = group.shrink()
-    seen = total(smaller)
-    wake(tmp_path, group, smaller, 0)
-    return seen
 
 
 @in_new_world(3, gives=[(3.0, [True, False]), (3.0, []), None])

@@ -228,16 +228,6 @@ def test_who_waits_long_looks_seldom(waits_for: str, tmp_path: Path) -> None:
         assert world.run(work)[1] < 600
 
 
-@in_new_world(3, all_give=(7.0, 1))
-def test_where_there_is_no_room_for_the_memory_the_next_rank_lends_it() -> tuple[float, int]:
-    group = unisono.init()
-    if group.rank == 0:
-        lend_raises(group, unisono.OutOfMemory("not here"))
-    smaller, mine = group.shrink(), torch.tensor([2.0**group.rank])
-    unisono.all_reduce(mine, group=smaller)
-    return mine.item(), smaller.host.arena.owner  # type: ignore[union-attr]  # of a smaller group
-
-
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
 @in_new_world(3, all_give=7.0)
 def test_an_exception_that_ends_shrink_on_one_rank_is_told_to_the_others(

@@ -106,7 +106,7 @@ def test_time_is_up_for_survivors_too():
     assert value == 2
 
 
-def test_a_world_goes_on_with_new_ranks_and_survivors_leave_in_order(monkeypatch, tmp_path):
+def test_survivors_leave_before_new_ranks_come(monkeypatch, tmp_path):
     """Also where nobody is given time: who has died is not waited for."""
     monkeypatch.setattr(processes, "GRACE_S", 600.0)
 
@@ -129,7 +129,7 @@ def test_a_world_goes_on_with_new_ranks_and_survivors_leave_in_order(monkeypatch
 
 
 @pytest.mark.parametrize("number", [0, signal.SIGKILL], ids=["ends well", "is killed"])
-def test_what_a_rank_has_started_is_killed_with_it_but_not_if_it_ends_well(tmp_path, number):
+def test_children_die_with_a_rank_that_is_killed(tmp_path, number):
     fifo = tmp_path / "held open by what the rank has started"
     os.mkfifo(fifo)
     end = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)

@@ -80,7 +80,7 @@ def test_the_order_of_parent_and_ranks_is_kept():
     assert done.stdout == "before\nwithin\nafter\n"
 
 
-def test_a_rank_that_closes_its_output_still_reports():
+def test_rank_without_output_still_reports():
     assert run(lambda: sys.stdout.close() or os.getpid() > 0, 2) == [True, True]
 
 
@@ -96,7 +96,7 @@ def test_lines_with_a_prefix(capsys):
     assert lines(seen.err) == ["[rank 0] error 0", "[rank 1] error 1"]
 
 
-def test_lines_with_a_prefix_into_a_file_and_in_the_next_run(capfd):
+def test_prefix_in_a_file_and_in_the_next_run(capfd):
     with world(2, prefix=True) as w:
         w.run(print, "one")
         w.run(print, "two")
@@ -159,6 +159,6 @@ def test_importable_functions_travel_by_name():
     assert unpack(pack(top_level)) is top_level
 
 
-def test_a_module_on_no_path_travels_by_value_even_behind_other_objects(stray):
+def test_module_on_no_path_travels_by_value(stray):
     assert elsewhere(pack(functools.partial(stray.helper, 2))) == "42"
     assert elsewhere(pack(lambda: stray.Thing().worth)) == "7"

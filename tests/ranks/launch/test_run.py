@@ -74,7 +74,7 @@ def test_a_world_keeps_processes_group_and_state():
     assert w.pids == []
 
 
-def test_a_rank_that_returned_is_back_in_the_next_run():
+def test_returned_rank_is_back_in_the_next_run():
     def absent():
         return [init().host.arena.board(peer).gone for peer in range(2)]
 
@@ -157,7 +157,7 @@ def init_in_a_forked_child():
     return os.read(reads, 1000).decode()
 
 
-def test_a_child_of_a_rank_is_told_that_it_is_none():
+def test_child_of_a_rank_is_told_that_it_is_none():
     assert "this process was forked from a rank" in run(init_in_a_forked_child, 1)[0]
 
 

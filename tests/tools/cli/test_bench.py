@@ -23,7 +23,7 @@ def bench(*arguments: str, columns: int = 80) -> Any:
     return CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": str(columns)})
 
 
-def test_every_size_has_a_verdict_and_is_named_as_given() -> None:
+def test_every_size_has_a_verdict() -> None:
     done = bench("--ranks", "2", "--sizes", "8,1KB,4096KiB,1234568", "--seconds", "0")
     assert done.exit_code == 0, done.output
     assert "float32 on 2 ranks" in done.stdout
@@ -110,7 +110,7 @@ def test_faults_are_counted_in_every_call(fault: str, wrong: int, tmp_path: Path
     assert unisono.run(_wrong, ranks=3, args=(str(tmp_path), fault)) == [[wrong, 0]] * 3
 
 
-def test_where_calls_take_long_there_are_fewer_turns(worlds: Callable[[int], unisono.World]) -> None:
+def test_long_calls_have_fewer_turns(worlds: Callable[[int], unisono.World]) -> None:
     trials = [Trial("all_reduce", 64, algorithm=name) for name in ("one_shot", "two_shot")]
     for ranks, turns in ((worlds(2).run(measure, trials, 7, 0.0), 1), (worlds(2).run(measure, trials, 2, 60.0), 2)):
         assert [[len(of_trial) for of_trial in rank] for rank in ranks] == [[turns] * 2] * 2

@@ -11,7 +11,7 @@ from unisono.engine.memory.meeting_page import waiting_of
 from unisono.tools.cli import app
 
 
-def test_ranks_without_a_group_are_told_with_whom_they_wait_for(tmp_path: Path, python: Python) -> None:
+def test_ranks_without_a_group_say_for_whom(tmp_path: Path, python: Python) -> None:
     """Rank 0 waits for two ranks that do not come, rank 1 of another job for a rank 0 that does not listen."""
     script = tmp_path / "waits.py"
     script.write_text("import unisono\n\nunisono.init(timeout_s=100)\n")

@@ -14,7 +14,7 @@ from unisono.schedule.choose.over_hosts import choose_spanning
 from unisono.schedule.draw import html, svg, text
 
 
-def test_explain_compares_host_traffic_with_the_bound() -> None:
+def test_explain_compares_traffic_with_the_bound() -> None:
     words = "explain all_reduce --hosts 4x8 --bytes 64MiB --link 1Gbit,100us --no-rounds"
     printed = say(*words.split())
     chosen = choose_spanning("all_reduce", 64 << 20, Hosts.parse("4x8"), Config(link=Link.parse("1Gbit,100us")))
@@ -35,7 +35,7 @@ def test_explain_compares_host_traffic_with_the_bound() -> None:
 
 @pytest.mark.parametrize("collective", CORES)
 @pytest.mark.parametrize("hosts", ["2x2:round_robin", "3+1"])
-def test_every_collective_can_be_explained_and_drawn(collective: str, hosts: str) -> None:
+def test_every_collective_is_explained_and_drawn(collective: str, hosts: str) -> None:
     printed = say("explain", collective, "--hosts", hosts, "--bytes", "4000")
     chosen = choose_spanning(collective, 4000, Hosts.parse(hosts))
     assert " ".join(printed.split()).startswith(f"{chosen.name} · 4 ranks on 2 hosts")

@@ -104,7 +104,7 @@ def by_explain(name: str, hosts: Hosts, nbytes: int) -> str:
 @pytest.mark.parametrize("nbytes", SIZES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_explain_simulate_and_calls_mean_the_same_table(collective: str, shape: str, nbytes: int) -> None:
+def test_commands_and_calls_mean_the_same_table(collective: str, shape: str, nbytes: int) -> None:
     hosts = Hosts.parse(shape)
     priced = list(candidates(collective, hosts, nbytes))
     able: dict[str, Candidate] = {}

@@ -1,4 +1,4 @@
-"""`unisono top` on a terminal: sizes, Ctrl-C, and a job that ends. And the line that shows what commands do."""
+"""`unisono top` on a terminal: sizes, Ctrl-C, and a job that ends. And what commands compile first."""
 
 import fcntl
 import os
@@ -10,13 +10,12 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.observe.test_look import looping, running
-from tests.support.programs import run_python
 from tests.support.waiting import until
 from unisono.engine.kernels import unit
 from unisono.tools.cli.shared import printing
@@ -93,7 +92,7 @@ def test_the_window_may_change_and_ctrl_c_leaves(tmp_path: Path) -> None:
         assert top.ends() == 0
 
 
-def test_a_screen_ends_with_its_job_and_the_last_picture_stays(tmp_path: Path) -> None:
+def test_screen_ends_with_its_job(tmp_path: Path) -> None:
     with running(looping, tmp_path) as (_, pids), screen(pids[0]) as top:
         top.shows("calls/s")
         os.kill(pids[3], signal.SIGKILL)
@@ -103,48 +102,7 @@ def test_a_screen_ends_with_its_job_and_the_last_picture_stays(tmp_path: Path) -
         assert str(pids[3]) in top.read()
 
 
-COUNT = (
-    "import sys\n"
-    "from unisono.tools.cli.shared.printing import at_work\n"
-    "with at_work('counting [1] {2}'):\n"
-    "    sys.stdin.readline()\n"
-    "print('the result')\n"
-)
-"""A program that is at work until a line comes."""
-
-
-def seen_on_a_terminal(until: str) -> tuple[str, str]:
-    """What the program writes on a terminal until it has written this, and then; and its standard output."""
-    ours, theirs = pty.openpty()
-    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    with subprocess.Popen(
-        [sys.executable, "-c", COUNT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=theirs, env=environ
-    ) as program:
-        os.close(theirs)
-        seen = ""
-        with suppress(OSError):  # it has ended
-            while until not in seen:
-                seen += os.read(ours, 4096).decode()
-            program.stdin.write(b"\n")
-            program.stdin.flush()
-            while more := os.read(ours, 4096).decode():
-                seen += more
-        os.close(ours)
-        return seen, program.stdout.read().decode()
-
-
-def test_a_terminal_has_a_line_that_goes() -> None:
-    seen, out = seen_on_a_terminal("counting [1] {2}")
-    assert seen.rstrip().endswith("\x1b[2K"), "the line is cleared at the end"
-    assert out == "the result\n"
-
-
-def test_a_pipe_has_nothing() -> None:
-    done = run_python("-c", COUNT, check=True, input="\n")
-    assert (done.stdout, done.stderr) == ("the result\n", "")
-
-
-def test_commands_compile_first_where_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_compile_what_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     monkeypatch.setattr("unisono.engine.host.warm_up", lambda: compiled.append("all"))
     printing.compile_first()

@@ -34,7 +34,7 @@ def test_passes(number):
 """
 
 
-def test_the_first_failure_ends_the_session_and_the_last_failures_can_be_run_again(ranks_session: RanksSession) -> None:
+def test_first_failure_ends_and_is_run_again(ranks_session: RanksSession) -> None:
     ranks_session("-x", test_it=TESTS).assert_outcomes(failed=1)
     ranks_session(test_it=TESTS).assert_outcomes(failed=2, passed=4)
     ranks_session("--lf").assert_outcomes(failed=2)
@@ -94,7 +94,7 @@ def pytest_runtestloop():
 """
 
 
-def test_the_ranks_have_ended_when_other_plugins_collect_their_files(ranks_session: RanksSession) -> None:
+def test_ranks_end_before_plugins_collect_files(ranks_session: RanksSession) -> None:
     """As pytest-cov does: what ranks write at their end must be there."""
     body = "Path(f'pid{unisono.get_rank()}').write_text(str(os.getpid()))"
     header = "import os, pytest, unisono\nfrom pathlib import Path\n"
@@ -103,7 +103,7 @@ def test_the_ranks_have_ended_when_other_plugins_collect_their_files(ranks_sessi
 
 
 @pytest.mark.cold
-def test_a_session_without_such_tests_loads_nothing(tmp_path: Path) -> None:
+def test_session_without_such_tests_loads_nothing(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(): pass")
     code = (
         f"import pytest, sys; print(+pytest.main([{str(PLUGIN)[1:-1]}]));"

@@ -5,7 +5,6 @@ import time
 from ...base.errors import PeerError, PeerFailed, PeerGone
 from ...base.records import Departure, DepartureKind, GivenUp
 from ...engine.mailbox import ANY_SOURCE, CarrierStreams, FarPeers, Mailbox, MessageRequest, Receive
-from ...hosts.carriers.waiter import SentMessages
 from ...ranks.group.group import Group
 
 _LAST_NEWS_S = 0.5
@@ -87,5 +86,6 @@ def far_peers(group: Group) -> FarPeers | None:
         return None
     far = frozenset(range(group.size)) - set(group.span.hosts.beside(group.rank))
     carrier = world_span.carrier
-    traffic = world_span.resources.setdefault(CarrierStreams, CarrierStreams(carrier, SentMessages(carrier).add))
+    streams = CarrierStreams(carrier, lambda sent: carrier.keep_moving([sent]))
+    traffic = world_span.resources.setdefault(CarrierStreams, streams)
     return FarPeers(group.rank, far, group.world_ranks, group.span.gid, traffic)

@@ -47,8 +47,8 @@ _ALL_BITS = -1
 
 @compiled
 def run(tape):  # type: ignore[no-untyped-def]
-    """Go on with a tape: DONE, or, at the row AT, WAITING, LOST or SERVE. At a RUN or a MEET it waits, and returns,
-    as the interpreter does. It waits for a message only if it calls the carrier's engine.
+    """Go on with a tape: DONE, or, at the row AT, WAITING, LOST or SERVE. It waits, and returns, as the interpreter
+    does.
     """
     at, end, engine = get(tape, TapeWord.AT), get(tape, TapeWord.END), get(tape, TapeWord.ENGINE)
     state = get(tape, TapeWord.STATE)
@@ -67,10 +67,10 @@ def run(tape):  # type: ignore[no-untyped-def]
             status = _send(tape, at, engine)
         elif kind == TAKE:
             status = _take(tape, at, engine)
-            while status == WAITING and engine and get(tape, TapeWord.NEWS) and _wait(tape, at, engine, state):
+            while status == WAITING and get(tape, TapeWord.NEWS) and _wait(tape, at, engine, state):
                 status = _take(tape, at, engine)
         elif kind in (RUN, MEET):
-            sending = _sending(tape, at, engine) if engine else get(tape, TapeWord.SENDING)
+            sending = _sending(tape, at, engine)
             if sending:
                 status = LOST if sending < 0 else SERVE
             elif kind == MEET:
@@ -86,8 +86,7 @@ def run(tape):  # type: ignore[no-untyped-def]
             return status
         at += ROW_BYTES
     put(tape, TapeWord.AT, at)
-    if engine:
-        put(tape, TapeWord.SENDING, _sending(tape, end, engine))
+    put(tape, TapeWord.SENDING, _sending(tape, end, engine))
     return DONE
 
 
@@ -153,9 +152,6 @@ def _post(row, engine):  # type: ignore[no-untyped-def]
     mark = get(row, TapeMessageWord.MARK)
     if mark:
         store(mark, get(row, TapeMessageWord.TO))
-    if engine == 0:
-        posted = get(row, TapeMessageWord.TAG)
-        return DONE if posted and load(posted) else SERVE
     place, nbytes, tag = (
         get(row, TapeMessageWord.PLACE),
         get(row, TapeMessageWord.NBYTES),
@@ -172,8 +168,6 @@ def _send(tape, row, engine):  # type: ignore[no-untyped-def]
     mark = get(row, TapeMessageWord.MARK)
     if mark:
         store(mark, get(tape, TapeWord.NUMBER))
-    if engine == 0:
-        return SERVE
     place, nbytes, tag = (
         get(row, TapeMessageWord.PLACE),
         get(row, TapeMessageWord.NBYTES),
@@ -189,8 +183,6 @@ def _send(tape, row, engine):  # type: ignore[no-untyped-def]
 def _take(tape, row, engine):  # type: ignore[no-untyped-def]
     """Take a message, if it is there. SERVE: its word is, but perhaps not all of it."""
     mark, missing = get(row, TapeTakeWord.MARK), load(get(row, TapeTakeWord.MISSING))
-    if engine == 0:
-        return WAITING if load(mark) == missing else SERVE
     first = get(tape, TapeWord.FIRST) + get(row, TapeTakeWord.POSTS)
     end = first + ROW_BYTES * get(row, TapeTakeWord.COUNT)
     post = first

@@ -59,7 +59,7 @@ class Mailbox:
         self._far, self._far_ranks = far, far.ranks if far else frozenset[int]()
         self._matching = MatchingQueues()
         self.finished: list[MessageRequest] = []
-        asleep, carrier = 0 if self._far_ranks else arena.awaits_mail(rank), far.traffic.carrier.wait if far else None
+        asleep, carrier = 0 if self._far_ranks else arena.awaits_mail(rank), far.traffic.carrier if far else None
         self.poller = Poller(2 * self._size, most_spins, asleep, carrier)
         for source in range(self._size):
             if source != rank and source not in self._far_ranks:

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from ..carrier import Wait
+from ..carrier import Carrier
 from ..clock import slow_yield_cycles
 from ..compile.program import LEARNED_WORDS
 from ..kernels import kernel
@@ -18,22 +18,19 @@ class Poller:
 
     most_spins: see `waiting.wait`.
     asleep: the address of the word that tells writers that a thread sleeps; 0: writers wake no thread, so it naps.
-    carrier: brings messages while a thread waits, see `engine.carrier`.
+    carrier: brings messages while a thread waits.
     wakeups: how often `wake` has been called.
-    counter: the address of a word that others count up, which ends waits in place of `wake`; 0: there is none.
     zero: the address of a word that stays 0.
     """
 
-    def __init__(
-        self, count: int, most_spins: int, asleep: int = 0, carrier: "Wait | None" = None, counter: int = 0
-    ) -> None:
+    def __init__(self, count: int, most_spins: int, asleep: int = 0, carrier: Carrier | None = None) -> None:
         # The pairs of addresses, the slots that are ready, wakeups, zero, and what `wait` learns.
         words = np.zeros(3 * count + 2 + LEARNED_WORDS, np.int64)
         self._words, self._count = words.data, count
         self._pairs = words.ctypes.data
         self._ready = self._pairs + 16 * count
         self._wakeups = self._ready + 8 * count
-        self.zero, self._counter = self._wakeups + 8, counter or self._wakeups
+        self.zero = self._wakeups + 8
         self._spinning = most_spins, slow_yield_cycles(), self._wakeups + 16
         words[: 2 * count] = self.zero
         words[3 * count + 2] = most_spins
@@ -78,17 +75,17 @@ class Poller:
             self._words[3 * self._count] = self.wakeups
 
     def wait(self, counted: int, waited_s: float, limit_s: float) -> bool:
-        """Wait until a slot is ready or the counter has grown; False after limit_s seconds.
+        """Wait until a slot is ready or another thread calls `wake`; False after limit_s seconds.
 
-        counted: the counter as the caller has seen it: `wakeups`, or the word at `counter`.
+        counted: `wakeups`, as the caller has seen it.
         waited_s: how long the caller has waited already: longer waits have longer naps.
         """
         waited_ns, limit_ns = int(waited_s * 1e9), int(limit_s * 1e9)
-        goal, began = (self._counter, counted + 1), next(self._moments)
+        goal, began = (self._wakeups, counted + 1), next(self._moments)
         self._waiting.add(began)
         try:
             if self._carrier is not None:
-                return bool(self._carrier(*goal, self._pairs, self._count, waited_ns, limit_ns))
+                return bool(self._carrier.wait(*goal, self._pairs, self._count, waited_ns, limit_ns))
             return bool(self._wait(*goal, self._pairs, self._count, *self._spinning, waited_ns, limit_ns, self._asleep))
         finally:
             self._waiting.discard(began)

@@ -19,6 +19,7 @@ import os
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -32,6 +33,7 @@ from ...engine.kernels import kernel
 from ...engine.tape import EngineWord
 from ..addresses import interfaces
 from . import await_key
+from .mover import Mover
 from .ucx_library import (
     FIRST_ERROR,
     IN_PROGRESS,
@@ -65,14 +67,12 @@ class UcxCarrier:
     address: this rank's address, at which the others reach it: UCX listens there, and nowhere else.
     timeout_s: the limit for all connections.
 
-    Raises ImportError if UCX is not installed, or too old; ArgumentError for an address at which it cannot listen, and
-    for an entry at the store that no rank has written; Lost for a peer that cannot be reached; RuntimeError if UCX
-    refuses a call.
+    Raises NoUcx if UCX is not installed, or too old; ArgumentError for an address at which it cannot listen, and for an
+    entry at the store that no rank has written; Lost for a peer that cannot be reached; RuntimeError if UCX refuses a
+    call.
     """
 
-    name = "ucx"
     tags = 1 << _TAG_BITS
-    own_thread = False
 
     def __init__(self, store: Store, rank: int, size: int, address: str, timeout_s: float) -> None:
         self._library = ucx_library()
@@ -82,6 +82,7 @@ class UcxCarrier:
         self._lost: dict[int, int] = {}  # peer -> the status with which the connection to it has ended
         self._under_way: set[_UcxHandle] = set()  # the messages that UCX may read or write
         self._given_up: set[_UcxHandle] = set()
+        self._mover: Mover | None = None
         self._endpoints: dict[int, int] = {}
         self._marks: dict[int, int] = {}  # rank -> the part of the tags of messages to it that is not the sender
         self._on_error = _teller(self._lost)
@@ -112,11 +113,6 @@ class UcxCarrier:
             request = self._receive(self._worker, data.data_ptr(), data.nbytes, full, _ALL_BITS, self._how)
             return self._begun(request, peer, data, sends=False)
 
-    @property
-    def compiled(self) -> UcxCarrier:
-        """See `CompiledCarrier`."""
-        return self
-
     def route(self, peer: int, tag: int, *, sends: bool) -> tuple[int, int]:
         sender, reader = (self._rank, peer) if sends else (peer, self._rank)
         return self._marks[reader] | sender << _TAG_BITS | tag, self._endpoints.get(peer, 0)
@@ -145,6 +141,13 @@ class UcxCarrier:
 
     def pending(self, messages: Iterable[Handle]) -> list[Handle]:
         return [each for each in messages if not (isinstance(each, _UcxHandle) and self._is_over(each))]
+
+    def keep_moving(self, messages: Iterable[Handle]) -> None:
+        if os.getpid() != self._process:
+            return
+        if self._mover is None:
+            self._mover = Mover(weakref.proxy(self))
+        self._mover.add(messages)
 
     def settle(self, handle: _UcxHandle) -> None:
         """Wait until a message is over. Raises Lost."""
@@ -377,6 +380,6 @@ def network_interface(address: str) -> str:
         if first == address:
             return name
     raise ArgumentError(
-        f"UNISONO_CARRIER=ucx, but {address} is the first IPv4 address of no network interface of this host, and UCX "
-        "listens at such a one: name MASTER_ADDR by an address in another network, or leave the variable out"
+        f"{address} is the first IPv4 address of no network interface of this host, and UCX, which carries messages "
+        "between hosts, listens at such a one: name MASTER_ADDR by an address in another network"
     )

@@ -20,8 +20,10 @@ from typing import Any
 
 from ...base.errors import ArgumentError
 
-OLDEST = 1, 22
-"""Before, a process may crash if its peer ends in the middle of a long message: seen with 1.16, 1.17, 1.19 and 1.21."""
+OLDEST = 1, 16
+"""Up to 1.21, a process may crash if its peer ends in the middle of a long message. The wheel is newer; older ones are
+used in processes that have loaded one already, such as Open MPI's.
+"""
 
 IN_PROGRESS = 1
 FIRST_ERROR = (1 << 64) - 200
@@ -154,20 +156,33 @@ class UcxError(RuntimeError):
     """UCX has refused a call."""
 
 
+class NoUcx(ArgumentError):
+    """UCX is not installed, or it is too old."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"ranks on several hosts send messages by UCX, which cannot be used here ({reason}): pip install "
+            "'unisono[hosts]'"
+        )
+
+
 @cache
 def ucx_library() -> Any:
-    """The library. Raises ImportError if there is none, or if it is too old."""
+    """The library. Raises NoUcx if there is none, or if it is too old.
+
+    Loading it changes the environment for a moment; a process that another thread starts then may fail.
+    """
     place = _place()
     try:
         with _left_alone():
             library = c.CDLL(place)
     except OSError as error:
-        raise ImportError(str(error)) from None
+        raise NoUcx(str(error)) from None
     version = [c.c_uint() for _ in range(3)]
     library.ucp_get_version(*map(c.byref, version))
     found = tuple(number.value for number in version)
     if found < OLDEST:
-        raise ImportError(f"{place} is UCX {_dotted(found)}, and {_dotted(OLDEST)} is the oldest that will do")
+        raise NoUcx(f"{place} is UCX {_dotted(found)}, and {_dotted(OLDEST)} is the oldest that will do")
     for name, result, *arguments in _FUNCTIONS:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

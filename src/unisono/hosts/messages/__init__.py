@@ -4,24 +4,18 @@ from .lowering import lower
 from .message_memory import Bytes, Room
 from .message_program import MessageProgram
 from .message_proof import prove_messages
-from .persistent_receives import ReceiveBuffers
 from .tape_rows import BEGIN, Tags, TapeRow, TapeWriter
 from .tape_run import TapeRun
-from .wait import MessageWait, nap, until
 
 __all__ = [
     "BEGIN",
     "Bytes",
     "MessageProgram",
-    "MessageWait",
-    "ReceiveBuffers",
     "Room",
     "Tags",
     "TapeRow",
     "TapeRun",
     "TapeWriter",
     "lower",
-    "nap",
     "prove_messages",
-    "until",
 ]

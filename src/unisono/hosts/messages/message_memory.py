@@ -1,7 +1,7 @@
 """From a program's places to memory: the bytes of messages, their addresses, and the copies and combinations."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, groupby, pairwise
 from typing import NamedTuple
 
@@ -9,7 +9,6 @@ import torch
 
 from ...engine.tensors import tensor_at
 from .message_program import FINAL, KEPT, ChunkPlace, Piece, TableMessage, Writing
-from .persistent_receives import ReceiveBuffer
 
 _LINE = 64
 _LEAST_BYTES = 1 << 14
@@ -81,7 +80,6 @@ class Wire(NamedTuple):
     packing: the copies that are made before it is sent, if it is not straight.
     marked: the word is no part of the data; the sender sets it.
     short: it is one payload, with its word.
-    receive_buffer: where it arrives, if this is always the same memory.
     """
 
     payloads: list[torch.Tensor]
@@ -92,7 +90,6 @@ class Wire(NamedTuple):
     packing: list[Action]
     marked: bool
     short: bool = False
-    receive_buffer: ReceiveBuffer | None = None
 
 
 NO_WIRE = Wire([], 0, (0, 0), [], False, [], False)
@@ -108,9 +105,7 @@ class Memory:
     def __init__(self, places: Mapping[ChunkPlace, Bytes], room: Room) -> None:
         self._places, self._room = places, room
 
-    def wire(
-        self, message: TableMessage, *, leaves: bool, receive_buffer: Callable[[int], ReceiveBuffer] | None = None
-    ) -> Wire:
+    def wire(self, message: TableMessage, *, leaves: bool) -> Wire:
         """A message in memory.
 
         A short message is packed, with a word behind it. A long message is sent as it is. If it may arrive straight in
@@ -118,17 +113,12 @@ class Memory:
         if its last part is shorter than a word.
 
         leaves: it is sent, not received.
-        receive_buffer: bytes -> where a short message of this size arrives.
         """
         spans = [self._at(place) for place in message.places]
         ends = list(accumulate((span.nbytes for span in spans), initial=0))
         if ends[-1] < LARGE_BYTES:
-            size = -(-ends[-1] // _WORD) * _WORD + _WORD
-            lands = None if leaves or receive_buffer is None else receive_buffer(size)
-            whole = Bytes(lands.whole.data_ptr()) if lands else self._room.take(size)
-            payload = lands.whole[:size] if lands else self._tensor(whole)
-            wire = _packed([payload], whole, spans, ends, leaves, marked=True)
-            return wire._replace(short=True, receive_buffer=lands)
+            whole = self._room.take(-(-ends[-1] // _WORD) * _WORD + _WORD)
+            return _packed([self._tensor(whole)], whole, spans, ends, leaves, marked=True)._replace(short=True)
         parts = [(ends[a], ends[b]) for a, b in pairwise(message.runs) if ends[a] < ends[b]]
         marked = message.copied or parts[-1][1] - parts[-1][0] < _WORD  # then the last part has no word of its own
         word = [self._tensor(self._room.take(_WORD))] if marked else []

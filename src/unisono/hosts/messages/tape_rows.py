@@ -10,7 +10,6 @@ from ...engine.carrier import Carrier
 from ...engine.tape import ROW_BYTES
 from .message_memory import NO_WIRE, Action, Bytes, Memory, Room, Wire
 from .message_program import MOVE, SEND, TAKE, ChunkPlace, MessageProgram
-from .persistent_receives import ReceiveBuffer, ReceiveBuffers
 
 _SPREAD = 0x9E3779B1
 
@@ -54,7 +53,7 @@ class Tags(NamedTuple):
     of_call: (number of the call, round, index) -> a tag. The index counts the messages from one rank to another in a
     round.
     of_kind: round -> the tag of a short message from one rank to another, if it is the same in all calls of a kind.
-    Only one such call is made at a time. If the carrier has a thread, receives of these messages are persistent, too.
+    Only one such call is made at a time.
     """
 
     of_call: Callable[[int, int, int], int]
@@ -68,13 +67,11 @@ class TapeWriter:
     room: where messages are packed and arrive.
     combine: the address of the combine kernel, see `engine.reducers`, and the bytes of an element; None for tables that
     only copy.
-    buffers: where persistent receives of its messages are.
     """
 
     def __init__(self, carrier: Carrier, room: Room, combine: tuple[int, int] | None) -> None:
         self._carrier, self._room = carrier, room
         self._kernel, self._item = combine or (0, 0)
-        self.buffers: list[ReceiveBuffer] = []
 
     def leg(
         self,
@@ -104,29 +101,17 @@ class TapeWriter:
             peer, is_sent = peers[message.peer], kind == SEND
             wire = wires.get(numbers[0])
             if wire is None:
-                lands = tags.of_kind is not None and self._carrier.own_thread
-                lands_at = partial(self._receive_buffer, peer, round_, tags) if lands else None
-                wire = wires[numbers[0]] = memory.wire(message, leaves=is_sent, receive_buffer=lands_at)
+                wire = wires[numbers[0]] = memory.wire(message, leaves=is_sent)
             yield from (self._action(action, *at) for action in wire.packing)
             if kind == TAKE:
                 yield TapeRow(tape.TAKE, wire.watched, *at, peer, wire)
                 continue
-            buffer = wire.receive_buffer
             for index, payload in enumerate(wire.payloads):
-                marks = index == len(wire.payloads) - 1 and (wire.marked if is_sent else buffer is None)
-                place, posted = (payload.data_ptr(), payload.nbytes), buffer.posted if buffer else 0
-                words = wire.watched[0] if marks else 0, *place, posted, wire.missing
-                tag = self._fixed_tag(tags, round_, payload.nbytes) if wire.short and tags.of_kind else -1
+                marks = index == len(wire.payloads) - 1 and (wire.marked or not is_sent)
+                words = wire.watched[0] if marks else 0, payload.data_ptr(), payload.nbytes, 0, wire.missing
+                tag = self._sized(tags.of_kind(round_), payload.nbytes) if wire.short and tags.of_kind else -1
                 tag_of = partial(self._tag, tags, round_, index, payload.nbytes)
                 yield TapeRow(tape.SEND if is_sent else tape.POST, words, *at, peer, wire, index, tag, tag_of)
-
-    def _receive_buffer(self, peer: int, round_: int, tags: Tags, nbytes: int) -> ReceiveBuffer:
-        tag = self._fixed_tag(tags, round_, nbytes)
-        self.buffers.append(found := ReceiveBuffers.of(self._carrier).at(peer, tag, nbytes))
-        return found
-
-    def _fixed_tag(self, tags: Tags, round_: int, nbytes: int) -> int:
-        return self._sized(tags.of_kind(round_) if tags.of_kind else 0, nbytes)
 
     def _tag(self, tags: Tags, round_: int, index: int, nbytes: int, number: int) -> int:
         return self._sized(tags.of_call(number, round_, index), nbytes)

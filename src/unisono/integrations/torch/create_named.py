@@ -13,6 +13,7 @@ from torch.distributed import distributed_c10d
 
 from ...base.errors import ArgumentError, OutOfMemory
 from ...base.release import NAME
+from ...hosts.carriers.ucx_library import NoUcx
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.meetings import may_come
 from .join_group import leave_when_dropped, whole_world
@@ -32,8 +33,8 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
 
     caller: the frame that makes it: torch's function, which knows the group's name and members, or a program's.
 
-    Returns Gloo's own group, with a warning, if some ranks have no UNISONO_AS=gloo, or if no memory is left for our
-    group of all ranks. Otherwise errors of our group are raised.
+    Returns Gloo's own group, with a warning, if some ranks have no UNISONO_AS=gloo, if no memory is left for our group
+    of all ranks, or if it needs UCX, which is not installed. Otherwise errors of our group are raised.
     """
     given = _helper_of(caller)
     named = given["backend_config"].get_device_backend_map() if given else {"cpu": "gloo"}
@@ -52,7 +53,7 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
             )
             why_absent = may_come if all_have_the_name else others.why_absent
             made = create(described, given.get("backend_options"), NamedGloo, helper=given, why_absent=why_absent)
-        except OutOfMemory as error:
+        except (OutOfMemory, NoUcx) as error:
             if described.global_ranks_in_group and whole_world() is not None:
                 raise  # a host lends its own memory to a sub-group of the world: others may have some
             why = " ".join(str(error).split())

@@ -16,7 +16,7 @@ and there is never a second one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 
 from ...base.records import Proposal
 
@@ -49,7 +49,7 @@ def next_proposal(
         return mine._replace(failed=failed, ready=False)
     members = [others[rank] for rank in others if rank not in failed]
     if members or me not in failed:  # if all are left out, this is their decision
-        if me in failed or not agree(mine, members):
+        if me in failed or not agree(mine, others):
             return mine
         if not mine.ready:
             return mine._replace(ready=has_memory)
@@ -58,9 +58,9 @@ def next_proposal(
     return _next_in_ballot(me, mine, told, len(others) + 1, may_begin=may_begin)
 
 
-def agree(mine: Proposal, members: Iterable[Proposal | None]) -> bool:
+def agree(mine: Proposal, others: Mapping[int, Proposal | None]) -> bool:
     """Have all other members of the smaller group made the same proposal?"""
-    return all(member is not None and member.failed == mine.failed for member in members)
+    return all(one is not None and one.failed == mine.failed for rank, one in others.items() if rank not in mine.failed)
 
 
 def _next_in_ballot(me: int, mine: Proposal, told: list[Proposal], size: int, *, may_begin: bool) -> Proposal:

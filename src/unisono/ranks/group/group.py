@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -21,6 +21,7 @@ from ...base.units import integer, seconds
 from ...engine.compile.plan import CallPlan
 from ...engine.helpers import Helpers
 from ...engine.host import Host
+from ...engine.mailbox import Mailbox
 from ...engine.memory.arena import Arena
 from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
@@ -68,6 +69,8 @@ class Group:
 
     _in_place = False
     """Does this rank still use the memory of a sub-group?"""
+    shrinks: ClassVar[Callable[[Group, Iterable[int], float | None], Group]]
+    """Does the work of `shrink`. It makes groups, so its file imports this one."""
     replaced = False
     """Has another group taken the place of this one, which no call had broken? Then its last messages still leave."""
 
@@ -113,7 +116,7 @@ class Group:
         self._shrunk: Group | None = None
         self.progress_engine: Messages | None = None
         """Makes point-to-point calls, once there was one; see `calls.p2p`."""
-        self.mailbox: Any = None
+        self.mailbox: Mailbox | None = None
         """The mailbox of `progress_engine`, for messages that take the short way; None when `plans` is empty."""
         self.helpers: Helpers = Helpers(arena.size) if parent is None else parent.world.helpers
         """The threads that help this rank, in all groups of its world."""
@@ -246,7 +249,7 @@ class Group:
         if self.closed:
             self.check_usable()
         if self._shrunk is None:
-            self._shrunk = _shrinks[-1](self, without, timeout_s)
+            self._shrunk = Group.shrinks(self, without, timeout_s)
         return self._shrunk
 
     def leave_to_parent(self) -> None:
@@ -341,16 +344,6 @@ class Group:
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ", broken" if self.broken else ""
         return f"Group({self.name!r}, rank {self.rank} of {self.size}{state})"
-
-
-_Shrink = Callable[[Group, Iterable[int], "float | None"], Group]
-_shrinks: list[_Shrink] = []
-
-
-def shrinks(shrink: _Shrink) -> _Shrink:
-    """Decorator: this function does the work of `Group.shrink`. It makes groups, so its file imports this one."""
-    _shrinks.append(shrink)
-    return shrink
 
 
 _held: dict[int, object] = {}

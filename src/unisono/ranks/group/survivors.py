@@ -26,22 +26,24 @@ _PATIENCE_S = 0.02  # how long a rank lets other ranks decide, at least; twice a
 _ANSWER_S = 0.5  # how long the others have to answer a late proposal, when the time of its rank is nearly up
 
 
-def in_words(error: BaseException) -> str:
+def _in_words(error: BaseException) -> str:
     """The exception as text for other ranks."""
     kind, said = type(error).__name__, str(error)
     return f"{kind}: {said}" if said else kind
 
 
-def tell_interrupted(group: Group, error: BaseException) -> None:
-    """Tell the ranks that wait for this rank in `shrink()` which exception has ended its call."""
+def _tell_interrupted(group: Group, error: BaseException) -> None:
+    """An exception ends this rank's `shrink()`: tell the others, and let them wait unless they have decided already."""
     board = group.host.arena.board(group.rank)
-    if not board.interrupted[1]:
-        board.set_interrupted(in_words(error))
+    mine = board.proposal
+    if mine is not None and mine.ready:
+        board.set_proposal(mine._replace(ready=False))
+    board.set_interrupted(_in_words(error))
     if group.span is not None:
         group.span.tell()
 
 
-def check_interrupted(group: Group, ended: Mapping[int, tuple[int, str]], ranks: Iterable[int]) -> None:
+def _check_interrupted(group: Group, ended: Mapping[int, tuple[int, str]], ranks: Iterable[int]) -> None:
     """Raise PeerFailed, once for each exception, if one has ended the `shrink()` of one of these ranks.
 
     ended: the exceptions of the other ranks, by `Board.interrupted`.
@@ -52,16 +54,6 @@ def check_interrupted(group: Group, ended: Mapping[int, tuple[int, str]], ranks:
             group.heard_of[rank] = number
             move = "call shrink() again: it waits until that rank does so, too, or has ended"
             raise PeerFailed(rank, f"{words}; {move}", group.rank, SHRINK, group.named)
-
-
-def of_interrupted(group: Group, ranks: Iterable[int]) -> str:
-    """For a message: the exceptions that have ended the `shrink()` of these ranks."""
-    said = {rank: group.host.arena.board(rank).interrupted[1] for rank in ranks}
-    return "".join(
-        f" In rank {rank}, {words} has ended it: let that rank call it again, or end it."
-        for rank, words in said.items()
-        if words
-    )
 
 
 def _find_memory(group: Group, failed: frozenset[int]) -> int | None:
@@ -82,7 +74,7 @@ def _key(group: Group, failed: Set[int]) -> bytes:
     return group_key("shrink", group.gid, sorted(failed))
 
 
-def free_others(group: Group, decided: frozenset[int]) -> None:
+def _free_others(group: Group, decided: frozenset[int]) -> None:
     """Free memory that this rank has lent for other groups than the one without the `decided` ranks."""
     for failed, memory in list(group.smaller.items()):
         if failed != decided:
@@ -98,14 +90,14 @@ def check_left_out(group: Group) -> None:
             raise LeftOut(group.rank, sorted(decision.failed), group.name, group.named)
 
 
-def check_cut_off(group: Group) -> None:
+def _check_cut_off(group: Group) -> None:
     """Raise LeftOut if this host is cut off: others may go on, and there must not be two such groups."""
     if group.span is not None and (why := group.span.far.cut_off):
         reason = f"{why}; ranks on other hosts may have gone on, or not"
         raise LeftOut(group.rank, group.span.here, group.name, group.named, reason)
 
 
-def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubArena:
+def _agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubArena:
     """The memory of the smaller group. All ranks that return have the same group.
 
     Raises PeerFailed if an exception has ended the call on a rank that this one waits for. Raises WaitTimeout, LeftOut
@@ -114,7 +106,7 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
     board, me = group.host.arena.board(group.rank), group.rank
     began = changed_at = time.monotonic()
     mine, may_begin_at, ballots = board.proposal, began, 0
-    waits_for, why = list[int](), " Other hosts have not answered."
+    ended, waits_for, why = dict[int, tuple[int, str]](), list[int](), " Other hosts have not answered."
     while mine is None or not mine.decided:
         deadline = max(began + timeout_s, changed_at + min(timeout_s, _ANSWER_S))
         # Other ranks' proposals count if they are read after this rank's own has arrived.
@@ -123,11 +115,10 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
             ended = {rank: group.host.arena.board(rank).interrupted for rank in peers}
             gone = {rank for rank in peers if group.liveness.left(rank)}
             others = _told(group)  # last: ranks whose call has ended, or that have gone, may have decided before
-            check_cut_off(group)  # it counts all others as gone
-            agreed = mine is not None and _have_agreed(me, mine, others)
+            _check_cut_off(group)  # it counts all others as gone
+            agreed = mine is not None and me not in mine.failed and agree(mine, others)
             lender = _find_memory(group, mine.failed) if mine is not None and agreed else None
-            may_begin = time.monotonic() >= may_begin_at
-            has_memory = agreed and lender is None
+            has_memory, may_begin = agreed and lender is None, time.monotonic() >= may_begin_at
             following = next_proposal(me, mine, others, gone | without, has_memory=has_memory, may_begin=may_begin)
             if following != mine:
                 board.set_proposal(following)
@@ -141,34 +132,24 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
                     group.span.tell()
                 continue
             waits_for, why = _missing(group, mine, others, lender)
-            check_interrupted(group, ended, waits_for)
+            _check_interrupted(group, ended, waits_for)
         if time.monotonic() > deadline:
-            details = why + of_interrupted(group, waits_for)
+            said = [(rank, ended[rank][1]) for rank in waits_for if ended[rank][1]]
+            move = "has ended it: let that rank call it again, or end it."
+            details = why + "".join(f" In rank {rank}, {words} {move}" for rank, words in said)
             raise WaitTimeout(SHRINK, time.monotonic() - began, waits_for, me, details, group.named)
         nap(changed_at, *_NAPS_S)
-    free_others(group, mine.failed)
+    _free_others(group, mine.failed)
     if me in mine.failed:
         details = "" if len(mine.failed) < group.size else "all ranks have gone, or are left out by another one"
         raise LeftOut(me, sorted(mine.failed), group.name, group.named, details)
     return group.smaller[mine.failed]
 
 
-def withdraw(group: Group) -> None:
-    """An exception ends this rank's `shrink()`: let the others wait for the rank, unless they have decided already."""
-    board = group.host.arena.board(group.rank)
-    mine = board.proposal
-    if mine is not None and mine.ready:
-        board.set_proposal(mine._replace(ready=False))
-
-
 def _told(group: Group) -> dict[int, Proposal | None]:
     """The proposals of the other ranks."""
     peers = [rank for rank in range(group.size) if rank != group.rank]
     return {rank: group.host.arena.board(rank).proposal for rank in peers}
-
-
-def _have_agreed(me: int, mine: Proposal, others: Mapping[int, Proposal | None]) -> bool:
-    return me not in mine.failed and agree(mine, [others[rank] for rank in others if rank not in mine.failed])
 
 
 def _missing(
@@ -201,7 +182,7 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
     leave_out = frozenset(integer("without", rank) for rank in without)
     if strangers := leave_out - set(range(group.size)):
         raise ArgumentError(f"without: there is no rank {min(strangers)} among the {group.size} of {group.name!r}")
-    check_cut_off(group)
+    _check_cut_off(group)
     allowed_s = group.timeout_s if timeout_s is None else seconds(timeout_s)
     group.host.arena.board(group.rank).set_interrupted("")
     try:
@@ -211,8 +192,7 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
     except BaseException as error:
         if isinstance(error, OutOfMemory) and group.span is None:
             raise  # all ranks of this host find the cause, too
-        withdraw(group)
-        tell_interrupted(group, error)
+        _tell_interrupted(group, error)
         raise
 
 
@@ -220,13 +200,13 @@ def _make_smaller(group: Group, leave_out: Set[int], allowed_s: float) -> Group:
     """Go on in a smaller group. Raises WaitTimeout if that takes longer than allowed_s."""
     group.host.lender.collect()
     _end_calls(group, leave_out)
-    memory = agree_to_shrink(group, leave_out, allowed_s)
+    memory = _agree_to_shrink(group, leave_out, allowed_s)
     board = memory.board(memory.rank)
     try:
         board.set_gave_up(GivenUp())
         return _go_on(group, memory)
     except BaseException as error:  # the others have gone on, and their first call waits for this rank
-        board.set_gave_up(GivenUp(1, reason=f"{in_words(error)} in shrink()"))
+        board.set_gave_up(GivenUp(1, reason=f"{_in_words(error)} in shrink()"))
         raise
 
 

@@ -9,10 +9,10 @@ from ...base.config import Config
 from ...base.errors import PeerFailed, WaitTimeout
 from ...base.records import DepartureKind
 from ..rendezvous.rendezvous import MeetingResult
-from .group import Group, shrinks
+from .group import Group
 from .survivors import shrink
 
-shrinks(shrink)
+Group.shrinks = staticmethod(shrink)
 
 _AT_EXIT_S = 10.0
 """How long the end of a program waits for its asynchronous calls: peers may be late, or never come."""

@@ -18,16 +18,15 @@ from functools import partial
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.config import Config
-from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, WaitTimeout
+from ...base.errors import InternalError, PeerFailed, PeerGone, WaitTimeout
 from ...base.fd_channel import LONGEST_S
 from ...base.python import leave_behind
 from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
-from ...hosts.carriers.gloo import GlooCarrier
 from ...hosts.carriers.ucx import UcxCarrier
-from ...hosts.carriers.ucx_library import ucx_library
+from ...hosts.carriers.ucx_library import NoUcx, ucx_library
 from ...hosts.far import Far
 from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
@@ -55,7 +54,12 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
     connecting: Connecting | None = None
     far: Far | None = None
     try:
-        connecting = Connecting(_maker(met, rank, met.store, deadline, ucx=config.carrier == "ucx"))
+        with suppress(NoUcx):  # the carrier raises it
+            ucx_library()  # here, not on the thread that connects
+        left_s = min(LONGEST_S, max(0.0, deadline - time.monotonic()))
+        # To all other ranks: tables that know no hosts send messages within a host, too.
+        where = PrefixStore("messages", met.store), rank, met.hosts.ranks, met.address, left_s
+        connecting = Connecting(partial(UcxCarrier, *where))
         joining = _Joining(met, rank, met.store, config.host_silence_s, deadline)
         far = joining.far()
         carrier = connecting.carrier(far, met, rank, deadline)
@@ -83,28 +87,6 @@ def _leave_store(store: Store, rank: int, size: int, error: BaseException) -> No
         return
     with suppress(RuntimeError, TimeoutError), closing(AskedStore(store, time.monotonic())) as asked:
         asked.add(TOLD, 1)
-
-
-def _maker(met: MeetingResult, rank: int, store: Store, deadline: float, *, ucx: bool) -> Callable[[], Carrier]:
-    """Makes Gloo or UCX, connected to all other ranks: tables that know no hosts send messages within a host, too."""
-    left_s = min(LONGEST_S, max(0.0, deadline - time.monotonic()))
-    where = PrefixStore("messages", store), rank, met.hosts.ranks, met.address, left_s
-    if not ucx:
-        return partial(GlooCarrier, *where)
-
-    with suppress(ImportError):  # `make` tells of it
-        ucx_library()  # changes the environment for a moment; a process that another thread starts then may fail
-
-    def make() -> Carrier:
-        try:
-            return UcxCarrier(*where)
-        except ImportError as error:
-            raise ArgumentError(
-                f"UNISONO_CARRIER=ucx, but UCX cannot be used ({error}): pip install 'unisono[ucx]', or leave the "
-                "variable out"
-            ) from error
-
-    return make
 
 
 class _Joining:

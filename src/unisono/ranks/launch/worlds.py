@@ -197,11 +197,6 @@ class World:
         pids = f", pids {' '.join(map(str, self.pids))}" if self.pids else ""
         return f"World({self.size} ranks, {self.state}{pids})"
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        rows = "".join(f"<tr><td>{rank}</td><td>{pid}</td></tr>" for rank, pid in enumerate(self.pids))
-        return f"<b>World</b> of {self.size} ranks, {self.state}<table><tr><th>rank</th><th>pid</th></tr>{rows}</table>"
-
 
 def run_script(
     script: str,

@@ -26,7 +26,7 @@ from .entries import MOST_NAME
 HOST_ID = "UNISONO_HOST_ID"
 """The environment variable that tells apart hosts that look alike, or makes several hosts of one."""
 
-_OVER_HOSTS = ("link", "carrier", "host_silence_s")
+_OVER_HOSTS = ("link", "host_silence_s")
 """The settings that only ranks of several hosts must have in common. For calls inside a host, each host has its own
 settings: machines differ in their best ones.
 """
@@ -85,7 +85,7 @@ def common_settings(config: Config) -> dict[str, str]:
     link = f"{config.link.latency_s!r}:{config.link.bytes_per_s!r}"
     return {
         "unisono": __version__, "byte_order": sys.byteorder, "dtypes": DTYPES_DIGEST,
-        "look_up_s": f"{config.look_up_s!r}", "link": link, "carrier": config.carrier,
+        "look_up_s": f"{config.look_up_s!r}", "link": link,
         "host_silence_s": f"{config.host_silence_s!r}",
     }  # fmt: skip
 

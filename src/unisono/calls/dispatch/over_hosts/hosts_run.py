@@ -6,10 +6,11 @@ After a mismatch a carrier may still move messages of the refused call. So the m
 
 from __future__ import annotations
 
+import ctypes
+import time
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,10 +19,19 @@ import torch
 from ....base.errors import InternalError, OutOfMemory
 from ....base.units import format_bytes
 from ....engine.carrier import Carrier, Lost
-from ....engine.compile.program import AT_ONCE, DONE, IN_TIME, LOST, WAITING, StateWord
+from ....engine.compile.program import (
+    AT_ONCE,
+    DONE,
+    IN_TIME,
+    LOOK_UP_SHARE,
+    LOOK_UPS,
+    LOST,
+    WAITING,
+    StateWord,
+)  # fmt: skip
 from ....engine.memory.arena import Arena
-from ....engine.tape import LEAVE, MEET, RUN, TAKE
-from ....hosts.messages import BEGIN, MessageWait, TapeRun, until
+from ....engine.tape import LEAVE, LEFT, MEET, RUN
+from ....hosts.messages import BEGIN, TapeRun
 from ....hosts.span import Span
 from ....ranks.group.group import Group, keep_for_good
 from ....ranks.group.sub_groups import Making
@@ -30,13 +40,15 @@ from .hosts_steps import ENTER, entry, forget_all, steps_of
 
 _OF: WeakKeyDictionary[Any, RefusedCalls] = WeakKeyDictionary()
 
-_CALL, _SLEEPS = int(StateWord.CALL), int(StateWord.SLEEPS)
+_CALL, _SLEEPS, _LOOK_UP = int(StateWord.CALL), int(StateWord.SLEEPS), int(StateWord.LOOK_UP_NS)
+
+_NAP_SHARE, _SHORTEST_S, _LONGEST_S = 20, 20e-6, 500e-6
+"""Between two looks a rank waits for a part of its wait so far, at least _SHORTEST_S and at most _LONGEST_S."""
 
 _BRISK_BYTES = 32 << 10
 """Where ranks and processes that compute share processors, a yield costs a rank its claim to its processor for a time
-slice, and a rank that sleeps keeps it. So in calls on longer blocks, ranks that outnumber processors sleep at once, and
-nap between looks for messages if carriers' threads need their processors. In shorter calls they yield first, because a
-wake-up takes longer than a yield.
+slice, and a rank that sleeps keeps it. So in calls on longer blocks, ranks that outnumber processors sleep at once. In
+shorter calls they yield first, because a wake-up takes longer than a yield.
 """
 
 
@@ -88,7 +100,6 @@ class Relay:
         self.details = ""
         self.failure: BaseException | None = None
         self._tape: TapeRun | None = None
-        self._wait: MessageWait | None = None
 
     @classmethod
     def serve(cls, group: Group, span: Span) -> None:
@@ -123,7 +134,7 @@ class Relay:
         group = self._group()
         if group is None:
             raise InternalError("a call is made for a group that the program has dropped")
-        self._tape, self._wait, self._number, self.details = None, None, self._host.words[_CALL], ""
+        self._tape, self._number, self.details = None, self._host.words[_CALL], ""
         self._is_brisk = plan.nbytes <= _BRISK_BYTES
         self._stops = self._make(group, plan, inp, out)
         self._span.call = self
@@ -153,9 +164,9 @@ class Relay:
         span, host = self._span, self._host
         if host.behind():
             span.ask()
-            yield from until(lambda: next(iter(host.behind()), None), lambda *_: False, host.words, self._look)
+            yield from self._until(lambda: next(iter(host.behind()), None), _nap)
         if plan.has_insides and span.local is None:
-            entering = TapeRun(span.carrier, [*entry(plan, self._number)], [], host.state)
+            entering = TapeRun(span.carrier, [*entry(plan, self._number)], host.state)
             entering.begin(self._number)
             while not entering.advance():
                 yield entering.status
@@ -174,10 +185,10 @@ class Relay:
                     yield run.status
                 elif run.row.kind == LEAVE:  # in a very short call, no rank waits, and none has looked
                     yield from self._look()
-                elif run.row.kind == TAKE and span.carrier.compiled is not None:
-                    yield from self._look() or (WAITING | self._world_ranks.index(run.waiting_for) << 8,)
+                elif run.row.kind == LEFT:
+                    yield from self._until_left(run)
                 else:
-                    yield from self._until_far(run)
+                    yield from self._look() or (WAITING | self._world_ranks.index(run.waiting_for) << 8,)
 
     @property
     def compares(self) -> bool:
@@ -198,20 +209,46 @@ class Relay:
             seat = making.missing()
             return None if seat is None else here[seat]
 
-        for status in until(missing, lambda *_: False, self._host.words, self._look):
+        for status in self._until(missing, _nap):
             self.details = f" It was {making.call}.{making.why}"
             yield status
         self.details, self._span.local = "", making.group(group.world)  # a group that its parent holds does not hold it
 
-    def _until_far(self, run: TapeRun) -> Iterator[int]:
-        """Wait for messages, until the tape is at another kind of row."""
-        if self._wait is None:
-            apart = self._host.processors_for_carriers
-            rests = not (self._is_brisk or apart)
-            self._wait = MessageWait(self._span, self._host.most_spins, apart=apart, rests=rests)
+    def _until_left(self, run: TapeRun) -> Iterator[int]:
+        """Wait until messages have left, and the tape is at another kind of row. They leave while this rank waits."""
 
         def missing() -> int | None:
-            rank = -1 if run.advance() else run.waiting_for
+            rank = -1 if run.advance() or run.row.kind != LEFT else run.waiting_for
             return None if rank < 0 else self._world_ranks.index(rank)
 
-        return until(missing, partial(self._wait.pause, run), self._host.words, self._look)
+        def pause(waited_s: float, most_s: float) -> None:
+            news = ctypes.addressof(self._span.news), self._span.seen.value + 1
+            self._span.carrier.wait(*news, 0, 0, int(waited_s * 1e9), int(_pause_s(waited_s, most_s) * 1e9))
+
+        return self._until(missing, pause)
+
+    def _until(self, missing: Callable[[], int | None], pause: Callable[[float, float], object]) -> Iterator[int]:
+        """Wait until no rank is missing. Yields WAITING | rank << 8 after LOOK_UP_NS of waiting, see `StateWord`; later
+        on after a longer stay each time, see LOOK_UPS.
+
+        pause(waited_s, most_s): waits a little after a wait of waited_s, at most for most_s.
+        """
+        began = since = now = time.monotonic()
+        while (rank := missing()) is not None:
+            yield from self._look()
+            look_up_s = self._host.words[_LOOK_UP] * 1e-9
+            left_s = since + min(max(look_up_s, (now - began) / LOOK_UP_SHARE), LOOK_UPS * look_up_s) - now
+            if left_s <= 0.0:
+                yield WAITING | rank << 8
+                since = time.monotonic()
+            else:
+                pause(now - began, left_s)
+            now = time.monotonic()
+
+
+def _pause_s(waited_s: float, most_s: float) -> float:
+    return min(max(waited_s / _NAP_SHARE, _SHORTEST_S), _LONGEST_S, most_s)
+
+
+def _nap(waited_s: float, most_s: float) -> None:
+    time.sleep(_pause_s(waited_s, most_s))

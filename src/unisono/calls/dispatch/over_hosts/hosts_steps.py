@@ -217,9 +217,7 @@ class _Maker:
         rows.sort(key=attrgetter("turn"))
         rows.append(TapeRow(tape.LEAVE, (), turn=_LAST))
         words = map(ctypes.addressof, (self._span.news, self._span.seen))
-        return Steps(
-            TapeRun(self._span.carrier, rows, self._writer.buffers, self._group.host.state, *words), self._insides
-        )
+        return Steps(TapeRun(self._span.carrier, rows, self._group.host.state, *words), self._insides)
 
     def _take(self, count: int) -> int:
         return self._room.take(count * self._item).start

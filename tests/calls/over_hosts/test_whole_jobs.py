@@ -1,10 +1,9 @@
-"""Calls over several hosts by UCX: the same results and the same errors as by Gloo."""
+"""Whole jobs over several hosts: every call, deaths and aborts in long calls, messages whose sender goes on."""
 
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,22 +14,8 @@ import torch
 import unisono
 from tests.fuzz.ranks import make_every_call
 from tests.support.on_ranks import in_new_world
-from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
 from unisono.schedule import Hosts
-
-pytestmark = pytest.mark.skipif(bool(why_no_ucx()), reason=why_no_ucx() or "it is installed")
-
-
-@pytest.fixture(autouse=True)
-def by_ucx() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("UNISONO_CARRIER", "ucx")
-        yield
-
-
-def name_of(group: unisono.Group) -> str:
-    return group.span.carrier.name if group.span is not None else ""
 
 
 def go_on(tensor: torch.Tensor) -> None:
@@ -38,24 +23,23 @@ def go_on(tensor: torch.Tensor) -> None:
         unisono.all_reduce(tensor.fill_(1.0))
 
 
-def every_call() -> str:
+def every_call() -> None:
     """Calls whose messages are short, and long ones, which are kept for the second time."""
     group = unisono.init()
     for _ in range(2):
         make_every_call(group, (3, 5_000, 60_000))
-    return name_of(group)
 
 
 @pytest.mark.parametrize("shape", ["2x1", "2x2", "3+1"])
 def test_calls_and_messages(shape: str) -> None:
     ranks = Hosts.parse(shape).ranks
-    assert unisono.run(every_call, ranks, hosts=shape, timeout_s=90) == ["ucx"] * ranks
+    unisono.run(every_call, ranks, hosts=shape, timeout_s=90)
 
 
 def test_two_jobs_at_once() -> None:
     with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
         jobs = [stack.enter_context(unisono.world(2, hosts="2x1", timeout_s=90)) for _ in range(2)]
-        assert list(pool.map(lambda job: job.run(every_call), jobs)) == [["ucx"] * 2] * 2
+        list(pool.map(lambda job: job.run(every_call), jobs))
 
 
 @pytest.mark.parametrize("nbytes", [40, 32 << 20])

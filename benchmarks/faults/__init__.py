@@ -1,1 +1,0 @@
-"""Faults in groups of Gloo and NCCL, watched and not."""

@@ -1,1 +1,0 @@
-"""What each library does with every call, dtype and op, tried on three ranks."""
