@@ -132,15 +132,12 @@ def play(steps: Sequence[Step]) -> list[str]:
     for k, step in enumerate(steps):
         time.sleep(step.late.get(me, 0.0))
         refusal = WRONG[step.refuses[me]][1] if me in step.refuses else {}
-        began = time.monotonic()
         out: Any = ()
         try:
             work, out = step.make(me, k, groups[step.group], me in step.later, **refusal)
         except (unisono.UsageError, ValueError, TypeError) as error:
             if isinstance(error, unisono.MismatchError) or not refusal:
                 check(k, step, lambda error=error: raise_(error), ())
-            elif (took_s := time.monotonic() - began) > 0.8:
-                wrong.append(f"step {k}: its refusal takes {took_s:.1f} s")
             continue
         ended = (lambda: None) if work is None else work.wait
         pending.append(lambda k=k, step=step, ended=ended, out=out: check(k, step, ended, out))
@@ -195,8 +192,9 @@ def test_a_rank_that_comes_after_two_mismatches(shape: str) -> None:
 
 @pytest.mark.ranks(3)
 def test_a_rank_refuses_many_calls_and_waits_for_none() -> None:
-    me, began = unisono.get_rank(), time.monotonic()
+    me = unisono.get_rank()
     unisono.barrier()
+    began = time.monotonic()
     if me == 2:
         time.sleep(1.5)
     for step in range(5):

@@ -8,9 +8,9 @@ tensors side by side in shared memory, where calls pack nothing.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from ..schedule.algorithms.catalogue import AlgorithmLike
 from .arguments import blank, check_root, check_tensor, check_whole
-from .dispatch import UNKNOWN, Call, CallKey, CallOptions, Request, checking, plan_step, shortcut
+from .dispatch import UNKNOWN, Action, Call, CallKey, Request, checking, plan, shortcut
 from .ops import OpLike, PremulSum, ReduceOp, check_op_dtype, resolve
 from .work import Work
 
@@ -70,8 +70,7 @@ def all_reduce_coalesced(
     tensors: any shapes, dtypes and layouts, in place; no two may share memory. Every rank passes the same dtypes and
     numbers of elements in the same order. Makes one all_reduce per dtype and MiB.
     """
-    call = _ListCall("all_reduce", {"tensors": tensors}, PART, PART, op)
-    return _make(call, group, async_op, algorithm, timeout_s)
+    return _make("all_reduce", {"tensors": tensors}, PART, PART, group, async_op, algorithm, timeout_s, op)
 
 
 def broadcast_coalesced(
@@ -88,8 +87,7 @@ def broadcast_coalesced(
     tensors: as in `all_reduce_coalesced`. Makes one broadcast per dtype and MiB.
     """
     gives, gets = (PART, None) if group_or_default(group).rank == src else (None, PART)
-    call = _ListCall("broadcast", {"tensors": tensors}, gives, gets, src=src)
-    return _make(call, group, async_op, algorithm, timeout_s)
+    return _make("broadcast", {"tensors": tensors}, gives, gets, group, async_op, algorithm, timeout_s, src=src)
 
 
 def all_gather_coalesced(
@@ -108,8 +106,8 @@ def all_gather_coalesced(
 
     Every rank passes the same dtypes and numbers of elements in the same order.
     """
-    call = _ListCall("all_gather", {"inputs": inputs, "outputs": outputs}, PART, WHOLE)
-    return _make(call, group, async_op, algorithm, timeout_s)
+    lists = {"inputs": inputs, "outputs": outputs}
+    return _make("all_gather", lists, PART, WHOLE, group, async_op, algorithm, timeout_s)
 
 
 def reduce_scatter_coalesced(
@@ -129,25 +127,8 @@ def reduce_scatter_coalesced(
 
     Every rank passes the same dtypes and numbers of elements in the same order.
     """
-    call = _ListCall("reduce_scatter", {"outputs": outputs, "inputs": inputs}, WHOLE, PART, op)
-    return _make(call, group, async_op, algorithm, timeout_s)
-
-
-class _ListCall(NamedTuple):
-    """A call on lists of tensors.
-
-    lists: by the names of the arguments: the parts, one rank's tensors; and where a call has them the wholes, for each
-    part a tensor for the parts of all ranks.
-    gives: PART or WHOLE: the tensors that this rank reads, or None.
-    gets: PART or WHOLE: the tensors that this rank writes, or None.
-    """
-
-    collective: str
-    lists: dict[str, Any]
-    gives: int | None
-    gets: int | None
-    op: Any = None
-    src: int = 0
+    lists = {"outputs": outputs, "inputs": inputs}
+    return _make("reduce_scatter", lists, WHOLE, PART, group, async_op, algorithm, timeout_s, op)
 
 
 class _Pass(NamedTuple):
@@ -217,127 +198,121 @@ def _overlap(table: bytes, odd: tuple[int, ...], count: int, gets: int | None, r
     return first_overlap(addresses, nbytes, written)
 
 
-class _Packed(NamedTuple):
-    """A checked call.
+class _Packed:
+    """A checked call on lists of tensors.
 
-    asks: the call without tensors.
-    table: the addresses of parts and wholes, then their bytes.
-    parts, blocks: the number of parts, and of blocks in a whole; 0 blocks if the call has no wholes.
-    odd: index -> tensor, for those that are not plain: copies of them are packed.
-    memory: keeps the storages of tensors alive.
-    factor: of `premul_sum`.
+    lists: by the names of the arguments: the parts, one rank's tensors; and where a call has them the wholes, for each
+    part a tensor for the parts of all ranks.
+    gives, gets: PART or WHOLE: the tensors that this rank reads and those that it writes, or None.
     """
 
-    how: CallOptions
-    call: _ListCall
-    asks: Request
-    passes: list[_Pass]
-    table: array[int]
-    parts: int
-    blocks: int
-    odd: dict[int, torch.Tensor]
-    written: Sequence[torch.Tensor]
-    memory: Sequence[object]
-    factor: float | None
+    def __init__(
+        self, call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | None, op: Any, src: Any
+    ) -> None:
+        self._group, self._gives, self._gets, names = call.group, gives, gets, list(lists)
+        given = [_listed(argument, tensors) for argument, tensors in lists.items()]
+        tensors, count = [tensor for one in given for tensor in one], len(given[0])
+        if len(given[-1]) != count:
+            raise ArgumentError(f"{names[1]}: expected as many tensors as {names[0]}, {count}, but got {len(given[1])}")
+        written = range(0) if gets is None else range(gets * count, (gets + 1) * count)
 
-    @property
-    def known_as(self) -> CallKey:
-        asks = self.asks
-        return f"{asks.collective}_coalesced", (asks.op, asks.words), asks.root, self.how.algorithm
+        def name(k: int) -> str:
+            return f"{names[k // count]}[{k % count}]"
 
-    def buffer(self) -> torch.Tensor:
+        dtypes, self._table, self._odd = _look(tensors, written, name)
+        self._parts, self._blocks = count, call.group.size if len(lists) > 1 else 0
+        layout = _layout(dtypes, self._table[len(tensors) :].tobytes(), count, self._blocks)
+        if (k := layout.misfit) is not None:
+            check_whole(name(count + k), tensors[count + k], name(k), tensors[k], call.group)
+        if both := _overlap(self._table.tobytes(), tuple(self._odd), count, gets, call.group.rank):
+            raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory: each needs its own")
+        op, words, self._factor = None if op is None else resolve(op), layout.words, None
+        if op is not None:
+            for one in layout.passes:
+                check_op_dtype(op, dtype_name(one.like.dtype))
+        if isinstance(op, PremulSum):
+            self._factor, op, words = op.factor, "sum", f"{words}, premultiplied"
+        self._passes, self._written = layout.passes, tensors[written.start : written.stop]
+        src, collective = check_root("src", src, call.group), call.collective.removesuffix("_coalesced")
+        self._asks = Request(collective, self._passes[0].like, None, None, op, src, words=words)
+        self._known_as: CallKey = call.collective, (op, words), src, call.algorithm
+        self._limit_s = None if call.timeout_s is None else seconds(call.timeout_s)
+        self._memory = [tensor.untyped_storage() for tensor in tensors] if call.async_op else []
+        if not _is_planned(call.group, self._known_as):
+            buffer = self._buffer()
+            for one in self._passes:  # errors come before anything moves
+                self._plan(self._step(one, buffer))
+            call.group.spare = [buffer]
+        held = any(map(_requires_grad, self._written)) or max(map(use_count, self._written), default=0) > 1
+        self._marked = needed_by_autograd(self._written) if held else ()
+        call.record = self._asks.record
+
+    def _buffer(self) -> torch.Tensor:
         """Memory for all passes in turn: of an earlier call, if it is large enough."""
-        group, nbytes = self.how.group, max(one.like.nbytes for one in self.passes) * (self.blocks + 1) + _ALIGN
+        group, nbytes = self._group, max(one.like.nbytes for one in self._passes) * (self._blocks + 1) + _ALIGN
         with suppress(IndexError):
             spare = group.spare.pop()
             if spare.nbytes >= nbytes:
                 return spare
         return group.buffer(nbytes, torch.uint8)
 
-    def step(self, one: _Pass, buffer: torch.Tensor) -> tuple[Request, torch.Tensor, torch.Tensor]:
-        """The call on a pass, packed into this memory; its input, its output."""
+    def _step(self, one: _Pass, buffer: torch.Tensor) -> Request:
+        """The call on a pass, packed into this memory."""
         like, size = one.like, one.like.nbytes
         part = whole = buffer[:size].view(like.dtype)
-        if self.blocks:
+        if self._blocks:
             first = -(-size // _ALIGN) * _ALIGN
-            whole = buffer[first : first + size * self.blocks].view(like.dtype)
-        inp, out = (whole if side == WHOLE else part for side in (self.call.gives, self.call.gets))
-        return self.asks._replace(like=like, inp=inp, out=out, in_place=inp is out), inp, out
+            whole = buffer[first : first + size * self._blocks].view(like.dtype)
+        inp, out = (whole if side == WHOLE else part for side in (self._gives, self._gets))
+        return self._asks._replace(like=like, inp=inp, out=out, in_place=inp is out)
 
-    def run(self, marked: Sequence[torch.Tensor], where: str | None) -> Sequence[torch.Tensor]:
-        """Pack, make the call and unpack, pass by pass. marked: see `needed_by_autograd`."""
-        call, group, known_as = self.call, self.how.group, self.known_as
-        with checking(group, known_as[0]) as steps:
-            copies = {k: make_plain(tensor) for k, tensor in self.odd.items()}
+    def _plan(self, request: Request) -> Action:
+        return plan(self._group, request, self._known_as[3], self._limit_s, self._known_as)
+
+    def run(self, where: str | None) -> Sequence[torch.Tensor]:
+        """Pack, make the call and unpack, pass by pass."""
+        group = self._group
+        with checking(group, self._known_as[0]) as steps:
+            copies = {k: make_plain(tensor) for k, tensor in self._odd.items()}
             for k, copy in copies.items():
-                self.table[k] = copy.data_ptr()
-            buffer = self.buffer()
-            for one in self.passes:
-                request, inp, out = self.step(one, buffer)
-                self._move(one, call.gives, inp, outward=False)
-                if self.factor is not None:
+                self._table[k] = copy.data_ptr()
+            buffer = self._buffer()
+            for one in self._passes:
+                request = self._step(one, buffer)
+                inp: Any = request.inp
+                self._move(one, self._gives, inp, outward=False)
+                if self._factor is not None:
                     with torch.inference_mode():
-                        inp.mul_(self.factor)
-                if one is self.passes[-1]:
+                        inp.mul_(self._factor)
+                if one is self._passes[-1]:
                     steps.last = group.host.call_number
-                if shortcut(group, known_as, inp, out, self.how.timeout_s) is UNKNOWN:
-                    plan_step(self.how, request, known_as)(where)
-                self._move(one, call.gets, out, outward=True)
+                if shortcut(group, self._known_as, inp, request.out, self._limit_s) is UNKNOWN:
+                    self._plan(request)(where)
+                self._move(one, self._gets, request.out, outward=True)
         group.spare = [buffer]
         for k, copy in copies.items():
-            if k // self.parts == call.gets:
+            if k // self._parts == self._gets:
                 with torch.inference_mode():  # also for inference tensors, on every thread
-                    as_bits(self.odd[k]).copy_(as_bits(copy))
-        mark_written(marked)
-        return self.written
+                    as_bits(self._odd[k]).copy_(as_bits(copy))
+        mark_written(self._marked)
+        return self._written
 
-    def _move(self, one: _Pass, side: int | None, packed: torch.Tensor, *, outward: bool) -> None:
+    def _move(self, one: _Pass, side: int | None, packed: Any, *, outward: bool) -> None:
         """Copy a pass from parts or wholes to the packed tensor, or back."""
         if side is not None:
-            tensors, blocks = self.table.buffer_info()[0] + 8 * side * self.parts, self.blocks if side == WHOLE else 1
+            tensors = self._table.buffer_info()[0] + 8 * side * self._parts
+            blocks = self._blocks if side == WHOLE else 1
             kernel("pack.move")(tensors, *one.cut, packed.data_ptr(), one.like.nbytes, blocks, outward)
 
 
 def _make(
-    call: _ListCall, group: Group | None, async_op: bool, algorithm: Any, timeout_s: float | None
-) -> Work[Sequence[torch.Tensor]] | None:
-    """Check the call and make it."""
-    with Call((f"{call.collective}_coalesced", call.op, call.src, algorithm), group, async_op, timeout_s) as made:
-        group, names = made.group, list(call.lists)
-        lists = [_listed(argument, given) for argument, given in call.lists.items()]
-        tensors, count = [tensor for given in lists for tensor in given], len(lists[0])
-        if len(lists[-1]) != count:
-            raise ArgumentError(f"{names[1]}: expected as many tensors as {names[0]}, {count}, but got {len(lists[1])}")
-        written = range(0) if call.gets is None else range(call.gets * count, (call.gets + 1) * count)
-
-        def name(k: int) -> str:
-            return f"{names[k // count]}[{k % count}]"
-
-        (dtypes, table, odd), blocks = _look(tensors, written, name), group.size if len(lists) > 1 else 0
-        layout = _layout(dtypes, table[len(tensors) :].tobytes(), count, blocks)
-        if (k := layout.misfit) is not None:
-            check_whole(name(count + k), tensors[count + k], name(k), tensors[k], group)
-        if both := _overlap(table.tobytes(), tuple(odd), count, call.gets, group.rank):
-            raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory: each needs its own")
-        op, words, factor = None if call.op is None else resolve(call.op), layout.words, None
-        if op is not None:
-            for one in layout.passes:
-                check_op_dtype(op, dtype_name(one.like.dtype))
-        if isinstance(op, PremulSum):
-            factor, op, words = op.factor, "sum", f"{words}, premultiplied"
-        src, outputs = check_root("src", call.src, group), tensors[written.start : written.stop]
-        made.request = Request(call.collective, layout.passes[0].like, None, None, op, src, words=words)
-        memory = [tensor.untyped_storage() for tensor in tensors] if async_op else []
-        how = made.how._replace(timeout_s=None if timeout_s is None else seconds(timeout_s))
-        packed = _Packed(how, call, made.request, layout.passes, table, count, blocks, odd, outputs, memory, factor)
-        if not _is_planned(group, packed.known_as):
-            buffer = packed.buffer()
-            for one in layout.passes:  # errors come before anything moves
-                plan_step(how, packed.step(one, buffer)[0], packed.known_as)
-            group.spare = [buffer]
-        held = any(map(_requires_grad, outputs)) or max(map(use_count, outputs), default=0) > 1
-        made.action = partial(packed.run, needed_by_autograd(outputs) if held else ())
-    work: Work[Sequence[torch.Tensor]] | None = made.run()
+    collective: str, lists: Mapping[str, Any], gives: int | None, gets: int | None, group: Group | None,
+    async_op: bool, algorithm: Any, timeout_s: float | None, op: Any = None, src: int = 0,
+) -> Work[Sequence[torch.Tensor]] | None:  # fmt: skip
+    """Check the call and make it. See `_Packed`."""
+    with Call((f"{collective}_coalesced", op, src, algorithm), group, async_op, timeout_s) as call:
+        call.action = _Packed(call, lists, gives, gets, op, src).run
+    work: Work[Sequence[torch.Tensor]] | None = call.run()
     return work
 
 

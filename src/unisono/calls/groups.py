@@ -11,29 +11,23 @@ its own failures. It opens no descriptor and maps no memory, so hundreds of sub-
 A rank that is not in the new group gets a `NonMember`, which is false: guard calls with `if group:`.
 """
 
-import struct
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 import torch
 
-from ..base.errors import ArgumentError, DTypeError, MismatchError
+from ..base.errors import ArgumentError, DTypeError
 from ..base.records import CallRecord, digest
 from ..base.units import integer, ranks_text, seconds, text
-from ..engine.process.nested import caller
-from ..ranks.failures.attend import odd_ones
 from ..ranks.group.current import NonMember, get_default
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default, shutdown
 from ..ranks.group.sub_groups import make_sub_group
-from .collectives.all_gather import all_gather_single
+from .dispatch import Call, Request
 
-_RECORD_BYTES, _MOST_WORDS, _MOST_PATH = 1008, 560, 240
-_SAID = struct.Struct(f"<qq{_RECORD_BYTES}s")
-"""What each rank of the parent sends to all: color, key, and the call as a record."""
-
+_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 _NO_COLOR = -1
-_MOST_NAMED = 6
+_MOST_NAMED, _MOST_WORDS = 6, 560
 
 
 def new_group(
@@ -53,15 +47,11 @@ def new_group(
     MismatchError on every rank if they name different ranks, ArgumentError for ranks that the parent does not have, and
     on the group's members OutOfMemory if the shared memory is used up. After these errors the parent can be used again.
     """
-    parent = _usable(group)
-    chosen: list[int] = []
-    refused: Exception | None = None
-    try:
-        timeout_s = _check_timeout_and_name(timeout_s, name)
+    with Call("new_group", group) as call:
+        parent, timeout_s = call.group, _check_timeout_and_name(timeout_s, name)
         chosen = list(range(parent.size)) if ranks is None else _check_ranks(ranks, parent)
-    except Exception as error:  # noqa: BLE001  `_agree` raises it
-        refused = error
-    _agree(parent, CallRecord("new_group", words=f"{chosen}"), refused)
+        call.plan(Request("barrier", _NOTHING, None, None, in_place=True, says=_record(f"{chosen}")))
+    call.run()
     return _make(parent, chosen, parent.rank in chosen, timeout_s, name)
 
 
@@ -80,16 +70,15 @@ def split(
 
     group, timeout_s, name and errors: as in `new_group`.
     """
-    parent = _usable(group)
-    refused: Exception | None = None
-    try:
-        timeout_s = _check_timeout_and_name(timeout_s, name)
-        mine = max(_NO_COLOR, _NO_COLOR if color is None else _check_word("color", color)), _check_word("key", key)
-    except Exception as error:  # noqa: BLE001  `_agree` raises it
-        mine, refused = (_NO_COLOR, 0), error
-    told = _agree(parent, CallRecord("split", words="..."), refused, *mine)
-    joins = mine[0] != _NO_COLOR
-    members = sorted((r for r, (c, _) in enumerate(told) if joins and c == mine[0]), key=lambda r: told[r][1])
+    with Call("split", group) as call:
+        parent, timeout_s = call.group, _check_timeout_and_name(timeout_s, name)
+        color = max(_NO_COLOR, _NO_COLOR if color is None else _check_word("color", color))
+        mine = torch.tensor([color, _check_word("key", key)], dtype=torch.int64, device="cpu")
+        table = torch.empty(parent.size, 2, dtype=torch.int64, device="cpu")
+        call.plan(Request("all_gather", mine, mine, table, says=CallRecord("split", words="...")))
+    call.run()
+    joins, colors, keys = color != _NO_COLOR, table[:, 0].tolist(), table[:, 1].tolist()
+    members = sorted((rank for rank, other in enumerate(colors) if joins and other == color), key=keys.__getitem__)
     return _make(parent, members, joins, timeout_s, name)
 
 
@@ -129,12 +118,6 @@ def get_process_group_ranks(group: Group | NonMember | None = None) -> list[int]
     return list(group_or_default(group).world_ranks)
 
 
-def _usable(group: Group | None) -> Group:
-    parent = group_or_default(group)
-    parent.check_usable()
-    return parent
-
-
 def _check_timeout_and_name(timeout_s: float | timedelta | None, name: str | None) -> float | None:
     if name is not None:
         text("name", name)
@@ -160,26 +143,11 @@ def _check_word(argument: str, value: int) -> int:
     return value
 
 
-def _agree(
-    parent: Group, call: CallRecord, refused: Exception | None, color: int = _NO_COLOR, key: int = 0
-) -> list[tuple[int, int]]:
-    """All ranks' (color, key). Raises `refused` if given, and MismatchError if the ranks' calls differ."""
-    words = call.words
-    if len(words) > _MOST_WORDS:
-        words = f"{words[:_MOST_WORDS]} ... {digest(words):016x}"
-    refusal = "" if refused is None else (f"{refused}" or type(refused).__name__)[:_MOST_WORDS]
-    record = call._replace(words=words, refused=refusal, where=caller()[-_MOST_PATH:])
-    mine = bytearray(_SAID.pack(color, key, record.pack(_RECORD_BYTES)))
-    table = torch.empty(parent.size, len(mine), dtype=torch.uint8, device="cpu")
-    all_gather_single(table, torch.frombuffer(mine, dtype=torch.uint8), parent)
-    told = [_SAID.unpack(row.tobytes()) for row in table.numpy()]
-    number = parent.host.call_number - 1
-    if refused is not None:
-        raise refused
-    calls = {rank: CallRecord.unpack(packed.rstrip(b"\0")) for rank, (_, _, packed) in enumerate(told)}
-    if odd := odd_ones(calls):
-        raise MismatchError(number, calls, odd, parent.named)
-    return [(color, key) for color, key, _ in told]
+def _record(members: str) -> CallRecord:
+    """The call that makes a group of these members. The rest of a long list counts, too."""
+    if len(members) > _MOST_WORDS:
+        members = f"{members[:_MOST_WORDS]} ... {digest(members):016x}"
+    return CallRecord("new_group", words=members)
 
 
 def _make(

@@ -17,9 +17,9 @@ from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from .arguments import check_tensor, shape_name
 from .coalesced import all_reduce_coalesced, broadcast_coalesced
-from .collectives.all_gather import all_gather
 from .collectives.all_reduce import all_reduce
 from .dispatch import checking
+from .objects import all_gather_object
 
 _NO_GRADIENT, _GRADIENT, _SPARSE = 0, 1, 2
 
@@ -95,14 +95,12 @@ def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list
         once: dict[tuple[object, ...], tuple[str, torch.Tensor]] = {}
         for name, tensor in state.items():
             once.setdefault(_identity(name, tensor), (name, tensor))
-        text = "\n".join(f"{shape_name(tensor)} {name}" for name, tensor in once.values()).encode(errors=ESCAPED)
-        mine = torch.tensor([digest(text) >> 1, len(text)], device="cpu")
-        all_of = [torch.empty_like(mine) for _ in range(group.size)]
-    all_gather(all_of, mine, group)
-    if not all(torch.equal(other, mine) for other in all_of):
-        texts = [torch.empty(int(other[1]), dtype=torch.uint8, device="cpu") for other in all_of]
-        all_gather(texts, torch.tensor(list(text), dtype=torch.uint8, device="cpu"), group)
-        raise ArgumentError(f"{doing}: {_difference([bytes(part.tolist()).decode() for part in texts])}")
+        text = "\n".join(f"{shape_name(tensor)} {name}" for name, tensor in once.values())
+    said: list[Any] = [None] * group.size
+    all_gather_object(said, digest(text), group)
+    if len(set(said)) > 1:
+        all_gather_object(said, text.encode(errors=ESCAPED).decode(), group)
+        raise ArgumentError(f"{doing}: {_difference(said)}")
     return [tensor for _, tensor in once.values()]
 
 

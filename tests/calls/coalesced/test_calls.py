@@ -174,19 +174,6 @@ def test_named_algorithms_and_iterators() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_many_lists_are_told_apart() -> None:
-    """More lists than a group remembers, of the same lengths, in the same memory."""
-    memory = torch.empty(64)
-    for turn in range(2):
-        for cut in range(1, 12):
-            memory.copy_(torch.arange(64) + 100 * unisono.get_rank() + turn)
-            expected = memory.clone()
-            expected[:50] = 2 * expected[:50] + (100 if unisono.get_rank() == 0 else -100)
-            all_reduce_coalesced([memory[:cut], memory[cut:50]])
-            assert torch.equal(memory, expected)
-
-
-@pytest.mark.ranks(2)
 def test_a_tensor_that_changes_its_looks_is_seen() -> None:
     storage = torch.arange(12.0) + unisono.get_rank()
     tensor, other = storage[:6], torch.ones(5)
@@ -211,16 +198,6 @@ def test_a_tensor_that_changes_its_looks_is_seen() -> None:
         unisono.all_reduce(expected)
         all_reduce_coalesced([tensor, other])
         assert torch.equal(tensor, expected)
-
-
-@pytest.mark.ranks(2)
-def test_a_new_tensor_in_the_place_of_a_dropped_one_is_seen() -> None:
-    other = torch.ones(5)
-    for count in (6, 6, 3, 6):
-        tensors = [torch.full((count,), unisono.get_rank() + 1.0), other]
-        all_reduce_coalesced(tensors, "max")
-        assert tensors[0].tolist() == count * [2.0]
-        del tensors
 
 
 @pytest.mark.ranks(2)

@@ -13,7 +13,7 @@ from torch import nn
 import unisono
 from tests.support.faults import FAILED, all_pids
 from tests.support.on_ranks import in_new_world
-from unisono.calls.dispatch import step
+from unisono.calls.dispatch import make as making
 
 COUNT = 1_001
 RANKS = 4
@@ -78,7 +78,7 @@ def test_only_the_first_call_is_planned(shared: bool, async_op: bool) -> None:
         whole = make(size * ELEMENTS)  # elsewhere than the one before, which still lives
         parts = list(whole.view(size, ELEMENTS))
         parts[me].fill_(10 * again + me)
-        with patch.object(step, "make_plan", wraps=step.make_plan) as plan:
+        with patch.object(making, "make_plan", wraps=making.make_plan) as plan:
             pending: Any = unisono.all_gather_single(whole, parts[me], group, async_op)
             assert pending is None or pending.wait()
             assert [part.unique().tolist() for part in parts] == [[10 * again + rank] for rank in range(size)]

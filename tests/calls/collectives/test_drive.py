@@ -6,7 +6,6 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 from unittest.mock import Mock, patch
@@ -17,10 +16,9 @@ import torch
 import unisono
 from tests.support.faults import DEADLINE_S
 from tests.support.on_ranks import in_new_world
-from tests.support.waiting import once_waiting, until
+from tests.support.waiting import until
 from unisono.calls import coalesced
-from unisono.calls.dispatch import blocks
-from unisono.calls.dispatch.step import PlainTensors
+from unisono.calls.dispatch import blocks, make
 from unisono.engine.kernels import kernel
 from unisono.ranks.failures import attend
 
@@ -48,38 +46,12 @@ def ended(work: Any) -> None:
 SUMS = [20.0 * k + 1 for k in range(5)]
 
 
-@in_new_world(2, all_give=SUMS)
-def test_refusal_reaches_rank_that_is_late(tmp_path: Path) -> list[float]:
-    """Rank 1 is held up for two seconds in the call before the refused one, which rank 0 has finished."""
-    group, tensor = unisono.init(), torch.ones(4)
-    unisono.all_reduce(tensor)
-    unisono.reduce(tensor, 1)
-    number, entered = group.host.call_number, tmp_path / "entered"
-    if group.rank:
-
-        def hold(*_: object) -> None:
-            entered.touch()
-            time.sleep(2.0)
-
-        signal.signal(signal.SIGUSR1, hold)
-        once_waiting(lambda: signal.raise_signal(signal.SIGUSR1))
-        unisono.reduce(tensor, 1)
-        with pytest.raises(unisono.MismatchError, match="bogus"):
-            unisono.all_reduce(tensor)
-        return sums()
-    until(lambda: group.host.entered(1) >= number and entered.exists())
-    unisono.reduce(tensor, 1)
-    with pytest.raises(ValueError, match="bogus"):
-        unisono.all_reduce(tensor, "bogus")
-    return sums()
-
-
 @pytest.mark.parametrize("async_op", [False, True])
 @pytest.mark.ranks(2)
 def test_error_before_entry_refuses_call(async_op: bool) -> None:
     tensor = torch.ones(2, 3).t()
     expected: Any = unisono.MismatchError if unisono.get_rank() else MemoryError
-    broken = patch.object(PlainTensors, "take", side_effect=MemoryError("no memory for a copy"))
+    broken = patch.object(make, "copy", side_effect=MemoryError("no memory for a copy"))
     if not unisono.get_rank():
         broken.start()
     try:
@@ -242,7 +214,7 @@ def test_exception_between_steps_of_a_call(steps: str, error: type[BaseException
         outs, tensors, hook = (
             [torch.ones(2), torch.ones(1)],
             [torch.ones(2 - me)] * 2,
-            patch.object(blocks, "Sizes", interrupt),
+            patch.object(blocks, "unequal", interrupt),
         )
         call = partial(unisono.all_to_all, outs, tensors, group=group)
     if me:

@@ -263,26 +263,6 @@ def test_an_op_that_is_not_associative_is_made_in_one_pass_or_refused() -> None:
     unisono.barrier()
 
 
-@pytest.mark.ranks(3)
-def test_many_refusals_in_a_row_leave_the_ranks_together() -> None:
-    me = unisono.get_rank()
-    for turn in range(200):
-        with pytest.raises(unisono.UsageError):
-            unisono.all_reduce(torch.ones(3), "avg", algorithm="nothing") if turn % 3 else unisono.reduce(1, 0)
-        if turn % 7 == me:
-            pending = unisono.all_reduce(torch.ones(4), async_op=True)
-            with pytest.raises(unisono.UsageError):
-                unisono.all_reduce("no tensor")
-            pending.wait()
-        elif turn % 7 < unisono.get_world_size():
-            unisono.all_reduce(torch.ones(4))
-            with pytest.raises(unisono.UsageError):
-                unisono.all_reduce("no tensor")
-    tensor = torch.tensor([1.0])
-    unisono.all_reduce(tensor)
-    assert tensor.item() == 3.0
-
-
 @pytest.mark.ranks(2)
 def test_quantized_tensors_move_with_their_scale() -> None:
     me, p = unisono.get_rank(), unisono.get_world_size()

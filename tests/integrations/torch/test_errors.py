@@ -30,6 +30,20 @@ def test_errors_are_ours_and_torchs() -> None:
     dist.barrier()
 
 
+@pytest.mark.ranks(2, backend="unisono")
+def test_an_error_before_the_call_counts_as_the_call() -> None:
+    me, tensor = dist.get_rank(), torch.ones(3)
+    for call in (
+        lambda: dist.group.WORLD.allreduce([tensor] * (2 - me)),
+        lambda: dist.all_gather_coalesced([[torch.empty(3)]] * (1 + me), [torch.ones(3)]),
+        lambda: dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.SUM if me else dist.ReduceOp.MAX),
+    ):
+        with pytest.raises(unisono.MismatchError if me else unisono.ArgumentError):
+            call()
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [2.0] * 3
+
+
 def coalesced(count: int) -> None:
     with dist._coalescing_manager():
         dist.all_reduce(torch.ones(count))

@@ -12,7 +12,7 @@ from ...engine.tensors import dtype_name
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import blank, check_apart, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import UNKNOWN, Call, Request, checking, plan_step, shortcut, unequal
+from ..dispatch import UNKNOWN, Call, Request, checking, plan, shortcut, unequal
 
 _MOST_DIMS = 8
 
@@ -84,16 +84,16 @@ def _gather_of_unknown_sizes(
         shape = torch.tensor([tensor.dim(), *tensor.shape, *padding], device="cpu")
         shapes = torch.empty(call.group.size, len(shape), dtype=shape.dtype, device="cpu")
         says = CallRecord("all_gather", dtype_name(tensor.dtype), words="of unknown sizes")
-        call.request = Request("all_gather", shape, shape, shapes, says=says)
-        how, gather_shapes = call.how, plan_step(call.how._replace(algorithm=None), call.request)
+        group, call.record = call.group, says
+        gather_shapes = plan(group, Request("all_gather", shape, shape, shapes, says=says), None, timeout_s)
 
         def action(where: str | None) -> list[Tensor]:
-            with checking(how.group, "all_gather") as steps:
+            with checking(group, "all_gather") as steps:
                 gather_shapes(where)
                 made = [torch.empty(row[1 : row[0] + 1], dtype=tensor.dtype, device="cpu") for row in shapes.tolist()]
                 sizes = [each.numel() for each in made]
-                gather = plan_step(how, _request(tensor, made, sizes))
-                steps.last = how.group.host.call_number
+                gather = plan(group, _request(tensor, made, sizes), algorithm, timeout_s)
+                steps.last = group.host.call_number
                 gather(where)
             return made
 

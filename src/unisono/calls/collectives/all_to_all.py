@@ -9,7 +9,7 @@ from ...base.errors import ArgumentError, DTypeError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import blank, check_apart, check_splits, check_tensor, check_tensors, shape_name
-from ..dispatch import UNKNOWN, Call, Request, shortcut
+from ..dispatch import UNKNOWN, Call, Request, plan_blocks, shortcut
 
 
 def all_to_all(
@@ -54,7 +54,7 @@ def all_to_all(
         check_tensors("output_tensor_list", outputs, call.group, like.dtype, written=True)
         for tensor in input_tensor_list:
             check_apart(outputs, tensor, None)
-        call.plan_blocks(Request("all_to_all", like, input_tensor_list, outputs))
+        plan_blocks(call, Request("all_to_all", like, input_tensor_list, outputs))
     return call.run()
 
 
@@ -91,7 +91,7 @@ def all_to_all_single(
         if splits:
             outs = check_splits("output", output, output_split_sizes, call.group)
             ins = check_splits("input", input, input_split_sizes, call.group)
-            call.plan_blocks(Request("all_to_all", ins[0], ins, outs))
+            plan_blocks(call, Request("all_to_all", ins[0], ins, outs))
         elif input.numel() != output.numel() or input.numel() % call.group.size:
             raise ArgumentError(
                 f"output: is {shape_name(output)} and input {shape_name(input)}; both need the same number of "

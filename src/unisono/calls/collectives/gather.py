@@ -8,7 +8,7 @@ from torch import Tensor
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
-from ..dispatch import Call, Request
+from ..dispatch import Call, Request, plan_blocks
 
 
 def gather(
@@ -51,5 +51,5 @@ def gather(
         if blocks is not None:
             check_apart(blocks, tensor, root)
             check_own("gather_list", blocks, "tensor", tensor, call.group)
-        call.plan_blocks(Request("gather", tensor, tensor, blocks, root=root))
+        plan_blocks(call, Request("gather", tensor, tensor, blocks, root=root))
     return call.run()

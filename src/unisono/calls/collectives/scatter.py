@@ -8,7 +8,7 @@ from torch import Tensor
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
-from ..dispatch import Call, Request
+from ..dispatch import Call, Request, plan_blocks
 
 
 def scatter(
@@ -51,5 +51,5 @@ def scatter(
         if blocks is not None:
             check_apart(blocks, tensor, root)
             check_own("scatter_list", blocks, "tensor", tensor, call.group)
-        call.plan_blocks(Request("scatter", tensor, blocks, tensor, root=root))
+        plan_blocks(call, Request("scatter", tensor, blocks, tensor, root=root))
     return call.run()

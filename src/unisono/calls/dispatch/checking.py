@@ -2,6 +2,7 @@
 
 import threading
 from functools import partial
+from itertools import count
 from typing import Self
 
 from ...base.errors import MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout
@@ -15,6 +16,7 @@ from .drive import check_finished, take
 
 _NO_REFUSALS = (MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout)
 """Errors that do not refuse a call: other ranks raise them, too, or the group is missing."""
+_moments = count(1)
 
 
 class checking:  # noqa: N801  used as a statement: with checking(group, "reduce"): ...
@@ -35,14 +37,13 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
 
     def __enter__(self) -> Self:
         self.group.check_usable()
-        self._began = self.group.host.call_number
+        self._began = next(_moments)
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None or (self.last is not None and self.group.host.call_number > self.last):
             return
-        gid, number = getattr(error, "refused_as", (None, 0))
-        if gid != self.group.gid or number < self._began:  # else a block in this one has refused its step
+        if getattr(error, "refused_at", 0) < self._began:  # else by a block within this one
             refuse(self.group, self.collective, error)
 
 
@@ -56,7 +57,7 @@ def refuse(group: Group, collective: str, error: BaseException) -> None:
     ended_by: BaseException | None = error
     try:
         if isinstance(error, Exception):
-            vars(error)["refused_as"] = group.gid, group.host.call_number
+            vars(error)["refused_at"] = next(_moments)
             reason = " ".join(str(error).split()) or type(error).__name__
             enter = partial(_enter, group, CallRecord(collective, refused=reason, where=caller()))
             if group.worker is not None and group.worker.busy:

@@ -1,6 +1,15 @@
 """The fast path of every collective: find the plan of an earlier call like this one, and run it.
 
 Its key is made of the unchecked call.
+
+An asynchronous call starts on the caller's thread, and goes on on the group's worker if peers are late: to change
+threads and back costs as much as ten small calls. So while the worker is idle the kernel runs at once, with a short
+limit on each of its waits. If it comes back unfinished, the worker goes on where it stands. From then on the worker is
+busy, and other threads that make calls of the group wait for it.
+
+The limit equals the cost of passing on, so at worst a call costs twice as much as with the better of both. Without a
+spare processor, the worker takes the caller's, and both drive each other's data out of its caches: then passing on
+costs about as much as the call itself.
 """
 
 from array import array
@@ -11,7 +20,7 @@ import torch
 
 from ...base.python import is_from_below
 from ...engine.compile.plan import CallPlan
-from ...engine.compile.program import NO_PLAN, EntryWord, KnownWord
+from ...engine.compile.program import DONE, NO_PLAN, EntryWord, KnownWord, StateWord
 from ...engine.host import interpreter
 from ...engine.kernels import kernel
 from ...engine.process.nested import caller, check_nested, holds
@@ -19,10 +28,10 @@ from ...engine.tensors import EXPORTER, ONLY_BITS, mark_written, needed_by_autog
 from ...ranks.group import current
 from ...ranks.group.group import Group
 from ..arguments import blank
-from . import background
+from ..work import FinishedWork, Work, Worker, worker_of
 from .checking import checking
-from .drive import Run, check_finished, complete, failed
-from .request import Request, is_one
+from .drive import Run, check_finished, complete, drive, failed
+from .request import Request, Tensors, is_one
 
 CallKey = tuple[str, Any, int, Any]
 """The call as the user makes it: collective, op, root and algorithm."""
@@ -35,6 +44,7 @@ _AMBIGUOUS = {torch.int8, torch.uint8, *ONLY_BITS}
 """Dtypes that DLPack does not tell apart."""
 _KERNELS = "known.call", "known.find", "known.enter"
 _KEY = EntryWord.PLAN  # words of a key
+_LOOK_UP = int(StateWord.LOOK_UP_NS)
 
 
 class KnownCalls:
@@ -114,7 +124,7 @@ def shortcut(
         run = _find(known, what, inp, out) if group.worker is not None else None  # `Call.run` starts the first worker
         if run is None:
             return UNKNOWN
-        return background.begin(group, run, timeout_s, _marked(run, out))
+        return _begin(group, run, timeout_s, _marked(run, out))
     lock, run, status = group.lock, None, NO_PLAN
     if lock.locked():
         check_nested(group)
@@ -147,6 +157,51 @@ def shortcut(
         if run is not None:
             mark_written(_marked(run, out))
     return None
+
+
+@holds("group")
+def _begin(group: Group, run: Run, timeout_s: float | None, marked: Sequence[torch.Tensor]) -> Work[Any]:
+    """Start an asynchronous call, and return its work. marked: see `_marked`."""
+    worker, status, begun = worker_of(group), NO_PLAN, False
+    try:
+        if run.plan.patience_ns and not worker.busy and not group.lock.locked():
+            with group.lock:
+                if not worker.busy:
+                    check_finished(group, run.plan.record)
+                    words, begun = group.words, True
+                    usual, words[_LOOK_UP] = words[_LOOK_UP], run.plan.patience_ns
+                    try:
+                        status = group.run(run.plan.address, run.inp, run.out, group.state)
+                    finally:
+                        words[_LOOK_UP] = usual
+                if status != DONE and not worker.is_this_thread:  # now: no other thread may begin a call in between
+                    return _pass_on(worker, group, run, timeout_s, marked, status)
+    except BaseException as error:
+        if begun:
+            failed(group, run, error, caller())
+        raise
+    if status != DONE:
+        return _pass_on(worker, group, run, timeout_s, marked, status)
+    if marked:
+        mark_written(marked)
+    return FinishedWork(run.request.out)
+
+
+def _pass_on(
+    worker: Worker, group: Group, run: Run, timeout_s: float | None, marked: Sequence[torch.Tensor], status: int
+) -> Work[Any]:
+    """Let the worker make the call; or finish it, if the kernel came back with this status."""
+    where = caller()
+    run = run._replace(memory=[tensor.untyped_storage() for tensor in run.memory])
+
+    def action() -> Tensors:
+        number = group.host.call_number
+        drive(group, run, timeout_s, where, status)
+        group.host.log.mark_background(number)
+        mark_written(marked)
+        return run.request.out
+
+    return worker.submit(run.plan.record, action)
 
 
 def _marked(run: Run, out: Any) -> Sequence[torch.Tensor]:

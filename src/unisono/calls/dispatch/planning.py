@@ -24,7 +24,7 @@ from ..arguments import scale_name
 from .request import Request, is_one
 
 _MOST_PLANS = 4096  # the most plans of a group, so that a program with ever new sizes does not use ever more memory
-_BRIEF_NS = 30_000  # about the cost of a change to the worker's thread and back, see `background`
+_BRIEF_NS = 30_000  # about the cost of a change to the worker's thread and back, see `known`
 _BYTES_PER_NS = 4  # about the bytes that a call moves per nanosecond
 _INLINE_BYTES = 1 << 20  # if ranks have spare processors, longer calls run on the worker while the caller computes
 
