@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import typer
 
 from unisono.base.errors import ArgumentError
-from unisono.base.units import format_bytes, format_seconds, parse_bytes
+from unisono.base.units import format_bytes, parse_bytes
 
 from .runs import RESULTS, ROOT, Cell, Table, lines, markdown, read
 
@@ -143,13 +143,13 @@ def draw_charts() -> None:
     for name, titles, tables in charts():
         by_size = [*tables[0].headings[: tables[0].headings.index("contender")]] == ["bytes"]
         with mpl.rc_context(_STYLE):
-            height = 4.0 if by_size else 1.2 + 0.16 * max(len(table.rows) for table in tables)
+            height = 4.0 if by_size else 1.5 + 0.12 * max(len(table.rows) for table in tables)
             canvas = Figure(figsize=(11, height), layout="constrained")
             panels = canvas.subplots(1, len(tables), sharey=by_size, squeeze=False)[0]
             who = dict.fromkeys(who for table in tables for who in _medians(table))
             colours = {name: f"C{number}" for number, name in enumerate(who)}
             for axes, title, table in zip(panels, titles, tables, strict=True):
-                (_lines if by_size else _bars)(axes, table, colours)
+                (_lines if by_size else _dots)(axes, table, colours)
                 axes.set_title(title, fontsize=9)
                 axes.grid(alpha=0.3)
             max(panels, key=lambda axes: len(axes.get_legend_handles_labels()[0])).legend(fontsize=8)
@@ -195,17 +195,15 @@ def _lines(axes: Any, table: Table, colours: Mapping[str, str]) -> None:
     axes.minorticks_off()
 
 
-def _bars(axes: Any, table: Table, colours: Mapping[str, str]) -> None:
+def _dots(axes: Any, table: Table, colours: Mapping[str, str]) -> None:
     medians = _medians(table)
     keys = list(dict.fromkeys(key for of in medians.values() for key in of))
-    width = 0.8 / len(medians)
-    for number, (who, of) in enumerate(medians.items()):
-        places = [place + width * number for place, key in enumerate(keys) if key in of]
-        drawn = axes.barh(places, [of[key] for key in keys if key in of], width, label=who, color=colours[who])
-        axes.bar_label(drawn, [format_seconds(of[key]) for key in keys if key in of], fontsize=6)
-    named = [", ".join(table.text([*key], heading) for heading in table.headings[: len(key)]) for key in keys]
-    axes.set_yticks([place + 0.4 - width / 2 for place in range(len(keys))], named, fontsize=8)
-    axes.set(xscale="log", xlabel="median time in s")
+    for who, of in medians.items():
+        axes.plot([of.get(key) for key in keys], range(len(keys)), "o", label=who, color=colours[who])
+    headings = table.headings[: len(keys[0])]
+    named = [", ".join(table.text([*key], heading) for heading in headings) for key in keys]
+    axes.set_yticks(range(len(keys)), named, fontsize=8)
+    axes.set(xscale="log", xlabel="median time in s", ylabel=", ".join(headings))
     axes.invert_yaxis()
 
 
