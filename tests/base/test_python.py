@@ -47,15 +47,6 @@ def test_members_are_listed_while_some_are_added() -> None:
             assert len(members(weak)) >= 100
 
 
-def test_only_what_is_still_there_is_listed() -> None:
-    first, second = Member(), Member()
-    weak = weakref.WeakSet([first, second])
-    assert {*members(weak)} == {first, second}
-    del second
-    gc.collect()
-    assert members(weak) == [first]
-
-
 @pytest.fixture
 def nothing_frozen() -> Iterator[None]:
     """Of what `tests/conftest.py` has frozen."""

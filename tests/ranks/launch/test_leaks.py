@@ -110,14 +110,6 @@ def test_ctrl_c_ends_caller_and_ranks(stay):
         os.close(slave)
 
 
-def test_interrupted_parent_ends_all():
-    with Started(stay=STAYS["in C"]) as started:
-        started.process.send_signal(signal.SIGINT)
-        _, said = started.process.communicate(timeout=60)
-        assert len(select.select(started.watches, [], [], 0)[0]) == 4
-        assert said.rstrip().endswith("KeyboardInterrupt")
-
-
 TORCH_THAT_IMPORTS_FOR_EVER = """
 import os, sys, threading
 print(os.getpid(), file=sys.stderr, flush=True)

@@ -65,9 +65,9 @@ class InCall(NamedTuple):
     missing: tuple[int, ...]
 
     @property
-    def text(self) -> str:
-        """The call in words, such as `all_reduce(float32[2], sum) #7 of group 'world'`."""
-        return f"{self.call} #{self.number} of group {self.group!r}"
+    def place(self) -> str:
+        """The place in the order of calls, such as `#7 of group 'world'`."""
+        return f"#{self.number} of group {self.group!r}"
 
 
 class RankSnapshot(NamedTuple):
@@ -100,11 +100,11 @@ class RankSnapshot(NamedTuple):
         if self.far:
             return "is on another host"
         if self.status.state in ("T", "t"):
-            where = f" in call #{self.inside.number} of group {self.inside.group!r}" if self.inside else ""
+            where = f" in call {self.inside.place}" if self.inside else ""
             who = f" by a debugger (process {self.status.tracer})" if self.status.state == "t" else ""
             return f"is stopped{who}{where}"
         if self.inside:
-            return f"is in call #{self.inside.number} of group {self.inside.group!r}"
+            return f"is in call {self.inside.place}"
         return "computes" if self.status.state == "R" else "sleeps, or waits for something else"
 
     @property
@@ -172,7 +172,7 @@ def snapshot(arena: Arena, patience_ns: int = 0) -> Snapshot:
             continue
         if seen.inside and seen.inside.missing:
             # The rank adds its line to what its board says, once it has waited for a moment.
-            call = wait.call if wait and wait.group == seen.inside.group else seen.inside.text
+            call = wait.call if wait and wait.group == seen.inside.group else f"{seen.inside.call} {seen.inside.place}"
             waits[seen.rank] = Wait(seen.inside.group, call, seen.inside.missing)
         elif wait and wait.missing:
             waits[seen.rank] = wait
@@ -244,13 +244,11 @@ class Diagnosis(NamedTuple):
     lines: the text for the user.
     ranks: the ranks whose stacks to show, the culprits first.
     stuck: the groups in which ranks were in one call at both looks, by where their memory begins.
-    after: the later look.
     """
 
     lines: Sequence[str]
     ranks: Sequence[int]
     stuck: Sequence[int]
-    after: Snapshot
 
 
 def diagnose(before: Snapshot, after: Snapshot, line_of: Callable[[int], str] = lambda _rank: "") -> Diagnosis:
@@ -260,7 +258,7 @@ def diagnose(before: Snapshot, after: Snapshot, line_of: Callable[[int], str] = 
     if not culprits:
         busy = sum(one.calls - two.calls for one, two in zip(after.ranks, before.ranks, strict=True))
         lines = [f"no rank is stuck: the ranks have made {plural(busy, 'call')} between two looks"]
-        return Diagnosis(lines, (), (), after)
+        return Diagnosis(lines, (), ())
     lines, ranks = [], []
     for culprit in culprits:
         lines += _about(culprit, after, line_of)
@@ -269,7 +267,7 @@ def diagnose(before: Snapshot, after: Snapshot, line_of: Callable[[int], str] = 
     stuck = dict.fromkeys(
         track.start for track in after.tracks if track.rank in same and track.group in groups and track.reached[1]
     )
-    return Diagnosis(lines, list(dict.fromkeys(ranks)), list(stuck), after)
+    return Diagnosis(lines, list(dict.fromkeys(ranks)), list(stuck))
 
 
 def _at(seen: RankSnapshot) -> tuple[str, int] | None:
@@ -283,11 +281,8 @@ def headlines(culprit: Culprit, after: Snapshot, line_of: Callable[[int], str] =
         return [f"deadlock for {since}: {culprit.text}"]
     have = "has" if len(culprit.waiting) == 1 else "have"
     waiting = f"{ranks_text(culprit.waiting, _MOST_SHOWN)} {have} waited {since} for it"
-    lines = []
-    for rank in culprit.ranks:
-        line = line_of(rank)
-        lines.append(f"{_name(after.ranks[rank])} {after.ranks[rank].does}{line and f', at {line}'}: {waiting}")
-    return lines
+    lines = {rank: line_of(rank) for rank in culprit.ranks}
+    return [f"{_name(seen := after.ranks[k])} {seen.does}{at and f', at {at}'}: {waiting}" for k, at in lines.items()]
 
 
 def _about(culprit: Culprit, after: Snapshot, line_of: Callable[[int], str]) -> list[str]:

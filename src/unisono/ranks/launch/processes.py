@@ -119,7 +119,7 @@ class RankProcesses:
         collector.wait(distinct, start_deadline, timeout_s, math.inf if survive else GRACE_S)
         self._idle = collector.idle
         until = time.monotonic() + _STACKS_S
-        for rank in {*range(len(self._ranks))} - {*collector.reports}:
+        for rank in sorted({*range(len(self._ranks))} - {*collector.reports}):
             kind = "starting" if rank in collector.starting else "stuck"
             stacks = _stacks(self._ranks[rank], rank, until)
             collector.reports[rank] = Report(rank, kind, "did not finish", stacks, time.monotonic_ns()), b""

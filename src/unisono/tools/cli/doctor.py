@@ -37,24 +37,21 @@ def doctor(
         for each in meeting:
             out.print(Text(each.line))
         out.print()
-        panels = [_panel(each.waiting.rank, each.pid, each.stack) for each in meeting[:_MOST_STACKS]]
-        out.print(Columns(panels))
+        out.print(Columns([_panel(each.waiting.rank, each.pid, each.stack) for each in meeting[:_MOST_STACKS]]))
         return
     with attached(the_job(pid)) as arena:
         before = snapshot(arena)
         time.sleep(_APART_S)
         stack = cache(partial(stack_of, arena))
-        found = diagnose(before, snapshot(arena), lambda rank: stack(rank).line)
+        found = diagnose(before, after := snapshot(arena), lambda rank: stack(rank).line)
         for line in found.lines:
             out.print(Text(line))
         if found.ranks:
             out.print()
-            out.print(
-                Columns([_panel(rank, found.after.ranks[rank].pid, stack(rank)) for rank in found.ranks[:_MOST_STACKS]])
-            )
+            out.print(Columns([_panel(k, after.ranks[k].pid, stack(k)) for k in found.ranks[:_MOST_STACKS]]))
         for group in found.stuck:
-            mine = [track for track in found.after.tracks if track.start == group]
-            out.print(Text(f"\n{last_calls_text(mine, found.after.at_ns)}"))
+            mine = [track for track in after.tracks if track.start == group]
+            out.print(Text(f"\n{last_calls_text(mine, after.at_ns)}"))
 
 
 def _panel(rank: int, pid: int, stack: Stack) -> Panel:

@@ -94,5 +94,5 @@ def _does(after: Snapshot, rank: int) -> str:
     if wait is None:
         return seen.does
     for_whom = ranks_text(wait.missing, 4)
-    where = f"call #{seen.inside.number} of group {seen.inside.group!r}" if seen.inside else wait.call
+    where = f"call {seen.inside.place}" if seen.inside else wait.call
     return f"waits for {for_whom} in {where}"
