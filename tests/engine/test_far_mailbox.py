@@ -158,17 +158,17 @@ def test_a_storm(small: None, seed: int) -> None:
         for (source, me, tag), seeds in expected.items():
             posted[me, tag] += [receive(boxes[me], None, source, tag) for _ in seeds]
         run(made)
-        got: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        got: dict[tuple[int, int, int], list[Receive]] = defaultdict(list)
         for (me, tag), requests in posted.items():
             for request in requests:
                 if request.done:
                     tensor = request.tensor
                     assert tensor is not None
-                    got[request.source, me, tag].append(request.order)
+                    got[request.source, me, tag].append(request)
                     sent = expected[request.source, me, tag]
                     k = sent[len(got[request.source, me, tag]) - 1]
                     assert torch.equal(tensor, values(len(tensor), k))
-        assert {key: len(orders) for key, orders in got.items()} == {key: len(s) for key, s in expected.items() if s}
+        assert {key: len(taken) for key, taken in got.items()} == {key: len(s) for key, s in expected.items() if s}
 
 
 def test_a_broken_connection_keeps_what_has_come(small: None) -> None:

@@ -3,8 +3,10 @@
 import os
 import random
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -154,6 +156,24 @@ def test_receives_keep_their_order_whoever_takes_them_in() -> None:
                 unisono.barrier()
             p2p.send(values(3, k), 1)
     unisono.barrier()
+
+
+@pytest.mark.ranks(2)
+def test_the_thread_rests_while_another_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    me, engine = unisono.get_rank(), progress_engine(unisono.init())
+    moved, naps = [], [0.0]
+    with monkeypatch.context() as patch:
+        module = import_module("unisono.calls.p2p.progress_engine")
+        patch.setattr(module, "nap", lambda since, *_: naps.append(time.monotonic() - since))
+        patch.setattr(engine, "advance", lambda one, usual=engine.advance: (moved.append(one), usual(one))[1])
+        engine._waiting.append(None)
+        work = p2p.irecv(None, 1 - me, tag=3)
+        until(lambda: naps[-1] > 0.01)
+        assert not moved
+        engine._waiting.pop()
+        p2p.send(torch.ones(1), 1 - me, tag=3)
+        until(work._done.is_set)
+        assert moved
 
 
 @pytest.mark.ranks(2)

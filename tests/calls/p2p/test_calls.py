@@ -63,6 +63,7 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], Any], type[Exception], str]] = {
     "sparse": (lambda t: p2p.send(t.to_sparse(), 0), unisono.DTypeError, "to_dense"),
     "no rank": (lambda t: p2p.send(t, 2), unisono.ArgumentError, "dst=2: the ranks of this group are 0 to 1"),
     "negative rank": (lambda t: p2p.recv(t, -1), unisono.ArgumentError, "src=-1"),
+    "no rank, asynchronous": (lambda t: p2p.irecv(t, 2), unisono.ArgumentError, "src=2"),
     "rank of another type": (lambda t: p2p.irecv(t, 0.0), unisono.DTypeError, "src: expected a rank"),
     "no destination": (lambda t: p2p.isend(t, None), unisono.DTypeError, "dst: expected a rank"),
     "tag": (lambda t: p2p.send(t, 0, tag=-3), unisono.ArgumentError, "tag=-3"),

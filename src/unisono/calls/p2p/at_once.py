@@ -60,7 +60,8 @@ def sent_at_once(tensor: Any, dst: Any, group: Any, tag: Any, *, waits: bool) ->
 def received_soon(
     tensor: Any, src: Any, group: Any, tag: Any, timeout_s: float | None, posted: Receive | None = None
 ) -> bool | Receive:
-    """Receive a tensor, if the next message from its source is for it. Waits until something changes, but not long.
+    """Receive a tensor, if the next message from its source is for it. Waits until something changes, but not long, and
+    not for a message that is longer than the ring.
 
     timeout_s: the most to wait; None: as long as the group.
     posted: its request, if it has one.
@@ -78,7 +79,7 @@ def received_soon(
         if taken:
             break
         limit_s = min(_SOON_S, group.timeout_s if timeout_s is None else timeout_s)
-        if waited or limit_s <= 0 or not poller.wait(wakeups, 0.0, limit_s):
+        if waited or limit_s <= 0 or place[2] > mailbox.capacity or not poller.wait(wakeups, 0.0, limit_s):
             return False
         waited = True
     if taken is True and posted is not None:

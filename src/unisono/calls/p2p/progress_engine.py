@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...base.errors import NotInitialized, PeerFailed, WaitTimeout
-from ...base.python import members
+from ...base.python import members, nap
 from ...base.records import DepartureKind
 from ...engine.mailbox import CarrierStreams, Mailbox, MessageRequest, Receive
 from ...engine.process.nested import caller
@@ -24,7 +24,7 @@ from .peers import Peers, far_peers
 
 _ALONE = " Only this rank itself can send that message: call isend() before, or send() in another thread."
 _GRACE_S = 0.001  # how long the thread leaves a new request alone: mostly, its owner waits for it soon
-_WAITED_S = 0.003  # the thread naps like a caller that has waited for _WAITED_S: for a tenth of a millisecond at first
+_SLEEPS_S = 0.003  # who has waited for _SLEEPS_S sleeps, and neither spins nor yields
 _CHECK_PEERS_S = 0.1  # how often the thread looks whether peers are still there
 _LAST_MESSAGES_S = 10.0
 """How long the end of a world waits until other hosts have received its messages: later, they are lost."""
@@ -50,10 +50,11 @@ class ProgressEngine:
 
     def __init__(self, group: Group) -> None:
         self._group = weakref.ref(group)  # the group holds this: a cycle would leave both to the garbage collector
-        self._world_ranks, host = group.named, group.host
+        host, far = group.host, far_peers(group)
         self._look_up_s = host.config.look_up_s
-        far = far_peers(group)
-        self.mailbox = Mailbox(host.arena, host.heap, group.rank, host.most_spins, self._world_ranks, far)
+        # Ranks that outnumber processors sleep at once: one that yields is behind processes that compute.
+        self._patience_s = 0.0 if host.most_spins or far else _SLEEPS_S
+        self.mailbox = Mailbox(host.arena, host.heap, group.rank, host.most_spins, group.named, far)
         self.peers, self._poller = Peers(self.mailbox), self.mailbox.poller
         if group.span is not None and group.world.progress_engine is None and group.parent is not None:
             group.world.progress_engine = ProgressEngine(group.world)  # its end waits for the messages of all groups
@@ -101,7 +102,7 @@ class ProgressEngine:
                     return
                 now = time.monotonic()
                 limit_s = min(self._look_up_s, max(0.0, began + allowed_s - now))
-                changed = self._poller.wait(wakeups, now - changed_at, limit_s)
+                changed = self._poller.wait(wakeups, now - changed_at + self._patience_s, limit_s)
                 now = time.monotonic()
                 if changed:
                     changed_at = now
@@ -211,12 +212,12 @@ class ProgressEngine:
             try:
                 now = time.monotonic()
                 if self._waiting or now - pending[0].since < _GRACE_S:
-                    time.sleep(_GRACE_S)
+                    nap(pending[0].since, _GRACE_S, self._look_up_s)
                 else:
                     wakeups = self._poller.wakeups
                     if self.advance(pending[0].request):
                         continue
-                    if self._poller.wait(wakeups, now - changed_at + _WAITED_S, self._look_up_s):
+                    if self._poller.wait(wakeups, now - changed_at + _SLEEPS_S, self._look_up_s):
                         changed_at = now
                 if now > check_at:
                     check_at = now + _CHECK_PEERS_S

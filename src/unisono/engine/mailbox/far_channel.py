@@ -35,7 +35,7 @@ END = -1
 """The kind of the head that ends a stream."""
 
 
-class FarFrame:
+class Piece:
     """Room for `nbytes` bytes, and the word behind them."""
 
     __slots__ = ("_end", "address", "data", "end", "handle", "nbytes")
@@ -69,7 +69,7 @@ class FarFrame:
             self.handle = None
 
 
-class Frames:
+class Pieces:
     """Makes the pieces of all groups of a process. Pieces of the usual sizes are used again.
 
     sent: called with each piece that is sent. Its rank may make no call for long.
@@ -77,30 +77,30 @@ class Frames:
 
     def __init__(self, carrier: Carrier, sent: Callable[[Handle], None]) -> None:
         self.carrier, self._sent = carrier, sent
-        self._spare: dict[int, list[FarFrame]] = {nbytes: [] for nbytes in _MOST_SPARE}
+        self._spare: dict[int, list[Piece]] = {nbytes: [] for nbytes in _MOST_SPARE}
 
-    def take(self, nbytes: int) -> FarFrame:
+    def take(self, nbytes: int) -> Piece:
         """An empty piece."""
         try:
             piece = self._spare[nbytes].pop()  # two threads may do so
         except LookupError:
-            return FarFrame(nbytes)
+            return Piece(nbytes)
         piece.number = 0
         return piece
 
-    def give_back(self, piece: FarFrame) -> None:
+    def give_back(self, piece: Piece) -> None:
         """Take back a settled piece that is used no more."""
         spare = self._spare.get(piece.nbytes)
         if spare is not None and len(spare) < _MOST_SPARE[piece.nbytes]:
             spare.append(piece)
 
-    def send(self, piece: FarFrame, peer: int, tag: int, number: int) -> None:
+    def send(self, piece: Piece, peer: int, tag: int, number: int) -> None:
         """Give a piece to the carrier. Raises Lost."""
         piece.number = number
         piece.handle = self.carrier.isend(peer, tag, piece.data)
         self._sent(piece.handle)
 
-    def expect(self, piece: FarFrame, peer: int, tag: int) -> None:
+    def expect(self, piece: Piece, peer: int, tag: int) -> None:
         """Let the carrier fill a piece. Raises Lost."""
         piece.handle = self.carrier.irecv(peer, tag, piece.data)
 
@@ -132,7 +132,7 @@ class FarChannel:
     lost_at: when it was lost.
     """
 
-    def __init__(self, pieces: Frames, peer: int, tags: tuple[int, int]) -> None:
+    def __init__(self, pieces: Pieces, peer: int, tags: tuple[int, int]) -> None:
         self._pieces, self._peer = pieces, peer
         self._piece_tag, self._answer_tag = tags
         self._head_bytes = HEAD_BYTES  # the bytes of the next head

@@ -8,7 +8,7 @@ from ...base.errors import InternalError
 from ..carrier import Lost
 from ..tensors import DTYPE_CODES
 from . import far_channel as far
-from .far_channel import END, HEAD_BYTES, HEAD_WORDS, FarChannel, FarFrame, Frames, head_bytes
+from .far_channel import END, HEAD_BYTES, HEAD_WORDS, FarChannel, Piece, Pieces, head_bytes
 from .requests import Message, Send, wrong_header
 
 _ANSWER_BYTES = 8
@@ -18,19 +18,19 @@ _AHEAD = 16  # for how many pieces of a payload a receiver is ready at once
 class FarSendChannel(FarChannel):
     """queue: the requests that are not done yet."""
 
-    def __init__(self, pieces: Frames, peer: int, tags: tuple[int, int]) -> None:
+    def __init__(self, pieces: Pieces, peer: int, tags: tuple[int, int]) -> None:
         super().__init__(pieces, peer, tags)
         self.queue: deque[Send] = deque()
-        self._under_way: deque[FarFrame] = deque()
+        self._under_way: deque[Piece] = deque()
         self._bytes = 0  # the bytes of the pieces under way
         self._sent = self._taken = 0
-        self._answer: FarFrame | None = None
+        self._answer: Piece | None = None
         self._answers = 0
         self._last_bytes = 0  # the length of the head that would have suited the last message
         self._ended = False
 
     @property
-    def awaited(self) -> FarFrame | None:
+    def awaited(self) -> Piece | None:
         """The next answer; the word behind it changes when it comes."""
         return self._answer
 
@@ -104,7 +104,7 @@ class FarSendChannel(FarChannel):
         self._send(head)
         self.done = nbytes if inside else 0
 
-    def _send(self, piece: FarFrame) -> None:
+    def _send(self, piece: Piece) -> None:
         self._under_way.append(piece)
         self._bytes += piece.nbytes
         self._sent += 1
@@ -138,24 +138,24 @@ class FarReceiveChannel(FarChannel):
     news_at: when the last piece came, by the monotonic clock.
     """
 
-    def __init__(self, pieces: Frames, peer: int, tags: tuple[int, int], source: int) -> None:
+    def __init__(self, pieces: Pieces, peer: int, tags: tuple[int, int], source: int) -> None:
         super().__init__(pieces, peer, tags)
         self.source = source
         self.message: Message | None = None
         self.ended = False
         self.news_at = time.monotonic()
-        self._expected: deque[FarFrame] = deque()
-        self._head: FarFrame | None = None  # the head of the message that is arriving, if it has the payload
+        self._expected: deque[Piece] = deque()
+        self._head: Piece | None = None  # the head of the message that is arriving, if it has the payload
         self._rest = 0  # the bytes of the message for whose pieces no receive has been posted
         self._taken = self._unanswered = 0
-        self._answers: deque[FarFrame] = deque()  # the answers that the sender may not have yet
+        self._answers: deque[Piece] = deque()  # the answers that the sender may not have yet
         self._answered = 0
-        self._broken: list[FarFrame] = []
+        self._broken: list[Piece] = []
         """The pieces that the carrier may still touch, though it has lost the connection."""
         self._expect(HEAD_BYTES)
 
     @property
-    def awaited(self) -> FarFrame | None:
+    def awaited(self) -> Piece | None:
         """The next piece; the word behind it changes when it comes."""
         return self._expected[0] if self._expected else None
 
@@ -215,7 +215,7 @@ class FarReceiveChannel(FarChannel):
             self.message = None
         return self.ended or self.lost is not None
 
-    def _take(self) -> FarFrame | None:
+    def _take(self) -> Piece | None:
         """The next piece, if it has come. Answers if it is time to."""
         if not self._expected or not self._expected[0].number:
             return None
@@ -237,7 +237,7 @@ class FarReceiveChannel(FarChannel):
             self._answer()
         return piece
 
-    def _copy(self, piece: FarFrame, place: int, target: int) -> None:
+    def _copy(self, piece: Piece, place: int, target: int) -> None:
         if self.message is not None:
             size = min(piece.nbytes - place, self.message.nbytes - self.done)
             if target:

@@ -13,7 +13,7 @@ from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import copy_of
 from .channel import BEGUN, ReceiveChannel, SendChannel, find_ring, new_ring, ring_capacity
-from .far_channel import FarFrame
+from .far_channel import Piece
 from .far_ends import FarReceiveChannel, FarSendChannel
 from .poller import Poller
 from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Receive, Send
@@ -137,7 +137,7 @@ class Mailbox:
                 channel = self._incoming[rank] = self._far.receiver(self, rank)
                 self._await(rank, channel.awaited)
 
-    def _await(self, slot: int, piece: FarFrame | None) -> None:
+    def _await(self, slot: int, piece: Piece | None) -> None:
         """Watch for a piece from another host."""
         self.poller.watch(slot, self.poller.zero if piece is None else piece.end, self.poller.zero, piece)
 
@@ -316,6 +316,4 @@ class Mailbox:
             if arrived is not None:
                 ctypes.memmove(message.buffer.data_ptr(), arrived.data_ptr(), self._incoming[message.source].done)
         message.receive = None
-        receive = self._matching.put_back(message)
-        if receive is not None:
-            self._match(receive, message)
+        self._arrive(message)

@@ -2,7 +2,7 @@
 
 import ctypes
 import math
-from collections import deque
+from bisect import insort
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import TypeVar
@@ -54,18 +54,17 @@ class Receive(MessageRequest):
     """Receive from a peer or from ANY_SOURCE into `tensor`; None: into a new tensor, which is `tensor` once it is done.
 
     source: the rank that sent the message.
-    order: counts the receives that have been posted.
     message: the message that is arriving for this receive, or, with `error`, that it has refused.
     """
 
-    __slots__ = ("marked", "message", "order", "plain", "source", "tensor")
+    __slots__ = ("marked", "message", "plain", "source", "tensor")
 
     def __init__(self, tensor: torch.Tensor | None, peer: int, tag: int) -> None:
         super().__init__(peer, tag)
         self.tensor = tensor
         self.plain = tensor is not None and is_plain(tensor)
         self.marked = [] if tensor is None else needed_by_autograd((tensor,))
-        self.source, self.order = peer, 0
+        self.source = peer
         self.message: Message | None = None
 
     def refuses(self, message: "Message") -> tuple[str, str] | None:
@@ -156,79 +155,56 @@ class Message:
         return torch.empty(self.shape, dtype=self.dtype, device="cpu")
 
 
-Item = TypeVar("Item")
-_Queues = dict[tuple[int, int], deque[Item]]  # first in, first out, for each (source, tag); empty queues are removed
+Item = TypeVar("Item", Receive, Message)
+_Queues = dict[int, list[Item]]  # by tag; without empty lists
 
 
 class MatchingQueues:
-    """The receives without a message, and the messages without a receive.
-
-    A message goes to the receive of its tag that was posted first, for its source or for ANY_SOURCE. A receive takes
-    the message of its tag that was sent first.
+    """The receives without a message, in the order in which they were posted, and the messages without a receive, in
+    the order in which they were sent. Of those that fit, the first is taken.
     """
 
     def __init__(self) -> None:
         self._posted: _Queues[Receive] = {}
         self._unexpected: _Queues[Message] = {}
-        self._posts = 0
 
     def post(self, receive: Receive) -> Message | None:
         """Take the message for a receive; None: there is none yet, and the receive waits for it."""
-        message = self._first_unexpected(receive.peer, receive.tag)
-        if message is not None:
-            _remove(self._unexpected, message.source, message.tag, message)
-            return message
-        self._posts += 1
-        receive.order = self._posts
-        self._posted.setdefault((receive.peer, receive.tag), deque()).append(receive)
+        for message in self._unexpected.get(receive.tag, ()):
+            if receive.peer in (message.source, ANY_SOURCE):
+                _remove(self._unexpected, message)
+                return message
+        self._posted.setdefault(receive.tag, []).append(receive)
         return None
 
     def arrive(self, message: Message) -> Receive | None:
         """Take the receive for a message; None: there is none yet, and the message waits for it."""
         receive = self._first_posted(message.source, message.tag)
         if receive is not None:
-            _remove(self._posted, receive.peer, receive.tag, receive)
+            self.unpost(receive)
             return receive
-        self._unexpected.setdefault((message.source, message.tag), deque()).append(message)
+        insort(self._unexpected.setdefault(message.tag, []), message, key=lambda message: message.sent_ns)
         return None
 
     def is_next(self, receive: Receive | None, source: int, tag: int) -> bool:
         """Would this receive, or one that is posted now (None), take the next message from this rank with this tag?"""
-        if (source, tag) in self._unexpected:
+        if self._unexpected and any(message.source == source for message in self._unexpected.get(tag, ())):
             return False
         return (self._first_posted(source, tag) if self._posted else None) is receive
 
     def unpost(self, receive: Receive) -> None:
-        _remove(self._posted, receive.peer, receive.tag, receive)
-
-    def put_back(self, message: Message) -> Receive | None:
-        """Take another receive for a message that was taken; None: there is none, and the message leads its queue."""
-        receive = self.arrive(message)
-        if receive is None:
-            self._unexpected[message.source, message.tag].rotate(1)
-        return receive
+        _remove(self._posted, receive)
 
     def unexpected_tags(self, source: int) -> list[int]:
         """The tags of the messages from a rank that no receive has taken."""
-        return sorted(tag for rank, tag in self._unexpected if rank == source)
+        return sorted(tag for tag, queue in self._unexpected.items() if any(one.source == source for one in queue))
 
     def _first_posted(self, source: int, tag: int) -> Receive | None:
-        from_source, from_any = self._posted.get((source, tag)), self._posted.get((ANY_SOURCE, tag))
-        if from_source is None or from_any is None:
-            queue = from_source or from_any
-            return queue[0] if queue else None
-        return min(from_source[0], from_any[0], key=lambda receive: receive.order)
-
-    def _first_unexpected(self, source: int, tag: int) -> Message | None:
-        if source != ANY_SOURCE:
-            queue = self._unexpected.get((source, tag))
-            return queue[0] if queue else None
-        queues = [queue for (_, of), queue in self._unexpected.items() if of == tag]
-        return min((queue[0] for queue in queues), key=lambda message: message.sent_ns, default=None)
+        return next((one for one in self._posted.get(tag, ()) if one.peer in (source, ANY_SOURCE)), None)
 
 
-def _remove(queues: _Queues[Item], rank: int, tag: int, item: Item) -> None:
-    queue = queues[rank, tag]
+def _remove(queues: _Queues[Item], item: Item) -> None:
+    queue = queues[item.tag]
     queue.remove(item)
     if not queue:
-        del queues[rank, tag]
+        del queues[item.tag]

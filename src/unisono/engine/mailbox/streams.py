@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ...base.records import digest
 from ..carrier import Carrier, Handle
-from .far_channel import Frames
+from .far_channel import Pieces
 from .far_ends import FarReceiveChannel, FarSendChannel
 
 _ASK_S = 0.0005
@@ -18,12 +18,12 @@ _Stream: TypeAlias = FarReceiveChannel | FarSendChannel
 
 class CarrierStreams:
     """Keeps streams as long as the carrier may touch their pieces, also when their groups have ended. sent: see
-    `Frames`.
+    `Pieces`.
     """
 
     def __init__(self, carrier: Carrier, sent: Callable[[Handle], None] = lambda _: None) -> None:
         self.carrier = carrier
-        self.pieces = Frames(carrier, sent)
+        self.pieces = Pieces(carrier, sent)
         self._used: list[tuple[weakref.ref[object], list[tuple[int, _Stream]]]] = []
         self._left: list[tuple[int, _Stream]] = []
         self._lock = threading.RLock()
