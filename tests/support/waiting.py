@@ -17,6 +17,7 @@ from unisono.ranks.failures.attend import attend
 _PLACES = (
     attend,
     Poller.wait,
+    UcxCarrier.replay,
     UcxCarrier.wait,
     TapeRun.advance,
     _Latch.wait,

@@ -34,8 +34,8 @@ def test_errors_are_ours_and_torchs() -> None:
 def test_an_error_before_the_call_counts_as_the_call() -> None:
     me, tensor = dist.get_rank(), torch.ones(3)
     for call in (
-        lambda: dist.group.WORLD.allreduce([tensor] * (2 - me)),
-        lambda: dist.all_gather_coalesced([[torch.empty(3)]] * (1 + me), [torch.ones(3)]),
+        lambda: dist.group.WORLD.allreduce([tensor] * (2 - me)).wait(),
+        lambda: dist.all_gather_coalesced([[torch.empty(3)] for _ in range(1 + me)], [torch.ones(3)]),
         lambda: dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.SUM if me else dist.ReduceOp.MAX),
     ):
         with pytest.raises(unisono.MismatchError if me else unisono.ArgumentError):
