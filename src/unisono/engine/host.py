@@ -266,6 +266,10 @@ class Host:
         goal = (segment - 1) << STEP_BITS
         return [q for q, line in enumerate(self._lines) if q != self.rank and _seen(line, _PROGRESS) < goal]
 
+    def none_is_behind(self) -> None:
+        """Look for ranks `behind` no more, until this rank skips a call again."""
+        self.words[_READERS + (self.words[_SEGMENT] & 1)] = 0
+
     def has_ended(self, rank: int) -> bool:
         """Has a rank finished this rank's current call?"""
         return _seen(self._lines[rank], _PROGRESS) > int(self._state[StateWord.SEGMENT]) << STEP_BITS

@@ -223,7 +223,7 @@ class Far:
             case ["serves", int(pid)]:
                 self._sentinel_pid = pid
             case ["fresh", int(ticket)]:
-                gid = next((gid for gid, asked in [*self._asked.items()] if asked == ticket), None)
+                gid = next((gid for gid in list(self._asked) if self._asked.get(gid) == ticket), None)
                 # Garbage that is collected meanwhile may forget the group.
                 if gid is not None and self._asked.pop(gid, 0) and (later := self._next.pop(gid, 0)):
                     self._asked[gid] = later

@@ -166,11 +166,11 @@ def test_the_thread_rests_while_another_one_waits(monkeypatch: pytest.MonkeyPatc
         module = import_module("unisono.calls.p2p.progress_engine")
         patch.setattr(module, "nap", lambda since, *_: naps.append(time.monotonic() - since))
         patch.setattr(engine, "advance", lambda one, usual=engine.advance: (moved.append(one), usual(one))[1])
-        engine._waiting.append(None)
+        engine._waiting.add(None)
         work = p2p.irecv(None, 1 - me, tag=3)
         until(lambda: naps[-1] > 0.01)
         assert not moved
-        engine._waiting.pop()
+        engine._waiting.discard(None)
         p2p.send(torch.ones(1), 1 - me, tag=3)
         until(work._done.is_set)
         assert moved
@@ -247,3 +247,20 @@ def test_what_the_short_way_does_not_know_takes_the_long_one() -> None:
     target = torch.zeros(3)
     assert p2p.recv(target, me) == me
     assert torch.equal(target, values(3, me))
+
+
+@pytest.mark.ranks(2)
+def test_isend_that_fills_the_ring_is_awaited() -> None:
+    """The message and its head are longer than the ring, and its receiver comes late."""
+    me, group = unisono.get_rank(), unisono.init()
+    meet()
+    for nbytes in (40, 32, 4, 0):
+        numbers = torch.arange((group.mailbox.capacity - nbytes) // 4, dtype=torch.float32)
+        if me == 0:
+            work = p2p.isend(numbers, 1)
+            work.wait()
+            numbers.fill_(-1)
+        else:
+            time.sleep(0.05)
+            assert torch.equal(p2p.recv(src=0), numbers), nbytes
+        unisono.barrier()

@@ -43,7 +43,8 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None or (self.last is not None and self.group.host.call_number > self.last):
             return
-        if getattr(error, "refused_at", 0) < self._began:  # else by a block within this one
+        at, by = getattr(error, "refused_by", (0, 0))
+        if at < self._began or by != id(self.group):  # else a block within this one has done so
             refuse(self.group, self.collective, error)
 
 
@@ -57,7 +58,7 @@ def refuse(group: Group, collective: str, error: BaseException) -> None:
     ended_by: BaseException | None = error
     try:
         if isinstance(error, Exception):
-            vars(error)["refused_at"] = next(_moments)
+            vars(error)["refused_by"] = next(_moments), id(group)
             reason = " ".join(str(error).split()) or type(error).__name__
             enter = partial(_enter, group, CallRecord(collective, refused=reason, where=caller()))
             if group.worker is not None and group.worker.busy:

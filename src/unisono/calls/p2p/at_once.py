@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ...base.errors import OutOfMemory
 from ...base.python import is_from_below
+from ...engine.kernels.ring_buffer import head_bytes
 from ...engine.mailbox import Mailbox, Place, Receive, Send
 from ...engine.process.nested import check_nested, holds
 from ...engine.tensors import DTYPE_CODES, mark_written, needed_by_autograd, use_count
@@ -45,14 +46,14 @@ def usual(tensor: Any, peer: Any, group: Any, tag: Any) -> tuple[Group, Mailbox,
 def sent_at_once(tensor: Any, dst: Any, group: Any, tag: Any, *, waits: bool) -> bool | Send:
     """Send a tensor, if no other message waits for room in the ring to its receiver.
 
-    waits: the caller waits for the end of a message that is longer than the ring. Returns its request if there was no
-    room for its rest in time. Otherwise, such a message is not sent.
+    waits: the caller waits for the end of a message that is longer than the ring, with its head. Returns its request if
+    there was no room for its rest in time. Otherwise, such a message is not sent.
     """
     found = usual(tensor, dst, group, tag)
     if found is None:
         return False
     group, mailbox, place = found
-    if place[2] > mailbox.capacity and not waits:
+    if place[2] + head_bytes(tensor.dim()) > mailbox.capacity and not waits:
         return False
     return use(group, mailbox, mailbox.send_at_once, tensor, place, dst, tag)
 
@@ -96,6 +97,8 @@ def use(group: Group, mailbox: Mailbox, action: Callable[..., Result], *argument
     if mailbox.lock.locked():
         check_nested(mailbox, f"the messages of {group}")
     with mailbox.lock:
+        if group.broken is not None or group.closed:  # meanwhile: the mailbox may have stopped between two steps
+            group.check_usable()
         try:
             result = action(*arguments)
         except OutOfMemory:

@@ -1,6 +1,7 @@
 """The progress engine of a group: it moves the messages of all requests while a thread waits for one of them."""
 
 import atexit
+import os
 import queue
 import threading
 import time
@@ -58,8 +59,8 @@ class ProgressEngine:
         self.peers, self._poller = Peers(self.mailbox), self.mailbox.poller
         if group.span is not None and group.world.progress_engine is None and group.parent is not None:
             group.world.progress_engine = ProgressEngine(group.world)  # its end waits for the messages of all groups
-        self._waiting: list[None] = []
-        """An entry for each thread that waits."""
+        self._waiting: set[object] = set()
+        """An object for each wait of a thread."""
         self._handed_over: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
         """The requests that the thread has not taken over yet; None: it ends."""
         self._starting = threading.RLock()  # a signal handler may interrupt the holder, and make a call
@@ -94,8 +95,9 @@ class ProgressEngine:
         allowed_s = self.group.timeout_s if timeout_s is None else timeout_s
         check_at = began + self._look_up_s
         stall: Stall | None = None
-        self._waiting.append(None)
+        me = object()
         try:
+            self._waiting.add(me)
             while True:
                 wakeups = self._poller.wakeups
                 if self.advance(request):
@@ -120,7 +122,7 @@ class ProgressEngine:
                 check_abort(self.group, call)
             raise
         finally:
-            self._waiting.pop()
+            self._waiting.discard(me)
             if stall is not None:
                 stall.end()
 
@@ -315,6 +317,15 @@ def progress_engine(group: Group) -> ProgressEngine:
 
 
 _making = threading.RLock()
+
+
+def _in_child() -> None:
+    """In a forked child, no other thread holds the lock."""
+    global _making  # noqa: PLW0603  each process has one
+    _making = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_in_child)
 _engines: weakref.WeakSet[ProgressEngine] = weakref.WeakSet()
 
 

@@ -52,6 +52,7 @@ class Transfer(Work[torch.Tensor]):
                         request.tell()
                         return True
                 engine.wait(request, self._call_text, limit_s)
+                request.tell()  # unless another thread was interrupted before it did so
             except UnisonoError:
                 raise
             except BaseException as error:
@@ -63,7 +64,8 @@ class Transfer(Work[torch.Tensor]):
         """Has the call ended, with or without an error?"""
         if not self._done.is_set():
             try:
-                self._engine.advance(self._request)
+                if self._engine.advance(self._request):
+                    self._request.tell()
             except UnisonoError:  # the group has ended; its thread tells this request soon
                 return False
         return self._done.is_set()

@@ -43,6 +43,11 @@ class HeaderWord(IntEnum):
     SHAPE = 4
 
 
+def head_bytes(dimensions: int) -> int:
+    """The bytes of a frame besides its payload and padding."""
+    return 8 * (HeaderWord.SHAPE + dimensions)
+
+
 MOST_DIMENSIONS = 255
 """The most dimensions of a tensor in a message: KIND has eight bits for their number."""
 

@@ -121,7 +121,8 @@ class Lender:
         self.left: deque[SubArena] = deque()
         self._announced: list[Callable[[], SubArena | None]] = [_nothing] * ENTRIES
         """The regions in the entries of this rank's table."""
-        self._entry = 0
+        self._entry, self._no_room = 0, set[int]()
+        """The entry that was written last, and those that say that there is no room."""
         self._made: Counter[bytes] = Counter()
         self._lock = threading.Lock()
 
@@ -181,15 +182,18 @@ class Lender:
         False: the table is full of groups that other members have not joined yet.
         """
         with self._lock:
-            for _ in range(ENTRIES):
-                self._entry = (self._entry + 1) % ENTRIES
-                before = self._announced[self._entry]()
-                if before is None or before.is_found:
-                    self._announced[self._entry] = _nothing if sub is None else weakref.ref(sub)
-                    start = NO_ROOM if sub is None else sub.start
-                    self.arena.region_table(self.heap.rank).write(self._entry, key, start)
-                    return True
-        return False
+            order = [(self._entry + 1 + k) % ENTRIES for k in range(ENTRIES)]
+            # A late member may still look for an answer that there is no room: such entries are written over last.
+            order.sort(key=self._no_room.__contains__)
+            free = next((k for k in order if (before := self._announced[k]()) is None or before.is_found), None)
+            if free is None:
+                return False
+            self._entry = free
+            (self._no_room.add if sub is None else self._no_room.discard)(self._entry)
+            self._announced[self._entry] = _nothing if sub is None else weakref.ref(sub)
+            start = NO_ROOM if sub is None else sub.start
+            self.arena.region_table(self.heap.rank).write(self._entry, key, start)
+            return True
 
     def borrow(
         self, start: int, members: Sequence[int], rank: int, of: int = 0, here: Sequence[int] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -16,13 +17,14 @@ _END_S = 1.0  # how long the process waits for threads at its end
 
 _moving: set[Mover] = set()
 """Those whose thread runs. A forked process has no such thread, and no connections: its carriers refuse every call."""
+os.register_at_fork(after_in_child=_moving.clear)
 
 
 class Mover:
     """Has a thread while sent messages have not left. Its waits move all messages of the carrier."""
 
     def __init__(self, carrier: Carrier) -> None:
-        self._carrier, self._lock = carrier, threading.Lock()
+        self._carrier, self._lock = carrier, threading.RLock()  # a signal handler may make a call in `add`
         self._messages: list[Handle] = []
 
     def add(self, messages: Iterable[Handle]) -> None:

@@ -124,8 +124,8 @@ class TapeRun:
     def _keep_sending(self) -> None:
         """Let the carrier move what has not left while this rank does not."""
         self._sends.update(self._adopt(self._send_rows))
-        self._words[TapeWord.SENDING] = 0
         self._carrier.keep_moving(self._sends.values())
+        self._words[TapeWord.SENDING] = 0
 
     def stop_before(self, row: int, fault: Callable[[], object] | None) -> None:
         """In this call, call `fault` once, before this row."""

@@ -108,7 +108,7 @@ class Stall:
         self.background_of = group if background else None
         self._world = group.world
         self._limit_s = group.host.config.stall_warning_s
-        self._warns = self._limit_s > 0
+        self._warns, self._look_again_s = self._limit_s > 0, 0.0
 
     def look(self, missing: Sequence[int], waited_s: float, last: str = "") -> None:
         """Tell the other ranks for which ranks of the group this one waits. Warn in time, unless a lower rank does.
@@ -120,10 +120,13 @@ class Stall:
         self._publish(missing if present else ())
         if not present or not self._warns or waited_s < self._limit_s:
             return
-        self._warns = False
+        if waited_s < self._look_again_s:
+            return
+        self._look_again_s = waited_s + self._limit_s / 8
         waits = waits_of(self._group, here=True)
         way = wait_chain(waits, self._world.rank)
         if not any(rank < way[0] and wait_chain(waits, rank).end == way.end for rank in waits):
+            self._warns = False
             tell(self._warning(missing, waited_s, way, waits, last))
 
     def late(self, missing: Sequence[int], waited_s: float, details: str = "") -> WaitTimeout:

@@ -19,14 +19,15 @@ where the system does not tell the cause.
 
 class _Descriptor:
     """A file descriptor that is closed when nobody uses it any more: no thread may look at a number that has been
-    closed, and perhaps means another file by now.
+    closed, and perhaps means another file by now. In a forked process, too, it may mean another one.
     """
 
     def __init__(self, fd: int) -> None:
-        self.fd = fd
+        self.fd, self._pid = fd, os.getpid()
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self.fd)
+    def __del__(self, close: Callable[[int], None] = os.close, getpid: Callable[[], int] = os.getpid) -> None:
+        if getpid() == self._pid:
+            close(self.fd)
 
 
 class RankLiveness:

@@ -169,7 +169,8 @@ def _missing(
         first.add(lends if lends in unready else rank)
     late = sorted(first - {group.rank})
     if not late:
-        return [], " All have agreed: call it again."
+        full = " This rank's table of groups is full: let the other ranks join the groups that it has made."
+        return [], full if lender == group.rank else " All have agreed: call it again."
     its, it = (" It is", "it") if len(late) == 1 else (" They are", "them")
     move = f"let {it} go on, end {it}, or leave {it} out: shrink(without={late})."
     return late, f"{its} to lend or use the memory, as all have agreed: {move}"

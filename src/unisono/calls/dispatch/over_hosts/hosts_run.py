@@ -165,6 +165,7 @@ class Relay:
         if host.behind():
             span.ask()
             yield from self._until(lambda: next(iter(host.behind()), None), _nap)
+        host.none_is_behind()
         if plan.has_insides and span.local is None:
             entering = TapeRun(span.carrier, [*entry(plan, self._number)], host.state)
             entering.begin(self._number)
