@@ -10,7 +10,7 @@ from tests.support.programs import Python, place, run_python
 
 SCRIPT = """
 import os, sys, threading, time, unisono
-from unisono.hosts.carriers.gloo import GlooCarrier
+from unisono.hosts.carriers.ucx import UcxCarrier
 from unisono.ranks.group.world_over_hosts import _Joining
 rank, event, here, *late = int(os.environ["RANK"]), *sys.argv[1:]
 
@@ -37,7 +37,7 @@ if f"{rank}" in late:
     _Joining._said = late_at_the_store
 if rank == int(here):
     _Joining.far = join
-    GlooCarrier.__init__ = before_connecting
+    UcxCarrier.__init__ = before_connecting
 try:
     unisono.init(timeout_s=60)
 except BaseException as error:
