@@ -2,11 +2,9 @@
 
 Outcomes are tables: rows are calls and ops, columns dtypes; what has equal outcomes is written once. docs/calls.md
 shows them. An error in a call of the library under test is an outcome; any other is a bug of this file. There are three
-ranks because an exscan of two combines nothing. Values are small whole numbers, whose sums and products are exact in
-every dtype. Some are negative, so that a library that takes a dtype for another of its size is found out.
+ranks because an exscan of two combines nothing.
 """
 
-import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,26 +19,33 @@ from unisono.base.errors import ArgumentError, PeerError, RankFailed, WaitTimeou
 from unisono.engine.reducers import DTYPES
 from unisono.tools.cli.shared.timed_calls import start_gloo
 
+from .expected import (
+    FACTORS,
+    OPS,
+    RANKS,
+    any_bytes,
+    combined,
+    copied,
+    exact,
+    has,
+    is_number,
+    same,
+    signed,
+    tensor_of,
+    zeros,
+)
 from .mpi import MpiJob, find, make_call
 from .runs import GLOO, OPEN_MPI, OURS, Output, Table, begin, hand_in
 
 _DIST: Any = torch.distributed
-_RANKS, _BLOCK = 3, 2
+_BLOCK = 2
 _GLOO_S, _MPI_S = 2.0, 5.0
-"""A call that takes longer hangs: Gloo would wait for 30 minutes, an MPI for ever."""
+"""The outcome of a call that takes longer is "hangs". Gloo would wait for 30 minutes, an MPI without a limit."""
 
 COMBINING = ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan")
 MOVING = ("broadcast", "scatter", "gather", "all_gather", "all_to_all")
-_OPS: dict[str, Callable[[Any, Any], Any]] = {
-    "sum": lambda x, y: x + y, "avg": lambda x, y: x + y, "product": lambda x, y: x * y, "min": min, "max": max,
-    "band": lambda x, y: x & y, "bor": lambda x, y: x | y, "bxor": lambda x, y: x ^ y,
-    "premul_sum": lambda x, y: x + y, "custom": lambda x, y: x + y + 1,
-}  # fmt: skip
-_FACTORS = (0.5, 2.0, 1.0)
-"""What each rank's numbers are multiplied with in a premul_sum."""
 ALL_DTYPES = (*DTYPES, "complex32", "float8_e8m0fnu", "float4_e2m1fn_x2", "int4")
 """Those that can be combined, and some that can be moved only."""
-_NUMBERS = ((0, 1, -2, 1, 0, 2), (1, -1, 2, 0, 0, 1), (-2, 0, 1, 1, 2, -1))
 _TOTAL = 3 * torch.arange(6.0) + 30
 """The sum of what three ranks pass: 0 to 5, 10 to 15, 20 to 25."""
 _LOST = ("aborts", "hangs")
@@ -74,19 +79,19 @@ class _TorchLike:
             raise _NoResult("no call")
         passed: list[Any] = [x] if y is None else [y, x]
         if call == "scatter":
-            passed = [y, list(x.chunk(_RANKS)) if self.rank == root else None]
+            passed = [y, list(x.chunk(RANKS)) if self.rank == root else None]
         elif call == "gather":
-            passed = [x, list(y.chunk(_RANKS)) if y is not None and self.rank == root else None]
+            passed = [x, list(y.chunk(RANKS)) if y is not None and self.rank == root else None]
         passed += [root] * (call in ("broadcast", "reduce", "scatter", "gather"))
         passed += [self._op(op)] if call in COMBINING else []
         getattr(self._library, name)(*passed)
 
     def _op(self, op: str) -> Any:
-        ours, factor = self._name == OURS, _FACTORS[self.rank]
+        ours, factor = self._name == OURS, FACTORS[self.rank]
         if op == "custom":
             if not ours:
                 raise _NoResult("no op")
-            return unisono.make_op(_OPS["custom"])
+            return unisono.make_op(OPS["custom"])
         if op == "premul_sum":
             return unisono.premul_sum(factor) if ours else _DIST._make_nccl_premul_sum(factor)  # noqa: SLF001
         return getattr(self._library.ReduceOp, op.upper())
@@ -138,9 +143,9 @@ def _custom(dtype: torch.dtype) -> Any:
     """The op on what MPI passes as memory; nothing, where torch knows no numbers: an exception would end MPI."""
 
     def function(x: Any, y: Any, _type: Any) -> None:
-        if _is_number(dtype):
+        if is_number(dtype):
             before, after = (torch.frombuffer(memory, dtype=dtype) for memory in (x, y))
-            after.copy_(_OPS["custom"](before.to(_exact(dtype)), after.to(_exact(dtype))))
+            after.copy_(OPS["custom"](before.to(exact(dtype)), after.to(exact(dtype))))
 
     return function
 
@@ -178,30 +183,30 @@ class _Rank:
     def _combines(self, one: Try) -> bool | None:
         """Is the combination right? None where no result is defined."""
         kind, rank = getattr(torch, one.dtype), self.rank
-        given = [_tensor(numbers, kind) for numbers in _signed(kind)] if _is_number(kind) else _bytes(kind)
-        x = _copy(given[rank])
-        y = _zeros(_BLOCK, kind) if one.call == "reduce_scatter" else None
+        given = [tensor_of(numbers, kind) for numbers in signed(kind)] if is_number(kind) else any_bytes(kind)
+        x = copied(given[rank])
+        y = zeros(_BLOCK, kind) if one.call == "reduce_scatter" else None
         self.perform(one.call, x, y, one.op)
-        if not (_is_number(kind) and _has(kind, one.op)) or (one.op == "avg" and "scan" in one.call):
+        if not (is_number(kind) and has(kind, one.op)) or (one.op == "avg" and "scan" in one.call):
             return None
         if (one.call == "reduce" and rank != 0) or (one.call == "exscan" and rank == 0):
             return True  # these tensors are unspecified
-        want = _combined(one.op, kind, {"scan": rank + 1, "exscan": rank}.get(one.call, _RANKS))
-        return _same(x, want) if y is None else _same(y, want[rank * _BLOCK : (rank + 1) * _BLOCK])
+        want = combined(one.op, kind, {"scan": rank + 1, "exscan": rank}.get(one.call, RANKS))
+        return same(x, want) if y is None else same(y, want[rank * _BLOCK : (rank + 1) * _BLOCK])
 
     def _moves(self, one: Try) -> bool:
         kind, rank = getattr(torch, one.dtype), self.rank
-        given, own = _bytes(kind), slice(rank * _BLOCK, (rank + 1) * _BLOCK)
+        given, own = any_bytes(kind), slice(rank * _BLOCK, (rank + 1) * _BLOCK)
         first = [row[:_BLOCK] for row in given]
         want = {"broadcast": given[:1], "gather": first, "all_gather": first}.get(one.call)
         if want is None:
             want = [given[0][own]] if one.call == "scatter" else [row[own] for row in given]
-        x = _copy((first if want is first else given)[rank])
-        y = None if one.call == "broadcast" else _zeros(sum(map(len, want)), kind)
+        x = copied((first if want is first else given)[rank])
+        y = None if one.call == "broadcast" else zeros(sum(map(len, want)), kind)
         self.perform(one.call, x, y)
         if one.call == "gather" and rank != 0:
             return True
-        return _same(x if y is None else y, torch.cat([part.view(torch.uint8) for part in want]).view(kind))
+        return same(x if y is None else y, torch.cat([part.view(torch.uint8) for part in want]).view(kind))
 
     def filled(self, count: int = 6) -> torch.Tensor:
         return torch.arange(count) + 10.0 * self.rank
@@ -264,7 +269,7 @@ _SITUATIONS: dict[str, Callable[[_Rank], bool]] = {
 """What is tried -> whether it is right."""
 
 _TRIES: tuple[Try, ...] = (
-    *(Try(call, dtype, op) for call in COMBINING for op in _OPS for dtype in ALL_DTYPES),
+    *(Try(call, dtype, op) for call in COMBINING for op in OPS for dtype in ALL_DTYPES),
     *(Try(call, dtype) for call in MOVING for dtype in ALL_DTYPES),
     *(Try(situation) for situation in _SITUATIONS),
 )
@@ -301,76 +306,12 @@ def _outcomes(name: str, tries: Sequence[Try]) -> list[str]:
 
 def _new_ranks(name: str, ends: ExitStack) -> Callable[[Try], list[str]]:
     if name == OPEN_MPI:
-        job = MpiJob(find(name, _RANKS), _RANKS, _MPI_S)
+        job = MpiJob(find(name, RANKS), RANKS, _MPI_S)
         ends.callback(job.close)
         return lambda one: job.run(lambda: _Rank(_Mpi()).outcome(one))
     folder = ends.enter_context(tempfile.TemporaryDirectory())
-    world = ends.enter_context(unisono.World(_RANKS, timeout_s=30))
+    world = ends.enter_context(unisono.World(RANKS, timeout_s=30))
     return lambda one: world.run(lambda: _Rank(_TorchLike(name, folder)).outcome(one))
-
-
-def _is_number(kind: torch.dtype) -> bool:
-    """Does torch know what numbers of this dtype are?"""
-    return str(kind).removeprefix("torch.") in (*DTYPES, "complex32")
-
-
-def _has(kind: torch.dtype, op: str) -> bool:
-    inexact = kind.is_floating_point or kind.is_complex
-    if op in ("min", "max"):
-        return not kind.is_complex
-    if op in ("band", "bor", "bxor", "premul_sum"):
-        return inexact == (op == "premul_sum")
-    return op != "avg" or kind is not torch.bool
-
-
-def _signed(kind: torch.dtype) -> list[list[Any]]:
-    """The numbers of each rank as a dtype has them: bools are 0 and 1, and what has no sign loses it."""
-    if kind is torch.bool:
-        return [[n % 2 for n in numbers] for numbers in _NUMBERS]
-    return [[n if kind.is_signed else abs(n) for n in numbers] for numbers in _NUMBERS]
-
-
-def _combined(op: str, kind: torch.dtype, ranks: int) -> torch.Tensor:
-    rows = _signed(kind)
-    if op == "premul_sum":
-        rows = [[n * factor for n in numbers] for numbers, factor in zip(rows, _FACTORS, strict=True)]
-    totals = [functools.reduce(_OPS[op], column) for column in zip(*rows[:ranks], strict=True)]
-    if op == "avg":
-        inexact = kind.is_floating_point or kind.is_complex
-        totals = [total / ranks if inexact else int(total / ranks) for total in totals]
-    return _tensor(totals, kind)
-
-
-def _exact(kind: torch.dtype) -> torch.dtype:
-    return torch.complex128 if kind.is_complex else torch.float64 if kind.is_floating_point else torch.int64
-
-
-def _tensor(numbers: Sequence[Any], kind: torch.dtype) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=_exact(kind)).to(kind)
-
-
-def _bytes(kind: torch.dtype) -> list[torch.Tensor]:
-    """Six elements of each rank, with other bytes everywhere, as far as there are so many."""
-    raw = torch.arange(6 * _RANKS * kind.itemsize) * 7 % 251
-    whole = (raw % 2 if kind is torch.bool else raw).to(torch.uint8).view(kind)
-    return [whole[6 * rank : 6 * rank + 6] for rank in range(_RANKS)]
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(torch.uint8).clone().view(tensor.dtype)
-
-
-def _zeros(count: int, kind: torch.dtype) -> torch.Tensor:
-    return torch.zeros(count * kind.itemsize, dtype=torch.uint8).view(kind)
-
-
-def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Bit for bit; but of floats, 0 and -0 are one."""
-    if torch.equal(x.view(torch.uint8), y.view(torch.uint8)):
-        return True
-    if not (x.dtype.is_floating_point or x.dtype.is_complex) or str(x.dtype).removeprefix("torch.") not in DTYPES:
-        return False
-    return torch.equal(x.to(_exact(x.dtype)), y.to(_exact(x.dtype)))
 
 
 def _dtype_table(library: str, found: Mapping[Try, str]) -> Table:
@@ -404,7 +345,7 @@ def calls(
     tries = [one for one in _TRIES if not only or one.call.split()[0].strip(",") in only.split(",")]
     names = [OURS, GLOO]
     try:
-        names += [OPEN_MPI] if mpi and find(OPEN_MPI, _RANKS) else []
+        names += [OPEN_MPI] if mpi and find(OPEN_MPI, RANKS) else []
     except ArgumentError as error:
         run.how.append(f"{OPEN_MPI}: {error}")
     found = {name: dict(zip(tries, _outcomes(name, tries), strict=True)) for name in names}

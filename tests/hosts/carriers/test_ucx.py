@@ -1,5 +1,6 @@
 """What is special about UCX: it has no thread, no idea of who speaks to it, and habits that are off here."""
 
+import copy
 import gc
 import os
 import socket
@@ -118,6 +119,11 @@ def test_missing_or_old_library_is_refused(version: tuple[int, int] | None, monk
     with pytest.raises(library.NoUcx, match=rf"cannot be used here \(.*{words}.*\): pip install 'unisono\[hosts\]'"):
         UcxCarrier(HashStore(), 0, 2, HERE, LATE_S)
     library.ucx_library.cache_clear()
+
+
+def test_missing_library_is_an_error_that_ranks_send() -> None:
+    error = library.NoUcx("no file")
+    assert str(copy.copy(error)) == str(error), "it is pickled in the same way"
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.long)])

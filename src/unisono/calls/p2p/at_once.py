@@ -47,7 +47,7 @@ def sent_at_once(tensor: Any, dst: Any, group: Any, tag: Any, *, waits: bool) ->
     """Send a tensor, if no other message waits for room in the ring to its receiver.
 
     waits: the caller waits for the end of a message that is longer than the ring, with its head. Returns its request if
-    there was no room for its rest in time. Otherwise, such a message is not sent.
+    it has begun, and its rest found no room in time. Without `waits`, such a message is not sent.
     """
     found = usual(tensor, dst, group, tag)
     if found is None:

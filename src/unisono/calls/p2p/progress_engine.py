@@ -25,7 +25,7 @@ from .peers import Peers, far_peers
 
 _ALONE = " Only this rank itself can send that message: call isend() before, or send() in another thread."
 _GRACE_S = 0.001  # how long the thread leaves a new request alone: mostly, its owner waits for it soon
-_SLEEPS_S = 0.003  # who has waited for _SLEEPS_S sleeps, and neither spins nor yields
+_SLEEPS_S = 0.003  # a thread that has waited for this long sleeps; before, it spins or yields
 _CHECK_PEERS_S = 0.1  # how often the thread looks whether peers are still there
 _LAST_MESSAGES_S = 10.0
 """How long the end of a world waits until other hosts have received its messages: later, they are lost."""

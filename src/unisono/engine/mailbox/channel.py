@@ -120,7 +120,7 @@ class SendChannel(_Channel):
     def write_whole(self, address: int, dtype: int, nbytes: int, shape: torch.Size, tag: int) -> int:
         """Write a message of a plain tensor at an address, if all of it fits, or it is longer than the ring: 1; or 0.
 
-        BEGUN: there was no room for its rest in time. dtype: its code.
+        BEGUN: its rest found no room in time. dtype: its code.
         """
         if shape != self._shape or dtype != self._dtype:
             if len(shape) > MOST_DIMENSIONS:  # the long way raises

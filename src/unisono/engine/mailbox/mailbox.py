@@ -88,7 +88,7 @@ class Mailbox:
     def send_at_once(self, tensor: torch.Tensor, place: Place, receiver: int, tag: int) -> bool | Send:
         """Send a plain tensor, if a message has gone to this rank before, and no other one waits for room: True.
 
-        Or do nothing: False. A request: the message has begun, and there was no room for its rest in time.
+        Or do nothing: False. A request: the message has begun, and its rest found no room in time.
         """
         channel = self._outgoing.get(receiver)
         if channel.__class__ is not SendChannel or channel.queue:

@@ -20,10 +20,8 @@ from typing import Any
 
 from ...base.errors import ArgumentError
 
-OLDEST = 1, 16
-"""Up to 1.21, a process may crash if its peer ends in the middle of a long message. The wheel is newer; older ones are
-used in processes that have loaded one already, such as Open MPI's.
-"""
+OLDEST = 1, 22
+"""Before, a process may crash if its peer ends in the middle of a long message: seen with 1.16, 1.17, 1.19 and 1.21."""
 
 IN_PROGRESS = 1
 FIRST_ERROR = (1 << 64) - 200
@@ -160,6 +158,7 @@ class NoUcx(ArgumentError):
     """UCX is not installed, or it is too old."""
 
     def __init__(self, reason: str) -> None:
+        self.reason = reason
         super().__init__(
             f"ranks on several hosts send messages by UCX, which cannot be used here ({reason}): pip install "
             "'unisono[hosts]'"
