@@ -19,7 +19,7 @@ from unisono.base.errors import ArgumentError
 from unisono.schedule.choose import choose
 from unisono.schedule.draw import text
 from unisono.tools.cli.shared.printing import at_work, compile_first, console
-from unisono.tools.cli.shared.timed_calls import ENGINES
+from unisono.tools.cli.shared.timed_calls import LIBRARIES
 
 from .collectives import SMALL_BYTES, perform
 from .model import LENGTH
@@ -55,8 +55,8 @@ def demo(
         )
         trained = _train(world, folder, steps)
         out.print(summary(trained))
-        _compare(out, trained, {engine: world.run(fingerprint, engine, folder) for engine in ENGINES})
-        written = world.run(sample, ENGINES[0], folder, "def ", 300)[0]
+        _compare(out, trained, {library: world.run(fingerprint, library, folder) for library in LIBRARIES})
+        written = world.run(sample, LIBRARIES[0], folder, "def ", 300)[0]
         out.print(Panel(Text(written), title=f"What the model writes after {steps} steps", width=min(100, out.width)))
     out.print(f"All of this took {time.monotonic() - begin:.0f} s.")
 
@@ -69,8 +69,8 @@ def _show_algorithm(out: Console, ranks: int) -> None:
 
 
 def _train(world: Any, folder: str, steps: int) -> dict[str, list[list[Step]]]:
-    """Train with both engines, in turns. Returns for each engine and step what each rank saw."""
-    trained: dict[str, list[list[Step]]] = {engine: [] for engine in ENGINES}
+    """Train with both engines, in turns. Returns for each library and step what each rank saw."""
+    trained: dict[str, list[list[Step]]] = {library: [] for library in LIBRARIES}
     with at_work("training") as status:
         for first in range(0, steps, _TURN):
             for engine, done in trained.items():

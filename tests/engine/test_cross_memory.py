@@ -157,7 +157,7 @@ def hidden(where: str) -> set[str]:
         tensor = values(rank, 1000)
         if rank == 0 and turn == 3:
             # It stands in for such memory: its own process is not found any more, either.
-            group.host._lines[0][LineWord.PID] = (1 << 31) - 1
+            group.engine._lines[0][LineWord.PID] = (1 << 31) - 1
         work = unisono.all_reduce(tensor, **make)
         if work is not None:
             work.wait()
@@ -209,7 +209,7 @@ def enter_only(tensor: torch.Tensor, output: torch.Tensor) -> None:
     """Pass the gate of the latest call, made once more on these tensors, as the kernel would, and do no more."""
     group = unisono.init()
     plan = [plan for plan in group.plans.values() if plan.record.collective != "barrier"][-1]
-    number, line = group.host.call_number, group.host._lines[group.rank]
+    number, line = group.engine.call_number, group.engine._lines[group.rank]
     odd = number & 1
     line[LineWord.IN_OFFSET + odd], line[LineWord.OUT_OFFSET + odd] = tensor.data_ptr(), output.data_ptr()
     line[LineWord.SIGNATURE + odd] = plan.words[PlanWord.SIGNATURE]
@@ -225,10 +225,10 @@ def dies(folder: Path, anew: bool) -> None:
     if rank == 1:
         enter_only(tensor, tensor)
         die()
-    pid = unisono.init().host.arena.board(1).pid
+    pid = unisono.init().engine.arena.board(1).pid
     until(lambda: start_ticks(pid) == 0)
     if anew:  # as if this were the first call in which tensors cross
-        unisono.init().host._crosses = None
+        unisono.init().engine._crosses = None
         lowerings()
     with pytest.raises(PeerGone) as caught:
         unisono.all_reduce(tensor)
@@ -253,13 +253,13 @@ def gives_up() -> None:
         with pytest.raises(PeerFailed, match=r"rank 1 gave up .*: it is a test"):
             unisono.all_gather_single(output, tensor)
         return
-    before = group.host._lines[0][LineWord.PROGRESS]
+    before = group.engine._lines[0][LineWord.PROGRESS]
     enter_only(tensor, output)
-    until(lambda: bool(group.host._lines[0][LineWord.PROGRESS] > before))
-    number = group.host.call_number
-    group.host.arena.board(1).set_gave_up(GivenUp(number, reason="it is a test"))
-    group.host._sign_off(tag=False)
-    group.host._lines[1][LineWord.PROGRESS] += 1 << STEP_BITS
+    until(lambda: bool(group.engine._lines[0][LineWord.PROGRESS] > before))
+    number = group.engine.call_number
+    group.engine.arena.board(1).set_gave_up(GivenUp(number, reason="it is a test"))
+    group.engine._sign_off(tag=False)
+    group.engine._lines[1][LineWord.PROGRESS] += 1 << STEP_BITS
 
 
 def test_data_of_a_rank_that_gives_up_is_refused() -> None:

@@ -257,7 +257,7 @@ def test_lanes_after_an_abort_and_a_shrink() -> tuple[float, int]:
     with suppress(unisono.PeerFailed):
         unisono.all_reduce(tensor)
     smaller = group.shrink()
-    smaller.host.config = smaller.host.config.replace(lanes=3)
+    smaller.engine.config = smaller.engine.config.replace(lanes=3)
     tensor.fill_(1.0)
     unisono.all_reduce(tensor, group=smaller)
     helpers = sum(thread.name == HELPER for thread in threading.enumerate())
@@ -266,7 +266,7 @@ def test_lanes_after_an_abort_and_a_shrink() -> tuple[float, int]:
 
 def test_long_calls_have_lanes_by_default() -> None:
     def calls(own: int) -> list[tuple[int, int, float]]:
-        planning.processors, unisono.init().host.arena.processors = lambda: own, own
+        planning.processors, unisono.init().engine.arena.processors = lambda: own, own
         torch.set_num_threads(3)
         found = []
         for nbytes in (8 << 20, (8 << 20) + 4):

@@ -95,7 +95,7 @@ def test_notes_of_groups_go_and_come() -> None:
 
 
 def calls_of(group: Group, rank: int) -> list[LoggedCall]:
-    return group.host.arena.log(rank).read()
+    return group.engine.arena.log(rank).read()
 
 
 @in_world(3)
@@ -105,18 +105,18 @@ def test_a_sub_group_has_a_log_of_its_own() -> None:
     if world.rank < 2:
         for _ in range(3):
             unisono.all_reduce(torch.full((2,), world.rank + 1.0), group=pair)
-        calls = pair.host.log.read()
+        calls = pair.engine.log.read()
         assert [call.number for call in calls][:3] == [1, 2, 3]
-        note = next(note for note in world.host.plan_registry.groups() if note.name == "logged pair")
-        assert (note.rank, note.size, note.start) == (world.rank, 2, pair.host.arena.start)
+        note = next(note for note in world.engine.plan_registry.groups() if note.name == "logged pair")
+        assert (note.rank, note.size, note.start) == (world.rank, 2, pair.engine.arena.start)
         unisono.destroy_group(pair)
-    assert "logged pair" not in {note.name for note in world.host.plan_registry.groups()}
+    assert "logged pair" not in {note.name for note in world.engine.plan_registry.groups()}
 
 
 @in_world(2)
 def test_refused_call_is_logged_as_left() -> None:
     group = unisono.init()
-    number = group.host.call_number
+    number = group.engine.call_number
     with pytest.raises(MismatchError):
         unisono.all_reduce(torch.full((2 + group.rank,), 1.0))
     unisono.barrier()

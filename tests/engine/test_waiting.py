@@ -143,7 +143,7 @@ def test_long_wait_looks_at_peers_less_often() -> None:
 def hurried(seed: int, calls: int, spins: int) -> list[float]:
     """Small calls back to back, each rank now and then late by a time of its own. Odd ranks nap, the others yield."""
     group = unisono.init()
-    state = group.host._state
+    state = group.engine._state
     state[StateWord.SPINS] = state[StateWord.LEARNED] = spins
     state[StateWord.LEARNED + 2] = NEVER if group.rank % 2 else 0
     draw, x, results = random.Random(seed + group.rank), torch.zeros(3), []
@@ -177,7 +177,7 @@ def asleep_early(when: int) -> bool:
         unisono.all_reduce(x)
         return False
     plan = next(plan for plan in group.plans.values() if plan.nbytes == x.nbytes)
-    words, says = group.host.words, group.host.arena.control(1)
+    words, says = group.engine.words, group.engine.arena.control(1)
     usual, words[StateWord.SLEEPS], words[StateWord.LOOK_UP_NS] = words[StateWord.LOOK_UP_NS], when, 50_000
     asleep = False
     for _ in range(1 if when == IN_TIME else 100):  # the system may keep the rank from its processor for these 50 µs
@@ -244,7 +244,7 @@ def test_later_wait_does_not_keep_memory() -> None:
 def ends_a_wait(late_s: float) -> float:
     """All ranks but the last wait for it, longer than they spin or yield; how long this rank was in the call."""
     rank, size = unisono.get_rank(), unisono.get_world_size()
-    state = unisono.init().host._state
+    state = unisono.init().engine._state
     state[StateWord.LOOK_UP_NS] = 60 * 10**9  # the kernel does not return to look: only a wake-up ends its sleep
     x, began = torch.tensor([float(rank)]), time.perf_counter()
     if rank == size - 1:
@@ -293,7 +293,7 @@ own = every[int(os.environ["RANK"]) if "apart" in sys.argv else 0]
 os.sched_setaffinity(0, {own})
 group = unisono.init()
 pair = unisono.new_group([0, 1])
-print(group.host.most_spins, pair.host.most_spins, flush=True)
+print(group.engine.most_spins, pair.engine.most_spins, flush=True)
 unisono.barrier()
 """
 
@@ -316,7 +316,7 @@ def test_ranks_share_the_time_of_their_container(
         unisono.all_reduce(torch.ones(8192))
         group = unisono.init()
         (plan,) = group.plans.values()
-        return group.host.most_spins, plan.program.name  # type: ignore[attr-defined]
+        return group.engine.most_spins, plan.program.name  # type: ignore[attr-defined]
 
     monkeypatch.setattr(arena, "processors", lambda _: quota)
     with unisono.world(2, config=Config(), timeout_s=60) as world:

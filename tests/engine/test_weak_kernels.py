@@ -8,9 +8,9 @@ import pytest
 from tests.support.weak_memory import Memory, Process, Scene, Weak, allowed, as_python, explore, host, nothing, run_meet
 from unisono.base.linux import FUTEX
 from unisono.engine.compile.program import DONE, STEP_BITS, LineWord, PlanWord, StateWord
-from unisono.engine.host import Host
 from unisono.engine.kernels import interpret, replay, ring, waiting
 from unisono.engine.kernels.ring_buffer import CAPACITY, CURSOR_WORDS, CursorWord, HeaderWord
+from unisono.engine.rank import RankEngine
 from unisono.engine.tape import TapeWord
 
 DATA = 1 << 30  # a word of memory that other words are about
@@ -141,7 +141,7 @@ def receives_pieces(memory: Memory, others: dict[str, Any]) -> bool:
 def leave(memory: Memory, others: dict[str, Any]) -> None:
     """Give the call up, then overwrite the tensor that peers may still read."""
     memory.release(NUMBER, 1)
-    Host._sign_off(host(memory, CONTROL), tag=False)
+    RankEngine._sign_off(host(memory, CONTROL), tag=False)
     memory.write(DATA, 9)
 
 

@@ -17,11 +17,11 @@ from unisono.base.records import DepartureKind, Proposal, Wait
 from unisono.engine import host as host_module
 from unisono.engine import memory_order
 from unisono.engine.compile.program import LineWord
-from unisono.engine.host import Host
 from unisono.engine.memory import sub_arena
 from unisono.engine.memory.arena import LINE, RegionTable
 from unisono.engine.memory.board import BOARD_BYTES, Board
 from unisono.engine.memory.sub_arena import SubArena
+from unisono.engine.rank import RankEngine
 from unisono.hosts.sentinel.regions import Regions, _Pages
 from unisono.hosts.span import Span
 
@@ -51,7 +51,7 @@ def image_is_whole(memory: Memory) -> bool:
 
 def sees_signature(memory: Memory) -> bool:
     seen = host(memory, LINES)
-    return Host.entered(seen, 0) < 1 or Host.signature(seen, 0, 1) == 76
+    return RankEngine.entered(seen, 0) < 1 or RankEngine.signature(seen, 0, 1) == 76
 
 
 def crosses(memory: Memory) -> bool:
@@ -62,7 +62,7 @@ def crosses(memory: Memory) -> bool:
         _reaches=lambda _: (line[LineWord.WITNESS], line[LineWord.CONTENT]) == (5, 6),
     )  # fmt: skip
     made.cross_no_more = lambda: setattr(made, "_crosses", False)
-    joined: Any = Host.crosses_memory.fget(made)  # type: ignore[attr-defined]
+    joined: Any = RankEngine.crosses_memory.fget(made)  # type: ignore[attr-defined]
     return (joined is False and made._crosses is None) or made._crosses
 
 
@@ -157,7 +157,7 @@ SCENES = {
         lambda m: on(m).set_wait(WAITS[1]),
         lambda m: on(m).wait in [*WAITS, None],
     ),
-    "joining": Scene(nothing, lambda m: Host._join(host(m, LINES), 5, 6), crosses),
+    "joining": Scene(nothing, lambda m: RankEngine._join(host(m, LINES), 5, 6), crosses),
     "copy of a rank": Scene(
         nothing,
         lambda m: pages(m).write(image(gone=True), keep_gone=False),
@@ -244,7 +244,7 @@ def uses_it(memory: Memory) -> bool:
 
 def finds_and_joins(memory: Memory) -> None:
     assert table(memory).find(KEY) == 4096
-    Host._join(host(memory, LINES), 5, 6)
+    RankEngine._join(host(memory, LINES), 5, 6)
 
 
 COPIED = {

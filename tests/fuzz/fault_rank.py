@@ -28,7 +28,7 @@ class _End(BaseException):
 
 def play(scene: Scene, folder: str) -> None:
     """The life of a rank. Files in the folder tell when its faults happened, and at last what it has seen."""
-    if unisono.init().host.config.lanes > 1:  # by UNISONO_LANES
+    if unisono.init().engine.config.lanes > 1:  # by UNISONO_LANES
         without_limits()
     rank = _Rank(scene, Path(folder))
     try:
@@ -178,7 +178,7 @@ class _Rank:
         self._happen(fault, group)
 
     def _happen_when_it_lends(self, fault: Fault, group: unisono.Group) -> None:
-        lender = group.host.lender
+        lender = group.engine.lender
         lend = lender.lend
 
         def happens(*arguments: Any) -> Any:

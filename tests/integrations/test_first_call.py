@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.ports import free_port
 from tests.support.programs import Python, place
-from unisono.engine.host import warm_up
+from unisono.engine.rank import warm_up
 from unisono.ranks.rendezvous.identity import HOST_ID
 
 pytestmark = pytest.mark.cold

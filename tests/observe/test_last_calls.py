@@ -102,7 +102,7 @@ def test_the_calls_of_a_dead_rank_are_shown() -> None:
     group, tensor = unisono.init(), torch.full((3,), unisono.get_rank() + 1.0)
     unisono.all_reduce(tensor, "max")
     if group.rank == 1:
-        until(lambda: group.host.entered(0) >= 2)
+        until(lambda: group.engine.entered(0) >= 2)
         die()
     with pytest.raises(PeerGone) as caught:
         unisono.all_reduce(tensor, "min")
@@ -124,7 +124,7 @@ if how == "segv":
 if how == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 if rank == 1:
-    while unisono.init().host.entered(0) < 11:
+    while unisono.init().engine.entered(0) < 11:
         time.sleep(0.001)
     print("ready", flush=True)
     time.sleep(1000)

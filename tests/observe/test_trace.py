@@ -116,7 +116,7 @@ def test_traced_part_has_earlier_plans(tmp_path: Path) -> None:
             unisono.barrier()
         unisono.all_reduce(tensor, "max")
         unisono.barrier()
-        calls = world.host.log.read()
+        calls = world.engine.log.read()
         assert len(calls) >= 2  # in shared memory again
         assert all(call.left for call in calls)
         unisono.destroy_group(pair)

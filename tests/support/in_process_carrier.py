@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unisono.engine.carrier import Handle, Lost
-from unisono.engine.tape import EngineWord
+from unisono.engine.tape import TransportWord
 
 _UNDER_WAY, _FAILED, _FIRST_ERROR, _TAG_BITS = 1, -7, -200, 30
 _TAGS = (1 << _TAG_BITS) - 1
@@ -116,17 +116,17 @@ class InProcessCarrier:
         self.fails, self.tapes = "", set[Any]()
         word = c.c_int64
         self._functions = {
-            EngineWord.SEND: c.CFUNCTYPE(word, *[word] * 5)(self._send),
-            EngineWord.RECEIVE: c.CFUNCTYPE(word, *[word] * 6)(self._receive),
-            EngineWord.STATUS: c.CFUNCTYPE(c.c_int32, word)(self._status),
-            EngineWord.FREE: c.CFUNCTYPE(c.c_int32, word)(self._free),
-            EngineWord.PROGRESS: c.CFUNCTYPE(c.c_int32, word)(self._progress),
+            TransportWord.SEND: c.CFUNCTYPE(word, *[word] * 5)(self._send),
+            TransportWord.RECEIVE: c.CFUNCTYPE(word, *[word] * 6)(self._receive),
+            TransportWord.STATUS: c.CFUNCTYPE(c.c_int32, word)(self._status),
+            TransportWord.FREE: c.CFUNCTYPE(c.c_int32, word)(self._free),
+            TransportWord.PROGRESS: c.CFUNCTYPE(c.c_int32, word)(self._progress),
         }
-        self._words = (word * len(EngineWord))()
+        self._words = (word * len(TransportWord))()
         for place, function in self._functions.items():
             self._words[place] = c.cast(function, c.c_void_p).value or 0
-        self._words[EngineWord.UNDER_WAY], self._words[EngineWord.FIRST_ERROR] = _UNDER_WAY, _FIRST_ERROR
-        self.engine = c.addressof(self._words)
+        self._words[TransportWord.UNDER_WAY], self._words[TransportWord.FIRST_ERROR] = _UNDER_WAY, _FIRST_ERROR
+        self.transport = c.addressof(self._words)
 
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> _Transfer:
         """See `Carrier`."""
@@ -204,7 +204,7 @@ class InProcessCarrier:
         transfer = self.isend(endpoint, tag & _TAGS, data.clone() if at_once else data)
         return 0 if at_once and not self.fails else self._request(transfer)
 
-    def _receive(self, _engine: int, place: int, nbytes: int, tag: int, _bits: int, _how: int) -> int:
+    def _receive(self, _worker: int, place: int, nbytes: int, tag: int, _bits: int, _how: int) -> int:
         return self._request(self.irecv(tag >> _TAG_BITS, tag & _TAGS, _memory(place, nbytes)))
 
     def _request(self, transfer: _Transfer) -> int:

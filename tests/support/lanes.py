@@ -32,5 +32,5 @@ def with_lanes(lanes: int) -> None:
     """From now on, calls of the default group have so many lanes on this rank."""
     without_limits()
     group = unisono.init()
-    group.host.config = group.host.config.replace(lanes=lanes)
+    group.engine.config = group.engine.config.replace(lanes=lanes)
     group.forget_plans()

@@ -17,8 +17,8 @@ from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp
 from unisono.engine.compile.plan import Blocks, Plan
 from unisono.engine.compile.program import DONE, Lowering, StateWord
-from unisono.engine.host import Host
 from unisono.engine.memory.arena import Arena
+from unisono.engine.rank import RankEngine
 from unisono.ranks.failures.verdict import Gone, PeerView, Situation, judge
 from unisono.schedule import BLOCKED, Schedule
 from unisono.schedule.contract import contract
@@ -78,7 +78,7 @@ class _Rehearsal:
         self._schedule = schedule
         self._arena = Arena.create(schedule.ranks, _CONFIG)
         ranks = range(schedule.ranks)
-        self._hosts = [Host(self._arena, rank, _CONFIG) for rank in ranks]
+        self._engines = [RankEngine(self._arena, rank, _CONFIG) for rank in ranks]
         held, is_barrier = contract(schedule), schedule.collective == "barrier"
         values = _who_came if is_barrier else _sums
         self._inputs, self._expected = (
@@ -88,17 +88,21 @@ class _Rehearsal:
         length = max(map(len, [*self._inputs, *self._expected])) // held.blocks
         self._outputs: list[npt.NDArray[np.int64]] = []
         self._given: list[npt.NDArray[np.int64]] = []
-        for rank, host in enumerate(self._hosts):
+        for rank, engine in enumerate(self._engines):
             given, wanted = self._inputs[rank], self._expected[rank]
             size = max(len(given), len(wanted), 1)
-            room = host.heap.flat(2 * size, torch.int64).numpy() if lowering.zero_copy else np.zeros(2 * size, np.int64)
+            room = (
+                engine.heap.flat(2 * size, torch.int64).numpy() if lowering.zero_copy else np.zeros(2 * size, np.int64)
+            )
             room[:] = -1
             room[: len(given)] = given
             self._given.append(room[: len(given)])
             self._outputs.append(room[: len(wanted)] if lowering.in_place else room[size : size + len(wanted)])
         record, blocks = CallRecord(schedule.collective), Blocks(length, 8)
         op = "bor" if is_barrier else "sum"
-        self.plans: list[Plan] = [host.plan(schedule, lowering, record, "int64", blocks, op) for host in self._hosts]
+        self.plans: list[Plan] = [
+            engine.plan(schedule, lowering, record, "int64", blocks, op) for engine in self._engines
+        ]
 
     def close(self) -> None:
         """Release the shared memory."""
@@ -106,7 +110,7 @@ class _Rehearsal:
 
     def run(self, victim: int, row: int, *, dies: bool) -> list[str]:
         """Let a rank stop before a row, then die or go on. Returns how the call ends on each rank."""
-        ends, stopping = [""] * len(self._hosts), stop_at_row(self.plans[victim], victim, row)
+        ends, stopping = [""] * len(self._engines), stop_at_row(self.plans[victim], victim, row)
         self._go_on(ends, {victim: stopping})
         if dies:
             ends[victim] = "died"
@@ -125,14 +129,14 @@ class _Rehearsal:
         still = 0
         while still < _TURNS:
             still += 1
-            for rank, host in enumerate(self._hosts):
+            for rank, engine in enumerate(self._engines):
                 if ends[rank]:
                     continue
-                before = self._place(host)
+                before = self._place(engine)
                 status = self._turn(rank, instead.get(rank, self.plans[rank]))
                 if status == DONE:
                     ends[rank] = "done"
-                if status == DONE or self._place(host) != before:
+                if status == DONE or self._place(engine) != before:
                     still = 0
 
     def _tell(self, ends: list[str], dead: int) -> None:
@@ -140,35 +144,35 @@ class _Rehearsal:
         learns = True
         while learns:
             learns = False
-            for rank, host in enumerate(self._hosts):
+            for rank, engine in enumerate(self._engines):
                 if ends[rank] or not isinstance(verdict := self._judge(rank, dead), Gone) or verdict.rank != dead:
                     continue
                 ends[rank], learns = "told", True
-                self._arena.board(rank).set_gave_up(GivenUp(host.call_number, False, frozenset({dead}), "died"))
-                host.sign_off(tag=self.plans[rank].tag)
+                self._arena.board(rank).set_gave_up(GivenUp(engine.call_number, False, frozenset({dead}), "died"))
+                engine.sign_off(tag=self.plans[rank].tag)
 
     def _judge(self, rank: int, dead: int) -> Any:
-        host, plan = self._hosts[rank], self.plans[rank]
-        status, number = self._turn(rank, plan), host.call_number
-        me = Situation(number, plan.signature, status >> 8 & 0xFFFF, host.at_gate(plan.gate_row), overdue=False)
+        engine, plan = self._engines[rank], self.plans[rank]
+        status, number = self._turn(rank, plan), engine.call_number
+        me = Situation(number, plan.signature, status >> 8 & 0xFFFF, engine.at_gate(plan.gate_row), overdue=False)
         peers = [
             PeerView(
-                other, host.entered(other), host.signature(other, number), _DIED if other == dead else None,
+                other, engine.entered(other), engine.signature(other, number), _DIED if other == dead else None,
                 self._arena.board(other).gave_up,
             )
-            for other in range(len(self._hosts))
+            for other in range(len(self._engines))
             if other != rank
         ]  # fmt: skip
         return judge(me, peers)
 
-    def _place(self, host: Host) -> tuple[int, int, int]:
-        return host.words[StateWord.SEGMENT], host.words[StateWord.PC], host.words[StateWord.OFFSET]
+    def _place(self, engine: RankEngine) -> tuple[int, int, int]:
+        return engine.words[StateWord.SEGMENT], engine.words[StateWord.PC], engine.words[StateWord.OFFSET]
 
     def _turn(self, rank: int, plan: Plan) -> int:
         given, output = (
             vector.ctypes.data if len(vector) else 0 for vector in (self._given[rank], self._outputs[rank])
         )
-        return self._hosts[rank].run(plan.address, given, output, self._hosts[rank].state)
+        return self._engines[rank].run(plan.address, given, output, self._engines[rank].state)
 
 
 def _sums(held: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:

@@ -79,9 +79,9 @@ def _tape_of(call: Call, rank: int) -> RankTape:
     op = call.op if kind in REDUCING else None
     request = Request(kind, like, inp, out, op=op, root=call.table.root, in_place=inp is not None and inp is out)
     here = hosts.beside(rank)
-    host = SimpleNamespace(note_plan=lambda _: 0, state=0, words=[0] * StateWord.WORDS)
-    group: Any = SimpleNamespace(state=0, rank=rank, size=size, world_ranks=range(size), host=host)
-    carrier = SimpleNamespace(tags=1 << 30, engine=0, tapes=set(), replay=print)
+    engine = SimpleNamespace(note_plan=lambda _: 0, state=0, words=[0] * StateWord.WORDS)
+    group: Any = SimpleNamespace(state=0, rank=rank, size=size, world_ranks=range(size), engine=engine)
+    carrier = SimpleNamespace(tags=1 << 30, transport=0, tapes=set(), replay=print)
     local = SimpleNamespace(rank=here.index(rank))
     span: Any = SimpleNamespace(
         here=here, local=local, carrier=carrier, gid=1, hosts=hosts, news=c_int64(), seen=c_int64()

@@ -164,7 +164,7 @@ def main(fd: int, parent: int) -> list[str]:
 
 def _load_machine_code() -> None:
     """Load what all ranks need. What is not on disk yet, another process compiles while tests are collected."""
-    from unisono.engine.host import interpreter, warm_up
+    from unisono.engine.rank import interpreter, warm_up
 
     compiling = os.fork()
     if compiling == 0:

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from unisono.engine import memory_order
 from unisono.engine.compile.program import LineWord, StateWord
-from unisono.engine.host import Host
 from unisono.engine.kernels import replay
 from unisono.engine.memory.arena import LINE
+from unisono.engine.rank import RankEngine
 from unisono.engine.tape import TapeWord
 
 _STATE, _TAPE, _ROW = (n << 40 for n in range(20, 23))
@@ -293,7 +293,7 @@ def host(memory: Memory, at: int) -> Any:
         _lines=[Page(memory, at, LINE).cast("Q")], _line=at, _tags=[[]], _publish=publish, _asleep=0,
         _state={StateWord.SEGMENT: 0}, call_number=1,
     )  # fmt: skip
-    made._entries = lambda rank: Host._entries(made, rank)
+    made._entries = lambda rank: RankEngine._entries(made, rank)
     return made
 
 

@@ -285,7 +285,7 @@ class _Packed:
                     with torch.inference_mode():
                         inp.mul_(self._factor)
                 if one is self._passes[-1]:
-                    steps.last = group.host.call_number
+                    steps.last = group.engine.call_number
                 if shortcut(group, self._known_as, inp, request.out, self._limit_s) is UNKNOWN:
                     self._plan(request)(where)
                 self._move(one, self._gets, request.out, outward=True)

@@ -26,7 +26,7 @@ def tracing(folder: str | PathLike[str], group: Any = None) -> Iterator[None]:
     Raises NotInitialized if there is no group.
     """
     world = group_or_default(group).world
-    recording = record(world.host, Path(folder), world.span.recorded_at if world.span else None)
+    recording = record(world.engine, Path(folder), world.span.recorded_at if world.span else None)
     if recording is None:
         yield
         return
@@ -38,7 +38,7 @@ def tracing(folder: str | PathLike[str], group: Any = None) -> Iterator[None]:
         if not world.closed:
             for one in world.all_of_it:
                 with one.lock:
-                    recording.stop(one.host)
+                    recording.stop(one.engine)
             recording.close()
 
 
@@ -46,4 +46,4 @@ def _follow(recording: Recording, group: Group) -> None:
     with group.lock:
         plans = group.plans.values()
         recording.keep_earlier({plan.note: PlanNote(plan.record, plan.nbytes) for plan in plans})
-        recording.follow(group.host, group.name, group.span.gid if group.span else 0)
+        recording.follow(group.engine, group.name, group.span.gid if group.span else 0)

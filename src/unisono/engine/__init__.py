@@ -1,4 +1,4 @@
-"""Compile tables, prove the compiled programs, run them over shared memory. Start reading at `host.Host.plan`."""
+"""Compile tables, prove the compiled programs, run them over shared memory. Start reading at `rank.RankEngine.plan`."""
 
 from ..base.release import RUNS, unsupported
 

@@ -13,7 +13,7 @@ class Lost(Exception):
     the culprit.
 
     peer: the rank of the world at the other side.
-    reason: what the engine says.
+    reason: what the transport says.
     """
 
     def __init__(self, peer: int, reason: str) -> None:
@@ -40,18 +40,18 @@ class Carrier(Protocol):
 
     A message goes to the receive with its tag. Messages and receives of one tag meet in order: the first sent meets the
     first posted. A tensor is flat, contiguous and of uint8. It belongs to the carrier until its handle is settled. A
-    receive must have exactly the size of its message: the engine may report a wrong size too late.
+    receive must have exactly the size of its message: the transport may report a wrong size too late.
 
-    Messages go on only while a thread calls the carrier, or while compiled code calls its engine, for the messages of a
-    tape; see `engine.tape`.
+    Messages go on only while a thread calls the carrier, or while compiled code calls its transport, for the
+    messages of a tape; see `engine.tape`.
 
     tags: the number of tags; a tag is below it.
-    engine: the address of the words of an `EngineWord` each.
-    tapes: what has the memory of tapes with messages; the engine may read and write there.
+    transport: the address of the words of a `TransportWord` each.
+    tapes: what has the memory of tapes with messages; the transport may read and write there.
     """
 
     tags: int
-    engine: int
+    transport: int
     tapes: set[Any]
 
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> Handle:
@@ -73,7 +73,7 @@ class Carrier(Protocol):
         """Let messages go on until something has changed in memory, see `kernels.waiting.wait`: 1; 0 after limit_ns."""
 
     def route(self, peer: int, tag: int, *, sends: bool) -> tuple[int, int]:
-        """The engine's tag for a message to or from a peer, and the endpoint that sends it. Raises Lost."""
+        """The transport's tag for a message to or from a peer, and the endpoint that sends it. Raises Lost."""
 
     def replay(self, run: Callable[[int], int], tape: int, peer: int) -> int:
         """Run the tape at an address, see `kernels.replay`. Raises Lost, for this peer, if the carrier has ended."""

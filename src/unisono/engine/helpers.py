@@ -37,7 +37,7 @@ class Helpers:
     def share(self, plan: Plan, rank: int, state: memoryview, lanes: Lanes) -> None:
         """Let the lanes share the long moves of this plan, if this rank of its group moves bytes.
 
-        state: the words of the rank's state in the group, `Host.words`.
+        state: the words of the rank's state in the group, `RankEngine.words`.
         """
         if rank in plan.program.movers:
             state[StateWord.LANES] = self.address

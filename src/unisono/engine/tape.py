@@ -4,7 +4,7 @@ A row is one of
 
     COPY                              copy bytes; also from the user's input, and to the output
     COMBINE                           out = first op second; without a second, out = the complete result `first`
-    POST                              the carrier's engine may write a payload into its place
+    POST                              the carrier's transport may write a payload into its place
     SEND                              the payload leaves
     TAKE                              until the message of these POSTs is there
     LEFT                              until the payloads that leave straight from places have left
@@ -59,9 +59,9 @@ class TapeMessageWord(IntEnum):
     MARK = 1  # the address of the message's last word, if this row changes it; else 0
     PLACE = 2
     NBYTES = 3
-    TAG = 4  # the engine's
+    TAG = 4  # the transport's
     TO = 5  # of a SEND: the endpoint; of a POST: what MARK is until the message is there
-    REQUEST = 6  # the engine's, while the payload is under way; else 0
+    REQUEST = 6  # the transport's, while the payload is under way; else 0
 
 
 class TapeTakeWord(IntEnum):
@@ -104,9 +104,9 @@ class TapeWord(IntEnum):
     FIRST = 1  # the address of the first row
     END = 2  # the address behind the last row
     NUMBER = 3  # of the call
-    ENGINE = 4  # the address of the words of an `EngineWord` each
+    TRANSPORT = 4  # the address of the words of a `TransportWord` each
     SENDING = 5  # payloads under way that only this thread moves, once it is done
-    STATUS = 6  # the engine's, of the message that is lost
+    STATUS = 6  # the transport's, of the message that is lost
     STATE = 7  # the address of the rank's state, which says how long to wait; 0: there is none
     NEWS = 8  # the address of a word that others count up, which ends a wait
     SEEN = 9  # the address of what it was when this rank looked last; before a LEAVE, it looks at any other
@@ -114,13 +114,13 @@ class TapeWord(IntEnum):
     OUT = 11  # the same for the output
 
 
-class EngineWord(IntEnum):
-    """Words about a carrier's engine: addresses of its functions and what they take; a number of the engine's for each
-    answer that it may give.
+class TransportWord(IntEnum):
+    """Words about a carrier's transport: addresses of its functions and what they take; a number of the transport's for
+    each answer that it may give.
     """
 
     PROGRESS = 0
-    ENGINE = 1
+    WORKER = 1
     ARM = 2
     DESCRIPTOR = 3
     STATUS = 4

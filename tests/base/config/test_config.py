@@ -111,7 +111,7 @@ def _calls() -> tuple[dict[str, int], bool]:
         tensor = torch.arange(count, dtype=torch.int64) * (1 + group.rank)
         unisono.all_reduce(tensor)
         right = right and torch.equal(tensor, torch.arange(count) * 6)
-    return {name: getattr(group.host.config, name) for name in SHAPING}, right
+    return {name: getattr(group.engine.config, name) for name in SHAPING}, right
 
 
 def test_changing_environment_keeps_one_group(monkeypatch: pytest.MonkeyPatch) -> None:

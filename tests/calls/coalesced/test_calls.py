@@ -121,9 +121,9 @@ def test_a_part_may_be_its_own_block_of_the_whole(ranks: int) -> None:
 @pytest.mark.ranks(2)
 def test_more_than_one_pass() -> None:
     tensors, singly = ([filled((n,), torch.float32, n) for n in (1_500_001, 3, 900_000)] for _ in range(2))
-    before = unisono.init().host.call_number
+    before = unisono.init().engine.call_number
     all_reduce_coalesced(tensors)
-    assert unisono.init().host.call_number == before + 10  # 9.6 MB, a MiB at a time
+    assert unisono.init().engine.call_number == before + 10  # 9.6 MB, a MiB at a time
     for tensor in singly:
         unisono.all_reduce(tensor)
     same(tensors, singly)

@@ -35,7 +35,7 @@ def test_a_call_on_the_flat_tensor_is_one_on_all(ranks: int) -> None:
 def test_full_memory_means_staging(full: list[int]) -> None:
     """On some ranks or on all; the values are right."""
     me = unisono.get_rank()
-    hog = unisono.empty(unisono.init().host.arena.heap_bytes, dtype=torch.uint8) if me in full else None
+    hog = unisono.empty(unisono.init().engine.arena.heap_bytes, dtype=torch.uint8) if me in full else None
     for _ in range(20):
         tensors = [torch.arange(count * 1.0) + me for count in (20_000, 3000)]
         (flat,) = flatten_(tensors)

@@ -160,7 +160,7 @@ def test_inputs_survive_a_death(name: str, shared: bool, crossed: bool) -> None:
     tensor.copy_(torch.arange(count) % 1000 + group.rank)
     before = tensor.clone()
     if group.rank == 2:
-        while group.host.entered(1) < group.host.call_number:
+        while group.engine.entered(1) < group.engine.call_number:
             pass
         os.kill(pids[1], signal.SIGKILL)
     try:

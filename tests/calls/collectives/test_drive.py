@@ -170,7 +170,7 @@ def test_interrupted_refusal_ends_group(error: type[BaseException]) -> None:
     """Before the others hear of it. They would take this rank's next call for the refused one."""
     group, tensor = unisono.new_group(), torch.ones(4)
     if not unisono.get_rank():
-        with patch.object(group.host, "refuse_call", side_effect=error), pytest.raises(error):
+        with patch.object(group.engine, "refuse_call", side_effect=error), pytest.raises(error):
             unisono.all_reduce(tensor, "bogus", group=group)
     with pytest.raises(unisono.PeerFailed, match="interrupted"):
         unisono.all_reduce(tensor, group=group)
@@ -198,10 +198,10 @@ def test_refusal_does_not_end_an_earlier_call() -> None:
 def test_exception_between_steps_of_a_call(steps: str, error: type[BaseException]) -> None:
     """The other ranks must not take this rank's next call for the rest of this one."""
     group, me = unisono.new_group(), unisono.get_rank()
-    number = group.host.call_number
+    number = group.engine.call_number
 
     def interrupt(*given: Any) -> Any:
-        if group.host.call_number > number:
+        if group.engine.call_number > number:
             raise error
         return move(*given)
 
@@ -309,7 +309,7 @@ def interrupted_at(k: int, error: type[BaseException], group: unisono.Group, ten
         nonlocal lines
         if "unisono" not in frame.f_code.co_filename:
             return None
-        if event == "line" and (lines or group.host.unfinished):
+        if event == "line" and (lines or group.engine.unfinished):
             if not lines:
                 late.start()
             lines += 1

@@ -95,7 +95,7 @@ def test_errors_come_with_wait() -> None:
 
 def test_worker_runs_long_calls_given_processors() -> None:
     def group(to_spare: bool) -> Any:
-        return SimpleNamespace(host=SimpleNamespace(processors_to_spare=to_spare))
+        return SimpleNamespace(engine=SimpleNamespace(processors_to_spare=to_spare))
 
     sizes = 8, 1 << 20, 1 << 24
     assert [patience_ns(group(True), nbytes) > 0 for nbytes in sizes] == [True, True, False]
@@ -119,7 +119,7 @@ def test_late_peers_cause_no_false_mismatch() -> None:
 
 def test_the_environment_reaches_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_LOOK_UP_S", "0.000001")
-    assert unisono.run(lambda: unisono.init().host.config.look_up_s, 2) == [1e-6] * 2
+    assert unisono.run(lambda: unisono.init().engine.config.look_up_s, 2) == [1e-6] * 2
 
 
 @pytest.mark.ranks(2)

@@ -44,11 +44,11 @@ def start(form: str, shared: bool, count: int = COUNT, **how: Any) -> Callable[[
 def test_right_values_in_as_many_calls(ranks: int, odd: int, count: int, how: dict[str, Any], form: str) -> int:
     """Signature and payload share a line, or do not, or private tensors are read across memory."""
     group = unisono.init()
-    before = group.host.call_number
+    before = group.engine.call_number
     for k in range(40):
         shared = (group.rank == odd) if k % 4 else k % 8 == 0
         assert not start(form, shared, count, **how)()
-    return group.host.call_number - before
+    return group.engine.call_number - before
 
 
 def test_the_order_of_foreground_and_background_calls_does_not_matter(worlds: Worlds) -> None:
@@ -59,7 +59,7 @@ def test_the_order_of_foreground_and_background_calls_does_not_matter(worlds: Wo
         calls = [start(form, shared, async_op=True) for _ in range(4) for form in FORMS]
         calls += [start(form, shared) for form in FORMS]
         assert not any(finish() for finish in calls)
-        return unisono.init().host.call_number
+        return unisono.init().engine.call_number
 
     numbers = worlds(3).run(work)
     assert numbers == numbers[:1] * 3

@@ -34,7 +34,7 @@ def test_shared_tensors_are_zero_copy_in_sub_groups() -> None:
 
 def staging_in_use(group: unisono.Group) -> bool:
     """Is there anything but zeros in this rank's staging area?"""
-    arena = group.host.arena
+    arena = group.engine.arena
     staging = torch.frombuffer(arena.map, dtype=torch.uint8, offset=arena.stage(group.rank) - arena.base)
     return bool(staging[: arena.stage_stride].any())
 

@@ -116,7 +116,7 @@ def survive(victim: int) -> dict[str, Any]:
     facts["sum"] = tensor[0].item()
     destroy_group(pair)
     destroy_group(new_group(group=without))
-    facts["memory is back"] = pair not in without.host.lender.left and not without.host.lender.left
+    facts["memory is back"] = pair not in without.engine.lender.left and not without.engine.lender.left
     unisono.barrier(without)
     with pytest.raises(PeerGone):
         unisono.barrier()
@@ -151,7 +151,7 @@ def test_a_late_rank_breaks_its_group_only() -> None:
         assert str(caught.value.again()) == str(caught.value)
     elif rank == 1:
         # It has given up, and withdrawn its signature: whoever comes later cannot go on with it.
-        until(lambda: pair.host.arena.board(1).gave_up[0] == 1 and not pair.host.signature(1, 1))
+        until(lambda: pair.engine.arena.board(1).gave_up[0] == 1 and not pair.engine.signature(1, 1))
         with pytest.raises(PeerFailed) as failed:
             unisono.all_reduce(torch.ones(4), group=pair)
         said = str(failed.value)
@@ -166,14 +166,14 @@ def test_a_late_rank_breaks_its_group_only() -> None:
 def test_leaving_after_a_call_is_no_failure() -> None:
     """Rank 1 makes its call and leaves just while rank 0, which has waited for it, looks whether it is still there."""
     group = new_group()
-    tensor, peer, gone = torch.full((4,), float(group.rank + 1)), group.host.arena.board(1), group.liveness.gone
+    tensor, peer, gone = torch.full((4,), float(group.rank + 1)), group.engine.arena.board(1), group.liveness.gone
 
     def look(rank: int) -> Departure | None:
         until(lambda: bool(peer.gone))
         return gone(rank)
 
     if group.rank == 1:
-        until(lambda: group.host.arena.board(0).call(1) is not None)  # it has begun to look
+        until(lambda: group.engine.arena.board(0).call(1) is not None)  # it has begun to look
         unisono.all_reduce(tensor, group=group)
         destroy_group(group)
     else:

@@ -100,7 +100,7 @@ def test_same_name_in_two_parents() -> None:
         one.missing()  # the first member lends the memory
     unisono.barrier()
     assert [one.missing() for one in making.values()] == [None, None]
-    memory, told = [making[parent].group(parent).host.arena.start for parent in parents], [None, None]
+    memory, told = [making[parent].group(parent).engine.arena.start for parent in parents], [None, None]
     unisono.all_gather_object(told, memory)
     assert told[0] == told[1]
 
@@ -205,14 +205,14 @@ def test_programs() -> None:
         mine.__name__ = name
         return mine
 
-    with limit("unisono.engine.host", "_MOST_PROGRAMS", 4):
+    with limit("unisono.engine.rank", "_MOST_PROGRAMS", 4):
         for k in range(12):
             gathers(group, 10 + k, ring(f"ring_{k}"))
             gathers(group, 10 + k, None)
-            assert len(group.host._programs) <= 4
-    programs = [*map(id, group.host._programs.values())]
+            assert len(group.engine._programs) <= 4
+    programs = [*map(id, group.engine._programs.values())]
     gathers(group, 10, ring("ring_11"))
-    assert [*map(id, group.host._programs.values())] == programs
+    assert [*map(id, group.engine._programs.values())] == programs
 
 
 def test_groups_that_a_host_has_forgotten() -> None:

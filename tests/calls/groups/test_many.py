@@ -30,7 +30,7 @@ def memory() -> int:
     """Bytes of memory behind the world's arena, on which all ranks agree: none is at work while they look."""
     world = unisono.init()
     unisono.barrier()
-    found = os.stat(world.host.arena.fd).st_blocks * 512
+    found = os.stat(world.engine.arena.fd).st_blocks * 512
     unisono.barrier()
     return found
 
@@ -66,8 +66,8 @@ def resident() -> int:
 def test_two_hundred_at_once() -> None:
     before, open_before = memory(), census()
     groups = [new_group() for _ in range(200)]
-    assert len({group.host.arena.start for group in groups}) == 200
-    assert len({id(group.host._programs) for group in groups}) == 1, "each would compile for itself"
+    assert len({group.engine.arena.start for group in groups}) == 200
+    assert len({id(group.engine._programs) for group in groups}) == 1, "each would compile for itself"
     assert not more_than(open_before)
     for k, group in enumerate(groups):
         tensor = torch.full((50,), float(k + group.rank))
@@ -138,12 +138,12 @@ def test_a_group_that_is_left_serves_those_who_stay(worlds: Worlds) -> None:
     def leave(first: int) -> None:
         rank = unisono.get_rank()
         group, pair = new_group(), new_group([r for r in range(3) if r != first])
-        start, size = group.host.arena.start, group.host.arena.end - group.host.arena.start
+        start, size = group.engine.arena.start, group.engine.arena.end - group.engine.arena.start
         if rank == first:
             group.close()
         unisono.barrier()
         fresh = new_group()
-        assert not start <= fresh.host.arena.start < start + size
+        assert not start <= fresh.engine.arena.start < start + size
         noise = [unisono.empty(5000).fill_(9.0) for _ in range(20)]
         assert total(fresh, torch.empty(2000)) == 6.0
         if rank != first:
@@ -154,7 +154,7 @@ def test_a_group_that_is_left_serves_those_who_stay(worlds: Worlds) -> None:
         group.close()
         unisono.barrier()
         new_group()
-        assert group.host.arena not in group.host.lender.left
+        assert group.engine.arena not in group.engine.lender.left
 
     for first in range(3):
         worlds(3).run(leave, first)
@@ -181,7 +181,7 @@ def test_what_others_may_reach_lives_until_all_have_left() -> None:
     destroy_group(new_group())
     assert engine() is None
     destroy_group(new_group())
-    assert group.host.arena not in group.host.lender.left
+    assert group.engine.arena not in group.engine.lender.left
 
 
 @in_new_world(3)
@@ -224,7 +224,7 @@ ROUNDS = 2
 
 def watched(group: unisono.Group) -> Iterator[tuple[str, Any]]:
     """What has to go with a group."""
-    yield from (("group", group), ("host", group.host), ("region", group.host.arena))
+    yield from (("group", group), ("host", group.engine), ("region", group.engine.arena))
     for plan in group.plans.values():
         yield "plan", plan
     if group.progress_engine is not None:
@@ -242,7 +242,7 @@ def left_of(refs: list[tuple[str, weakref.ref[Any]]]) -> list[str]:
 
     A thread that was the last to hold a progress engine is there until it has freed that engine's rings.
     """
-    lender, end = unisono.init().host.lender, time.monotonic() + 10.0
+    lender, end = unisono.init().engine.lender, time.monotonic() + 10.0
     while True:
         lender.collect()
         gc.collect()
@@ -256,8 +256,8 @@ def left_of(refs: list[tuple[str, weakref.ref[Any]]]) -> list[str]:
 def free_bytes() -> int:
     """Of this rank's heap, when all ranks have given back what they lent."""
     unisono.barrier()
-    unisono.init().host.lender.collect()
-    heap = unisono.init().host.heap
+    unisono.init().engine.lender.collect()
+    heap = unisono.init().engine.heap
     heap._sort()
     return sum(nbytes for _, nbytes in heap._free) + heap._idle
 

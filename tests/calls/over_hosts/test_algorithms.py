@@ -241,7 +241,7 @@ for count in (3, 5_000, 300_001):
     assert torch.equal(taken, whole)
     unisono.broadcast(tensor.copy_(whole[me]), 3)
     assert torch.equal(tensor, whole[3])
-print(group.hosts.text, group.host.config.segment_bytes, *seen)
+print(group.hosts.text, group.engine.config.segment_bytes, *seen)
 unisono.shutdown()
 """
 

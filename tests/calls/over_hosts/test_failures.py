@@ -133,7 +133,7 @@ def test_giving_up_ends_waits_on_own_host(where: str, tmp_path: Path) -> None:
 
             if where == "behind the messages":
                 TapeRun.begin = begin_and_fail  # type: ignore[method-assign]
-            group.host.lender.lend = fail
+            group.engine.lender.lend = fail
             with pytest.raises(ValueError, match="enough"):
                 unisono.all_reduce(torch.ones(10))
             said = "enough"
@@ -153,7 +153,7 @@ def test_a_time_out_that_names_no_rank_is_told() -> None:
     def work() -> str:
         group = unisono.new_group()
         if group.rank == 0:
-            group.host.lender.announce = lambda *_: False
+            group.engine.lender.announce = lambda *_: False
         try:
             unisono.all_reduce(torch.ones(10), group=group, timeout_s=0.3 if group.rank == 0 else 20.0)
         except unisono.UnisonoError as error:
@@ -257,9 +257,9 @@ def test_departed_rank_is_awaited_until_known(
                 with monkeypatch.context() as patch:
                     if len(looks) < 2:
                         patch.setattr(pair.liveness, "gone", lambda rank: left if rank else None)
-                        patch.setattr(pair.host, "has_ended", lambda _: how is DepartureKind.ENDED)
+                        patch.setattr(pair.engine, "has_ended", lambda _: how is DepartureKind.ENDED)
                     look(watch, *given)
-                looks.append(pair.host.entered(1))
+                looks.append(pair.engine.entered(1))
                 if len(looks) == 2:
                     (tmp_path / "looked").touch()
 

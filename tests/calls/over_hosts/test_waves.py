@@ -108,7 +108,7 @@ def test_a_rank_raises_once_its_neighbours_need_it_no_more() -> None:
         group = unisono.init()
         me, span = group.rank, group.span
         unisono.all_reduce(torch.ones(3))
-        local, pid = span.local.host, group.host.arena.board(1).pid
+        local, pid = span.local.engine, group.engine.arena.board(1).pid
         number = local.call_number
 
         def hold_up() -> None:

@@ -50,7 +50,7 @@ def test_a_killed_peer(tmp_path: Path, name: str, when: str, new_world: NewWorld
             (tmp_path / "dies").write_text(f"{time.monotonic()}")
             die()
         if when == "before":
-            until(lambda: bool(unisono.init().host.arena.board(1).gone))
+            until(lambda: bool(unisono.init().engine.arena.board(1).gone))
         else:
             once_waiting((tmp_path / "waits").touch, POLLS)
         with pytest.raises(PeerGone) as caught:
@@ -161,7 +161,7 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
             early, matching = p2p.irecv(None, 1, tag=9), progress_engine(unisono.init()).mailbox._matching
             until(lambda: early.is_completed() or [m.complete for m in matching._unexpected.get(0, ())] == 3 * [True])
             heard.touch()
-        until(lambda: bool(unisono.init().host.arena.board(1).gone))
+        until(lambda: bool(unisono.init().engine.arena.board(1).gone))
         got = [p2p.recv(None, source)[-1].item() for source in (1, None, 1)]
         with pytest.raises(PeerGone, match="rank 1"):
             p2p.recv(None, 1)
@@ -183,7 +183,7 @@ def test_who_waits_for_any_rank_waits_for_the_last_that_may_send() -> None:
         with pytest.raises(PeerGone, match="returned from the function"):
             p2p.recv()
     if me == 2:
-        until(lambda: bool(unisono.init().host.arena.board(1).gone))
+        until(lambda: bool(unisono.init().engine.arena.board(1).gone))
         p2p.recv(None, 0)
         p2p.send(torch.ones(3), 0)
 
@@ -338,6 +338,6 @@ def test_a_step_that_is_interrupted_ends_the_group() -> None:
     for call in (lambda: p2p.recv(None, me), work.wait, lambda: unisono.all_reduce(torch.zeros(2))):
         with pytest.raises(PeerFailed, match=f"rank {me} .*: stopped moving messages .KeyboardInterrupt"):
             call()
-    assert group.host.arena.board(me).gave_up.reason == "stopped moving messages (KeyboardInterrupt)"
+    assert group.engine.arena.board(me).gave_up.reason == "stopped moving messages (KeyboardInterrupt)"
     until(work.is_completed)  # the thread has told it
     assert isinstance(work.exception(), PeerFailed)

@@ -63,7 +63,7 @@ def test_what_is_forgotten_does_not_hold_up_the_end() -> None:
 @in_world(2)
 def test_calls_of_all_kinds_leave_nothing_open() -> None:
     def count() -> tuple[int, int]:
-        blocks = os.stat(unisono.init().host.arena.fd).st_blocks
+        blocks = os.stat(unisono.init().engine.arena.fd).st_blocks
         return len(os.listdir("/proc/self/fd")), blocks
 
     other = 1 - unisono.get_rank()

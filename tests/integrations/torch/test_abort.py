@@ -140,7 +140,7 @@ def test_ctrl_c_in_a_wait_is_told_to_the_others(kind: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             calls[kind](group)
     else:
-        until(lambda: group.group.host.arena.board(0).gave_up.number > 0)
+        until(lambda: group.group.engine.arena.board(0).gave_up.number > 0)
     with pytest.raises(unisono.PeerFailed, match="interrupted by KeyboardInterrupt"):
         dist.barrier(group)
     dist.barrier()

@@ -150,14 +150,14 @@ def test_groups_put_together_by_hand() -> None:
     me, size = dist.get_rank(), dist.get_world_size()
     group, backend = by_hand("by hand", dist.ProcessGroupGloo)
     backend._set_sequence_number_for_group()
-    before = backend.group.host.call_number
+    before = backend.group.engine.call_number
     tensor = torch.tensor([me + 1], dtype=torch.int32)
     group.allreduce([tensor]).wait()
     gathered = [[torch.empty(1, dtype=torch.int32) for _ in range(size)]]
     group.allgather(gathered, [tensor + me]).wait()
     dist.all_reduce(tensor, group=group)
     assert (tensor.item(), [each.item() for each in gathered[0]]) == (6, [3, 4])
-    assert backend.group.host.call_number == before + 3  # they were ours
+    assert backend.group.engine.call_number == before + 3  # they were ours
     assert ours(group._get_backend(CPU))
     other, gloo = by_hand("genuine", dist.ProcessGroupGloo.genuine)  # type: ignore[attr-defined]
     other.allreduce([tensor]).wait()

@@ -67,10 +67,10 @@ def coalesced(count: int) -> None:
 )  # fmt: skip
 @pytest.mark.ranks(2, backend="unisono")
 def test_users_line_is_found_through_wrappers(call: Callable[[int], object]) -> None:
-    host = dist.group.WORLD.group.host
+    engine = dist.group.WORLD.group.engine
     call(3)
-    logged = host.arena.log(host.rank).latest()
-    note = host.plan_registry.plan(logged.note)
+    logged = engine.arena.log(engine.rank).latest()
+    note = engine.plan_registry.plan(logged.note)
     assert note.record.where.split(":")[0] == __file__
     with pytest.raises(unisono.MismatchError) as caught:
         call(5 + dist.get_rank())
@@ -181,7 +181,7 @@ rank = int(os.environ["RANK"])
 dist.init_process_group("unisono", os.environ["MEETING"], rank=rank, world_size=2)
 if rank == 0:
     pending = dist.all_reduce(torch.ones(3), async_op=True)
-    while not dist.group.WORLD.group.host.unfinished:  # the call has begun
+    while not dist.group.WORLD.group.engine.unfinished:  # the call has begun
         pass
     ENDING
 input()

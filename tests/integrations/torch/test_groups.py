@@ -168,7 +168,7 @@ def test_full_heaps_raise_on_all_members(ranks: TorchRanks) -> None:
         world = whole_world()
         assert world is not None
         if dist.get_rank():
-            world.host.heap.lend = refuse  # type: ignore[method-assign]
+            world.engine.heap.lend = refuse  # type: ignore[method-assign]
         if dist.get_rank() == 0:
             dist.new_group([1, 2])
         else:

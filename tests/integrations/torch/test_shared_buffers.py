@@ -173,7 +173,7 @@ def test_a_full_heap_on_one_rank_means_staging(ranks: TorchRanks) -> None:
 @in_process_group(2)
 def test_dropped_buffers_are_freed() -> None:
     group: Any = dist.group.WORLD
-    heap = group.group.host.heap
+    heap = group.group.engine.heap
 
     def used() -> int:
         gc.collect()

@@ -140,7 +140,7 @@ def test_who_waits_for_a_late_rank_names_it(name: str) -> None:
         tensor = warm(name)
         group.timeout_s = 0.2 + 0.1 * group.rank
         if group.rank == 2:
-            until(lambda: all(group.host.arena.board(rank).gave_up[0] for rank in (0, 1, 3)))
+            until(lambda: all(group.engine.arena.board(rank).gave_up[0] for rank in (0, 1, 3)))
             with pytest.raises(PeerFailed) as failed:
                 CALLS[name](tensor)
             assert_over(PeerFailed)
@@ -172,10 +172,10 @@ def test_an_interrupt_ends_the_call(name: str, look_up_s: float) -> None:
         pids = all_pids()
         tensor = warm(name)
         if group.rank == 1:
-            until(lambda: group.host.entered(0) == group.host.call_number)
+            until(lambda: group.engine.entered(0) == group.engine.call_number)
             os.kill(pids[0], signal.SIGINT)
-            until(lambda: group.host.arena.board(0).gave_up[0] > 0)
-            until(lambda: group.host.signature(0, group.host.call_number) == 0)
+            until(lambda: group.engine.arena.board(0).gave_up[0] > 0)
+            until(lambda: group.engine.signature(0, group.engine.call_number) == 0)
             with pytest.raises(PeerFailed, match="KeyboardInterrupt"):
                 CALLS[name](tensor)
             assert_over(PeerFailed)
@@ -200,7 +200,7 @@ def test_what_is_queued_behind_a_failure_does_not_run() -> str:
         tensor.fill_(1.0)
     if group.rank == 1:
         die()
-    until(lambda: "signal 9" in str(group.host.arena.board(1).gone))
+    until(lambda: "signal 9" in str(group.engine.arena.board(1).gone))
     works = [unisono.all_reduce(tensor, algorithm="ring", async_op=True) for tensor in tensors]
     said = set()
     for work in works:
@@ -228,9 +228,9 @@ def test_calls_of_all_kinds_leave_nothing_open() -> None:
                 unisono.all_reduce(torch.ones(3), "sum" if group.rank == k % 2 else "max")
 
     some()
-    before = count(), os.stat(group.host.arena.fd).st_blocks
+    before = count(), os.stat(group.engine.arena.fd).st_blocks
     some()
-    assert (count(), os.stat(group.host.arena.fd).st_blocks) == before
+    assert (count(), os.stat(group.engine.arena.fd).st_blocks) == before
 
 
 @in_new_world(4, return_exceptions=True, gives=[1, FAILED, 1, 1])
@@ -240,7 +240,7 @@ def test_death_before_a_call_is_staged() -> int:
     pids = all_pids()
     tensor = torch.ones(100_000)
     if group.rank == 2:
-        until(lambda: group.host.entered(1) == group.host.call_number)
+        until(lambda: group.engine.entered(1) == group.engine.call_number)
         os.kill(pids[1], signal.SIGKILL)
     else:
         tensor = group.empty(100_000)

@@ -89,11 +89,11 @@ def disagree(name: str, odd: int) -> tuple[dict[int, CallRecord], tuple[int, ...
     group = unisono.init()
     usual, other, _ = DIFFERENT[name]
     mine, before = tensor(), tensor()
-    number = group.host.call_number
+    number = group.engine.call_number
     with pytest.raises(MismatchError) as caught:
         (other if group.rank == odd else usual)(mine)
     assert torch.equal(mine, before)
-    assert group.host.call_number > number
+    assert group.engine.call_number > number
     for _ in range(3):
         unisono.all_reduce(mine)
         assert torch.equal(mine, sum(torch.arange(COUNT) % 100 + rank for rank in range(group.size)).float())
@@ -146,7 +146,7 @@ def test_three_ways_to_differ() -> None:
 @pytest.mark.ranks(3)
 def test_a_rank_that_comes_late_still_hears_of_it() -> None:
     group = unisono.init()
-    while group.rank == 2 and group.host.entered(0) < group.host.call_number:
+    while group.rank == 2 and group.engine.entered(0) < group.engine.call_number:
         pass  # the others are in the call, and have seen that they disagree
     with pytest.raises(MismatchError) as caught:
         unisono.all_reduce(tensor(), "max" if group.rank == 1 else "sum")
@@ -159,10 +159,10 @@ def test_a_rank_that_comes_late_still_hears_of_it() -> None:
 def test_a_rank_that_comes_when_the_others_have_gone_on(count: int) -> None:
     """The others stop waiting for its side, raise, and are in the next call when it makes the one they refused."""
     group = unisono.init()
-    number = group.host.call_number
+    number = group.engine.call_number
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["unisono.ranks.failures.attend"], "_COLLECT_S", 0.01)
-        while group.rank == 2 and min(group.host.entered(rank) for rank in (0, 1)) <= number:
+        while group.rank == 2 and min(group.engine.entered(rank) for rank in (0, 1)) <= number:
             pass
         with pytest.raises(MismatchError) as caught:
             unisono.all_reduce(tensor(count), "max" if group.rank == 1 else "sum")
@@ -196,7 +196,7 @@ def test_what_follows_in_the_background_goes_on() -> None:
 def test_knobs_that_change_programs_are_part_of_the_agreement() -> str:
     group = unisono.init()
     if group.rank == 1:
-        group.host.config = group.host.config.replace(segment_bytes=1 << 16)
+        group.engine.config = group.engine.config.replace(segment_bytes=1 << 16)
     with pytest.raises(MismatchError, match="table and configuration") as caught:
         unisono.all_reduce(torch.ones(400_000))
     return str(caught.value.odd)
@@ -219,7 +219,7 @@ def test_calls_beyond_the_32nd_bit_of_their_number(count: int) -> list[int]:
     from unisono.engine.compile.program import StateWord
 
     group, numbers = unisono.init(), []
-    group.host._state[StateWord.CALL] = (1 << 32) - 2
+    group.engine._state[StateWord.CALL] = (1 << 32) - 2
     for k in range(4):
         total = torch.ones(count)
         unisono.all_reduce(total)

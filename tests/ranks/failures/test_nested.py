@@ -111,7 +111,7 @@ def test_on_the_thread_of_asynchronous_calls() -> None:
 def test_within_a_refusal() -> None:
     group = unisono.init()
     if group.rank == 0:
-        with within(group.host, "refuse_call", CALLS["all_reduce"]) as raised, pytest.raises(ValueError):
+        with within(group.engine, "refuse_call", CALLS["all_reduce"]) as raised, pytest.raises(ValueError):
             unisono.all_reduce(torch.ones(4), "no such op")
         assert isinstance(raised[0], NestedCall)
     else:
@@ -125,12 +125,12 @@ def test_an_asynchronous_call_is_made_afterwards() -> None:
     first, second, works = torch.full((4,), 2.0), torch.full((4,), 3.0), []
     group = unisono.init()
     unisono.all_reduce(first)
-    number = group.host.call_number
+    number = group.engine.call_number
     with within(group, "run", lambda: works.append(unisono.all_reduce(second, async_op=True))) as raised:
         unisono.all_reduce(first)
     assert raised == [None]
     works[0].wait()
-    assert group.host.call_number == number + 2
+    assert group.engine.call_number == number + 2
 
 
 @pytest.mark.ranks(1)
@@ -172,7 +172,7 @@ def test_a_message_within_a_step_of_messages() -> None:
 
 @pytest.mark.ranks(1)
 def test_an_allocation_within_an_allocation() -> None:
-    with within(unisono.init().host.arena, "reserve_heap", lambda: unisono.empty(1 << 20)) as raised:
+    with within(unisono.init().engine.arena, "reserve_heap", lambda: unisono.empty(1 << 20)) as raised:
         unisono.empty(1 << 20).fill_(1.0)
     assert isinstance(raised[0], NestedCall)
     assert "the heap of rank 0" in str(raised[0])

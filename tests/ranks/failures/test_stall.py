@@ -251,10 +251,10 @@ def test_zero_means_never_and_a_call_that_ends_is_not_present_any_more(tmp_path:
             stall.Stall.look = watching
         else:
             until(overdue.exists)
-        present = group.host.arena.board(0).wait is not None  # type: ignore[union-attr]
+        present = group.engine.arena.board(0).wait is not None  # type: ignore[union-attr]
         unisono.barrier()
         unisono.barrier()
-        return present, len([rank for rank in range(2) if group.host.arena.board(rank).wait])  # type: ignore[union-attr]
+        return present, len([rank for rank in range(2) if group.engine.arena.board(rank).wait])  # type: ignore[union-attr]
 
     with unisono.World(2, timeout_s=DEADLINE_S, config=Config(stall_warning_s=0.0)) as world:
         assert world.run(silent)[1] == (True, 0)

@@ -229,7 +229,7 @@ def test_a_death_that_a_peer_saw_first_is_told_as_a_death() -> tuple[int, ...]:
 
         def view(watch: Any, rank: int) -> PeerView:
             if rank == 2 and not seen:
-                until(lambda: group.host.arena.board(2).gave_up.number > 0)
+                until(lambda: group.engine.arena.board(2).gave_up.number > 0)
             peer = plain(watch, rank)
             if rank == 1 and not seen:
                 peer = peer._replace(gone=None)
@@ -256,7 +256,7 @@ def test_peer_that_enters_meanwhile_is_not_blamed() -> None:
             state.update(number=N, signature=MINE)
         return value
 
-    class Host:
+    class Engine:
         arena = SimpleNamespace(board=lambda rank: SimpleNamespace(gave_up=GivenUp()))
 
         def entered(self, *_: int) -> int:
@@ -270,7 +270,7 @@ def test_peer_that_enters_meanwhile_is_not_blamed() -> None:
 
     watch = object.__new__(attend.Watch)
     group = SimpleNamespace(liveness=SimpleNamespace(gone=lambda rank: None))
-    watch.host, watch.group, watch.span, watch.number = Host(), group, None, N
+    watch.engine, watch.group, watch.span, watch.number = Engine(), group, None, N
     for moment in (1, 2):
         state.update(number=N - 1, signature=0, reads=0, enters_at=moment)
         assert judge(at_gate(), [watch.view(1), here(2)]) is None
@@ -286,8 +286,8 @@ def test_peer_that_gives_up_and_goes_while_it_is_looked_at(moment: int) -> None:
 
     watch = watch_of(Departure(DepartureKind.DIED, "went"), spans=True)
     board = property(lambda _: read(GivenUp(), last))
-    watch.host.arena.board = lambda _: type("Board", (), {"gave_up": board})()
-    watch.host.entered, watch.host.signature = (lambda rank: read(N, N)), (lambda *_: read(MINE, MINE))
+    watch.engine.arena.board = lambda _: type("Board", (), {"gave_up": board})()
+    watch.engine.entered, watch.engine.signature = (lambda rank: read(N, N)), (lambda *_: read(MINE, MINE))
     gone = watch.group.liveness.gone(1)
     watch.group.liveness.gone = lambda rank: read(None, gone)
     seen = watch.view(1)
@@ -297,7 +297,7 @@ def test_peer_that_gives_up_and_goes_while_it_is_looked_at(moment: int) -> None:
 def watch_of(gone: Departure, *, spans: bool, has_ended: bool = False, is_fresh: bool = True) -> Any:
     """A watch that sees rank 1, of its own host, enter this call and go."""
     watch = object.__new__(sys.modules["unisono.ranks.failures.attend"].Watch)
-    watch.host = SimpleNamespace(
+    watch.engine = SimpleNamespace(
         arena=SimpleNamespace(board=lambda rank: SimpleNamespace(gave_up=GivenUp())),
         entered=lambda rank: N, signature=lambda rank, number: MINE, has_ended=lambda rank: has_ended,
     )  # fmt: skip

@@ -285,8 +285,8 @@ def test_ctrl_c_in_the_wait_for_a_work_is_told_to_the_others(name: str) -> str:
         with pytest.raises(KeyboardInterrupt):
             CALLS["in the background" if name == "by its future" else name]()
     else:
-        until(lambda: group.host.arena.board(0).gave_up.number > 0)
-        until(lambda: not group.host.signature(0, group.host.call_number))
+        until(lambda: group.engine.arena.board(0).gave_up.number > 0)
+        until(lambda: not group.engine.signature(0, group.engine.call_number))
     error = failure(lambda: unisono.barrier() if "behind" in name else unisono.all_reduce(torch.ones(3)))
     assert error.rank == 0
     return error.reason

@@ -69,7 +69,7 @@ def wake(folder: Path, group: unisono.Group, smaller: unisono.Group, *stopped: i
     unisono.barrier(group=smaller)
     if smaller.rank == 0:
         for rank in stopped:
-            os.kill(group.host.arena.board(rank).pid, signal.SIGCONT)
+            os.kill(group.engine.arena.board(rank).pid, signal.SIGCONT)
     until(lambda: all((folder / f"{rank} has heard").exists() for rank in stopped))
 
 
@@ -95,7 +95,7 @@ def test_after_a_death_ranks_that_are_stopped_while_they_lend_the_memory_can_be_
 def test_memory_that_was_lent_for_one_that_is_left_out_is_freed(tmp_path: Path) -> tuple[float, list[bool]] | None:
     """Rank 2 is stopped where it has agreed, and before it uses the memory that rank 0 has lent."""
     group, lent = unisono.init(), list[SubArena]()
-    lender = group.host.lender
+    lender = group.engine.lender
     lend, borrow = lender.lend, lender.borrow
     unisono.barrier()
 
@@ -165,7 +165,7 @@ def test_exception_after_agreement(tmp_path: Path, late: bool) -> float:
     def see_late(group: unisono.Group, mine: Proposal, *more: Any) -> tuple[list[int], str]:
         if mine.ready and late:
             (tmp_path / f"{group.rank} has looked").touch()
-            until(lambda: group.host.arena.board(0).interrupted[1] != "")
+            until(lambda: group.engine.arena.board(0).interrupted[1] != "")
         return missing(group, mine, *more)
 
     if group.rank == 0:
@@ -191,7 +191,7 @@ def interrupt(*_: object) -> None:
 
 def pause(group: unisono.Group, moment: int) -> None:
     """Be stopped, and go on a little later, where this rank tells something of the agreement for this time."""
-    board_of, me, told = group.host.arena.board, os.getpid(), itertools.count()
+    board_of, me, told = group.engine.arena.board, os.getpid(), itertools.count()
 
     class Pausing:
         def __getattr__(self, name: str) -> object:
@@ -203,7 +203,7 @@ def pause(group: unisono.Group, moment: int) -> None:
                 os.kill(me, signal.SIGSTOP)
 
     pausing = Pausing()
-    group.host.arena.board = lambda rank: pausing if rank == group.rank else board_of(rank)  # type: ignore[method-assign, assignment, return-value]  # what it does
+    group.engine.arena.board = lambda rank: pausing if rank == group.rank else board_of(rank)  # type: ignore[method-assign, assignment, return-value]  # what it does
 
 
 @pytest.mark.parametrize("hosts", [None, "2+2"])

@@ -121,8 +121,8 @@ def test_who_is_there_but_does_not_come_is_named_and_left_out(tmp_path: Path) ->
 @in_new_world(2, gives=[3.0, 3.0])
 def test_who_has_aborted_the_old_group_is_waited_for_in_the_new_one() -> float:
     group = unisono.init()
-    boards = [group.host.arena.board(rank) for rank in range(2)]
-    page = group.host.arena.board(1)  # type: ignore[union-attr]  # of the world
+    boards = [group.engine.arena.board(rank) for rank in range(2)]
+    page = group.engine.arena.board(1)  # type: ignore[union-attr]  # of the world
     if group.rank == 0:
         group.abort("again, please")
     with pytest.raises(unisono.PeerFailed, match="again, please"):
@@ -130,7 +130,7 @@ def test_who_has_aborted_the_old_group_is_waited_for_in_the_new_one() -> float:
     group = group.shrink()
     mine = torch.tensor([2.0**group.rank])
     if group.rank == 0:
-        until(lambda: page.wait is not None or group.host.arena.board(1).gave_up.number > 0)
+        until(lambda: page.wait is not None or group.engine.arena.board(1).gave_up.number > 0)
     unisono.all_reduce(mine)
     assert boards[0].gone is not None
     return mine.item()
@@ -153,7 +153,7 @@ def test_who_makes_another_call_hears_that_the_others_shrink(hosts: str | None) 
 
 def replace_lend(group: unisono.Group, act: Callable[[], object]) -> None:
     """Do this first where this rank lends the memory of the smaller group."""
-    lender = group.host.lender
+    lender = group.engine.lender
     lend = lender.lend
 
     def act_and_lend(*args: Any) -> Any:
@@ -177,7 +177,7 @@ def lend_raises(group: unisono.Group, error: BaseException, times: int = 99) -> 
 def test_a_rank_that_is_stopped_while_it_lends_the_memory_is_waited_for_with_a_limit(tmp_path: Path) -> float:
     group = unisono.init()
     unisono.barrier()
-    lender = psutil.Process(group.host.arena.board(0).pid)
+    lender = psutil.Process(group.engine.arena.board(0).pid)
 
     def stop_once() -> None:
         if not (tmp_path / "0").exists():

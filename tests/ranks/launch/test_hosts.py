@@ -30,7 +30,7 @@ sys.stdout.write(f"{group.hosts.text} {[os.environ[name] for name in names]}\\n"
 
 def about():
     group = unisono.init()
-    return group.hosts, os.environ["UNISONO_HOST_ID"], os.fstat(group.host.arena.fd).st_ino
+    return group.hosts, os.environ["UNISONO_HOST_ID"], os.fstat(group.engine.arena.fd).st_ino
 
 
 @pytest.mark.parametrize("shape", ["2x1", "3+1", "2x2:round_robin"])
@@ -74,7 +74,7 @@ def test_late_words_of_the_last_run_say_nothing():
     def leave():
         world = unisono.init()
         if world.rank == 0:
-            board = world.host.arena.board(2)
+            board = world.engine.arena.board(2)
             until(lambda: board.gone is not None)
             world.late = board.image()
 
@@ -82,7 +82,7 @@ def test_late_words_of_the_last_run_say_nothing():
         world = unisono.init()
         pair = unisono.new_group([0, 2])
         if world.rank == 0:
-            world.host.arena.board(2).copy(world.late)
+            world.engine.arena.board(2).copy(world.late)
             assert world.liveness.gone(2) is pair.liveness.gone(1) is None
         if pair:
             unisono.all_reduce(torch.ones(3), group=pair)

@@ -76,7 +76,7 @@ def test_a_world_keeps_processes_group_and_state():
 
 def test_returned_rank_is_back_in_the_next_run():
     def absent():
-        return [init().host.arena.board(peer).gone for peer in range(2)]
+        return [init().engine.arena.board(peer).gone for peer in range(2)]
 
     with world(2) as w:
         w.run(where)

@@ -17,7 +17,7 @@ import os, sys, time
 from unisono.ranks.group.current import get_default
 from unisono import init, shutdown
 group = init()
-board = group.host.arena.board
+board = group.engine.arena.board
 assert init() is group
 assert group.rank == int(os.environ["RANK"])
 assert group.size == int(os.environ["WORLD_SIZE"])

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import unisono
 from unisono.tools.cli import bench as command
-from unisono.tools.cli.shared.timed_calls import ENGINES, Compared, Trial, compare, measure
+from unisono.tools.cli.shared.timed_calls import LIBRARIES, Compared, Trial, compare, measure
 
 ROW = r"^(\w+) +(\d+ \w+) +\S+ [nµm]?s +\S+ [nµm]?s +(?:\S+x (?:faster|slower) than|about as fast as) Gloo"
 
@@ -74,7 +74,7 @@ def test_background_load_is_reported(monkeypatch: pytest.MonkeyPatch, percent: f
 
 
 def _trials(call: str, nbytes: int) -> list[Trial]:
-    return [Trial(call, nbytes, engine=engine) for engine in ENGINES]
+    return [Trial(call, nbytes, library=library) for library in LIBRARIES]
 
 
 def _wrong(folder: str, fault: str) -> list[int]:

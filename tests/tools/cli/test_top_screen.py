@@ -104,7 +104,7 @@ def test_screen_ends_with_its_job(tmp_path: Path) -> None:
 
 def test_commands_compile_what_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
-    monkeypatch.setattr("unisono.engine.host.warm_up", lambda: compiled.append("all"))
+    monkeypatch.setattr("unisono.engine.rank.warm_up", lambda: compiled.append("all"))
     printing.compile_first()
     assert compiled == ([] if unit("interpret.run").on_disk else ["all"])
     monkeypatch.setenv("UNISONO_CACHE_DIR", f"{tmp_path}")

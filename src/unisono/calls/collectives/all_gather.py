@@ -93,7 +93,7 @@ def _gather_of_unknown_sizes(
                 made = [torch.empty(row[1 : row[0] + 1], dtype=tensor.dtype, device="cpu") for row in shapes.tolist()]
                 sizes = [each.numel() for each in made]
                 gather = plan(group, _request(tensor, made, sizes), algorithm, timeout_s)
-                steps.last = group.host.call_number
+                steps.last = group.engine.call_number
                 gather(where)
             return made
 

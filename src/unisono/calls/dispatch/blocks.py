@@ -43,7 +43,7 @@ def plan_blocks(call: Call, request: Request) -> None:
             extents = _exchange(group, request, mine, limit_s, where)
             like = blank(max(extents), request.like.dtype) if unequal(extents) else request.like
             move = plan(group, request._replace(like=like, extents=unequal(extents)), algorithm, limit_s)
-            steps.last = group.host.call_number
+            steps.last = group.engine.call_number
             made = move(where)
         mark_written(written)
         return made
@@ -72,7 +72,7 @@ def _exchange(
             calls[rank] = says._replace(words="; ".join(told) or "fits")
         calls[group.rank] = calls[group.rank]._replace(where=where or caller())
         odd = sorted(unlike or {s for s, _ in wrong})  # ranks with another dtype, or the givers
-        raise MismatchError(group.host.call_number - 1, calls, odd, group.named)
+        raise MismatchError(group.engine.call_number - 1, calls, odd, group.named)
     if kind == "all_to_all":
         return [gives[s][d] for s in ranks for d in ranks]
     return [gives[root][rank] if kind == "scatter" else gives[rank][root] for rank in ranks]

@@ -41,7 +41,7 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None or (self.last is not None and self.group.host.call_number > self.last):
+        if error is None or (self.last is not None and self.group.engine.call_number > self.last):
             return
         at, by = getattr(error, "refused_by", (0, 0))
         if at < self._began or by != id(self.group):  # else a block within this one has done so
@@ -86,8 +86,8 @@ def _enter(group: Group, record: CallRecord) -> None:
             give_up(group, f"another thread was in a call for {group.timeout_s:.3g} s", str(record))
         elif group.broken is None:
             check_finished(group, record, record.where)
-            group.host.arena.board(group.rank).set_call(group.host.call_number, record)
-            group.host.refuse_call()
+            group.engine.arena.board(group.rank).set_call(group.engine.call_number, record)
+            group.engine.refuse_call()
             if group.span is not None:
                 group.span.tell()
     finally:

@@ -63,7 +63,7 @@ class Run(NamedTuple):
 
     def staged(self, group: Group) -> CallPlan:
         """The plan that stages this call, which this rank has begun with another plan."""
-        if self.plan.crosses and not group.host.crosses_memory:
+        if self.plan.crosses and not group.engine.crosses_memory:
             group.forget_plans()  # its other plans reach private tensors by system calls, too
         return make_plan(group, self.request, self.algorithm, staged=True)
 
@@ -137,18 +137,18 @@ def drive(group: Group, run: Run, timeout_s: float | None, where: str | None = N
         finally:
             if held:
                 group.lock.release()
-    if group.host.config.debug:
+    if group.engine.config.debug:
         _debug_line(group, plan, began)
 
 
 def check_finished(group: Group, call: CallRecord, where: str = "") -> None:
     """Break the group before this call if an exception has ended this rank's last one before it was over."""
     span = group.span
-    if group.host.unfinished if span is None else span.call is not None:
+    if group.engine.unfinished if span is None else span.call is not None:
         if span is not None and span.call is not None:
             span.call.drop(refused=False)
         for tag in (False, True):  # the plan of that call is not known
-            group.host.sign_off(tag=tag)
+            group.engine.sign_off(tag=tag)
         give_up(
             group,
             "an exception ended its last call of this group before that was over",

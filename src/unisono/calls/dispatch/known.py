@@ -21,9 +21,9 @@ import torch
 from ...base.python import is_from_below
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, NO_PLAN, EntryWord, KnownWord, StateWord
-from ...engine.host import interpreter
 from ...engine.kernels import kernel
 from ...engine.process.nested import caller, check_nested, holds
+from ...engine.rank import interpreter
 from ...engine.tensors import EXPORTER, ONLY_BITS, mark_written, needed_by_autograd, use_count
 from ...ranks.group import current
 from ...ranks.group.group import Group
@@ -89,7 +89,7 @@ class KnownCalls:
 
 def keep(group: Group, plan: CallPlan, what: CallKey, request: Request) -> None:
     """Keep the plan for the fast paths, if they know such tensors."""
-    if group.host.config.debug:  # the fast paths print no debug line
+    if group.engine.config.debug:  # the fast paths print no debug line
         return
     inp, out = request.inp, request.out
     if what[0] == "barrier" or (is_one(inp) and is_one(out) and not inp.is_complex()):  # it may be conjugate
@@ -195,9 +195,9 @@ def _pass_on(
     run = run._replace(memory=[tensor.untyped_storage() for tensor in run.memory])
 
     def action() -> Tensors:
-        number = group.host.call_number
+        number = group.engine.call_number
         drive(group, run, timeout_s, where, status)
-        group.host.log.mark_background(number)
+        group.engine.log.mark_background(number)
         mark_written(marked)
         return run.request.out
 

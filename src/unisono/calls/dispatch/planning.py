@@ -52,11 +52,11 @@ def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = 
     """
     like, inp, out = request.like, request.inp, request.out
     shared = not staged and (not request.in_place or inp is out)
-    nbytes, config = like.nbytes * (group.size if request.collective in BLOCKED else 1), group.host.config
+    nbytes, config = like.nbytes * (group.size if request.collective in BLOCKED else 1), group.engine.config
     crossed = False
     if shared and is_one(inp) and is_one(out) and request.extents is None and group.span is None:
         mapped = all(group.heap_first <= tensor.data_ptr() < group.heap_end for tensor in (inp, out))
-        crossed = not mapped and crosses_memory(request.collective, nbytes, config) and group.host.crosses_memory
+        crossed = not mapped and crosses_memory(request.collective, nbytes, config) and group.engine.crosses_memory
         # Small messages are staged: signature and payload share a cache line, which is faster than zero copy.
         shared = crossed or (mapped and nbytes > zero_copy_limit(group.size, config))
     else:
@@ -86,18 +86,18 @@ def _on_one_host(
     group: Group, request: Request, algorithm: Any, lowering: Lowering, blocks: Blocks, nbytes: int
 ) -> CallPlan:
     if algorithm is None:
-        crowd = group.host.arena.oversubscribed
-        chosen, why = choose(request.collective, nbytes, group.size, group.host.config, oversubscribed=crowd)
+        crowd = group.engine.arena.oversubscribed
+        chosen, why = choose(request.collective, nbytes, group.size, group.engine.config, oversubscribed=crowd)
     else:
         chosen, why = find(request.collective, algorithm), "the call names it"
     schedule = chosen.schedule(group.size, request.root)
     check_order(request, schedule)
     op = request.op if isinstance(request.op, str | CustomOp) else None
-    plan = group.host.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
-    if _may_share(group.host.config, nbytes):
-        arena, movers = group.host.arena, len(plan.program.movers)
+    plan = group.engine.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
+    if _may_share(group.engine.config, nbytes):
+        arena, movers = group.engine.arena, len(plan.program.movers)
         here = lane_limits.Processors(processors(), arena.processors, arena.neighbours, torch.get_num_threads())
-        lanes = lane_limits.choose_lanes(nbytes, movers, group.size, here, group.host.config)
+        lanes = lane_limits.choose_lanes(nbytes, movers, group.size, here, group.engine.config)
         group.helpers.share(plan, group.rank, group.words, lanes)
         why += f"; {lanes.why}" if lanes.why else ""
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
@@ -111,7 +111,7 @@ def _may_share(config: Config, nbytes: int) -> bool:
 
 def patience_ns(group: Group, nbytes: int) -> int:
     """How long a call in the background may wait for a peer on the caller's thread; 0: it starts on the worker."""
-    if not group.host.processors_to_spare:
+    if not group.engine.processors_to_spare:
         return max(_BRIEF_NS, nbytes // _BYTES_PER_NS)
     return _BRIEF_NS if nbytes <= _INLINE_BYTES else 0
 
@@ -119,7 +119,7 @@ def patience_ns(group: Group, nbytes: int) -> int:
 def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbytes: int) -> CallPlan:
     from ...schedule.choose.over_hosts import choose_spanning  # calls on one host do without
 
-    chosen = choose_spanning(request.collective, nbytes, span.hosts, group.host.config, algorithm)
+    chosen = choose_spanning(request.collective, nbytes, span.hosts, group.engine.config, algorithm)
     made = chosen.make(request.collective, span.hosts, request.root)
     if chosen.table is not None:
         check_order(request, made.schedule())

@@ -35,7 +35,7 @@ class Peers:
         """
         ranks, went = self.needed(request, group), []
         for rank in ranks:
-            how: Departure | GivenUp = group.liveness.gone(rank) or group.host.arena.board(rank).gave_up
+            how: Departure | GivenUp = group.liveness.gone(rank) or group.engine.arena.board(rank).gave_up
             if isinstance(how, GivenUp) and not how.number:
                 how = self._cut(rank) or how
             # A rank that gave a call up refuses all later ones.
@@ -64,7 +64,7 @@ class Peers:
         if isinstance(request, Receive) and (stream is None or stream.ended or stream.lost):
             return False
         now, world = time.monotonic(), group.world
-        run = world.host.arena.board(world.rank).run  # a rank that returned in an earlier run has sent messages since
+        run = world.engine.arena.board(world.rank).run  # a rank that returned in an earlier run has sent messages since
         noticed_at = self._noticed_at.setdefault((run, rank), now)
         return now - max(noticed_at, stream.news_at if stream else 0.0) < _LAST_NEWS_S
 
@@ -73,7 +73,7 @@ class Peers:
         if isinstance(how, GivenUp):
             words = f"gave up group {group.name!r}: {how.reason}"
             return PeerFailed(rank, words, group.rank, call, group.named, whole=True)
-        pid = group.host.arena.board(rank).pid
+        pid = group.engine.arena.board(rank).pid
         if group.span is not None and rank not in group.span.here:
             how = group.span.explain(how)
         return PeerGone(rank, pid, how, group.rank, call, group.named, others=True)

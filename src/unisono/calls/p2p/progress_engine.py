@@ -51,11 +51,11 @@ class ProgressEngine:
 
     def __init__(self, group: Group) -> None:
         self._group = weakref.ref(group)  # the group holds this: a cycle would leave both to the garbage collector
-        host, far = group.host, far_peers(group)
-        self._look_up_s = host.config.look_up_s
+        engine, far = group.engine, far_peers(group)
+        self._look_up_s = engine.config.look_up_s
         # Ranks that outnumber processors sleep at once: one that yields is behind processes that compute.
-        self._patience_s = 0.0 if host.most_spins or far else _SLEEPS_S
-        self.mailbox = Mailbox(host.arena, host.heap, group.rank, host.most_spins, group.named, far)
+        self._patience_s = 0.0 if engine.most_spins or far else _SLEEPS_S
+        self.mailbox = Mailbox(engine.arena, engine.heap, group.rank, engine.most_spins, group.named, far)
         self.peers, self._poller = Peers(self.mailbox), self.mailbox.poller
         if group.span is not None and group.world.progress_engine is None and group.parent is not None:
             group.world.progress_engine = ProgressEngine(group.world)  # its end waits for the messages of all groups
@@ -180,7 +180,7 @@ class ProgressEngine:
         with self.mailbox.lock:
             self.mailbox.leave()
         if group.parent is None:
-            world, span, mine = group, group.span, group.host.arena.board(group.rank).gone
+            world, span, mine = group, group.span, group.engine.arena.board(group.rank).gone
             failed = mine is not None and mine.how in (DepartureKind.RAISED, DepartureKind.ABORTED)
 
             def gone(rank: int) -> bool:

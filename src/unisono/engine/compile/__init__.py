@@ -23,6 +23,6 @@ A table has three lowerings:
     zero copy      for tensors in shared memory: peers read and write them in place
     cross memory   for long private tensors: the program of zero copy, but moves to and from peers are system calls
 
-Each rank tries the system calls once (`Host.crosses_memory`). A tensor that they do not reach is found before the gate,
-and its call is staged. A refusal after the gate is an error (PeerUnreachable), never a wrong value.
+Each rank tries the system calls once (`RankEngine.crosses_memory`). A tensor that they do not reach is found before the
+gate, and its call is staged. A refusal after the gate is an error (PeerUnreachable), never a wrong value.
 """

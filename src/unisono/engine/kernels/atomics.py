@@ -239,7 +239,7 @@ def export(typing: Any, function: Any, tensor: Any) -> Any:
 
 
 @intrinsic
-def call_engine(typing: Any, function: Any, argument: Any) -> Any:
+def call_transport(typing: Any, function: Any, argument: Any) -> Any:
     """Call the function at an address, of another library, with a word; it returns an integer of 32 bits."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -16,18 +16,18 @@ from ..tape import (
     TAKE,
     CombineWord,
     CopyWord,
-    EngineWord,
     MeetWord,
     RunWord,
     TapeMessageWord,
     TapeTakeWord,
     TapeWord,
+    TransportWord,
 )  # fmt: skip
 from .atomics import (
     call_combine,
-    call_engine,
     call_receive,
     call_send,
+    call_transport,
     load,
     load_acquire,
     memcpy,
@@ -35,10 +35,10 @@ from .atomics import (
     usleep,
 )
 from .compiled import compiled
-from .engine_progress import wait
 from .interpret import LINE, log_end, log_entry, longest_stay, wait_for
 from .interpret import run as run_program
 from .move import get, put
+from .transport_progress import wait
 from .waiting import publish_and_wake
 
 _PAUSE_US = 100
@@ -50,7 +50,7 @@ def run(tape):  # type: ignore[no-untyped-def]
     """Go on with a tape: DONE, or, at the row AT, WAITING, LOST or SERVE. It waits, and returns, as the interpreter
     does.
     """
-    at, end, engine = get(tape, TapeWord.AT), get(tape, TapeWord.END), get(tape, TapeWord.ENGINE)
+    at, end, transport = get(tape, TapeWord.AT), get(tape, TapeWord.END), get(tape, TapeWord.TRANSPORT)
     state = get(tape, TapeWord.STATE)
     while at < end:
         kind, status = get(at, 0), DONE
@@ -62,15 +62,15 @@ def run(tape):  # type: ignore[no-untyped-def]
             inputs = 2 if get(at, CombineWord.SECOND) else 1
             call_combine(get(at, CombineWord.KERNEL), outs, 1, ins, inputs, count, get(at, CombineWord.RANKS))
         elif kind == POST:
-            status = _post(at, engine)
+            status = _post(at, transport)
         elif kind == SEND:
-            status = _send(tape, at, engine)
+            status = _send(tape, at, transport)
         elif kind == TAKE:
-            status = _take(tape, at, engine)
-            while status == WAITING and get(tape, TapeWord.NEWS) and _wait(tape, at, engine, state):
-                status = _take(tape, at, engine)
+            status = _take(tape, at, transport)
+            while status == WAITING and get(tape, TapeWord.NEWS) and _wait(tape, at, transport, state):
+                status = _take(tape, at, transport)
         elif kind in (RUN, MEET):
-            sending = _sending(tape, at, engine)
+            sending = _sending(tape, at, transport)
             if sending:
                 status = LOST if sending < 0 else SERVE
             elif kind == MEET:
@@ -86,7 +86,7 @@ def run(tape):  # type: ignore[no-untyped-def]
             return status
         at += ROW_BYTES
     put(tape, TapeWord.AT, at)
-    put(tape, TapeWord.SENDING, _sending(tape, end, engine))
+    put(tape, TapeWord.SENDING, _sending(tape, end, transport))
     return DONE
 
 
@@ -147,7 +147,7 @@ def _meet(tape, row):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _post(row, engine):  # type: ignore[no-untyped-def]
+def _post(row, transport):  # type: ignore[no-untyped-def]
     """Post a receive."""
     mark = get(row, TapeMessageWord.MARK)
     if mark:
@@ -157,13 +157,17 @@ def _post(row, engine):  # type: ignore[no-untyped-def]
         get(row, TapeMessageWord.NBYTES),
         get(row, TapeMessageWord.TAG),
     )
-    receive, worker, how = get(engine, EngineWord.RECEIVE), get(engine, EngineWord.ENGINE), get(engine, EngineWord.HOW)
+    receive, worker, how = (
+        get(transport, TransportWord.RECEIVE),
+        get(transport, TransportWord.WORKER),
+        get(transport, TransportWord.HOW),
+    )
     put(row, TapeMessageWord.REQUEST, call_receive(receive, worker, place, nbytes, tag, _ALL_BITS, how))
     return DONE
 
 
 @compiled
-def _send(tape, row, engine):  # type: ignore[no-untyped-def]
+def _send(tape, row, transport):  # type: ignore[no-untyped-def]
     """Let a payload leave."""
     mark = get(row, TapeMessageWord.MARK)
     if mark:
@@ -173,14 +177,18 @@ def _send(tape, row, engine):  # type: ignore[no-untyped-def]
         get(row, TapeMessageWord.NBYTES),
         get(row, TapeMessageWord.TAG),
     )
-    send, endpoint, how = get(engine, EngineWord.SEND), get(row, TapeMessageWord.TO), get(engine, EngineWord.HOW)
+    send, endpoint, how = (
+        get(transport, TransportWord.SEND),
+        get(row, TapeMessageWord.TO),
+        get(transport, TransportWord.HOW),
+    )
     put(row, TapeMessageWord.REQUEST, call_send(send, endpoint, place, nbytes, tag, how))
-    status = _status(tape, row, engine)
+    status = _status(tape, row, transport)
     return DONE if status == WAITING else status
 
 
 @compiled
-def _take(tape, row, engine):  # type: ignore[no-untyped-def]
+def _take(tape, row, transport):  # type: ignore[no-untyped-def]
     """Take a message, if it is there. SERVE: its word is, but perhaps not all of it."""
     mark, missing = get(row, TapeTakeWord.MARK), load(get(row, TapeTakeWord.MISSING))
     first = get(tape, TapeWord.FIRST) + get(row, TapeTakeWord.POSTS)
@@ -188,43 +196,43 @@ def _take(tape, row, engine):  # type: ignore[no-untyped-def]
     post = first
     while True:
         while post < end:
-            status = _status(tape, post, engine)
+            status = _status(tape, post, transport)
             if status == LOST:
                 return LOST
             if status == DONE:
                 post += ROW_BYTES
-            elif call_engine(get(engine, EngineWord.PROGRESS), get(engine, EngineWord.ENGINE)) == 0:
+            elif call_transport(get(transport, TransportWord.PROGRESS), get(transport, TransportWord.WORKER)) == 0:
                 return WAITING if load(mark) == missing else SERVE
         if missing or load(mark) == get(tape, TapeWord.NUMBER):
             return DONE
         while post > first:
             post -= ROW_BYTES
-            _post(post, engine)
+            _post(post, transport)
 
 
 @compiled
-def _wait(tape, row, engine, state):  # type: ignore[no-untyped-def]
+def _wait(tape, row, transport, state):  # type: ignore[no-untyped-def]
     """Wait for the message of a TAKE: 1 when its word is there, 0 when it is time to return to Python."""
     waited_ns, limit_ns, news = get(state, StateWord.WAITED_NS), longest_stay(state), get(tape, TapeWord.NEWS)
     pair = row + 8 * TapeTakeWord.MARK
-    wait(news, load(news) + 1, pair, 1, waited_ns, limit_ns, engine)
+    wait(news, load(news) + 1, pair, 1, waited_ns, limit_ns, transport)
     done = load(get(row, TapeTakeWord.MARK)) != load(get(row, TapeTakeWord.MISSING))
     put(state, StateWord.WAITED_NS, 0 if done else waited_ns + limit_ns)
     return 1 if done else 0
 
 
 @compiled
-def _status(tape, row, engine):  # type: ignore[no-untyped-def]
+def _status(tape, row, transport):  # type: ignore[no-untyped-def]
     """DONE if the payload of a row is over, WAITING, or LOST. Its request is given back when it is over."""
     request = get(row, TapeMessageWord.REQUEST)
     if request == 0:
         return DONE
     status = request
-    if not get(engine, EngineWord.FIRST_ERROR) <= request < 0:
-        status = call_engine(get(engine, EngineWord.STATUS), request)
-        if status == get(engine, EngineWord.UNDER_WAY):
+    if not get(transport, TransportWord.FIRST_ERROR) <= request < 0:
+        status = call_transport(get(transport, TransportWord.STATUS), request)
+        if status == get(transport, TransportWord.UNDER_WAY):
             return WAITING
-        call_engine(get(engine, EngineWord.FREE), request)
+        call_transport(get(transport, TransportWord.FREE), request)
     put(row, TapeMessageWord.REQUEST, 0)
     if status:
         put(tape, TapeWord.STATUS, status)
@@ -233,14 +241,14 @@ def _status(tape, row, engine):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _sending(tape, end, engine):  # type: ignore[no-untyped-def]
-    """How many payloads of the rows before `end` the engine may still read; -1: a connection is lost. After the last
+def _sending(tape, end, transport):  # type: ignore[no-untyped-def]
+    """How many payloads of the rows before `end` the transport may still read; -1: a connection is lost. After the last
     row, this is for the next call to find.
     """
     row, count = get(tape, TapeWord.FIRST), 0
     while row < end:
         if get(row, 0) == SEND:
-            status = _status(tape, row, engine)
+            status = _status(tape, row, transport)
             if status == LOST:
                 return -1
             if status == WAITING:

@@ -1,4 +1,4 @@
-"""Carriers: engines of other projects that move bytes between two ranks. They do not know collectives."""
+"""Carriers: transports of other projects that move bytes between two ranks. They do not know collectives."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own
 from ...base.errors import ArgumentError, InternalError
 from ...engine.carrier import Handle, Lost
 from ...engine.kernels import kernel
-from ...engine.tape import EngineWord
+from ...engine.tape import TransportWord
 from ..addresses import interfaces
 from . import await_key
 from .mover import Mover
@@ -89,9 +89,9 @@ class UcxCarrier:
         self._params = MessageParams()
         self._how = c.addressof(self._params)
         self._send, self._receive = self._library.ucp_tag_send_nbx, self._library.ucp_tag_recv_nbx
-        self._settle, self._wait = kernel("engine_progress.settle"), kernel("engine_progress.wait")
-        self._words = (c.c_int64 * len(EngineWord))()
-        self.engine, self.tapes = c.addressof(self._words), set[Any]()
+        self._settle, self._wait = kernel("transport_progress.settle"), kernel("transport_progress.wait")
+        self._words = (c.c_int64 * len(TransportWord))()
+        self.transport, self.tapes = c.addressof(self._words), set[Any]()
         others = [peer for peer in range(size) if peer != rank]
         try:
             self._make_worker(network_interface(address))
@@ -163,7 +163,7 @@ class UcxCarrier:
             with self._use(handle.peer), handle.lock:  # to give a request back twice would give back another request
                 lost = self._lost.get(handle.peer)
                 if handle.request:
-                    handle.status = self._settle(handle.request, waited_ns, limit_ns, self.engine)
+                    handle.status = self._settle(handle.request, waited_ns, limit_ns, self.transport)
                 if handle.status == IN_PROGRESS:
                     if lost is not None:
                         raise Lost(handle.peer, said(lost))
@@ -183,7 +183,7 @@ class UcxCarrier:
     def wait(self, address: int, goal: int, pairs: int, count: int, waited_ns: int, limit_ns: int) -> int:
         try:
             with self._use(self._rank):
-                return self._wait(address, goal, pairs, count, waited_ns, limit_ns, self.engine)
+                return self._wait(address, goal, pairs, count, waited_ns, limit_ns, self.transport)
         except Lost:
             time.sleep(min(limit_ns, _SLICE_NS) / 1e9)
             return 0
@@ -219,7 +219,7 @@ class UcxCarrier:
         self._end("this rank has closed its carrier")
 
     def __del__(self) -> None:
-        if hasattr(self, "engine"):
+        if hasattr(self, "transport"):
             self._end("the carrier is no longer in use")
 
     @contextmanager
@@ -287,19 +287,19 @@ class UcxCarrier:
         descriptor = c.c_int()
         check(library.ucp_worker_get_efd(worker, c.byref(descriptor)), "tell when it has something to move")
         functions = {
-            EngineWord.PROGRESS: library.ucp_worker_progress,
-            EngineWord.ARM: library.ucp_worker_arm,
-            EngineWord.STATUS: library.ucp_request_check_status,
-            EngineWord.SEND: library.ucp_tag_send_nbx,
-            EngineWord.RECEIVE: library.ucp_tag_recv_nbx,
-            EngineWord.FREE: library.ucp_request_free,
+            TransportWord.PROGRESS: library.ucp_worker_progress,
+            TransportWord.ARM: library.ucp_worker_arm,
+            TransportWord.STATUS: library.ucp_request_check_status,
+            TransportWord.SEND: library.ucp_tag_send_nbx,
+            TransportWord.RECEIVE: library.ucp_tag_recv_nbx,
+            TransportWord.FREE: library.ucp_request_free,
         }
         facts = {
-            EngineWord.ENGINE: self._worker,
-            EngineWord.DESCRIPTOR: descriptor.value,
-            EngineWord.UNDER_WAY: IN_PROGRESS,
-            EngineWord.HOW: self._how,
-            EngineWord.FIRST_ERROR: FIRST_ERROR - (1 << 64),
+            TransportWord.WORKER: self._worker,
+            TransportWord.DESCRIPTOR: descriptor.value,
+            TransportWord.UNDER_WAY: IN_PROGRESS,
+            TransportWord.HOW: self._how,
+            TransportWord.FIRST_ERROR: FIRST_ERROR - (1 << 64),
         }
         for place, function in functions.items():
             facts[place] = c.cast(function, c.c_void_p).value or 0

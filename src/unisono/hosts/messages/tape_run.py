@@ -22,7 +22,7 @@ _AT, _END, _NUMBER, _STATE, _IN, _OUT = map(
 class TapeRun:
     """A rank's part in calls over hosts of one kind: a state machine that never waits. They run it one after the other.
 
-    carrier: moves the messages. It keeps this object until `close`: its engine may read and write the messages' memory.
+    carrier: moves the messages. It keeps this object until `close`: its transport may use the messages' memory.
     rows: in the order in which they are done.
     state, news, seen: see `TapeWord`.
 
@@ -47,7 +47,7 @@ class TapeRun:
         self._lines = (ctypes.c_int64 * (_WORDS * max(1, len(rows))))(*lines)
         self._words = (ctypes.c_int64 * len(TapeWord))()
         self._first, self._address = ctypes.addressof(self._lines), ctypes.addressof(self._words)
-        self._words[TapeWord.FIRST], self._words[TapeWord.ENGINE] = self._first, carrier.engine
+        self._words[TapeWord.FIRST], self._words[TapeWord.TRANSPORT] = self._first, carrier.transport
         self._words[TapeWord.NEWS], self._words[TapeWord.SEEN] = news, seen
         self._words[_STATE] = state
         run, peer = kernel("replay.run"), self._any_peer
@@ -175,14 +175,14 @@ class TapeRun:
         self._carrier.tapes.discard(self)
 
     def take_back(self) -> list[Handle]:
-        """All payloads that the engine may still read or write."""
+        """All payloads that the transport may still read or write."""
         handles = self._sends
         with suppress(Lost):
             handles = self._sends | dict(self._adopt(range(len(self.rows))))
         return [*handles.values()]
 
     def _adopt(self, rows: Iterable[int]) -> Iterator[tuple[int, Handle]]:
-        """The payloads of rows that the engine may still read or write; from now on, these handles. Raises Lost."""
+        """The payloads of rows that the transport may still read or write; from now on, these handles. Raises Lost."""
         for at in rows:
             row, place = self.rows[at], at * _WORDS + TapeMessageWord.REQUEST
             if row.payload >= 0 and (request := self._lines[place]):

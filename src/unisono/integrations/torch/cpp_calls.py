@@ -85,7 +85,7 @@ class CppCalls:
 
     def _note(self, record: CallRecord) -> int:
         if self._noted is None or self._noted[0] != record:
-            self._noted = record, self._watched.group.host.plan_registry.add_plan(PlanNote(record, 0))
+            self._noted = record, self._watched.group.engine.plan_registry.add_plan(PlanNote(record, 0))
         return self._noted[1]
 
     def _end(self) -> None:

@@ -286,7 +286,7 @@ class Calls(Answers):
 
         The numbers of calls in the background are those that they will have if each of them is one call of ours.
         """
-        coming = self.group.host.call_number
+        coming = self.group.engine.call_number
         if work.__class__ is Finished or method in MESSAGES:
             number = max(self._number, coming - 1)
         else:

@@ -105,7 +105,7 @@ def store_of_meeting(store: Store, group: Group) -> Store:
 
 def _has_aborted(world: Group) -> bool:
     """Has this rank aborted it?"""
-    gone = None if world.closed else world.host.arena.board(world.rank).gone
+    gone = None if world.closed else world.engine.arena.board(world.rank).gone
     return gone is not None and gone.how is DepartureKind.ABORTED
 
 
@@ -181,7 +181,7 @@ def go_on(group: Group, without: Sequence[int]) -> Group:
     if left != sorted(without):
         rank = next(rank for rank in left if rank not in without)
         how = group.liveness.gone(rank) or Departure(DepartureKind.DIED, "died")
-        pid = group.host.arena.board(rank).pid
+        pid = group.engine.arena.board(rank).pid
         raise PeerGone(rank, pid, how, group.rank, "shrink_group()", group.named, failed=left)
     return smaller
 

@@ -203,8 +203,8 @@ class _Finder(MetaPathFinder):
 
 def make_buffer(group: Group, count: int, dtype: torch.dtype) -> torch.Tensor:
     """A flat tensor for collectives of a group; private if it is so short that calls on it are staged in any case."""
-    host = group.host
-    if count * dtype.itemsize <= one_shot_limit(group.size, host.config, oversubscribed=host.arena.oversubscribed):
+    engine = group.engine
+    if count * dtype.itemsize <= one_shot_limit(group.size, engine.config, oversubscribed=engine.arena.oversubscribed):
         return torch.empty(count, dtype=dtype, device="cpu")
     return group.buffer(count, dtype)
 

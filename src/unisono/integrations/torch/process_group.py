@@ -100,7 +100,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
 
     def _get_sequence_number_for_group(self) -> int:
         """The number of collective calls that this rank has made in the group."""
-        return self.group.host.call_number - 1
+        return self.group.engine.call_number - 1
 
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: sequence numbers start at zero on every rank."""

@@ -94,7 +94,7 @@ class WatchedGroup:
         self.name, self.group, self._sockets = of.group_name, group, sockets
         self.failed: Callable[[str], UnisonoError] | None = None
         self.gone, self.compared, self.told = dict[int, float](), 0, False
-        self.log = group.host.log
+        self.log = group.engine.log
         self.notes: dict[Any, tuple[int, CallRecord, bool, Any]] = {}
         self.enter, self.leave = self.log.writers(kernel("waiting.read_cycles"))
         self.backend = _backend(of)
@@ -134,7 +134,7 @@ class WatchedGroup:
 
     def record(self, note: int) -> CallRecord | None:
         """What this rank has called, by its note."""
-        known = self.group.host.plan_registry.plan(note)
+        known = self.group.engine.plan_registry.plan(note)
         return known.record if known else None
 
     def leave_behind(self, number: int) -> None:
@@ -157,7 +157,7 @@ class WatchedGroup:
         record = CallRecord(form.collective, dtype, counts, op=op, root=root, where=caller())
         nbytes = 0 if tensor is None else tensor.numel() * tensor.element_size()
         _learn(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
-        number = self.group.host.plan_registry.add_plan(PlanNote(record, nbytes))
+        number = self.group.engine.plan_registry.add_plan(PlanNote(record, nbytes))
         if len(self.notes) >= _MOST_NOTES:  # the registry forgets old notes, too
             self.notes.clear()
         in_torch = sys._getframe(2).f_code.co_filename == distributed_c10d.__file__  # noqa: SLF001

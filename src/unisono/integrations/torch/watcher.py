@@ -179,7 +179,7 @@ class Watcher:
 
     @staticmethod
     def _log(watched: WatchedGroup, rank: int) -> Mapping[int, LoggedCall]:
-        return {one.number: one for one in watched.group.host.arena.log(rank).read()}
+        return {one.number: one for one in watched.group.engine.arena.log(rank).read()}
 
     @staticmethod
     def _has_left(log: Mapping[int, LoggedCall], rank: int, call: WatchedCall) -> bool:
@@ -191,7 +191,7 @@ class Watcher:
 
     def _end_by(self, watched: WatchedGroup, rank: int, how: Departure) -> None:
         group = watched.group
-        pid = group.host.arena.board(rank).pid
+        pid = group.engine.arena.board(rank).pid
 
         def gone(call: str) -> UnisonoError:
             return PeerGone(rank, pid, how, group.rank, call, group.named, foreign=True)
@@ -223,7 +223,7 @@ class Watcher:
         others = [rank for rank in range(group.size) if rank != group.rank]
         if not call.number:
             return (call.peer,) if call.peer >= 0 else tuple(others)
-        logs = {rank: group.host.arena.log(rank) for rank in others}
+        logs = {rank: group.engine.arena.log(rank) for rank in others}
         absent = tuple(rank for rank, log in logs.items() if log.newest < call.number)
         if absent:
             return absent
@@ -233,7 +233,7 @@ class Watcher:
     @staticmethod
     def _last(call: WatchedCall, missing: Sequence[int]) -> str:
         """How far the ranks are that have not made this call."""
-        log = call.watched.group.host.arena.log
+        log = call.watched.group.engine.arena.log
         return ", ".join(f"#{log(rank).newest}" for rank in missing[:_MOST_NAMED] if log(rank).newest < call.number)
 
     def _mismatch(self, watched: WatchedGroup, *, stuck: bool) -> bool:
@@ -263,7 +263,7 @@ class Watcher:
 
     def _record(self, watched: WatchedGroup, rank: int, one: LoggedCall) -> CallRecord | None:
         """What a rank has called; None if it is no longer known."""
-        note = self.world.host.arena.plan_registry(watched.group.world_ranks[rank]).plan(one.note)  # type: ignore[union-attr]
+        note = self.world.engine.arena.plan_registry(watched.group.world_ranks[rank]).plan(one.note)  # type: ignore[union-attr]
         return note.record if note else None
 
     def _error(self, watched: WatchedGroup, number: int, known: Mapping[int, CallRecord]) -> MismatchError:

@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 from ...base.python import tell
 from ...engine.clock import Clock
-from ...engine.host import Host
 from ...engine.logs.plan_registry import PlanNote
 from ...engine.logs.rank_logs import log_bytes
 from ...engine.memory.arena import Arena
+from ...engine.rank import RankEngine
 from .recorded import this_machine
 
 _numbers = count()
@@ -41,55 +41,55 @@ class RecordedAt(NamedTuple):
     name: str
 
 
-def record(host: Host, folder: Path, at: RecordedAt | None = None) -> "Recording | None":
+def record(engine: RankEngine, folder: Path, at: RecordedAt | None = None) -> "Recording | None":
     """Begin to record all calls of this rank of the world; None, and a warning, if this is not possible.
 
     at: None on one host.
     """
     with suppress(OSError):
-        if host.plan_registry.recorder is not None:
+        if engine.plan_registry.recorder is not None:
             return None
-        host.plan_registry.recorder = made = Recording(host, folder, at)
+        engine.plan_registry.recorder = made = Recording(engine, folder, at)
         return made
     _say(f"cannot write to {folder}: nothing is traced")
     return None
 
 
 class Recording:
-    """The recording of one rank's calls. host: the world's."""
+    """The recording of one rank's calls. engine: the world's."""
 
-    def __init__(self, host: Host, folder: Path, at: RecordedAt | None) -> None:
+    def __init__(self, engine: RankEngine, folder: Path, at: RecordedAt | None) -> None:
         self._folder = folder.resolve()
         place = self._folder / "calls"
         place.mkdir(parents=True, exist_ok=True)
-        arena, me = host.arena, os.getpid()
-        self._notebook, self._calls = host.plan_registry, 1 << max(1, host.config.trace_calls - 1).bit_length()
+        arena, me = engine.arena, os.getpid()
+        self._notebook, self._calls = engine.plan_registry, 1 << max(1, engine.config.trace_calls - 1).bit_length()
         job = "unisono"
         if at is not None:
             job = f"unisono-{at.job:016x}"
         elif isinstance(arena, Arena):
             job = f"unisono-{os.fstat(arena.fd).st_ino}"
-        self._name = f"{job}.rank-{host.rank}.{me}.{next(_numbers)}"
-        self._hosts: weakref.WeakSet[Host] = weakref.WeakSet()
+        self._name = f"{job}.rank-{engine.rank}.{me}.{next(_numbers)}"
+        self._engines: weakref.WeakSet[RankEngine] = weakref.WeakSet()
         self._followed = count()
         self._file = (place / f"{self._name}.notes").open("x", buffering=1)
         self._owner, self._cut = me, False
         self._write(
-            "head", job=job, rank=host.rank, size=host.size, host=at.host if at else 0,
+            "head", job=job, rank=engine.rank, size=engine.size, host=at.host if at else 0,
             host_name=at.name if at else socket.gethostname(), machine=this_machine(), pid=me,
             command=" ".join(sys.argv), clock=Clock.now(), unix_ns=time.time_ns() - time.monotonic_ns(),
         )  # fmt: skip
 
-    def follow(self, host: Host, name: str, gid: int) -> None:
+    def follow(self, engine: RankEngine, name: str, gid: int) -> None:
         """Record the calls of a group, too. gid: its number, if it is over several hosts. Not while it is in a call."""
         path = self._folder / "calls" / f"{self._name}.{next(self._followed)}.log"
         memory = self._map(path, log_bytes(self._calls), f"calls of group {name!r}")
         if memory is None:
             return
-        self._hosts.add(host)
-        which = {"name": name, "start": host.arena.start, "gid": gid, "member": host.rank, "size": host.size}
+        self._engines.add(engine)
+        which = {"name": name, "start": engine.arena.start, "gid": gid, "member": engine.rank, "size": engine.size}
         self._write("group", **which, log=path.name)
-        host.log_to(str(path), memory)
+        engine.log_to(str(path), memory)
 
     @staticmethod
     def _map(path: Path, nbytes: int, what: str) -> mmap.mmap | None:
@@ -110,10 +110,10 @@ class Recording:
         for number, note in numbers.items():
             self.keep(number, self._notebook.plan(number) or note)
 
-    def stop(self, host: Host) -> None:
+    def stop(self, engine: RankEngine) -> None:
         """Log the calls of a group in shared memory again. Not while it is in a call."""
-        if host in self._hosts:
-            host.log_to()
+        if engine in self._engines:
+            engine.log_to()
 
     def close(self) -> None:
         """End the recording."""

@@ -78,7 +78,7 @@ def attend(
     """
     looked_at, waited_s = time.monotonic(), 0.0
     allowed = group.timeout_s if timeout_s is None else timeout_s
-    longest = max(_LOOKS * group.host.config.look_up_s, _LOOKS_S)
+    longest = max(_LOOKS * group.engine.config.look_up_s, _LOOKS_S)
     watch = Watch(group, plan, where)
     try:
         while status != DONE:
@@ -86,12 +86,12 @@ def attend(
             if status & 0xFF == FAILED:
                 if rank != group.rank:
                     watch.unreachable(rank, number)
-                group.host.cross_no_more()
+                group.engine.cross_no_more()
             if status & 0xFF == LOST:
                 watch.lost(rank, allowed)
             if status & 0xFF in (FAILED, STAGED):
                 watch.plan = plan = staged()
-                group.host.begin_again()
+                group.engine.begin_again()
                 status = group.run(plan.address, inp, out, group.state)
                 continue
             now = time.monotonic()
@@ -112,7 +112,7 @@ def attend(
 def interrupted(group: Group, plan: CallPlan, error: BaseException, where: str) -> None:
     """Give up a call that an exception such as Ctrl-C ended right after the kernel returned, before `attend`."""
     span = group.span
-    if (group.broken is None and group.host.unfinished) if span is None else span.call is not None:
+    if (group.broken is None and group.engine.unfinished) if span is None else span.call is not None:
         Watch(group, plan, where).give_up(error)
 
 
@@ -120,13 +120,13 @@ class Watch:
     """One rank that watches its peers during one call."""
 
     def __init__(self, group: Group, plan: CallPlan, where: str) -> None:
-        self.group, self.host, self.plan, self.span = group, group.host, plan, group.span
+        self.group, self.engine, self.plan, self.span = group, group.engine, plan, group.span
         self.under_way = None if group.span is None else group.span.call
-        self.number = group.host.call_number
+        self.number = group.engine.call_number
         of, self.world_ranks = (f" of group {group.name!r}", group.world_ranks) if group.parent else ("", ())
         self.record = plan.record._replace(where=where)
         self.call = f"{self.record} #{self.number}{of} ({where})"
-        self.board = self.host.arena.board(group.rank)
+        self.board = self.engine.arena.board(group.rank)
         self.stall = Stall(group, self.call, background=group.worker is not None and group.worker.is_this_thread)
         self.told = False
         self.seen: tuple[type[Verdict | None], int] = type(None), -1
@@ -160,10 +160,10 @@ class Watch:
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
         """Look at all peers once; raise if the call cannot succeed."""
         self.calm_until = 0.0
-        if not self.host.behind():  # who is, may still ask for the call that stands there
+        if not self.engine.behind():  # who is, may still ask for the call that stands there
             self.tell()
         me = Situation(
-            self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan.gate_row), waited_s > allowed_s
+            self.number, self.plan.signature, waiting_for, self.engine.at_gate(self.plan.gate_row), waited_s > allowed_s
         )
         peers = [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank]
         check_abort(self.group, lambda: self.call)  # after the views: a peer that hears of it earlier gives up, too
@@ -228,7 +228,7 @@ class Watch:
     def unreachable(self, rank: int, number: int) -> NoReturn:
         """Raise the reason why the system has refused access to a peer's tensors, with this errno."""
         self.look_for_cause(rank, _ENDING_S if number == errno.ESRCH else 0.0, math.inf)
-        pid = self.host.arena.board(rank).pid
+        pid = self.engine.arena.board(rank).pid
         raise PeerUnreachable(rank, pid, number, self.group.rank, self.call, self.world_ranks)
 
     def lost(self, suspect: int, allowed_s: float) -> NoReturn:
@@ -251,7 +251,7 @@ class Watch:
 
     def gone(self, verdict: Gone) -> PeerGone:
         """The error that names this peer, and all that have gone as far as this rank sees, not because of another."""
-        rank, board, gone = verdict.rank, self.host.arena.board, self.group.liveness.gone
+        rank, board, gone = verdict.rank, self.engine.arena.board, self.group.liveness.gone
         peers = [peer for peer in range(self.group.size) if peer != self.group.rank]
         failed = [peer for peer in peers if peer == rank or (gone(peer) and not board(peer).gave_up.number)]
         how = verdict.how if self.span is None else self.span.explain(verdict.how)
@@ -261,9 +261,9 @@ class Watch:
         """A peer as seen now."""
         # In this order: a rank that has gone writes no more, so nothing that it wrote before can be missed. And a peer
         # that enters the call between two reads does not seem to have entered another one.
-        gone, span, ended = self.group.liveness.gone(rank), self.span, self.host.has_ended(rank)
-        entered = max(self.host.entered(rank), self.number if ended else 0)
-        signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
+        gone, span, ended = self.group.liveness.gone(rank), self.span, self.engine.has_ended(rank)
+        entered = max(self.engine.entered(rank), self.number if ended else 0)
+        signature, gave_up = self.engine.signature(rank, self.number), self.engine.arena.board(rank).gave_up
         has_ended = span is not None and gone is not None and (gone.in_order or ended)
         if has_ended and not self.is_fresh:
             gone = None  # it made its calls before it left, and so did others: this host may not know these calls yet
@@ -278,7 +278,7 @@ class Watch:
         raised a MismatchError because of another host would be missing there.
         """
         rank, gone = seen.rank, seen.gone
-        if seen.number >= self.number and gone is not None and gone.in_order and self.host.has_ended(rank):
+        if seen.number >= self.number and gone is not None and gone.in_order and self.engine.has_ended(rank):
             left_at = self.left_at.setdefault(rank, time.monotonic())
             if time.monotonic() < left_at + _ARRIVES_S:
                 gone = None  # its messages of this call are under way
@@ -292,8 +292,8 @@ class Watch:
         """
         told = {}
         for rank in range(self.group.size):
-            refused = not self.host.signature(rank, self.number)
-            told[rank] = self.host.arena.board(rank).call(self.number, or_later=refused)
+            refused = not self.engine.signature(rank, self.number)
+            told[rank] = self.engine.arena.board(rank).call(self.number, or_later=refused)
         return {rank: call for rank, call in told.items() if call}
 
     def mismatch(self) -> MismatchError:
@@ -303,7 +303,7 @@ class Watch:
         if len({call._replace(lowering="").text for call in calls.values()}) == 1:  # but tables or settings differ
             for rank, call in calls.items():
                 mine = rank == self.group.rank
-                signature = self.plan.signature if mine else self.host.signature(rank, self.number)
+                signature = self.plan.signature if mine else self.engine.signature(rank, self.number)
                 calls[rank] = call._replace(hash=f"{signature & (1 << 64) - 1:016x}")
         calls = {rank: calls.get(rank, CallRecord("")) for rank in range(self.group.size)}
         return MismatchError(self.number, calls, odd_ones(calls), self.world_ranks)
@@ -316,7 +316,7 @@ class Watch:
         except OutOfMemory as full:
             self.give_up(full)
             raise
-        self.host.skip_call()
+        self.engine.skip_call()
 
     def give_up(self, error: BaseException) -> None:
         """Tell the other ranks that this one gives the call up, and break the group."""
@@ -333,7 +333,7 @@ class Watch:
         if isinstance(error, PeerFailed) and error.rank == self.group.rank:  # the group was aborted from outside
             reason = error.reason
         self.board.set_gave_up(GivenUp(self.number, late, frozenset(blames), reason))
-        self.host.sign_off(tag=self.plan.tag)
+        self.engine.sign_off(tag=self.plan.tag)
         if not isinstance(error, UnisonoError) or isinstance(error, NestedCall):  # from a signal handler
             how = f"interrupted by {type(error).__name__}"
             error = PeerFailed(self.group.rank, how, self.group.rank, self.call, self.world_ranks)
@@ -343,9 +343,9 @@ class Watch:
 
     def add_last_calls(self, error: UnisonoError) -> None:
         """Note in the error the last calls of all ranks; they are printed below the message."""
-        arena = self.group.world.host.arena
+        arena = self.group.world.engine.arena
         if isinstance(arena, Arena) and arena.map is not None:
-            error.add_note(last_calls(arena, self.group.host.arena.start))
+            error.add_note(last_calls(arena, self.group.engine.arena.start))
 
 
 def odd_ones(calls: Mapping[int, CallRecord]) -> list[int]:

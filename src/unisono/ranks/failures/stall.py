@@ -45,12 +45,12 @@ def waits_of(group: Group, *, here: bool = False) -> dict[int, Wait]:
 
 def _arena(world: Group) -> Arena | None:
     """The arena of a world, unless it has been closed meanwhile."""
-    arena = world.host.arena
+    arena = world.engine.arena
     return arena if isinstance(arena, Arena) and arena.map is not None else None
 
 
 def _see(group: Group, rank: int, *, with_stack: bool) -> Sighting:
-    board, last_call = group.host.arena.board(rank), group.host.entered(rank)
+    board, last_call = group.engine.arena.board(rank), group.engine.entered(rank)
     pid, ticks = board.pid, board.ticks
     arena = _arena(group.world)
     page = None if arena is None else arena.board(group.world_ranks[rank])
@@ -107,7 +107,7 @@ class Stall:
         self._group, self.call, self._any_of = group, call, any_of
         self.background_of = group if background else None
         self._world = group.world
-        self._limit_s = group.host.config.stall_warning_s
+        self._limit_s = group.engine.config.stall_warning_s
         self._warns, self._look_again_s = self._limit_s > 0, 0.0
 
     def look(self, missing: Sequence[int], waited_s: float, last: str = "") -> None:
@@ -147,7 +147,7 @@ class Stall:
 
     def _publish(self, missing: Sequence[int]) -> None:
         group, world = self._group, self._world
-        arena: Arena = world.host.arena  # type: ignore[assignment]  # a world's arena is no sub-arena
+        arena: Arena = world.engine.arena  # type: ignore[assignment]  # a world's arena is no sub-arena
         if arena.map is None:  # it has been closed meanwhile
             _present.pop(self, None)
             return

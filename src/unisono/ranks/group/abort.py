@@ -23,7 +23,7 @@ def aborted(group: Group) -> tuple[Group, int, str] | None:
     while at is not None:
         if not at.closed:
             for rank in range(at.size):
-                gone = at.host.arena.board(rank).gone
+                gone = at.engine.arena.board(rank).gone
                 if gone is not None and gone.how is DepartureKind.ABORTED:
                     return at, rank, gone.words
         at = at.made_of
@@ -52,7 +52,7 @@ def _check_shrinking(group: Group, call: Callable[[], str]) -> None:
     above = group.made_of
     while above is not None and found is None:
         seats = {there: seat for seat, there in enumerate(above.world_ranks)}
-        boards = [] if above.closed else [above.host.arena.board(seats[there]) for there in group.world_ranks]
+        boards = [] if above.closed else [above.engine.arena.board(seats[there]) for there in group.world_ranks]
         shrinking = [rank for rank, board in enumerate(boards) if board.proposal is not None]
         if shrinking and group.rank not in shrinking:
             found = shrinking[0], above
@@ -74,7 +74,7 @@ def give_up(group: Group, words: str, call: str) -> None:
     """
     if group.broken is None and not group.closed:
         group.give_up(PeerFailed(group.rank, words, group.rank, call, group.named))
-        board, number = group.host.arena.board(group.rank), group.host.call_number
+        board, number = group.engine.arena.board(group.rank), group.engine.call_number
         board.set_gave_up(GivenUp(number, reason=words))
         if group.span is not None:
             group.span.tell()

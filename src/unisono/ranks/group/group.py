@@ -20,10 +20,10 @@ from ...base.records import DepartureKind
 from ...base.units import integer, seconds
 from ...engine.compile.plan import CallPlan
 from ...engine.helpers import Helpers
-from ...engine.host import Host
 from ...engine.mailbox import Mailbox
 from ...engine.memory.arena import Arena
 from ...engine.memory.sub_arena import SubArena
+from ...engine.rank import RankEngine
 from ...hosts.span import Span
 from ...observe.traces.recording import record
 from ...schedule import Hosts
@@ -92,11 +92,11 @@ class Group:
         self._timeout_s = config.timeout_s
         self.broken: UnisonoError | None = None
         self.closed = False
-        self.host = Host(arena, rank, config)
+        self.engine = RankEngine(arena, rank, config)
         if config.trace and isinstance(arena, Arena):
             at = span.recorded_at if span else None
-            record(self.host, Path(config.trace), at)
-        self.host.note_group(name, span.gid if span else 0)
+            record(self.engine, Path(config.trace), at)
+        self.engine.note_group(name, span.gid if span else 0)
         self.lock = threading.Lock()
         """Held while a call runs: a group runs one call at a time."""
         self.plans: dict[Hashable, CallPlan] = {}
@@ -129,9 +129,9 @@ class Group:
             if isinstance(arena, SubArena):
                 arena.untouched = span.is_free
         # Copies of the host's attributes: the fast path saves one look-up.
-        self.run: Callable[..., int] = self.host.run
-        self.state, self.words = self.host.state, self.host.words
-        self.heap_first, self.heap_end = self.host.heap_first, self.host.heap_end
+        self.run: Callable[..., int] = self.engine.run
+        self.state, self.words = self.engine.state, self.engine.words
+        self.heap_first, self.heap_end = self.engine.heap_first, self.engine.heap_end
         _alive.add(self)
         self._subgroups: weakref.WeakSet[Group] = weakref.WeakSet()
         """In the world's group only: all sub-groups, sub-groups of sub-groups included."""
@@ -202,7 +202,7 @@ class Group:
 
     def tell_departure(self, how: DepartureKind, words: str) -> None:
         """Tell all other ranks that this one makes no more calls. If it is called again, the first words stay."""
-        self.host.arena.board(self.rank).set_gone(how, words)
+        self.engine.arena.board(self.rank).set_gone(how, words)
         if self.span is not None:
             self.span.tell()
 
@@ -272,13 +272,13 @@ class Group:
         """An uninitialised tensor in shared memory, which peers read and write in place. Raises OutOfMemory."""
         self.check_usable()
         sizes = tuple(integer("shape", extent) for extent in shape)
-        return self.host.heap.empty(sizes, dtype or torch.get_default_dtype())
+        return self.engine.heap.empty(sizes, dtype or torch.get_default_dtype())
 
     def buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised flat tensor for collectives: in shared memory if there is room, otherwise private."""
         if count and self.broken is None and not self.closed:
             try:
-                return self.host.heap.flat(count, dtype)
+                return self.engine.heap.flat(count, dtype)
             except OutOfMemory:
                 pass
         return torch.empty(count, dtype=dtype, device="cpu")
@@ -316,21 +316,21 @@ class Group:
             self.progress_engine.close()
         if self.span is not None:
             self.span.close(whole=self.parent is None, failed=self.broken is not None and not self.replaced)
-        if isinstance(self.host.arena, Arena):
-            self.host.forget_group()
+        if isinstance(self.engine.arena, Arena):
+            self.engine.forget_group()
             self.helpers.end()
-            self.host.arena.close()
+            self.engine.arena.close()
         elif self.lock.acquire(blocking=False):  # else another thread is in a call: left when the group is dropped
             self._leave()
-            self.host.lender.collect()
+            self.engine.lender.collect()
             self.lock.release()
 
     def _leave(self) -> None:
         """Stop using the memory of a sub-group. Takes no lock: the garbage collector may call this anywhere."""
-        if isinstance(self.host.arena, SubArena) and self._in_place:
+        if isinstance(self.engine.arena, SubArena) and self._in_place:
             self._in_place = False
-            self.host.forget_group()
-            self.host.arena.leave(self.progress_engine)
+            self.engine.forget_group()
+            self.engine.arena.leave(self.progress_engine)
             self.progress_engine = None
             if self.span is not None:
                 self.span.forget()  # the sentinel sends this rank's last board before

@@ -31,7 +31,7 @@ def make_sub_group(parent: Group, rank: int, world_ranks: Sequence[int], name: s
         check_abort(parent, lambda: making.call)
         departure = None if awaited == rank else world.liveness.left(world_ranks[awaited])
         if departure and making.missing() is not None:  # it may have said where, and gone
-            pid = world.host.arena.board(world_ranks[awaited]).pid
+            pid = world.engine.arena.board(world_ranks[awaited]).pid
             raise PeerGone(awaited, pid, departure, rank, making.call, world_ranks)
         waited_s = time.monotonic() - began
         if waited_s > timeout_s:
@@ -50,7 +50,7 @@ class Making:
     def __init__(self, parent: Group, rank: int, world_ranks: Sequence[int], name: str) -> None:
         self._parent, self._rank, self._members = parent, rank, tuple(world_ranks)
         self._name, self.call, self.why = name, f"making the process group {name!r}", ""
-        self._lender = parent.host.lender
+        self._lender = parent.engine.lender
         self._lender.collect()
         self._here = parent.world.hosts.restrict(self._members).beside(rank)
         self._key = self._lender.key(name, self._members, parent.gid)
@@ -82,4 +82,4 @@ def group_in(memory: SubArena, key: bytes, name: str, above: Group) -> Group:
     hosts = world.hosts.restrict(memory.members)
     if world.span is not None and hosts.spans:
         span = Span(hosts, memory.rank, gid, world.span.carrier, world.span.far)
-    return Group(memory, memory.rank, name=name, config=world.host.config, parent=above, gid=gid, span=span)
+    return Group(memory, memory.rank, name=name, config=world.engine.config, parent=above, gid=gid, span=span)

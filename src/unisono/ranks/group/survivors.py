@@ -34,7 +34,7 @@ def _in_words(error: BaseException) -> str:
 
 def _tell_interrupted(group: Group, error: BaseException) -> None:
     """An exception ends this rank's `shrink()`: tell the others, and let them wait unless they have decided already."""
-    board = group.host.arena.board(group.rank)
+    board = group.engine.arena.board(group.rank)
     mine = board.proposal
     if mine is not None and mine.ready:
         board.set_proposal(mine._replace(ready=False))
@@ -63,7 +63,7 @@ def _find_memory(group: Group, failed: frozenset[int]) -> int | None:
     members = [rank for rank in range(group.size) if rank not in failed]
     mine, world_ranks = members.index(group.rank), [group.world_ranks[rank] for rank in members]
     here = group.hosts.restrict(members).beside(mine)
-    found = group.host.lender.memory(_key(group, failed), world_ranks, mine, here)
+    found = group.engine.lender.memory(_key(group, failed), world_ranks, mine, here)
     if isinstance(found, int):
         return members[found]
     group.smaller[failed] = found
@@ -80,7 +80,7 @@ def _free_others(group: Group, decided: frozenset[int]) -> None:
         if failed != decided:
             del group.smaller[failed]
             if memory.owner == group.world_ranks[group.rank]:
-                group.host.lender.take_back(memory)
+                group.engine.lender.take_back(memory)
 
 
 def check_left_out(group: Group) -> None:
@@ -103,7 +103,7 @@ def _agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAr
     Raises PeerFailed if an exception has ended the call on a rank that this one waits for. Raises WaitTimeout, LeftOut
     and OutOfMemory.
     """
-    board, me = group.host.arena.board(group.rank), group.rank
+    board, me = group.engine.arena.board(group.rank), group.rank
     began = changed_at = time.monotonic()
     mine, may_begin_at, ballots = board.proposal, began, 0
     ended, waits_for, why = dict[int, tuple[int, str]](), list[int](), " Other hosts have not answered."
@@ -112,7 +112,7 @@ def _agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAr
         # Other ranks' proposals count if they are read after this rank's own has arrived.
         if group.span is None or mine is None or group.span.refresh(deadline):
             peers = [rank for rank in range(group.size) if rank != me]
-            ended = {rank: group.host.arena.board(rank).interrupted for rank in peers}
+            ended = {rank: group.engine.arena.board(rank).interrupted for rank in peers}
             gone = {rank for rank in peers if group.liveness.left(rank)}
             others = _told(group)  # last: ranks whose call has ended, or that have gone, may have decided before
             _check_cut_off(group)  # it counts all others as gone
@@ -149,7 +149,7 @@ def _agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAr
 def _told(group: Group) -> dict[int, Proposal | None]:
     """The proposals of the other ranks."""
     peers = [rank for rank in range(group.size) if rank != group.rank]
-    return {rank: group.host.arena.board(rank).proposal for rank in peers}
+    return {rank: group.engine.arena.board(rank).proposal for rank in peers}
 
 
 def _missing(
@@ -185,7 +185,7 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
         raise ArgumentError(f"without: there is no rank {min(strangers)} among the {group.size} of {group.name!r}")
     _check_cut_off(group)
     allowed_s = group.timeout_s if timeout_s is None else seconds(timeout_s)
-    group.host.arena.board(group.rank).set_interrupted("")
+    group.engine.arena.board(group.rank).set_interrupted("")
     try:
         return _make_smaller(group, leave_out, allowed_s)
     except (PeerError, WaitTimeout):
@@ -199,7 +199,7 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
 
 def _make_smaller(group: Group, leave_out: Set[int], allowed_s: float) -> Group:
     """Go on in a smaller group. Raises WaitTimeout if that takes longer than allowed_s."""
-    group.host.lender.collect()
+    group.engine.lender.collect()
     _end_calls(group, leave_out)
     memory = _agree_to_shrink(group, leave_out, allowed_s)
     board = memory.board(memory.rank)
@@ -213,12 +213,12 @@ def _make_smaller(group: Group, leave_out: Set[int], allowed_s: float) -> Group:
 
 def _end_calls(group: Group, leave_out: Set[int]) -> None:
     """Tell ranks that wait for this rank, in later calls or for messages, that it shrinks the group."""
-    board = group.host.arena.board(group.rank)
+    board = group.engine.arena.board(group.rank)
     if group.broken is None and not board.gave_up.number:
         gone = {rank for rank in range(group.size) if rank in leave_out or group.liveness.left(rank)} - {group.rank}
         without = f" without {ranks_text(sorted(gone), _MOST_NAMED)}" if gone else ""
         reason = f"goes on in a smaller group{without}"
-        board.set_gave_up(GivenUp(group.host.call_number, blames=frozenset(gone), reason=reason))
+        board.set_gave_up(GivenUp(group.engine.call_number, blames=frozenset(gone), reason=reason))
         if group.span is not None:
             group.span.tell()
 

@@ -193,7 +193,7 @@ class Connecting:
                 details, waited_s = f" It cannot be reached: {lost.reason}.", time.monotonic() - self._began
                 raise WaitTimeout("init()", waited_s, (lost.peer,), rank, details) from lost
             raise PeerFailed(lost.peer, f"cannot be reached: {lost.reason}", rank, "init()") from lost
-        except RuntimeError as error:  # the engine's error
+        except RuntimeError as error:  # the transport's error
             raise PeerFailed(rank, f"cannot connect to other hosts: {error}", rank, "init()") from error
 
     def abandon(self) -> None:

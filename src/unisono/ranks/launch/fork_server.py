@@ -55,7 +55,7 @@ def main(fd: int, parent_pid: int, also: Sequence[str] = ()) -> None:
         return  # the parent has gone, and its number may be another process's; or the socket is not the parent's
     try:
         with no_collections():
-            from ...engine.host import interpreter, warm_up
+            from ...engine.rank import interpreter, warm_up
             from .rank_process import serve_parent
 
             for name in unisono.__all__:

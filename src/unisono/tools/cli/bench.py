@@ -20,16 +20,16 @@ from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Hosts
 from .shared.costs_over_hosts import known_hosts
 from .shared.printing import at_work, compile_first, console, date, plain_table
-from .shared.timed_calls import ENGINES, Compared, Trial, compare, slowest
+from .shared.timed_calls import LIBRARIES, Compared, Trial, compare, slowest
 
-_TURNS = 5  # the number of turns of each engine with each size
+_TURNS = 5  # the number of turns of each library with each size
 _TIMEOUT_S = 600.0
 _LOOK_S, _BUSY = 0.4, 0.25
 """How long to look at the load before, and how many processors other programs must use to be mentioned."""
 
 
 class _Cell(NamedTuple):
-    """A call on a vector, by each of ENGINES."""
+    """A call on a vector, by each of LIBRARIES."""
 
     call: str
     size: str
@@ -73,7 +73,7 @@ def bench(
     if busy > max(_BUSY, processors() - count):
         out.print(f"[bold red]But other programs used {busy:.1f} processors when it began, and slow it down.[/]")
     calls = [len(one.times) for cell in cells for one in cell.found]
-    out.print(f"Medians of {min(calls)} to {max(calls)} calls each, of the slowest rank; the engines take turns.")
+    out.print(f"Medians of {min(calls)} to {max(calls)} calls each, of the slowest rank; the libraries take turns.")
     if count > processors():
         out.print(f"{count} ranks share {processors()} processors, so calls wait until all are scheduled.")
     if wrong := sum(one.wrong for cell in cells for one in cell.found):
@@ -106,7 +106,7 @@ def _measure(hosts: Hosts, names: Mapping[int, str], seconds: float) -> list[_Ce
     ):
         for call, nbytes in calls:
             status.update(f"{call} of {names[nbytes]}")
-            trials = [Trial(call, nbytes, engine=engine) for engine in ENGINES]
+            trials = [Trial(call, nbytes, library=library) for library in LIBRARIES]
             found = slowest(world.run(compare, trials, _TURNS, seconds / len(calls), folder))
             cells.append(_Cell(call, names[nbytes], found))
     return cells
@@ -114,7 +114,7 @@ def _measure(hosts: Hosts, names: Mapping[int, str], seconds: float) -> list[_Ce
 
 def _table(cells: Sequence[_Cell]) -> Table:
     table = plain_table("call")
-    for column in ("size", *ENGINES):
+    for column in ("size", *LIBRARIES):
         table.add_column(column, justify="right")
     table.add_column("unisono is")
     for cell in cells:

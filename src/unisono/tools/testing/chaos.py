@@ -107,8 +107,8 @@ class _Injector:
         plan = next((plan for plan in group.plans.values() if plan.address == address), None)
         if self._over or plan is None or plan.record.collective != self.collective:
             return self.original(address, inp, out, state)
-        if group.host.call_number != self._latest:
-            self._latest = group.host.call_number
+        if group.engine.call_number != self._latest:
+            self._latest = group.engine.call_number
             self._calls += 1
         if self._calls != self.turn:
             return self.original(address, inp, out, state)
@@ -167,11 +167,11 @@ class _Injector:
             self._make_another_call(plan.record)
 
     def _make_another_call(self, record: CallRecord) -> None:
-        group, host = self.group, self.group.host
+        group, engine = self.group, self.group.engine
         why = "chaos refuses this call" if self.fault == "refuse" else ""
         other = record._replace(refused=why, words="" if why else "chaos", where="chaos")
-        host.arena.board(group.rank).set_call(number := host.call_number, other)
-        host.refuse_call()
+        engine.arena.board(group.rank).set_call(number := engine.call_number, other)
+        engine.refuse_call()
         if why:
             raise ArgumentError(why)
         calls = {rank: other if rank == group.rank else record for rank in range(group.size)}

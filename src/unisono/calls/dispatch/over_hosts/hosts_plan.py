@@ -195,7 +195,7 @@ def plan_span(
         has_insides=any(any(part.sizes) for wave in waves for part in (*wave.before, *wave.after)), beside=beside,
         waits_for=tuple(rank for rank in beside if rank in on_rails),
     )  # fmt: skip
-    return replace(plan, note=group.host.note_plan(plan))
+    return replace(plan, note=group.engine.note_plan(plan))
 
 
 @lru_cache(maxsize=256)

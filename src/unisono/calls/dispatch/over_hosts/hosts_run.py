@@ -95,8 +95,8 @@ class Relay:
     """
 
     def __init__(self, group: Group, span: Span) -> None:
-        self._group, self._span, self._host = weakref.ref(group), span, group.host
-        self._rank, self._world_ranks, self._arena = group.rank, group.world_ranks, group.world.host.arena
+        self._group, self._span, self._engine = weakref.ref(group), span, group.engine
+        self._rank, self._world_ranks, self._arena = group.rank, group.world_ranks, group.world.engine.arena
         self.details = ""
         self.failure: BaseException | None = None
         self._tape: TapeRun | None = None
@@ -117,7 +117,7 @@ class Relay:
         try:
             status = next(self._stops, DONE)
         except BaseException as error:
-            if self._tape is not None and self._host.words[_CALL] != self._number:
+            if self._tape is not None and self._engine.words[_CALL] != self._number:
                 with suppress(Lost):
                     self._tape.advance()
                 span.call = None
@@ -134,7 +134,7 @@ class Relay:
         group = self._group()
         if group is None:
             raise InternalError("a call is made for a group that the program has dropped")
-        self._tape, self._number, self.details = None, self._host.words[_CALL], ""
+        self._tape, self._number, self.details = None, self._engine.words[_CALL], ""
         self._is_brisk = plan.nbytes <= _BRISK_BYTES
         self._stops = self._make(group, plan, inp, out)
         self._span.call = self
@@ -149,8 +149,8 @@ class Relay:
         if run is not None:
             run.give_up()
         memory, local = forget_all(self._span), self._span.local
-        if local is not None and local.host.unfinished:
-            local.host.sign_off(tag=False)
+        if local is not None and local.engine.unfinished:
+            local.engine.sign_off(tag=False)
             keep_for_good(memory)  # ranks of this host read it in a part of the call, and may be late
         self._span.keeps_refused = None
         if refused and run is not None and run.turn > ENTER and isinstance(self._arena, Arena):  # it always is
@@ -161,20 +161,20 @@ class Relay:
 
     def _make(self, group: Group, plan: SpanPlan, inp: int, out: int) -> Generator[int, None, None]:
         """Make the call; yields an outcome when it has to stop. inp, out: addresses, as for the kernel."""
-        span, host = self._span, self._host
-        if host.behind():
+        span, engine = self._span, self._engine
+        if engine.behind():
             span.ask()
-            yield from self._until(lambda: next(iter(host.behind()), None), _nap)
-        host.none_is_behind()
+            yield from self._until(lambda: next(iter(engine.behind()), None), _nap)
+        engine.none_is_behind()
         if plan.has_insides and span.local is None:
-            entering = TapeRun(span.carrier, [*entry(plan, self._number)], host.state)
+            entering = TapeRun(span.carrier, [*entry(plan, self._number)], engine.state)
             entering.begin(self._number)
             while not entering.advance():
                 yield entering.status
             yield from self._make_local(group)
-        for one in (host, span.local.host) if plan.beside and span.local is not None else (host,):
+        for one in (engine, span.local.engine) if plan.beside and span.local is not None else (engine,):
             if one.words[_SLEEPS]:
-                one.words[_SLEEPS] = IN_TIME if self._is_brisk or host.most_spins else AT_ONCE
+                one.words[_SLEEPS] = IN_TIME if self._is_brisk or engine.most_spins else AT_ONCE
         steps = steps_of(group, span, plan, self._number, inp, out)
         self._tape = run = steps.run
         with nullcontext() if span.local is None else span.local.lock:
@@ -237,7 +237,7 @@ class Relay:
         began = since = now = time.monotonic()
         while (rank := missing()) is not None:
             yield from self._look()
-            look_up_s = self._host.words[_LOOK_UP] * 1e-9
+            look_up_s = self._engine.words[_LOOK_UP] * 1e-9
             left_s = since + min(max(look_up_s, (now - began) / LOOK_UP_SHARE), LOOK_UPS * look_up_s) - now
             if left_s <= 0.0:
                 yield WAITING | rank << 8

@@ -90,7 +90,7 @@ class InsideProgram:
         """The outcome if the kernel has stopped with this status, see `engine.compile.program`; DONE: it goes on with
         another plan. here: the ranks of this host in the call.
         """
-        host, kind, seat = local.host, status & 0xFF, status >> 8 & 0xFFFF
+        host, kind, seat = local.engine, status & 0xFF, status >> 8 & 0xFFFF
         if kind == FAILED and seat == local.rank:
             host.cross_no_more()
             local.forget_plans()
@@ -217,7 +217,7 @@ class _Maker:
         rows.sort(key=attrgetter("turn"))
         rows.append(TapeRow(tape.LEAVE, (), turn=_LAST))
         words = map(ctypes.addressof, (self._span.news, self._span.seen))
-        return Steps(TapeRun(self._span.carrier, rows, self._group.host.state, *words), self._insides)
+        return Steps(TapeRun(self._span.carrier, rows, self._group.engine.state, *words), self._insides)
 
     def _take(self, count: int) -> int:
         return self._room.take(count * self._item).start

@@ -89,6 +89,6 @@ def compile_first() -> None:
     if unit("interpret.run").on_disk or writable_folder() is None:
         return
     with at_work("compiling, once per installation"):
-        from ....engine.host import warm_up  # torch and numba
+        from ....engine.rank import warm_up  # torch and numba
 
         warm_up()

@@ -21,7 +21,7 @@ from ....base.linux import processors
 from ....schedule import BLOCKED
 from .target import IN_PLACE
 
-ENGINES = ("unisono", "Gloo")
+LIBRARIES = ("unisono", "Gloo")
 """What `bench` and `make demo` compare, by the names that they print."""
 
 
@@ -58,7 +58,7 @@ class Trial(NamedTuple):
     collective: str
     nbytes: int
     algorithm: str | None = None
-    engine: str = ENGINES[0]
+    library: str = LIBRARIES[0]
 
 
 Maker = Callable[[Trial, torch.Tensor, torch.Tensor], Callable[[], object]]
@@ -85,13 +85,13 @@ def measure(
 def compare(
     trials: Sequence[Trial], turns: int, seconds: float, folder: str, more: Mapping[str, Maker] | None = None
 ) -> list[Compared]:
-    """Time one call by several engines in turns, and compare their results. Ranks on Gloo meet in `folder`.
+    """Time one call by several libraries in turns, and compare their results. Ranks on Gloo meet in `folder`.
 
-    more: further engines.
+    more: further libraries.
     """
     start_gloo(folder)
-    makers = dict(zip(ENGINES, (_by_us, partial(_by, dist)), strict=True)) | dict(more or {})
-    calls = [_Call(trial, makers[trial.engine]) for trial in trials]
+    makers = dict(zip(LIBRARIES, (_by_us, partial(_by, dist)), strict=True)) | dict(more or {})
+    calls = [_Call(trial, makers[trial.library]) for trial in trials]
     for call in calls:
         call()
     for call in calls:

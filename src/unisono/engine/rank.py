@@ -76,7 +76,7 @@ def warm_up() -> None:
             combine_address(dtype, "avg", last)
 
 
-class Host:
+class RankEngine:
     """One rank of a group whose ranks share an arena."""
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:

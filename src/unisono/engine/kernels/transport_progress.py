@@ -1,14 +1,14 @@
-"""Wait for messages of an engine that moves them only while a thread calls it.
+"""Wait for messages of a transport that moves them only while a thread calls it.
 
 A call in which nothing moves is cheap. So a waiting rank first calls again and again, and sometimes yields. Then it
-sleeps until a descriptor says that the engine has something to move: a rank that wakes runs ahead of processes that
+sleeps until a descriptor says that the transport has something to move: a rank that wakes runs ahead of processes that
 compute. It sleeps for a short time, because other threads, and ranks of this host, write to memory, too.
 """
 
 from __future__ import annotations
 
-from ..tape import EngineWord
-from .atomics import call_engine, now_ns, sched_yield, sleep_on
+from ..tape import TransportWord
+from .atomics import call_transport, now_ns, sched_yield, sleep_on
 from .compiled import compiled
 from .move import get
 from .waiting import has_changed
@@ -18,21 +18,21 @@ _CALLS = 32
 _PATIENCE_NS, _SHORTEST_NS, _LONGEST_NS = 50_000, 50_000, 1_000_000
 """A rank sleeps after _PATIENCE_NS in which nothing has moved; the shortest and the longest sleep."""
 _REST_NS, _REST_SHARE = 50_000_000, 200
-"""A rank that has waited for seconds sleeps longer: a part of its wait, at most _REST_NS. The engine still wakes it."""
+"""A rank that has waited for seconds sleeps longer: a part of its wait, at most _REST_NS. The transport wakes it."""
 
 
 @compiled
 def wait(address, goal, pairs, count, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
-    """Call the engine until the word at `address` has reached its goal, or any pair differs: 1; 0 after limit_ns.
+    """Call the transport until the word at `address` has reached its goal, or any pair differs: 1; 0 after limit_ns.
 
     pairs: see `waiting.wait`.
     waited_ns: how long nothing has moved before.
-    words: the address of the engine's words, see `EngineWord`.
+    words: the address of the transport's words, see `TransportWord`.
     """
     begin = now_ns()
     quiet_since, turns = begin - waited_ns, 0
     while True:
-        moved = call_engine(get(words, EngineWord.PROGRESS), get(words, EngineWord.ENGINE))
+        moved = call_transport(get(words, TransportWord.PROGRESS), get(words, TransportWord.WORKER))
         if has_changed(address, goal, pairs, count):
             return 1
         turns += 1
@@ -52,13 +52,13 @@ def wait(address, goal, pairs, count, waited_ns, limit_ns, words):  # type: igno
 
 @compiled
 def settle(request, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
-    """Call the engine until a request is over, at most for limit_ns. Returns its status."""
+    """Call the transport until a request is over, at most for limit_ns. Returns its status."""
     begin = now_ns()
     quiet_since, turns = begin - waited_ns, 0
     while True:
-        moved = call_engine(get(words, EngineWord.PROGRESS), get(words, EngineWord.ENGINE))
-        status = call_engine(get(words, EngineWord.STATUS), request)
-        if status != get(words, EngineWord.UNDER_WAY):
+        moved = call_transport(get(words, TransportWord.PROGRESS), get(words, TransportWord.WORKER))
+        status = call_transport(get(words, TransportWord.STATUS), request)
+        if status != get(words, TransportWord.UNDER_WAY):
             return status
         turns += 1
         if moved == 0 and turns % _CALLS and limit_ns > 0:
@@ -70,8 +70,8 @@ def settle(request, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
             quiet_since = now
         elif now - quiet_since < _PATIENCE_NS:
             sched_yield()
-        elif _may_sleep(words) and call_engine(get(words, EngineWord.STATUS), request) == get(
-            words, EngineWord.UNDER_WAY
+        elif _may_sleep(words) and call_transport(get(words, TransportWord.STATUS), request) == get(
+            words, TransportWord.UNDER_WAY
         ):
             _sleep(words, now - quiet_since, limit_ns)
             turns = -1
@@ -79,13 +79,13 @@ def settle(request, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
 
 @compiled
 def _may_sleep(words):  # type: ignore[no-untyped-def]
-    """Whether the engine has nothing to move, and its descriptor tells when it has. When this returns, memory has what
-    other threads have moved.
+    """Whether the transport has nothing to move, and its descriptor tells when it has. When this returns, memory has
+    what other threads have moved.
     """
-    return call_engine(get(words, EngineWord.ARM), get(words, EngineWord.ENGINE)) == 0
+    return call_transport(get(words, TransportWord.ARM), get(words, TransportWord.WORKER)) == 0
 
 
 @compiled
 def _sleep(words, quiet_ns, limit_ns):  # type: ignore[no-untyped-def]
     longest = max(_LONGEST_NS, min(_REST_NS, quiet_ns // _REST_SHARE))
-    sleep_on(get(words, EngineWord.DESCRIPTOR), min(limit_ns, longest, max(_SHORTEST_NS, quiet_ns // 16)))
+    sleep_on(get(words, TransportWord.DESCRIPTOR), min(limit_ns, longest, max(_SHORTEST_NS, quiet_ns // 16)))
