@@ -13,15 +13,16 @@ from tests.support.programs import place, processes, run_python
 from tests.support.waiting import until
 
 FILE = Path(__file__).parents[2] / "docs" / "doctor.svg"
-_WIDTH, _RANKS = 96, 4
+_WIDTH, _RANKS = 116, 4
+_FOLDER = "/home/me/project"
+"""Shown in place of a temporary folder, whose name is as long."""
 _PROGRAMS = {
     "data.py": """\
 import time
 
 
 def tokenize(text):
-    while True:
-        time.sleep(0.01)
+    time.sleep(3600)
 """,
     "train.py": """\
 import torch
@@ -56,7 +57,7 @@ def record() -> str:
         def stuck() -> bool:
             nonlocal said
             shown = {**os.environ, "COLUMNS": f"{_WIDTH}", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
-            said = run_python("-m", "unisono", "doctor", ranks[0].pid, env=shown).stdout.replace(f"{folder}/", "")
+            said = run_python("-m", "unisono", "doctor", ranks[0].pid, env=shown).stdout.replace(folder, _FOLDER)
             return "waited" in said and "data.py" in said
 
         until(stuck, 60)
@@ -68,4 +69,4 @@ def record() -> str:
 
 if __name__ == "__main__":
     FILE.write_text(record())
-    print(FILE)
+    print(FILE)  # noqa: T201

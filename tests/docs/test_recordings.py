@@ -7,9 +7,9 @@ from tests.docs import recordings
 
 
 def words(svg: str) -> list[str]:
-    """The words of the terminal, without numbers of processes and lines, seconds and frames."""
+    """The words of the terminal, without numbers, times and frames."""
     shown = html.unescape(" ".join(re.findall(r"<text [^>]*>(.*?)</text>", svg)))
-    return re.sub(r"[─╭╮╰╯│\d.]+", "", shown).split()
+    return re.sub(r"[─╭╮╰╯│\d.]+|\b[nµm]?s\b", "", shown).split()
 
 
 def test_doctor() -> None:
