@@ -19,7 +19,7 @@ WAIT_S = 4.0
 
 
 def relay(words: memoryview, looks: Callable[[], Sequence[int]]) -> Any:
-    return SimpleNamespace(_host=SimpleNamespace(words=words), _look=looks)
+    return SimpleNamespace(_engine=SimpleNamespace(words=words), _look=looks)
 
 
 def test_a_rank_that_waits_looks_at_once_and_then_waits_on() -> None:
