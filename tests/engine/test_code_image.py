@@ -114,7 +114,7 @@ def test_damage_at_any_byte_is_found(unit: tuple[Unit, list[int], Path], capfd: 
     for k in range(len(whole)):
         file.write_bytes(whole[:k])
         assert of._read() is None, k
-    assert capfd.readouterr().err == f"unisono: {file} is damaged; its code is compiled again\n" * 2 * len(whole)
+    assert capfd.readouterr().err == f"unisono: {file} is damaged; it is made again\n" * 2 * len(whole)
     assert call(of.address(), 1, 2) == 7
     assert made == [1]
     assert file.read_bytes() == whole

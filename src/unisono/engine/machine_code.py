@@ -33,13 +33,13 @@ _OLD_S, _WRITTEN_S = 30 * 86400.0, 3600.0
 _COMPILED_S = 60.0  # how long a process waits for another one that compiles the same code
 
 
-class Unit:
-    """The code of one compiled function.
+class Kept:
+    """A file of this installation that is made once.
 
-    name: the name of the unit, and of the function that it exports.
-    sources: the files that the code depends on.
-    versions: what else the code depends on.
-    make: makes the object file, if there is none.
+    name: of what it has.
+    sources: the files that the content depends on.
+    versions: what else it depends on.
+    make: makes the content, if there is none on disk.
     """
 
     def __init__(self, name: str, sources: Iterable[Path], make: Callable[[], bytes], versions: str = "") -> None:
@@ -51,10 +51,10 @@ class Unit:
     def on_disk(self) -> bool:
         return any((folder / self._file).exists() for folder in _folders())
 
-    def address(self) -> int:
-        """Load the code, and return the address of its function. Compiles it if it is not on disk, or damaged there.
+    def content(self) -> bytes:
+        """What the file has. It is made if it is not on disk, or damaged there.
 
-        Of several processes that find nothing on disk, one compiles, and the others wait for it.
+        Of several processes that find nothing on disk, one makes it, and the others wait for it.
         """
         code = self._read()
         if code is None:
@@ -62,17 +62,10 @@ class Unit:
             with _locked(None if folder is None else folder / f"{self._family}lock"):
                 code = self._read(say=False)
                 if code is None:
-                    from .make_image import image_of
-
-                    made = self._make()
-                    code = image_of(made, symbol(self.name)) or made
+                    code = self._make()
                     if folder is not None:
                         self._keep(folder, code)
-        if code.startswith(code_image.MAGIC):
-            return code_image.load(code)
-        from .object_code import link
-
-        return link(self.name, symbol(self.name), code)
+        return code
 
     def _read(self, *, say: bool = True) -> bytes | None:
         """The code on disk; None if there is none, or none that may run. say: report bad code on standard error."""
@@ -85,7 +78,7 @@ class Unit:
                 if about.st_uid not in trusted or about.st_mode & 0o022:
                     wrong = "can be written to by other users; it is not used"
                 elif content[:_DIGEST_BYTES] != _digest(code):
-                    wrong = "is damaged; its code is compiled again"
+                    wrong = "is damaged; it is made again"
                 if not wrong:
                     return code
                 if say:
@@ -96,14 +89,15 @@ class Unit:
         """Write the code to disk, and remove the unit's code of other sources. Without room on disk, do nothing.
 
         Several versions may keep their code in one folder of the user: there, other code goes when it is a month old.
-        Files that a process did not finish, because it was killed, go when they are an hour old.
+        So do programs of tables. Files that a process did not finish, because it was killed, go when an hour old.
         """
-        now = time.time()
         kept_s = {".code": 0.0 if folder == _OWN_FOLDER else _OLD_S}
         with suppress(OSError):
-            for other in folder.glob(f"{self._family}*.code*"):
-                if other.stat().st_mtime < now - kept_s.get(other.suffix, _WRITTEN_S):
-                    other.unlink(missing_ok=True)
+            found = [(path, kept_s.get(path.suffix, _WRITTEN_S)) for path in folder.glob(f"{self._family}*.code*")]
+            for path, most_s in (*found, *((path, _OLD_S) for path in folder.glob("program-*.code"))):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < time.time() - most_s:
+                        path.unlink()
             with tempfile.NamedTemporaryFile(dir=folder, prefix=self._file, delete=False) as file:
                 new = Path(file.name)
                 try:
@@ -114,6 +108,27 @@ class Unit:
                 except OSError:
                     new.unlink()
                     raise
+
+
+class Unit(Kept):
+    """The code of one compiled function. name: also of the function that it exports. make: makes the object file."""
+
+    def __init__(self, name: str, sources: Iterable[Path], make: Callable[[], bytes], versions: str = "") -> None:
+        super().__init__(name, sources, lambda: self._image(make()), versions)
+
+    def address(self) -> int:
+        """Load the code, and return the address of its function."""
+        code = self.content()
+        if code.startswith(code_image.MAGIC):
+            return code_image.load(code)
+        from .object_code import link
+
+        return link(self.name, symbol(self.name), code)
+
+    def _image(self, made: bytes) -> bytes:
+        from .make_image import image_of
+
+        return image_of(made, symbol(self.name)) or made
 
 
 def entry_point(unit: Unit) -> Callable[..., int]:

@@ -16,13 +16,11 @@ import numpy as np
 from ..base.config import Config
 from ..base.python import at_terminal, tell
 from ..base.records import CallRecord
-from ..schedule.proof import prove
 from ..schedule.table import Schedule
 from .clock import Clock, read_cycles, slow_yield_cycles
-from .compile.compile_schedule import compile_schedule
+from .compile.kept_programs import program
 from .compile.plan import Blocks, CallPlan, Plan, bind
 from .compile.program import REACH, ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
-from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
 from .logs.plan_registry import GroupNote, PlanNote
 from .logs.rank_logs import CALLS, CallLog
@@ -173,17 +171,14 @@ class RankEngine:
     def program(self, schedule: Schedule, lowering: Lowering) -> Program:
         """This rank's program for a schedule. At first use the table is proved and compiled, and the result proved."""
         key = schedule.digest, lowering
-        program = self._programs.get(key)
-        if program is None:
-            prove(schedule)
-            programs = compile_schedule(schedule, lowering)
-            prove_programs(schedule, programs, lowering)
-            program = programs[self.rank]
+        found = self._programs.get(key)
+        if found is None:
+            found = program(schedule, lowering, self.rank)
             if len(self._programs) >= _MOST_PROGRAMS:
                 for old in list(self._programs)[: len(self._programs) - _MOST_PROGRAMS // 2]:
                     self._programs.pop(old, None)
-            self._programs[key] = program
-        return program
+            self._programs[key] = found
+        return found
 
     def plan(
         self,
