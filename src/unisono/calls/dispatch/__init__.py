@@ -6,20 +6,21 @@ lists of blocks whose sizes ranks exchange first. A call of several steps, such 
 with `plan` and hands the whole to `Call`.
 """
 
-from .blocks import plan_blocks
+from .blocks import plan_after, plan_blocks
 from .checking import checking, refuse
 from .known import UNKNOWN, CallKey, shortcut
-from .make import Action, Call, plan
+from .make import Call, copy, plan
 from .request import Request, unequal
 
 __all__ = [
     "UNKNOWN",
-    "Action",
     "Call",
     "CallKey",
     "Request",
     "checking",
+    "copy",
     "plan",
+    "plan_after",
     "plan_blocks",
     "refuse",
     "shortcut",
