@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from ..base.errors import ArgumentError, UnisonoError, UsageError
+from ..base.errors import ArgumentError, UsageError
 from ..ranks.group.group import Group
 from .arguments import check_list, check_root
-from .codec import decode, encode
+from .codec import decode_from, decode_into, encode
 from .collectives.all_gather import all_gather, all_gather_single
 from .collectives.broadcast import broadcast
 from .collectives.gather import gather
@@ -88,15 +88,8 @@ def broadcast_object_list(
         is_root = call.group.rank == root
         payload = call.encoded("object_list", object_list) if is_root else _empty(0)
     block = call.broadcast_bytes(payload, root)
-    if is_root:
-        return
-    objects = call.decoded(block, root)
-    if len(objects) != len(object_list):
-        raise ArgumentError(
-            f"object_list: has {len(object_list)} places on rank {call.group.rank}, but rank {root} (src) sent "
-            f"{len(objects)} objects: pass lists of the same length on every rank"
-        )
-    object_list[:] = objects
+    if not is_root:
+        decode_into(object_list, root, block, call.collective, pickle=pickle)
 
 
 def scatter_object_list(
@@ -173,11 +166,7 @@ class _Call(checking):
         return _bytes(mine)
 
     def decoded(self, data: memoryview, rank: int) -> Any:
-        """The object that a rank has sent. Raises ArgumentError if it cannot be decoded."""
-        try:
-            return decode(data, pickle=self.pickle)
-        except UnisonoError as error:
-            raise ArgumentError(f"{self.collective}: what rank {rank} sent cannot be decoded here: {error}") from error
+        return decode_from(rank, data, self.collective, pickle=self.pickle)
 
 
 def _empty(nbytes: int) -> torch.Tensor:
