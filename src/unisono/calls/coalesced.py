@@ -173,122 +173,113 @@ def _overlap(table: bytes, odd: tuple[int, ...], count: int, gets: int | None, r
 
     table: the addresses of the tensors, then their bytes. odd: tensors that may share their gaps with others.
     """
-    addresses, nbytes = np.frombuffer(table, np.int64).reshape(2, -1).copy()
-    nbytes[list(odd)] = 0
-    written = np.zeros(len(addresses), bool)
-    if gets is not None:
-        written[gets * count : (gets + 1) * count] = True
-    if len(addresses) > count:
-        own = addresses[:count] == addresses[count:] + rank * nbytes[:count]
-        written[count:] |= written[:count] & own
-        nbytes[:count][own] = 0
+    words = np.frombuffer(table, np.int64).tolist()
+    addresses, nbytes = words[: len(words) // 2], words[len(words) // 2 :]
+    for k in odd:
+        nbytes[k] = 0
+    written = [k // count == gets for k in range(len(addresses))]
+    for part, whole in zip(range(count), range(count, len(addresses)), strict=False):
+        if addresses[part] == addresses[whole] + rank * nbytes[part]:
+            written[whole] |= written[part]
+            nbytes[part] = 0
     return first_overlap(addresses, nbytes, written)
 
 
-class _Packed:
-    """A checked call on lists of tensors.
+def _plan(
+    call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | None, op: Any, src: Any
+) -> Callable[[str | None], Sequence[torch.Tensor]]:
+    """Check a call on lists of tensors. The returned action packs, makes the call and unpacks, pass by pass.
 
     lists: by the names of the arguments: the parts, one rank's tensors; and where a call has them the wholes, for each
     part a tensor for the parts of all ranks.
     gives, gets: PART or WHOLE: the tensors that this rank reads and those that it writes, or None.
     """
+    group, names, given = call.group, list(lists), [_listed(argument, tensors) for argument, tensors in lists.items()]
+    tensors, count, blocks = [tensor for one in given for tensor in one], len(given[0]), group.size * (len(lists) - 1)
+    if len(given[-1]) != count:
+        raise ArgumentError(f"{names[1]}: expected as many tensors as {names[0]}, {count}, but got {len(given[1])}")
+    written = [] if gets is None else given[gets]
 
-    def __init__(
-        self, call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | None, op: Any, src: Any
-    ) -> None:
-        self._group, self._gives, self._gets, names = call.group, gives, gets, list(lists)
-        given = [_listed(argument, tensors) for argument, tensors in lists.items()]
-        tensors, count = [tensor for one in given for tensor in one], len(given[0])
-        if len(given[-1]) != count:
-            raise ArgumentError(f"{names[1]}: expected as many tensors as {names[0]}, {count}, but got {len(given[1])}")
-        written = range(0) if gets is None else range(gets * count, (gets + 1) * count)
+    def name(k: int) -> str:
+        return f"{names[k // count]}[{k % count}]"
 
-        def name(k: int) -> str:
-            return f"{names[k // count]}[{k % count}]"
+    table, odd = _look(tensors, count, gets, name)
+    words, passes, misfit = _layout(tuple(map(_dtype, tensors)), table[len(tensors) :].tobytes(), count, blocks)
+    if misfit >= 0:
+        check_whole(name(misfit), tensors[misfit], name(misfit - count), tensors[misfit - count], group)
+    if both := _overlap(table.tobytes(), tuple(odd), count, gets, group.rank):
+        raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory: each needs its own")
+    for one in passes if op is not None else ():
+        op = check_op(op, one.like)
+    src, collective = check_root("src", src, group), call.collective.removesuffix("_coalesced")
+    asks = Request(collective, passes[0].like, None, None, op, src, words=words)
+    known_as: CallKey = call.collective, (op, words), src, call.algorithm
+    limit_s = None if call.timeout_s is None else seconds(call.timeout_s)
+    memory = [tensor.untyped_storage() for tensor in tensors] if call.async_op else []
+    held = any(map(_requires_grad, written)) or max(map(use_count, written), default=0) > 1
+    marked, call.record = needed_by_autograd(written) if held else (), asks.record
 
-        self._parts, self._blocks = count, call.group.size if len(lists) > 1 else 0
-        self._table, self._odd = _look(tensors, written, name)
-        nbytes = self._table[len(tensors) :].tobytes()
-        words, self._passes, k = _layout(tuple(map(_dtype, tensors)), nbytes, count, self._blocks)
-        if k >= 0:
-            check_whole(name(k), tensors[k], name(k - count), tensors[k - count], call.group)
-        if both := _overlap(self._table.tobytes(), tuple(self._odd), count, gets, call.group.rank):
-            raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory: each needs its own")
-        for one in self._passes if op is not None else ():
-            op = check_op(op, one.like)
-        src, collective = check_root("src", src, call.group), call.collective.removesuffix("_coalesced")
-        self._asks = Request(collective, self._passes[0].like, None, None, op, src, words=words)
-        self._known_as: CallKey = call.collective, (op, words), src, call.algorithm
-        self._limit_s = None if call.timeout_s is None else seconds(call.timeout_s)
-        self._written = tensors[written.start : written.stop]
-        self._memory = [tensor.untyped_storage() for tensor in tensors] if call.async_op else []
-        if self._known_as not in call.group.shortcuts:
-            buffer = self._buffer()
-            for one in self._passes:  # errors come before anything moves
-                plan(call.group, self._step(one, buffer), call.algorithm, self._limit_s, self._known_as)
-            call.group.spare = [buffer]
-        held = any(map(_requires_grad, self._written)) or max(map(use_count, self._written), default=0) > 1
-        self._marked = needed_by_autograd(self._written) if held else ()
-        call.record = self._asks.record
-
-    def _buffer(self) -> torch.Tensor:
+    def memory_for_passes() -> torch.Tensor:
         """Memory for all passes in turn: of an earlier call, if it is large enough."""
-        group, nbytes = self._group, max(one.like.nbytes for one in self._passes) * (self._blocks + 1) + _ALIGN
+        nbytes = max(one.like.nbytes for one in passes) * (blocks + 1) + _ALIGN
         with suppress(IndexError):
             spare = group.spare.pop()
             if spare.nbytes >= nbytes:
                 return spare
         return group.buffer(nbytes, torch.uint8)
 
-    def _step(self, one: _Pass, buffer: torch.Tensor) -> Request:
+    def step(one: _Pass, buffer: torch.Tensor) -> Request:
         """The call on a pass, packed into this memory."""
         like, size = one.like, one.like.nbytes
         part = whole = buffer[:size].view(like.dtype)
-        if self._blocks:
+        if blocks:
             first = -(-size // _ALIGN) * _ALIGN
-            whole = buffer[first : first + size * self._blocks].view(like.dtype)
-        inp, out = (whole if side == WHOLE else part for side in (self._gives, self._gets))
-        return self._asks._replace(like=like, inp=inp, out=out, in_place=inp is out)
+            whole = buffer[first : first + size * blocks].view(like.dtype)
+        inp, out = (whole if side == WHOLE else part for side in (gives, gets))
+        return asks._replace(like=like, inp=inp, out=out, in_place=inp is out)
 
-    def run(self, where: str | None) -> Sequence[torch.Tensor]:
-        """Pack, make the call and unpack, pass by pass."""
-        group, known_as, limit_s = self._group, self._known_as, self._limit_s
+    def move(one: _Pass, side: int | None, packed: Any, *, outward: bool) -> None:
+        """Copy a pass from parts or wholes to the packed tensor, or back."""
+        if side is not None:
+            there, many = table.buffer_info()[0] + 8 * side * count, blocks if side == WHOLE else 1
+            kernel("pack.move")(there, *one.cut, packed.data_ptr(), one.like.nbytes, many, outward)
+
+    def action(where: str | None) -> Sequence[torch.Tensor]:
         with checking(group, known_as[0]) as steps:
-            copies = {k: make_plain(tensor) for k, tensor in self._odd.items()}
+            copies = {k: make_plain(tensor) for k, tensor in odd.items()}
             for k, plain in copies.items():
-                self._table[k] = plain.data_ptr()
-            buffer = self._buffer()
-            for one in self._passes:
-                request = self._step(one, buffer)
-                self._move(one, self._gives, request.inp, outward=False)
-                if one is self._passes[-1]:
+                table[k] = plain.data_ptr()
+            buffer = memory_for_passes()
+            for one in passes:
+                request = step(one, buffer)
+                move(one, gives, request.inp, outward=False)
+                if one is passes[-1]:
                     steps.last = group.engine.call_number
                 if shortcut(group, known_as, request.inp, request.out, limit_s) is UNKNOWN:
                     plan(group, request, known_as[3], limit_s, known_as)(where)
-                self._move(one, self._gets, request.out, outward=True)
+                move(one, gets, request.out, outward=True)
         group.spare = [buffer]
         if copies:
-            copy([(as_bits(self._odd[k]), as_bits(copies[k])) for k in copies if k // self._parts == self._gets])
-        mark_written(self._marked)
-        return self._written
+            copy([(as_bits(odd[k]), as_bits(copies[k])) for k in copies if k // count == gets])
+        mark_written(marked)
+        memory.clear()  # it has lived until now
+        return written
 
-    def _move(self, one: _Pass, side: int | None, packed: Any, *, outward: bool) -> None:
-        """Copy a pass from parts or wholes to the packed tensor, or back."""
-        if side is not None:
-            tensors, blocks = (
-                self._table.buffer_info()[0] + 8 * side * self._parts,
-                self._blocks if side == WHOLE else 1,
-            )
-            kernel("pack.move")(tensors, *one.cut, packed.data_ptr(), one.like.nbytes, blocks, outward)
+    if known_as not in group.shortcuts:
+        buffer = memory_for_passes()
+        for one in passes:  # errors come before anything moves
+            plan(group, step(one, buffer), call.algorithm, limit_s, known_as)
+        group.spare = [buffer]
+    return action
 
 
 def _make(
     collective: str, lists: Mapping[str, Any], gives: int | None, gets: int | None, group: Group | None,
     async_op: bool, algorithm: Any, timeout_s: float | None, op: Any = None, src: int = 0,
 ) -> Work[Sequence[torch.Tensor]] | None:  # fmt: skip
-    """Check the call and make it. See `_Packed`."""
+    """Check the call and make it. See `_plan`."""
     with Call((f"{collective}_coalesced", op, src, algorithm), group, async_op, timeout_s) as call:
-        call.action = _Packed(call, lists, gives, gets, op, src).run
+        call.action = _plan(call, lists, gives, gets, op, src)
     work: Work[Sequence[torch.Tensor]] | None = call.run()
     return work
 
@@ -300,18 +291,17 @@ def _listed(argument: str, tensors: Any) -> list[Any]:
 
 
 def _look(
-    tensors: Sequence[Any], written: range, name: Callable[[int], str]
+    tensors: Sequence[Any], count: int, gets: int | None, name: Callable[[int], str]
 ) -> tuple[array[int], dict[int, torch.Tensor]]:
     """The addresses of tensors, then their bytes; and the tensors that are not plain, by index."""
-    count = len(tensors)
-    table, odd = array("q", bytes(16 * count)), {}
+    table, odd = array("q", bytes(16 * len(tensors))), {}
     strange = kernel("known.look")(table.buffer_info()[0], EXPORTER, *tensors)
     if strange or any(map(_is_neg, tensors)) or any(map(_is_conj, tensors)):
         for k, tensor in enumerate(tensors):
-            if table[count + k] < 0 or not is_plain(tensor):
-                check_tensor(name(k), tensor, written=k in written)
+            if table[len(tensors) + k] < 0 or not is_plain(tensor):
+                check_tensor(name(k), tensor, written=k // count == gets)
                 if tensor.is_quantized:
                     raise DTypeError(f"{name(k)}: quantized tensors make calls of their own; pass .int_repr()")
                 odd[k] = tensor.data  # which keeps its memory
-                table[k], table[count + k] = tensor.data_ptr(), tensor.nbytes
+                table[k], table[len(tensors) + k] = tensor.data_ptr(), tensor.nbytes
     return table, odd

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any
 
 import torch
 
@@ -93,30 +93,6 @@ def send(
     progress_engine(group).complete(request, timeout_s=limit_s)
 
 
-@overload
-def recv(
-    tensor: torch.Tensor,
-    src: int | None = None,
-    group: Group | None = None,
-    tag: int = 0,
-    *,
-    timeout_s: float | None = None,
-) -> int:
-    """Receive into a tensor; returns the source."""
-
-
-@overload
-def recv(
-    tensor: None = None,
-    src: int | None = None,
-    group: Group | None = None,
-    tag: int = 0,
-    *,
-    timeout_s: float | None = None,
-) -> torch.Tensor:
-    """Receive into a new tensor; returns it."""
-
-
 def recv(
     tensor: torch.Tensor | None = None,
     src: int | None = None,
@@ -124,7 +100,7 @@ def recv(
     tag: int = 0,
     *,
     timeout_s: float | None = None,
-) -> int | torch.Tensor:
+) -> Any:
     """Receive a tensor from rank `src`, or from the rank that was first to send one with this tag; returns the source.
 
     tensor: of the CPU, written; of any shape and layout, with the sender's dtype and number of elements. None: returns
@@ -150,7 +126,7 @@ def recv(
     began = time.monotonic()
     taken = received_soon(tensor, src, group, tag, limit_s)
     if taken is True:
-        return src  # type: ignore[return-value]  # the source of this message is a rank
+        return src
     group = group_or_default(group)
     request = taken or receive_request(tensor, src, group, tag)
     progress_engine(group).complete(request, timeout_s=limit_s, began=began)
@@ -274,5 +250,5 @@ def recv_object_list(
     words = f"recv_object_list({len(object_list)} objects, src={src}, tag={tag})"
     progress_engine(group).complete(request, timeout_s=limit_s, text=words)
     message = request.tensor if request.tensor is not None else torch.empty(0, dtype=torch.uint8, device="cpu")
-    decode_into(object_list, request.source, message.numpy().data, "recv_object_list", pickle=pickle)
+    decode_into(object_list, request.source, message, "recv_object_list", pickle=pickle)
     return request.source

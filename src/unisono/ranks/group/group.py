@@ -102,7 +102,7 @@ class Group:
         self.making = threading.RLock()
         """Held while `worker` or `progress_engine` is made. Reentrant: a signal handler may make a call meanwhile."""
         self.plans: dict[Hashable, CallPlan] = {}
-        """`calls.dispatch.planning.PlanKey` -> plan; empty once the group is broken or closed."""
+        """The key of a request -> its plan; empty once the group is broken or closed."""
         self.shortcuts: dict[Hashable, Any] = {}
         """Call -> `calls.dispatch.known.KnownCalls`, the same plans for the fast path; empty when `plans` is."""
         self.spare: list[torch.Tensor] = []
