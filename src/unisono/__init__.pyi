@@ -31,7 +31,7 @@ from .calls.groups import destroy_group, get_global_rank, get_group_rank, get_pr
 from .calls.models import average_gradients, average_parameters, broadcast_module, flatten_
 from .calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 from .calls.ops import OpLike, ReduceOp, make_op, premul_sum
-from .calls.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
+from .calls.p2p import P2POp, batch_isend_irecv, irecv, isend, recv_object_list, send, send_object_list, sendrecv
 from .calls.tracing import tracing
 from .calls.work import Work
 from .integrations.torch.answer_to import answer_to
@@ -58,6 +58,10 @@ _Result = TypeVar("_Result")
 def run(fn: Callable[..., _Result], ranks: int | None = ..., args: Sequence[Any] = ..., kwargs: Mapping[str, Any] | None = ..., timeout_s: float | None = ..., *, hosts: Hosts | str | None = ..., prefix: bool = ..., return_exceptions: Literal[False] = ...) -> list[_Result]: ...
 @overload
 def run(fn: Callable[..., _Result], ranks: int | None = ..., args: Sequence[Any] = ..., kwargs: Mapping[str, Any] | None = ..., timeout_s: float | None = ..., *, hosts: Hosts | str | None = ..., prefix: bool = ..., return_exceptions: bool) -> list[_Result | RankFailed]: ...
+@overload
+def recv(tensor: Tensor, src: int | None = ..., group: _Members = ..., tag: int = ..., *, timeout_s: float | None = ...) -> int: ...
+@overload
+def recv(tensor: None = ..., src: int | None = ..., group: _Members = ..., tag: int = ..., *, timeout_s: float | None = ...) -> Tensor: ...
 @overload
 def all_reduce(tensor: Tensor, op: OpLike = ..., group: _Members = ..., async_op: Literal[False] = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> None: ...
 @overload

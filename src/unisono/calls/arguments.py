@@ -116,13 +116,21 @@ def check_tensors(
     return [tensor.numel() for tensor in tensors]
 
 
-def check_own(list_name: str, tensors: Sequence[torch.Tensor], own_name: str, own: torch.Tensor, group: Group) -> None:
-    """Check that this rank's tensor in a list has as many elements as its own tensor."""
-    if tensors[group.rank].numel() != own.numel():
+def check_blocks(
+    argument: str, tensors: Any, own_argument: str, own: torch.Tensor, group: Group, *, written: bool
+) -> list[int]:
+    """Check a list of one tensor per rank, this rank's like its own tensor, which may be the same memory.
+
+    Returns the numbers of elements.
+    """
+    sizes = check_tensors(argument, tensors, group, own.dtype, written=written)
+    check_apart(tensors, own, group.rank)
+    if sizes[group.rank] != own.numel():
         raise ArgumentError(
-            f"{list_name}[{group.rank}]: is {shape_name(tensors[group.rank])}, but {own_name} of rank {group.rank} is "
-            f"{shape_name(own)}: both need the same number of elements"
+            f"{argument}[{group.rank}]: is {shape_name(tensors[group.rank])}, but {own_argument} of rank {group.rank} "
+            f"is {shape_name(own)}: both need the same number of elements"
         )
+    return sizes
 
 
 def check_splits(argument: str, tensor: torch.Tensor, sizes: Any, group: Group) -> list[torch.Tensor]:
@@ -156,11 +164,6 @@ def check_list(argument: str, objects: Any, places: int | None = None) -> list[A
     return objects
 
 
-def given_list(tensors: Any) -> Any:
-    """None for an empty list, as in torch; anything else unchanged."""
-    return None if isinstance(tensors, Sequence) and not tensors else tensors
-
-
 def check_root(argument: str, root: Any, group: Group) -> int:
     rank = integer(argument, root, "a rank")
     if not 0 <= rank < group.size:
@@ -169,25 +172,19 @@ def check_root(argument: str, root: Any, group: Group) -> int:
 
 
 def check_rooted(
-    argument: str,
-    tensors: Any,
-    root_argument: str,
-    root: int,
-    group: Group,
-    dtype: torch.dtype,
-    *,
-    written: bool,
-) -> list[int]:
-    """Check the list of a rooted call, which only the root passes. Returns the numbers of elements of its tensors."""
+    argument: str, tensors: Any, root_argument: str, root: int, own: torch.Tensor, group: Group, *, written: bool
+) -> Sequence[torch.Tensor] | None:
+    """The checked list of a rooted call, which only the root passes; None on other ranks."""
+    given: Sequence[torch.Tensor] | None = None if isinstance(tensors, Sequence) and not tensors else tensors
     if group.rank == root:
-        if tensors is None:
+        if given is None:
             raise ArgumentError(f"{argument}: rank {root} is {root_argument} and must pass one tensor per rank")
-        return check_tensors(argument, tensors, group, dtype, written=written)
-    if tensors:
+        check_blocks(argument, given, "tensor", own, group, written=written)
+    elif given is not None:
         raise ArgumentError(
             f"{argument}: only rank {root} ({root_argument}) passes it, but rank {group.rank} did; pass None here"
         )
-    return []
+    return given
 
 
 def check_whole(whole_name: str, whole: torch.Tensor, part_name: str, part: torch.Tensor, group: Group) -> None:

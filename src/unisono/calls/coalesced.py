@@ -1,8 +1,8 @@
 """Coalesced calls: many tensors in one call. This costs far less than one call each.
 
 The tensors of each dtype, one behind the other, are a long vector. It is sent a MiB at a time: pack, make an ordinary
-call on the packed tensor, unpack. `models.flatten_` places
-tensors side by side in shared memory, where calls pack nothing.
+call on the packed tensor, unpack. `models.flatten_` places tensors side by side in shared memory, where calls pack
+nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from ..base.errors import ArgumentError, DTypeError
@@ -23,11 +22,12 @@ from ..base.records import digest
 from ..base.units import seconds
 from ..engine.kernels import kernel
 from ..engine.tensors import (
-    DTYPE_CODES,
     EXPORTER,
+    Addresses,
     as_bits,
     dtype_name,
     first_overlap,
+    is_plain,
     make_plain,
     mark_written,
     needed_by_autograd,
@@ -36,9 +36,9 @@ from ..engine.tensors import (
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from ..schedule.algorithms.catalogue import AlgorithmLike
-from .arguments import blank, check_root, check_tensor, check_whole
-from .dispatch import UNKNOWN, Action, Call, CallKey, Request, checking, plan, shortcut
-from .ops import OpLike, PremulSum, ReduceOp, check_op_dtype, resolve
+from .arguments import blank, check_op, check_root, check_tensor, check_whole
+from .dispatch import UNKNOWN, Call, CallKey, Request, checking, copy, plan, shortcut
+from .ops import OpLike, ReduceOp
 from .work import Work
 
 PASS_BYTES = 1 << 20
@@ -50,8 +50,6 @@ _NAMED = 6
 
 PART, WHOLE = 0, 1
 
-_QUANTIZED = {torch.qint8, torch.quint8, torch.qint32}
-_COMPLEX = {dtype for dtype in DTYPE_CODES if dtype.is_complex}
 _is_neg, _is_conj = torch.Tensor.is_neg, torch.Tensor.is_conj
 _dtype, _requires_grad = attrgetter("dtype"), attrgetter("requires_grad")
 
@@ -140,44 +138,33 @@ class _Pass(NamedTuple):
     """
 
     like: torch.Tensor
-    rows: npt.NDArray[np.int64]
+    rows: Addresses
     cut: tuple[int, int, int, int]
 
 
-class _Layout(NamedTuple):
-    """What follows from the dtypes and sizes of tensors.
-
-    words: the parts as text, on which ranks must agree.
-    misfit: the first whole that has not the dtype or the size of its parts, or None.
-    """
-
-    words: str
-    passes: list[_Pass]
-    misfit: int | None
-
-
 @lru_cache(maxsize=256)
-def _layout(dtypes: tuple[torch.dtype, ...], nbytes: bytes, count: int, blocks: int) -> _Layout:
-    """The layout of `count` parts, and perhaps a whole of `blocks` parts for each."""
-    sizes = np.frombuffer(nbytes, np.int64).tolist()
-    pairs = zip(range(count), range(count, len(sizes)), strict=False)
-    misfits = [k for k, w in pairs if (dtypes[w], sizes[w]) != (dtypes[k], blocks * sizes[k])]
+def _layout(dtypes: tuple[torch.dtype, ...], nbytes: bytes, count: int, blocks: int) -> tuple[str, list[_Pass], int]:
+    """The layout of `count` parts, and perhaps a whole of `blocks` parts for each.
+
+    Returns the parts as text, on which ranks must agree; the passes; and the index of the first whole that has not the
+    dtype or the size of its parts, or -1.
+    """
+    sizes, passes = np.frombuffer(nbytes, np.int64).tolist(), []
+    wholes = range(count, len(sizes))
+    misfit = next((k for k in wholes if (dtypes[k], sizes[k]) != (dtypes[k - count], blocks * sizes[k - count])), -1)
     names = [f"{dtype_name(dtypes[k])}[{sizes[k] // dtypes[k].itemsize}]" for k in range(count)]
     words = f"{count} tensors: {' '.join(names[:_NAMED])}"
     if count > _NAMED:
         words += f" ... {digest(names):016x}"
-    passes = []
-    for dtype in dict.fromkeys(dtypes[:count]):
-        item = dtype.itemsize
-        rows = np.array([(k, sizes[k]) for k in range(count) if dtypes[k] is dtype], np.int64)
+    step = max(1, PASS_BYTES // max(1, blocks) // _ALIGN) * _ALIGN
+    for dtype in dict.fromkeys(dtypes[:count] or [torch.int32]):  # without tensors, too, the ranks agree on a call
+        rows = np.array([(k, sizes[k]) for k in range(count) if dtypes[k] is dtype], np.int64).reshape(-1, 2)
         total = int(rows[:, 1].sum())
-        step = max(1, PASS_BYTES // (max(1, blocks) * item) // _ALIGN) * _ALIGN * item
-        for first in range(0, total, step):
+        for first in range(0, max(1, total), step):
             last = min(total, first + step)
-            passes.append(_Pass(blank((last - first) // item, dtype), rows, (rows.ctypes.data, len(rows), first, last)))
-    if not passes:  # so that the ranks still make a call and agree on it
-        passes = [_Pass(blank(0, dtypes[0] if count else torch.int32), np.empty((0, 2), np.int64), (0, 0, 0, 0))]
-    return _Layout(words, passes, misfits[0] if misfits else None)
+            like = blank((last - first) // dtype.itemsize, dtype)
+            passes.append(_Pass(like, rows, (rows.ctypes.data, len(rows), first, last)))
+    return words, passes, misfit
 
 
 @lru_cache(maxsize=256)
@@ -186,132 +173,113 @@ def _overlap(table: bytes, odd: tuple[int, ...], count: int, gets: int | None, r
 
     table: the addresses of the tensors, then their bytes. odd: tensors that may share their gaps with others.
     """
-    addresses, nbytes = np.frombuffer(table, np.int64).reshape(2, -1).copy()
-    nbytes[list(odd)] = 0
-    written = np.zeros(len(addresses), bool)
-    if gets is not None:
-        written[gets * count : (gets + 1) * count] = True
-    if len(addresses) > count:
-        own = addresses[:count] == addresses[count:] + rank * nbytes[:count]
-        written[count:] |= written[:count] & own
-        nbytes[:count][own] = 0
+    words = np.frombuffer(table, np.int64).tolist()
+    addresses, nbytes = words[: len(words) // 2], words[len(words) // 2 :]
+    for k in odd:
+        nbytes[k] = 0
+    written = [k // count == gets for k in range(len(addresses))]
+    for part, whole in zip(range(count), range(count, len(addresses)), strict=False):
+        if addresses[part] == addresses[whole] + rank * nbytes[part]:
+            written[whole] |= written[part]
+            nbytes[part] = 0
     return first_overlap(addresses, nbytes, written)
 
 
-class _Packed:
-    """A checked call on lists of tensors.
+def _plan(
+    call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | None, op: Any, src: Any
+) -> Callable[[str | None], Sequence[torch.Tensor]]:
+    """Check a call on lists of tensors. The returned action packs, makes the call and unpacks, pass by pass.
 
     lists: by the names of the arguments: the parts, one rank's tensors; and where a call has them the wholes, for each
     part a tensor for the parts of all ranks.
     gives, gets: PART or WHOLE: the tensors that this rank reads and those that it writes, or None.
     """
+    group, names, given = call.group, list(lists), [_listed(argument, tensors) for argument, tensors in lists.items()]
+    tensors, count, blocks = [tensor for one in given for tensor in one], len(given[0]), group.size * (len(lists) - 1)
+    if len(given[-1]) != count:
+        raise ArgumentError(f"{names[1]}: expected as many tensors as {names[0]}, {count}, but got {len(given[1])}")
+    written = [] if gets is None else given[gets]
 
-    def __init__(
-        self, call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | None, op: Any, src: Any
-    ) -> None:
-        self._group, self._gives, self._gets, names = call.group, gives, gets, list(lists)
-        given = [_listed(argument, tensors) for argument, tensors in lists.items()]
-        tensors, count = [tensor for one in given for tensor in one], len(given[0])
-        if len(given[-1]) != count:
-            raise ArgumentError(f"{names[1]}: expected as many tensors as {names[0]}, {count}, but got {len(given[1])}")
-        written = range(0) if gets is None else range(gets * count, (gets + 1) * count)
+    def name(k: int) -> str:
+        return f"{names[k // count]}[{k % count}]"
 
-        def name(k: int) -> str:
-            return f"{names[k // count]}[{k % count}]"
+    table, odd = _look(tensors, count, gets, name)
+    words, passes, misfit = _layout(tuple(map(_dtype, tensors)), table[len(tensors) :].tobytes(), count, blocks)
+    if misfit >= 0:
+        check_whole(name(misfit), tensors[misfit], name(misfit - count), tensors[misfit - count], group)
+    if both := _overlap(table.tobytes(), tuple(odd), count, gets, group.rank):
+        raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory: each needs its own")
+    for one in passes if op is not None else ():
+        op = check_op(op, one.like)
+    src, collective = check_root("src", src, group), call.collective.removesuffix("_coalesced")
+    asks = Request(collective, passes[0].like, None, None, op, src, words=words)
+    known_as: CallKey = call.collective, (op, words), src, call.algorithm
+    limit_s = None if call.timeout_s is None else seconds(call.timeout_s)
+    memory = [tensor.untyped_storage() for tensor in tensors] if call.async_op else []
+    held = any(map(_requires_grad, written)) or max(map(use_count, written), default=0) > 1
+    marked, call.record = needed_by_autograd(written) if held else (), asks.record
 
-        dtypes, self._table, self._odd = _look(tensors, written, name)
-        self._parts, self._blocks = count, call.group.size if len(lists) > 1 else 0
-        layout = _layout(dtypes, self._table[len(tensors) :].tobytes(), count, self._blocks)
-        if (k := layout.misfit) is not None:
-            check_whole(name(count + k), tensors[count + k], name(k), tensors[k], call.group)
-        if both := _overlap(self._table.tobytes(), tuple(self._odd), count, gets, call.group.rank):
-            raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory: each needs its own")
-        op, words, self._factor = None if op is None else resolve(op), layout.words, None
-        if op is not None:
-            for one in layout.passes:
-                check_op_dtype(op, dtype_name(one.like.dtype))
-        if isinstance(op, PremulSum):
-            self._factor, op, words = op.factor, "sum", f"{words}, premultiplied"
-        self._passes, self._written = layout.passes, tensors[written.start : written.stop]
-        src, collective = check_root("src", src, call.group), call.collective.removesuffix("_coalesced")
-        self._asks = Request(collective, self._passes[0].like, None, None, op, src, words=words)
-        self._known_as: CallKey = call.collective, (op, words), src, call.algorithm
-        self._limit_s = None if call.timeout_s is None else seconds(call.timeout_s)
-        self._memory = [tensor.untyped_storage() for tensor in tensors] if call.async_op else []
-        if not _is_planned(call.group, self._known_as):
-            buffer = self._buffer()
-            for one in self._passes:  # errors come before anything moves
-                self._plan(self._step(one, buffer))
-            call.group.spare = [buffer]
-        held = any(map(_requires_grad, self._written)) or max(map(use_count, self._written), default=0) > 1
-        self._marked = needed_by_autograd(self._written) if held else ()
-        call.record = self._asks.record
-
-    def _buffer(self) -> torch.Tensor:
+    def memory_for_passes() -> torch.Tensor:
         """Memory for all passes in turn: of an earlier call, if it is large enough."""
-        group, nbytes = self._group, max(one.like.nbytes for one in self._passes) * (self._blocks + 1) + _ALIGN
+        nbytes = max(one.like.nbytes for one in passes) * (blocks + 1) + _ALIGN
         with suppress(IndexError):
             spare = group.spare.pop()
             if spare.nbytes >= nbytes:
                 return spare
         return group.buffer(nbytes, torch.uint8)
 
-    def _step(self, one: _Pass, buffer: torch.Tensor) -> Request:
+    def step(one: _Pass, buffer: torch.Tensor) -> Request:
         """The call on a pass, packed into this memory."""
         like, size = one.like, one.like.nbytes
         part = whole = buffer[:size].view(like.dtype)
-        if self._blocks:
+        if blocks:
             first = -(-size // _ALIGN) * _ALIGN
-            whole = buffer[first : first + size * self._blocks].view(like.dtype)
-        inp, out = (whole if side == WHOLE else part for side in (self._gives, self._gets))
-        return self._asks._replace(like=like, inp=inp, out=out, in_place=inp is out)
+            whole = buffer[first : first + size * blocks].view(like.dtype)
+        inp, out = (whole if side == WHOLE else part for side in (gives, gets))
+        return asks._replace(like=like, inp=inp, out=out, in_place=inp is out)
 
-    def _plan(self, request: Request) -> Action:
-        return plan(self._group, request, self._known_as[3], self._limit_s, self._known_as)
-
-    def run(self, where: str | None) -> Sequence[torch.Tensor]:
-        """Pack, make the call and unpack, pass by pass."""
-        group = self._group
-        with checking(group, self._known_as[0]) as steps:
-            copies = {k: make_plain(tensor) for k, tensor in self._odd.items()}
-            for k, copy in copies.items():
-                self._table[k] = copy.data_ptr()
-            buffer = self._buffer()
-            for one in self._passes:
-                request = self._step(one, buffer)
-                inp: Any = request.inp
-                self._move(one, self._gives, inp, outward=False)
-                if self._factor is not None:
-                    with torch.inference_mode():
-                        inp.mul_(self._factor)
-                if one is self._passes[-1]:
-                    steps.last = group.engine.call_number
-                if shortcut(group, self._known_as, inp, request.out, self._limit_s) is UNKNOWN:
-                    self._plan(request)(where)
-                self._move(one, self._gets, request.out, outward=True)
-        group.spare = [buffer]
-        for k, copy in copies.items():
-            if k // self._parts == self._gets:
-                with torch.inference_mode():  # also for inference tensors, on every thread
-                    as_bits(self._odd[k]).copy_(as_bits(copy))
-        mark_written(self._marked)
-        return self._written
-
-    def _move(self, one: _Pass, side: int | None, packed: Any, *, outward: bool) -> None:
+    def move(one: _Pass, side: int | None, packed: Any, *, outward: bool) -> None:
         """Copy a pass from parts or wholes to the packed tensor, or back."""
         if side is not None:
-            tensors = self._table.buffer_info()[0] + 8 * side * self._parts
-            blocks = self._blocks if side == WHOLE else 1
-            kernel("pack.move")(tensors, *one.cut, packed.data_ptr(), one.like.nbytes, blocks, outward)
+            there, many = table.buffer_info()[0] + 8 * side * count, blocks if side == WHOLE else 1
+            kernel("pack.move")(there, *one.cut, packed.data_ptr(), one.like.nbytes, many, outward)
+
+    def action(where: str | None) -> Sequence[torch.Tensor]:
+        with checking(group, known_as[0]) as steps:
+            copies = {k: make_plain(tensor) for k, tensor in odd.items()}
+            for k, plain in copies.items():
+                table[k] = plain.data_ptr()
+            buffer = memory_for_passes()
+            for one in passes:
+                request = step(one, buffer)
+                move(one, gives, request.inp, outward=False)
+                if one is passes[-1]:
+                    steps.last = group.engine.call_number
+                if shortcut(group, known_as, request.inp, request.out, limit_s) is UNKNOWN:
+                    plan(group, request, known_as[3], limit_s, known_as)(where)
+                move(one, gets, request.out, outward=True)
+        group.spare = [buffer]
+        if copies:
+            copy([(as_bits(odd[k]), as_bits(copies[k])) for k in copies if k // count == gets])
+        mark_written(marked)
+        memory.clear()  # it has lived until now
+        return written
+
+    if known_as not in group.shortcuts:
+        buffer = memory_for_passes()
+        for one in passes:  # errors come before anything moves
+            plan(group, step(one, buffer), call.algorithm, limit_s, known_as)
+        group.spare = [buffer]
+    return action
 
 
 def _make(
     collective: str, lists: Mapping[str, Any], gives: int | None, gets: int | None, group: Group | None,
     async_op: bool, algorithm: Any, timeout_s: float | None, op: Any = None, src: int = 0,
 ) -> Work[Sequence[torch.Tensor]] | None:  # fmt: skip
-    """Check the call and make it. See `_Packed`."""
+    """Check the call and make it. See `_plan`."""
     with Call((f"{collective}_coalesced", op, src, algorithm), group, async_op, timeout_s) as call:
-        call.action = _Packed(call, lists, gives, gets, op, src).run
+        call.action = _plan(call, lists, gives, gets, op, src)
     work: Work[Sequence[torch.Tensor]] | None = call.run()
     return work
 
@@ -323,28 +291,17 @@ def _listed(argument: str, tensors: Any) -> list[Any]:
 
 
 def _look(
-    tensors: Sequence[Any], written: range, name: Callable[[int], str]
-) -> tuple[tuple[torch.dtype, ...], array[int], dict[int, torch.Tensor]]:
-    """The dtypes of tensors; their addresses, then their bytes; those that are not plain, by index."""
-    count = len(tensors)
-    table, odd = array("q", bytes(16 * count)), {}
-    strange = kernel("known.look")(table.buffer_info()[0], EXPORTER, *tensors) or any(map(_is_neg, tensors))
-    dtypes = () if strange else tuple(map(_dtype, tensors))
-    if strange or (not _COMPLEX.isdisjoint(dtypes) and any(map(_is_conj, tensors))):
+    tensors: Sequence[Any], count: int, gets: int | None, name: Callable[[int], str]
+) -> tuple[array[int], dict[int, torch.Tensor]]:
+    """The addresses of tensors, then their bytes; and the tensors that are not plain, by index."""
+    table, odd = array("q", bytes(16 * len(tensors))), {}
+    strange = kernel("known.look")(table.buffer_info()[0], EXPORTER, *tensors)
+    if strange or any(map(_is_neg, tensors)) or any(map(_is_conj, tensors)):
         for k, tensor in enumerate(tensors):
-            if table[count + k] < 0 or tensor.is_neg() or tensor.is_conj():
-                check_tensor(name(k), tensor, written=k in written)
+            if table[len(tensors) + k] < 0 or not is_plain(tensor):
+                check_tensor(name(k), tensor, written=k // count == gets)
+                if tensor.is_quantized:
+                    raise DTypeError(f"{name(k)}: quantized tensors make calls of their own; pass .int_repr()")
                 odd[k] = tensor.data  # which keeps its memory
-                table[k], table[count + k] = tensor.data_ptr(), tensor.nbytes
-        dtypes = tuple(map(_dtype, tensors))
-    if not _QUANTIZED.isdisjoint(dtypes):
-        k = next(k for k, dtype in enumerate(dtypes) if dtype in _QUANTIZED)
-        raise DTypeError(f"{name(k)}: quantized tensors make calls of their own; pass .int_repr()")
-    return dtypes, table, odd
-
-
-def _is_planned(group: Group, known_as: CallKey) -> bool:
-    try:
-        return known_as in group.shortcuts
-    except TypeError:  # an algorithm that is none
-        return False
+                table[k], table[len(tensors) + k] = tensor.data_ptr(), tensor.nbytes
+    return table, odd

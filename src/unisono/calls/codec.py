@@ -87,6 +87,25 @@ def decode(data: bytes | bytearray | memoryview, *, pickle: bool = False) -> Any
     raise ArgumentError(f"these {len(whole)} bytes are not an object that this version has encoded")
 
 
+def decode_from(rank: int, data: torch.Tensor, call: str, *, pickle: bool) -> Any:
+    """The object that a rank has sent. Raises ArgumentError, which names the rank and this call."""
+    try:
+        return decode(data.numpy().data, pickle=pickle)
+    except UnisonoError as error:
+        raise ArgumentError(f"{call}: what rank {rank} sent cannot be decoded here: {error}") from error
+
+
+def decode_into(object_list: list[Any], rank: int, data: torch.Tensor, call: str, *, pickle: bool) -> None:
+    """Replace the items of a list by those of a list that a rank has sent, which must be as long."""
+    objects = decode_from(rank, data, call, pickle=pickle)
+    if len(objects) != len(object_list):
+        raise ArgumentError(
+            f"object_list: has {len(object_list)} places, but rank {rank} sent {len(objects)} objects: pass lists of "
+            "the same length"
+        )
+    object_list[:] = objects
+
+
 def _to_tensor(buffers: list[Any]) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(bytearray().join(buffers), np.uint8))
 

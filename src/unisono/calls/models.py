@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..base.errors import ArgumentError, DTypeError
-from ..base.records import ESCAPED, digest
+from ..base.records import ESCAPED
 from ..base.units import ranks_text
 from ..engine.tensors import as_bits, check_is_tensor, set_memory
 from ..ranks.group.group import Group
@@ -96,10 +96,9 @@ def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list
         for name, tensor in state.items():
             once.setdefault(_identity(name, tensor), (name, tensor))
         text = "\n".join(f"{shape_name(tensor)} {name}" for name, tensor in once.values())
-    said: list[Any] = [None] * group.size
-    all_gather_object(said, digest(text), group)
+        said: list[Any] = [None] * group.size
+    all_gather_object(said, text.encode(errors=ESCAPED).decode(), group)
     if len(set(said)) > 1:
-        all_gather_object(said, text.encode(errors=ESCAPED).decode(), group)
         raise ArgumentError(f"{doing}: {_difference(said)}")
     return [tensor for _, tensor in once.values()]
 

@@ -1,4 +1,4 @@
-"""Collectives of Python objects, with torch's names and argument order, built on the collectives of tensors.
+"""Collectives of Python objects, with torch's names and argument order.
 
 Plain values, CPU tensors and NumPy arrays can be sent, in lists, tuples, dicts and sets: see `calls.codec.encode`.
 Bytes from a peer run no code here. pickle=True, on every rank, sends any object that can be pickled, also dataclasses
@@ -11,19 +11,17 @@ that rank raises ArgumentError. Lists are filled completely or not at all.
 timeout_s: how long a rank waits for the others in each step; None: the group's default.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ..base.errors import ArgumentError, UnisonoError, UsageError
+from ..base.errors import ArgumentError, UsageError
+from ..base.records import CallRecord
 from ..ranks.group.group import Group
-from .arguments import check_list, check_root
-from .codec import decode, encode
-from .collectives.all_gather import all_gather, all_gather_single
-from .collectives.broadcast import broadcast
-from .collectives.gather import gather
-from .collectives.scatter import scatter
-from .dispatch import checking
+from .arguments import blank, check_list, check_root
+from .codec import decode_from, decode_into, encode
+from .dispatch import Call, Request, Rows, Tensors, plan_after, unequal
 
 
 def all_gather_object(
@@ -38,11 +36,10 @@ def all_gather_object(
 
     object_list: one item per rank; all are replaced.
     """
-    with _Call("all_gather_object", group, pickle, timeout_s) as call:
+    with Call("all_gather_object", group, timeout_s=timeout_s) as call:
         check_list("object_list", object_list, call.group.size)
-        payload = call.encoded("obj", obj)
-    blocks = call.gather_bytes(payload)
-    object_list[:] = [call.decoded(block, rank) for rank, block in enumerate(blocks)]
+        _plan(call, "all_gather", [_encoded("obj", obj, pickle)])
+    _decode_all(call, object_list, pickle)
 
 
 def gather_object(
@@ -58,16 +55,14 @@ def gather_object(
 
     object_gather_list: on `dst` one item per rank, all replaced; None elsewhere.
     """
-    with _Call("gather_object", group, pickle, timeout_s) as call:
+    with Call("gather_object", group, timeout_s=timeout_s) as call:
         root = check_root("dst", dst, call.group)
         if call.group.rank == root:
             check_list("object_gather_list", object_gather_list, call.group.size)
         elif object_gather_list:
             raise ArgumentError(f"object_gather_list: only rank {root} (dst) passes it; pass None here")
-        payload = call.encoded("obj", obj)
-    blocks = call.gather_bytes(payload, root)
-    if object_gather_list is not None:
-        object_gather_list[:] = [call.decoded(block, rank) for rank, block in enumerate(blocks)]
+        _plan(call, "gather", [_encoded("obj", obj, pickle)], root)
+    _decode_all(call, object_gather_list, pickle)
 
 
 def broadcast_object_list(
@@ -82,21 +77,14 @@ def broadcast_object_list(
 
     object_list: of the same length on every rank; on `src` it is only read.
     """
-    with _Call("broadcast_object_list", group, pickle, timeout_s) as call:
+    with Call("broadcast_object_list", group, timeout_s=timeout_s) as call:
         root = check_root("src", src, call.group)
         check_list("object_list", object_list)
         is_root = call.group.rank == root
-        payload = call.encoded("object_list", object_list) if is_root else _empty(0)
-    block = call.broadcast_bytes(payload, root)
-    if is_root:
-        return
-    objects = call.decoded(block, root)
-    if len(objects) != len(object_list):
-        raise ArgumentError(
-            f"object_list: has {len(object_list)} places on rank {call.group.rank}, but rank {root} (src) sent "
-            f"{len(objects)} objects: pass lists of the same length on every rank"
-        )
-    object_list[:] = objects
+        _plan(call, "broadcast", [_encoded("object_list", object_list, pickle)] if is_root else [], root)
+    block = call.run()
+    if not is_root:
+        decode_into(object_list, root, block, call.collective, pickle=pickle)
 
 
 def scatter_object_list(
@@ -113,76 +101,61 @@ def scatter_object_list(
     scatter_object_output_list: at least one item.
     scatter_object_input_list: on `src` one object per rank; ignored elsewhere.
     """
-    with _Call("scatter_object_list", group, pickle, timeout_s) as call:
+    with Call("scatter_object_list", group, timeout_s=timeout_s) as call:
         root, payloads = check_root("src", src, call.group), list[torch.Tensor]()
         check_list("scatter_object_output_list", scatter_object_output_list)
         if not scatter_object_output_list:
             raise ArgumentError("scatter_object_output_list: is empty; pass a list with a place for the object: [None]")
         if call.group.rank == root:
             objects = check_list("scatter_object_input_list", scatter_object_input_list, call.group.size)
-            payloads += [call.encoded(f"scatter_object_input_list[{rank}]", obj) for rank, obj in enumerate(objects)]
-    block = call.scatter_bytes(payloads, root)
-    scatter_object_output_list[0] = call.decoded(block, root)
+            payloads += [_encoded(f"scatter_object_input_list[{k}]", obj, pickle) for k, obj in enumerate(objects)]
+        _plan(call, "scatter", payloads, root)
+    scatter_object_output_list[0] = decode_from(root, call.run(), call.collective, pickle=pickle)
 
 
-class _Call(checking):
-    """One rank's part of a call: the block in which it is checked, and collectives of payloads of different lengths."""
+def _plan(call: Call, collective: str, payloads: Sequence[torch.Tensor], root: int = 0) -> None:
+    """Plan a call that gathers the numbers of bytes first. Its result is what this rank receives.
 
-    def __init__(self, name: str, group: Group | None, pickle: bool, timeout_s: float | None) -> None:
-        super().__init__(group, name)
-        self.pickle, self.timeout_s = pickle, timeout_s
+    payloads: what this rank sends: one, or one to each rank; empty: nothing.
+    """
+    me, width = call.group.rank, call.group.size if collective == "scatter" else 1
 
-    def encoded(self, argument: str, obj: object) -> torch.Tensor:
-        """The payload of an object. argument: its name in errors."""
-        try:
-            return encode(obj, pickle=self.pickle)
-        except UsageError as error:
-            raise type(error)(f"{argument}: {error}") from error
-
-    def gather_bytes(self, mine: torch.Tensor, dst: int | None = None) -> list[memoryview]:
-        """The payloads of all ranks: on rank `dst`, none elsewhere; None: on every rank."""
-        group, timeout_s = self.group, self.timeout_s
-        lengths = torch.empty(group.size, dtype=torch.int64, device="cpu")
-        all_gather_single(lengths, lengths[group.rank].fill_(len(mine)), group, timeout_s=timeout_s)
-        with self:
-            sizes = enumerate(lengths.tolist() if dst in (None, group.rank) else ())
-            blocks = [mine if rank == group.rank else _empty(size) for rank, size in sizes]
-        if dst is None:
-            all_gather(blocks, mine, group, timeout_s=timeout_s)
+    def request(rows: Rows, _: str | None) -> Request:
+        inp: Tensors
+        out: Tensors
+        if collective == "broadcast":
+            sizes = rows[root]
+            inp = out = payloads[0] if me == root else _empty(sizes[0])
+        elif collective == "scatter":
+            sizes = rows[root]
+            inp, out = payloads or None, _empty(sizes[me])
         else:
-            gather(mine, blocks or None, dst, group, timeout_s=timeout_s)
-        return [_bytes(block) for block in blocks]
+            sizes, inp, out = [row[0] for row in rows], payloads[0], None
+            if collective == "all_gather" or me == root:
+                out = [inp if rank == me else _empty(size) for rank, size in enumerate(sizes)]
+        like = blank(max(sizes), torch.uint8)
+        return Request(collective, like, inp, out, root=root, in_place=inp is out, extents=unequal(sizes))
 
-    def broadcast_bytes(self, payload: torch.Tensor, src: int) -> memoryview:
-        """The payload of rank `src`."""
-        size = torch.tensor([len(payload)], device="cpu")
-        broadcast(size, src, self.group, timeout_s=self.timeout_s)
-        with self:
-            block = payload if self.group.rank == src else _empty(int(size))
-        broadcast(block, src, self.group, timeout_s=self.timeout_s)
-        return _bytes(block)
+    row = [len(payload) for payload in payloads] or [0] * width
+    says = CallRecord(collective, counts=None, root=root, words="of objects")
+    plan_after(call, Request(collective, _empty(0), None, None, root=root), row, says, request)
+    call.returns = True
 
-    def scatter_bytes(self, payloads: list[torch.Tensor], src: int) -> memoryview:
-        """This rank's payload from rank `src`; the others pass none."""
-        size = torch.empty(1, dtype=torch.int64, device="cpu")
-        sizes = [torch.tensor([len(payload)], device="cpu") for payload in payloads]
-        scatter(size, sizes, src, self.group, timeout_s=self.timeout_s)
-        with self:
-            mine = _empty(int(size))
-        scatter(mine, payloads, src, self.group, timeout_s=self.timeout_s)
-        return _bytes(mine)
 
-    def decoded(self, data: memoryview, rank: int) -> Any:
-        """The object that a rank has sent. Raises ArgumentError if it cannot be decoded."""
-        try:
-            return decode(data, pickle=self.pickle)
-        except UnisonoError as error:
-            raise ArgumentError(f"{self.collective}: what rank {rank} sent cannot be decoded here: {error}") from error
+def _encoded(argument: str, obj: object, pickle: bool) -> torch.Tensor:
+    """The payload of an object. argument: its name in errors."""
+    try:
+        return encode(obj, pickle=pickle)
+    except UsageError as error:
+        raise type(error)(f"{argument}: {error}") from error
+
+
+def _decode_all(call: Call, places: list[Any] | None, pickle: bool) -> None:
+    """Make the call, and fill the list, if this rank has one."""
+    blocks = call.run()
+    if places is not None and blocks is not None:
+        places[:] = [decode_from(rank, block, call.collective, pickle=pickle) for rank, block in enumerate(blocks)]
 
 
 def _empty(nbytes: int) -> torch.Tensor:
     return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
-
-
-def _bytes(block: torch.Tensor) -> memoryview:
-    return block.numpy().data

@@ -1,13 +1,12 @@
 """Asynchronous calls: `Work`, the caller's handle, and `Worker`, the thread that runs a group's calls in order."""
 
 import math
-import os
 import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -26,33 +25,26 @@ _LOOK_UP_S = 0.05
 
 
 class _Latch:
-    """An event that is set once. Takes no lock: a signal handler that waits may have interrupted the holder."""
+    """An event that is set once. A signal handler that interrupts `set` or `wait` may wait, too."""
 
-    __slots__ = ("_set", "_waiting")
+    __slots__ = ("_lock", "_set")
 
     def __init__(self) -> None:
-        self._set = False
-        self._waiting: list[threading.Lock] = []  # one for each thread that waits, which is released once
+        self._set, self._lock = False, threading.Lock()
+        self._lock.acquire()
 
     def set(self) -> None:
         self._set = True
-        while self._waiting:
-            with suppress(IndexError):  # the thread has just run out of time
-                self._waiting.pop().release()
+        self._lock.release()
 
     def is_set(self) -> bool:
         return self._set
 
     def wait(self, timeout: float | None = None) -> bool:
-        if not self._set:
-            until = math.inf if timeout is None else time.monotonic() + timeout
-            lock = threading.Lock()
-            lock.acquire()
-            self._waiting.append(lock)
-            while not self._set and (left_s := until - time.monotonic()) > 0.0:
-                lock.acquire(timeout=min(left_s, _LOOK_UP_S))
-            with suppress(ValueError):  # `set` has taken it
-                self._waiting.remove(lock)
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._set and (left_s := until - time.monotonic()) > 0.0:
+            if self._lock.acquire(timeout=min(left_s, _LOOK_UP_S)):
+                self._lock.release()  # for the next thread that waits
         return self._set
 
 
@@ -69,7 +61,6 @@ class Work(Generic[Result_co]):
         self._done = _Latch()
         self._exception: BaseException | None = None
         self._result: Any = None
-        self._completes = threading.Lock()  # the thread that completes the future acquires it, for good
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the call has ended. Returns True, or raises the call's error.
@@ -147,7 +138,8 @@ class Work(Generic[Result_co]):
             self._complete(self._future)
 
     def _complete(self, future: torch.futures.Future[Any]) -> None:
-        if not self._completes.acquire(blocking=False) or future.done():  # a program may have completed it itself
+        me = object()
+        if vars(self).setdefault("_completed_by", me) is not me or future.done():  # by another thread, or the program
             return
         if self._exception is None:
             future.set_result(self._result)
@@ -187,14 +179,6 @@ class FinishedWork(Work[Result_co]):
         if timeout is not None:
             seconds(timeout, "timeout")
         return True
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """A future that is complete."""
-        if self._future is None:
-            future: torch.futures.Future[Any] = torch.futures.Future()
-            future.set_result(self._result)
-            self._future = future
-        return self._future
 
 
 _here = threading.local()
@@ -285,29 +269,15 @@ class Worker:
 
 def worker_of(group: Group) -> Worker:
     """The thread that runs the group's asynchronous calls. Starts it for the first one."""
-    worker = group.worker
-    if not isinstance(worker, Worker):
-        with _making:
-            worker = group.worker
-            if not isinstance(worker, Worker):
+    while not isinstance(worker := group.worker, Worker):
+        with group.making:
+            if not isinstance(group.worker, Worker):
                 made = Worker(group)
-                worker = group.worker
-                if isinstance(worker, Worker):  # a signal handler has made one meanwhile
+                if isinstance(group.worker, Worker):  # a signal handler has made one meanwhile
                     made.close(wait=False)
                 else:
-                    worker = group.worker = made
+                    group.worker = made
     return worker
-
-
-_making = threading.RLock()
-
-
-def _in_child() -> None:
-    global _making  # noqa: PLW0603  a lock that a thread of the parent held is never released here
-    _making = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_in_child)
 
 
 def _perform(work: Work[Any], action: Callable[[], Any]) -> None:

@@ -126,29 +126,22 @@ def share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
     return len(np.intersect1d(_places(x), _places(y))) > 0
 
 
-def first_overlap(
-    starts: Addresses, nbytes: Addresses, written: np.ndarray[Any, np.dtype[np.bool_]]
-) -> tuple[int, int] | None:
+def first_overlap(starts: Sequence[int], nbytes: Sequence[int], written: Sequence[bool]) -> tuple[int, int] | None:
     """The indices of two contiguous tensors that share memory and of which one is written; None if there are none.
 
     starts, nbytes, written: of each tensor, its address, its bytes, and whether it is written. Much faster than
     `share_memory` for each pair.
     """
-    ends, filled = starts + nbytes, nbytes > 0
-    if (np.sort(starts)[1:] >= np.sort(ends)[:-1]).all():
-        return None  # each ends before the next starts
-    (targets,) = np.nonzero(written & filled)
-    targets = targets[np.argsort(starts[targets], kind="stable")]
-    (into,) = np.nonzero(ends[targets[:-1]] > starts[targets[1:]])
-    if len(into):
-        return int(targets[into[0]]), int(targets[into[0] + 1])
-    if len(targets):  # written tensors do not overlap: a read one can only meet the first that ends after its start
-        (sources,) = np.nonzero(~written & filled)
-        first = np.searchsorted(ends[targets], starts[sources], side="right")
-        meets = targets[np.minimum(first, len(targets) - 1)]
-        hit = (first < len(targets)) & (starts[meets] < ends[sources])
-        if hit.any():
-            return int(sources[hit][0]), int(meets[hit][0])
+    spans = sorted((start, start + n, k) for k, (start, n) in enumerate(zip(starts, nbytes, strict=True)) if n)
+    last_read = last_written = 0, -1  # of the tensors so far, the one that ends last
+    for start, end, k in spans:
+        for other_end, other in (last_written, last_read) if written[k] else (last_written,):
+            if start < other_end:
+                return min(k, other), max(k, other)
+        if written[k]:
+            last_written = max(last_written, (end, k))
+        else:
+            last_read = max(last_read, (end, k))
     return None
 
 

@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no outputs": (lambda: all_gather_coalesced([], ones(4, 8)), ArgumentError, "outputs: expected as many"),
     "small output": (lambda: all_gather_coalesced(ones(4), ones(4)), ArgumentError, r"outputs\[0\]"),
     "input in part an output": (input_in_output, ArgumentError, r"inputs\[0\] and outputs\[0\] share"),
-    "another's block": (the_block_of_another, ArgumentError, r"inputs\[0\] and outputs\[0\] share"),
+    "another's block": (the_block_of_another, ArgumentError, r"outputs\[0\] and inputs\[0\] share"),
     "factors of integers": (
         lambda: all_reduce_coalesced([torch.ones(4, dtype=torch.int64)], unisono.premul_sum(2.0)),
         DTypeError,
@@ -148,9 +148,6 @@ def test_first_overlap_against_the_definition(spans: list[tuple[int, int, bool]]
         (a, n, write), (b, m, other) = spans[first], spans[second]
         return (write or other) and max(a, b) < min(a + n, b + m)
 
-    starts = np.array([start for start, _, _ in spans], np.int64)
-    nbytes = np.array([count for _, count, _ in spans], np.int64)
-    written = np.array([write for _, _, write in spans], bool)
-    found = first_overlap(starts, nbytes, written)
+    found = first_overlap(*([span[k] for span in spans] for k in range(3)))
     pairs = {(i, j) for i in range(len(spans)) for j in range(len(spans)) if i != j and meet(i, j)}
     assert (found in pairs) if pairs else (found is None)

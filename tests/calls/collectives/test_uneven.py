@@ -55,6 +55,22 @@ def test_every_algorithm_takes_blocks_of_any_sizes() -> None:
             check(of_any_size(form, "uneven", 9, seed), name)
 
 
+@pytest.mark.ranks(2)
+def test_wrong_algorithm_is_refused_before_sizes_are_exchanged() -> None:
+    me, group, tensor = unisono.get_rank(), unisono.init(), torch.zeros(2)
+    number = group.engine.call_number
+    calls: list[Callable[[str | None], Any]] = [
+        lambda name: unisono.all_gather(None, tensor, algorithm=name),
+        lambda name: unisono.gather(tensor, None if me else empties([2, 2]), algorithm=name),
+        lambda name: unisono.scatter(tensor, None if me else empties([2, 2]), algorithm=name),
+        lambda name: unisono.all_to_all(empties([2, 2]), empties([2, 2]), algorithm=name),
+    ]
+    for k, call in enumerate(calls, 1):
+        with pytest.raises(unisono.MismatchError if me else unisono.ArgumentError, match="bogus"):
+            call(None if me else "bogus")
+        assert group.engine.call_number == number + k
+
+
 @pytest.mark.ranks(3)
 def test_even_and_uneven_calls_alternate() -> None:
     """In gather only the root knows that sizes differ; even and uneven calls take turns."""

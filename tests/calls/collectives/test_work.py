@@ -19,7 +19,7 @@ from unisono.integrations.torch.to_torch import Together
 class Bare:
     """A group without ranks."""
 
-    name, worker = "bare", None
+    name, worker, making = "bare", None, threading.RLock()
 
 
 @pytest.mark.ranks(2)

@@ -246,7 +246,7 @@ def test_a_list_of_another_length_is_an_error_where_it_is(worlds: Worlds) -> Non
     assert first == second == (("", ""), list("abc"))
     (kind, message), objects = third
     assert (kind, objects) == ("ArgumentError", [None, None])
-    assert "has 2 places on rank 2, but rank 0 (src) sent 3 objects" in message
+    assert "has 2 places, but rank 0 sent 3 objects" in message
 
 
 def different_sources() -> Said:

@@ -26,13 +26,7 @@ def all_to_all(
     output_tensor_list: written; one tensor of the CPU per rank, of one dtype, with the number of elements that the rank
     sends.
     input_tensor_list: read; one tensor per rank, of one dtype, any size.
-    group: its ranks make the call together; None: the default group.
-    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
-    algorithm: by name, or your own; None: `unisono explain` says which.
-    timeout_s: how long to wait for the others; None: as long as the group does.
-
-    Returns None or the Work. Raises ArgumentError and DTypeError for what cannot be done with these tensors,
-    MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and WaitTimeout.
+    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
 
         def work():
             rank = unisono.get_rank()

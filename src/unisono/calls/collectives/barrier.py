@@ -20,13 +20,7 @@ def barrier(
 ) -> Any:
     """Return when every rank of the group has called this.
 
-    group: its ranks make the call together; None: the default group.
-    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
-    algorithm: by name, or your own; None: `unisono explain` says which.
-    timeout_s: how long to wait for the others; None: as long as the group does.
-
-    Returns None, or the Work. Raises MismatchError if another rank makes another call, PeerGone, PeerFailed and
-    WaitTimeout.
+    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
 
         def work():
             started = time.monotonic()

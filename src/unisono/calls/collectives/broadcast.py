@@ -24,13 +24,7 @@ def broadcast(
     tensor: of the CPU, any shape, the same dtype and number of elements on every rank; read on `src`, written
     elsewhere.
     src: a rank of the group.
-    group: its ranks make the call together; None: the default group.
-    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
-    algorithm: by name, or your own; None: `unisono explain` says which.
-    timeout_s: how long to wait for the others; None: as long as the group does.
-
-    Returns None, or the Work. Raises ArgumentError and DTypeError for what cannot be done with these tensors,
-    MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and WaitTimeout.
+    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
 
         def work():
             tensor = torch.full((2,), unisono.get_rank())

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
-from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
+from ..arguments import check_root, check_rooted, check_tensor
 from ..dispatch import Call, Request, plan_blocks
 
 
@@ -26,13 +26,7 @@ def gather(
     tensor: of the CPU, read; the same dtype on every rank, any size.
     gather_list: on `dst` one tensor per rank with that rank's number of elements, written; None on other ranks.
     dst: a rank of the group.
-    group: its ranks make the call together; None: the default group.
-    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
-    algorithm: by name, or your own; None: `unisono explain` says which.
-    timeout_s: how long to wait for the others; None: as long as the group does.
-
-    Returns None or the Work. Raises ArgumentError and DTypeError for what cannot be done with these tensors,
-    MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and WaitTimeout.
+    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
 
         def work():
             rank = unisono.get_rank()
@@ -46,10 +40,6 @@ def gather(
     with Call(what, group, async_op, timeout_s) as call:
         root = check_root("dst", dst, call.group)
         check_tensor("tensor", tensor)
-        blocks = given_list(gather_list)
-        check_rooted("gather_list", blocks, "dst", root, call.group, tensor.dtype, written=True)
-        if blocks is not None:
-            check_apart(blocks, tensor, root)
-            check_own("gather_list", blocks, "tensor", tensor, call.group)
+        blocks = check_rooted("gather_list", gather_list, "dst", root, tensor, call.group, written=True)
         plan_blocks(call, Request("gather", tensor, tensor, blocks, root=root))
     return call.run()

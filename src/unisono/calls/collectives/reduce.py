@@ -26,13 +26,7 @@ def reduce(
     tensor: of the CPU, any shape, the same dtype and number of elements on every rank; written on `dst` only.
     dst: a rank of the group.
     op: as in `all_reduce`.
-    group: its ranks make the call together; None: the default group.
-    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
-    algorithm: by name, or your own; None: `unisono explain` says which.
-    timeout_s: how long to wait for the others; None: as long as the group does.
-
-    Returns None, or the Work. Raises ArgumentError and DTypeError for what cannot be done with these tensors,
-    MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and WaitTimeout.
+    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
 
         def work():
             tensor = torch.tensor([unisono.get_rank() + 1])

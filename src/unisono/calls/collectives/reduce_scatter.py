@@ -8,7 +8,7 @@ from torch import Tensor
 from ...base.errors import DTypeError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
-from ..arguments import blank, check_apart, check_op, check_own, check_tensor, check_tensors, check_whole
+from ..arguments import blank, check_apart, check_blocks, check_op, check_tensor, check_whole
 from ..dispatch import UNKNOWN, Call, Request, shortcut, unequal
 from ..ops import OpLike, ReduceOp
 
@@ -28,13 +28,7 @@ def reduce_scatter(
     output: of the CPU, written, with the number of elements of the rank's block.
     input_list: read; one tensor per rank, of one dtype, any size, the same sizes on every rank.
     op: as in `all_reduce`.
-    group: its ranks make the call together; None: the default group.
-    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
-    algorithm: by name, or your own; None: `unisono explain` says which.
-    timeout_s: how long to wait for the others; None: as long as the group does.
-
-    Returns None or the Work. Raises ArgumentError and DTypeError for what cannot be done with these tensors,
-    MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and WaitTimeout.
+    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
 
         def work():
             rank = unisono.get_rank()
@@ -52,9 +46,7 @@ def reduce_scatter(
                 f"input_list: expected a list of {call.group.size} tensors; for one tensor: reduce_scatter_single"
             )
         check_tensor("output", output, written=True)
-        sizes = check_tensors("input_list", input_list, call.group, output.dtype)
-        check_apart(input_list, output, call.group.rank)
-        check_own("input_list", input_list, "output", output, call.group)
+        sizes = check_blocks("input_list", input_list, "output", output, call.group, written=False)
         extents, name = unequal(sizes), check_op(op, output)
         like = blank(max(sizes), output.dtype) if extents else output
         call.plan(Request("reduce_scatter", like, input_list, output, name, extents=extents))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
-from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
+from ..arguments import check_root, check_rooted, check_tensor
 from ..dispatch import Call, Request, plan_blocks
 
 
@@ -26,13 +26,7 @@ def scatter(
     tensor: of the CPU, written, with the number of elements of the rank's block.
     scatter_list: on `src` one tensor per rank, of one dtype, any size, read; None on other ranks.
     src: a rank of the group.
-    group: its ranks make the call together; None: the default group.
-    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
-    algorithm: by name, or your own; None: `unisono explain` says which.
-    timeout_s: how long to wait for the others; None: as long as the group does.
-
-    Returns None or the Work. Raises ArgumentError and DTypeError for what cannot be done with these tensors,
-    MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and WaitTimeout.
+    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
 
         def work():
             blocks = [torch.tensor([k, k + 10]) for k in range(3)] if unisono.get_rank() == 1 else None
@@ -46,10 +40,6 @@ def scatter(
     with Call(what, group, async_op, timeout_s) as call:
         root = check_root("src", src, call.group)
         check_tensor("tensor", tensor, written=True)
-        blocks = given_list(scatter_list)
-        check_rooted("scatter_list", blocks, "src", root, call.group, tensor.dtype, written=False)
-        if blocks is not None:
-            check_apart(blocks, tensor, root)
-            check_own("scatter_list", blocks, "tensor", tensor, call.group)
+        blocks = check_rooted("scatter_list", scatter_list, "src", root, tensor, call.group, written=False)
         plan_blocks(call, Request("scatter", tensor, blocks, tensor, root=root))
     return call.run()

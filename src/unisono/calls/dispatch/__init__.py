@@ -6,20 +6,23 @@ lists of blocks whose sizes ranks exchange first. A call of several steps, such 
 with `plan` and hands the whole to `Call`.
 """
 
-from .blocks import plan_blocks
+from .blocks import Rows, plan_after, plan_blocks
 from .checking import checking, refuse
 from .known import UNKNOWN, CallKey, shortcut
-from .make import Action, Call, plan
-from .request import Request, unequal
+from .make import Call, copy, plan
+from .request import Request, Tensors, unequal
 
 __all__ = [
     "UNKNOWN",
-    "Action",
     "Call",
     "CallKey",
     "Request",
+    "Rows",
+    "Tensors",
     "checking",
+    "copy",
     "plan",
+    "plan_after",
     "plan_blocks",
     "refuse",
     "shortcut",

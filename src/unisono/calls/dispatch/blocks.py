@@ -1,13 +1,13 @@
-"""Lists of blocks whose sizes a rank knows only in part: `all_to_all`, `gather` and `scatter`.
+"""Calls on blocks whose sizes a rank knows only in part: `all_to_all`, `gather` and `scatter`.
 
-Each such call begins with an all_gather of all sizes: the elements that each rank gives to and takes from every other
-rank. Then every rank raises the same error, or the call runs with a size for each block.
+Each begins with an all_gather of all sizes: the elements that each rank gives to and takes from every other rank. Then
+every rank raises the same error, or the call runs with a size for each block. `all_gather` gathers shapes like this.
 
 The table of a call is the same for all sizes: a row of a program names the block that it moves, and the plan has a size
 for each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,42 +25,60 @@ from .known import UNKNOWN, shortcut
 from .make import Call, plan
 from .request import Request, Tensors, is_one, unequal
 
+Rows = Sequence[Sequence[int]]
+"""The integers of each rank."""
 
-def plan_blocks(call: Call, request: Request) -> None:
-    """Plan a call on blocks whose sizes the ranks exchange first. Its result is the output."""
-    group, algorithm = call.group, call.algorithm
-    limit_s = None if call.timeout_s is None else seconds(call.timeout_s)
-    # The user's lists may change while the call waits.
-    inp, out = (tensors if is_one(tensors) or tensors is None else list(tensors) for tensors in request[2:4])
-    request, root = request._replace(inp=inp, out=out), request.root
-    gives, takes = _per_rank(inp, group, root), _per_rank(out, group, root)
-    counts = [tensor.numel() if tensor is not None else 0 for pair in zip(gives, takes, strict=True) for tensor in pair]
-    mine = torch.tensor([DTYPE_CODES[request.like.dtype], *counts], dtype=torch.int64, device="cpu")
+
+def plan_after(
+    call: Call, request: Request, row: Sequence[int], says: CallRecord, then: Callable[[Rows, str | None], Request]
+) -> None:
+    """Plan a call of two steps: the ranks gather their rows of integers, then make the request that follows from these.
+
+    request: as the second step would be if all blocks had one size. says: the record of the first step. then: takes the
+    rows and the user's line, if it is known.
+    """
+    group, limit_s = call.group, None if call.timeout_s is None else seconds(call.timeout_s)
+    if call.algorithm is not None:
+        plan(group, request, call.algorithm)  # refuses a wrong one before the first step
     written = needed_by_autograd(request.written_on(group.rank))
+    mine, what = torch.tensor(row, dtype=torch.int64, device="cpu"), (f"sizes of {says.collective}", says, 0, None)
 
     def action(where: str | None) -> Any:
-        with checking(group, request.collective) as steps:
-            extents = _exchange(group, request, mine, limit_s, where)
-            like = blank(max(extents), request.like.dtype) if unequal(extents) else request.like
-            move = plan(group, request._replace(like=like, extents=unequal(extents)), algorithm, limit_s)
+        with checking(group, says.collective) as steps:
+            table = torch.empty(group.size, len(mine), dtype=torch.int64, device="cpu")
+            if shortcut(group, what, mine, table, limit_s) is UNKNOWN:
+                plan(group, Request("all_gather", mine, mine, table, says=says), None, limit_s, what)(where)
+            move = plan(group, then(table.tolist(), where), call.algorithm, limit_s)
             steps.last = group.engine.call_number
             made = move(where)
         mark_written(written)
         return made
 
-    call.record, call.action = _record(request), action
+    call.record, call.action = says, action
 
 
-def _exchange(
-    group: Group, request: Request, mine: torch.Tensor, limit_s: float | None, where: str | None
-) -> list[int]:
-    """Gather all ranks' sizes; return those of `Blocks.extents`. Raises MismatchError on every rank if they differ."""
-    kind, root, says, ranks = request.collective, request.root, _record(request), range(group.size)
-    table = torch.empty(group.size, len(mine), dtype=torch.int64, device="cpu")
-    what = f"sizes of {kind}", None, root, None
-    if shortcut(group, what, mine, table, limit_s) is UNKNOWN:
-        plan(group, Request("all_gather", mine, mine, table, says=says), None, limit_s, what)(where)
-    dtypes, gives, takes = table[:, 0].tolist(), table[:, 1::2].tolist(), table[:, 2::2].tolist()
+def plan_blocks(call: Call, request: Request) -> None:
+    """Plan a call on blocks whose sizes the ranks exchange first. Its result is the output."""
+    group = call.group
+    # The user's lists may change while the call waits.
+    inp, out = (tensors if is_one(tensors) or tensors is None else list(tensors) for tensors in request[2:4])
+    request = request._replace(inp=inp, out=out)
+    pairs = zip(_per_rank(inp, group, request.root), _per_rank(out, group, request.root), strict=True)
+    counts = [0 if tensor is None else tensor.numel() for pair in pairs for tensor in pair]
+    says = CallRecord(request.collective, counts=None, root=request.root)
+
+    def sized(rows: Rows, where: str | None) -> Request:
+        extents = unequal(sizes := _agreed(group, says, rows, where))
+        like = blank(max(sizes), request.like.dtype) if extents else request.like
+        return request._replace(like=like, extents=extents)
+
+    plan_after(call, request, [DTYPE_CODES[request.like.dtype], *counts], says, sized)
+
+
+def _agreed(group: Group, says: CallRecord, rows: Rows, where: str | None) -> list[int]:
+    """The sizes of `Blocks.extents`. Raises MismatchError, on every rank, if what ranks give and expect differs."""
+    ranks, dtypes = range(group.size), [row[0] for row in rows]
+    gives, takes = [row[1::2] for row in rows], [row[2::2] for row in rows]
     wrong = [(s, d) for s in ranks for d in ranks if takes[d][s] != gives[s][d]]
     unlike = {rank for rank in ranks if dtypes[rank] != dtypes[0]}
     if wrong or unlike:
@@ -73,14 +91,9 @@ def _exchange(
         calls[group.rank] = calls[group.rank]._replace(where=where or caller())
         odd = sorted(unlike or {s for s, _ in wrong})  # ranks with another dtype, or the givers
         raise MismatchError(group.engine.call_number - 1, calls, odd, group.named)
-    if kind == "all_to_all":
+    if says.collective == "all_to_all":
         return [gives[s][d] for s in ranks for d in ranks]
-    return [gives[root][rank] if kind == "scatter" else gives[rank][root] for rank in ranks]
-
-
-def _record(request: Request) -> CallRecord:
-    """The record of the step that exchanges sizes."""
-    return CallRecord(request.collective, counts=None, root=request.root)
+    return [gives[says.root][rank] if says.collective == "scatter" else gives[rank][says.root] for rank in ranks]
 
 
 def _per_rank(tensors: Tensors, group: Group, root: int) -> Sequence[torch.Tensor | None]:

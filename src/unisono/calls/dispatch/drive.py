@@ -7,13 +7,12 @@ in a deep recursion, this rank's next call finds the unfinished one and breaks t
 
 import threading
 import time
+from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import compress
 from typing import Any, NamedTuple, NoReturn, Self
-
-import numpy as np
 
 from ...base.errors import NestedCall, WaitTimeout
 from ...base.python import tell
@@ -74,11 +73,11 @@ def _address(tensors: Tensors) -> tuple[Any, ...]:
         return (0,)
     if is_one(tensors):
         return tensors.data_ptr(), tensors.untyped_storage()
-    table = np.array([tensor.data_ptr() for tensor in tensors], np.int64)
-    return table.ctypes.data, table, *(tensor.untyped_storage() for tensor in tensors)
+    table = array("q", [tensor.data_ptr() for tensor in tensors])
+    return table.buffer_info()[0], table, *(tensor.untyped_storage() for tensor in tensors)
 
 
-def complete(group: Group, run: Run, timeout_s: float | None, where: str = "", status: int = NO_PLAN) -> None:
+def complete(group: Group, run: Run, timeout_s: float | None, where: str | None = None, status: int = NO_PLAN) -> None:
     """Make a call, or go on with it. The caller holds the group's lock, and passes any exception on to `failed`.
 
     status: what the kernel has returned; NO_PLAN: the call has not begun.
@@ -104,7 +103,7 @@ def drive(group: Group, run: Run, timeout_s: float | None, where: str | None = N
     where: the user's line, if it is known.
     status: see `complete`; another thread may have begun the call.
     """
-    plan, began, where = run.plan, time.perf_counter(), where or caller()
+    plan, began = run.plan, time.perf_counter()
     until, made = began + (group.timeout_s if timeout_s is None else timeout_s), False
     behind: Background | None = None
     while not made:
@@ -121,7 +120,7 @@ def drive(group: Group, run: Run, timeout_s: float | None, where: str | None = N
             worker = group.worker
             behind = worker if status == NO_PLAN and worker is not None and worker.busy else None  # since just now
             if not held or (behind is not None and left_s <= 0.0):
-                _raise_late(group, plan, time.perf_counter() - began, where)
+                _raise_late(group, plan, time.perf_counter() - began, where or caller())
             if behind is None:
                 if status == NO_PLAN:
                     check_finished(group, plan.record, where)
@@ -130,9 +129,9 @@ def drive(group: Group, run: Run, timeout_s: float | None, where: str | None = N
                 made = True
         except BaseException as error:
             if started:
-                failed(group, run, error, where)
+                failed(group, run, error, where or caller())
             elif not isinstance(error, NestedCall):  # the other ranks make this call
-                give_up(group, f"interrupted by {type(error).__name__}", f"{plan.record} ({where})")
+                give_up(group, f"interrupted by {type(error).__name__}", f"{plan.record} ({where or caller()})")
             raise
         finally:
             if held:
@@ -141,7 +140,7 @@ def drive(group: Group, run: Run, timeout_s: float | None, where: str | None = N
         _debug_line(group, plan, began)
 
 
-def check_finished(group: Group, call: CallRecord, where: str = "") -> None:
+def check_finished(group: Group, call: CallRecord, where: str | None = None) -> None:
     """Break the group before this call if an exception has ended this rank's last one before it was over."""
     span = group.span
     if group.engine.unfinished if span is None else span.call is not None:

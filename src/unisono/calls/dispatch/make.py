@@ -152,4 +152,5 @@ def _premultiplied(request: Request, factor: float, rank: int) -> Request:
     if inp is not None:
         scaled = inp.detach() * factor if is_one(inp) else [tensor.detach() * factor for tensor in inp]
     out = None if request.collective == "reduce" and rank != request.root else request.out
-    return request._replace(inp=scaled, out=out, op="sum", in_place=False, words="premultiplied")
+    words = ", ".join(filter(None, [request.words, "premultiplied"]))
+    return request._replace(inp=scaled, out=out, op="sum", in_place=False, words=words)

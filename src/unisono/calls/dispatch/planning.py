@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ import torch
 from ...base.config import Config
 from ...base.errors import AlgorithmError, ArgumentError, InternalError
 from ...base.linux import processors
-from ...base.records import CallRecord
 from ...engine.compile.plan import Blocks, CallPlan
 from ...engine.compile.program import Lowering
 from ...engine.reducers import CustomOp
@@ -29,47 +28,27 @@ _BYTES_PER_NS = 4  # about the bytes that a call moves per nanosecond
 _INLINE_BYTES = 1 << 20  # if ranks have spare processors, longer calls run on the worker while the caller computes
 
 
-class PlanKey(NamedTuple):
-    """Everything that a plan depends on."""
-
-    collective: str
-    op: object
-    root: int
-    dtype: torch.dtype
-    algorithm: Any
-    lowering: Lowering
-    blocks: Blocks
-    words: str
-    scale: str
-    says: CallRecord | None
-    has: tuple[bool, bool]  # has this rank an input, an output?
-
-
 def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = False) -> CallPlan:
     """The plan of a request, with this algorithm, or with the one that `choose` returns. Plans are cached.
 
     staged: stage tensors in shared memory, too.
     """
     like, inp, out = request.like, request.inp, request.out
-    shared = not staged and (not request.in_place or inp is out)
     nbytes, config = like.nbytes * (group.size if request.collective in BLOCKED else 1), group.engine.config
-    crossed = False
-    if shared and is_one(inp) and is_one(out) and request.extents is None and group.span is None:
+    shared = crossed = False
+    in_place = request.in_place and inp is not out
+    if is_one(inp) and is_one(out) and not staged and not in_place and request.extents is None and group.span is None:
         mapped = all(group.heap_first <= tensor.data_ptr() < group.heap_end for tensor in (inp, out))
         crossed = not mapped and crosses_memory(request.collective, nbytes, config) and group.engine.crosses_memory
         # Small messages are staged: signature and payload share a cache line, which is faster than zero copy.
         shared = crossed or (mapped and nbytes > zero_copy_limit(group.size, config))
-    else:
-        shared = False
     has = inp is not None, out is not None
     blocks = Blocks(
         like.numel(), like.element_size(), request.extents, has[0] and not is_one(inp), has[1] and not is_one(out)
     )
-    lowering, scale = Lowering(shared, request.in_place, crossed), scale_name(like) if like.is_quantized else ""
-    key = PlanKey(
-        request.collective, request.op, request.root, like.dtype, algorithm, lowering, blocks, request.words, scale,
-        request.says, has,
-    )  # fmt: skip
+    lowering, scale = Lowering(shared, request.in_place, crossed), scale_name(like)
+    # Everything that a plan depends on: the request without its tensors, what counts of these, and how it is made.
+    key = request.collective, *request[4:], like.dtype, scale, has, blocks, algorithm, lowering
     plan = group.plans.get(key)
     if plan is None:
         if group.span is None:

@@ -1,7 +1,6 @@
 """The progress engine of a group: it moves the messages of all requests while a thread waits for one of them."""
 
 import atexit
-import os
 import queue
 import threading
 import time
@@ -127,16 +126,16 @@ class ProgressEngine:
                 stall.end()
 
     def complete(
-        self, requests: Sequence[MessageRequest], text: Callable[[], str], timeout_s: float | None, began: float = 0.0
+        self, *requests: MessageRequest, timeout_s: float | None = None, began: float = 0.0, text: str = "{}"
     ) -> None:
         """Start requests, and return when all are done. If this raises, they have been cancelled.
 
-        Only the first may raise OutOfMemory: the others are receives. text: the call, without its line. began: see
-        `wait`.
+        Only the first may raise OutOfMemory: the others are receives. began: see `wait`. text: of the call, with places
+        for the requests.
         """
 
         def call() -> str:
-            return f"{text()} ({caller()})"
+            return f"{text.format(*requests)} ({caller()})"
 
         waiting = [request for request in requests if not self.start(request)]
         try:
@@ -302,30 +301,18 @@ def _fail(pending: list[_Pending], error: Exception) -> None:
 
 def progress_engine(group: Group) -> ProgressEngine:
     """The progress engine of a group, made on the first call."""
-    engine = group.progress_engine
-    if isinstance(engine, ProgressEngine):
-        return engine
-    group.check_usable()  # a forked process must not take the lock
-    with _making:
-        if group.progress_engine is None:
-            made = ProgressEngine(group)
-            if group.progress_engine is None:  # no signal handler has made one meanwhile
-                group.progress_engine, group.mailbox = made, made.mailbox
-                if group.broken is not None or group.closed:  # just now
-                    group.mailbox = None
-    return progress_engine(group)
+    while not isinstance(engine := group.progress_engine, ProgressEngine):
+        group.check_usable()
+        with group.making:
+            if group.progress_engine is None:
+                made = ProgressEngine(group)
+                if group.progress_engine is None:  # no signal handler has made one meanwhile
+                    group.progress_engine, group.mailbox = made, made.mailbox
+                    if group.broken is not None or group.closed:  # just now
+                        group.mailbox = None
+    return engine
 
 
-_making = threading.RLock()
-
-
-def _in_child() -> None:
-    """In a forked child, no other thread holds the lock."""
-    global _making  # noqa: PLW0603  each process has one
-    _making = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_in_child)
 _engines: weakref.WeakSet[ProgressEngine] = weakref.WeakSet()
 
 

@@ -2,51 +2,46 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any
 
 import torch
 
-from ...base.errors import ArgumentError, DTypeError, UnisonoError
+from ...base.errors import ArgumentError, DTypeError
 from ...base.units import integer, seconds
 from ...engine.kernels.ring_buffer import MOST_DIMENSIONS
 from ...engine.mailbox import ANY_SOURCE, Receive, Send
 from ...engine.tensors import make_plain
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
-from ..arguments import check_apart, check_list, check_root, check_tensor, shape_name
-from ..codec import decode, encode
+from ..arguments import check_apart, check_list, check_root, check_tensor
+from ..codec import decode_into, encode
 from .at_once import received_soon, sent_at_once, usual
 from .progress_engine import progress_engine
 from .transfer import FinishedTransfer, Transfer
 
+_FIRST = -1
+"""The tag of a list of objects with tag 0; later ones are below it, because tags of tensors are not."""
 
-def check_send(tensor: Any, dst: Any, group: Group, tag: Any) -> tuple[int, int]:
-    """The rank and the tag. Raises ArgumentError or DTypeError unless this tensor can be sent to rank `dst`."""
+
+def send_request(tensor: Any, dst: Any, group: Group, tag: Any) -> Send:
+    """A request, with a copy of the tensor if its elements do not lie in order.
+
+    Raises ArgumentError or DTypeError unless this tensor can be sent to rank `dst`.
+    """
     _check_message(tensor, written=False)
     if tensor.dim() > MOST_DIMENSIONS:
         raise ArgumentError(
             f"tensor: has {tensor.dim()} dimensions, but a message has at most {MOST_DIMENSIONS}. Pass .flatten()."
         )
-    return check_root("dst", dst, group), _check_tag(tag)
-
-
-def check_receive(tensor: Any, src: Any, group: Group, tag: Any) -> tuple[int, int]:
-    """The rank and the tag. Raises ArgumentError or DTypeError unless this tensor can receive from `src`; None: any."""
-    if tensor is not None:
-        _check_message(tensor, written=True)
-    return ANY_SOURCE if src is None else check_root("src", src, group), _check_tag(tag)
-
-
-def send_request(tensor: torch.Tensor, dst: int, group: Group, tag: int) -> Send:
-    """A request, with a copy of the tensor if its elements do not lie in order. Raises as `check_send` does."""
-    dst, tag = check_send(tensor, dst, group, tag)
-    return Send(make_plain(tensor), dst, tag)
+    return Send(make_plain(tensor), check_root("dst", dst, group), _check_tag(tag))
 
 
 def receive_request(tensor: Any, src: Any, group: Group, tag: Any) -> Receive:
-    """A request. Raises as `check_receive` does."""
+    """A request. Raises ArgumentError or DTypeError unless this tensor can receive from `src`; None: any."""
     if usual(tensor, src, group, tag) is None:
-        src, tag = check_receive(tensor, src, group, tag)
+        if tensor is not None:
+            _check_message(tensor, written=True)
+        src, tag = ANY_SOURCE if src is None else check_root("src", src, group), _check_tag(tag)
     return Receive(tensor, src, tag)
 
 
@@ -65,16 +60,6 @@ def _check_tag(tag: Any) -> int:
 
 def _limit(timeout_s: Any) -> float | None:
     return None if timeout_s is None else seconds(timeout_s)
-
-
-def send_text(tensor: torch.Tensor, dst: int, tag: int) -> str:
-    """A send as text: `send(float32[3], dst=1, tag=0)`."""
-    return f"send({shape_name(tensor)}, dst={dst}, tag={tag})"
-
-
-def receive_text(tensor: torch.Tensor | None, src: int | None, tag: int) -> str:
-    """A receive as text: `recv(float32[3], src=1, tag=0)`."""
-    return f"recv({shape_name(tensor) if tensor is not None else 'None'}, src={src}, tag={tag})"
 
 
 def send(
@@ -105,31 +90,7 @@ def send(
         return
     group = group_or_default(group)
     request = sent or send_request(tensor, dst, group, tag)
-    progress_engine(group).complete([request], lambda: send_text(tensor, dst, tag), limit_s)
-
-
-@overload
-def recv(
-    tensor: torch.Tensor,
-    src: int | None = None,
-    group: Group | None = None,
-    tag: int = 0,
-    *,
-    timeout_s: float | None = None,
-) -> int:
-    """Receive into a tensor; returns the source."""
-
-
-@overload
-def recv(
-    tensor: None = None,
-    src: int | None = None,
-    group: Group | None = None,
-    tag: int = 0,
-    *,
-    timeout_s: float | None = None,
-) -> torch.Tensor:
-    """Receive into a new tensor; returns it."""
+    progress_engine(group).complete(request, timeout_s=limit_s)
 
 
 def recv(
@@ -139,7 +100,7 @@ def recv(
     tag: int = 0,
     *,
     timeout_s: float | None = None,
-) -> int | torch.Tensor:
+) -> Any:
     """Receive a tensor from rank `src`, or from the rank that was first to send one with this tag; returns the source.
 
     tensor: of the CPU, written; of any shape and layout, with the sender's dtype and number of elements. None: returns
@@ -165,10 +126,10 @@ def recv(
     began = time.monotonic()
     taken = received_soon(tensor, src, group, tag, limit_s)
     if taken is True:
-        return src  # type: ignore[return-value]  # the source of this message is a rank
+        return src
     group = group_or_default(group)
     request = taken or receive_request(tensor, src, group, tag)
-    progress_engine(group).complete([request], lambda: receive_text(tensor, src, tag), limit_s, began)
+    progress_engine(group).complete(request, timeout_s=limit_s, began=began)
     received = request.tensor
     return request.source if tensor is not None or received is None else received
 
@@ -181,8 +142,7 @@ def isend(
     if sent_at_once(tensor, dst, group, tag, waits=False):
         return FinishedTransfer(group_or_default(group).rank)
     group = group_or_default(group)
-    request = send_request(tensor, dst, group, tag)
-    return Transfer(group, request, lambda: f"i{send_text(tensor, dst, tag)}", limit_s)
+    return Transfer(group, send_request(tensor, dst, group, tag), limit_s)
 
 
 def irecv(
@@ -196,8 +156,7 @@ def irecv(
     """Start a `recv`. The Transfer's `result()` is the tensor, its `source_rank()` the sender."""
     limit_s = _limit(timeout_s)
     group = group_or_default(group)
-    request = receive_request(tensor, src, group, tag)
-    return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", limit_s)
+    return Transfer(group, receive_request(tensor, src, group, tag), limit_s)
 
 
 def sendrecv(
@@ -215,11 +174,7 @@ def sendrecv(
     group = group_or_default(group)
     receive, request = receive_request(recv_tensor, src, group, tag), send_request(send_tensor, dst, group, tag)
     check_apart([recv_tensor], send_tensor, None)
-
-    def call() -> str:
-        return f"sendrecv({shape_name(send_tensor)}, dst={dst}, {shape_name(recv_tensor)}, src={src}, tag={tag})"
-
-    progress_engine(group).complete([request, receive], call, limit_s)
+    progress_engine(group).complete(request, receive, timeout_s=limit_s, text="sendrecv({}, {})")
     return receive.source
 
 
@@ -233,12 +188,9 @@ class P2POp:
         self, op: Callable[..., Transfer], tensor: torch.Tensor, peer: int, group: Group | None = None, tag: int = 0
     ) -> None:
         group = group_or_default(group)
-        if op is isend:
-            check_send(tensor, peer, group, tag)
-        elif op is irecv:
-            check_receive(tensor, peer, group, tag)
-        else:
+        if op not in (isend, irecv):
             raise ArgumentError(f"op: expected unisono's isend or irecv, got {op!r}")
+        (send_request if op is isend else receive_request)(tensor, peer, group, tag)
         self.op, self.tensor, self.peer, self.group, self.tag = op, tensor, peer, group, tag
 
 
@@ -269,10 +221,10 @@ def send_object_list(
     limit_s = _limit(timeout_s)
     group = group_or_default(group)
     check_list("object_list", object_list)
-    message = encode(object_list, pickle=pickle)
-    check_send(message, dst, group, tag)
+    request = send_request(encode(object_list, pickle=pickle), dst, group, tag)
+    request.tag = _FIRST - tag
     words = f"send_object_list({len(object_list)} objects, dst={dst}, tag={tag})"
-    progress_engine(group).complete([Send(message, dst, _tag(tag))], lambda: words, limit_s)
+    progress_engine(group).complete(request, timeout_s=limit_s, text=words)
 
 
 def recv_object_list(
@@ -293,24 +245,10 @@ def recv_object_list(
     limit_s = _limit(timeout_s)
     group = group_or_default(group)
     check_list("object_list", object_list)
-    check_receive(None, src, group, tag)
-    request = Receive(None, ANY_SOURCE if src is None else src, _tag(tag))
+    request = receive_request(None, src, group, tag)
+    request.tag = _FIRST - tag
     words = f"recv_object_list({len(object_list)} objects, src={src}, tag={tag})"
-    progress_engine(group).complete([request], lambda: words, limit_s)
+    progress_engine(group).complete(request, timeout_s=limit_s, text=words)
     message = request.tensor if request.tensor is not None else torch.empty(0, dtype=torch.uint8, device="cpu")
-    try:
-        objects = decode(message.numpy().data, pickle=pickle)
-    except UnisonoError as error:
-        raise ArgumentError(f"what rank {request.source} sent cannot be decoded here: {error}") from error
-    if len(objects) != len(object_list):
-        raise ArgumentError(
-            f"object_list: has {len(object_list)} places, but rank {request.source} sent {len(objects)} objects: pass "
-            "a list of as many"
-        )
-    object_list[:] = objects
+    decode_into(object_list, request.source, message, "recv_object_list", pickle=pickle)
     return request.source
-
-
-def _tag(tag: int) -> int:
-    """The tag of the message: below 0, because tags of tensors are not."""
-    return -1 - tag

@@ -1,6 +1,5 @@
 """`Transfer`: an `isend` or `irecv`, which goes on while no thread waits for it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,11 +21,10 @@ class Transfer(Work[torch.Tensor]):
     A dropped Transfer does not delay this end.
     """
 
-    def __init__(self, group: Group, request: MessageRequest, text: Callable[[], str], timeout_s: float | None) -> None:
+    def __init__(self, group: Group, request: MessageRequest, timeout_s: float | None) -> None:
         super().__init__("a message")
         self._engine = engine = progress_engine(group)
-        self._request, self._timeout_s, self._rank = request, timeout_s, group.rank
-        self._text, self._where = text, ""
+        self._request, self._timeout_s, self._rank, self._where = request, timeout_s, group.rank, ""
         request.on_done = self._on_done
         if not engine.start(request):
             self._where = caller()
@@ -85,7 +83,7 @@ class Transfer(Work[torch.Tensor]):
         self._engine.abandon([self._request], self._call_text(), error)
 
     def _call_text(self) -> str:
-        return f"{self._text()} ({self._where})"
+        return f"i{self._request} ({self._where})"
 
     def _on_done(self) -> None:
         request = self._request

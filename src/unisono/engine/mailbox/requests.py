@@ -49,6 +49,10 @@ class Send(MessageRequest):
         super().__init__(peer, tag)
         self.tensor = tensor
 
+    def __str__(self) -> str:
+        """`send(float32[3], dst=1, tag=0)`."""
+        return f"send({_text(self.tensor)}, dst={self.peer}, tag={self.tag})"
+
 
 class Receive(MessageRequest):
     """Receive from a peer or from ANY_SOURCE into `tensor`; None: into a new tensor, which is `tensor` once it is done.
@@ -67,14 +71,17 @@ class Receive(MessageRequest):
         self.source = peer
         self.message: Message | None = None
 
+    def __str__(self) -> str:
+        """`recv(float32[3], src=1, tag=0)`."""
+        source = None if self.peer == ANY_SOURCE else self.peer
+        return f"recv({None if self.tensor is None else _text(self.tensor)}, src={source}, tag={self.tag})"
+
     def refuses(self, message: "Message") -> tuple[str, str] | None:
         """What was sent, and what this receive expects, if dtype or size differ."""
         tensor, dtype = self.tensor, message.dtype
         if dtype is not None and (tensor is None or (tensor.dtype is dtype and tensor.nbytes == message.nbytes)):
             return None
-        expected = f"any dtype of torch {torch.__version__}"
-        if tensor is not None:
-            expected = f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
+        expected = f"any dtype of torch {torch.__version__}" if tensor is None else _text(tensor)
         return f"{NAMES[message.code]}{message.shape}", expected
 
     def leave_rest(self) -> "Receive":
@@ -95,6 +102,10 @@ class Receive(MessageRequest):
         elif data is not self.tensor:
             ctypes.memmove(self.tensor.data_ptr(), data.data_ptr(), data.nbytes)
         mark_written(self.marked)
+
+
+def _text(tensor: torch.Tensor) -> str:
+    return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
 
 
 def wrong_header(code: int, shape: list[int], nbytes: int) -> str:

@@ -99,8 +99,10 @@ class Group:
         self.engine.note_group(name, span.gid if span else 0)
         self.lock = threading.Lock()
         """Held while a call runs: a group runs one call at a time."""
+        self.making = threading.RLock()
+        """Held while `worker` or `progress_engine` is made. Reentrant: a signal handler may make a call meanwhile."""
         self.plans: dict[Hashable, CallPlan] = {}
-        """`calls.dispatch.planning.PlanKey` -> plan; empty once the group is broken or closed."""
+        """The key of a request -> its plan; empty once the group is broken or closed."""
         self.shortcuts: dict[Hashable, Any] = {}
         """Call -> `calls.dispatch.known.KnownCalls`, the same plans for the fast path; empty when `plans` is."""
         self.spare: list[torch.Tensor] = []
@@ -256,7 +258,7 @@ class Group:
         """In a forked child of this rank: close the group here without touching the parent's memory."""
         self.closed, self._in_place, self.worker = True, False, None
         self._stop()
-        self.lock = threading.Lock()
+        self.lock, self.making = threading.Lock(), threading.RLock()
 
     def _stop(self) -> None:
         self.plans, self.shortcuts, self.spare, self.mailbox = {}, {}, [], None
