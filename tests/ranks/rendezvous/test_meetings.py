@@ -96,16 +96,6 @@ def test_a_rank_of_another_job_is_told_and_the_job_goes_on(port: int) -> None:
         expect_one_arena([attend(launch(port, 1, 2, "job a"), 60.0), first.result()])
 
 
-def test_a_rank_that_comes_twice_is_told_and_the_job_goes_on(port: int, came: Came) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.submit(attend, launch(port, 0, 3), 60.0), pool.submit(attend, launch(port, 1, 3), 60.0)
-        until(lambda: bool(came.of(1)))
-        error = attend(launch(port, 1, 3), 60.0)
-        assert isinstance(error, ArgumentError)
-        assert "another process has come as rank 1 already" in str(error)
-        expect_one_arena([attend(launch(port, 2, 3), 60.0), first.result(), second.result()])
-
-
 Places = Callable[[int], Launch]
 
 
@@ -116,6 +106,16 @@ def place(request: pytest.FixtureRequest, port: int) -> Places:
         return lambda rank: launch(port, rank, 3)
     name = f"test {secrets.token_hex(8)}"
     return lambda rank: Launch(rank, 3, "", job=name)
+
+
+def test_a_rank_that_comes_twice_is_told_and_the_job_goes_on(place: Places, came: Came) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(attend, place(0), 60.0), pool.submit(attend, place(1), 60.0)
+        until(lambda: bool(came.of(1)))
+        error = attend(place(1), 60.0)
+        assert isinstance(error, ArgumentError)
+        assert "another process has come as rank 1 already" in str(error)
+        expect_one_arena([attend(place(2), 60.0), first.result(), second.result()])
 
 
 def test_after_a_time_out_of_some_a_late_rank_meets_them(
@@ -174,7 +174,7 @@ def test_a_meeting_whose_end_was_not_told_is_over_when_rank_0_begins_the_next(
     def unheard(store: AskedStore, key: str, value: str) -> bytes:
         if key == meetings.END and not silent:
             silent.append(key)
-            raise TimeoutError
+            raise WaitTimeout("init()", 1.0, (), 0)
         return set_first(store, key, value)
 
     with ThreadPoolExecutor(1) as zero, ThreadPoolExecutor(1) as one:
@@ -198,15 +198,15 @@ def test_a_meeting_whose_beginning_is_heard_late_is_not_held(
 ) -> None:
     """The store answers rank 0's first call only when it has heard of the second."""
     late: list[Callable[[], object]] = []
-    ask = AskedStore._ask
+    answer = AskedStore._answer
 
     def slowly(store: AskedStore, question: Callable[[], Any]) -> Any:
         if question.__qualname__.startswith(("AskedStore.set.", "AskedStore.replace.")) and not late:
             late.append(question)
             raise TimeoutError
-        return ask(store, question)
+        return answer(store, question)
 
-    monkeypatch.setattr(AskedStore, "_ask", slowly)
+    monkeypatch.setattr(AskedStore, "_answer", slowly)
     assert isinstance(attend(launch(port, 0, 2), 60.0), WaitTimeout)
     with ThreadPoolExecutor(1) as zero:
         again = zero.submit(attend, launch(port, 0, 2), 60.0)

@@ -19,7 +19,7 @@ from torch.distributed import HashStore
 from tests.conftest import examples
 from tests.support.programs import Python
 from unisono.base.config import Config
-from unisono.base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone
+from unisono.base.errors import ArgumentError, PeerFailed, PeerGone
 from unisono.base.fd_channel import PlainChannel, listen
 from unisono.engine.memory.arena import Arena
 from unisono.ranks.group.world_group import world_group
@@ -129,20 +129,6 @@ def test_a_rank_that_is_silent_does_not_hold_up_the_others(name: str, arena: Are
         done = pool.submit(hand_out, arena.fd, listener, ranks, time.monotonic() + 0.8)
         fetched(name, 2, time.monotonic() + DEADLINE_S).close()
         assert done.result() == [1]
-
-
-def test_a_rank_without_room_is_named(name: str, arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_fd: int) -> Arena:
-        raise OutOfMemory("no room here")
-
-    monkeypatch.setattr(Arena, "attach", refuse)
-    deadline = time.monotonic() + DEADLINE_S
-    with listen(name) as listener, ThreadPoolExecutor(1) as pool:
-        done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline)
-        with pytest.raises(OutOfMemory, match="no room here"):
-            fetched(name, 1, deadline)
-        with pytest.raises(OutOfMemory, match=r"rank 1 cannot map .* no room here"):
-            done.result()
 
 
 def test_a_process_that_waits_in_place_of_rank_0_is_refused(python: Python, name: str) -> None:

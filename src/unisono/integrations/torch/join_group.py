@@ -115,7 +115,7 @@ def _all_want_ours(store: Store, rank: int, size: int, timeout_s: float, why_abs
     Raises ArgumentError, with the reason, if a member will not come.
     """
     began, left = time.monotonic(), list(range(size))
-    with closing(AskedStore(PrefixStore("unisono", store), began + timeout_s)) as asked:
+    with closing(AskedStore(PrefixStore("unisono", store), rank, began + timeout_s)) as asked:
         asked.set(_COMES.format(rank), "")
         while left := [other for other in left if not asked.check([_COMES.format(other)])]:
             if reason := next(filter(None, map(why_absent, left)), ""):

@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from functools import partial
 
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.config import Config
-from ...base.errors import InternalError, PeerFailed, PeerGone, WaitTimeout
+from ...base.errors import InternalError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ...base.fd_channel import LONGEST_S
 from ...base.python import leave_behind
 from ...base.records import DepartureKind, digest
@@ -30,7 +30,7 @@ from ...hosts.carriers.ucx_library import NoUcx, ucx_library
 from ...hosts.far import Far
 from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
-from ..rendezvous.asked_store import AskedStore, at_store, complete
+from ..rendezvous.asked_store import AskedStore, complete
 from ..rendezvous.entries import SentinelNotice, read, write
 from ..rendezvous.meeting import stay_for
 from ..rendezvous.meetings import TOLD
@@ -85,7 +85,7 @@ def _leave_store(store: Store, rank: int, size: int, error: BaseException) -> No
         dead = error.failed if isinstance(error, PeerGone) and error.how.how is DepartureKind.DIED else ()
         stay_for(store, size - 1 - len(dead))
         return
-    with suppress(RuntimeError, TimeoutError), closing(AskedStore(store, time.monotonic())) as asked:
+    with suppress(UnisonoError), closing(AskedStore(store, rank, time.monotonic())) as asked:
         asked.add(TOLD, 1)
 
 
@@ -97,14 +97,13 @@ class _Joining:
         self._began = time.monotonic()
         self._host = met.hosts.host_of(rank)
         self._first = met.hosts.members[self._host][0]
-        self._store = AskedStore(store, deadline, self._check)
+        self._store = AskedStore(store, rank, deadline, self._check)
         if rank == self._first:
             self._sentinel = met.sentinel or Sentinel(met.arena)
             self._name = f"unisono-{os.urandom(16).hex()}"
             try:
                 notice = SentinelNotice(self._name, *self._sentinel.listen(self._name, met.address))
-                with self._at_store():
-                    self._store.set(_NOTICE.format(self._host), write(notice))
+                self._store.set(_NOTICE.format(self._host), write(notice))
             except BaseException:
                 self._store.close()
                 raise
@@ -137,13 +136,9 @@ class _Joining:
         """The notice of a host's first rank about its sentinel."""
         first = self._met.hosts.members[host][0]
         waits([first], "to start the sentinel of its host", self._store.where)
-        with self._at_store():
-            while (said := self._store.value(_NOTICE.format(host), _LOOK_S)) is None:
-                self._look(first)
+        while (said := self._store.value(_NOTICE.format(host), _LOOK_S)) is None:
+            self._look(first)
         return read(SentinelNotice, said, first)
-
-    def _at_store(self) -> AbstractContextManager[None]:
-        return at_store(self._store.where, self._rank, self._began, self._check)
 
     def _look(self, first: int) -> None:
         """Raise if rank `first` has no more time to start its sentinel, or if this host's first rank has ended."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from ...base.errors import ArgumentError, OutOfMemory
+from ...base.errors import ArgumentError
 from ...base.fd_channel import PlainChannel, accept, connect
 from ...engine.memory.arena import Arena
 from .identity import Identity
@@ -20,7 +20,6 @@ from .identity import Identity
 _LOOK_S = 0.05
 _SEND_S = 1.0
 """How long a descriptor may take to be sent: no other message is under way on the connection, so there is room."""
-_REFUSAL = 8_000
 
 
 class Handover:
@@ -41,8 +40,6 @@ class Handover:
         """Give the descriptor to each rank; return the ranks that have not confirmed it by the deadline.
 
         look: called now and then; raises if there will be no group.
-
-        Raises OutOfMemory if a rank has no room for the memory.
         """
         look_at = time.monotonic() + _LOOK_S
         while self.missing and time.monotonic() < deadline:
@@ -96,9 +93,7 @@ def _hear(channel: PlainChannel, missing: dict[int, Identity]) -> bool:
     if message is None:
         return True
     match message.value:
-        case [int(rank), str(refusal)] if rank in missing and missing[rank].is_at(channel):
-            if refusal:
-                raise OutOfMemory(f"rank {rank} cannot map the memory of the group: {refusal}")
+        case int(rank) if rank in missing and missing[rank].is_at(channel):
             del missing[rank]
             return True
     return False
@@ -124,14 +119,12 @@ def fetch(name: str, first: int, home: Identity, rank: int, deadline: float, alo
             raise EOFError(f"rank {first} has sent no descriptor")
         try:
             arena = Arena.attach(fds[0])
-        except BaseException as error:
+        except BaseException:
             os.close(fds[0])
-            if isinstance(error, OutOfMemory):
-                channel.send([rank, str(error)[:_REFUSAL]], deadline=deadline)
             raise
         try:
             try:
-                channel.send([rank, ""], deadline=deadline)
+                channel.send(rank, deadline=deadline)
                 channel.receive(deadline)
             except (EOFError, OSError):
                 alone()

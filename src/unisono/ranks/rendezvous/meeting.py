@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import ExitStack, closing, suppress
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
@@ -21,7 +21,7 @@ from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host, store_place
 from ...hosts.sentinel.start import Sentinel
 from ...schedule import Hosts
-from .asked_store import AskedStore, at_store
+from .asked_store import AskedStore
 from .entries import Entry, HostMap, MeetingEnd, MemoryNotice, read, write
 from .handover import Handover, fetch
 from .identity import HOST_ID, Identity, check, host_names, place, remark, way_between
@@ -55,7 +55,7 @@ def stay_for(store: Store, ranks: int) -> None:
 
 def _stay(store: Store, ranks: int) -> None:
     until = time.monotonic() + _LATE_S
-    with suppress(RuntimeError, TimeoutError), closing(AskedStore(store, until)) as asked:
+    with suppress(UnisonoError), closing(AskedStore(store, 0, until)) as asked:
         while asked.add(TOLD, 0) < ranks and time.monotonic() < until:
             time.sleep(_ASK_S)
 
@@ -89,7 +89,7 @@ class Meeting:
         self._home = Identity.mine(config, own_address(store_host(store)))
         self.identities = {rank: self._home}
         self.sentinel: Sentinel | None = None
-        self._met_at, self._store = store, AskedStore(store, self._deadline, self._look_at_peers)
+        self._met_at, self._store = store, AskedStore(store, rank, self._deadline, self._look_at_peers)
         self._where = self._store.where
 
     def hold(self) -> tuple[Arena, HostMap]:
@@ -109,8 +109,7 @@ class Meeting:
 
     def _come(self) -> None:
         """Write this rank's identity. Raises ArgumentError if another process has come as this rank."""
-        with self._at_store():
-            said = self._store.set_first(f"rank {self._rank}", write(self._home))
+        said = self._store.set_first(f"rank {self._rank}", write(self._home))
         there = read(Identity, said, self._rank)
         if (there.place, there.pid, there.ticks) != (self._home.place, self._home.pid, self._home.ticks):
             raise twice(self._where, self._rank, f"process {there.pid} on {there.where}")
@@ -125,7 +124,7 @@ class Meeting:
         neighbours = (on_machine[self.identities[host[0]].boot] for host in hosts.members)
         of_hosts = tuple(zip(hosts.members, host_names(self.identities, hosts), neighbours, strict=True))
         told = HostMap(of_hosts, os.urandom(32).hex() if hosts.spans else "", way_between(self.identities))
-        self._publish("hosts", write(told))
+        self._store.set("hosts", write(told))
         return told
 
     def _lead(self, others: Sequence[int], hosts: Hosts) -> Arena:
@@ -139,11 +138,10 @@ class Meeting:
                 if self._rank == 0:
                     for first, *_ in hosts.members[1:]:
                         self._await(f"ready {first}", first)
-                    with self._at_store():
-                        self._heed(self._store.set_first(END, write(MeetingEnd())))
+                    self._heed(self._store.set_first(END, write(MeetingEnd())))
                     tell(remark(self.identities, hosts))
                 else:
-                    self._publish(f"ready {self._rank}", "")
+                    self._store.set(f"ready {self._rank}", "")
                     self._heed(self._await(END, 0))
                 handover.end()
             except BaseException as error:
@@ -160,7 +158,7 @@ class Meeting:
             handover = Handover(arena.fd, listener, {rank: self._identity(rank) for rank in others})
             until_told.callback(handover.close)
             if others:
-                self._publish(f"host {self._rank}", write(MemoryNotice(name)))
+                self._store.set(f"host {self._rank}", write(MemoryNotice(name)))
                 waits(others, "to take the memory of their host", self._where)
                 if absent := handover.serve(self._deadline, self._look_while_serving):
                     raise self._timeout(absent)
@@ -171,8 +169,7 @@ class Meeting:
     def _look_while_serving(self) -> None:
         if self._rank == 0:
             waits_still()
-        with self._at_store():
-            self._look()
+        self._look()
 
     def _follow(self, first: int) -> Arena:
         """The part of all other ranks: fetch the memory from the host's first rank."""
@@ -199,22 +196,18 @@ class Meeting:
                 ) from error
             raise self._timeout([first]) from error
 
-    def _publish(self, key: str, value: str) -> None:
-        with self._at_store():
-            self._store.set(key, value)
-
     def _publish_failure(self, error: BaseException) -> None:
         """End the meeting, unless it has ended. A rank that no longer waits for its first rank just leaves: it may come
         again, until the meeting has ended. A rank that others count on calls `_leave`.
         """
         if not isinstance(error, WaitTimeout) or self._leads:
-            with suppress(UnisonoError, RuntimeError, TimeoutError):  # the store has gone; this rank says so itself
+            with suppress(UnisonoError):  # the store has gone; this rank says so itself
                 self._store.set_first(END, write(end_of(error, self._rank)))
 
     def _give_up(self, error: BaseException) -> None:
         """Publish why there is no group. Rank 0's process, which may run the store, stays until the others know."""
         self._publish_failure(error)
-        with suppress(UnisonoError, RuntimeError, TimeoutError):
+        with suppress(UnisonoError):
             if self._rank and self._store.check([END]):
                 self._store.add(TOLD, 1)
             elif not self._rank:
@@ -240,27 +233,24 @@ class Meeting:
 
     def _await(self, key: str, teller: int) -> bytes:
         """The value of a key, once the store has it."""
-        say_at = time.monotonic() + _SAY_S
+        say_at = 0.0
         waits([teller], _TO_DO[key.partition(" ")[0]], self._where)
-        with self._at_store():
-            while (said := self._store.value(key, min(_CHECK_S, self._deadline - time.monotonic()))) is None:
-                if time.monotonic() >= self._deadline:
-                    return self._stop_waiting(key, teller)
-                self._find_one()
-                reason = self._why_absent(teller)
-                self._look()
-                if reason:
-                    raise ArgumentError(reason)
-                if self._rank == 0:  # the others wait for it
-                    self._store.set(BEAT, f"{time.monotonic_ns()}")
-                    come = key == f"rank {teller}"
-                    if come and time.monotonic() >= say_at:
-                        say_at += _SAY_S
-                        waits(self._absent() or [teller], _TO_DO["rank"], self._where)
-                    waits_still((lambda: self._absent() or [teller]) if come else None)
-                elif key == "rank 0":
-                    waits_still()
-            return said
+        while (said := self._store.value(key, min(_CHECK_S, self._deadline - time.monotonic()))) is None:
+            if time.monotonic() >= self._deadline:
+                return self._stop_waiting(key, teller)
+            self._find_one()
+            reason = self._why_absent(teller)
+            self._look()
+            if reason:
+                raise ArgumentError(reason)
+            if self._rank == 0:  # the others wait for it
+                self._store.set(BEAT, f"{time.monotonic_ns()}")
+                if key == f"rank {teller}" and time.monotonic() >= say_at:
+                    say_at = time.monotonic() + _SAY_S
+                    waits(self._absent() or [teller], _TO_DO["rank"], self._where)
+            if self._rank == 0 or key == "rank 0":  # no other rank says so
+                waits_still()
+        return said
 
     def _stop_waiting(self, key: str, teller: int) -> bytes:
         """This rank's time is up: raise the error, or return how the meeting has ended."""
@@ -320,9 +310,8 @@ class Meeting:
     def _await_end(self) -> bool:
         """Has the meeting ended with a group? Raises the reason why there is none, if it comes soon, or PeerGone."""
         until = time.monotonic() + _REASON_S
-        with self._at_store():
-            while not (ended := self._look()) and time.monotonic() < until:
-                time.sleep(_ASK_S)
+        while not (ended := self._look()) and time.monotonic() < until:
+            time.sleep(_ASK_S)
         return ended
 
     def _leave(self, error: WaitTimeout) -> bytes:
@@ -330,16 +319,11 @@ class Meeting:
         raise the error: else the others could form a group without this rank.
         """
         own = write(MeetingEnd(missing=(self._rank,)))
-        with self._at_store():
-            said = self._store.set_first(END, own)
+        said = self._store.set_first(END, own)
         if said == own.encode():
             raise error
         self._heed(said)
         return said
-
-    def _at_store(self) -> AbstractContextManager[None]:
-        """If the store has gone, raise which rank has died, or that no rank waits at the store any longer."""
-        return at_store(self._where, self._rank, self._start, self._look_at_peers)
 
     def _absent(self, ranks: Sequence[int] = ()) -> list[int]:
         """Which of these ranks, or of all, have not come. A question is about many ranks: most of them have come."""

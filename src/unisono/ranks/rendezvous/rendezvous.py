@@ -7,8 +7,6 @@ Ranks do not trust the store (`rendezvous_messages`): the kernel says which proc
 (`handover`).
 """
 
-import ctypes
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -17,7 +15,6 @@ from torch.distributed import FileStore, Store  # type: ignore[attr-defined]  # 
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, WaitTimeout
-from ...base.linux import MEMBARRIER
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import meeting_page
@@ -33,7 +30,6 @@ from .stores import MeetingPlace
 
 _LOOPBACK = "127.0.0.1"
 
-_REGISTER_GLOBAL_EXPEDITED = 4  # of linux/membarrier.h
 _RETRY_S = 0.005
 
 _timed_out: "set[Launch]" = set()  # the launches with a time-out in this process's last call
@@ -92,7 +88,6 @@ def meet(
     """
     if size > MAX_RANKS:
         raise ArgumentError(f"a group has 1 to {MAX_RANKS} ranks, not {size}")
-    threading.Thread(target=_register_for_fences, name="unisono registers for fences", daemon=True).start()
     config = config or Config.from_env()
     with meeting_page(rank, size, timeout_s, config.stall_warning_s):
         meeting = Meeting(rank, size, store, timeout_s, config, why_absent)
@@ -109,15 +104,6 @@ def meet(
     return MeetingResult(arena, hosts, store, beside, names, address, bytes.fromhex(told.secret), meeting.sentinel)
 
 
-def _register_for_fences() -> None:
-    """Let the fences of sleeping ranks reach this process (`engine.kernels.waiting`), if the system knows such fences.
-
-    The group registers, too. The first time, a process with several threads waits some 10 ms for the system: here the
-    ranks meet meanwhile.
-    """
-    ctypes.CDLL(None).syscall(MEMBARRIER, _REGISTER_GLOBAL_EXPEDITED, 0)
-
-
 def meet_in_rounds(place: MeetingPlace, config: Config | None = None) -> MeetingResult:
     """Meet the ranks of a launch at this place. Raises as `MeetingPlace.enter` and `meet` do.
 
@@ -127,9 +113,8 @@ def meet_in_rounds(place: MeetingPlace, config: Config | None = None) -> Meeting
     time is up.
     """
     launch, began = place.launch, time.monotonic()
-    again = launch in _timed_out
+    again, missing = launch in _timed_out, tuple[int, ...]()
     _timed_out.discard(launch)
-    missing: tuple[int, ...] = ()
     while True:
         entered = False
         try:
@@ -138,11 +123,10 @@ def meet_in_rounds(place: MeetingPlace, config: Config | None = None) -> Meeting
             return meet(launch.rank, launch.size, store, place.deadline - time.monotonic(), config)
         except WaitTimeout as error:
             now = time.monotonic()
-            if again and now < place.deadline:
-                missing = tuple(rank for rank in error.missing if rank != launch.rank)
-                time.sleep(_RETRY_S)
-                continue
-            _timed_out.add(launch)
-            if not entered and missing:  # rank 0 may have given up because of these ranks
-                raise WaitTimeout(error.call, now - began, missing, launch.rank, error.details) from error
-            raise WaitTimeout(error.call, now - began, error.missing, launch.rank, error.details) from error
+            if not again or now >= place.deadline:
+                _timed_out.add(launch)
+                # Rank 0 may have given up because of ranks that were missing before.
+                ranks = error.missing if entered else missing or error.missing
+                raise WaitTimeout(error.call, now - began, ranks, launch.rank, error.details) from error
+            missing = tuple(rank for rank in error.missing if rank != launch.rank)
+            time.sleep(_RETRY_S)
