@@ -92,10 +92,10 @@ def test_unreachable_memory_is_an_error_of_all(rank, monkeypatch, came, host_of,
     """As on two machines that are copies of one, and so look like one."""
     fetch = meeting.fetch
 
-    def some_fetch(name, first, home, number, *rest):
+    def some_fetch(home, first, number, *rest):
         if number == refused:
             raise ConnectionRefusedError
-        return fetch(name, first, home, number, *rest)
+        return fetch(home, first, number, *rest)
 
     monkeypatch.setattr(meeting, "fetch", some_fetch)
     for error in together(rank, host_of):
@@ -138,13 +138,13 @@ def test_a_rank_that_dies_on_another_host_is_named_by_all(rank, monkeypatch):
     """Rank 3 ends when it should fetch its memory: the first rank of its host sees that, and all hear of it."""
     ended, fetch = threading.Event(), meeting.fetch
 
-    def die(name, first, home, number, *rest):
+    def die(home, first, number, *rest):
         if number == 3:
             ended.pid = threading.get_ident()
             ended.set()
             time.sleep(0)
             raise SystemExit
-        return fetch(name, first, home, number, *rest)
+        return fetch(home, first, number, *rest)
 
     def some_ticks(pid):
         return 1 if ended.is_set() and pid == ended.pid else 0

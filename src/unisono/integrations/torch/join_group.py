@@ -204,7 +204,7 @@ def _meet(
     with _naming(name):
         met = meet(rank, size, store, config.timeout_s, config, why_absent)
     if rank == 0:  # all ranks have come, and have read what they need
-        for key in [*(f"rank {r}" for r in range(size)), "hosts", *(["host 0"] * (len(met.hosts.members[0]) > 1))]:
+        for key in (*(f"rank {r}" for r in range(size)), "hosts"):
             store.delete_key(key)
     return met
 

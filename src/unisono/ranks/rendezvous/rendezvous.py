@@ -1,8 +1,8 @@
 """How processes that a launcher started find each other, and which of them share memory.
 
-They meet at a key-value store of torch's (`stores`). There, each process writes its identity. Rank 0 publishes which
-ranks share a host. The first rank of each host makes an arena, and publishes the random name of a Unix socket.
-Through the socket it hands the arena's file descriptor to the others. When all have it, rank 0 ends the meeting.
+They meet at a key-value store of torch's (`stores`). There, each process writes its identity, with the random name of
+a Unix socket. Rank 0 publishes which ranks share a host. The first rank of each host makes an arena, and hands its
+file descriptor to the others through the socket. When all have it, rank 0 ends the meeting.
 Ranks do not trust the store (`rendezvous_messages`): the kernel says which processes send and get the descriptor
 (`handover`).
 """
