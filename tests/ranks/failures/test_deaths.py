@@ -88,7 +88,7 @@ def said(process: subprocess.Popen[str]) -> tuple[str, list[int], str, float]:
     ("victim", "phase", "how"),
     [
         (2, "after _come", "SIGKILL"), (1, "before _follow", "SIGKILL"), (0, "after _place", "SIGKILL"),
-        (0, "after _hand_out", "SIGKILL"), (0, "after hold", "SIGKILL"), (1, "after _follow", "SIGKILL"),
+        (0, "after _hand_out", "SIGKILL"), (0, "after hold", "SIGKILL"),
         (1, "after hold", "SIGKILL"), (1, "after hold", "SIGTERM"), (1, "after hold", "exit"),
     ],
 )  # fmt: skip

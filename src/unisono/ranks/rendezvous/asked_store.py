@@ -29,48 +29,27 @@ from .rendezvous_messages import store_closed, store_silent
 _LEVEL = "TORCH_CPP_LOG_LEVEL"  # if the user has set this variable, torch's level does not change
 _FATAL = 3
 
-_lock = threading.Lock()
-_asking, _before = 0, _FATAL  # the number of threads that ask a store, and torch's level without them
-
-
-def _in_child() -> None:
-    """In a forked child, no thread asks a store."""
-    global _lock, _asking  # noqa: PLW0603
-    _lock = threading.Lock()
-    if _asking:
-        _asking, _level().value = 0, _before
-
-
-os.register_at_fork(after_in_child=_in_child)
-
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
     """Torch prints only what ends the process, in all threads of this process."""
-    global _asking, _before  # noqa: PLW0603  torch has one level per process
-    level = _level()
-    with _lock:
-        if not _asking:
-            _before = level.value
-        _asking += 1
-        level.value = max(_before, _FATAL)
+    level, usual = _level()
+    level.value = max(usual, _FATAL)
     try:
         yield
     finally:
-        with _lock:
-            _asking -= 1
-            if not _asking:
-                level.value = _before
+        level.value = usual
 
 
 @cache
-def _level() -> ctypes.c_int:
-    """Torch's own level, below which it prints nothing; or another number, if it cannot be found or must not change."""
+def _level() -> tuple[ctypes.c_int, int]:
+    """Torch's own level, below which it prints nothing, and its usual value; if it cannot change, another number."""
     with suppress(OSError, ValueError):
         if _LEVEL not in os.environ:
             core = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
-            return ctypes.c_int.in_dll(core, "FLAGS_caffe2_log_level")
-    return ctypes.c_int()
+            level = ctypes.c_int.in_dll(core, "FLAGS_caffe2_log_level")
+            return level, level.value
+    return ctypes.c_int(), 0
 
 
 _LOOK_S = 0.05
@@ -108,15 +87,11 @@ class Limited:
 
 def _make(calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> None:
     while (call := calls.get()) is not None:
-        complete(*call)
-
-
-def complete(function: Callable[[], T], future: Future[T]) -> None:
-    """Complete a future with what the function returns or raises in this thread."""
-    try:
-        future.set_result(function())
-    except BaseException as error:  # noqa: BLE001  raised in the thread that waits for it
-        future.set_exception(error)
+        function, future = call
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001  raised in the thread that waits for it
+            future.set_exception(error)
 
 
 _LEAST_S, _MOST_S, _WAITS_S = 0.001, 0.005, 1.0
@@ -161,6 +136,10 @@ class AskedStore:
     def check(self, keys: list[str]) -> bool:
         """Are these keys set?"""
         return self._ask(lambda: bool(self._store.check(keys)))
+
+    def get(self, key: str) -> bytes:
+        """The value of a key that is set."""
+        return self._ask(lambda: bytes(self._store.get(key)))
 
     def now(self, key: str) -> bytes | None:
         """The value of a key; None if it is not set."""

@@ -21,7 +21,6 @@ from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import waits, waits_still
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host, store_place
-from ...hosts.sentinel.start import Sentinel
 from ...schedule import Hosts
 from .asked_store import AskedStore
 from .entries import HostMap, MeetingEnd, read, write
@@ -44,14 +43,16 @@ _REASON_S = 1.0  # how much longer to wait for a reason: rank 0's time may be up
 _LATE_S = 3.0  # how long the process that may run the store stays after a meeting without a group
 
 
-def stay_for(store: Store, ranks: int) -> None:
-    """Keep this process, which may run the store, until so many other ranks know why there is no group.
-
-    Without the store they would name this rank, or look for the store until their time is up.
+def leave_store(store: Store, rank: int, others: int) -> None:
+    """This rank needs the store no more, and has no group. Rank 0's process, which may run the store, stays until that
+    is so of this many other ranks: without the store they would name rank 0, or wait until their time is up.
     """
-    if ranks > 0 and store_place(store):
+    if rank:
+        with suppress(UnisonoError), closing(AskedStore(store, rank, time.monotonic())) as asked:
+            asked.add(TOLD, 1)
+    elif others > 0 and store_place(store):
         # No daemon: a process ends after its threads.
-        threading.Thread(target=_stay, args=(store, ranks), name="unisono stays for late ranks", daemon=False).start()
+        threading.Thread(target=_stay, args=(store, others), name="unisono stays for late ranks", daemon=False).start()
 
 
 def _stay(store: Store, ranks: int) -> None:
@@ -75,7 +76,6 @@ class Meeting:
     rank that sees the end of another process looks there first. So all ranks name the rank that has failed first.
 
     identities: of the ranks that this rank has met.
-    sentinel: on the first rank of one of several hosts, its sentinel, which starts.
     """
 
     def __init__(
@@ -87,7 +87,6 @@ class Meeting:
         self._looks = 0
         self._home = Identity.mine(config, own_address(store_host(store)))
         self.identities = {rank: self._home}
-        self.sentinel: Sentinel | None = None
         self._met_at, self._store = store, AskedStore(store, rank, self._deadline, self._look_at_peers)
         self._where = self._store.where
 
@@ -109,9 +108,6 @@ class Meeting:
         if self._rank == first:
             arena = Arena.create(self._size, self._config, [self._identity(rank).pid for rank in others])
             undo.callback(arena.close)
-            if hosts.spans:
-                self.sentinel = Sentinel(arena)  # so it starts while the ranks meet
-                undo.callback(self.sentinel.stop)
             self._hand_out(arena, listener, others)
         else:
             arena = self._follow(first)
@@ -184,13 +180,13 @@ class Meeting:
         """Publish why there is no group. Rank 0's process, which may run the store, stays until the others know."""
         with suppress(UnisonoError):  # the store has gone; this rank says so itself
             self._store.set_first(END, write(end_of(error, self._rank)))
-            if self._rank:
-                self._store.add(TOLD, 1)
-                return
-            # After a time-out, a rank that comes late waits for the next meeting.
-            late = self._absent() if isinstance(error, WaitTimeout) else []
-            others = (rank for rank in range(1, self._size) if rank not in late and not self._has_died(rank))
-            stay_for(self._met_at, sum(not self._why_absent(rank) for rank in others))
+            others = 0
+            if self._rank == 0:
+                # After a time-out, a rank that comes late waits for the next meeting.
+                late = self._absent() if isinstance(error, WaitTimeout) else []
+                come = (rank for rank in range(1, self._size) if rank not in late and not self._has_died(rank))
+                others = sum(not self._why_absent(rank) for rank in come)
+            leave_store(self._met_at, self._rank, others)
 
     def _heed(self, said: bytes) -> None:
         """Raise why the meeting has ended, if it has ended without a group."""

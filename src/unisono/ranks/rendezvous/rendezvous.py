@@ -20,7 +20,6 @@ from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import meeting_page
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback, own_address
-from ...hosts.sentinel.start import Sentinel
 from ...schedule import Hosts
 from .identity import Identity
 from .launchers import Launch
@@ -46,7 +45,6 @@ class MeetingResult(NamedTuple):
     names: the names of the hosts.
     address: where other hosts reach this process.
     secret: only the ranks know it.
-    sentinel: on the first rank of this host, its sentinel, which starts; None: it has not been started yet.
     """
 
     arena: Arena
@@ -56,7 +54,6 @@ class MeetingResult(NamedTuple):
     names: tuple[str, ...] = ()
     address: str = ""
     secret: bytes = b""
-    sentinel: Sentinel | None = None
 
 
 def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, pids: Sequence[int]) -> MeetingResult:
@@ -101,32 +98,25 @@ def meet(
     address = beside[rank].address or _LOOPBACK
     if told.toward and is_loopback(address):
         address = own_address(told.toward)
-    return MeetingResult(arena, hosts, store, beside, names, address, bytes.fromhex(told.secret), meeting.sentinel)
+    return MeetingResult(arena, hosts, store, beside, names, address, bytes.fromhex(told.secret))
 
 
 def meet_in_rounds(place: MeetingPlace, config: Config | None = None) -> MeetingResult:
     """Meet the ranks of a launch at this place. Raises as `MeetingPlace.enter` and `meet` do.
 
-    A meeting ends for all ranks when the time of a rank that others count on is up. A rank in its first call of
+    A meeting ends for all ranks when the time of one of them is up. A rank in its first call of
     `init()` then hears at once which ranks are missing. A rank that calls `init()` again may do so while others are in
     their first call: their time-out says nothing about its own call. So it waits for the next meeting, until its own
     time is up.
     """
-    launch, began = place.launch, time.monotonic()
-    again, missing = launch in _timed_out, tuple[int, ...]()
+    launch, began, again = place.launch, time.monotonic(), place.launch in _timed_out
     _timed_out.discard(launch)
     while True:
-        entered = False
         try:
-            store = place.enter()
-            entered = True
-            return meet(launch.rank, launch.size, store, place.deadline - time.monotonic(), config)
+            return meet(launch.rank, launch.size, place.enter(), place.deadline - time.monotonic(), config)
         except WaitTimeout as error:
             now = time.monotonic()
             if not again or now >= place.deadline:
                 _timed_out.add(launch)
-                # Rank 0 may have given up because of ranks that were missing before.
-                ranks = error.missing if entered else missing or error.missing
-                raise WaitTimeout(error.call, now - began, ranks, launch.rank, error.details) from error
-            missing = tuple(rank for rank in error.missing if rank != launch.rank)
+                raise WaitTimeout(error.call, now - began, error.missing, launch.rank, error.details) from error
             time.sleep(_RETRY_S)

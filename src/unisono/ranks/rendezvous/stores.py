@@ -102,7 +102,8 @@ def _whose(launch: Launch) -> str:
         with closing(AskedStore(PrefixStore(launch.prefix, store), 0, deadline)) as asked:
             if said := asked.now(NOTICE):
                 notice = read(MeetingNotice, said, 0)
-                return f"job {notice.job!r}, whose rank 0 is {notice.who}, uses this port"
+                job = f"job {notice.job!r}" if notice.job else "another job"
+                return f"{job}, whose rank 0 is {notice.who}, uses this port"
     return ""
 
 
