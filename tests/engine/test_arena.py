@@ -4,7 +4,10 @@ import fcntl
 import json
 import os
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +20,7 @@ from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, InternalError, OutOfMemory
 from unisono.base.records import CallRecord
 from unisono.engine.kernels.ring_buffer import DATA, READ, WRITTEN
+from unisono.engine.memory import arena as arena_module
 from unisono.engine.memory.arena import _HEADER, _SEALS, ENTRIES, KEY_BYTES, Arena, RegionTable
 from unisono.engine.memory.board import BOARD_BYTES, LINE, NEWS, PAGE, Board
 from unisono.engine.memory.heap import Heap
@@ -235,6 +239,59 @@ def test_the_next_member_lends_where_the_first_has_no_room(arena: Arena, monkeyp
     for rank, lender in enumerate((second, first)):
         with pytest.raises(OutOfMemory, match="the shared memory of ranks 0, 1 has no room for a group of 2 ranks"):
             lender.memory(key, (0, 1), 1 - rank, (0, 1))
+
+
+def test_region_is_freed_after_ctrl_c(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    lender = Lender(arena, Heap(arena, 0))
+    first = lender.lend((0, 1))
+    lender.take_back(first)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lender, "announce", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        lender.memory(lender.key("a", (0, 1)), (0, 1), 0, (0, 1))
+    assert lender.lend((0, 1)).start == first.start
+
+
+def test_memory_is_found_again_after_ctrl_c(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another member may use it: it has been announced."""
+    first, second = (Lender(arena, Heap(arena, rank)) for rank in (0, 1))
+    key, announce = first.key("a", (0, 1)), first.announce
+
+    def announce_late(*what: Any) -> None:
+        announce(*what)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(first, "announce", announce_late)
+    with pytest.raises(KeyboardInterrupt):
+        first.memory(key, (0, 1), 0, (0, 1))
+    both = [lender.memory(key, (0, 1), rank, (0, 1)) for rank, lender in enumerate((first, second))]
+    assert all(isinstance(sub, SubArena) and sub.owner == 0 for sub in both)
+    assert both[0].start == both[1].start  # type: ignore[union-attr]  # the line above
+    assert first.lend((0, 1)).start != both[0].start  # type: ignore[union-attr]  # the same
+
+
+@pytest.mark.parametrize("use", [Arena.release_heap, Arena.reserve_heap])
+def test_descriptor_is_not_closed_while_in_use(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, use: Callable[..., object]
+) -> None:
+    """Another file could have its number by then."""
+    closing, seen = threading.Thread(target=arena.close), []
+
+    def slowly(fd: int, *_: object) -> int:
+        closing.start()
+        closing.join(0.2)
+        seen.append(os.fstat(fd).st_size)
+        return 0
+
+    monkeypatch.setattr(arena_module, "_LIBC", SimpleNamespace(fallocate=slowly))
+    monkeypatch.setattr(os, "posix_fallocate", slowly)
+    use(arena, 0, 0, PAGE)
+    closing.join()
+    assert seen == [arena.bytes]
+    assert arena.fd == -1
 
 
 def test_region_is_freed_if_member_pid_is_reused(arena: Arena) -> None:

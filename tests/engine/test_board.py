@@ -12,7 +12,7 @@ pytestmark = pytest.mark.quick
 
 RANKS = st.frozensets(st.integers(0, 1023), max_size=5)
 BALLOTS = st.integers(0, 1 << 63)
-PROPOSALS = st.builds(Proposal, RANKS, st.booleans(), st.booleans(), BALLOTS, BALLOTS, RANKS)
+PROPOSALS = st.builds(Proposal, RANKS, st.booleans(), st.booleans(), BALLOTS, BALLOTS, RANKS, st.integers(-1, 1023))
 WRITES = st.one_of(
     st.tuples(st.just("set_process"), st.integers(1, 1 << 30), st.integers(0, 1 << 60)),
     st.tuples(st.just("set_gone"), st.sampled_from(DepartureKind), st.text(max_size=2000)),

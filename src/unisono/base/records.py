@@ -144,6 +144,7 @@ class Proposal(NamedTuple):
     ballot: the number of the last ballot that it has begun; 0: none.
     voted: the number of the last ballot in which it has voted.
     choice: its vote there: the ranks that are left out.
+    lender: the rank of its host that it waits for, to lend the memory; -1: none.
     """
 
     failed: frozenset[int] = frozenset()
@@ -152,6 +153,7 @@ class Proposal(NamedTuple):
     ballot: int = 0
     voted: int = 0
     choice: frozenset[int] = frozenset()
+    lender: int = -1
 
 
 _MOST_NAMED = 64

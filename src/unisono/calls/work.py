@@ -96,7 +96,7 @@ class Work(Generic[Result_co]):
             if self._done.wait(timeout):
                 return None
             group = None if self._group is None else self._group()
-            missing = () if group is None else stall.missing_in_background(group)
+            missing = () if group is None else group.missing_in_background
         finally:
             stall.AWAITED.pop()
         call, details = str(self._call), " It goes on in the background."

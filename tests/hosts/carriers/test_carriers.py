@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -36,8 +37,8 @@ def only(peers: list[int]) -> type[UcxCarrier]:
     """A carrier that connects to these ranks only."""
 
     class Some(UcxCarrier):
-        def _connect(self, store: Store, _: Sequence[int], until: float) -> None:
-            super()._connect(store, peers, until)
+        def _connect(self, store: Store, _: Sequence[int], *limits: Any) -> None:
+            super()._connect(store, peers, *limits)
 
     return Some
 

@@ -134,6 +134,22 @@ def test_on_another_host_nobody_goes_on_without_those_who_wait_for_memory(tmp_pa
     return seen
 
 
+@in_new_world(4, hosts="2+2", gives=[7.0, 7.0, 7.0, 0.0])
+def test_stopped_lender_of_another_host_is_named(tmp_path: Path) -> float:
+    """Rank 2, the first of its host, has no room, and waits for rank 3, which is stopped while it lends memory."""
+    group = unisono.init()
+    unisono.barrier()
+    if group.rank == 3:
+        hear_that_it_is_left_out(tmp_path, group, 3)
+        return 0.0
+    if group.rank == 2:
+        lend_raises(group, unisono.OutOfMemory("not here"), times=1)
+    smaller = shrink_without(group, {3}, r"leave it out: shrink\(without=\[3\]\)")
+    seen = total(smaller)
+    wake(tmp_path, group, smaller, 3)
+    return seen
+
+
 @in_new_world(2, hosts="1+1")
 def test_where_one_host_has_no_memory_the_others_hear_of_it(tmp_path: Path) -> None:
     group = unisono.init()

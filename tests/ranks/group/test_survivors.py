@@ -262,6 +262,23 @@ def test_where_no_rank_can_lend_the_memory_all_say_so() -> None:
         group.shrink()
 
 
+@pytest.mark.parametrize("hosts", [None, "1+2"])
+@in_new_world(3, hosts="hosts", all_give=7.0)
+def test_shrink_after_out_of_memory(tmp_path: Path, hosts: str | None) -> float:
+    """Once there is room again, the same call makes the group."""
+    group = unisono.init()
+    unisono.barrier()
+    lend_raises(group, unisono.OutOfMemory("not here"), times=0 if hosts and group.rank == 0 else 2)
+    for attempt in range(2):
+        with pytest.raises((unisono.OutOfMemory, unisono.PeerFailed), match="has no room"):
+            group.shrink()
+        (tmp_path / f"{group.rank} {attempt}").touch()
+        until(lambda: all((tmp_path / f"{rank} {attempt}").exists() for rank in range(3)))  # noqa: B023
+    mine = torch.tensor([2.0**group.rank])
+    unisono.all_reduce(mine, group=group.shrink())
+    return mine.item()
+
+
 def test_ranks_that_there_are_not() -> None:
     with unisono.World(1) as world, pytest.raises(RankFailed, match="there is no rank 7"):
         world.run(lambda: unisono.init().shrink(without=[7]))

@@ -13,8 +13,7 @@ import torch
 
 import unisono
 from unisono import PeerGone, RankFailed, WaitTimeout, init, run, world
-from unisono.ranks.launch import processes
-from unisono.ranks.launch.collector import Collector
+from unisono.ranks.launch import processes, worlds
 
 
 def from_a_thread():
@@ -72,9 +71,9 @@ def test_the_others_name_who_has_ended_and_how(way):
 def test_nobody_is_hurried_by_a_failure(monkeypatch, tmp_path):
     heard = tmp_path / "heard"
 
-    class Listener(Collector):
-        def _add(self, report, payload):
-            super()._add(report, payload)
+    class Listener(processes.RankProcesses):
+        def _add(self, *report):
+            super()._add(*report)
             heard.touch()
 
     def go_on():
@@ -85,7 +84,7 @@ def test_nobody_is_hurried_by_a_failure(monkeypatch, tmp_path):
         return init().rank
 
     monkeypatch.setattr(processes, "GRACE_S", 0.0)
-    monkeypatch.setattr(processes, "Collector", Listener)
+    monkeypatch.setattr(worlds, "RankProcesses", Listener)
     first, failed, last = run(go_on, 3, return_exceptions=True)
     assert (first, last) == (0, 2)
     assert isinstance(failed.__cause__, LookupError)

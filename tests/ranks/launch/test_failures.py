@@ -223,21 +223,21 @@ def test_tensors_in_exceptions_are_carried():
 
 
 def returned(rank, value):
-    return rank, (Report(rank, "returned", "returned", at_ns=rank), pack(value))
+    return Report(rank, "returned", "returned", at_ns=rank, payload=pack(value))
 
 
 def raised(rank, error, at_ns, kind="raised"):
     how = f"raised {type(error).__name__}: {error}"
-    return rank, (Report(rank, kind, how, f"Traceback of rank {rank}\n{how}\n", at_ns), pack(error))
+    return Report(rank, kind, how, f"Traceback of rank {rank}\n{how}\n", at_ns, payload=pack(error))
 
 
 def died(rank, at_ns):
     how = "was killed by signal 9 (SIGKILL)"
-    return rank, (Report(rank, "died", how, f"process 4711 {how}\n", at_ns), b"")
+    return Report(rank, "died", how, f"process 4711 {how}\n", at_ns)
 
 
 def stuck(rank):
-    return rank, (Report(rank, "stuck", "did not finish", f"stack of rank {rank}\n", 99), b"")
+    return Report(rank, "stuck", "did not finish", f"stack of rank {rank}\n", 99)
 
 
 def gone(rank, waiting):
@@ -249,7 +249,7 @@ TIME = RunTime("run(f)", 30.0, 1.5)
 
 def verdict(*reports):
     with pytest.raises(Exception) as caught:
-        results(dict(reports), TIME)
+        results(sorted(reports, key=lambda report: report.rank), TIME)
     return caught.value
 
 
@@ -311,9 +311,9 @@ def test_the_error_is_both_and_survives_pickling(cause):
 
 def test_outcomes_have_each_rank_s_own_failure():
     waited = raised(1, gone(2, 1), 5, "waited")
-    reports = dict([returned(3, "d"), waited, died(2, 7), stuck(4), raised(0, KeyError("k"), 9)])
-    reports[5] = Report(5, "returned", "returned"), b"junk"
-    reports[6] = Report(6, "starting", "did not finish", "stack of rank 6\n"), b""
+    reports = [raised(0, KeyError("k"), 9), waited, died(2, 7), returned(3, "d"), stuck(4)]
+    reports.append(Report(5, "returned", "returned", payload=b"junk"))
+    reports.append(Report(6, "starting", "did not finish", "stack of rank 6\n"))
     zero, one, two, value, four, five, six = outcomes(reports, TIME)
     assert value == "d"
     failures = [zero, one, two, four, five, six]

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 from unisono import init, run, world
 from unisono.base.errors import ArgumentError, RankFailed, WaitTimeout
 from unisono.base.fd_channel import Channel
-from unisono.ranks.launch import collector, processes
+from unisono.ranks.launch import processes
 from unisono.ranks.launch.launch_messages import STARTED, Report
 from unisono.schedule import Hosts
 
@@ -121,18 +121,20 @@ def load(path, rank_that_waits):
 def test_the_start_does_not_count(monkeypatch):
     """20 seconds pass before the ranks' messages are read; the function had 15 from its own beginning."""
     now = itertools.count(1000.0, 20.0)
-    monkeypatch.setattr(collector, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    monkeypatch.setattr(collector, "remaining", lambda _deadline: 30.0)
+    times = SimpleNamespace(monotonic=lambda: next(now), monotonic_ns=lambda: 0)
+    monkeypatch.setattr(processes, "time", times)
+    monkeypatch.setattr(processes, "remaining", lambda _deadline: 30.0)
     channels, ranks = zip(*((mine, Channel(raw)) for mine, raw in (Channel.pair() for _ in range(2))), strict=True)
     server, theirs = Channel.pair()
     for rank, channel in enumerate(ranks):
         channel.send(STARTED)
         channel.send(Report(rank, "returned", "returned"))
-    started = [collector.StartedRank(channel, None, rank) for rank, channel in enumerate(channels)]
-    collected = collector.Collector(started, server, {})
-    collected.wait([], 1300.0, 15.0, 5.0)
-    assert sorted(collected.reports) == [0, 1]
-    assert collected._deadline >= 1020.0 + 15.0
+    started = object.__new__(processes.RankProcesses)
+    started._ranks = [processes.Rank(rank, channel, None, os.getpid()) for rank, channel in enumerate(channels)]
+    started._fork_server = server
+    started._collect([], 1300.0, 15.0, 5.0)
+    assert [rank.report.kind for rank in started._ranks] == ["returned", "returned"]
+    assert started._deadline >= 1020.0 + 15.0
     theirs.close()
 
 

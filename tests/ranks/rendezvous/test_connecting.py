@@ -9,34 +9,25 @@ from tests.support.ports import free_port
 from tests.support.programs import Python, place, run_python
 
 SCRIPT = """
-import os, sys, threading, time, unisono
+import os, sys, time, unisono
 from unisono.hosts.carriers.ucx import UcxCarrier
-from unisono.ranks.group.world_over_hosts import _Joining
+from unisono.ranks.group import world_over_hosts
 rank, event, here, *late = int(os.environ["RANK"]), *sys.argv[1:]
 
-joined = threading.Event()
-
-def join(self, far=_Joining.far):
-    made = far(self)
-    joined.set()
-    return made
-
 def before_connecting(*_):
-    joined.wait()
     sys.stdout.write("met\\n")
     sys.stdout.flush()
     if event == "interrupted":
         os.kill(os.getpid(), 2)
     time.sleep(1000)
 
-def late_at_the_store(*args, said=_Joining._said):
+def late_at_the_store(*args, notice_of=world_over_hosts._notice_of):
     time.sleep(0.4)
-    return said(*args)
+    return notice_of(*args)
 
 if f"{rank}" in late:
-    _Joining._said = late_at_the_store
+    world_over_hosts._notice_of = late_at_the_store
 if rank == int(here):
-    _Joining.far = join
     UcxCarrier.__init__ = before_connecting
 try:
     unisono.init(timeout_s=60)
@@ -82,9 +73,7 @@ import atexit, builtins, ctypes, sys, time
 if "aborts" in sys.argv:  # before the imports: this function runs last
     atexit.register(ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev)
 from datetime import timedelta
-from types import SimpleNamespace
 from torch.distributed import HashStore
-from unisono.ranks.group.world_over_hosts import Connecting
 from unisono.ranks.rendezvous.asked_store import Limited
 store = HashStore()
 
@@ -97,17 +86,8 @@ class EndsLate:
         sleep(0.5)
 
 builtins.ends_late = EndsLate()
-far = SimpleNamespace(silent_s=0.0, left=lambda peer: None)
-met = SimpleNamespace(hosts=SimpleNamespace(ranks=2), address="")
 try:
-    if sys.argv[1] == "connects":
-        connecting = Connecting(in_torch)
-        try:
-            connecting.carrier(far, met, 0, deadline=0.0)
-        finally:
-            connecting.abandon()
-    else:
-        Limited().call(in_torch, deadline=0.0)
+    Limited().call(in_torch, deadline=0.0)
 except TimeoutError as error:
     print(error)
     sys.exit(3)
@@ -115,17 +95,16 @@ except TimeoutError as error:
 
 
 @pytest.mark.cold
-@pytest.mark.parametrize("thread", ["connects", "asks"])
-def test_a_thread_left_behind_in_torch_does_not_abort_a_program_that_ends(thread: str) -> None:
+def test_a_thread_left_behind_in_torch_does_not_abort_a_program_that_ends() -> None:
     """It returns from torch while the interpreter shuts down."""
-    done = run_python("-c", LEFT_BEHIND, thread)
+    done = run_python("-c", LEFT_BEHIND)
     assert (done.returncode, done.stderr) == (3, "")
 
 
 @pytest.mark.cold
 def test_abort_of_another_library_ends_the_process() -> None:
     """It calls `std::terminate` at exit, with a thread left behind in torch."""
-    assert run_python("-c", LEFT_BEHIND, "asks", "aborts", timeout=60).returncode == -signal.SIGABRT
+    assert run_python("-c", LEFT_BEHIND, "aborts", timeout=60).returncode == -signal.SIGABRT
 
 
 WORKS = """

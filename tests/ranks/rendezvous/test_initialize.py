@@ -90,7 +90,7 @@ def test_a_rank_says_once_that_rank_0_has_not_come(alone, monkeypatch, capfd):
         nobody.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", port := str(nobody.getsockname()[1]))
-        with pytest.raises(WaitTimeout):
+        with pytest.raises(WaitTimeout, match="MASTER_PORT"):
             init(rank=2, size=3, timeout_s=0.5, config=Config(stall_warning_s=0.1))
     assert f"for rank 0 to listen at 127.0.0.1:{port}; it waits for at most" in late(capfd)
 

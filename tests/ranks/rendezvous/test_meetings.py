@@ -16,12 +16,10 @@ from torch.distributed import HashStore, TCPStore
 from tests.ranks.rendezvous.conftest import Came
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
-from unisono.base.fd_channel import PlainChannel
 from unisono.base.records import DepartureKind
-from unisono.ranks.rendezvous import meetings, rendezvous
+from unisono.ranks.rendezvous import meeting, meetings, rendezvous
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.entries import MeetingEnd, write
-from unisono.ranks.rendezvous.handover import Handover
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.meeting import Meeting
@@ -96,16 +94,6 @@ def test_a_rank_of_another_job_is_told_and_the_job_goes_on(port: int) -> None:
         expect_one_arena([attend(launch(port, 1, 2, "job a"), 60.0), first.result()])
 
 
-def test_a_rank_that_comes_twice_is_told_and_the_job_goes_on(port: int, came: Came) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.submit(attend, launch(port, 0, 3), 60.0), pool.submit(attend, launch(port, 1, 3), 60.0)
-        until(lambda: bool(came.of(1)))
-        error = attend(launch(port, 1, 3), 60.0)
-        assert isinstance(error, ArgumentError)
-        assert "another process has come as rank 1 already" in str(error)
-        expect_one_arena([attend(launch(port, 2, 3), 60.0), first.result(), second.result()])
-
-
 Places = Callable[[int], Launch]
 
 
@@ -118,6 +106,16 @@ def place(request: pytest.FixtureRequest, port: int) -> Places:
     return lambda rank: Launch(rank, 3, "", job=name)
 
 
+def test_a_rank_that_comes_twice_is_told_and_the_job_goes_on(place: Places, came: Came) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(attend, place(0), 60.0), pool.submit(attend, place(1), 60.0)
+        until(lambda: bool(came.of(1)))
+        error = attend(place(1), 60.0)
+        assert isinstance(error, ArgumentError)
+        assert "another process has come as rank 1 already" in str(error)
+        expect_one_arena([attend(place(2), 60.0), first.result(), second.result()])
+
+
 def test_after_a_time_out_of_some_a_late_rank_meets_them(
     place: Places, came: Came, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +123,7 @@ def test_after_a_time_out_of_some_a_late_rank_meets_them(
     monkeypatch.setattr(meetings, "_known", heard)
     with ThreadPoolExecutor(2) as pool:
         early = [pool.submit(attend, place(rank), 60.0) for rank in (0, 1)]
-        until(lambda: len(came) == 2 and all(len(meeting.identities) == 2 for meeting in came))
+        until(lambda: len(came) == 2 and all(len(part.identities) == 2 for part in came))
         came.time_is_up(0, 1)
         for one in early:
             error = one.result()
@@ -139,28 +137,30 @@ def test_after_a_time_out_of_some_a_late_rank_meets_them(
         expect_one_arena([*together([place(1), place(0)]), late.result()])
 
 
-def test_a_rank_whose_time_was_up_comes_again_into_the_same_meeting(place: Places, came: Came) -> None:
-    with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as impatient:
-        first, early = pool.submit(attend, place(0), 60.0), impatient.submit(attend, place(1), 60.0)
-        came.time_is_up(1)
-        assert isinstance(early.result(), WaitTimeout)
-        assert not first.done()
-        again = impatient.submit(attend, place(1), 60.0)  # of the same process
-        expect_one_arena([attend(place(2), 60.0), again.result(), first.result()])
-
-
-def test_a_second_call_is_not_ended_by_the_time_out_of_a_first(place: Places, came: Came) -> None:
-    """Rank 1 comes again into the meeting of rank 0's first call, whose time is then up. Rank 2 comes late."""
+def test_first_time_out_ends_the_meeting_for_all(place: Places, came: Came) -> None:
+    """Rank 1 no longer waits, and rank 2 comes late. All meet in the next meeting, which rank 0 holds."""
     with ThreadPoolExecutor(1) as zero, ThreadPoolExecutor(1) as one:
         first, early = zero.submit(attend, place(0), 60.0), one.submit(attend, place(1), 60.0)
         came.time_is_up(1)
-        assert isinstance(early.result(), WaitTimeout)
+        for done in (early, first):
+            error = done.result(SOON_S)
+            assert isinstance(error, WaitTimeout)
+            assert error.missing == (2,)
         again = one.submit(attend, place(1), 60.0)
-        until(lambda: len(came.of(1)) == 2)
+        last = zero.submit(attend, place(0), 60.0)
+        expect_one_arena([attend(place(2), 60.0), again.result(), last.result()])
+
+
+def test_time_out_of_a_first_call_does_not_end_a_second(place: Places, came: Came) -> None:
+    """Rank 1 has come again into the meeting of rank 0's first call, whose time is then up. Rank 2 comes late."""
+    with ThreadPoolExecutor(1) as zero, ThreadPoolExecutor(1) as one:
+        assert isinstance(one.submit(attend, place(1), 0.1).result(), WaitTimeout)
+        again, first = one.submit(attend, place(1), 60.0), zero.submit(attend, place(0), 60.0)
+        until(lambda: bool(came.of(1)))
         came.time_is_up(0)
         error = first.result()
         assert isinstance(error, WaitTimeout)
-        assert 2 in error.missing
+        assert error.missing == (2,)
         last = zero.submit(attend, place(0), 60.0)
         expect_one_arena([attend(place(2), 60.0), again.result(), last.result()])
 
@@ -174,7 +174,7 @@ def test_a_meeting_whose_end_was_not_told_is_over_when_rank_0_begins_the_next(
     def unheard(store: AskedStore, key: str, value: str) -> bytes:
         if key == meetings.END and not silent:
             silent.append(key)
-            raise TimeoutError
+            raise WaitTimeout("init()", 1.0, (), 0)
         return set_first(store, key, value)
 
     with ThreadPoolExecutor(1) as zero, ThreadPoolExecutor(1) as one:
@@ -198,15 +198,15 @@ def test_a_meeting_whose_beginning_is_heard_late_is_not_held(
 ) -> None:
     """The store answers rank 0's first call only when it has heard of the second."""
     late: list[Callable[[], object]] = []
-    ask = AskedStore._ask
+    answer = AskedStore._answer
 
     def slowly(store: AskedStore, question: Callable[[], Any]) -> Any:
         if question.__qualname__.startswith(("AskedStore.set.", "AskedStore.replace.")) and not late:
             late.append(question)
             raise TimeoutError
-        return ask(store, question)
+        return answer(store, question)
 
-    monkeypatch.setattr(AskedStore, "_ask", slowly)
+    monkeypatch.setattr(AskedStore, "_answer", slowly)
     assert isinstance(attend(launch(port, 0, 2), 60.0), WaitTimeout)
     with ThreadPoolExecutor(1) as zero:
         again = zero.submit(attend, launch(port, 0, 2), 60.0)
@@ -321,49 +321,49 @@ def test_error_of_a_store_is_raised_once() -> None:
     assert meetings.enter_meeting(store, 1, 2, "", soon)[0] == name
 
 
-def test_who_has_the_memory_is_in_the_group_though_its_time_is_up(
-    place: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rank 0 has ended the meeting, and rank 1 no longer waits until rank 0 tells it so."""
-    over, end = threading.Event(), Handover.end
-    with ThreadPoolExecutor(3) as pool:
-        impatient = pool.submit(attend_until_it_has_the_memory, place(1), monkeypatch, over.wait)
-        monkeypatch.setattr(Handover, "end", lambda self: (over.set(), impatient.exception(), end(self)))
-        others = [pool.submit(attend, place(rank), 60.0) for rank in (0, 2)]
-        expect_one_arena([others[0].result(), impatient.result(), others[1].result()])
+@pytest.mark.parametrize("late", [False, True])
+def test_time_is_up_when_a_rank_has_the_memory(place: Places, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """Rank 1 is in the group if rank 0 has ended the meeting by then. Otherwise there is none."""
+    fetch, stop_waiting, set_first, tried = (
+        meeting.fetch,
+        Meeting._stop_waiting,
+        AskedStore.set_first,
+        threading.Event(),
+    )
 
+    def fetch_in_time(home: Identity, first: int, rank: int, deadline: float) -> Any:
+        arena = fetch(home, first, rank, deadline)
+        if rank == 1:
+            (part,) = (one for one in parts if one._rank == 1)
+            part._deadline = 0.0
+        return arena
 
-def test_who_has_the_memory_and_leaves_ends_the_meeting(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 1 no longer waits until rank 0 has ended it."""
-    hand_out = Meeting._hand_out
-    with ThreadPoolExecutor(3) as pool:
-        impatient = pool.submit(attend_until_it_has_the_memory, place(1), monkeypatch, lambda: None)
-        monkeypatch.setattr(Meeting, "_hand_out", lambda *how: (hand_out(*how), until(impatient.done))[0])
-        others = [pool.submit(attend, place(rank), 60.0) for rank in (0, 2)]
-        for done, culprit in ((impatient, 0), (others[0], 1), (others[1], 1)):
-            error = done.result()
-            assert isinstance(error, WaitTimeout), error
-            assert error.missing == (culprit,)
+    def stop(part: Meeting, key: str, teller: int) -> bytes:
+        if key == meetings.END and late:
+            tried.wait(SOON_S)
+        return stop_waiting(part, key, teller)
 
+    def end(store: AskedStore, key: str, value: str) -> bytes:
+        if key == meetings.END and write(MeetingEnd()) == value and not late:
+            tried.wait(SOON_S)
+        said = set_first(store, key, value)
+        if key == meetings.END:
+            tried.set()
+        return said
 
-def attend_until_it_has_the_memory(launch: Launch, monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> Any:
-    """The same as `attend`, but that the time of this rank is up when it has the memory, and this has returned."""
-    this, receive = threading.get_ident(), PlainChannel.receive
-    has_it, descriptors = threading.Event(), ["store", "memory"][not launch.job :]
-
-    def receive_once(channel: PlainChannel, deadline: float | None = None) -> Any:
-        if threading.get_ident() != this:
-            return receive(channel, deadline)
-        if has_it.is_set():
-            then()
-            raise TimeoutError
-        message = receive(channel, deadline)
-        if descriptors.pop(0) == "memory":
-            has_it.set()
-        return message
-
-    monkeypatch.setattr(PlainChannel, "receive", receive_once)
-    return attend(launch, 60.0)
+    parts, come = list[Meeting](), Meeting._come
+    monkeypatch.setattr(Meeting, "_come", lambda part: (come(part), parts.append(part)))
+    monkeypatch.setattr(meeting, "_REASON_S", 0.1)
+    monkeypatch.setattr(meeting, "fetch", fetch_in_time)
+    monkeypatch.setattr(Meeting, "_stop_waiting", stop)
+    monkeypatch.setattr(AskedStore, "set_first", end)
+    outcomes = together([place(rank) for rank in range(3)])
+    if late:
+        expect_one_arena(outcomes)
+        return
+    for error in outcomes:
+        assert isinstance(error, WaitTimeout), error
+        assert error.missing == (0,)
 
 
 def test_a_store_without_a_meeting_is_told(port: int) -> None:

@@ -15,7 +15,7 @@ from unisono.base.records import DepartureKind
 from unisono.engine.memory.arena import Arena
 from unisono.hosts.addresses import is_loopback, own_address, store_host
 from unisono.ranks.rendezvous import meeting, rendezvous
-from unisono.ranks.rendezvous.entries import MOST_NAME, write
+from unisono.ranks.rendezvous.entries import MOST_NAME
 from unisono.ranks.rendezvous.identity import Identity, check, common_settings, host_names, place, remark, way_between
 from unisono.ranks.rendezvous.rendezvous import meet
 from unisono.schedule import Hosts
@@ -73,7 +73,7 @@ def expect_hosts(outcomes, hosts):
         met.arena.close()
 
 
-@pytest.mark.parametrize("host_of", ["00", "01", "0011", "0101", "0001", "0122", "01234", "0110210"])
+@pytest.mark.parametrize("host_of", ["00", "0000000", "01", "0011", "0101", "0001", "0122", "01234", "0110210"])
 def test_every_host_has_its_memory_and_all_have_the_map(rank, host_of):
     hosts = Hosts.of(host_of)
     outcomes = together(rank, host_of)
@@ -92,10 +92,10 @@ def test_unreachable_memory_is_an_error_of_all(rank, monkeypatch, came, host_of,
     """As on two machines that are copies of one, and so look like one."""
     fetch = meeting.fetch
 
-    def some_fetch(name, first, home, number, *rest):
+    def some_fetch(home, first, number, *rest):
         if number == refused:
             raise ConnectionRefusedError
-        return fetch(name, first, home, number, *rest)
+        return fetch(home, first, number, *rest)
 
     monkeypatch.setattr(meeting, "fetch", some_fetch)
     for error in together(rank, host_of):
@@ -119,17 +119,32 @@ def test_a_host_without_memory_is_heard_by_all(rank, monkeypatch, host_of, numbe
         assert f"no room for {len(host_of)}" in str(error)
 
 
+@pytest.mark.parametrize("host_of", ["000", "011"])
+def test_rank_without_room_is_named_by_all(rank, monkeypatch, host_of):
+    attach = Arena.attach
+
+    def scarce(fd):
+        if rank[0].number == 2:
+            raise OutOfMemory("no room here")
+        return attach(fd)
+
+    monkeypatch.setattr(Arena, "attach", scarce)
+    *others, last = together(rank, host_of)
+    assert str(last) == "no room here"
+    assert {str(error) for error in others} == {"rank 2: no room here"}
+
+
 def test_a_rank_that_dies_on_another_host_is_named_by_all(rank, monkeypatch):
     """Rank 3 ends when it should fetch its memory: the first rank of its host sees that, and all hear of it."""
     ended, fetch = threading.Event(), meeting.fetch
 
-    def die(name, first, home, number, *rest):
+    def die(home, first, number, *rest):
         if number == 3:
             ended.pid = threading.get_ident()
             ended.set()
             time.sleep(0)
             raise SystemExit
-        return fetch(name, first, home, number, *rest)
+        return fetch(home, first, number, *rest)
 
     def some_ticks(pid):
         return 1 if ended.is_set() and pid == ended.pid else 0
@@ -155,14 +170,6 @@ def test_a_rank_that_dies_on_another_host_is_named_by_all(rank, monkeypatch):
     for error in outcomes:
         assert isinstance(error, PeerGone), error
         assert error.rank == 3
-
-
-def test_who_does_not_come_on_another_host_is_named(rank, came):
-    with ThreadPoolExecutor(1) as pool:
-        outcomes = pool.submit(together, rank, "011", lambda number: "absent" if number == 1 else None)
-        came.time_is_up(0, 2)
-    for error in outcomes.result():
-        assert error == "absent" or (isinstance(error, WaitTimeout) and error.missing == (1,))
 
 
 def test_more_ranks_than_a_group_may_have():
@@ -347,13 +354,3 @@ def test_the_host_of_a_store():
     server = TCPStore(LOOP, 0, is_master=True, wait_for_workers=False)
     assert store_host(PrefixStore("a", PrefixStore("b", server))) == LOOP
     assert store_host(PrefixStore("a", HashStore())) == ""
-
-
-def test_an_address_that_is_none_is_refused(rank):
-    store = HashStore()
-    own, _ = rank
-    own.number = 1
-    store.set("rank 1", write(Identity.mine()._replace(address="10.0.0.1; rm")))
-    own.number = 0
-    with pytest.raises(ArgumentError, match="not a valid Identity"):
-        meet(0, 2, store, 20)

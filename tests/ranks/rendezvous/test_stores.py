@@ -105,16 +105,6 @@ def test_second_rank_0_of_a_job_is_refused(job):
         assert "is rank 0 of the job" in str(meet(job, 0, 2))
 
 
-def test_second_process_of_a_rank_is_refused(job, came):
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.submit(meet, job, 0, 3), pool.submit(meet, job, 1, 3)
-        until(lambda: bool(came.of(1)))
-        assert "another process has come as rank 1 already" in str(meet(job, 1, 3))
-        arenas = [meet(job, 2, 3), first.result(), second.result()]
-    for arena in arenas:
-        arena.close()
-
-
 def test_store_of_a_job_outlives_its_server(job):
     """A rank that has the store still reads there what rank 0 has written. The name of the socket is free again."""
     for word in ("first", "second"):
@@ -170,19 +160,12 @@ def test_several_hosts_meet_at_the_store_of_a_job(job, monkeypatch):
         assert met.store.check(["0", "1"])
 
 
-def test_over_mpi_the_store_with_the_word_is_rank_0_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_mpi_the_first_address_that_leads_to_rank_0_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
-    monkeypatch.setattr(stores, "_ANSWER_S", 1.0)
     server = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
-    port, rank, deadline = server.port, Launch(1, 2, "", by_mpi=True), time.monotonic() + 60
-    with pytest.raises(ArgumentError, match=r"at 127.0.0.1 another program listens.* MASTER_ADDR.* and MASTER_PORT"):
-        stores._recognised(["127.0.0.1"], port, "word", rank, deadline)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as other,
-        pytest.raises(ArgumentError, match=r"at 127.0.0.1 another program listens"),
-    ):
-        stores._recognised(["127.0.0.1"], other.getsockname()[1], "word", rank, deadline)
-    server.set(stores._OWN, "word")
-    store = stores._recognised(["255.255.255.255", "127.0.0.1"], port, "word", rank, deadline)
+    rank, deadline = Launch(1, 2, "", by_mpi=True), time.monotonic() + 60
+    store = stores._at_address(rank, ["255.255.255.255", "127.0.0.1"], server.port, deadline)
     store.set("found", "yes")
     assert server.get("found") == b"yes"
+    with pytest.raises(ArgumentError, match=r"to reach 255.255.255.255, .* MASTER_ADDR.* and MASTER_PORT"):
+        stores._at_address(rank, ["255.255.255.255"], server.port, deadline)

@@ -19,6 +19,7 @@ import fcntl
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -43,7 +44,7 @@ NO_ROOM = 0
 
 _MAGIC = 0x6F6E6F73696E75
 _LAYOUT = LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MAX_RANKS, SHAPING
-_VERSION = digest(9, *_LAYOUT, DTYPES_DIGEST)
+_VERSION = digest(10, *_LAYOUT, DTYPES_DIGEST)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<6Q{len(SHAPING)}Q")
 _MOST = 1 << 62
@@ -164,6 +165,10 @@ class Arena(Layout):
         self.free_bytes = 0
         """The memory that was free on the host when this process last reserved some."""
         self._staged = False
+        self._using_fd = threading.RLock()
+        """Held while the descriptor is used, and closed: then another file may get its number. Reentrant, because
+        the garbage collector may free memory at any time.
+        """
 
     @classmethod
     def create(cls, size: int, config: Config | None = None, pids: Iterable[int] = ()) -> "Arena":
@@ -289,16 +294,16 @@ class Arena(Layout):
 
     def release_heap(self, rank: int, offset: int, nbytes: int) -> bool:
         """Return whole pages of a rank's heap to the system; they are zero afterwards. False if it refuses."""
-        if self.fd < 0:
-            return False
         at = self.heap(rank) - self.base + offset
-        return bool(_LIBC.fallocate(self.fd, _PUNCH_HOLE, ctypes.c_int64(at), ctypes.c_int64(nbytes)) == 0)
+        with self._using_fd:  # a closed one is -1, which the system refuses
+            return bool(_LIBC.fallocate(self.fd, _PUNCH_HOLE, ctypes.c_int64(at), ctypes.c_int64(nbytes)) == 0)
 
     def close(self) -> None:
         """Close the file descriptor. The mapping ends with the last tensor in it."""
-        fd, self.fd, self.map = self.fd, -1, None
-        if fd >= 0:
-            os.close(fd)
+        with self._using_fd:
+            fd, self.fd, self.map = self.fd, -1, None
+            if fd >= 0:
+                os.close(fd)
 
     def check_free(self, nbytes: int) -> None:
         """Raise OutOfMemory if the host has less free memory than this."""
@@ -309,7 +314,8 @@ class Arena(Layout):
     def _reserve(self, offset: int, nbytes: int) -> None:
         self.check_free(nbytes)
         try:
-            os.posix_fallocate(self.fd, offset, nbytes)
+            with self._using_fd:
+                os.posix_fallocate(self.fd, offset, nbytes)
         except OSError as error:
             raise self._too_little(nbytes) from error
 

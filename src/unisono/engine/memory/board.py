@@ -43,7 +43,7 @@ _SAID, _WAIT = _INTERRUPTED + 1024, _INTERRUPTED + 1024 + 64
 _COPIED = (_WAIT, _INTERRUPTED, _GAVE_UP, *_CALLS)
 _SET_WORDS = MAX_RANKS // 64
 _PLACE_WORDS = 3 + 2 * _SET_WORDS
-_DECIDED, _READY = 1, 2
+_DECIDED, _READY, _LENDER = 1, 2, 2  # bits, and by how many bits a lender's number is shifted
 _WORD = (1 << 64) - 1
 
 
@@ -167,7 +167,7 @@ class Board:
         """Propose which ranks a smaller group leaves out. When this returns, all ranks can see it."""
         words = self._proposal_words()
         at = 1 + (words[0] & 1 ^ 1) * _PLACE_WORDS  # of two places, the one that is not read now
-        flags = proposal.decided * _DECIDED | proposal.ready * _READY
+        flags = proposal.decided * _DECIDED | proposal.ready * _READY | proposal.lender + 1 << _LENDER
         said = flags, proposal.ballot, proposal.voted, *_words_of(proposal.failed), *_words_of(proposal.choice)
         for k, word in enumerate(said):
             words[at + k] = word
@@ -184,7 +184,8 @@ class Board:
             order()
             if words[0] == version:
                 failed, choice = _ranks_of(sets[:_SET_WORDS]), _ranks_of(sets[_SET_WORDS:])
-                return Proposal(failed, bool(flags & _DECIDED), bool(flags & _READY), ballot, voted, choice)
+                decided, ready, lender = bool(flags & _DECIDED), bool(flags & _READY), (flags >> _LENDER) - 1
+                return Proposal(failed, decided, ready, ballot, voted, choice, lender)
         return None
 
     def set_interrupted(self, words: str) -> None:

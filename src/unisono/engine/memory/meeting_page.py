@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -102,18 +102,15 @@ def waits(ranks: Sequence[int], what: str, where: str = "") -> None:
     os.pwrite(_page.number, json.dumps(one).encode().ljust(_MOST_BYTES), 0)
 
 
-def waits_still(awaited: Callable[[], Sequence[int]] | None = None) -> None:
+def waits_still() -> None:
     """Say once on standard error what is on the page, and how long this rank waits, after `say_after_s`.
 
-    A rank calls it again and again while it waits for ranks whose absence no other rank tells. awaited: finds out for
-    which ranks it waits now; None: those on the page.
+    A rank calls it again and again while it waits for ranks whose absence no other rank tells.
     """
     now = time.monotonic()
     if _page.shown is None or now < _page.say_at:
         return
     _page.say_at = math.inf
-    if awaited is not None:
-        waits(awaited(), _page.shown.what, _page.shown.where)
     one = _page.shown
     left_s = _page.deadline - now
     limit = "without end" if math.isinf(left_s) else f"for at most {max(0.0, left_s):.0f} s more"

@@ -124,6 +124,8 @@ class Lender:
         self._entry, self._no_room = 0, set[int]()
         """The entry that was written last, and those that say that there is no room."""
         self._made: Counter[bytes] = Counter()
+        self._refused: Counter[bytes] = Counter()
+        """Key -> how often no member of this host had room. Each time is a search of its own, with a key of its own."""
         self._lock = threading.Lock()
 
     def key(self, name: str, members: Sequence[int], parent: int = 0) -> bytes:
@@ -141,31 +143,41 @@ class Lender:
         """The memory of the group with this key; or the number of the member that is to lend it, but has not yet.
 
         It is this rank's own number while this rank's table is full of groups that other members have not joined yet.
-        Raises OutOfMemory if no member on this host has room.
+        Raises OutOfMemory, on all members of this host, if none of them has room; they may ask again then.
 
         members: the ranks of the group. rank: the number of this one. here: the numbers of those on this host.
         """
+        search = group_key(key, self._refused[key])
         for number in here:
-            start = self.arena.region_table(members[number]).find(key)
+            start = self.arena.region_table(members[number]).find(search)
             if start is None and number == rank:
-                sub: SubArena | None = None
-                with suppress(OutOfMemory):
-                    sub = self.lend(members, rank, here)
-                if len(here) > 1 and not self.announce(key, sub):
-                    if sub is not None:
-                        self.take_back(sub)
-                    return number
+                sub = self._lend_and_announce(search, members, rank, here)
                 if sub is not None:
                     return sub
+                if len(here) > 1 and self.arena.region_table(members[rank]).find(search) is None:
+                    return number
             elif start is None:
                 return number
             elif start != NO_ROOM:
                 return self.borrow(start, members, rank, number, here)
+        self._refused[key] += 1
         full = ranks_text([members[number] for number in here], _MOST_NAMED)
         raise OutOfMemory(
             f"the shared memory of {full} has no room for a group of {len(members)} ranks: free tensors there before "
             "you make it, or start the job with more UNISONO_HEAP_BYTES"
         )
+
+    def _lend_and_announce(self, key: bytes, members: Sequence[int], rank: int, here: Sequence[int]) -> SubArena | None:
+        """Lend a group memory, and tell members on this host where. None: there is no room, or the table is full."""
+        sub, told = None, False
+        try:
+            with suppress(OutOfMemory):
+                sub = self.lend(members, rank, here)
+            told = len(here) == 1 or self.announce(key, sub)
+            return sub if told else None
+        finally:  # also after Ctrl-C. Once it is announced, others may use it, and this rank finds it again
+            if sub is not None and not told and self.arena.region_table(members[rank]).find(key) is None:
+                self.take_back(sub)
 
     def lend(self, members: Sequence[int], rank: int = 0, here: Sequence[int] | None = None) -> SubArena:
         """Allocate zeroed memory for a group, as in `memory`; here None: all members. Raises OutOfMemory."""

@@ -25,14 +25,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
-from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.errors import ArgumentError, InternalError
+from ...base.python import nap
 from ...engine.carrier import Handle, Lost
 from ...engine.kernels import kernel
 from ...engine.tape import TransportWord
 from ..addresses import interfaces
-from . import await_key
 from .mover import Mover
 from .ucx_library import (
     FIRST_ERROR,
@@ -54,6 +53,7 @@ from .ucx_library import (
 _TAG_BITS, _RANK_BITS = 30, 18
 _ALL_BITS = (1 << 64) - 1
 _CONNECT_TAG = (1 << _TAG_BITS) - 1
+_FIRST_S, _LONGEST_S = 0.001, 0.02  # the first and the longest pause between two questions to the store
 _LAST_S = 5.0  # how long the last messages may take to leave: a long one waits until its receive has been posted
 _SLICE_NS = 5_000_000  # how long compiled code goes on before it looks whether the carrier has been ended
 _LAST_CALLS = 64
@@ -63,9 +63,10 @@ _LAST_CALLS = 64
 class UcxCarrier:
     """A worker of UCX, connected to workers of all other ranks; all ranks make it at the same time.
 
-    store: where the ranks find each other's addresses.
+    store: of torch, where the ranks find each other's addresses; or what has the same `set`, `check` and `get`.
     address: this rank's address, at which the others reach it: UCX listens there, and nowhere else.
     timeout_s: the limit for all connections.
+    look: called now and then while this rank connects; may raise.
 
     Raises NoUcx if UCX is not installed, or too old; ArgumentError for an address at which it cannot listen, and for an
     entry at the store that no rank has written; Lost for a peer that cannot be reached; RuntimeError if UCX refuses a
@@ -74,7 +75,15 @@ class UcxCarrier:
 
     tags = 1 << _TAG_BITS
 
-    def __init__(self, store: Store, rank: int, size: int, address: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        address: str,
+        timeout_s: float,
+        look: Callable[[], object] = lambda: None,
+    ) -> None:
         self._library = ucx_library()
         self._rank, self._process = rank, os.getpid()
         self._lock = threading.Lock()
@@ -95,7 +104,7 @@ class UcxCarrier:
         others = [peer for peer in range(size) if peer != rank]
         try:
             self._make_worker(network_interface(address))
-            self._connect(store, others, time.monotonic() + timeout_s)
+            self._connect(store, others, time.monotonic() + timeout_s, look)
         except BaseException:
             self._end("this rank could not connect")
             raise
@@ -306,7 +315,7 @@ class UcxCarrier:
         for place, fact in facts.items():
             self._words[place] = fact
 
-    def _connect(self, store: Store, peers: Sequence[int], until: float) -> None:
+    def _connect(self, store: Any, peers: Sequence[int], until: float, look: Callable[[], object]) -> None:
         """Send each peer the word from its entry in the store, and receive this rank's own word from it."""
         address, length = c.c_void_p(), c.c_size_t()
         check(self._library.ucp_worker_get_address(self._worker, c.byref(address), c.byref(length)), "tell its address")
@@ -316,14 +325,13 @@ class UcxCarrier:
         self._library.ucp_worker_release_address(self._worker, address)
         messages: list[tuple[torch.Tensor, _UcxHandle]] = []
         for peer in peers:
-            key = f"ucx {peer}"
-            try:
-                told = store.get(key) if await_key(store, key, until) else b""
-            except RuntimeError:
-                told = b""
-            if not told:
-                raise Lost(peer, "it has told no address")
-            proof, address_of_peer = read_entry(peer, told)
+            key, began = f"ucx {peer}", time.monotonic()
+            while not store.check([key]):  # a `wait` would keep this process's other threads from the store
+                look()
+                if time.monotonic() > until:
+                    raise Lost(peer, "it has told no address")
+                nap(began, _FIRST_S, _LONGEST_S)
+            proof, address_of_peer = read_entry(peer, bytes(store.get(key)))
             self._marks[peer] = _mark(proof)
             self._make_endpoint(peer, address_of_peer)
             heard = torch.zeros(PROOF_BYTES, dtype=torch.uint8, device="cpu")
@@ -332,6 +340,7 @@ class UcxCarrier:
             messages.append((says, self.isend(peer, _CONNECT_TAG, says)))
         for word, handle in messages:
             while not self._is_over(handle, _SLICE_NS):
+                look()
                 if time.monotonic() > until:
                     raise Lost(handle.peer, "it does not answer")
             if not handle.sends and bytes(word.tolist()) != own:

@@ -46,7 +46,7 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
         return c10d.ProcessGroupGloo(*args, **options)  # it raises its own error for these arguments
     members = described.global_ranks_in_group or range(described.group_size)
     deadline = time.monotonic() + described.timeout.total_seconds()
-    with closing(_GloosRanks(AskedStore(described.store, deadline), members)) as others:
+    with closing(_GloosRanks(AskedStore(described.store, described.group_rank, deadline), members)) as others:
         try:
             all_have_the_name = described.global_ranks_in_group and isinstance(
                 distributed_c10d.GroupMember.WORLD, NamedGloo

@@ -115,7 +115,7 @@ def _all_want_ours(store: Store, rank: int, size: int, timeout_s: float, why_abs
     Raises ArgumentError, with the reason, if a member will not come.
     """
     began, left = time.monotonic(), list(range(size))
-    with closing(AskedStore(PrefixStore("unisono", store), began + timeout_s)) as asked:
+    with closing(AskedStore(PrefixStore("unisono", store), rank, began + timeout_s)) as asked:
         asked.set(_COMES.format(rank), "")
         while left := [other for other in left if not asked.check([_COMES.format(other)])]:
             if reason := next(filter(None, map(why_absent, left)), ""):
@@ -204,7 +204,7 @@ def _meet(
     with _naming(name):
         met = meet(rank, size, store, config.timeout_s, config, why_absent)
     if rank == 0:  # all ranks have come, and have read what they need
-        for key in [*(f"rank {r}" for r in range(size)), "hosts", *(["host 0"] * (len(met.hosts.members[0]) > 1))]:
+        for key in (*(f"rank {r}" for r in range(size)), "hosts"):
             store.delete_key(key)
     return met
 

@@ -118,7 +118,7 @@ def _group_of(group: Any, store: Any, members: list[int], rank: int, size: int, 
         if size == 1 or whole is None or whole.group.closed:
             return None
         return make_sub_group(whole.group, group.rank(), members, group.group_name, _COME_S)
-    if absent := _absent(store, size, _CONNECTED_S if connected else _COME_S):
+    if absent := _absent(store, rank, size, _CONNECTED_S if connected else _COME_S):
         tell(
             f"unisono: {ranks_text(absent, _MOST_NAMED)} {'is' if len(absent) == 1 else 'are'} not watched, so no rank "
             "is: all ranks call unisono.watch(), or have UNISONO_WATCH=1 in the environment\n"
@@ -133,11 +133,11 @@ def _group_of(group: Any, store: Any, members: list[int], rank: int, size: int, 
     return world
 
 
-def _absent(store: Any, size: int, most_s: float) -> list[int]:
+def _absent(store: Any, rank: int, size: int, most_s: float) -> list[int]:
     """The ranks that do not watch. They say so before torch makes the group."""
     until, left = time.monotonic() + most_s, list(range(size))
-    with closing(AskedStore(store, until)) as asked:
-        while left := [rank for rank in left if not asked.check([f"{rank}"])]:
+    with closing(AskedStore(store, rank, until)) as asked:
+        while left := [one for one in left if not asked.check([f"{one}"])]:
             if time.monotonic() > until:
                 break
             time.sleep(_PAUSE_S)

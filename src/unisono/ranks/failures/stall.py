@@ -6,7 +6,6 @@ host warns, once per call: it can see the stack of a rank of its host.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -70,29 +69,8 @@ AWAITED: list[None] = []
 
 _MOST_NAMED = 4
 
-_present: dict[Stall, tuple[Group, Wait]] = {}
-"""The calls in which threads of this process wait, with their worlds. Other ranks can read the oldest one."""
-_lock = threading.RLock()
-
-
-def _in_child() -> None:
-    """In a forked child, no other thread holds the lock or waits."""
-    global _lock  # noqa: PLW0603  each process has one
-    _lock = threading.RLock()
-    _present.clear()
-
-
-os.register_at_fork(after_in_child=_in_child)
-
-
-def missing_in_background(group: Group) -> tuple[int, ...]:
-    """The ranks of the group for which its call in the background waits, or the first of many.
-
-    The call tells this when it looks, while AWAITED has an entry; otherwise there are none.
-    """
-    with _lock:
-        waits = [wait for stall, (_, wait) in _present.items() if stall.background_of is group]
-    return tuple(group.world_ranks.index(rank) for rank in waits[0].missing) if waits else ()
+_writing = threading.Lock()
+"""Held by the thread that writes on this rank's board for which ranks it waits. Others write theirs later."""
 
 
 class Stall:
@@ -104,11 +82,11 @@ class Stall:
     """
 
     def __init__(self, group: Group, call: str, *, any_of: bool = False, background: bool = False) -> None:
-        self._group, self.call, self._any_of = group, call, any_of
-        self.background_of = group if background else None
+        self._group, self.call, self._any_of, self._background = group, call, any_of, background
         self._world = group.world
+        self._wait: Wait | None = None  # as it is on this rank's board
         self._limit_s = group.engine.config.stall_warning_s
-        self._warns, self._look_again_s = self._limit_s > 0, 0.0
+        self._warns = self._limit_s > 0
 
     def look(self, missing: Sequence[int], waited_s: float, last: str = "") -> None:
         """Tell the other ranks for which ranks of the group this one waits. Warn in time, unless a lower rank does.
@@ -116,13 +94,10 @@ class Stall:
         missing: empty if only this rank itself can end its wait, by a message to itself.
         last: the last calls of these ranks, for the warning.
         """
-        present = self.background_of is None or bool(AWAITED)
+        present = not self._background or bool(AWAITED)
         self._publish(missing if present else ())
         if not present or not self._warns or waited_s < self._limit_s:
             return
-        if waited_s < self._look_again_s:
-            return
-        self._look_again_s = waited_s + self._limit_s / 8
         waits = waits_of(self._group, here=True)
         way = wait_chain(waits, self._world.rank)
         if not any(rank < way[0] and wait_chain(waits, rank).end == way.end for rank in waits):
@@ -146,19 +121,20 @@ class Stall:
         self._publish(())
 
     def _publish(self, missing: Sequence[int]) -> None:
-        group, world = self._group, self._world
-        arena: Arena = world.engine.arena  # type: ignore[assignment]  # a world's arena is no sub-arena
-        if arena.map is None:  # it has been closed meanwhile
-            _present.pop(self, None)
+        """Write on this rank's board for which ranks of the group it waits; no ranks: the wait has ended."""
+        group, arena, before = self._group, _arena(self._world), self._wait
+        if self._background:
+            group.missing_in_background = tuple(missing)
+        ranks = tuple(group.world_ranks[rank] for rank in missing)
+        self._wait = Wait(group.name, self.call, ranks, self._any_of) if missing else None
+        if arena is None or before is self._wait is None or not _writing.acquire(blocking=False):
             return
-        with _lock:
-            if missing:
-                ranks = tuple(group.world_ranks[rank] for rank in missing)
-                _present[self] = world, Wait(group.name, self.call, ranks, self._any_of)
-            elif _present.pop(self, None) is None:
-                return
-            oldest = next((wait for where, wait in _present.values() if where is world), None)
-            arena.board(world.rank).set_wait(oldest)
+        try:
+            board = arena.board(self._world.rank)
+            if self._wait is not None or board.wait == before:  # else another thread waits
+                board.set_wait(self._wait)
+        finally:
+            _writing.release()
 
     def _warning(
         self, missing: Sequence[int], waited_s: float, way: WaitChain, waits: dict[int, Wait], last: str

@@ -109,6 +109,8 @@ class Group:
         """Memory in which an ended call on a list of tensors has packed them, for the next one."""
         self.worker: Background | None = None
         """Runs asynchronous calls, once there was one; see `calls.work`."""
+        self.missing_in_background: tuple[int, ...] = ()
+        """The ranks for which its call in the background waits, if a thread waits for it; see `failures.stall`."""
         self.peer_shrinks_since: float | None = None
         """Since when a rank that waits here has seen a peer shrink a group that this one was made of."""
         self.heard_of: dict[int, int] = {}

@@ -120,6 +120,7 @@ def _agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAr
             lender = _find_memory(group, mine.failed) if mine is not None and agreed else None
             has_memory, may_begin = agreed and lender is None, time.monotonic() >= may_begin_at
             following = next_proposal(me, mine, others, gone | without, has_memory=has_memory, may_begin=may_begin)
+            following = following._replace(lender=-1 if lender is None else lender)
             if following != mine:
                 board.set_proposal(following)
                 changed_at = time.monotonic()
@@ -131,7 +132,7 @@ def _agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAr
                 if group.span is not None:
                     group.span.tell()
                 continue
-            waits_for, why = _missing(group, mine, others, lender)
+            waits_for, why = _missing(group, mine, others)
             _check_interrupted(group, ended, waits_for)
         if time.monotonic() > deadline:
             said = [(rank, ended[rank][1]) for rank in waits_for if ended[rank][1]]
@@ -152,25 +153,18 @@ def _told(group: Group) -> dict[int, Proposal | None]:
     return {rank: group.engine.arena.board(rank).proposal for rank in peers}
 
 
-def _missing(
-    group: Group, mine: Proposal, others: Mapping[int, Proposal | None], lender: int | None
-) -> tuple[list[int], str]:
-    """The ranks that this rank waits for, and a sentence about them. lender: it has not lent the memory yet."""
+def _missing(group: Group, mine: Proposal, others: Mapping[int, Proposal | None]) -> tuple[list[int], str]:
+    """The ranks that this rank waits for, and a sentence about them."""
     members = {rank: one for rank, one in others.items() if rank not in mine.failed}
     if group.rank in mine.failed:
         return list(members), " They have left this rank out, and have not gone on yet."
     if late := [rank for rank, one in members.items() if one is None or one.failed != mine.failed]:
         return late, ""
-    unready = [rank for rank, one in {**members, group.rank: mine}.items() if one is None or not one.ready]
-    first = set[int]()  # on each host: the others there may wait for it
-    for rank in unready:
-        beside = [there for there in group.hosts.beside(rank) if there not in mine.failed]
-        lends = lender if lender is not None and group.rank in beside else beside[0]
-        first.add(lends if lends in unready else rank)
-    late = sorted(first - {group.rank})
+    unready = {rank: one for rank, one in {**members, group.rank: mine}.items() if one is not None and not one.ready}
+    late = sorted({one.lender if one.lender in unready else rank for rank, one in unready.items()} - {group.rank})
     if not late:
         full = " This rank's table of groups is full: let the other ranks join the groups that it has made."
-        return [], full if lender == group.rank else " All have agreed: call it again."
+        return [], full if mine.lender == group.rank else " All have agreed: call it again."
     its, it = (" It is", "it") if len(late) == 1 else (" They are", "them")
     move = f"let {it} go on, end {it}, or leave {it} out: shrink(without={late})."
     return late, f"{its} to lend or use the memory, as all have agreed: {move}"

@@ -1,18 +1,15 @@
 """From a meeting to the group of all ranks of several hosts: sentinels and a carrier connect them.
 
-The sentinel takes a moment to start, and the carrier to connect: both go on at the same time. No rank waits for the
-sentinel: its sockets are there before it is. If a rank of another host ends while the carrier connects, or on Ctrl-C,
-the caller stops. Engines notice neither. So one thread connects, and the caller's thread looks.
+No rank waits until a sentinel has started: its sockets are there before it is. While the carrier connects, the rank
+looks at ranks of other hosts, and stops if one has ended.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing
 from functools import partial
 
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
@@ -20,20 +17,17 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  
 from ...base.config import Config
 from ...base.errors import InternalError, PeerFailed, PeerGone, WaitTimeout
 from ...base.fd_channel import LONGEST_S
-from ...base.python import leave_behind
 from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
 from ...hosts.carriers.ucx import UcxCarrier
-from ...hosts.carriers.ucx_library import NoUcx, ucx_library
 from ...hosts.far import Far
 from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
-from ..rendezvous.asked_store import AskedStore, at_store, complete
+from ..rendezvous.asked_store import AskedStore
 from ..rendezvous.entries import SentinelNotice, read, write
-from ..rendezvous.meeting import stay_for
-from ..rendezvous.meetings import TOLD
+from ..rendezvous.meeting import leave_store
 from ..rendezvous.rendezvous import MeetingResult
 from ..rendezvous.rendezvous_messages import died, missing
 from .group import Group
@@ -51,27 +45,18 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
     if met.store is None:
         raise InternalError("ranks of several hosts have met without a store")
     deadline = time.monotonic() + timeout_s
-    connecting: Connecting | None = None
     far: Far | None = None
     try:
-        with suppress(NoUcx):  # the carrier raises it
-            ucx_library()  # here, not on the thread that connects
-        left_s = min(LONGEST_S, max(0.0, deadline - time.monotonic()))
-        # To all other ranks: tables that know no hosts send messages within a host, too.
-        where = PrefixStore("messages", met.store), rank, met.hosts.ranks, met.address, left_s
-        connecting = Connecting(partial(UcxCarrier, *where))
-        joining = _Joining(met, rank, met.store, config.host_silence_s, deadline)
-        far = joining.far()
-        carrier = connecting.carrier(far, met, rank, deadline)
+        far = _join_sentinels(met, rank, met.store, config.host_silence_s, deadline)
+        carrier = _connect(met, rank, met.store, far, deadline)
     except BaseException as error:
-        if connecting is not None:
-            connecting.abandon()
         if not isinstance(error, PeerGone):  # else the other ranks hear of the gone rank, too
             said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
             met.arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
         if far is not None:
             far.close()
-        _leave_store(met.store, rank, met.hosts.ranks, error)
+        dead = error.failed if isinstance(error, PeerGone) and error.how.how is DepartureKind.DIED else ()
+        leave_store(met.store, rank, met.hosts.ranks - 1 - len(dead))
         raise
     here = met.names[met.hosts.host_of(rank)] if met.names else ""
     gid = digest("world", met.secret)
@@ -79,127 +64,78 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
     return Group(met.arena, rank, name=name, config=config, gid=gid, span=span)
 
 
-def _leave_store(store: Store, rank: int, size: int, error: BaseException) -> None:
-    """This rank needs the store no more. Rank 0's process, which may run it, stays until that is so of all others."""
-    if rank == 0:
-        dead = error.failed if isinstance(error, PeerGone) and error.how.how is DepartureKind.DIED else ()
-        stay_for(store, size - 1 - len(dead))
-        return
-    with suppress(RuntimeError, TimeoutError), closing(AskedStore(store, time.monotonic())) as asked:
-        asked.add(TOLD, 1)
+def _join_sentinels(met: MeetingResult, rank: int, store: Store, silent_s: float, deadline: float) -> Far:
+    """Connect this rank to its host's sentinel, which the first rank of the host starts and connects to the others."""
+    here, identities = met.hosts.host_of(rank), met.identities or {}
+    first = met.hosts.members[here][0]
 
-
-class _Joining:
-    """Connects the sentinels of all hosts to each other, and this rank to its own."""
-
-    def __init__(self, met: MeetingResult, rank: int, store: Store, silent_s: float, deadline: float) -> None:
-        self._met, self._rank, self._silent_s, self._deadline = met, rank, silent_s, deadline
-        self._began = time.monotonic()
-        self._host = met.hosts.host_of(rank)
-        self._first = met.hosts.members[self._host][0]
-        self._store = AskedStore(store, deadline, self._check)
-        if rank == self._first:
-            self._sentinel = met.sentinel or Sentinel(met.arena)
-            self._name = f"unisono-{os.urandom(16).hex()}"
-            try:
-                notice = SentinelNotice(self._name, *self._sentinel.listen(self._name, met.address))
-                with self._at_store():
-                    self._store.set(_NOTICE.format(self._host), write(notice))
-            except BaseException:
-                self._store.close()
-                raise
-
-    def far(self) -> Far:
-        """This rank's connection to the sentinel of its host, which the first rank of the host has started."""
-        met = self._met
-        with closing(self._store):
-            name = self._serve() if self._rank == self._first else self._said(self._host).socket
-        try:
-            return Far(met.arena, met.hosts, self._rank, name, self._silent_s, self._deadline)
-        except ConnectionRefusedError as error:
-            raise InternalError(
-                f"the sentinel of host {self._host} has ended already: standard error shows what it said"
-            ) from error
-
-    def _serve(self) -> str:
-        met, identities = self._met, self._met.identities or {}
-        ranks = {rank: (identities[rank].pid, identities[rank].ticks) for rank in met.hosts.members[self._host]}
-        try:
-            addresses = [self._said(host)[1:] for host in range(len(met.hosts.members))]
-            where = met.hosts, self._host, ranks, addresses, met.secret, self._silent_s
-            self._sentinel.serve(*where, names=met.names)
-        except BaseException:
-            self._sentinel.stop()
-            raise
-        return self._name
-
-    def _said(self, host: int) -> SentinelNotice:
-        """The notice of a host's first rank about its sentinel."""
-        first = self._met.hosts.members[host][0]
-        waits([first], "to start the sentinel of its host", self._store.where)
-        with self._at_store():
-            while (said := self._store.value(_NOTICE.format(host), _LOOK_S)) is None:
-                self._look(first)
-        return read(SentinelNotice, said, first)
-
-    def _at_store(self) -> AbstractContextManager[None]:
-        return at_store(self._store.where, self._rank, self._began, self._check)
-
-    def _look(self, first: int) -> None:
-        """Raise if rank `first` has no more time to start its sentinel, or if this host's first rank has ended."""
-        if time.monotonic() > self._deadline:
-            raise missing((first,), self._rank, time.monotonic() - self._began, " Its host's sentinel has not come.")
-        self._check()
-
-    def _check(self) -> None:
+    def check_first() -> None:
         """Raise PeerGone if this host's first rank has ended."""
-        there = (self._met.identities or {}).get(self._first)
+        there = identities.get(first)
         if there is not None and start_ticks(there.pid) != there.ticks:
-            raise died(self._first, there.pid, self._rank)
+            raise died(first, there.pid, rank)
+
+    with closing(AskedStore(store, rank, deadline, check_first)) as asked:
+        if rank != first:
+            name = _notice_of(here, met, rank, asked, check_first, deadline).socket
+        else:
+            sentinel, name = Sentinel(met.arena), f"unisono-{os.urandom(16).hex()}"
+            try:
+                own = SentinelNotice(name, *sentinel.listen(name, met.address))
+                asked.set(_NOTICE.format(here), write(own))
+                hosts = range(len(met.hosts.members))
+                addresses = [_notice_of(host, met, rank, asked, check_first, deadline)[1:] for host in hosts]
+                ranks = {one: (identities[one].pid, identities[one].ticks) for one in met.hosts.members[here]}
+                sentinel.serve(met.hosts, here, ranks, addresses, met.secret, silent_s, names=met.names)
+            except BaseException:
+                sentinel.stop()
+                raise
+    try:
+        return Far(met.arena, met.hosts, rank, name, silent_s, deadline)
+    except ConnectionRefusedError as error:
+        raise InternalError(
+            f"the sentinel of host {here} has ended already: standard error shows what it said"
+        ) from error
 
 
-class Connecting:
-    """A thread makes a carrier by `make`, which connects this rank to all others."""
+def _notice_of(
+    host: int, met: MeetingResult, rank: int, store: AskedStore, check: Callable[[], object], deadline: float
+) -> SentinelNotice:
+    """The notice of a host's first rank about its sentinel. check: called now and then; may raise."""
+    first, began = met.hosts.members[host][0], time.monotonic()
+    waits([first], "to start the sentinel of its host", store.where)
+    while (said := store.value(_NOTICE.format(host), _LOOK_S)) is None:
+        if time.monotonic() > deadline:
+            raise missing((first,), rank, time.monotonic() - began, " Its host's sentinel has not come.")
+        check()
+    return read(SentinelNotice, said, first)
 
-    def __init__(self, make: Callable[[], Carrier]) -> None:
-        self._attempt, self._began = Future[Carrier](), time.monotonic()
-        name = "unisono connects to other hosts"
-        self._thread = threading.Thread(target=complete, args=(make, self._attempt), name=name, daemon=True)
-        self._thread.start()
 
-    def carrier(self, far: Far, met: MeetingResult, rank: int, deadline: float) -> Carrier:
-        """The carrier, once it is connected, by the deadline.
+def _connect(met: MeetingResult, rank: int, store: Store, far: Far, deadline: float) -> Carrier:
+    """Connect this rank to all others, by the deadline: tables that know no hosts send messages within a host, too.
 
-        Raises PeerGone if a rank has ended meanwhile, or given up; WaitTimeout if a rank does not come; PeerFailed if a
-        connection cannot be made.
-        """
-        waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
-        while not wait([self._attempt], _LOOK_S).done:
-            _check_peers(far, met, rank)
-            if time.monotonic() > deadline + _CAUSE_S:
-                details = (
-                    " It can neither connect to the other hosts nor stop: a rank, or the store's process, is stopped."
-                )
-                raise WaitTimeout("init()", time.monotonic() - self._began, (), rank, details)
+    Raises PeerGone if a rank has ended meanwhile, or given up; WaitTimeout if a rank does not come; PeerFailed if a
+    connection cannot be made.
+    """
+    began = time.monotonic()
+    waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
+    look = partial(_check_peers, far, met, rank)
+    left_s = min(LONGEST_S, max(0.0, deadline - began))
+    try:
+        with closing(AskedStore(PrefixStore("messages", store), rank, deadline, look)) as asked:
+            return UcxCarrier(asked, rank, met.hosts.ranks, met.address, left_s, look)
+    except (Lost, RuntimeError) as error:
         now = time.monotonic()
         until = min(now + far.silent_s, max(now, deadline)) + _CAUSE_S
-        while isinstance(self._attempt.exception(), Lost | RuntimeError) and time.monotonic() < until:
-            _check_peers(far, met, rank)  # the connection breaks before a sentinel says why
+        while time.monotonic() < until:
+            look()  # the connection breaks before a sentinel says why
             time.sleep(_LOOK_S)
-        try:
-            return self._attempt.result()
-        except Lost as lost:
-            if time.monotonic() > deadline:
-                details, waited_s = f" It cannot be reached: {lost.reason}.", time.monotonic() - self._began
-                raise WaitTimeout("init()", waited_s, (lost.peer,), rank, details) from lost
-            raise PeerFailed(lost.peer, f"cannot be reached: {lost.reason}", rank, "init()") from lost
-        except RuntimeError as error:  # the transport's error
+        if not isinstance(error, Lost):  # the transport's error
             raise PeerFailed(rank, f"cannot connect to other hosts: {error}", rank, "init()") from error
-
-    def abandon(self) -> None:
-        """End the carrier, now or when the thread has made it: no thread waits for it any more."""
-        self._attempt.add_done_callback(_abort)
-        leave_behind(self._thread)
+        how = f"cannot be reached: {error.reason}"
+        if time.monotonic() <= deadline:
+            raise PeerFailed(error.peer, how, rank, "init()") from error
+        raise WaitTimeout("init()", time.monotonic() - began, (error.peer,), rank, f" It {how}.") from error
 
 
 def _check_peers(far: Far, met: MeetingResult, rank: int) -> None:
@@ -211,9 +147,3 @@ def _check_peers(far: Far, met: MeetingResult, rank: int) -> None:
             raise PeerGone(
                 peer, identity.pid if identity else met.arena.board(peer).pid, how, rank, "init()", met=False
             )
-
-
-def _abort(attempt: Future[Carrier]) -> None:
-    """End a carrier."""
-    if attempt.exception() is None:
-        attempt.result().abort()

@@ -59,7 +59,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Report:
-    """How one rank came out of a run. Its payload is the pickled result, the pickled exception, or nothing.
+    """How one rank came out of a run.
 
     kind: `returned`, `raised`, `waited` (it raised because a peer did not come), `died`, `stuck`, or `starting` (it has
     not begun the function). The parent writes the last three.
@@ -67,6 +67,7 @@ class Report:
     text: the traceback or the stack.
     at_ns: the time on the host's monotonic clock.
     closed: the group of all ranks is closed or broken now.
+    payload: the pickled result, the pickled exception, or nothing. It travels beside the report.
     """
 
     rank: int
@@ -75,6 +76,7 @@ class Report:
     text: str = ""
     at_ns: int = 0
     closed: bool = False
+    payload: bytes = b""
 
 
 def pack(value: object) -> bytes:

@@ -4,24 +4,28 @@ import linecache
 import math
 import os
 import secrets
+import selectors
 import sys
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 
 from ...base.config import Config
 from ...base.errors import InternalError
-from ...base.fd_channel import Channel
+from ...base.fd_channel import Channel, remaining
+from ...base.records import DepartureKind
 from ...engine.memory.arena import Arena
+from ...engine.process.alive import ending_in_words, is_ending
 from ...engine.process.ask_stacks import Answer, ask_for_stacks
 from ...engine.process.nested import PACKAGE
 from ...schedule import Hosts
-from .collector import Collector, StartedRank
 from .fork_client import open_world
-from .launch_messages import RankSetup, Report, Task
+from .launch_messages import STARTED, RankSetup, Report, Task
 from .output import RankOutput
 
 GRACE_S = 5.0
@@ -34,33 +38,49 @@ _FORK_S = 60.0
 _STACKS_S = 2.0  # how long to wait for the stacks of ranks that are stuck
 
 
+@dataclass(eq=False)
+class Rank:
+    """A rank, as its parent sees it: the connection to it, the memory of its host, and its process.
+
+    ended: how its process has ended, in words; "" : it lives, as far as the parent knows.
+    connected: the connection has not ended.
+    begun: the rank has begun the function of this run.
+    idle: it waits for the next task, so it leaves when the parent tells it to.
+    report: what it has reported in this run.
+    """
+
+    number: int
+    channel: Channel
+    arena: Arena
+    pid: int = 0
+    ended: str = ""
+    connected: bool = True
+    begun: bool = False
+    idle: bool = True
+    report: Report | None = None
+
+
 class RankProcesses:
     """New ranks. The ranks of a host share one arena. After a failed run, kill them: their group is of no more use."""
 
     def __init__(self, hosts: Hosts, config: Config | None = None) -> None:
-        size, members = hosts.ranks, hosts.members
         self._fork_server = open_world()
         self._left = ExitStack()  # closes the arenas and the descriptors at the end
         weakref.finalize(self, self._left.close)
-        self._arenas = [self._left.enter_context(closing(Arena.create(size, config))) for _ in members]
-        self._ranks: list[StartedRank] = []
-        self._idle = set(range(size))  # each leaves when the parent tells it to
-        self._ended: dict[int, int] = {}
-        self._channels: list[Channel] = []
+        self._ranks: list[Rank] = []
         self._runs = 0
-        files = [os.open(".", os.O_PATH), os.memfd_create("unisono store")]
-        for fd in files:
-            self._left.callback(os.close, fd)
         try:
-            pids = self._fork(size)
+            self._arenas = [self._left.enter_context(closing(Arena.create(hosts.ranks, config))) for _ in hosts.members]
+            self._fork(hosts)
+            files = [os.open(".", os.O_PATH), os.memfd_create("unisono store")]
+            for fd in files:
+                self._left.callback(os.close, fd)
             secret, environ = secrets.token_bytes(32), dict(os.environ)
-            for rank, channel in enumerate(self._channels):
-                arena = self._arenas[hosts.host_of(rank)]
-                arena.board(rank).set_parent_tells_end()  # `Collector` keeps the promise
-                self._ranks.append(StartedRank(channel, arena, pids[rank]))
-                setup = RankSetup(rank, hosts, config, environ, sys.argv, secret, pids)
-                with suppress(ConnectionError):  # the rank has died, as collecting will find
-                    channel.send(setup, fds=[arena.fd, *files])
+            for rank in self._ranks:
+                rank.arena.board(rank.number).set_parent_tells_end()  # `_add_death` keeps the promise
+                setup = RankSetup(rank.number, hosts, config, environ, sys.argv, secret, self.pids)
+                with suppress(ConnectionError):  # the rank has died, as `_collect` will find
+                    rank.channel.send(setup, fds=[rank.arena.fd, *files])
         except BaseException:
             self.kill()
             raise
@@ -69,31 +89,30 @@ class RankProcesses:
     def pids(self) -> list[int]:
         return [rank.pid for rank in self._ranks]
 
-    def _fork(self, size: int) -> list[int]:
-        pids: list[int] = []
+    def _fork(self, hosts: Hosts) -> None:
+        size = hosts.ranks
         try:
-            for rank in range(size):
+            for number in range(size):
                 channel, theirs = Channel.pair()
                 with theirs:
-                    self._fork_server.send(rank, fds=[theirs.fileno()])
-                self._channels.append(channel)
+                    self._fork_server.send(number, fds=[theirs.fileno()])
+                self._ranks.append(Rank(number, channel, self._arenas[hosts.host_of(number)]))
             deadline = time.monotonic() + _FORK_S
-            while len(pids) < size:
-                state, rank, number = self._fork_server.receive(deadline).value
+            while not all(self.pids):
+                state, number, what = self._fork_server.receive(deadline).value
                 if state == "refused":
-                    raise InternalError(f"rank {rank} of {size} could not be started: {number}")
+                    raise InternalError(f"rank {number} of {size} could not be started: {what}")
                 if state == "forked":
-                    pids.append(number)
-                else:  # it has already ended
-                    self._ended[rank] = number
+                    self._ranks[number].pid = what
+                else:
+                    self._ranks[number].ended = ending_in_words(what)
         except (EOFError, OSError) as error:
             raise InternalError(f"{size} ranks could not be started: {error}") from error
-        return pids
 
     def run(
         self, payload: bytes, outputs: Sequence[tuple[RankOutput, RankOutput]], timeout_s: float, *, survive: bool
-    ) -> dict[int, tuple[Report, bytes]]:
-        """Give every rank the task; return each one's report with its payload.
+    ) -> list[Report]:
+        """Give every rank the task; return their reports, in rank order.
 
         A rank that has not begun the function after START_S is reported as `starting`. A rank is reported as `stuck` if
         it has not reported timeout_s after all ranks have begun, or GRACE_S after the first failure. Both reports have
@@ -104,37 +123,101 @@ class RankProcesses:
         """
         self._runs += 1
         for arena in self._arenas:
-            for rank in range(arena.size):
-                arena.board(rank).begin_run(self._runs)  # clears the rank's return from the last run
+            for number in range(arena.size):
+                arena.board(number).begin_run(self._runs)  # clears the rank's return from the last run
         # Source lines without a modification time come from no file.
         sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
         task = Task([os.path.abspath(entry) for entry in sys.path], sources)
         start_deadline = time.monotonic() + START_S
-        for channel, pair in zip(self._channels, outputs, strict=True):
+        for rank, pair in zip(self._ranks, outputs, strict=True):
+            rank.begun, rank.idle, rank.report = False, False, None
             files = [output.hand_out() for output in pair]
-            with suppress(ConnectionError, TimeoutError):  # the rank has died or is stopped, as collecting will find
-                channel.send(task, payload, files, start_deadline)
-        collector = Collector(self._ranks, self._fork_server, self._ended)
+            with suppress(ConnectionError, TimeoutError):  # the rank has died or is stopped, as `_collect` will find
+                rank.channel.send(task, payload, files, start_deadline)
         distinct = {output for pair in outputs for output in pair}
-        collector.wait(distinct, start_deadline, timeout_s, math.inf if survive else GRACE_S)
-        self._idle = collector.idle
+        self._collect(distinct, start_deadline, timeout_s, math.inf if survive else GRACE_S)
         until = time.monotonic() + _STACKS_S
-        for rank in sorted({*range(len(self._ranks))} - {*collector.reports}):
-            kind = "starting" if rank in collector.starting else "stuck"
-            stacks = _stacks(self._ranks[rank], rank, until)
-            collector.reports[rank] = Report(rank, kind, "did not finish", stacks, time.monotonic_ns()), b""
-        return collector.reports
+        return [rank.report or _late(rank, until) for rank in self._ranks]
+
+    def _collect(self, outputs: Iterable[RankOutput], start_deadline: float, timeout_s: float, grace_s: float) -> None:
+        """Collect reports until every rank has reported or time is up; meanwhile forward what the ranks print.
+
+        Time is up at start_deadline if a rank has not begun the function by then, timeout_s after the last rank has
+        begun, and grace_s after the first failure.
+        """
+        self._deadline, self._timeout_s, self._grace_s, self._grace_end = start_deadline, timeout_s, grace_s, math.inf
+        with selectors.DefaultSelector() as self._selector:
+            watched: list[tuple[Channel | int, Callable[[], None]]] = [(self._fork_server, self._hear_of_deaths)]
+            watched += [(rank.channel, partial(self._listen, rank)) for rank in self._ranks]
+            watched += [(output.pipe_end, output.forward) for output in outputs if output.pipe_end is not None]
+            for file, act in watched:
+                self._selector.register(file, selectors.EVENT_READ, act)
+            try:
+                for rank in self._ranks:
+                    if rank.ended:
+                        self._add_death(rank, rank.ended)
+                while not all(rank.report for rank in self._ranks):
+                    until = min(self._deadline, self._grace_end)
+                    if time.monotonic() >= until:
+                        break
+                    for key, _ in self._selector.select(remaining(until)):
+                        key.data()
+            finally:
+                for output in outputs:
+                    output.finish()
+
+    def _listen(self, rank: Rank) -> None:
+        try:
+            while rank.connected and (message := rank.channel.poll()) is not None:
+                if message.value == STARTED:
+                    self._begins(rank)
+                else:
+                    rank.idle = True
+                    self._add(rank, replace(message.value, payload=message.payload))
+        except EOFError:
+            self._selector.unregister(rank.channel)
+            rank.connected = False
+            if not is_ending(rank.pid):  # else the fork server will say how it has ended
+                self._add_death(rank, "runs another program now, or has closed its descriptors")
+
+    def _hear_of_deaths(self) -> None:
+        try:
+            while (message := self._fork_server.poll()) is not None:
+                _, number, status = message.value
+                self._add_death(self._ranks[number], ending_in_words(status))
+        except EOFError:
+            self._selector.unregister(self._fork_server)
+            for rank in self._ranks:
+                self._add_death(rank, "was killed together with the process that ranks are forked from")
+
+    def _add_death(self, rank: Rank, how: str) -> None:
+        self._listen(rank)  # its report may still be in the channel
+        rank.idle = False
+        if rank.report is None:
+            rank.arena.board(rank.number).set_gone(DepartureKind.DIED, how)
+            text = f"process {rank.pid} {how}\n"
+            self._add(rank, Report(rank.number, "died", how, text, time.monotonic_ns()))
+
+    def _add(self, rank: Rank, report: Report) -> None:
+        rank.report = report
+        self._begins(rank)
+        if report.kind != "returned":
+            self._grace_end = min(self._grace_end, time.monotonic() + self._grace_s)
+
+    def _begins(self, rank: Rank) -> None:
+        if not rank.begun and all(other.begun or other is rank for other in self._ranks):
+            self._deadline = time.monotonic() + self._timeout_s
+        rank.begun = True
 
     def close(self) -> None:
         """Let idle ranks end like any Python process. Kill the other ranks, and idle ranks that do not end."""
-        for channel in self._channels:
-            channel.hang_up()
+        for rank in self._ranks:
+            rank.channel.hang_up()
         deadline = time.monotonic() + GRACE_S
         try:
-            while self._idle:
-                what, rank, _ = self._fork_server.receive(deadline).value
-                if what == "ended":
-                    self._idle.discard(rank)
+            while any(rank.idle for rank in self._ranks):
+                what, number, _ = self._fork_server.receive(deadline).value
+                self._ranks[number].idle &= what != "ended"
         except (EOFError, TimeoutError):
             pass
         finally:
@@ -150,17 +233,23 @@ class RankProcesses:
         except (EOFError, TimeoutError):
             pass  # the processes have gone; or one waits for a disk, and SIGKILL does not end it at once
         self._fork_server.close()
-        for channel in self._channels:
-            channel.hang_up()
+        for rank in self._ranks:
+            rank.channel.hang_up()
         self._left.close()
 
 
-def _stacks(of: StartedRank, rank: int, until: float) -> str:
+def _late(rank: Rank, until: float) -> Report:
+    """The report about a rank that has sent none."""
+    kind = "stuck" if rank.begun else "starting"
+    return Report(rank.number, kind, "did not finish", _stacks(rank, until), time.monotonic_ns())
+
+
+def _stacks(rank: Rank, until: float) -> str:
     """Where a rank is: its stacks, their inner frames first, down to the user's function."""
     answer = Answer(silent="there was no time to ask")
     if time.monotonic() < until:
-        board = of.arena.board(rank)
-        answer = ask_for_stacks(of.pid, board.ticks, board.stacks)
+        board = rank.arena.board(rank.number)
+        answer = ask_for_stacks(rank.pid, board.ticks, board.stacks)
     launch, package = (f'  File "{Path(__file__).parent}{os.sep}', '  File "<string>"'), f'  File "{PACKAGE}'
     told = []
     for thread in answer.threads:

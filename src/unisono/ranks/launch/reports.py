@@ -8,8 +8,6 @@ from ...base.errors import ArgumentError, PeerGone, RankFailed, UnisonoError, Wa
 from ...base.units import ranks_text
 from .launch_messages import Report, unpack
 
-Reports = Mapping[int, tuple[Report, bytes]]
-
 
 class RunTime(NamedTuple):
     """How long a run took.
@@ -32,59 +30,58 @@ class RunTime(NamedTuple):
         return WaitTimeout(call, waited_s or self.waited_s, [report.rank for report in late], details=stacks)
 
 
-def results(reports: Reports, time: RunTime) -> list[Any]:
+def results(reports: Sequence[Report], time: RunTime) -> list[Any]:
     """The results in rank order. Raises RankFailed if a rank failed, WaitTimeout if ranks only did not finish."""
-    every = [report for _, (report, _) in sorted(reports.items())]
-    late = [report for report in every if report.kind in ("starting", "stuck")]
+    late = [report for report in reports if report.kind in ("starting", "stuck")]
     # In order of time; but a rank that only waited for another is the first cause only if there is no other.
     failed = sorted(
-        (report for report in every if report.kind in ("raised", "waited", "died")),
+        (report for report in reports if report.kind in ("raised", "waited", "died")),
         key=lambda report: (report.kind == "waited", report.at_ns),
     )
     if failed:
-        raise _blame(reports, failed, late)
+        raise _blame(failed, late)
     if late:
         raise time.too_late(late)
-    return [_result(report.rank, reports[report.rank][1]) for report in every]
+    return [_result(report) for report in reports]
 
 
-def outcomes(reports: Reports, time: RunTime) -> list[Any]:
+def outcomes(reports: Sequence[Report], time: RunTime) -> list[Any]:
     """Each rank's result, or its RankFailed, in rank order."""
-    return [_outcome(*reports[rank], time) for rank in sorted(reports)]
+    return [_outcome(report, time) for report in reports]
 
 
-def _outcome(report: Report, payload: bytes, time: RunTime) -> Any:
+def _outcome(report: Report, time: RunTime) -> Any:
     match report.kind:
         case "returned":
             try:
-                return _result(report.rank, payload)
+                return _result(report)
             except ArgumentError as error:
                 return rank_failed(report.rank, str(error), {}, error)
         case "starting" | "stuck":
             return rank_failed(report.rank, _out_of_time(report), {}, time.too_late([report]))
-    return rank_failed(report.rank, report.text, {}, _exception(report, payload))
+    return rank_failed(report.rank, report.text, {}, _exception(report))
 
 
-def _result(rank: int, payload: bytes) -> Any:
+def _result(report: Report) -> Any:
     try:
-        return unpack(payload)
+        return unpack(report.payload)
     except Exception as error:
-        raise ArgumentError(f"the result of rank {rank} cannot be read in the parent: {error}") from error
+        raise ArgumentError(f"the result of rank {report.rank} cannot be read in the parent: {error}") from error
 
 
-def _blame(reports: Reports, failed: Sequence[Report], late: Sequence[Report]) -> RankFailed:
+def _blame(failed: Sequence[Report], late: Sequence[Report]) -> RankFailed:
     first, *others = failed
-    waiting = {report.rank: report.text for report in others if report.kind == "waited"}
+    waited = [report for report in others if report.kind == "waited"]
     others = sorted((report for report in others if report.kind != "waited"), key=lambda report: report.rank)
     text = first.text
     if same := [report.rank for report in others if report.how == first.how]:
         text += f"(the same on {ranks_text(same)})\n"
     text += "".join(f"(and rank {other.rank} {other.how})\n" for other in others if other.rank not in same)
-    cause = _exception(*reports[first.rank])
-    if not reports[first.rank][1]:  # the PeerGone of a rank that waited for it says more
-        seen = (_exception(*reports[rank]) for rank in waiting)
+    cause = _exception(first)
+    if not first.payload:  # the PeerGone of a rank that waited for it says more
+        seen = map(_exception, waited)
         cause = next((error for error in seen if isinstance(error, PeerGone) and error.world_rank == first.rank), cause)
-    waiting.update({report.rank: _out_of_time(report) for report in late})
+    waiting = {report.rank: report.text for report in waited} | {report.rank: _out_of_time(report) for report in late}
     return rank_failed(first.rank, text, waiting, cause)
 
 
@@ -92,10 +89,10 @@ def _out_of_time(report: Report) -> str:
     return f"it did not end in time and was killed; it was here:\n{report.text}"
 
 
-def _exception(report: Report, payload: bytes) -> BaseException:
+def _exception(report: Report) -> BaseException:
     """The exception of a rank, or a stand-in if it has sent none."""
     try:
-        return cast(BaseException, unpack(payload))
+        return cast(BaseException, unpack(report.payload))
     except Exception:  # noqa: BLE001  its class may exist on the rank only; the traceback says the rest
         kind = ChildProcessError if report.kind == "died" else RuntimeError
         return kind(f"rank {report.rank} {report.how}")

@@ -173,7 +173,7 @@ class World:
                 if isinstance(error, RankFailed | WaitTimeout):
                     raise error.with_traceback(None)  # noqa: B904  frames of this room say nothing about the function
                 raise
-            if any(report.closed or report.kind != "returned" for report, _ in reports.values()):
+            if any(report.closed or report.kind != "returned" for report in reports):
                 self._processes.close()
                 self._processes = None
             return values

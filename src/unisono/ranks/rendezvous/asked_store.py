@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
-from ...base.errors import WaitTimeout
+from ...base.errors import UnisonoError
 from ...base.python import leave_behind, nap
 from ...hosts.addresses import store_place
 from .rendezvous_messages import store_closed, store_silent
@@ -29,54 +29,27 @@ from .rendezvous_messages import store_closed, store_silent
 _LEVEL = "TORCH_CPP_LOG_LEVEL"  # if the user has set this variable, torch's level does not change
 _FATAL = 3
 
-_lock = threading.Lock()
-_asking = 0  # the number of threads that ask a store
-_before = _FATAL
-
-
-def _in_child() -> None:
-    """In a forked child, no thread asks a store."""
-    global _lock, _asking  # noqa: PLW0603
-    _lock = threading.Lock()
-    if _asking and (level := _level()) is not None:
-        _asking, level.value = 0, _before
-
-
-os.register_at_fork(after_in_child=_in_child)
-
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
     """Torch prints only what ends the process, in all threads of this process."""
-    level = _level()
-    if level is None:
-        yield
-        return
-    _count(level, 1)
+    level, usual = _level()
+    level.value = max(usual, _FATAL)
     try:
         yield
     finally:
-        _count(level, -1)
-
-
-def _count(level: ctypes.c_int, more: int) -> None:
-    """Threads begin or end asking. The first one stores torch's level, and the last one restores it."""
-    global _asking, _before  # noqa: PLW0603  torch has one level per process
-    with _lock:
-        if not _asking:
-            _before = level.value
-        _asking += more
-        level.value = max(_before, _FATAL) if _asking else _before
+        level.value = usual
 
 
 @cache
-def _level() -> ctypes.c_int | None:
-    """Torch's own level, below which it prints nothing; None: it cannot be found, or must not change."""
-    try:
-        core = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
-        return None if _LEVEL in os.environ else ctypes.c_int.in_dll(core, "FLAGS_caffe2_log_level")
-    except (OSError, ValueError):
-        return None
+def _level() -> tuple[ctypes.c_int, int]:
+    """Torch's own level, below which it prints nothing, and its usual value; if it cannot change, another number."""
+    with suppress(OSError, ValueError):
+        if _LEVEL not in os.environ:
+            core = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+            level = ctypes.c_int.in_dll(core, "FLAGS_caffe2_log_level")
+            return level, level.value
+    return ctypes.c_int(), 0
 
 
 _LOOK_S = 0.05
@@ -114,15 +87,11 @@ class Limited:
 
 def _make(calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> None:
     while (call := calls.get()) is not None:
-        complete(*call)
-
-
-def complete(function: Callable[[], T], future: Future[T]) -> None:
-    """Complete a future with what the function returns or raises in this thread."""
-    try:
-        future.set_result(function())
-    except BaseException as error:  # noqa: BLE001  raised in the thread that waits for it
-        future.set_exception(error)
+        function, future = call
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001  raised in the thread that waits for it
+            future.set_exception(error)
 
 
 _LEAST_S, _MOST_S, _WAITS_S = 0.001, 0.005, 1.0
@@ -134,15 +103,18 @@ _AT_LEAST_S = 1.0  # how long a question may take at least, also when its time i
 
 
 class AskedStore:
-    """The methods of torch's stores that a meeting needs.
+    """The methods of torch's stores that a meeting needs, asked by a rank.
 
-    Raises RuntimeError if the store has gone, TimeoutError if it has not answered by the deadline.
+    Raises PeerGone, or as rank 0 PeerFailed, if the store has gone, and WaitTimeout if it has not answered by the
+    deadline.
 
-    look: called now and then while the store does not answer; may raise.
+    look: called now and then while the store does not answer, and before these errors; may raise the error of a rank
+    that has died, which is then the reason.
     """
 
-    def __init__(self, store: Store, deadline: float, look: Callable[[], object] = lambda: None) -> None:
-        self._store, self._deadline, self._look, self._thread = store, deadline, look, Limited()
+    def __init__(self, store: Store, rank: int, deadline: float, look: Callable[[], object] = lambda: None) -> None:
+        self._store, self._rank, self._deadline, self._look = store, rank, deadline, look
+        self._thread, self._began = Limited(), time.monotonic()
         self.where = store_place(store)
         self._awaited, self._since = "", 0.0  # the key that this rank waits for, and since when
 
@@ -165,6 +137,10 @@ class AskedStore:
         """Are these keys set?"""
         return self._ask(lambda: bool(self._store.check(keys)))
 
+    def get(self, key: str) -> bytes:
+        """The value of a key that is set."""
+        return self._ask(lambda: bytes(self._store.get(key)))
+
     def now(self, key: str) -> bytes | None:
         """The value of a key; None if it is not set."""
         return self._ask(lambda: bytes(self._store.get(key)) if self._store.check([key]) else None)
@@ -178,22 +154,33 @@ class AskedStore:
         """
         if key != self._awaited:
             self._awaited, self._since = key, time.monotonic()
-        waits, limit_s = time.monotonic() < self._since + _WAITS_S, max(_LEAST_S, limit_s)
-        if not self.where:
-            waits, limit_s = False, min(limit_s, _MOST_S)
+        if not self.where or time.monotonic() > self._since + _WAITS_S:
+            nap(self._since, _LEAST_S, max(_LEAST_S, limit_s if self.where else min(limit_s, _MOST_S)))
+            return self.now(key)
 
         def wait() -> bytes | None:
-            if waits:
-                with suppress(RuntimeError):  # the time is up; or the store has gone, which `check` raises
-                    self._store.wait([key], timedelta(seconds=limit_s))
-                    return bytes(self._store.get(key))
+            with suppress(RuntimeError):  # the time is up; or the store has gone, which `check` raises
+                self._store.wait([key], timedelta(seconds=max(_LEAST_S, limit_s)))
+                return bytes(self._store.get(key))
             return bytes(self._store.get(key)) if self._store.check([key]) else None
 
-        if not waits:
-            nap(self._since, _LEAST_S, limit_s)
         return self._ask(wait)
 
     def _ask(self, question: Callable[[], T]) -> T:
+        asked = time.monotonic()
+        try:
+            return self._answer(question)
+        except UnisonoError:
+            raise
+        except TimeoutError as error:
+            self._look()
+            now = time.monotonic()
+            raise store_silent(self.where, self._rank, now - self._began, now - asked) from error
+        except RuntimeError as error:
+            self._look()
+            raise store_closed(self.where, self._rank, error) from error
+
+    def _answer(self, question: Callable[[], T]) -> T:
         def ask() -> T:
             with quiet_torch():
                 return question()
@@ -203,20 +190,3 @@ class AskedStore:
     def close(self) -> None:
         """Ask no more; the store stays."""
         self._thread.close()
-
-
-@contextmanager
-def at_store(where: str, rank: int, began: float, look: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Raise the error for a store that fails in this block. look: raises if a rank that has died is the reason."""
-    asked = time.monotonic()
-    try:
-        yield
-    except WaitTimeout:
-        raise
-    except TimeoutError as error:
-        look()
-        now = time.monotonic()
-        raise store_silent(where, rank, now - began, now - asked) from error
-    except RuntimeError as error:
-        look()
-        raise store_closed(where, rank, error) from error

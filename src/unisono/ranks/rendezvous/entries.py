@@ -61,12 +61,6 @@ class HostMap(NamedTuple):
     toward: str
 
 
-class MemoryNotice(NamedTuple):
-    """The socket where the first rank of a host hands out the memory of the host."""
-
-    socket: str
-
-
 class SentinelNotice(NamedTuple):
     """Where the sentinel of a host will serve. socket: for ranks. reached_at, port: for other sentinels."""
 
@@ -172,6 +166,7 @@ _IS_SOUND: dict[str, Callable[[Any, int], bool]] = {
     "port": _number(1, 1 << 16),
     "size": _number(1),
     "meeting": _text(pattern="[0-9a-f]{16}"),
+    "listens_at": _text(pattern="(unisono-[0-9a-f]{32})?"),
     "socket": _text(pattern="unisono-[0-9a-f]{32}"),
     "secret": _text(pattern="([0-9a-f]{64})?"),
     "common": _are_common,

@@ -1,8 +1,7 @@
 """Hand the descriptor of an arena from the first rank of a host to the others.
 
 The kernel says which process is at the other end of a connection. Only processes with the identity of a rank get the
-descriptor; connections of others are closed. Ranks are served in the order in which they come. Each rank then waits for
-a last message: the meeting has ended with a group.
+descriptor; connections of others are closed. Ranks are served in the order in which they come.
 """
 
 import os
@@ -10,9 +9,9 @@ import select
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing
 
-from ...base.errors import ArgumentError, OutOfMemory
+from ...base.errors import ArgumentError
 from ...base.fd_channel import PlainChannel, accept, connect
 from ...engine.memory.arena import Arena
 from .identity import Identity
@@ -20,56 +19,36 @@ from .identity import Identity
 _LOOK_S = 0.05
 _SEND_S = 1.0
 """How long a descriptor may take to be sent: no other message is under way on the connection, so there is room."""
-_REFUSAL = 8_000
 
 
-class Handover:
-    """One host's memory on its way from the host's first rank to the others.
+def hand_out(
+    fd: int, listener: socket.socket, ranks: Mapping[int, Identity], deadline: float, look: Callable[[], object]
+) -> list[int]:
+    """Give the descriptor to each of these ranks; return the ranks that have not confirmed it by the deadline.
 
-    ranks: the ranks that shall get the descriptor.
-    missing: the ranks that have not confirmed yet that they have it.
+    look: called now and then; raises if there will be no group.
     """
-
-    def __init__(self, fd: int, listener: socket.socket, ranks: Mapping[int, Identity]) -> None:
-        self.missing = dict(ranks)
-        self._fd, self._listener = fd, listener
-        self._served: dict[int, PlainChannel] = {}
-        self._poller = select.poll()
-        self._poller.register(listener, select.POLLIN)
-
-    def serve(self, deadline: float, look: Callable[[], object]) -> list[int]:
-        """Give the descriptor to each rank; return the ranks that have not confirmed it by the deadline.
-
-        look: called now and then; raises if there will be no group.
-
-        Raises OutOfMemory if a rank has no room for the memory.
-        """
-        look_at = time.monotonic() + _LOOK_S
-        while self.missing and time.monotonic() < deadline:
+    missing, served = dict(ranks), dict[int, PlainChannel]()
+    poller = select.poll()
+    poller.register(listener, select.POLLIN)
+    look_at = time.monotonic() + _LOOK_S
+    try:
+        while missing and time.monotonic() < deadline:
             if time.monotonic() >= look_at:
                 look()
                 look_at = time.monotonic() + _LOOK_S
-            ready = [number for number, _ in self._poller.poll(_LOOK_S * 1e3)]
-            if self._listener.fileno() in ready and (channel := _serve(self._fd, self._listener, self.missing)):
-                self._served[channel.fileno()] = channel
-                self._poller.register(channel, select.POLLIN)
+            ready = [number for number, _ in poller.poll(_LOOK_S * 1e3)]
+            if listener.fileno() in ready and (channel := _serve(fd, listener, missing)):
+                served[channel.fileno()] = channel
+                poller.register(channel, select.POLLIN)
             for number in ready:
-                if number in self._served and not _hear(self._served[number], self.missing):
-                    self._poller.unregister(number)
-                    self._served.pop(number).close()
-        return sorted(self.missing)
-
-    def end(self) -> None:
-        """Send the last message to the ranks that have the memory."""
-        for channel in self._served.values():
-            with suppress(OSError):  # the rank has died, as the group will find
-                channel.send(None, deadline=time.monotonic() + _SEND_S)
-
-    def close(self) -> None:
-        """End the connections. A rank without the last message then knows that it will not come."""
-        for channel in self._served.values():
+                if number in served and not _hear(served[number], missing):
+                    poller.unregister(number)
+                    served.pop(number).close()
+    finally:
+        for channel in served.values():
             channel.close()
-        self._served.clear()
+    return sorted(missing)
 
 
 def _serve(fd: int, listener: socket.socket, missing: Mapping[int, Identity]) -> PlainChannel | None:
@@ -96,24 +75,19 @@ def _hear(channel: PlainChannel, missing: dict[int, Identity]) -> bool:
     if message is None:
         return True
     match message.value:
-        case [int(rank), str(refusal)] if rank in missing and missing[rank].is_at(channel):
-            if refusal:
-                raise OutOfMemory(f"rank {rank} cannot map the memory of the group: {refusal}")
+        case int(rank) if rank in missing and missing[rank].is_at(channel):
             del missing[rank]
             return True
     return False
 
 
-def fetch(name: str, first: int, home: Identity, rank: int, deadline: float, alone: Callable[[], object]) -> Arena:
-    """The arena that the first rank of this host hands out at this name, after the last message.
-
-    alone: called if the last message does not come; raises if the meeting has not ended with a group.
+def fetch(home: Identity, first: int, rank: int, deadline: float) -> Arena:
+    """The arena that the first rank of this host, at `home`, hands out.
 
     Raises ArgumentError if another process hands the memory out, OutOfMemory if there is no room for it. Raises
-    EOFError or OSError if the first rank has gone, or time is up, before this rank has the memory.
+    EOFError or OSError if the first rank has gone, or time is up.
     """
-    channel = connect(name, deadline)
-    try:
+    with closing(connect(home.listens_at, deadline)) as channel:
         if not home.is_at(channel):
             raise ArgumentError(
                 f"process {channel.peer.pid} of user {channel.peer.user} waits where rank {first}, process {home.pid} "
@@ -124,20 +98,12 @@ def fetch(name: str, first: int, home: Identity, rank: int, deadline: float, alo
             raise EOFError(f"rank {first} has sent no descriptor")
         try:
             arena = Arena.attach(fds[0])
-        except BaseException as error:
+        except BaseException:
             os.close(fds[0])
-            if isinstance(error, OutOfMemory):
-                channel.send([rank, str(error)[:_REFUSAL]], deadline=deadline)
             raise
         try:
-            try:
-                channel.send([rank, ""], deadline=deadline)
-                channel.receive(deadline)
-            except (EOFError, OSError):
-                alone()
+            channel.send(rank, deadline=deadline)
         except BaseException:
             arena.close()
             raise
         return arena
-    finally:
-        channel.close()

@@ -40,6 +40,7 @@ class Identity(NamedTuple):
     ticks: when the process started: see `engine.process.alive.start_ticks`.
     common: what ranks must have in common; see `common_settings`.
     address: where other hosts reach it.
+    listens_at: its socket, where it hands out the memory of its host if it is the host's first rank.
     """
 
     host: str
@@ -51,6 +52,7 @@ class Identity(NamedTuple):
     host_id: str
     common: Mapping[str, str]
     address: str
+    listens_at: str = ""
 
     @classmethod
     def mine(cls, config: Config | None = None, address: str = "") -> "Identity":
@@ -58,7 +60,8 @@ class Identity(NamedTuple):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))
         process, common = (os.getuid(), os.getpid(), start_ticks(os.getpid())), common_settings(config or Config())
-        return cls(socket.gethostname(), boot, namespaces, *process, os.environ.get(HOST_ID, ""), common, address)
+        host, host_id, listens_at = socket.gethostname(), os.environ.get(HOST_ID, ""), f"unisono-{os.urandom(16).hex()}"
+        return cls(host, boot, namespaces, *process, host_id, common, address, listens_at)
 
     @property
     def place(self) -> tuple[str, str, int, str]:

@@ -7,7 +7,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import ExitStack, closing, suppress
+from itertools import takewhile
+from socket import socket
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
@@ -19,11 +21,10 @@ from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import waits, waits_still
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host, store_place
-from ...hosts.sentinel.start import Sentinel
 from ...schedule import Hosts
-from .asked_store import AskedStore, at_store
-from .entries import Entry, HostMap, MeetingEnd, MemoryNotice, read, write
-from .handover import Handover, fetch
+from .asked_store import AskedStore
+from .entries import HostMap, MeetingEnd, read, write
+from .handover import fetch, hand_out
 from .identity import HOST_ID, Identity, check, host_names, place, remark, way_between
 from .meetings import BEAT, END, TOLD
 from .rendezvous_messages import died, end_of, missing, twice, why_ended
@@ -34,7 +35,6 @@ _SAY_S = 1.0  # how often rank 0 looks which ranks have not come, to say so on i
 _TO_DO = {
     "rank": "to come",
     "hosts": "to say which ranks share a host",
-    "host": "to hand out the memory of their host",
     "ready": "to hand out the memory of their host",
     END: "to say how the meeting has ended",
 }
@@ -43,19 +43,21 @@ _REASON_S = 1.0  # how much longer to wait for a reason: rank 0's time may be up
 _LATE_S = 3.0  # how long the process that may run the store stays after a meeting without a group
 
 
-def stay_for(store: Store, ranks: int) -> None:
-    """Keep this process, which may run the store, until so many other ranks know why there is no group.
-
-    Without the store they would name this rank, or look for the store until their time is up.
+def leave_store(store: Store, rank: int, others: int) -> None:
+    """This rank needs the store no more, and has no group. Rank 0's process, which may run the store, stays until that
+    is so of this many other ranks: without the store they would name rank 0, or wait until their time is up.
     """
-    if ranks > 0 and store_place(store):
+    if rank:
+        with suppress(UnisonoError), closing(AskedStore(store, rank, time.monotonic())) as asked:
+            asked.add(TOLD, 1)
+    elif others > 0 and store_place(store):
         # No daemon: a process ends after its threads.
-        threading.Thread(target=_stay, args=(store, ranks), name="unisono stays for late ranks", daemon=False).start()
+        threading.Thread(target=_stay, args=(store, others), name="unisono stays for late ranks", daemon=False).start()
 
 
 def _stay(store: Store, ranks: int) -> None:
     until = time.monotonic() + _LATE_S
-    with suppress(RuntimeError, TimeoutError), closing(AskedStore(store, until)) as asked:
+    with suppress(UnisonoError), closing(AskedStore(store, 0, until)) as asked:
         while asked.add(TOLD, 0) < ranks and time.monotonic() < until:
             time.sleep(_ASK_S)
 
@@ -63,9 +65,8 @@ def _stay(store: Store, ranks: int) -> None:
 class Meeting:
     """One rank's part in a meeting. The keys at the store:
 
-        rank 3      each rank: its identity
+        rank 3      each rank: its identity, with the socket where it listens
         hosts       rank 0, after the identities: which ranks share a host
-        host 4      the first rank of a host: where it hands out its memory
         ready 4     the first rank of a host: all its ranks have the memory
         end         how the meeting has ended; the first value counts. Rank 0: a group. Any rank: why there is none
         beat        rank 0: a number that grows while rank 0 waits
@@ -75,7 +76,6 @@ class Meeting:
     rank that sees the end of another process looks there first. So all ranks name the rank that has failed first.
 
     identities: of the ranks that this rank has met.
-    sentinel: on the first rank of one of several hosts, its sentinel, which starts.
     """
 
     def __init__(
@@ -84,33 +84,49 @@ class Meeting:
         self._rank, self._size, self._config, self._why_absent = rank, size, config, why_absent
         self._start = time.monotonic()
         self._deadline = self._start + timeout_s
-        self._leads = rank == 0
         self._looks = 0
         self._home = Identity.mine(config, own_address(store_host(store)))
         self.identities = {rank: self._home}
-        self.sentinel: Sentinel | None = None
-        self._met_at, self._store = store, AskedStore(store, self._deadline, self._look_at_peers)
+        self._met_at, self._store = store, AskedStore(store, rank, self._deadline, self._look_at_peers)
         self._where = self._store.where
 
     def hold(self) -> tuple[Arena, HostMap]:
         """Take part until the meeting ends: the memory of this host, and the hosts of all ranks."""
-        with closing(self._store):
+        with closing(self._store), listen(self._home.listens_at) as listener, ExitStack() as undo:
             self._come()
             try:
-                self._identity(0)
-                told = self._place() if self._rank == 0 else self._read(HostMap, "hosts")
-                hosts = Hosts(tuple(ranks for ranks, _, _ in told.hosts))
-                first, *others = hosts.beside(self._rank)
-                self._leads = self._rank == first
-                return (self._lead(others, hosts) if self._leads else self._follow(first)), told
+                return self._take_part(listener, undo)
             except BaseException as error:
-                self._give_up(error)
+                self._give_up(error)  # before the others see their connections end
                 raise
+
+    def _take_part(self, listener: socket, undo: ExitStack) -> tuple[Arena, HostMap]:
+        self._identity(0)
+        told = self._place() if self._rank == 0 else read(HostMap, self._await("hosts", 0), 0, self._size)
+        hosts = Hosts(tuple(ranks for ranks, _, _ in told.hosts))
+        first, *others = hosts.beside(self._rank)
+        if self._rank == first:
+            arena = Arena.create(self._size, self._config, [self._identity(rank).pid for rank in others])
+            undo.callback(arena.close)
+            self._hand_out(arena, listener, others)
+        else:
+            arena = self._follow(first)
+            undo.callback(arena.close)
+        if self._rank == 0:
+            for first, *_ in hosts.members[1:]:
+                self._await(f"ready {first}", first)
+            self._heed(self._store.set_first(END, write(MeetingEnd())))
+            tell(remark(self.identities, hosts))
+        else:
+            if self._rank == first:
+                self._store.set(f"ready {first}", "")
+            self._heed(self._await(END, 0))
+        undo.pop_all()
+        return arena, told
 
     def _come(self) -> None:
         """Write this rank's identity. Raises ArgumentError if another process has come as this rank."""
-        with self._at_store():
-            said = self._store.set_first(f"rank {self._rank}", write(self._home))
+        said = self._store.set_first(f"rank {self._rank}", write(self._home))
         there = read(Identity, said, self._rank)
         if (there.place, there.pid, there.ticks) != (self._home.place, self._home.pid, self._home.ticks):
             raise twice(self._where, self._rank, f"process {there.pid} on {there.where}")
@@ -125,72 +141,33 @@ class Meeting:
         neighbours = (on_machine[self.identities[host[0]].boot] for host in hosts.members)
         of_hosts = tuple(zip(hosts.members, host_names(self.identities, hosts), neighbours, strict=True))
         told = HostMap(of_hosts, os.urandom(32).hex() if hosts.spans else "", way_between(self.identities))
-        self._publish("hosts", write(told))
+        self._store.set("hosts", write(told))
         return told
 
-    def _lead(self, others: Sequence[int], hosts: Hosts) -> Arena:
-        """The part of a host's first rank: hand out the memory. Rank 0 then ends the meeting."""
-        arena = Arena.create(self._size, self._config, [self._identity(rank).pid for rank in others])
-        with ExitStack() as until_told:
-            try:
-                if hosts.spans:
-                    self.sentinel = Sentinel(arena)  # so it starts while the ranks meet
-                handover = self._hand_out(arena, others, until_told)
-                if self._rank == 0:
-                    for first, *_ in hosts.members[1:]:
-                        self._await(f"ready {first}", first)
-                    with self._at_store():
-                        self._heed(self._store.set_first(END, write(MeetingEnd())))
-                    tell(remark(self.identities, hosts))
-                else:
-                    self._publish(f"ready {self._rank}", "")
-                    self._heed(self._await(END, 0))
-                handover.end()
-            except BaseException as error:
-                if self.sentinel is not None:
-                    self.sentinel.stop()
-                arena.close()
-                self._publish_failure(error)  # before the others see their connections end
-                raise
-        return arena
-
-    def _hand_out(self, arena: Arena, others: Sequence[int], until_told: ExitStack) -> Handover:
-        name = f"unisono-{os.urandom(16).hex()}"
-        with listen(name) as listener:
-            handover = Handover(arena.fd, listener, {rank: self._identity(rank) for rank in others})
-            until_told.callback(handover.close)
-            if others:
-                self._publish(f"host {self._rank}", write(MemoryNotice(name)))
-                waits(others, "to take the memory of their host", self._where)
-                if absent := handover.serve(self._deadline, self._look_while_serving):
-                    raise self._timeout(absent)
+    def _hand_out(self, arena: Arena, listener: socket, others: Sequence[int]) -> None:
+        """The part of a host's first rank: hand out the memory to the others."""
+        waits(others, "to take the memory of their host", self._where)
+        ranks = {rank: self._identity(rank) for rank in others}
+        if absent := hand_out(arena.fd, listener, ranks, self._deadline, self._look_while_serving):
+            raise self._timeout(absent)
         for rank in (self._rank, *others):  # a rank may die before it can say so itself
             arena.board(rank).set_process(self.identities[rank].pid, self.identities[rank].ticks)
-        return handover
 
     def _look_while_serving(self) -> None:
         if self._rank == 0:
             waits_still()
-        with self._at_store():
-            self._look()
+        self._look()
 
     def _follow(self, first: int) -> Arena:
         """The part of all other ranks: fetch the memory from the host's first rank."""
-        home, name = self._identity(first), self._read(MemoryNotice, f"host {first}", first).socket
+        home = self._identity(first)
         waits([first], "to hand out the memory of their host", self._where)
-
-        def alone() -> None:
-            """The first rank has not said that there is a group. It counts on this rank."""
-            if not self._await_end():
-                self._leave(self._timeout([first]))
-
         try:
-            return fetch(name, first, home, self._rank, self._deadline, alone)
+            return fetch(home, first, self._rank, self._deadline)
         except UnisonoError:
             raise
         except (EOFError, OSError) as error:
-            if self._await_end():
-                raise self._timeout([self._rank]) from error  # this rank has come again: its first coming counts
+            self._await_reason()
             if isinstance(error, ConnectionRefusedError | PermissionError):
                 raise ArgumentError(
                     f"rank {self._rank} runs on the machine of rank {first}, but the system does not let it get the "
@@ -199,33 +176,17 @@ class Meeting:
                 ) from error
             raise self._timeout([first]) from error
 
-    def _publish(self, key: str, value: str) -> None:
-        with self._at_store():
-            self._store.set(key, value)
-
-    def _publish_failure(self, error: BaseException) -> None:
-        """End the meeting, unless it has ended. A rank that no longer waits for its first rank just leaves: it may come
-        again, until the meeting has ended. A rank that others count on calls `_leave`.
-        """
-        if not isinstance(error, WaitTimeout) or self._leads:
-            with suppress(UnisonoError, RuntimeError, TimeoutError):  # the store has gone; this rank says so itself
-                self._store.set_first(END, write(end_of(error, self._rank)))
-
     def _give_up(self, error: BaseException) -> None:
         """Publish why there is no group. Rank 0's process, which may run the store, stays until the others know."""
-        self._publish_failure(error)
-        with suppress(UnisonoError, RuntimeError, TimeoutError):
-            if self._rank and self._store.check([END]):
-                self._store.add(TOLD, 1)
-            elif not self._rank:
+        with suppress(UnisonoError):  # the store has gone; this rank says so itself
+            self._store.set_first(END, write(end_of(error, self._rank)))
+            others = 0
+            if self._rank == 0:
                 # After a time-out, a rank that comes late waits for the next meeting.
                 late = self._absent() if isinstance(error, WaitTimeout) else []
-                others = (rank for rank in range(1, self._size) if rank not in late and not self._has_died(rank))
-                stay_for(self._met_at, sum(not self._why_absent(rank) for rank in others))
-
-    def _read(self, kind: type[Entry], key: str, teller: int = 0) -> Entry:
-        """Await a rank's entry."""
-        return read(kind, self._await(key, teller), teller, self._size)
+                come = (rank for rank in range(1, self._size) if rank not in late and not self._has_died(rank))
+                others = sum(not self._why_absent(rank) for rank in come)
+            leave_store(self._met_at, self._rank, others)
 
     def _heed(self, said: bytes) -> None:
         """Raise why the meeting has ended, if it has ended without a group."""
@@ -240,65 +201,57 @@ class Meeting:
 
     def _await(self, key: str, teller: int) -> bytes:
         """The value of a key, once the store has it."""
-        say_at = time.monotonic() + _SAY_S
+        say_at = 0.0
         waits([teller], _TO_DO[key.partition(" ")[0]], self._where)
-        with self._at_store():
-            while (said := self._store.value(key, min(_CHECK_S, self._deadline - time.monotonic()))) is None:
-                if time.monotonic() >= self._deadline:
-                    return self._stop_waiting(key, teller)
-                self._find_one()
-                reason = self._why_absent(teller)
-                self._look()
-                if reason:
-                    raise ArgumentError(reason)
-                if self._rank == 0:  # the others wait for it
-                    self._store.set(BEAT, f"{time.monotonic_ns()}")
-                    come = key == f"rank {teller}"
-                    if come and time.monotonic() >= say_at:
-                        say_at += _SAY_S
-                        waits(self._absent() or [teller], _TO_DO["rank"], self._where)
-                    waits_still((lambda: self._absent() or [teller]) if come else None)
-                elif key == "rank 0":
-                    waits_still()
-            return said
+        while (said := self._store.value(key, min(_CHECK_S, self._deadline - time.monotonic()))) is None:
+            if time.monotonic() >= self._deadline:
+                return self._stop_waiting(key, teller)
+            self._find_one()
+            reason = self._why_absent(teller)
+            self._look()
+            if reason:
+                raise ArgumentError(reason)
+            if self._rank == 0:  # the others wait for it
+                self._store.set(BEAT, f"{time.monotonic_ns()}")
+                if key == f"rank {teller}" and time.monotonic() >= say_at:
+                    say_at = time.monotonic() + _SAY_S
+                    waits(self._absent() or [teller], _TO_DO["rank"], self._where)
+            if self._rank == 0 or key == "rank 0":  # no other rank says so
+                waits_still()
+        return said
 
     def _stop_waiting(self, key: str, teller: int) -> bytes:
         """This rank's time is up: raise the error, or return how the meeting has ended."""
         absent = self._absent()
         if not absent and self._rank:
-            self._await_end()
+            self._await_reason()
         error = self._timeout(absent or [teller])
-        if key == END:  # a rank that waits for it has written all that the others need
-            return self._leave(error)
+        if key == END:  # the others may have a group by now, of which this rank is a member
+            return self._store.set_first(END, write(end_of(error, self._rank)))
         raise error
 
     def _find_one(self) -> None:
         """Look for one more rank between this one and the next that is known on this host. So each rank soon watches
         the next one that has come, whatever it waits for, and a look is one question.
         """
-        unknown = []
-        for after in range(1, self._size):
-            rank = (self._rank + after) % self._size
-            if rank not in self.identities:
-                unknown.append(rank)
-            elif self.identities[rank].place == self._home.place:
-                break
+        beside = {rank for rank, one in self.identities.items() if one.place == self._home.place}
+        after = ((self._rank + step) % self._size for step in range(1, self._size))
+        unknown = [rank for rank in takewhile(lambda rank: rank not in beside, after) if rank not in self.identities]
         if unknown:
             self._looks += 1
             rank = unknown[self._looks % len(unknown)]
             if (said := self._store.now(f"rank {rank}")) is not None:
                 self.identities[rank] = read(Identity, said, rank)
 
-    def _look(self) -> bool:
-        """Has the meeting ended with a group? Raises why it has ended, or PeerGone for a process that has ended before
-        it could say why, or do its part.
+    def _look(self) -> None:
+        """Raise why the meeting has ended, or PeerGone for a process that has ended before it could say why, or do its
+        part.
         """
         dead = self._dead()  # before the look at the store: a process that ends has written there first
         if (said := self._store.now(END)) is not None:
             self._heed(said)
         elif dead:
             raise dead
-        return said is not None
 
     def _look_at_peers(self) -> None:
         """Raise PeerGone for a rank that has died, without a question to the store."""
@@ -317,29 +270,12 @@ class Meeting:
             return False
         return start_ticks(there.pid) != there.ticks
 
-    def _await_end(self) -> bool:
-        """Has the meeting ended with a group? Raises the reason why there is none, if it comes soon, or PeerGone."""
+    def _await_reason(self) -> None:
+        """Raise why there is no group, if that is known soon."""
         until = time.monotonic() + _REASON_S
-        with self._at_store():
-            while not (ended := self._look()) and time.monotonic() < until:
-                time.sleep(_ASK_S)
-        return ended
-
-    def _leave(self, error: WaitTimeout) -> bytes:
-        """This rank's time is up, and others count on it: return how the meeting has ended. If it has not, end it and
-        raise the error: else the others could form a group without this rank.
-        """
-        own = write(MeetingEnd(missing=(self._rank,)))
-        with self._at_store():
-            said = self._store.set_first(END, own)
-        if said == own.encode():
-            raise error
-        self._heed(said)
-        return said
-
-    def _at_store(self) -> AbstractContextManager[None]:
-        """If the store has gone, raise which rank has died, or that no rank waits at the store any longer."""
-        return at_store(self._where, self._rank, self._start, self._look_at_peers)
+        while time.monotonic() < until:
+            self._look()
+            time.sleep(_ASK_S)
 
     def _absent(self, ranks: Sequence[int] = ()) -> list[int]:
         """Which of these ranks, or of all, have not come. A question is about many ranks: most of them have come."""

@@ -16,7 +16,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  
 
 from ...base.errors import ArgumentError
 from ...engine.memory.meeting_page import waits, waits_still
-from .asked_store import AskedStore, at_store
+from .asked_store import AskedStore
 from .entries import MeetingEnd, MeetingNotice, read, write
 from .rendezvous_messages import end_of, missing, other_job, sizes_differ, why_ended
 
@@ -26,7 +26,8 @@ BEAT = "beat"
 """The key of a meeting with a value that changes as long as rank 0 waits for other ranks."""
 TOLD = "told"
 """The key of a meeting that counts the ranks that know why there is no group."""
-_NOTICE = "meeting"
+NOTICE = "meeting"
+"""The key of the notice of the last meeting."""
 _MOST_JOB = 500
 
 _LOOK_S, _NEXT_S = 0.05, 0.02
@@ -58,7 +59,7 @@ def enter_meeting(
     if another job meets here, if the ranks were given different sizes, or if rank 0 will not come.
     """
     began, job = time.monotonic(), job[:_MOST_JOB]
-    with closing(AskedStore(store, deadline)) as asked, at_store(asked.where, rank, began):
+    with closing(AskedStore(store, rank, deadline)) as asked:
         name = _begin(asked, size, job) if rank == 0 else ""
         beats: dict[str, bytes] = {}  # meeting -> its first beat that was seen
         at = asked.where and f" at {asked.where}"
@@ -67,7 +68,7 @@ def enter_meeting(
         if rank:
             waits((0,), "to begin the meeting", asked.where)
         while not name:
-            if (said := asked.value(_NOTICE, min(_LOOK_S, deadline - time.monotonic()))) is not None:
+            if (said := asked.value(NOTICE, min(_LOOK_S, deadline - time.monotonic()))) is not None:
                 notice = read(MeetingNotice, said, 0)
                 beat = asked.now(f"{notice.meeting}/{BEAT}") or b"" if stale else b""
                 if stale and beats.setdefault(notice.meeting, beat) == beat:
@@ -100,16 +101,11 @@ def _begin(store: AskedStore, size: int, job: str) -> str:
     notice = MeetingNotice(os.urandom(8).hex(), size, job, socket.gethostname(), os.getpid(), program)
     before, mine, there = _known.copy(), write(notice).encode(), b""
     _known.add((0, notice.meeting))
-    while (said := store.replace(_NOTICE, there.decode(), mine.decode())) != mine:
+    while (said := store.replace(NOTICE, there.decode(), mine.decode())) != mine:
         there = said
         if (0, last := read(MeetingNotice, there, 0).meeting) in before:
             store.set_first(f"{last}/{END}", write(MeetingEnd(missing=(0,))))
     return notice.meeting
-
-
-def read_notice(store: AskedStore) -> MeetingNotice | None:
-    """The notice of the last meeting at this store, or None."""
-    return None if (said := store.now(_NOTICE)) is None else read(MeetingNotice, said, 0)
 
 
 def _is_over(store: AskedStore, notice: MeetingNotice, rank: int, size: int, began: float) -> bool:

@@ -1,14 +1,12 @@
 """How processes that a launcher started find each other, and which of them share memory.
 
-They meet at a key-value store of torch's (`stores`). There, each process writes its identity. Rank 0 publishes which
-ranks share a host. The first rank of each host makes an arena, and publishes the random name of a Unix socket.
-Through the socket it hands the arena's file descriptor to the others. When all have it, rank 0 ends the meeting.
+They meet at a key-value store of torch's (`stores`). There, each process writes its identity, with the random name of
+a Unix socket. Rank 0 publishes which ranks share a host. The first rank of each host makes an arena, and hands its
+file descriptor to the others through the socket. When all have it, rank 0 ends the meeting.
 Ranks do not trust the store (`rendezvous_messages`): the kernel says which processes send and get the descriptor
 (`handover`).
 """
 
-import ctypes
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -17,13 +15,11 @@ from torch.distributed import FileStore, Store  # type: ignore[attr-defined]  # 
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, WaitTimeout
-from ...base.linux import MEMBARRIER
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import meeting_page
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback, own_address
-from ...hosts.sentinel.start import Sentinel
 from ...schedule import Hosts
 from .identity import Identity
 from .launchers import Launch
@@ -33,7 +29,6 @@ from .stores import MeetingPlace
 
 _LOOPBACK = "127.0.0.1"
 
-_REGISTER_GLOBAL_EXPEDITED = 4  # of linux/membarrier.h
 _RETRY_S = 0.005
 
 _timed_out: "set[Launch]" = set()  # the launches with a time-out in this process's last call
@@ -50,7 +45,6 @@ class MeetingResult(NamedTuple):
     names: the names of the hosts.
     address: where other hosts reach this process.
     secret: only the ranks know it.
-    sentinel: on the first rank of this host, its sentinel, which starts; None: it has not been started yet.
     """
 
     arena: Arena
@@ -60,7 +54,6 @@ class MeetingResult(NamedTuple):
     names: tuple[str, ...] = ()
     address: str = ""
     secret: bytes = b""
-    sentinel: Sentinel | None = None
 
 
 def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, pids: Sequence[int]) -> MeetingResult:
@@ -92,7 +85,6 @@ def meet(
     """
     if size > MAX_RANKS:
         raise ArgumentError(f"a group has 1 to {MAX_RANKS} ranks, not {size}")
-    threading.Thread(target=_register_for_fences, name="unisono registers for fences", daemon=True).start()
     config = config or Config.from_env()
     with meeting_page(rank, size, timeout_s, config.stall_warning_s):
         meeting = Meeting(rank, size, store, timeout_s, config, why_absent)
@@ -106,43 +98,25 @@ def meet(
     address = beside[rank].address or _LOOPBACK
     if told.toward and is_loopback(address):
         address = own_address(told.toward)
-    return MeetingResult(arena, hosts, store, beside, names, address, bytes.fromhex(told.secret), meeting.sentinel)
-
-
-def _register_for_fences() -> None:
-    """Let the fences of sleeping ranks reach this process (`engine.kernels.waiting`), if the system knows such fences.
-
-    The group registers, too. The first time, a process with several threads waits some 10 ms for the system: here the
-    ranks meet meanwhile.
-    """
-    ctypes.CDLL(None).syscall(MEMBARRIER, _REGISTER_GLOBAL_EXPEDITED, 0)
+    return MeetingResult(arena, hosts, store, beside, names, address, bytes.fromhex(told.secret))
 
 
 def meet_in_rounds(place: MeetingPlace, config: Config | None = None) -> MeetingResult:
     """Meet the ranks of a launch at this place. Raises as `MeetingPlace.enter` and `meet` do.
 
-    A meeting ends for all ranks when the time of a rank that others count on is up. A rank in its first call of
+    A meeting ends for all ranks when the time of one of them is up. A rank in its first call of
     `init()` then hears at once which ranks are missing. A rank that calls `init()` again may do so while others are in
     their first call: their time-out says nothing about its own call. So it waits for the next meeting, until its own
     time is up.
     """
-    launch, began = place.launch, time.monotonic()
-    again = launch in _timed_out
+    launch, began, again = place.launch, time.monotonic(), place.launch in _timed_out
     _timed_out.discard(launch)
-    missing: tuple[int, ...] = ()
     while True:
-        entered = False
         try:
-            store = place.enter()
-            entered = True
-            return meet(launch.rank, launch.size, store, place.deadline - time.monotonic(), config)
+            return meet(launch.rank, launch.size, place.enter(), place.deadline - time.monotonic(), config)
         except WaitTimeout as error:
             now = time.monotonic()
-            if again and now < place.deadline:
-                missing = tuple(rank for rank in error.missing if rank != launch.rank)
-                time.sleep(_RETRY_S)
-                continue
-            _timed_out.add(launch)
-            if not entered and missing:  # rank 0 may have given up because of these ranks
-                raise WaitTimeout(error.call, now - began, missing, launch.rank, error.details) from error
-            raise WaitTimeout(error.call, now - began, error.missing, launch.rank, error.details) from error
+            if not again or now >= place.deadline:
+                _timed_out.add(launch)
+                raise WaitTimeout(error.call, now - began, error.missing, launch.rank, error.details) from error
+            time.sleep(_RETRY_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from contextlib import closing, suppress
 from datetime import timedelta
@@ -16,9 +15,10 @@ from ...base.fd_channel import LONGEST_S
 from ...engine.memory.meeting_page import waits, waits_still
 from ...hosts.addresses import own_addresses, try_to_reach
 from .asked_store import AskedStore, Limited, quiet_torch
+from .entries import MeetingNotice, read
 from .job_store import JobServer, job_store
 from .launchers import Launch
-from .meetings import enter_meeting, read_notice
+from .meetings import NOTICE, enter_meeting
 from .rendezvous_messages import missing, unreachable
 
 _ASK_S = 0.001
@@ -27,9 +27,8 @@ _MOST_BYTES = 4096
 _LOOPBACK = "127.0.0.1"
 _NO_WAY_S = 30.0
 """How long a rank tries to resolve a name, or to find a way to a host: networks and their names may come up late."""
+_ANSWER_S = 3.0  # how long a process at rank 0's port may take to answer
 _TRY_S = 1.0  # how long the last try may take, when the time is up already
-_ANSWER_S = 3.0  # how long a process at a port may take to show that it is the right store
-_OWN = "unisono store"
 
 
 class MeetingPlace:
@@ -61,7 +60,9 @@ class MeetingPlace:
         if launch.job:
             self._server = JobServer(launch.job)
             return self._server.store
-        return _by_mpi(launch, deadline) if launch.by_mpi else _at_address(launch, deadline)
+        if launch.by_mpi:
+            return _by_mpi(launch, deadline)
+        return _at_address(launch, [launch.address], launch.port, deadline)
 
     def close(self) -> None:
         """Hand the store of a job out no more. The store stays."""
@@ -70,66 +71,67 @@ class MeetingPlace:
             self._server = None
 
 
-def _at_address(launch: Launch, deadline: float) -> Store:
+def _at_address(launch: Launch, addresses: list[str], port: int, deadline: float) -> Store:
+    """Rank 0's store, at the first of these addresses that leads to it; or make it, as rank 0."""
     start, serve = time.monotonic(), launch.rank == 0 and not launch.store_runs
-    where = f"MASTER_ADDR={launch.address}, MASTER_PORT={launch.port}"
-    waits((0,), "to listen", f"{launch.address}:{launch.port}")
-    _find_a_way(launch, deadline, serve=serve)
+    waits((0,), "to listen", f"{addresses[0]}:{port}")
+    address = _find_a_way(launch.rank, addresses, port, deadline, serve=serve)
+    where = f"MASTER_ADDR={address}, MASTER_PORT={port}"
     try:
-        return tcp_store(launch.address, launch.port, launch.size, deadline, serve=serve)
+        return tcp_store(address, port, launch.size, deadline, serve=serve)
     except RuntimeError as error:
-        brief = str(error).partition("\n")[0]
-        if not serve:
-            raise missing(
-                (0,), launch.rank, time.monotonic() - start, f" It should listen at {where}: {brief}."
-            ) from error
-        whose = _whose(launch) if "EADDRINUSE" in brief else ""
-        raise ArgumentError(f"rank 0 cannot listen at {where}: {whose or brief}") from error
-    except TimeoutError as error:
-        _, cause = try_to_reach(launch.address, launch.port)
-        details = f" It should listen at {where}: {cause}."
-        if not cause:
-            details = f" A process listens at {where}, but does not answer as rank 0's store: is it another program's?"
+        cause = str(error).partition("\n")[0]
         if serve:
-            details = f" Rank 0 listens at this port, but MASTER_ADDR={launch.address} does not lead to it."
-        raise missing((0,), launch.rank, time.monotonic() - start, details) from error
-
-
-def _find_a_way(launch: Launch, deadline: float, *, serve: bool) -> None:
-    """Wait until a process listens at the launch's address. serve: only wait until its name can be resolved."""
-    began, no_way_since = time.monotonic(), time.monotonic()
-    thread = Limited()
-    with closing(thread):
-        while True:
-            there, cause = False, "the system does not say whether there is a way"
-            with suppress(TimeoutError):
-                until = max(min(deadline, no_way_since + _NO_WAY_S), time.monotonic() + _TRY_S)
-                there, cause = thread.call(partial(try_to_reach, launch.address, launch.port), until)
-            now = time.monotonic()
-            if there and (serve or not cause):
-                return
-            if there:
-                no_way_since = now
-            elif now >= min(deadline, no_way_since + _NO_WAY_S):
-                raise unreachable(launch.rank, launch.address, launch.port, now - no_way_since, cause)
-            if now >= deadline:
-                details = f" It should listen at MASTER_ADDR={launch.address}, MASTER_PORT={launch.port}: {cause}."
-                raise missing((0,), launch.rank, now - began, details)
-            waits_still()
-            time.sleep(min(_RETRY_S, max(0.0, deadline - now)))
+            cause = _whose(launch) or cause
+            raise ArgumentError(f"rank 0 cannot listen at {where}: {cause}. Give each job a port of its own") from error
+        details = f" It should listen at {where}: {cause}."
+    except TimeoutError:
+        details = f" A process listens at {where}, but does not answer as rank 0's store: is it another program's?"
+        if cause := try_to_reach(address, port)[1]:
+            details = f" It should listen at {where}: {cause}."
+        if serve:
+            details = f" Rank 0 listens at this port, but MASTER_ADDR={address} does not lead to it."
+    raise missing((0,), launch.rank, time.monotonic() - start, details)
 
 
 def _whose(launch: Launch) -> str:
-    """The job that meets at this launch's address already; "" if it is not known."""
-
+    """The job that meets at this launch's address already, in words; "" if it is not known."""
     deadline = time.monotonic() + _ANSWER_S
     with suppress(RuntimeError, TimeoutError, UnisonoError):
         store = tcp_store(launch.address, launch.port, launch.size, deadline, serve=False)
-        with closing(AskedStore(PrefixStore(launch.prefix, store), deadline)) as asked:
-            if notice := read_notice(asked):
+        with closing(AskedStore(PrefixStore(launch.prefix, store), 0, deadline)) as asked:
+            if said := asked.now(NOTICE):
+                notice = read(MeetingNotice, said, 0)
                 job = f"job {notice.job!r}" if notice.job else "another job"
-                return f"{job}, whose rank 0 is {notice.who}, uses this port. Give each job a port of its own"
+                return f"{job}, whose rank 0 is {notice.who}, uses this port"
     return ""
+
+
+def _find_a_way(rank: int, addresses: list[str], port: int, deadline: float, *, serve: bool) -> str:
+    """The first address at which a process listens, as soon as one does. serve: only wait until it can be resolved."""
+    began = no_way_since = time.monotonic()
+    where = " or ".join(addresses)
+    with closing(Limited()) as thread:
+        while True:
+            until, causes, no_way = max(min(deadline, no_way_since + _NO_WAY_S), time.monotonic() + _TRY_S), [], True
+            for address in addresses:
+                there, cause = False, "the system does not say whether there is a way"
+                with suppress(TimeoutError):
+                    there, cause = thread.call(partial(try_to_reach, address, port), until)
+                if there and (serve or not cause):
+                    return address
+                no_way &= not there
+                causes.append(cause)
+            now, cause = time.monotonic(), "; ".join(causes)
+            if not no_way:
+                no_way_since = now
+            elif now >= min(deadline, no_way_since + _NO_WAY_S):
+                raise unreachable(rank, where, port, now - no_way_since, cause)
+            if now >= deadline:
+                details = f" It should listen at MASTER_ADDR={where}, MASTER_PORT={port}: {cause}."
+                raise missing((0,), rank, now - began, details)
+            waits_still()
+            time.sleep(min(_RETRY_S, max(0.0, deadline - now)))
 
 
 def tcp_store(address: str, port: int, size: int, deadline: float, *, serve: bool) -> TCPStore:
@@ -146,7 +148,7 @@ def tcp_store(address: str, port: int, size: int, deadline: float, *, serve: boo
 
 
 def _by_mpi(launch: Launch, deadline: float) -> Store:
-    """Rank 0 makes a store at a free port. It tells the others by MPI where, and a token to recognise the store."""
+    """Rank 0 makes a store at a free port, and tells the others by MPI where."""
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -163,9 +165,8 @@ def _by_mpi(launch: Launch, deadline: float) -> Store:
     store: TCPStore | None = None
     told = bytearray(_MOST_BYTES)
     if launch.rank == 0:
-        store, own = tcp_store(_LOOPBACK, 0, launch.size, deadline, serve=True), os.urandom(16).hex()
-        store.set(_OWN, own)
-        words = json.dumps([own_addresses(), store.port, own]).encode()
+        store = tcp_store(_LOOPBACK, 0, launch.size, deadline, serve=True)
+        words = json.dumps([[*own_addresses(), _LOOPBACK], store.port]).encode()
         told[: len(words)] = words
     waits((0,), "to tell its address by MPI")
     request = comm.Ibcast(told)
@@ -176,33 +177,5 @@ def _by_mpi(launch: Launch, deadline: float) -> Store:
         time.sleep(_ASK_S)
     if store is not None:
         return store
-    addresses, port, own = json.loads(bytes(told).rstrip(b"\0"))
-    return _recognised([*addresses, _LOOPBACK], port, own, launch, deadline)
-
-
-def _recognised(addresses: list[str], port: int, own: str, launch: Launch, deadline: float) -> Store:
-    """Rank 0's store, at one of these addresses. On this host, another process may listen at the same port."""
-    start, until = time.monotonic(), min(deadline, time.monotonic() + _NO_WAY_S)
-    waits((0,), "to be reached", f"{addresses}, port {port}")
-    while True:
-        causes = []
-        for address in addresses:
-            _, cause = try_to_reach(address, port)
-            if not cause and (store := _with_token(address, port, own, launch.size)) is not None:
-                store.set_timeout(timedelta(seconds=max(_RETRY_S, min(LONGEST_S, deadline - time.monotonic()))))
-                return store
-            causes.append(cause or f"at {address} another program listens")
-        if time.monotonic() >= until:
-            where = " or ".join(addresses)
-            raise unreachable(launch.rank, where, port, time.monotonic() - start, "; ".join(causes))
-        time.sleep(_RETRY_S)
-
-
-def _with_token(address: str, port: int, own: str, size: int) -> TCPStore | None:
-    deadline = time.monotonic() + _ANSWER_S
-    with suppress(RuntimeError, TimeoutError):
-        store = tcp_store(address, port, size, deadline, serve=False)
-        with closing(AskedStore(store, deadline)) as asked:
-            if asked.now(_OWN) == own.encode():
-                return store
-    return None
+    addresses, port = json.loads(bytes(told).rstrip(b"\0"))
+    return _at_address(launch, addresses, port, deadline)
