@@ -56,7 +56,7 @@ class RankProcesses:
             secret, environ = secrets.token_bytes(32), dict(os.environ)
             for rank, channel in enumerate(self._channels):
                 arena = self._arenas[hosts.host_of(rank)]
-                arena.board(rank).set_parent_tells_end()  # `Collector` keeps the promise
+                arena.board(rank).parent_tells_end = 1  # `Collector` keeps the promise
                 self._ranks.append(StartedRank(channel, arena, pids[rank]))
                 setup = RankSetup(rank, hosts, config, environ, sys.argv, secret, pids)
                 with suppress(ConnectionError):  # the rank has died, as collecting will find
@@ -105,7 +105,7 @@ class RankProcesses:
         self._runs += 1
         for arena in self._arenas:
             for rank in range(arena.size):
-                arena.board(rank).begin_run(self._runs)  # clears the rank's return from the last run
+                arena.board(rank).run = self._runs  # clears the rank's return from the last run
         # Source lines without a modification time come from no file.
         sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
         task = Task([os.path.abspath(entry) for entry in sys.path], sources)
