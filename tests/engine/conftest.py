@@ -1,5 +1,6 @@
 """A processor that keeps no order, for the tests of what it may show; and mailboxes of several ranks in one process."""
 
+import struct
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -21,8 +22,8 @@ def weak(monkeypatch: pytest.MonkeyPatch) -> Weak:
     monkeypatch.setattr(memory_order, "KEEPS_ORDER", False)
     monkeypatch.setattr(memory_order, "fence", made.order)
     monkeypatch.setattr(board, "fence", made.fence)
-    monkeypatch.setattr(board, "_SET_WORDS", 1)
-    monkeypatch.setattr(board, "_PLACE_WORDS", 5)
+    monkeypatch.setattr(board, "_RANKS", 1)
+    monkeypatch.setattr(board, "_VOTE", struct.Struct("<??QQ1s1s"))
     return made
 
 

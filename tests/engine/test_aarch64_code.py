@@ -1,6 +1,7 @@
 """The kernels' machine code for AArch64, made here by LLVM: which instructions order memory. Nothing here runs it."""
 
 import re
+from inspect import signature as signature_of
 
 import llvmlite.binding as llvm
 import pytest
@@ -57,7 +58,7 @@ class Context:
 def of_intrinsic(name: str) -> str:
     """A module with one function, which only has this intrinsic."""
     defined = getattr(atomics, name)._defn
-    count = defined.__code__.co_argcount - 1
+    count = len(signature_of(defined).parameters) - 1
     signature, generate = defined(None, *[None] * count)
     module = ir.Module("one")
     module.triple = TRIPLE

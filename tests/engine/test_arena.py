@@ -316,16 +316,16 @@ def test_released_memory_serves_the_next_group(arena: Arena, monkeypatch: pytest
     old = first.lend((0, 1))
     borrowed = second.borrow(old.start, (0, 1), 1)
     old.leave()
-    set_let_go, lent = Board.set_let_go, []
+    let_go, lent = Board.let_go, []
 
-    def let_go_and_lend(board: Board) -> None:
-        set_let_go(board)
+    def let_go_and_lend(board: Board, word: int) -> None:
+        let_go.fset(board, word)
         if not lent:
             lent.append(None)
             first.collect()
             lent[:] = [first.lend((0, 1))]
 
-    monkeypatch.setattr(Board, "set_let_go", let_go_and_lend)
+    monkeypatch.setattr(Board, "let_go", property(let_go.fget, let_go_and_lend))
     borrowed.leave()
     (new,) = lent
     assert new.start == old.start

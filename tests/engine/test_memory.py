@@ -227,7 +227,7 @@ def test_a_board_says_what_was_written_last() -> None:
     board.set_gone(DepartureKind.DIED, "died")
     board.set_gone(DepartureKind.RETURNED, "returned")
     assert (board.pid, board.gone) == (4711, Departure(DepartureKind.DIED, "died"))
-    board.begin_run(7)
+    board.run = 7
     assert board.gone is None
     board.set_gone(DepartureKind.RETURNED, "returned")
     assert board.gone == Departure(DepartureKind.RETURNED, "returned")

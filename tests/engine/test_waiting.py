@@ -22,7 +22,7 @@ from unisono.base.config import Config
 from unisono.engine.clock import slow_yield_cycles
 from unisono.engine.compile.program import AT_ONCE, IN_TIME, LEARNED_WORDS, WAITING, LineWord, StateWord
 from unisono.engine.kernels import kernel
-from unisono.engine.mailbox.poller import Poller
+from unisono.engine.mailbox.poller import ZERO, Poller
 from unisono.engine.memory import arena
 
 NEVER = 1 << 62
@@ -212,16 +212,16 @@ def test_slow_yield_on_a_shared_processor() -> None:
 def test_unwatched_memory_outlives_a_wait() -> None:
     poller, memory = Poller(1, most_spins=0), np.zeros(1, np.int64)
     gone = weakref.ref(memory)
-    poller.watch(0, memory.ctypes.data, poller.zero, memory)
+    poller.watch(0, (memory.ctypes.data, ZERO, memory))
     thread = threading.Thread(target=poller.wait, args=(poller.wakeups, 0.0, 20.0))
     thread.start()
     until(lambda: bool(poller._waiting))
     del memory
-    poller.unwatch(0)
+    poller.watch(0, None)
     assert gone() is not None
     poller.wake()
     thread.join()
-    poller.unwatch(0)
+    poller.watch(0, None)
     assert gone() is None
 
 
@@ -229,13 +229,13 @@ def test_later_wait_does_not_keep_memory() -> None:
     poller, memory = Poller(2, most_spins=0), [np.zeros(1, np.int64) for _ in range(2)]
     gone = [weakref.ref(one) for one in memory]
     for slot in (0, 1):
-        poller.watch(slot, memory[slot].ctypes.data, poller.zero, memory[slot])
-    poller.unwatch(0)
+        poller.watch(slot, (memory[slot].ctypes.data, ZERO, memory[slot]))
+    poller.watch(0, None)
     thread = threading.Thread(target=poller.wait, args=(poller.wakeups, 0.0, 20.0))
     thread.start()
     until(lambda: bool(poller._waiting))
     memory.clear()
-    poller.unwatch(1)
+    poller.watch(1, None)
     assert [ref() is None for ref in gone] == [True, False]
     poller.wake()
     thread.join()

@@ -83,7 +83,7 @@ def sees_change(memory: Memory, others: dict[str, Any]) -> bool:
 def offer(memory: Memory, others: dict[str, Any]) -> None:
     """Make a ring, then say where it is."""
     memory.write(RING + CAPACITY, 4096)
-    as_python(waiting.publish, memory, others)(PAIRS + 16, RING, 0)
+    as_python(waiting.publish_and_wake, memory, others)(PAIRS + 16, RING, 0)
 
 
 def accepts(memory: Memory, others: dict[str, Any]) -> bool:

@@ -66,8 +66,8 @@ def registry(memory: Memory) -> PlanRegistry:
 
 
 def is_a_note(memory: Memory) -> bool:
-    number, nbytes, data = registry(memory)._read(1)
-    return (number, nbytes, data) in [(7, 70, b"old"), (8, 80, b"new")] or not number
+    number, data = registry(memory)._read(1)
+    return (number, data) in [(7, b"old"), (8, b"new")] or not number
 
 
 GROUPS = [GroupNote(name, 4096, 0, 2, "", 0, number) for number, name in enumerate("ab", 1)]
@@ -83,7 +83,7 @@ def note_group(memory: Memory, number: int) -> None:
 
 
 def is_a_group(memory: Memory) -> bool:
-    number, _, data = registry(memory)._read(1)
+    number, data = registry(memory)._read(1)
     return not number or data in [json.dumps(note).encode() for note in GROUPS]
 
 
@@ -97,8 +97,8 @@ SCENES = {
         lambda m: is_a_call(calls(m).latest()),
     ),
     "note": Scene(
-        lambda m: registry(m)._write(1, 7, b"old", 70),
-        lambda m: registry(m)._write(1, 8, b"new", 80),
+        lambda m: registry(m)._write(1, 7, b"old"),
+        lambda m: registry(m)._write(1, 8, b"new"),
         is_a_note,
     ),
     "note on a group": Scene(

@@ -17,7 +17,6 @@ from unisono.base.records import DepartureKind, Proposal, Wait
 from unisono.engine import memory_order
 from unisono.engine import rank as rank_module
 from unisono.engine.compile.program import LineWord
-from unisono.engine.memory import sub_arena
 from unisono.engine.memory.arena import LINE, RegionTable
 from unisono.engine.memory.board import BOARD_BYTES, Board
 from unisono.engine.memory.sub_arena import SubArena
@@ -149,7 +148,7 @@ SCENES = {
     ),
     "memory that was let go": Scene(
         nothing,
-        lambda m: [m.write(DATA, 1), on(m).set_let_go()],
+        lambda m: [m.write(DATA, 1), setattr(on(m), "let_go", 1)],
         lambda m: not on(m).let_go or m.read(DATA) == 1,
     ),
     "wait": Scene(
@@ -236,10 +235,8 @@ class Copied(NamedTuple):
 
 def uses_it(memory: Memory) -> bool:
     """Does a member use the memory of its group, so that it looks for it no more?"""
-    words = SimpleNamespace(from_address=lambda at: SimpleNamespace(value=memory.read(at)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sub_arena, "ctypes", SimpleNamespace(c_int64=words))
-        return SubArena.used_by(SimpleNamespace(control=lambda _: LINES), 0)  # type: ignore[arg-type]
+    of = SimpleNamespace(control=lambda _: LINES, words=lambda at, _: Page(memory, at, LINE).cast("Q"))
+    return SubArena.used_by(of, 0)  # type: ignore[arg-type]
 
 
 def finds_and_joins(memory: Memory) -> None:
@@ -248,7 +245,7 @@ def finds_and_joins(memory: Memory) -> None:
 
 
 COPIED = {
-    "memory that was let go": Copied(lambda m: on(m).set_let_go(), lambda m: on(m).let_go),
+    "memory that was let go": Copied(lambda m: setattr(on(m), "let_go", 1), lambda m: on(m).let_go),
     "an entry that was found": Copied(finds_and_joins, uses_it),
 }
 

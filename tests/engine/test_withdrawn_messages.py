@@ -84,7 +84,7 @@ def test_failed_requests_hear_why_once(boxes: Callable[[int], Boxes]) -> None:
 
 def left(made: FarMailboxes) -> list[int]:
     """How many streams of groups that have ended each rank keeps."""
-    return [len(traffic._left) for traffic in made.traffic]
+    return [sum(stream.left for stream in traffic._streams) for traffic in made.traffic]
 
 
 def test_ended_groups_leave_no_streams() -> None:
@@ -101,10 +101,10 @@ def test_ended_groups_leave_no_streams() -> None:
         del b, box  # one that is dropped has ended, too
         gc.collect()
         for traffic in made.traffic * 2:
-            traffic._sweep()
+            traffic.sweep()
             traffic.carrier.progress()
         for traffic in made.traffic:
-            traffic._sweep()
+            traffic.sweep()
         assert left(made) == [0, 0]
         assert made.wires.unmet == 0
 

@@ -73,7 +73,7 @@ def test_wait_is_read_back_and_cut_to_its_page(monkeypatch: pytest.MonkeyPatch) 
     assert long.missing == tuple(range(64))
     page.set_wait(None)
     assert arena.board(1).wait is None
-    page.set_stacks(17)
+    page.stacks = 17
     assert (arena.board(1).stacks, arena.board(0).stacks) == (17, 0)
     arena.close()
 

@@ -7,7 +7,7 @@ Sentinels import this file, so paths are texts here: `pathlib` takes a process s
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from typing import TextIO, TypeAlias
@@ -99,33 +99,20 @@ def _limited(root: str) -> tuple[str, ...]:
 
 def _folders(root: _Folder, controller: str) -> tuple[str, ...]:
     """The folders of the groups that this process is in, with this controller: its own, and all above."""
-    found: list[str] = []
-    places = dict(_own_places(root))
-    for kind, options, mount in _mounts(root):
-        where = places.get("" if kind == "cgroup2" else controller)
-        if where is None or (kind == "cgroup" and controller not in options):
-            continue
-        folders = [f"{root}{mount}"]
-        for part in filter(None, where.split("/")):  # in a container, this may lead outside: then only the mount counts
-            folders.append(f"{folders[-1]}/{part}")
-        found += reversed(folders)
-    return tuple(filter(os.path.isdir, found))
-
-
-def _own_places(root: _Folder) -> Iterator[tuple[str, str]]:
-    """Controller, or "" for all of version 2 -> the group of this process, as a path below the mount."""
+    own: dict[str, str] = {}  # controller, or "" for all of version 2 -> its group, as a path below the mount
     for line in _text(f"{root}/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            yield controller, path
-
-
-def _mounts(root: _Folder) -> Iterator[tuple[str, list[str], str]]:
-    """The kind of each mount of control groups, its options, and where it is."""
+        own |= dict.fromkeys(controllers.split(","), path)
+    found: list[str] = []
     for line in _text(f"{root}/proc/self/mounts").splitlines():
-        _, path, kind, options, *_ = line.split(" ")
-        if kind in ("cgroup", "cgroup2"):
-            yield kind, options.split(","), path
+        _, mount, kind, options, *_ = line.split(" ")
+        if kind == "cgroup2" or (kind == "cgroup" and controller in options.split(",")):
+            folders = [f"{root}{mount}"]
+            where = own.get("" if kind == "cgroup2" else controller)
+            for part in filter(None, (where or "").split("/")):  # in a container, this may lead outside
+                folders.append(f"{folders[-1]}/{part}")
+            found += reversed(folders if where is not None else [])
+    return tuple(filter(os.path.isdir, found))
 
 
 def _processors(folder: str) -> float | None:
@@ -150,14 +137,10 @@ def _left(folder: str) -> int | None:
     limit = _limit(folder)
     with suppress(ValueError):
         used = int(_text(f"{folder}/memory.current") or _text(f"{folder}/memory.usage_in_bytes"))
-        said = _numbers(_text(f"{folder}/memory.stat"))
-        again = said.get("total_inactive_file", said.get("inactive_file", 0))
+        said = dict(line.split() for line in _text(f"{folder}/memory.stat").splitlines())
+        again = int(said.get("total_inactive_file", said.get("inactive_file", 0)))
         return None if limit is None else max(0, limit - used + again)
     return None
-
-
-def _numbers(text: str) -> Mapping[str, int]:
-    return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
 
 
 def _text(path: str) -> str:

@@ -6,10 +6,10 @@ from a table, with one word for each. `load` maps memory, copies, fills the tabl
 ten microseconds. No page is ever writable and executable. To link the same units by LLVM takes each process a tenth of
 a second of processor time and 46 MiB (AMD EPYC, November 2026).
 
-    head     magic, where the function begins, sizes of code, data and names, where the table is in the data
+    head     magic, where the function begins, where the data begin, sizes of memory and names, where the table is
     names    of the functions outside, in the order of the table, each with a zero byte behind it
-    code     its pages can be executed, and not written to
-    data     constants and the table, from the next page on; can only be read
+    memory   code, whose pages can be executed, and not written to; from the next page on constants and the table, which
+             can only be read
 """
 
 import ctypes
@@ -29,19 +29,17 @@ def load(image: bytes) -> int:
 
     Raises OSError where the system refuses memory that can be executed.
     """
-    _, entry, text, data, names, table = HEAD.unpack_from(image)
+    _, entry, data_at, size, names, table = HEAD.unpack_from(image)
     called = image[HEAD.size : HEAD.size + names].split(b"\0")[:-1]
-    first = HEAD.size + names
-    data_at = -(-text // PAGE) * PAGE
     # Not `mmap.mmap`: Python would unmap it when it ends, and threads may still be in it.
-    memory = _map(None, data_at + data, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    memory = _map(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if memory in (None, _FAILED):
         raise _refused("map")
-    ctypes.memmove(memory, image[first : first + text], text)
-    ctypes.memmove(memory + data_at, image[first + text : first + text + data], data)
     addresses = struct.pack(f"{len(called)}Q", *map(_outside, called))
-    ctypes.memmove(memory + data_at + table, addresses, len(addresses))
-    if _protect(memory, data_at, mmap.PROT_READ | mmap.PROT_EXEC) or _protect(memory + data_at, data, mmap.PROT_READ):
+    ctypes.memmove(memory, image[HEAD.size + names :], size)
+    ctypes.memmove(memory + table, addresses, len(addresses))
+    code, data = mmap.PROT_READ | mmap.PROT_EXEC, mmap.PROT_READ
+    if _protect(memory, data_at, code) or _protect(memory + data_at, size - data_at, data):
         raise _refused("execute")
     return int(memory + entry)
 

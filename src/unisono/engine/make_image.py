@@ -4,49 +4,22 @@ Only a process that compiles imports this file.
 """
 
 import struct
-from typing import NamedTuple
+from collections import namedtuple
 
 from .code_image import HEAD, MAGIC, PAGE
 
 _WORD = 8
 
-# Of the ELF format, and of its supplement for x86-64.
+# Of the ELF format, and of its supplement for x86-64: its structures, with their fields in order.
+_SECTION, _SYMBOL, _RELOCATION = (struct.Struct(layout) for layout in ("<IIQQQQIIQQ", "<IBBHQQ", "<QQq"))
+_Section = namedtuple("_Section", "name kind flags address offset size link info align entry_size")
+_Symbol = namedtuple("_Symbol", "name info other section value size")
 _X86_64 = 62
 _PROGBITS, _SYMTAB, _RELA, _UNWIND = 1, 2, 4, 0x70000001
 _WRITE, _ALLOC, _EXECUTE = 1, 2, 4
 _PC64, _GOTOFF64, _GOT64, _GOTPC64 = 24, 25, 27, 29
-_UNDEFINED, _SPECIAL = 0, 0xFF00
-"""The section number of a symbol from outside; from the second number on, a symbol is in no section."""
-
-
-class _Section(NamedTuple):
-    """One section of an object file, with its fields in ELF's order; name: where it is in the table of names."""
-
-    name: int
-    type: int
-    flags: int
-    address: int
-    offset: int
-    size: int
-    link: int
-    info: int
-    align: int
-    entry_size: int
-
-
-class _Symbol(NamedTuple):
-    """One symbol of an object file, with its fields in ELF's order. section: the number of its section."""
-
-    name: int
-    info: int
-    other: int
-    section: int
-    value: int
-    size: int
-
-
-class _NoImageError(Exception):
-    """The object file has something that an image has not."""
+_OUTSIDE = 0
+"""The section number of a symbol from outside."""
 
 
 def image_of(code: bytes, function: str) -> bytes | None:
@@ -56,97 +29,91 @@ def image_of(code: bytes, function: str) -> bytes | None:
     LLVM makes for its large code model.
     """
     try:
-        return _Image(code, function).content()
-    except (_NoImageError, struct.error, IndexError):
+        return _Image(code, function).content
+    except (ValueError, LookupError, struct.error):
         return None
 
 
 class _Image:
+    """content: the bytes of the image. Raises ValueError, LookupError or struct.error if there is none."""
+
     def __init__(self, code: bytes, function: str) -> None:
         if code[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", code, 18)[0] != _X86_64:
-            raise _NoImageError("not for this kind of processor")
+            raise ValueError("not for this kind of processor")
         (first,), (size, count) = struct.unpack_from("<Q", code, 40), struct.unpack_from("<HH", code, 58)
         self._file = code
-        self._sections = [
-            _Section._make(struct.unpack_from("<IIQQQQIIQQ", code, first + size * k)) for k in range(count)
-        ]
-        self._text, self._data = bytearray(), bytearray()
-        self._at: dict[int, int] = {}  # number of a section -> where it is, counted from the beginning of its part
-        for number, section in enumerate(self._sections):
-            self._place(number, section)
-        self._data_at = -(-len(self._text) // PAGE) * PAGE
-        _pad(self._data, _WORD)
-        self._table = len(self._data)
+        self._sections = [_Section(*_SECTION.unpack_from(code, first + size * k)) for k in range(count)]
+        self._memory = bytearray()
+        self._at: dict[int, int] = {}  # number of a section -> where it is
+        self._place(_EXECUTE)
+        self._pad(PAGE)
+        data_at = len(self._memory)
+        self._place(0)
+        self._pad(_WORD)
+        self._table = len(self._memory)
         self._names: list[str] = []
         for section in self._sections:
-            if section.type == _RELA and section.info in self._at:
+            if section.kind == _RELA and section.info in self._at:
                 self._relocate(section)
-        self._entry = self._find(function)
+        names = b"".join(name.encode() + b"\0" for name in self._names)
+        sizes = data_at, len(self._memory), len(names)
+        self.content = HEAD.pack(MAGIC, self._entry(function), *sizes, self._table) + names + self._memory
 
-    def _place(self, number: int, section: _Section) -> None:
-        if not section.flags & _ALLOC or not section.size or section.type == _UNWIND:
-            return  # a section of the linker's, or how to unwind the stack: nothing is thrown through this code
-        if section.type != _PROGBITS or section.flags & _WRITE:
-            raise _NoImageError("it has variables")
-        part = self._text if section.flags & _EXECUTE else self._data
-        _pad(part, section.align)
-        self._at[number] = len(part)
-        part += self._file[section.offset : section.offset + section.size]
+    def _place(self, executed: int) -> None:
+        """Place the sections with code (_EXECUTE), or those with data (0)."""
+        for number, section in enumerate(self._sections):
+            if not section.flags & _ALLOC or not section.size or section.kind == _UNWIND:
+                continue  # a section of the linker's, or how to unwind the stack: nothing is thrown through this code
+            if section.kind != _PROGBITS or section.flags & _WRITE:
+                raise ValueError("it has variables")
+            if section.flags & _EXECUTE == executed:
+                self._pad(section.align)
+                self._at[number] = len(self._memory)
+                self._memory += self._file[section.offset : section.offset + section.size]
 
-    def _address(self, number: int, offset: int) -> int:
-        """Where a byte of a section is in memory, from the first byte of the code."""
-        if number not in self._at:
-            raise _NoImageError("a reference to what is not there")
-        return self._at[number] + offset + (0 if self._sections[number].flags & _EXECUTE else self._data_at)
+    def _pad(self, align: int) -> None:
+        self._memory += bytes(-len(self._memory) % max(1, align))
 
     def _relocate(self, relocations: _Section) -> None:
-        table = self._data_at + self._table
-        for k in range(relocations.size // 24):
-            offset, info, addend = struct.unpack_from("<QQq", self._file, relocations.offset + 24 * k)
+        rows = self._file[relocations.offset : relocations.offset + relocations.size]
+        for offset, info, addend in _RELOCATION.iter_unpack(rows):
             kind, symbol = info & 0xFFFFFFFF, self._symbol(relocations.link, info >> 32)
-            place = self._address(relocations.info, offset)
+            place = self._at[relocations.info] + offset
             if kind == _GOTPC64:
-                value = table - place
+                value = self._table - place
             elif kind == _PC64:
-                value = self._address(symbol.section, symbol.value) - place
-            elif kind == _GOT64:
-                if symbol.section != _UNDEFINED:
-                    raise _NoImageError("a reference by the table to what is inside")
-                value = self._slot(self._name(relocations.link, symbol))
+                value = self._address(symbol) - place
             elif kind == _GOTOFF64:
-                value = self._address(symbol.section, symbol.value) - table
+                value = self._address(symbol) - self._table
+            elif kind == _GOT64 and symbol.section == _OUTSIDE:
+                value = self._slot(self._name(relocations.link, symbol))
             else:
-                raise _NoImageError(f"a reference of kind {kind}")
-            part = self._text if self._sections[relocations.info].flags & _EXECUTE else self._data
-            struct.pack_into("<q", part, self._at[relocations.info] + offset, value + addend)
+                raise ValueError(f"a reference of kind {kind}")
+            struct.pack_into("<q", self._memory, place, value + addend)
 
     def _symbol(self, table: int, number: int) -> _Symbol:
-        return _Symbol._make(struct.unpack_from("<IBBHQQ", self._file, self._sections[table].offset + 24 * number))
+        return _Symbol(*_SYMBOL.unpack_from(self._file, self._sections[table].offset + _SYMBOL.size * number))
 
     def _name(self, table: int, symbol: _Symbol) -> str:
         first = self._sections[self._sections[table].link].offset + symbol.name
         return self._file[first : self._file.index(b"\0", first)].decode()
 
+    def _address(self, symbol: _Symbol) -> int:
+        """Where a symbol is in memory, from the first byte of the code."""
+        return self._at[symbol.section] + int(symbol.value)
+
     def _slot(self, name: str) -> int:
         """Where the address of a function outside is, from the beginning of the table."""
         if name not in self._names:
             self._names.append(name)
-            self._data += bytes(_WORD)
+            self._memory += bytes(_WORD)
         return _WORD * self._names.index(name)
 
-    def _find(self, function: str) -> int:
-        for number, section in enumerate(self._sections):
-            for k in range(section.size // 24 if section.type == _SYMTAB else 0):
-                symbol = self._symbol(number, k)
-                if self._name(number, symbol) == function and _UNDEFINED < symbol.section < _SPECIAL:
-                    return self._address(symbol.section, symbol.value)
-        raise _NoImageError("the function is not there")
-
-    def content(self) -> bytes:
-        names = b"".join(name.encode() + b"\0" for name in self._names)
-        sizes = len(self._text), len(self._data), len(names)
-        return HEAD.pack(MAGIC, self._entry, *sizes, self._table) + names + self._text + self._data
-
-
-def _pad(part: bytearray, align: int) -> None:
-    part += bytes(-len(part) % max(1, align))
+    def _entry(self, function: str) -> int:
+        """Where the function of this name is."""
+        for table, section in enumerate(self._sections):
+            for number in range(section.size // _SYMBOL.size if section.kind == _SYMTAB else 0):
+                symbol = self._symbol(table, number)
+                if symbol.section in self._at and self._name(table, symbol) == function:
+                    return self._address(symbol)
+        raise ValueError("the function is not there")

@@ -53,24 +53,29 @@ def look(memory: memoryview, at: int) -> int:
     return word
 
 
+RECORD_HEAD = 16
+"""The bytes of a record in front of its content: its number, and the length of the content."""
+
+
 def write_record(memory: memoryview, at: int, number: int, data: bytes) -> None:
-    """Write a record: a number at byte `at`, and the bytes behind it. The number is 0 while the bytes change."""
+    """Write a record at byte `at`. Its number is 0 while its content changes."""
     publish(memory, at, 0)
     order()
-    memory[at + 8 : at + 8 + len(data)] = data
+    memory[at + 8 : at + RECORD_HEAD + len(data)] = len(data).to_bytes(8, "little") + data
     publish(memory, at, number)
 
 
-def read_record(memory: memoryview, at: int, nbytes: int) -> tuple[int, bytes]:
-    """The number at byte `at` and the `nbytes` bytes behind it at one moment: the writer may change them meanwhile.
+def read_record(memory: memoryview, at: int, room: int) -> tuple[int, bytes]:
+    """The number and the content of a record at one moment: the writer may change them meanwhile.
 
-    If the number is 0, the bytes mean nothing.
+    The content is empty if the number is 0, or if it says that it is longer than its room.
     """
     number = look(memory, at)
     while True:
-        data = bytes(memory[at + 8 : at + 8 + nbytes])
+        data = bytes(memory[at + 8 : at + RECORD_HEAD + room])
         order()
         again = look(memory, at)
         if again == number:
-            return number, data
+            length = int.from_bytes(data[:8], "little")
+            return number, data[8 : 8 + length] if number and length <= room else b""
         number = again

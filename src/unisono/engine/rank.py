@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -34,8 +33,6 @@ from .process.nested import caller
 from .process.stacks import answer_with_stacks
 from .reducers import CustomOp, combine_address
 
-_LINE_WORDS = LINE // 8
-
 _SEGMENT, _PC, _OFFSET, _CALL = map(int, (StateWord.SEGMENT, StateWord.PC, StateWord.OFFSET, StateWord.CALL))
 _PROGRESS, _NUMBER, _SIGNATURE = map(int, (LineWord.PROGRESS, LineWord.NUMBER, LineWord.SIGNATURE))
 _READERS = int(StateWord.READERS_0)
@@ -49,7 +46,7 @@ _JOIN_S, _ASK_S = 0.05, 0.0002
 
 _KERNELS = (
     "interpret.run", "known.call", "known.find", "known.enter",
-    "waiting.time_wakes", "waiting.read_cycles", "waiting.wait", "waiting.publish", "waiting.register",
+    "waiting.time_wakes", "waiting.read_cycles", "waiting.wait", "waiting.publish_and_wake", "waiting.register",
 )  # fmt: skip
 
 
@@ -79,14 +76,14 @@ class RankEngine:
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
         self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.replace(**arena.shape)
-        self.run, self._publish = interpreter(), kernel("waiting.publish")
+        self.run, self._publish = interpreter(), kernel("waiting.publish_and_wake")
         self._cycles = kernel("waiting.read_cycles")
         self._mapping = arena.map  # keeps the addresses below valid
         if isinstance(arena, Arena):
             self.heap = Heap(arena, rank)
             self.lender = Lender(arena, self.heap)
             arena.reserve_staging(rank)
-            arena.board(rank).set_stacks(answer_with_stacks())
+            arena.board(rank).stacks = answer_with_stacks()
         else:
             self.heap, self.lender = arena.lender.heap, arena.lender
         self.plan_registry = self.lender.plan_registry
@@ -116,9 +113,9 @@ class RankEngine:
         state[StateWord.LOG], state[StateWord.LOG_MASK] = arena.log_address(rank), CALLS - 1
         self._line = arena.control(rank)
         self._asleep = self._line + 8 * LineWord.ASLEEP
-        self._lines = [_words(arena.control(q), _LINE_WORDS) for q in range(self.size)]
+        self._lines = [arena.words(arena.control(q), LINE // 8) for q in range(self.size)]
         self._tags = [
-            [_words(arena.stage(q) + h * arena.half, TagWord.WORDS) for h in (0, 1)] for q in range(self.size)
+            [arena.words(arena.stage(q) + h * arena.half, TagWord.WORDS) for h in (0, 1)] for q in range(self.size)
         ]
         self._programs = _programs.setdefault((self.size, rank), {})
         self._witness = np.array([int.from_bytes(os.urandom(7)) | 1], np.int64)
@@ -157,9 +154,9 @@ class RankEngine:
     def _reaches(self, rank: int) -> bool:
         """May this process read the memory of a peer? True also if the peer has died: the call finds that out."""
         line = self._lines[rank]
-        pid = int(line[LineWord.PID])
+        pid = line[LineWord.PID]
         try:
-            return read_word(pid, int(line[LineWord.WITNESS])) == int(line[LineWord.CONTENT]) or not start_ticks(pid)
+            return read_word(pid, line[LineWord.WITNESS]) == line[LineWord.CONTENT] or not start_ticks(pid)
         except ProcessLookupError:
             return True
 
@@ -343,14 +340,8 @@ class RankEngine:
         order()
 
 
-def _seen(words: np.ndarray[tuple[int], np.dtype[np.int64]], word: int) -> int:
+def _seen(words: memoryview, word: int) -> int:
     """Read a word of a peer, before anything that is read later."""
-    value = int(words[word])
+    value: int = words[word]
     order()
     return value
-
-
-def _words(address: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """An array over words of the arena; the caller keeps the arena alive."""
-    words: Any = (ctypes.c_int64 * count).from_address(address)
-    return np.asarray(words, np.int64)  # not np.ctypeslib, whose import takes a millisecond

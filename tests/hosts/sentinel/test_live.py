@@ -153,7 +153,7 @@ def test_parents_report_of_an_end_is_awaited(
     regions = Regions(arena.map, arena.start, arena.size)
     monkeypatch.setattr("unisono.hosts.sentinel.main.exit_status", lambda *_: None)
     for rank in (0, 1):
-        arena.board(rank).set_parent_tells_end()
+        arena.board(rank).parent_tells_end = 1
     watching = Watching(dict.fromkeys(range(3), (os.getpid(), 1)), regions)  # it has started at another time
     assert watching.ended(5.0) == [Ended(2, "died")]
     assert watching.impatient

@@ -23,9 +23,9 @@ class Member:
 @pytest.mark.parametrize("run", [1, 2])
 def test_abort_of_this_run_replaces_a_departure(how: DepartureKind, run: int) -> None:
     there, here = Member(), Member()
-    there.board.begin_run(1)
+    there.board.run = 1
     there.board.set_gone(how, "said")
-    here.board.begin_run(run)
+    here.board.run = run
     here.board.set_gone(DepartureKind.LEFT, "known")
     _Pages(here.line, here.board).write(_Pages(there.line, there.board).read(), keep_gone=True)
     aborted = run == 1 and how is DepartureKind.ABORTED

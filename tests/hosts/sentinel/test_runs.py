@@ -55,7 +55,7 @@ def everywhere(memories: Sequence[Memory], run: int) -> None:
     """What `RankProcesses.run` does."""
     for memory in memories:
         for board in memory.boards:
-            board.begin_run(run)
+            board.run = run
 
 
 def fault(seed: int) -> str:

@@ -169,7 +169,7 @@ def test_only_a_parent_that_tells_the_end_is_waited_for(group: Any, monkeypatch:
     group.kill()
     assert str(group.liveness.gone(1)) == "died"
     assert not slept
-    board.set_parent_tells_end()
+    board.parent_tells_end = 1
     assert str(group.liveness.gone(1)) == "was killed by signal 9"
     assert len(slept) == 1
 

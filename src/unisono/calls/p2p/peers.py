@@ -86,6 +86,5 @@ def far_peers(group: Group) -> FarPeers | None:
         return None
     far = frozenset(range(group.size)) - set(group.span.hosts.beside(group.rank))
     carrier = world_span.carrier
-    streams = CarrierStreams(carrier, lambda sent: carrier.keep_moving([sent]))
-    traffic = world_span.resources.setdefault(CarrierStreams, streams)
+    traffic = world_span.resources.setdefault(CarrierStreams, CarrierStreams(carrier))
     return FarPeers(group.rank, far, group.world_ranks, group.span.gid, traffic)

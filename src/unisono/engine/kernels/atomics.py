@@ -7,6 +7,8 @@ may move plain loads out of a loop, but not atomic ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from llvmlite import ir
@@ -31,50 +33,81 @@ syscall = types.ExternalFunction("syscall", types.intp(*[types.intp] * 7))
 usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
+def _intrinsic(result: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator: a function of integers, made of one (builder, integers) that writes its code and returns its value."""
+
+    def register(write: Callable[..., Any]) -> Any:
+        @intrinsic
+        @wraps(write)
+        def typed(_typing: Any, *arguments: Any) -> Any:
+            def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+                value = write(builder, *values)
+                return context.get_dummy_value() if result is types.void else value
+
+            return result(*[types.int64] * len(arguments)), generate
+
+        return typed
+
+    return register
+
+
+def _pointer(b: Any, address: Any, bits: int) -> Any:
+    return b.inttoptr(address, ir.IntType(bits).as_pointer())
+
+
+def _call(b: Any, name: str, result: ir.Type, *values: Any) -> Any:
+    """Call a function of the C library, or one of LLVM's."""
+    kind = ir.FunctionType(result, [value.type for value in values])
+    return b.call(cgutils.get_or_insert_function(b.module, kind, name), values)
+
+
+def _call_at(b: Any, address: Any, result: ir.Type, *values: Any) -> Any:
+    """Call the function at an address."""
+    kind = ir.FunctionType(result, [value.type for value in values])
+    return b.call(b.inttoptr(address, kind.as_pointer()), values)
+
+
+def _time(b: Any, ns: Any) -> Any:
+    """The address of a timespec of so many nanoseconds."""
+    words, second = cgutils.alloca_once(b, _I64, size=2), ir.Constant(_I64, 1_000_000_000)
+    b.store(b.sdiv(ns, second), words)
+    b.store(b.srem(ns, second), b.gep(words, [ir.Constant(_I32, 1)]))
+    return b.ptrtoint(words, _I64)
+
+
 def _load(bits: int, order: str = "") -> Any:
     """An intrinsic (address) that loads a word of so many bits. order: "" for a plain load."""
 
-    def read(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            word = builder.load_atomic(pointer, ordering=order, align=bits // 8) if order else builder.load(pointer)
-            return builder.zext(word, _I64)
+    @_intrinsic(types.int64)
+    def read(b: Any, address: Any) -> Any:
+        pointer = _pointer(b, address, bits)
+        return b.zext(b.load_atomic(pointer, ordering=order, align=bits // 8) if order else b.load(pointer), _I64)
 
-        return types.int64(types.intp), generate
-
-    return intrinsic(read)
+    return read
 
 
 def _store(bits: int, order: str = "") -> Any:
     """An intrinsic (address, value) that stores a word of so many bits. order: "" for a plain store."""
 
-    def write(typing: Any, address: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            word = builder.trunc(args[1], ir.IntType(bits))
-            if order:
-                builder.store_atomic(word, pointer, ordering=order, align=bits // 8)
-            else:
-                builder.store(word, pointer)
-            return context.get_dummy_value()
+    @_intrinsic(types.void)
+    def write(b: Any, address: Any, value: Any) -> None:
+        word, pointer = b.trunc(value, ir.IntType(bits)), _pointer(b, address, bits)
+        if order:
+            b.store_atomic(word, pointer, ordering=order, align=bits // 8)
+        else:
+            b.store(word, pointer)
 
-        return types.void(types.intp, types.int64), generate
-
-    return intrinsic(write)
+    return write
 
 
 def _rmw(what: str, bits: int) -> Any:
     """An intrinsic (address, value) that changes a word as one step, and returns what was there before."""
 
-    def change(typing: Any, address: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            before = builder.atomic_rmw(what, pointer, builder.trunc(args[1], ir.IntType(bits)), "seq_cst")
-            return builder.zext(before, _I64)
+    @_intrinsic(types.int64)
+    def change(b: Any, address: Any, value: Any) -> Any:
+        return b.zext(b.atomic_rmw(what, _pointer(b, address, bits), b.trunc(value, ir.IntType(bits)), "seq_cst"), _I64)
 
-        return types.int64(types.intp, types.int64), generate
-
-    return intrinsic(change)
+    return change
 
 
 load = _load(64)
@@ -95,196 +128,103 @@ add = _rmw("add", 64)
 swap = _rmw("xchg", 64)
 
 
-@intrinsic
-def acquire_fence(typing: Any) -> Any:
+@_intrinsic(types.void)
+def acquire_fence(b: Any) -> None:
     """Keep loads in front of this place in front of all loads and stores behind it."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.fence("acquire")
-        return context.get_dummy_value()
-
-    return types.void(), generate
+    b.fence("acquire")
 
 
-@intrinsic
-def signal_fence(typing: Any) -> Any:
+@_intrinsic(types.void)
+def signal_fence(b: Any) -> None:
     """Keep the compiler from moving loads and stores across this place. Costs the processor nothing."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.fence("seq_cst", targetscope="singlethread")
-        return context.get_dummy_value()
-
-    return types.void(), generate
+    b.fence("seq_cst", targetscope="singlethread")
 
 
-@intrinsic
-def futex_wait(typing: Any, number: Any, address: Any, expected: Any, limit_ns: Any) -> Any:
+@_intrinsic(types.int64)
+def futex_wait(b: Any, number: Any, address: Any, expected: Any, limit_ns: Any) -> Any:
     """Sleep while the word at an address is `expected`, until it is woken, but no longer than limit_ns nanoseconds.
 
     number: the number of the system call. The word is 32 bits wide. Every process that maps it can wake the sleeper.
     """
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        number, address, expected, limit = args
-        words = cgutils.alloca_once(builder, _I64, size=2)
-        second = ir.Constant(_I64, 1_000_000_000)
-        builder.store(builder.sdiv(limit, second), words)
-        builder.store(builder.srem(limit, second), builder.gep(words, [ir.Constant(_I32, 1)]))
-        call = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I64, [_I64] * 7), "syscall")
-        nothing = ir.Constant(_I64, 0)
-        limits = builder.ptrtoint(words, _I64)
-        return builder.call(call, [number, address, nothing, expected, limits, nothing, nothing])
-
-    return types.int64(*[types.int64] * 4), generate
+    nothing = ir.Constant(_I64, 0)
+    return _call(b, "syscall", _I64, number, address, nothing, expected, _time(b, limit_ns), nothing, nothing)
 
 
-@intrinsic
-def fetch_line(typing: Any, address: Any) -> Any:
+@_intrinsic(types.void)
+def fetch_line(b: Any, address: Any) -> None:
     """Ask for the cache line at an address, to be written soon. It changes no memory, and waits for nothing."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        to_write, keep, data = (ir.Constant(_I32, k) for k in (1, 3, 1))
-        builder.call(prefetch, [pointer, to_write, keep, data])
-        return context.get_dummy_value()
-
-    return types.void(types.intp), generate
+    to_write, keep, data = (ir.Constant(_I32, k) for k in (1, 3, 1))
+    _call(b, "llvm.prefetch.p0", ir.VoidType(), _pointer(b, address, 8), to_write, keep, data)
 
 
-@intrinsic
-def pause(typing: Any) -> Any:
+@_intrinsic(types.void)
+def pause(b: Any) -> None:
     """Tell the processor that this is a spinning loop."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if builder.module.triple.startswith(("aarch64", "arm64")):
-            hint = ir.FunctionType(ir.VoidType(), [_I32])
-            builder.call(
-                cgutils.get_or_insert_function(builder.module, hint, "llvm.aarch64.hint"), [ir.Constant(_I32, 1)]
-            )
-        else:
-            none = ir.FunctionType(ir.VoidType(), [])
-            builder.call(cgutils.get_or_insert_function(builder.module, none, "llvm.x86.sse2.pause"), [])
-        return context.get_dummy_value()
-
-    return types.void(), generate
+    if b.module.triple.startswith(("aarch64", "arm64")):
+        _call(b, "llvm.aarch64.hint", ir.VoidType(), ir.Constant(_I32, 1))
+    else:
+        _call(b, "llvm.x86.sse2.pause", ir.VoidType())
 
 
-@intrinsic
-def cycles(typing: Any) -> Any:
+@_intrinsic(types.int64)
+def cycles(b: Any) -> Any:
     """Read the processor's cycle counter."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        none = ir.FunctionType(_I64, [])
-        return builder.call(cgutils.get_or_insert_function(builder.module, none, "llvm.readcyclecounter"), [])
-
-    return types.int64(), generate
+    return _call(b, "llvm.readcyclecounter", _I64)
 
 
-@intrinsic
-def errno(typing: Any) -> Any:
+@_intrinsic(types.int64)
+def errno(b: Any) -> Any:
     """Why the last system call of this thread has failed."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_I32.as_pointer(), [])
-        place = builder.call(cgutils.get_or_insert_function(builder.module, kind, "__errno_location"), [])
-        return builder.sext(builder.load(place), _I64)
-
-    return types.int64(), generate
+    return b.sext(b.load(_call(b, "__errno_location", _I32.as_pointer())), _I64)
 
 
-@intrinsic
-def now_ns(typing: Any) -> Any:
+@_intrinsic(types.int64)
+def now_ns(b: Any) -> Any:
     """Read the monotonic clock, which all processes of a host share, in nanoseconds."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_I32, [_I32, _I64.as_pointer()])
-        clock_gettime = cgutils.get_or_insert_function(builder.module, kind, "clock_gettime")
-        words = cgutils.alloca_once(builder, _I64, size=2)
-        builder.call(clock_gettime, [ir.Constant(_I32, _CLOCK_MONOTONIC), words])
-        seconds = builder.load(words)
-        nanoseconds = builder.load(builder.gep(words, [ir.Constant(_I32, 1)]))
-        return builder.add(builder.mul(seconds, ir.Constant(_I64, 1_000_000_000)), nanoseconds)
-
-    return types.int64(), generate
+    words = cgutils.alloca_once(b, _I64, size=2)
+    _call(b, "clock_gettime", _I32, ir.Constant(_I32, _CLOCK_MONOTONIC), words)
+    nanoseconds = b.load(b.gep(words, [ir.Constant(_I32, 1)]))
+    return b.add(b.mul(b.load(words), ir.Constant(_I64, 1_000_000_000)), nanoseconds)
 
 
-@intrinsic
-def call_combine(typing: Any, function: Any, outs: Any, nout: Any, ins: Any, nin: Any, count: Any, ranks: Any) -> Any:
+@_intrinsic(types.void)
+def call_combine(b: Any, function: Any, outs: Any, nout: Any, ins: Any, nin: Any, count: Any, ranks: Any) -> None:
     """Call the combine kernel (see `reducers`) at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [_I64] * 6)
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 7), generate
+    _call_at(b, function, ir.VoidType(), outs, nout, ins, nin, count, ranks)
 
 
-@intrinsic
-def export(typing: Any, function: Any, tensor: Any) -> Any:
+@_intrinsic(types.int64)
+def export(b: Any, function: Any, tensor: Any) -> Any:
     """Describe a tensor, by the function of its library at an address: the address of a DLTensor, in the memory of the
     caller; 0 and an exception of Python if it cannot.
     """
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        view = builder.ptrtoint(cgutils.alloca_once(builder, _I64, size=_DLTENSOR_WORDS), _I64)
-        kind = ir.FunctionType(_I32, [_I64, _I64])
-        status = builder.call(builder.inttoptr(args[0], kind.as_pointer()), [args[1], view])
-        good = builder.icmp_signed("==", status, ir.Constant(_I32, 0))
-        return builder.select(good, view, ir.Constant(_I64, 0))
-
-    return types.int64(types.intp, types.intp), generate
+    view = b.ptrtoint(cgutils.alloca_once(b, _I64, size=_DLTENSOR_WORDS), _I64)
+    good = b.icmp_signed("==", _call_at(b, function, _I32, tensor, view), ir.Constant(_I32, 0))
+    return b.select(good, view, ir.Constant(_I64, 0))
 
 
-@intrinsic
-def call_transport(typing: Any, function: Any, argument: Any) -> Any:
+@_intrinsic(types.int64)
+def call_transport(b: Any, function: Any, argument: Any) -> Any:
     """Call the function at an address, of another library, with a word; it returns an integer of 32 bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_I32, [_I64])
-        return builder.sext(builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:]), _I64)
-
-    return types.int64(types.intp, types.intp), generate
+    return b.sext(_call_at(b, function, _I32, argument), _I64)
 
 
-def _call_words(count: int) -> Any:
-    """The type and code of a call of the function at an address, of another library, from so many words to a word."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_I64, [_I64] * count)
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-
-    return types.int64(*[types.intp] * (count + 1)), generate
-
-
-@intrinsic
-def call_send(typing: Any, function: Any, endpoint: Any, place: Any, nbytes: Any, tag: Any, how: Any) -> Any:
+@_intrinsic(types.int64)
+def call_send(b: Any, function: Any, endpoint: Any, place: Any, nbytes: Any, tag: Any, how: Any) -> Any:
     """Begin to send a message, by the function of another library at an address."""
-    return _call_words(5)
+    return _call_at(b, function, _I64, endpoint, place, nbytes, tag, how)
 
 
-@intrinsic
-def call_receive(
-    typing: Any, function: Any, engine: Any, place: Any, nbytes: Any, tag: Any, tag_bits: Any, how: Any
-) -> Any:
+@_intrinsic(types.int64)
+def call_receive(b: Any, function: Any, worker: Any, place: Any, nbytes: Any, tag: Any, tag_bits: Any, how: Any) -> Any:
     """Begin to receive a message, by the function of another library at an address."""
-    return _call_words(6)
+    return _call_at(b, function, _I64, worker, place, nbytes, tag, tag_bits, how)
 
 
-@intrinsic
-def sleep_on(typing: Any, descriptor: Any, limit_ns: Any) -> Any:
-    """Sleep until a descriptor has something to read, but no longer than limit_ns, which is below a second."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_I32, [_I64.as_pointer(), _I64, _I64.as_pointer(), _I64])
-        ppoll = cgutils.get_or_insert_function(builder.module, kind, "ppoll")
-        asked, limit = cgutils.alloca_once(builder, _I64), cgutils.alloca_once(builder, _I64, size=2)
-        builder.store(builder.or_(args[0], ir.Constant(_I64, _POLLIN << 32)), asked)
-        builder.store(ir.Constant(_I64, 0), limit)
-        builder.store(args[1], builder.gep(limit, [ir.Constant(_I32, 1)]))
-        builder.call(ppoll, [asked, ir.Constant(_I64, 1), limit, ir.Constant(_I64, 0)])
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp), generate
+@_intrinsic(types.void)
+def sleep_on(b: Any, descriptor: Any, limit_ns: Any) -> None:
+    """Sleep until a descriptor has something to read, but no longer than limit_ns nanoseconds."""
+    asked = cgutils.alloca_once(b, _I64)
+    b.store(b.or_(descriptor, ir.Constant(_I64, _POLLIN << 32)), asked)
+    one, nothing = ir.Constant(_I64, 1), ir.Constant(_I64, 0)
+    _call(b, "ppoll", _I32, asked, one, _time(b, limit_ns), nothing)

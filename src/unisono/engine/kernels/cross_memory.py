@@ -15,6 +15,7 @@ from .compiled import compiled
 
 _LINE, _REF = 128, 32
 _EIO = 5
+_READ, _WRITE = 0, 1
 _VECTORS = 64
 """Bytes of a call's two pairs (address, length), at the beginning of the scratch memory."""
 
@@ -27,7 +28,9 @@ def is_far(ref, me):  # type: ignore[no-untyped-def]
 
 @compiled
 def _transfer(writes, pid, here, there, nbytes, vectors):  # type: ignore[no-untyped-def]
-    """Copy from the memory of another process, or to it: 0, or the errno. The system may copy a part only."""
+    """Copy from the memory of another process (_READ), or to it (_WRITE): 0, or the errno. The system may copy a part
+    only.
+    """
     done = 0
     while done < nbytes:
         store(vectors, here + done)
@@ -47,22 +50,10 @@ def _transfer(writes, pid, here, there, nbytes, vectors):  # type: ignore[no-unt
 
 
 @compiled
-def _read(pid, here, there, nbytes, vectors):  # type: ignore[no-untyped-def]
-    """Copy from the memory of another process: 0, or the errno."""
-    return _transfer(0, pid, here, there, nbytes, vectors)
-
-
-@compiled
-def _write(pid, here, there, nbytes, vectors):  # type: ignore[no-untyped-def]
-    """Copy to the memory of another process: 0, or the errno."""
-    return _transfer(1, pid, here, there, nbytes, vectors)
-
-
-@compiled
 def within_reach(pid, inp, out, scratch):  # type: ignore[no-untyped-def]
     """Can system calls read these tensors of this process? Not if they lie in the memory of a device: 0 or an errno."""
-    error = _read(pid, scratch + _VECTORS, inp, 1, scratch)
-    return error if error else _read(pid, scratch + _VECTORS, out, 1, scratch)
+    error = _transfer(_READ, pid, scratch + _VECTORS, inp, 1, scratch)
+    return error if error else _transfer(_READ, pid, scratch + _VECTORS, out, 1, scratch)
 
 
 @compiled
@@ -95,7 +86,7 @@ def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me,
                 to = result if nin == 1 else free
                 free += size
                 pid = load(control + _LINE * rank + 8 * LineWord.PID)
-                error = _read(pid, to, source, count, scratch)
+                error = _transfer(_READ, pid, to, source, count, scratch)
                 if error:
                     return FAILED | rank << 8 | error << 32
                 source = to
@@ -111,7 +102,7 @@ def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me,
             if is_far(ref, me):
                 rank = load(ref + 8 * RefWord.RANK)
                 pid = load(control + _LINE * rank + 8 * LineWord.PID)
-                error = _write(pid, result, to, count, scratch)
+                error = _transfer(_WRITE, pid, result, to, count, scratch)
                 if error:
                     return FAILED | rank << 8 | error << 32
             elif to != result:

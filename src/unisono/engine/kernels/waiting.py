@@ -62,14 +62,7 @@ def wake(asleep):  # type: ignore[no-untyped-def]
 def publish_and_wake(address, word, asleep):  # type: ignore[no-untyped-def]
     """Store a word, which publishes all earlier stores, and wake the ranks that sleep until then."""
     store_release(address, word)
-    wake(asleep)
-
-
-@compiled
-def publish(address, word, asleep):  # type: ignore[no-untyped-def]
-    """`publish_and_wake`, for Python."""
-    publish_and_wake(address, word, asleep)
-    return 0
+    return wake(asleep)
 
 
 @compiled

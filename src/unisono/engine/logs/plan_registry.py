@@ -7,7 +7,6 @@ that finds the number finds the whole note.
 
 import itertools
 import json
-import struct
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -15,12 +14,11 @@ from typing import Any, NamedTuple
 
 from ...base.python import members
 from ...base.records import CallRecord
-from ..memory_order import publish, read_record, write_record
+from ..memory_order import RECORD_HEAD, publish, read_record, write_record
 from .rank_logs import CallLog
 
 _GROUPS, _PLANS, _SLOT = 32, 224, 512
-_SIZES = struct.Struct("<QQ")  # behind the number of a note: the bytes of its text, and the bytes of a message
-_ROOM = _SLOT - 8 - _SIZES.size
+_ROOM = _SLOT - RECORD_HEAD
 PLAN_REGISTRY_BYTES = (_GROUPS + _PLANS) * _SLOT
 
 
@@ -84,18 +82,18 @@ class PlanRegistry:
                     break
                 number = next(self._numbers)
         self._plans[number % _PLANS] = number
-        self._write(_GROUPS + number % _PLANS, number, note.record.pack(_ROOM), note.nbytes)
+        self._write(_GROUPS + number % _PLANS, number, note.nbytes.to_bytes(8, "little") + note.record.pack(_ROOM - 8))
         if self.recorder is not None:
             self.recorder.keep(number, note)
         return number
 
     def plan(self, number: int) -> PlanNote | None:
         """The note of this number, if it is still there."""
-        written, nbytes, data = self._read(_GROUPS + number % _PLANS)
+        written, data = self._read(_GROUPS + number % _PLANS)
         if not number or written != number:
             return None
         try:
-            return PlanNote(CallRecord.unpack(data), nbytes)
+            return PlanNote(CallRecord.unpack(data[8:]), int.from_bytes(data[:8], "little"))
         except ValueError:
             return None
 
@@ -123,18 +121,15 @@ class PlanRegistry:
 
     def groups(self) -> Iterator[GroupNote]:
         for place in range(_GROUPS):
-            written, _, data = self._read(place)
+            written, data = self._read(place)
             if written:
                 try:
                     yield GroupNote(*json.loads(data))
                 except (TypeError, ValueError):  # another program has written there
                     continue
 
-    def _write(self, place: int, number: int, data: bytes, nbytes: int = 0) -> None:
-        write_record(self._pages, place * _SLOT, number, _SIZES.pack(len(data), nbytes) + data)
+    def _write(self, place: int, number: int, data: bytes) -> None:
+        write_record(self._pages, place * _SLOT, number, data)
 
-    def _read(self, place: int) -> tuple[int, int, bytes]:
-        """The number, the bytes of the message, and the text of a note."""
-        number, data = read_record(self._pages, place * _SLOT, _SLOT - 8)
-        length, nbytes = _SIZES.unpack_from(data)
-        return number, nbytes, data[_SIZES.size :][:length]
+    def _read(self, place: int) -> tuple[int, bytes]:
+        return read_record(self._pages, place * _SLOT, _ROOM)

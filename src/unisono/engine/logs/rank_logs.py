@@ -12,40 +12,13 @@ written while a call runs.
 """
 
 import struct
-from collections.abc import Callable
 from enum import IntEnum
-from operator import itemgetter
 from typing import NamedTuple
 
-from ...base.linux import KEEPS_ORDER
 from ..memory_order import order
 
 CALLS = 256
 """The length of a log in shared memory, a power of two."""
-
-
-def _whole(memory: memoryview, entry: struct.Struct, number: int, end: int) -> list[tuple[int, ...]]:
-    """The entries of a log, oldest first, without those that are being written just now.
-
-    number, end: the words of an entry that are written last, and when it has ended. Ends are read before the words that
-    are written before them.
-    """
-    words, step = memory.cast("B").cast("q"), entry.size // 8
-    before, ends = words[number::step].tolist(), words[end::step].tolist()
-    order()
-    seen = bytes(memory)
-    order()
-    after = words[number::step].tolist()
-    newest = max(after)
-    if not newest:
-        return []
-    oldest = max(0, newest - len(after) + 2)
-    found = [
-        (*said[:end], ended, *said[end + 1 :])
-        for one, ended, other, said in zip(before, ends, after, entry.iter_unpack(seen), strict=True)
-        if said[number] > oldest and one == said[number] == other
-    ]
-    return sorted(found, key=itemgetter(number))
 
 
 class LogWord(IntEnum):
@@ -101,12 +74,29 @@ class CallLog:
 
     def read(self) -> list[LoggedCall]:
         """The calls, oldest first. An entry that is being written just now is left out."""
-        return [LoggedCall.of(*said) for said in _whole(self._memory, _CALL, LogWord.NUMBER, LogWord.LEFT)]
+        before, left = self._column(LogWord.NUMBER), self._column(LogWord.LEFT)  # ends before what is written earlier
+        order()
+        seen = bytes(self._memory)
+        order()
+        after = self._column(LogWord.NUMBER)
+        oldest = max(0, max(after) - len(after) + 2)
+        return sorted(
+            LoggedCall.of(number, note, entered, ended)
+            for one, ended, other, (number, note, entered, _) in zip(
+                before, left, after, _CALL.iter_unpack(seen), strict=True
+            )
+            if number > oldest and one == number == other
+        )
+
+    def _column(self, word: LogWord) -> list[int]:
+        """This word of all entries."""
+        column: list[int] = self._words[word :: LogWord.WORDS].tolist()
+        return column
 
     @property
     def newest(self) -> int:
         """The number of the call that the rank has entered last; 0 before its first."""
-        return max(self._words[LogWord.NUMBER :: LogWord.WORDS].tolist())
+        return max(self._column(LogWord.NUMBER))
 
     def latest_notes(self) -> set[int]:
         """The notes of the last calls, as many as a log in shared memory has."""
@@ -133,29 +123,6 @@ class CallLog:
         words[at + _NOTE], words[at + _ENTERED] = note, cycles
         order()
         words[at] = number
-
-    def writers(self, cycles: Callable[[], int]) -> tuple[Callable[[int, int], None], Callable[[int], None]]:
-        """`enter` and `leave` at this moment, faster. They take the call's number, `enter` its note, too.
-
-        cycles: reads the processor's counter.
-        """
-        words, calls = self._words, self.calls
-
-        def enter(number: int, note: int) -> None:
-            at = number % calls * _WORDS
-            words[at + _NOTE], words[at + _ENTERED] = note, cycles()
-            if not KEEPS_ORDER:
-                order()
-            words[at] = number
-
-        def leave(number: int) -> None:
-            at = number % calls * _WORDS
-            if words[at] == number:
-                if not KEEPS_ORDER:
-                    order()
-                words[at + _LEFT] = cycles()
-
-        return enter, leave
 
     def mark_background(self, number: int) -> None:
         """Note that a background thread has made this call, which has ended."""

@@ -2,19 +2,17 @@
 
 import ctypes
 from collections import deque
-from collections.abc import Callable
-from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ...base.errors import InternalError
-from ..kernels import kernel
+from ..kernels import kernel, ring_buffer
 from ..kernels.ring_buffer import CAPACITY, CURSOR_WORDS, DATA, MOST_DIMENSIONS, CursorWord, HeaderWord
 from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import DTYPE_CODES
+from .poller import Watched
 from .requests import Message, Send, wrong_header
 
 _DONE = int(CursorWord.DONE)
@@ -27,22 +25,6 @@ BEGUN = 2
 """A part of a message has been moved."""
 _MOST_SPINS = 300  # some five microseconds; a side that goes on copies a piece in half of one
 _ALL_RINGS_BYTES = 8 << 20  # the most for all rings of a rank, unless each ring has _LEAST_RING_BYTES
-
-
-class Kernels(NamedTuple):
-    """The functions of `kernels/ring.py`; all arguments and results are integers."""
-
-    write: Callable[[int, int], int]
-    write_whole: Callable[[int, int, int], int]
-    read_header: Callable[[int], int]
-    read_payload: Callable[[int, int], int]
-    read_whole: Callable[[int, int, int, int, int], int]
-
-
-@cache
-def kernels() -> Kernels:
-    """Compile them, or load them from disk."""
-    return Kernels(*(kernel(f"ring.{name}") for name in Kernels._fields))
 
 
 def ring_capacity(ranks: int) -> int:
@@ -88,7 +70,6 @@ class _Channel:
         words[CursorWord.SPINS] = min(spins, _MOST_SPINS)
         self.ring = ring
         self._words, self._cursor = words.data, words.ctypes.data
-        self._kernels = kernels()
 
     @property
     def done(self) -> int:
@@ -96,18 +77,24 @@ class _Channel:
         done: int = self._words[_DONE]
         return done
 
-    def address_of(self, word: CursorWord) -> int:
-        return self._cursor + 8 * word
-
 
 class SendChannel(_Channel):
     """The sender's end, with the queue of requests that are not written yet."""
 
     def __init__(self, ring: int, peer: int, spins: int = 0) -> None:
         super().__init__(ring, peer, spins)
+        self._write, self._write_whole = kernel("ring.write"), kernel("ring.write_whole")
         self.queue: deque[Send] = deque()
         self._shape: torch.Size | None = None
         self._dtype = -1
+
+    @property
+    def watched(self) -> Watched | None:
+        """More room, if it is needed: the reader's count changes then."""
+        return (self.ring + ring_buffer.READ, self._cursor + 8 * CursorWord.SEEN, None) if self.queue else None
+
+    def read_answers(self) -> None:
+        """The reader's count in the ring is its answer."""
 
     def write(self, send: Send) -> int:
         """Write as much as fits; 1 when the message is complete."""
@@ -115,7 +102,7 @@ class SendChannel(_Channel):
         if words[_DONE] < 0:
             self._describe(DTYPE_CODES[tensor.dtype], tensor.nbytes, tensor.shape)
             words[_TAG] = send.tag
-        return self._kernels.write(self._cursor, tensor.data_ptr())
+        return self._write(self._cursor, tensor.data_ptr())
 
     def write_whole(self, address: int, dtype: int, nbytes: int, shape: torch.Size, tag: int) -> int:
         """Write a message of a plain tensor at an address, if all of it fits, or it is longer than the ring: 1; or 0.
@@ -126,7 +113,7 @@ class SendChannel(_Channel):
             if len(shape) > MOST_DIMENSIONS:  # the long way raises
                 return 0
             self._describe(dtype, nbytes, shape)
-        return self._kernels.write_whole(self._cursor, address, tag)
+        return self._write_whole(self._cursor, address, tag)
 
     def _describe(self, dtype: int, nbytes: int, shape: torch.Size) -> None:
         """Write to the header what it says of a tensor."""
@@ -142,12 +129,19 @@ class ReceiveChannel(_Channel):
 
     def __init__(self, ring: int, source: int, peer: int, spins: int = 0) -> None:
         super().__init__(ring, peer, spins)
+        self._read_header, self._read_payload = kernel("ring.read_header"), kernel("ring.read_payload")
+        self._read_whole = kernel("ring.read_whole")
         self.source = source
         self.message: Message | None = None
 
+    @property
+    def watched(self) -> Watched:
+        """More bytes: the writer's count changes then."""
+        return self.ring + ring_buffer.WRITTEN, self._cursor + 8 * CursorWord.POSITION, None
+
     def read_header(self) -> Message | None:
         """The next message, or the one that has begun, without its payload; None while there is none."""
-        if not self._kernels.read_header(self._cursor):
+        if not self._read_header(self._cursor):
             return None
         words = self._words
         kind = words[_KIND]
@@ -162,11 +156,11 @@ class ReceiveChannel(_Channel):
 
     def read_payload(self, target: int) -> int:
         """Read arrived bytes to this address, or drop them at address 0; 1 when the message is complete."""
-        return self._kernels.read_payload(self._cursor, target)
+        return self._read_payload(self._cursor, target)
 
     def read_whole(self, target: int, dtype: int, nbytes: int, tag: int) -> int:
         """Read the next message to an address, if it is there, with this code of a dtype, payload, and tag: 1; or 0.
 
         BEGUN: its rest has not come in time.
         """
-        return self._kernels.read_whole(self._cursor, target, dtype, nbytes, tag)
+        return self._read_whole(self._cursor, target, dtype, nbytes, tag)

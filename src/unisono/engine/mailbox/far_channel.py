@@ -6,8 +6,7 @@ for one.
 
 The receiver posts the receives of the next pieces before they come. It answers, with the number of pieces that it has
 taken, when these have half a window of bytes. It answers the head that ends a stream at once. The sender has at most a
-window of unanswered bytes under way. A head says how many answers have come: so both sides know which pieces and
-answers are over.
+window of unanswered bytes under way, and knows by the answers which pieces are over.
 
 A piece is one message of a carrier. A carrier reports an arrival only to a thread that waits for it. So a piece ends
 with a word that is not 0, and receivers look at this word. A carrier may touch memory until the message is settled: for
@@ -16,7 +15,6 @@ ever, if the other side never does its part. So a carrier gets copies, and no te
 
 import ctypes
 import time
-from collections.abc import Callable
 from enum import IntEnum
 
 import torch
@@ -52,7 +50,9 @@ class Piece:
 
     @property
     def number(self) -> int:
-        """The word behind the bytes: the number of the piece in its stream, from 1 on; 0 before it has arrived."""
+        """The word behind the bytes: the number of the piece in its stream, from 1 on; 0 before it has arrived. An
+        answer has no bytes, and the number of the last piece that is taken.
+        """
         return self._end.value
 
     @number.setter
@@ -70,13 +70,10 @@ class Piece:
 
 
 class Pieces:
-    """Makes the pieces of all groups of a process. Pieces of the usual sizes are used again.
+    """Makes the pieces of all groups of a process. Pieces of the usual sizes are used again."""
 
-    sent: called with each piece that is sent. Its rank may make no call for long.
-    """
-
-    def __init__(self, carrier: Carrier, sent: Callable[[Handle], None]) -> None:
-        self.carrier, self._sent = carrier, sent
+    def __init__(self, carrier: Carrier) -> None:
+        self.carrier = carrier
         self._spare: dict[int, list[Piece]] = {nbytes: [] for nbytes in _MOST_SPARE}
 
     def take(self, nbytes: int) -> Piece:
@@ -95,10 +92,10 @@ class Pieces:
             spare.append(piece)
 
     def send(self, piece: Piece, peer: int, tag: int, number: int) -> None:
-        """Give a piece to the carrier. Raises Lost."""
+        """Give a piece to the carrier, which moves it also if this rank makes no call for long. Raises Lost."""
         piece.number = number
         piece.handle = self.carrier.isend(peer, tag, piece.data)
-        self._sent(piece.handle)
+        self.carrier.keep_moving([piece.handle])
 
     def expect(self, piece: Piece, peer: int, tag: int) -> None:
         """Let the carrier fill a piece. Raises Lost."""
@@ -111,9 +108,8 @@ class HeadWord(IntEnum):
     NBYTES = 0  # of the payload
     TAG = 1
     KIND = 2  # code of the dtype << 8 | number of dimensions, or END
-    ANSWERS = 3  # how many answers have come
-    NEXT = 4  # the bytes of the next head
-    SHAPE = 5
+    NEXT = 3  # the bytes of the next head
+    SHAPE = 4
 
 
 HEAD_WORDS = int(HeadWord.SHAPE)
@@ -128,15 +124,17 @@ class FarChannel:
     """peer: a rank of the world.
     tags: the tags of pieces and of answers.
     done: how many bytes of the present payload have been moved; -1 between two messages.
+    left: has its mailbox ended?
     lost: why the connection is lost, or None.
     lost_at: when it was lost.
     """
 
     def __init__(self, pieces: Pieces, peer: int, tags: tuple[int, int]) -> None:
-        self._pieces, self._peer = pieces, peer
+        self._pieces, self.peer = pieces, peer
         self._piece_tag, self._answer_tag = tags
         self._head_bytes = HEAD_BYTES  # the bytes of the next head
         self.done = -1
+        self.left = False
         self.lost: Lost | None = None
         self.lost_at = 0.0
 

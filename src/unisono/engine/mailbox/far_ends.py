@@ -9,9 +9,9 @@ from ..carrier import Lost
 from ..tensors import DTYPE_CODES
 from . import far_channel as far
 from .far_channel import END, HEAD_BYTES, HEAD_WORDS, FarChannel, Piece, Pieces, head_bytes
+from .poller import ZERO, Watched
 from .requests import Message, Send, wrong_header
 
-_ANSWER_BYTES = 8
 _AHEAD = 16  # for how many pieces of a payload a receiver is ready at once
 
 
@@ -25,14 +25,13 @@ class FarSendChannel(FarChannel):
         self._bytes = 0  # the bytes of the pieces under way
         self._sent = self._taken = 0
         self._answer: Piece | None = None
-        self._answers = 0
         self._last_bytes = 0  # the length of the head that would have suited the last message
         self._ended = False
 
     @property
-    def awaited(self) -> Piece | None:
-        """The next answer; the word behind it changes when it comes."""
-        return self._answer
+    def watched(self) -> Watched | None:
+        """The next answer: its word changes when it comes."""
+        return None if self._answer is None else (self._answer.end, ZERO, self._answer)
 
     def write(self, send: Send) -> int:
         """Go on with a message; 1 when its tensor may change again."""
@@ -63,8 +62,7 @@ class FarSendChannel(FarChannel):
             while self._answer is not None and self._answer.number:
                 answer, self._answer = self._answer, None
                 answer.settle()
-                self._answers += 1
-                self._take_back(*answer.words(1))
+                self._take_back(answer.number)
                 if self._under_way or not self._ended:
                     self._expect_answer()
         except Lost as lost:
@@ -75,7 +73,7 @@ class FarSendChannel(FarChannel):
         if not self._ended and self._sent and self.done < 0 and self.lost is None:
             self._ended = True
             head = self._pieces.take(self._head_bytes)
-            head.words(HEAD_WORDS)[:] = [0, 0, END, self._answers, HEAD_BYTES]
+            head.words(HEAD_WORDS)[:] = [0, 0, END, HEAD_BYTES]
             try:
                 self._send(head)
             except Lost as lost:
@@ -97,7 +95,7 @@ class FarSendChannel(FarChannel):
         again = wanted == self._last_bytes and wanted <= far.MOST_HEAD_BYTES
         self._head_bytes, self._last_bytes = wanted if again else HEAD_BYTES, wanted
         kind = DTYPE_CODES[tensor.dtype] << 8 | dimensions
-        head.words(HEAD_WORDS + dimensions)[:] = [nbytes, send.tag, kind, self._answers, self._head_bytes, *shape]
+        head.words(HEAD_WORDS + dimensions)[:] = [nbytes, send.tag, kind, self._head_bytes, *shape]
         inside = wanted <= head.nbytes
         if inside:
             ctypes.memmove(head.address + 8 * (HEAD_WORDS + dimensions), tensor.data_ptr(), nbytes)
@@ -108,19 +106,19 @@ class FarSendChannel(FarChannel):
         self._under_way.append(piece)
         self._bytes += piece.nbytes
         self._sent += 1
-        self._pieces.send(piece, self._peer, self._piece_tag, self._sent)
+        self._pieces.send(piece, self.peer, self._piece_tag, self._sent)
         if self._answer is None:
             self._expect_answer()
 
     def _expect_answer(self) -> None:
-        answer = self._pieces.take(_ANSWER_BYTES)
-        self._pieces.expect(answer, self._peer, self._answer_tag)
+        answer = self._pieces.take(0)
+        self._pieces.expect(answer, self.peer, self._answer_tag)
         self._answer = answer
 
     def _take_back(self, taken: int) -> None:
         if not self._taken <= taken <= self._sent:
             raise InternalError(
-                f"rank {self._peer} of the world says that it has taken {taken} pieces of messages, of {self._sent} "
+                f"rank {self.peer} of the world says that it has taken {taken} pieces of messages, of {self._sent} "
                 "that it was sent: the ranks run different versions"
             )
         for _ in range(taken - self._taken):
@@ -148,24 +146,19 @@ class FarReceiveChannel(FarChannel):
         self._head: Piece | None = None  # the head of the message that is arriving, if it has the payload
         self._rest = 0  # the bytes of the message for whose pieces no receive has been posted
         self._taken = self._unanswered = 0
-        self._answers: deque[Piece] = deque()  # the answers that the sender may not have yet
-        self._answered = 0
-        self._broken: list[Piece] = []
-        """The pieces that the carrier may still touch, though it has lost the connection."""
         self._expect(HEAD_BYTES)
 
     @property
-    def awaited(self) -> Piece | None:
-        """The next piece; the word behind it changes when it comes."""
-        return self._expected[0] if self._expected else None
+    def watched(self) -> Watched | None:
+        """The next piece: the word behind it changes when it comes."""
+        return (self._expected[0].end, ZERO, self._expected[0]) if self._expected else None
 
     def read_header(self) -> Message | None:
         """The next message, without its payload; None while there is none."""
         head = self._take()
         if head is None:
             return None
-        nbytes, tag, kind, answers, following = head.words(HEAD_WORDS)
-        self._settle_answers(answers)
+        nbytes, tag, kind, following = head.words(HEAD_WORDS)
         if not HEAD_BYTES <= following <= far.MOST_HEAD_BYTES:
             raise self._wrong(f"a head of {following} bytes")
         if kind == END:
@@ -224,8 +217,7 @@ class FarReceiveChannel(FarChannel):
             piece.settle()
         except Lost as lost:  # only a part of the piece has come
             self._lose(lost)
-            self._broken += self._expected
-            self._expected.clear()
+            self._expected.clear()  # the carrier keeps what it may still touch
             return None
         self._expected.popleft()
         self._taken += 1
@@ -259,34 +251,21 @@ class FarReceiveChannel(FarChannel):
         if self.lost is None:
             piece = self._pieces.take(nbytes)
             try:
-                self._pieces.expect(piece, self._peer, self._piece_tag)
+                self._pieces.expect(piece, self.peer, self._piece_tag)
                 self._expected.append(piece)
             except Lost as lost:
                 self._lose(lost)
 
     def _answer(self) -> None:
+        """Say how many pieces are taken. The carrier keeps the answer until it has left."""
         if self.lost is None:
-            answer = self._pieces.take(_ANSWER_BYTES)
-            answer.words(1)[0] = self._taken
-            self._answered += 1
             self._unanswered = 0
-            self._answers.append(answer)
             try:
-                self._pieces.send(answer, self._peer, self._answer_tag, self._answered)
+                self._pieces.send(self._pieces.take(0), self.peer, self._answer_tag, self._taken)
             except Lost as lost:
                 self._lose(lost)
 
-    def _settle_answers(self, come: int) -> None:
-        if not self._answered - len(self._answers) <= come <= self._answered:
-            raise self._wrong(f"that {come} answers have come, of {self._answered},")
-        try:
-            while self._answered - len(self._answers) < come:
-                self._answers.popleft().settle()
-        except Lost as lost:
-            self._lose(lost)
-
     def _wrong(self, what: str) -> InternalError:
         return InternalError(
-            f"rank {self._peer} of the world has sent {what} as a part of its messages: the ranks run different "
-            "versions"
+            f"rank {self.peer} of the world has sent {what} as a part of its messages: the ranks run different versions"
         )

@@ -8,14 +8,12 @@ import torch
 
 from ...base.errors import MessageMismatch
 from ..kernels import kernel
-from ..kernels.ring_buffer import READ, WRITTEN, CursorWord
 from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import copy_of
 from .channel import BEGUN, ReceiveChannel, SendChannel, find_ring, new_ring, ring_capacity
-from .far_channel import Piece
 from .far_ends import FarReceiveChannel, FarSendChannel
-from .poller import Poller
+from .poller import ZERO, Poller
 from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Receive, Send
 from .streams import FarPeers
 
@@ -48,6 +46,7 @@ class Mailbox:
         world_ranks: Sequence[int] = (),
         far: FarPeers | None = None,
     ) -> None:
+        self._streams: list[FarReceiveChannel | FarSendChannel] = []
         self.lock = threading.Lock()
         self._arena, self._heap, self._rank, self._size = arena, heap, rank, arena.size
         self._world_ranks = world_ranks
@@ -63,7 +62,7 @@ class Mailbox:
         self.poller = Poller(2 * self._size, most_spins, asleep, carrier)
         for source in range(self._size):
             if source != rank and source not in self._far_ranks:
-                self.poller.watch(source, arena.mail(source, rank), self.poller.zero)
+                self.poller.watch(source, (arena.mail(source, rank), ZERO, None))
 
     def submit(self, request: MessageRequest) -> None:
         """Start a request, and finish it at once if possible. Raises OutOfMemory before anything has moved."""
@@ -134,12 +133,9 @@ class Mailbox:
         """Take messages from these ranks, if they are on other hosts; before, this rank takes none from them."""
         for rank in ranks:
             if rank in self._far_ranks and rank not in self._incoming and self._far is not None:
-                channel = self._incoming[rank] = self._far.receiver(self, rank)
-                self._await(rank, channel.awaited)
-
-    def _await(self, slot: int, piece: Piece | None) -> None:
-        """Watch for a piece from another host."""
-        self.poller.watch(slot, self.poller.zero if piece is None else piece.end, self.poller.zero, piece)
+                channel = self._incoming[rank] = self._far.receiver(rank)
+                self._streams.append(channel)
+                self.poller.watch(rank, channel.watched)
 
     def listen_to_all(self) -> None:
         """Take messages from all ranks: in the end, this rank may wait for a rank whose message it does not take."""
@@ -159,8 +155,15 @@ class Mailbox:
 
     def leave(self) -> None:
         """From now on, no message is sent or taken."""
+        self._leave_streams()
         if self._far is not None:
-            self._far.traffic.leave(self)
+            self._far.traffic.sweep()
+
+    def _leave_streams(self) -> None:
+        for stream in self._streams:
+            stream.left = True
+
+    __del__ = _leave_streams
 
     def progress(self) -> bool:
         """Move all bytes that can move now, of at most one message from each rank; False if there were none."""
@@ -219,30 +222,24 @@ class Mailbox:
         """The channel to a rank. The first time, makes its ring and publishes where it is."""
         channel = self._outgoing.get(receiver)
         if channel is None and self._far is not None and receiver in self._far_ranks:
-            channel = self._outgoing[receiver] = self._far.sender(self, receiver)
+            channel = self._outgoing[receiver] = self._far.sender(receiver)
+            self._streams.append(channel)
         if channel is None:
             self._rings.append(new_ring(self._heap, self.capacity))
             address = self._rings[-1].data_ptr()
             asleep = self._arena.awaits_mail(receiver)
             channel = self._outgoing[receiver] = SendChannel(address, asleep, self._spins)
             offset = address - self._arena.heap(self._rank)
-            kernel("waiting.publish")(self._arena.mail(self._rank, receiver), offset + 1, asleep)
+            kernel("waiting.publish_and_wake")(self._arena.mail(self._rank, receiver), offset + 1, asleep)
         return channel
 
     def _write(self, receiver: int) -> None:
         """Write as much as fits; if bytes are left, watch for more room."""
         queue = (channel := self._outgoing[receiver]).queue
-        if isinstance(channel, FarSendChannel):
-            channel.read_answers()
+        channel.read_answers()
         while queue and channel.write(queue[0]):
-            send = queue.popleft()
-            self._finish(send)
-        if isinstance(channel, FarSendChannel):
-            self._await(self._size + receiver, channel.awaited)
-        elif queue:
-            self.poller.watch(self._size + receiver, channel.ring + READ, channel.address_of(CursorWord.SEEN))
-        else:
-            self.poller.unwatch(self._size + receiver)
+            self._finish(queue.popleft())
+        self.poller.watch(self._size + receiver, channel.watched)
 
     def _send_to_self(self, send: Send) -> None:
         message = Message.of(send, self._rank)
@@ -268,14 +265,14 @@ class Mailbox:
                 message.complete = True
                 if message.receive is not None:
                     self._deliver(message, message.receive)
-            if isinstance(channel, FarReceiveChannel):
-                self._await(channel.source, channel.awaited)
+            if channel.source in self._far_ranks:
+                self.poller.watch(channel.source, channel.watched)
 
     def _channel_from(self, source: int) -> ReceiveChannel:
         """The channel from a rank that has published its ring's place. Raises InternalError if no ring is there."""
         there = find_ring(self._arena, source, self._rank, self.capacity)
         channel = self._incoming[source] = ReceiveChannel(there, source, self._arena.awaits_mail(source), self._spins)
-        self.poller.watch(source, channel.ring + WRITTEN, channel.address_of(CursorWord.POSITION))
+        self.poller.watch(source, channel.watched)
         return channel
 
     def _arrive(self, message: Message) -> None:

@@ -1,5 +1,6 @@
 """Wait until one of several words in shared memory changes."""
 
+import ctypes
 import itertools
 import math
 
@@ -9,6 +10,13 @@ from ..carrier import Carrier
 from ..clock import slow_yield_cycles
 from ..compile.program import LEARNED_WORDS
 from ..kernels import kernel
+
+Watched = tuple[int, int, object]
+"""Two addresses, and what has their memory, if that can end."""
+
+_zero = ctypes.c_int64()
+ZERO = ctypes.addressof(_zero)
+"""The address of a word that stays 0."""
 
 
 class Poller:
@@ -20,22 +28,20 @@ class Poller:
     asleep: the address of the word that tells writers that a thread sleeps; 0: writers wake no thread, so it naps.
     carrier: brings messages while a thread waits.
     wakeups: how often `wake` has been called.
-    zero: the address of a word that stays 0.
     """
 
     def __init__(self, count: int, most_spins: int, asleep: int = 0, carrier: Carrier | None = None) -> None:
-        # The pairs of addresses, the slots that are ready, wakeups, zero, and what `wait` learns.
-        words = np.zeros(3 * count + 2 + LEARNED_WORDS, np.int64)
+        # The pairs of addresses, the slots that are ready, wakeups, and what `wait` learns.
+        words = np.zeros(3 * count + 1 + LEARNED_WORDS, np.int64)
         self._words, self._count = words.data, count
         self._pairs = words.ctypes.data
         self._ready = self._pairs + 16 * count
         self._wakeups = self._ready + 8 * count
-        self.zero = self._wakeups + 8
-        self._spinning = most_spins, slow_yield_cycles(), self._wakeups + 16
-        words[: 2 * count] = self.zero
-        words[3 * count + 2] = most_spins
+        self._spinning = most_spins, slow_yield_cycles(), self._wakeups + 8
+        words[: 2 * count] = ZERO
+        words[3 * count + 1] = most_spins
         self._poll, self._wait, self._carrier = kernel("waiting.poll"), kernel("waiting.wait"), carrier
-        self._publish, self._asleep = kernel("waiting.publish"), asleep if kernel("waiting.register")() else 0
+        self._publish, self._asleep = kernel("waiting.publish_and_wake"), asleep if kernel("waiting.register")() else 0
         self.wakeups = 0
         self._memory: list[object] = [None] * count
         self._unwatched: list[tuple[int, object]] = []
@@ -44,11 +50,12 @@ class Poller:
         self._waiting: set[int] = set()
         """The moments at which the waiting threads began to wait."""
 
-    def watch(self, slot: int, first: int, second: int, memory: object = None) -> None:
-        """Let the slot be ready while the words at these addresses differ.
+    def watch(self, slot: int, watched: Watched | None) -> None:
+        """Let the slot be ready while the words at two addresses differ; None: never.
 
-        memory: the owner of the addresses, if its memory can end. The poller keeps it while a thread may read there.
+        The poller keeps what has their memory while a thread may read there.
         """
+        first, second, memory = watched or (ZERO, ZERO, None)
         self._words[2 * slot], self._words[2 * slot + 1] = first, second
         before, self._memory[slot] = self._memory[slot], memory
         if before is not None and before is not memory:
@@ -56,10 +63,6 @@ class Poller:
         if self._unwatched:
             oldest = min(list(self._waiting), default=math.inf)
             self._unwatched = [(moment, kept) for moment, kept in self._unwatched if moment > oldest]
-
-    def unwatch(self, slot: int) -> None:
-        """Let the slot never be ready."""
-        self.watch(slot, self.zero, self.zero)
 
     def poll(self) -> list[int]:
         """The slots that are ready now."""

@@ -4,6 +4,7 @@ import ctypes
 import math
 from bisect import insort
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TypeVar
 
@@ -118,33 +119,29 @@ def wrong_header(code: int, shape: list[int], nbytes: int) -> str:
     return ""
 
 
+@dataclass(slots=True, eq=False)
 class Message:
     """A message that arrives.
 
-    dtype: None: this version of torch does not have it. code: its number.
+    code: the number of its dtype.
     buffer: for its payload; None: drop it.
     receive: the request that the message is for, or None.
     """
 
-    __slots__ = (
-        "buffer",
-        "code",
-        "complete",
-        "dtype",
-        "nbytes",
-        "receive",
-        "sent_ns",
-        "shape",
-        "source",
-        "tag",
-    )
+    source: int
+    tag: int
+    sent_ns: int
+    code: int
+    shape: list[int]
+    nbytes: int
+    buffer: torch.Tensor | None = None
+    complete: bool = False
+    receive: Receive | None = None
 
-    def __init__(self, source: int, tag: int, sent_ns: int, code: int, shape: list[int], nbytes: int) -> None:
-        self.source, self.tag, self.sent_ns = source, tag, sent_ns
-        self.code, self.dtype, self.shape, self.nbytes = code, DTYPES.get(code), shape, nbytes
-        self.buffer: torch.Tensor | None = None
-        self.complete = False
-        self.receive: Receive | None = None
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """None: this version of torch does not have it."""
+        return DTYPES.get(self.code)
 
     @classmethod
     def of(cls, send: Send, source: int) -> "Message":
@@ -161,9 +158,8 @@ class Message:
 
     def new_buffer(self) -> torch.Tensor:
         """An uninitialised tensor for the payload."""
-        if self.dtype is None:
-            return torch.empty(self.nbytes, dtype=torch.uint8, device="cpu")
-        return torch.empty(self.shape, dtype=self.dtype, device="cpu")
+        shape: list[int] = [self.nbytes] if self.dtype is None else self.shape
+        return torch.empty(shape, dtype=self.dtype or torch.uint8, device="cpu")
 
 
 Item = TypeVar("Item", Receive, Message)

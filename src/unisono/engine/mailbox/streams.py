@@ -2,46 +2,43 @@
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from ...base.records import digest
-from ..carrier import Carrier, Handle
+from ..carrier import Carrier
 from .far_channel import Pieces
 from .far_ends import FarReceiveChannel, FarSendChannel
 
 _ASK_S = 0.0005
 _Stream: TypeAlias = FarReceiveChannel | FarSendChannel
+_Kept = TypeVar("_Kept", FarReceiveChannel, FarSendChannel)
 
 
 class CarrierStreams:
-    """Keeps streams as long as the carrier may touch their pieces, also when their groups have ended. sent: see
-    `Pieces`.
-    """
+    """Keeps streams as long as the carrier may touch their pieces, also when their mailboxes have ended."""
 
-    def __init__(self, carrier: Carrier, sent: Callable[[Handle], None] = lambda _: None) -> None:
-        self.carrier = carrier
-        self.pieces = Pieces(carrier, sent)
-        self._used: list[tuple[weakref.ref[object], list[tuple[int, _Stream]]]] = []
-        self._left: list[tuple[int, _Stream]] = []
+    def __init__(self, carrier: Carrier) -> None:
+        self.carrier, self.pieces = carrier, Pieces(carrier)
+        self._streams: list[_Stream] = []
         self._lock = threading.RLock()
 
-    def keep(self, owner: object, peer: int, stream: _Stream) -> None:
-        """Keep the stream of an owner, to or from a rank of the world."""
+    def keep(self, stream: _Kept) -> _Kept:
         with self._lock:
-            streams = next((streams for ref, streams in self._used if ref() is owner), None)
-            if streams is None:
-                self._sweep()
-                streams = []
-                self._used.append((weakref.ref(owner), streams))
-            streams.append((peer, stream))
+            self.sweep()
+            self._streams.append(stream)
+        return stream
 
-    def leave(self, owner: object) -> None:
-        """The owner uses its streams no more. Messages that it has sent can still be received."""
+    def sweep(self) -> None:
+        """End the streams of mailboxes that have ended: messages that they have sent can still be received. Forget the
+        streams that are over.
+        """
         with self._lock:
-            self._sweep(owner)
+            for stream in self._streams:
+                if stream.left:
+                    stream.end()
+            self._streams = [stream for stream in self._streams if not (stream.left and stream.catch_up())]
 
     def close(self, limit_s: float, gone: Callable[[int], bool]) -> None:
         """The carrier ends: wait until all sent messages have been received, but not longer than limit_s.
@@ -49,29 +46,15 @@ class CarrierStreams:
         gone: tells whether a rank of the world has gone; its messages are not waited for.
         """
         until = time.monotonic() + limit_s
-        with self._lock:
-            for ref, _ in list(self._used):
-                self._sweep(ref())
-            while any(isinstance(s, FarSendChannel) and not gone(peer) for peer, s in self._left):
-                if time.monotonic() > until:
-                    return
-                time.sleep(_ASK_S)
-                self.carrier.progress()
-                self._sweep()
-
-    def _sweep(self, leaving: object = None) -> None:
-        """End the streams of owners that leave or have ended. Forget the streams that are over."""
-        kept = []
-        for ref, streams in self._used:
-            owner = ref()
-            if owner is None or owner is leaving:
-                for _, stream in streams:
-                    stream.end()
-                self._left += streams
-            else:
-                kept.append((ref, streams))
-        self._used = kept
-        self._left = [(peer, stream) for peer, stream in self._left if not stream.catch_up()]
+        for stream in list(self._streams):
+            stream.left = True
+        self.sweep()
+        while any(isinstance(each, FarSendChannel) and not gone(each.peer) for each in list(self._streams)):
+            if time.monotonic() > until:
+                return
+            time.sleep(_ASK_S)
+            self.carrier.progress()
+            self.sweep()
 
 
 @dataclass(frozen=True)
@@ -89,19 +72,15 @@ class FarPeers:
     gid: int
     traffic: CarrierStreams
 
-    def sender(self, owner: object, receiver: int) -> FarSendChannel:
+    def sender(self, receiver: int) -> FarSendChannel:
         """The stream to a rank."""
-        peer = self.world_ranks[receiver]
-        stream = FarSendChannel(self.traffic.pieces, peer, self._tags(self.rank, receiver))
-        self.traffic.keep(owner, peer, stream)
-        return stream
+        peer, tags = self.world_ranks[receiver], self._tags(self.rank, receiver)
+        return self.traffic.keep(FarSendChannel(self.traffic.pieces, peer, tags))
 
-    def receiver(self, owner: object, source: int) -> FarReceiveChannel:
+    def receiver(self, source: int) -> FarReceiveChannel:
         """The stream from a rank."""
-        peer = self.world_ranks[source]
-        stream = FarReceiveChannel(self.traffic.pieces, peer, self._tags(source, self.rank), source)
-        self.traffic.keep(owner, peer, stream)
-        return stream
+        peer, tags = self.world_ranks[source], self._tags(source, self.rank)
+        return self.traffic.keep(FarReceiveChannel(self.traffic.pieces, peer, tags, source))
 
     def _tags(self, source: int, receiver: int) -> tuple[int, int]:
         """The tags of pieces and of answers. They are in the upper half: collectives use the lower half."""

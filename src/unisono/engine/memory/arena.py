@@ -51,8 +51,6 @@ _MOST = 1 << 62
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h
-_RLIMIT_FSIZE, _RLIMIT_AS = 1, 9  # of asm-generic/resource.h: the module `resource` takes a process 0.25 ms to load
-_UNLIMITED = (1 << 64) - 1
 _SHARE = 4
 """Shared memory takes at most this fraction (1/n) of the address space that a limit leaves to the process."""
 
@@ -119,6 +117,10 @@ class Layout:
 
     def heap(self, rank: int) -> int:
         return self.heaps[rank]
+
+    def words(self, address: int, count: int) -> memoryview:
+        """The words at an address in this memory."""
+        return self._memory(address - self.base, 8 * count).cast("q")
 
     def board(self, rank: int) -> Board:
         return Board(self._memory(self._boards + rank * BOARD_BYTES, BOARD_BYTES))
@@ -215,20 +217,15 @@ class Arena(Layout):
         magic, version, size, there, half, heap, *shape = _HEADER.unpack(header)
         if magic != _MAGIC or version != _VERSION:
             raise ArgumentError(f"file descriptor {fd} is no arena of this version: install one unisono on all ranks")
-        said = (
-            f"{size} ranks, {there} processors, staging halves of {half} bytes, heaps of {heap} bytes, settings {shape}"
+        wrong = ArgumentError(
+            f"file descriptor {fd} is no arena: its size is not that of {size} ranks, {there} processors, staging "
+            f"halves of {half} bytes, heaps of {heap} bytes and settings {shape}, as its header says"
         )
-        if not (
-            1 <= size <= MAX_RANKS
-            and 0 < there < _MOST
-            and 0 < half < _MOST
-            and 0 < heap < _MOST
-            and max(shape) < _MOST
-        ):
-            raise ArgumentError(f"file descriptor {fd} is no arena: its header says {said}")
+        if not (1 <= size <= MAX_RANKS and min(there, half, heap) > 0 and max(there, half, heap, *shape) < _MOST):
+            raise wrong
         arena = cls(fd, size, there, half, heap, shape)
         if os.fstat(fd).st_size != arena.bytes:
-            raise ArgumentError(f"file descriptor {fd} is no arena of its size: its header says {said}")
+            raise wrong
         if to_look:
             arena.map = mmap.mmap(fd, arena.bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         else:
@@ -245,11 +242,11 @@ class Arena(Layout):
         except OSError as error:
             if error.errno != errno.EFBIG:
                 raise
-            raise self._too_large("a file", _RLIMIT_FSIZE, "ulimit -f") from error
+            raise self._too_large("a file", "ulimit -f") from error
 
-    def _too_large(self, where: str, limit: int, command: str) -> OutOfMemory:
-        least = _limit(limit)
-        most = "" if least == _UNLIMITED else f" of {format_bytes(least)} ({command})"
+    def _too_large(self, where: str, command: str) -> OutOfMemory:
+        limit = _limit(command)
+        most = "" if limit is None else f" of {format_bytes(limit)} ({command})"
         return OutOfMemory(
             f"{format_bytes(self.bytes)} of shared memory for {self.size} ranks do not fit into {where}{most}: set "
             f"UNISONO_HEAP_BYTES to less than the {format_bytes(self.heap_bytes)} of each rank, or raise the limit"
@@ -261,7 +258,7 @@ class Arena(Layout):
         except (OSError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno != errno.ENOMEM:
                 raise
-            raise self._too_large("the address space", _RLIMIT_AS, "ulimit -v") from error
+            raise self._too_large("the address space", "ulimit -v") from error
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
 
@@ -332,19 +329,20 @@ def _usual_heap(size: int, rest: int) -> int:
     size: the number of ranks. rest: the bytes of their arena without heaps.
     """
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    if (limit := _limit(_RLIMIT_FSIZE)) != _UNLIMITED:
+    if (limit := _limit("ulimit -f")) is not None:
         most = min(most, (limit - rest) // size)
-    if (limit := _limit(_RLIMIT_AS)) != _UNLIMITED:
+    if (limit := _limit("ulimit -v")) is not None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         most = min(most, ((limit - used) // _SHARE - rest) // size)
     return max(PAGE, most // PAGE * PAGE)
 
 
-def _limit(kind: int) -> int:
-    """This process's limit of this kind, in bytes."""
-    limits = (ctypes.c_uint64 * 2)()
-    _LIBC.getrlimit(kind, limits)
-    return int(limits[0])
+def _limit(command: str) -> int | None:
+    """The limit that this command of the shell sets for a process, in bytes; None: there is none."""
+    from resource import RLIM_INFINITY, RLIMIT_AS, RLIMIT_FSIZE, getrlimit  # few processes need it
+
+    limit, _ = getrlimit(RLIMIT_FSIZE if command == "ulimit -f" else RLIMIT_AS)
+    return None if limit == RLIM_INFINITY else limit
 
 
 def _available_bytes() -> int:

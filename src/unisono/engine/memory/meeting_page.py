@@ -48,6 +48,9 @@ class Waiting(NamedTuple):
         return f"{ranks_text(self.ranks, _MOST_NAMED)} {self.what}{at}"
 
 
+_NOTHING = Waiting(0, 0, (), "", "", 0, 0)
+
+
 class _Page(threading.local):
     """The page of this thread.
 
@@ -57,9 +60,7 @@ class _Page(threading.local):
     say_at: when it says what it waits for.
     """
 
-    number = rank = size = stacks = since_ns = 0
-    what = ""
-    shown: Waiting | None = None
+    number, shown = 0, _NOTHING
     began = 0.0
     deadline = say_at = math.inf
 
@@ -79,7 +80,7 @@ def meeting_page(rank: int, size: int, timeout_s: float, say_after_s: float) -> 
         return
     with suppress(OSError):  # no descriptor is free
         fill_standard_streams()  # also before the sockets of torch's stores
-        _page.rank, _page.size, _page.stacks = rank, size, answer_with_stacks()
+        _page.shown = _NOTHING._replace(rank=rank, size=size, stacks=answer_with_stacks())
         _page.began = time.monotonic()
         _page.deadline, _page.say_at = _page.began + timeout_s, _page.began + (say_after_s or math.inf)
         _page.number = os.memfd_create(_NAME, os.MFD_CLOEXEC)
@@ -88,18 +89,17 @@ def meeting_page(rank: int, size: int, timeout_s: float, say_after_s: float) -> 
     finally:
         if _page.number:
             os.close(_page.number)
-            _page.number, _page.what, _page.shown = 0, "", None
+            _page.number, _page.shown = 0, _NOTHING
 
 
 def waits(ranks: Sequence[int], what: str, where: str = "") -> None:
     """Say on the page what this rank waits for from now on."""
     if not _page.number:
         return
-    if what != _page.what:
-        _page.what, _page.since_ns = what, time.monotonic_ns()
     some, what, where = tuple(ranks[:_MOST_RANKS]), what[:_MOST_WORDS], where[:_MOST_WORDS]
-    _page.shown = one = Waiting(_page.rank, _page.size, some, what, where, _page.since_ns, _page.stacks)
-    os.pwrite(_page.number, json.dumps(one).encode().ljust(_MOST_BYTES), 0)
+    since_ns = _page.shown.since_ns if what == _page.shown.what else time.monotonic_ns()
+    _page.shown = _page.shown._replace(ranks=some, what=what, where=where, since_ns=since_ns)
+    os.pwrite(_page.number, json.dumps(_page.shown).encode().ljust(_MOST_BYTES), 0)
 
 
 def waits_still() -> None:
@@ -108,7 +108,7 @@ def waits_still() -> None:
     A rank calls it again and again while it waits for ranks whose absence no other rank tells.
     """
     now = time.monotonic()
-    if _page.shown is None or now < _page.say_at:
+    if not _page.shown.what or now < _page.say_at:
         return
     _page.say_at = math.inf
     one = _page.shown
@@ -124,7 +124,7 @@ def _in_child() -> None:
     """A forked child is no rank of this meeting."""
     if _page.number:
         os.close(_page.number)
-        _page.number, _page.shown = 0, None
+        _page.number, _page.shown = 0, _NOTHING
 
 
 os.register_at_fork(after_in_child=_in_child)

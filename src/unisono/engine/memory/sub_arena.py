@@ -8,11 +8,10 @@ Then the lender frees the region. Members take these steps when they make and cl
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 
@@ -73,9 +72,9 @@ class SubArena(Layout):
 
     def used_by(self, rank: int) -> bool:
         """Has this member begun to use this memory?"""
-        began = ctypes.c_int64.from_address(self.control(rank) + 8 * LineWord.WITNESS).value != 0
+        witness: int = self.words(self.control(rank), LineWord.WITNESS + 1)[LineWord.WITNESS]
         order()
-        return began
+        return witness != 0
 
     def leave(self, kept: object = None) -> None:
         """Stop using this memory. kept: an object that must live until all members have left.
@@ -94,7 +93,7 @@ class SubArena(Layout):
             if self._kept is not None and not self._all(lambda board: board.gone is not None):
                 return False
             self._kept = None
-            mine.set_let_go()
+            mine.let_go = 1
         if not self._mine:
             return True  # from now on this memory may be another group's, of which this rank may be a member, too
         if self._all(lambda board: board.let_go) and self.untouched():
@@ -119,10 +118,10 @@ class Lender:
         self.arena, self.heap = arena, heap
         self.plan_registry = arena.plan_registry(heap.rank)
         self.left: deque[SubArena] = deque()
-        self._announced: list[Callable[[], SubArena | None]] = [_nothing] * ENTRIES
-        """The regions in the entries of this rank's table."""
-        self._entry, self._no_room = 0, set[int]()
-        """The entry that was written last, and those that say that there is no room."""
+        self._announced: weakref.WeakValueDictionary[int, SubArena] = weakref.WeakValueDictionary()
+        """Entry of this rank's table -> the region there."""
+        self._entry = 0
+        """The entry that was written last."""
         self._made: Counter[bytes] = Counter()
         self._refused: Counter[bytes] = Counter()
         """Key -> how often no member of this host had room. Each time is a search of its own, with a key of its own."""
@@ -194,17 +193,17 @@ class Lender:
         False: the table is full of groups that other members have not joined yet.
         """
         with self._lock:
-            order = [(self._entry + 1 + k) % ENTRIES for k in range(ENTRIES)]
-            # A late member may still look for an answer that there is no room: such entries are written over last.
-            order.sort(key=self._no_room.__contains__)
-            free = next((k for k in order if (before := self._announced[k]()) is None or before.is_found), None)
-            if free is None:
+            for entry in ((self._entry + k) % ENTRIES for k in range(1, ENTRIES + 1)):
+                before = self._announced.get(entry)
+                if before is None or before.is_found:
+                    break
+            else:
                 return False
-            self._entry = free
-            (self._no_room.add if sub is None else self._no_room.discard)(self._entry)
-            self._announced[self._entry] = _nothing if sub is None else weakref.ref(sub)
-            start = NO_ROOM if sub is None else sub.start
-            self.arena.region_table(self.heap.rank).write(self._entry, key, start)
+            self._entry = entry
+            self._announced.pop(entry, None)
+            if sub is not None:
+                self._announced[entry] = sub
+            self.arena.region_table(self.heap.rank).write(entry, key, NO_ROOM if sub is None else sub.start)
             return True
 
     def borrow(
@@ -227,17 +226,8 @@ class Lender:
 
     def collect(self) -> None:
         """Settle the regions that this rank has left."""
-        for sub in _taken(self.left):
-            if not sub.settle():
-                self.left.append(sub)
-
-
-def _nothing() -> None:
-    """Instead of a region."""
-
-
-def _taken(left: deque[SubArena]) -> Iterator[SubArena]:
-    """Take each region once. Another thread may do so at the same time."""
-    with suppress(IndexError):
-        for _ in range(len(left)):
-            yield left.popleft()
+        with suppress(IndexError):  # another thread does so, too
+            for _ in range(len(self.left)):
+                sub = self.left.popleft()
+                if not sub.settle():
+                    self.left.append(sub)

@@ -123,4 +123,4 @@ class Regions:
 
     def parent_tells_end(self, rank: int) -> bool:
         """Will the rank's parent write how the rank has gone, if the rank cannot?"""
-        return self._world[rank].board.parent_tells_end
+        return bool(self._world[rank].board.parent_tells_end)

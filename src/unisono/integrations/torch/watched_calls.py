@@ -96,7 +96,7 @@ class WatchedGroup:
         self.gone, self.compared, self.told = dict[int, float](), 0, False
         self.log = group.engine.log
         self.notes: dict[Any, tuple[int, CallRecord, bool, Any]] = {}
-        self.enter, self.leave = self.log.writers(kernel("waiting.read_cycles"))
+        self._cycles = kernel("waiting.read_cycles")
         self.backend = _backend(of)
         self.number = self.counted = 0
         self.exchanging, self.exchanged, self._lock = False, False, RLock()
@@ -136,6 +136,14 @@ class WatchedGroup:
         """What this rank has called, by its note."""
         known = self.group.engine.plan_registry.plan(note)
         return known.record if known else None
+
+    def enter(self, number: int, note: int) -> None:
+        """Log that the rank enters a call now."""
+        self.log.enter(number, note, self._cycles())
+
+    def leave(self, number: int) -> None:
+        """Log that the rank leaves a call now."""
+        self.log.leave(number, self._cycles())
 
     def leave_behind(self, number: int) -> None:
         """Log that the call goes on in the background."""

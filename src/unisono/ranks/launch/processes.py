@@ -77,7 +77,7 @@ class RankProcesses:
                 self._left.callback(os.close, fd)
             secret, environ = secrets.token_bytes(32), dict(os.environ)
             for rank in self._ranks:
-                rank.arena.board(rank.number).set_parent_tells_end()  # `_add_death` keeps the promise
+                rank.arena.board(rank.number).parent_tells_end = 1  # `_add_death` keeps the promise
                 setup = RankSetup(rank.number, hosts, config, environ, sys.argv, secret, self.pids)
                 with suppress(ConnectionError):  # the rank has died, as `_collect` will find
                     rank.channel.send(setup, fds=[rank.arena.fd, *files])
@@ -124,7 +124,7 @@ class RankProcesses:
         self._runs += 1
         for arena in self._arenas:
             for number in range(arena.size):
-                arena.board(number).begin_run(self._runs)  # clears the rank's return from the last run
+                arena.board(number).run = self._runs  # clears the rank's return from the last run
         # Source lines without a modification time come from no file.
         sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
         task = Task([os.path.abspath(entry) for entry in sys.path], sources)
