@@ -112,5 +112,4 @@ def names_in(formulas: str) -> str:
 
 
 def _where(algorithm: Algorithm) -> str:
-    function = getattr(algorithm.build, "args", (algorithm.build,))[0]
-    return f"`src/unisono/{Path(inspect.getsourcefile(function) or '').relative_to(Path(unisono.__file__).parent)}`"
+    return f"`src/unisono/{Path(inspect.getsourcefile(algorithm.of) or '').relative_to(Path(unisono.__file__).parent)}`"

@@ -18,6 +18,7 @@ from unisono.schedule import (
     N,
     Rank,
     Schedule,
+    Symmetric,
     Y,
     as_collective,
     count,
@@ -32,7 +33,7 @@ from unisono.schedule import (
     send,
     seq,
     spread,
-    trace_symmetric,
+    trace,
     transpose,
 )
 from unisono.schedule.algorithms import CATALOGUE, all_gather, all_reduce, all_to_all, table
@@ -45,10 +46,10 @@ LARGE = 65536
 def symmetric_tables(p: int) -> Iterator[Schedule]:
     """Tables in which all ranks do the same, as the rows of rank 0."""
     for algorithm in SYMMETRIC:
-        one = trace_symmetric(algorithm, p, "all_gather")
+        one = trace(algorithm, Symmetric(p), p, "all_gather")
         yield from (one, transpose(one), all_reduce.there_and_back(one))
     for algorithm in (all_to_all.direct, all_to_all.pairwise):
-        yield trace_symmetric(algorithm, p, "all_to_all", result=Y)
+        yield trace(algorithm, Symmetric(p), p, "all_to_all", result=Y)
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 7, 8, 16, 17])
@@ -59,7 +60,7 @@ def test_one_rank_speaks_for_all(p: int) -> None:
             assert sorted(expand(one, (chunk,)).tolist()) == sorted(expand(whole, (chunk,)).tolist())
         assert prove(one) == prove(whole)._replace(followed="one")
     for algorithm in SYMMETRIC:
-        rows, full = spread(trace_symmetric(algorithm, p, "all_gather")).rows, table(algorithm, p).rows
+        rows, full = spread(trace(algorithm, Symmetric(p), p, "all_gather")).rows, table(algorithm, p).rows
         assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, full.tolist()))
 
 
@@ -92,23 +93,25 @@ def test_algorithms_with_named_ranks_are_refused() -> None:
     def fixed_chunk(r, p):
         yield send(r, (r + 1) % p, 0)
 
-    with pytest.raises(ArgumentError, match="star: round 0: every rank must send for itself, not for 0"):
-        trace_symmetric(star, 4, "all_gather")
-    with pytest.raises(ArgumentError, match="fixed_chunk: 0 is"):
-        trace_symmetric(fixed_chunk, 4, "all_gather")
+    with pytest.raises(ArgumentError, match="every rank must send for itself, not for 0"):
+        trace(star, Symmetric(4), 4, "all_gather")
+    with pytest.raises(ArgumentError, match="0 is the number of a rank or chunk"):
+        trace(fixed_chunk, Symmetric(4), 4, "all_gather")
+    with pytest.raises(ArgumentError, match="ring: ranks do not do the same, or not on a chunk each"):
+        trace(all_gather.ring, Symmetric(4), 8, "all_gather")
 
 
 @each("algorithm", SYMMETRIC)
 def test_one_rank_counts_for_all(algorithm) -> None:
     for p in (1, 2, 3, 8, 17):
-        one = trace_symmetric(algorithm, p, "all_gather")
+        one = trace(algorithm, Symmetric(p), p, "all_gather")
         for schedule in (one, transpose(one), all_reduce.there_and_back(one)):
             counts, full = count(schedule), count(spread(schedule))
             assert counts == Counts(**{field: pytest.approx(value) for field, value in full._asdict().items()})
 
 
 def test_symmetric_table_acts_as_a_table() -> None:
-    one, full = trace_symmetric(all_gather.ring, 5, "all_gather"), table(all_gather.ring, 5)
+    one, full = trace(all_gather.ring, Symmetric(5), 5, "all_gather"), table(all_gather.ring, 5)
     assert prove(one).same_bits == prove(full).same_bits
     for make in (once, lambda t: pipeline(t, 2), lambda t: on(t, 5, range(5)), as_collective_all_gather):
         assert sorted(map(tuple, expand(make(one)).tolist())) == sorted(map(tuple, expand(make(full)).tolist()))
@@ -121,7 +124,7 @@ def as_collective_all_gather(schedule):
 
 
 def test_double_counting_among_many_is_named() -> None:
-    one = all_reduce.there_and_back(trace_symmetric(all_gather.circulant, 5000, "all_gather"))
+    one = all_reduce.there_and_back(trace(all_gather.circulant, Symmetric(5000), 5000, "all_gather"))
     with pytest.raises(AlgorithmError, match=r"in round 3 ranks .* would be counted twice in rank \d+'s chunk 0 \("):
         prove(one.replace(rows=np.insert(one.rows, 3, one.rows[3], 0)))
 
@@ -129,14 +132,14 @@ def test_double_counting_among_many_is_named() -> None:
 @pytest.mark.long
 @each("algorithm", SYMMETRIC)
 def test_symmetric_all_reduce_at_65536_ranks(algorithm) -> None:
-    one = all_reduce.there_and_back(trace_symmetric(algorithm, LARGE, "all_gather"))
+    one = all_reduce.there_and_back(trace(algorithm, Symmetric(LARGE), LARGE, "all_gather"))
     proof = prove(one)
     assert (proof.ranks, proof.method, proof.followed, proof.same_bits) == (LARGE, "fingerprints", "one", True)
     assert len(one.rows) >= 16
 
 
 def test_one_wrong_row_at_65536_ranks_is_found() -> None:
-    one = trace_symmetric(all_gather.circulant, LARGE, "all_gather")
+    one = trace(all_gather.circulant, Symmetric(LARGE), LARGE, "all_gather")
     rows = one.rows.copy()
     rows[7, N] -= 1
     with pytest.raises(AlgorithmError, match=r"in round 8 rank \d+ is sent rank \d+'s chunk 0, which holds nothing \("):

@@ -6,7 +6,7 @@ from .counts import Bounds, Counts, Levels, count, levels, levels_of, lower_boun
 from .hosts import Hosts
 from .moves import Move, check_rows, moves
 from .proof import Proof, find_fault, prove, sample
-from .symmetric import Rank, trace_symmetric
+from .symmetric import Rank, Symmetric
 from .table import (
     ADD,
     COPY,
@@ -34,12 +34,11 @@ from .table import (
 )
 
 __all__ = [
-    "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "HOLDERS", "JOIN", "ONE_IN", "ONE_OUT", "OP",
-    "REDUCING", "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "Hosts", "Levels",
-    "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective", "check_rows",
+    "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "HOLDERS", "JOIN", "ONE_IN", "ONE_OUT", "OP", "REDUCING",
+    "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "Hosts", "Levels", "Move",
+    "N", "Proof", "Rank", "Rows", "Schedule", "Symmetric", "T", "Transfer", "X", "Y", "as_collective", "check_rows",
     "contract", "count", "expand", "find_fault", "fold", "levels", "levels_of", "lower_bounds", "moves", "on", "once",
-    "par", "pipeline", "prove", "sample", "send", "seq", "spread", "trace", "trace_symmetric",
-    "transpose", "unwrap",
+    "par", "pipeline", "prove", "sample", "send", "seq", "spread", "trace", "transpose", "unwrap",
 ]  # fmt: skip
 
 

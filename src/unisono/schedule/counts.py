@@ -3,13 +3,13 @@
 Amounts are fractions of the vector of m bytes. The vector is the tensor; for scatter, gather, all_gather and
 reduce_scatter it is the tensor of all blocks; for all_to_all it is one rank's tensor."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..base.errors import ArgumentError
 from .hosts import Hosts
-from .table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, spread
+from .table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, rows_of_rank_0, spread
 
 
 class Counts(NamedTuple):
@@ -59,36 +59,28 @@ class Bounds(NamedTuple):
 
 
 def count(schedule: Schedule) -> Counts:
-    """Count what a table moves."""
-    if schedule.symmetric:
-        return _count_symmetric(schedule)
-    p, rows = schedule.ranks, schedule.rows
+    """Count what a table moves. In a symmetric one all ranks move what rank 0 moves."""
+    p, rows = schedule.ranks, rows_of_rank_0(schedule) if schedule.symmetric else schedule.rows
     far = rows[rows[:, SRC] != rows[:, DST]]
     messages = np.unique((far[:, ROUND] * p + far[:, SRC]) * p + far[:, DST])
     number, src, dst = messages // (p * p), messages // p % p, messages % p
     busiest = [np.unique(number * p + end, return_counts=True)[1].max(initial=0) for end in (src, dst)]
 
+    def by_rank(found: np.ndarray) -> Any:
+        return (found.sum().item(),) * p if schedule.symmetric else tuple(found.tolist())
+
     def chunks(column: int, some: Rows) -> tuple[float, ...]:
-        return tuple((np.bincount(some[:, column], some[:, N], p) / schedule.chunks).tolist())
+        amounts: tuple[float, ...] = by_rank(np.bincount(some[:, column], some[:, N], p) / schedule.chunks)
+        return amounts
 
     return Counts(
         rounds=len(np.unique(number)),
         ports=int(max(busiest)),
-        messages=tuple(np.bincount(src, minlength=p).tolist()),
+        messages=by_rank(np.bincount(src, minlength=p)),
         sent=chunks(SRC, far),
         received=chunks(DST, far),
         added=chunks(DST, rows[rows[:, OP] != COPY]),
     )
-
-
-def _count_symmetric(one: Schedule) -> Counts:
-    """Count from the rows of rank 0: all ranks send, receive and add the same amounts."""
-    p, rows = one.ranks, one.rows
-    hops = (rows[:, DST] - rows[:, SRC]) % p
-    messages = np.unique((rows[:, ROUND] * p + hops)[hops > 0])
-    busy = np.unique(messages // p, return_counts=True)[1]
-    sent, added = (float(rows[some, N].sum() / one.chunks) for some in (hops > 0, rows[:, OP] != COPY))
-    return Counts(len(busy), int(busy.max(initial=0)), (len(messages),) * p, *((x,) * p for x in (sent, sent, added)))
 
 
 def lower_bounds(collective: str, ranks: int | Hosts, root: int = 0) -> Bounds:

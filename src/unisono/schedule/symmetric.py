@@ -1,16 +1,20 @@
-"""Tables in which all ranks do the same, as the rows of rank 0.
+"""Tables in which all ranks do the same, as the rows of rank 0: `trace` makes them for `Symmetric(p)` ranks.
 
 If an algorithm uses its rank only in +, - and % p, rank r sends what rank 0 sends, with r added to all ranks and
 chunks. So the rows of rank 0 stand for the whole table, which may have ten thousand million rows at 100,000 ranks.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ..base.errors import ArgumentError
-from .table import Rounds, Schedule, X, current_line
+
+
+class Symmetric(int):
+    """A number of ranks, of which only rank 0 is traced, as all are expected to do the same.
+
+    If they do not, `trace` raises ArgumentError or TypeError.
+    """
 
 
 class Rank:
@@ -36,30 +40,15 @@ class Rank:
         return f"(r + {self.offset}) % {self.ranks}"
 
 
-def trace_symmetric(
-    algorithm: Callable[..., Rounds], ranks: int, collective: str, *, result: int = X, name: str = ""
-) -> Schedule:
-    """Trace an algorithm with one chunk per rank for rank 0 only; return a symmetric schedule.
+def of_rank_0(move: Sequence[Any]) -> tuple[Any, ...]:
+    """What a symbolic rank sends, with the numbers that rank 0 has in it.
 
-    `transpose`, `seq` and `as_collective` work on it as on any table; `spread` makes the rows of all ranks. Raises
-    ArgumentError if the algorithm names a rank or chunk by its number, TypeError if it uses its rank in another way.
+    Raises ArgumentError if it names a rank or chunk by its number.
     """
-    title = name or algorithm.__name__
-    rows, yields = [], []
-    rounds = algorithm(Rank(ranks), ranks)
-    for k, moves in enumerate(rounds):
-        yields.append(current_line(rounds))
-        for src, dst, sbuf, chunk, dbuf, to, n, op in moves if isinstance(moves, list) else [moves]:
-            if not (isinstance(src, Rank) and src.offset == 0):
-                raise ArgumentError(f"{title}: round {k}: every rank must send for itself, not for {src}")
-            rows.append((k, 0, _offset(title, dst), sbuf, _offset(title, chunk), dbuf, _offset(title, to), n, op))
-    table = np.array(rows, np.int64).reshape(-1, 9)
-    return Schedule(ranks, ranks, table, collective, title, 0, result, tuple(yields), symmetric=True)
-
-
-def _offset(title: str, symbol: Any) -> int:
-    if not isinstance(symbol, Rank):
-        raise ArgumentError(
-            f"{title}: {symbol!r} is the number of a rank or chunk; a symmetric algorithm has only r + k"
-        )
-    return symbol.offset
+    src, dst, sbuf, chunk, dbuf, to, n, op = move
+    if not (isinstance(src, Rank) and src.offset == 0):
+        raise ArgumentError(f"every rank must send for itself, not for {src}")
+    for symbol in (dst, chunk, to):
+        if not isinstance(symbol, Rank):
+            raise ArgumentError(f"{symbol!r} is the number of a rank or chunk; a symmetric algorithm has only r + k")
+    return 0, dst.offset, sbuf, chunk.offset, dbuf, to.offset, n, op

@@ -1,12 +1,17 @@
 """A schedule is a table of transfers, one per row. Proofs, counts, drawings and programs are made from the rows.
 
-A row says: in ROUND, rank SRC sends N consecutive chunks (cyclic in the buffer), starting at SCHUNK of its buffer
-SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: copied (COPY), added (ADD) or joined (JOIN).
+A rank is one process of a group, by its number. Each rank has the same buffers, and each buffer is cut into chunks of
+equal length; a slot is one chunk of one buffer of one rank. A collective is a contract: what the slots hold before, and
+what they must hold after (`contract`).
+
+A row says: in ROUND, rank SRC sends N consecutive chunks (after the last chunk comes the first), starting at SCHUNK of
+its buffer SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: it replaces what is there (COPY),
+adds to it (ADD) or joins both (JOIN).
 
 - A row is both the send and the receive, so neither can be missing.
 - Within a round every read sees the state before the round; the writes of a rank happen in row order.
 - Rounds are logical times, not barriers: a rank waits only for the chunks that it needs.
-- Chunks have no size until a plan gives them one, so one table serves all sizes.
+- A table has no sizes. A call cuts its tensor into the chunks of the table, so one table serves all sizes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +24,7 @@ import numpy as np
 from ..base.errors import AlgorithmError, ArgumentError
 from ..base.records import digest
 from .hosts import Hosts
+from .symmetric import Rank, Symmetric, of_rank_0
 
 COPY, ADD, JOIN = 0, 1, 2
 """What the receiver does: replace; add (each contribution exactly once); join (idempotent, for barriers)."""
@@ -40,13 +46,13 @@ Line = tuple[str, int]
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A table of transfers and its contract. Compared by identity; use `prove` to compare behaviour.
+    """A table of transfers and its contract. Compared by identity; `prove` shows whether it keeps the contract.
 
     ranks: the number of ranks.
     chunks: the number of chunks in each buffer.
     rows: (n, 9) int64, sorted by round.
-    collective: the contract that the table keeps, such as "all_reduce".
-    root: for collectives with a root.
+    collective: the name of the contract that the table keeps, such as "all_reduce".
+    root: the one rank that gives or gets all, in collectives such as broadcast and reduce.
     result: the buffer with the result, X (in place) or Y.
     yields: for each round the line of the `yield` that made it, if known.
     symmetric: the rows are the rows of rank 0 only; rank r does the same with r added to all ranks and chunks.
@@ -70,7 +76,7 @@ class Schedule:
 
     @cached_property
     def digest(self) -> int:
-        """64 bits that are the same for equal tables: they have the same programs."""
+        """64 bits that are the same for equal tables. Programs made of a table are kept by it."""
         shape = self.name, self.collective, self.ranks, self.chunks, self.root, self.result, self.symmetric
         return digest(*shape, self.rows.tobytes())
 
@@ -119,27 +125,35 @@ def trace(
     The algorithm is a generator that yields a round at a time: one `send` or a list of them. It is called as
     `algorithm(r, p)`, with r the array 0 .. p-1, or as `algorithm(r, p, root)` if a root is given.
 
-    Raises AlgorithmError if the algorithm yields something else.
+    ranks: `Symmetric(p)` makes a symmetric table, with one chunk per rank.
+
+    Raises AlgorithmError if the algorithm yields something else; for a symmetric table, ArgumentError or TypeError if
+    its ranks do not do the same.
     """
-    r = np.arange(ranks)
+    title, symmetric = name or algorithm.__name__, isinstance(ranks, Symmetric)
+    if symmetric and (chunks != ranks or root is not None):
+        raise ArgumentError(f"{title}: ranks do not do the same, or not on a chunk each")
+    r: Any = Rank(ranks) if symmetric else np.arange(ranks)
     rounds = algorithm(r, ranks) if root is None else algorithm(r, ranks, root)
     if not isinstance(rounds, Iterable):
-        raise AlgorithmError(f"{name or algorithm.__name__} returns {rounds!r}: it must yield rounds, each of `send`")
-    rows, yields = [], []
+        raise AlgorithmError(f"{title} returns {rounds!r}: it must yield rounds, each of `send`")
+    rows, yields = list[Any](), []
     for k, moves in enumerate(rounds):
-        yields.append(current_line(rounds))
+        yields.append(_current_line(rounds))
         for move in moves if isinstance(moves, list) else [moves]:
             if not isinstance(move, tuple) or len(move) != OP:
                 line = "" if (at := yields[-1]) is None else f" ({at[0]}:{at[1]})"
-                said = f"{name or algorithm.__name__}: round {k} is {move!r}"
+                said = f"{title}: round {k} is {move!r}"
                 raise AlgorithmError(f"{said}: yield what `send` returns, or a list of it{line}")
-            columns = np.broadcast_arrays(k, *move)
-            rows.append(np.stack([c.ravel() for c in columns], axis=1))
+            if symmetric:
+                rows.append([(k, *of_rank_0(move))])
+            else:
+                rows.append(np.stack([c.ravel() for c in np.broadcast_arrays(k, *move)], axis=1))
     table = np.concatenate(rows).astype(np.int64) if rows else np.zeros((0, 9), np.int64)
-    return Schedule(ranks, chunks, table, collective, name or algorithm.__name__, root or 0, result, tuple(yields))
+    return Schedule(int(ranks), int(chunks), table, collective, title, root or 0, result, tuple(yields), symmetric)
 
 
-def current_line(rounds: Rounds) -> Line | None:
+def _current_line(rounds: Rounds) -> Line | None:
     """The line of the `yield` at which a generator is suspended; None for other iterables."""
     frame = getattr(rounds, "gi_frame", None)
     return (frame.f_code.co_filename, frame.f_lineno) if frame else None
@@ -155,6 +169,13 @@ def spread(schedule: Schedule) -> Schedule:
     for column, size in ((SRC, p), (DST, p), (SCHUNK, schedule.chunks), (DCHUNK, schedule.chunks)):
         rows[:, column] = (rows[:, column] + turn) % size
     return schedule.replace(rows=rows, symmetric=False)
+
+
+def rows_of_rank_0(schedule: Schedule) -> Rows:
+    """The rows of a symmetric table as what rank 0 sends, to whichever rank."""
+    rows, p = schedule.rows.copy(), schedule.ranks
+    rows[:, [SRC, DST, SCHUNK, DCHUNK]] = (rows[:, [SRC, DST, SCHUNK, DCHUNK]] - rows[:, [SRC]]) % p
+    return rows
 
 
 def unwrap(schedule: Schedule) -> Rows:

@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms import CATALOGUE
-from unisono.schedule.simulate import Candidate, Hardware, candidates, clocks, messages, network, play, price, routed
-from unisono.schedule.simulate.clocks import play_rounds
+from unisono.schedule.simulate import Candidate, Hardware, candidates, clocks, messages, network, play, price
+from unisono.schedule.simulate.clocks import Clocks, Round
 
 PLAIN = Hardware(Link(10e-6, 1e9), Link(1e-6, 4e9), hop_s=0.0, message_share=0.0, combine_bytes_per_s=2e9)
 MANY = 64 << 20
@@ -64,36 +63,26 @@ def test_segments_of_one_host_overlap() -> None:
     assert naive[1].seconds < naive[0].seconds / 2
     one, hosts = CATALOGUE["scan.linear"].schedule(4), Hosts.parse("1x4")
     where = network("two-levels", hosts, PLAIN)
-    whole = play(routed(messages(one), where) * 64, where, MANY / 64).ready.max()
+    whole = play(messages(one) * 64, where, MANY / 64).ready.max()
     assert naive[1].seconds == pytest.approx(float(whole), rel=1e-6)
-
-
-def test_compiled_or_not_the_loop_plays_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = Hosts.parse("3x2")
-    where = network("racks:size=2", hosts)
-    sections = routed(messages(CATALOGUE["all_to_all.hierarchical"].schedule(6)), where)
-    fast = play(sections, where, MANY)
-    monkeypatch.setattr(clocks, "_compiled", lambda: play_rounds)
-    slow = play(sections, where, MANY)
-    for a, b in zip(fast, slow, strict=True):
-        assert np.allclose(a, b, rtol=1e-12)
 
 
 def test_steady_rounds_are_not_played_on(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = Hosts.parse("32x2")
     where, one = network("two-levels", hosts), CATALOGUE["all_reduce.ring"].symmetric(64)
     assert one is not None
-    ring, rounds = Candidate("ring", lambda: messages(one)), []
+    ring, played = Candidate("ring", lambda: messages(one)), []
     monkeypatch.setattr(clocks, "_EXACT", 48)
     monkeypatch.setattr(clocks, "_WINDOW", 8)
+    plain = Clocks.play
 
-    def counted(times: int, *arrays: object) -> None:
-        rounds.append(times)
-        play_rounds(times, *arrays)
+    def counted(every: Clocks, now: Round) -> None:
+        played.append(now)
+        plain(every, now)
 
-    monkeypatch.setattr(clocks, "_compiled", lambda: counted)
+    monkeypatch.setattr(Clocks, "play", counted)
     short = price(ring, where, MANY)
-    assert rounds == [8, 8, 8, 8], "of either half, until one stretch is as long as the one before it on all ranks"
+    assert len(played) == 32, "of either half two stretches: the second is as long as the first on all ranks"
     monkeypatch.setattr(clocks, "_EXACT", 10**6)
     monkeypatch.setattr(clocks, "_WINDOW", 10**6)
     assert short.seconds == pytest.approx(price(ring, where, MANY).seconds, rel=1e-9)

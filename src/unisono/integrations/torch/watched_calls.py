@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from threading import RLock, get_ident
-from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from torch._C import _distributed_c10d as c10d
@@ -26,7 +25,7 @@ from ...base.records import CallRecord
 from ...calls.ops import resolve
 from ...engine.kernels import kernel
 from ...engine.logs.plan_registry import PlanNote
-from ...engine.process.nested import caller, is_users
+from ...engine.process.nested import caller
 from ...ranks.group.group import Group
 from .flight_recorder import GLOO, NCCL
 from .patch import change
@@ -42,12 +41,14 @@ class WatchedCall(NamedTuple):
     number: of the collective; 0 for a message.
     record: what was called.
     peer: the other rank of a message; -1: any.
+    behind: the program goes on before it has ended, as far as this rank's log tells.
     """
 
     watched: "WatchedGroup"
     number: int
     record: CallRecord
     peer: int = -1
+    behind: bool = True
 
     def text(self, where: str) -> str:
         """The call in words. where: the user's line."""
@@ -58,17 +59,12 @@ class WatchedCall(NamedTuple):
 
 _MOST_NOTES = 100  # the most calls, by line and shape, of which a group knows the notes
 
-Waiting = tuple["WatchedGroup", int, CallRecord, int]
-"""The fields of a WatchedCall: a plain tuple is made faster."""
-waits: dict[int, Waiting] = {}
+waits: dict[int, WatchedCall] = {}
 """Thread -> the call for whose end it waits."""
 groups: "dict[int, WatchedGroup]" = {}
 """The `id` of torch's group -> what is watched of it."""
-_torchs: dict[int, CodeType] = {}
-"""Functions of torch between a user's line and a method of a group, by `id`: the hash of code takes long."""
-_works: weakref.WeakKeyDictionary[Any, Waiting] = weakref.WeakKeyDictionary()
-"""torch's work -> its call, for calls in the background and messages."""
-_begun: dict[int, tuple[Any, Waiting]] = {}  # thread -> the work for which it will wait at once, and its call
+_works: weakref.WeakKeyDictionary[Any, WatchedCall] = weakref.WeakKeyDictionary()
+"""torch's work -> its call."""
 _OPTIONS = {kind for name, kind in vars(c10d).items() if name.endswith("Options") and hasattr(kind, "asyncOp")}
 
 
@@ -79,8 +75,7 @@ class WatchedGroup:
     failed: makes the error for a call, given as text; None as long as the group can be used.
     gone: when a member was first seen gone.
     compared: the number of the last call that all ranks have made alike.
-    notes: what identifies a call -> the number of its note, its record, whether a function of `torch.distributed` has
-        made it, and the code of the user that has called this function.
+    notes: what was called -> the number of its note.
     enter, leave: log that the call of a number begins, or has ended.
     number: of the last call of Python code.
     counted: the messages that torch has counted, as calls. exchanging: it may count some now. exchanged: it has.
@@ -95,7 +90,7 @@ class WatchedGroup:
         self.failed: Callable[[str], UnisonoError] | None = None
         self.gone, self.compared, self.told = dict[int, float](), 0, False
         self.log = group.engine.log
-        self.notes: dict[Any, tuple[int, CallRecord, bool, Any]] = {}
+        self.notes: dict[CallRecord, int] = {}
         self._cycles = kernel("waiting.read_cycles")
         self.backend = _backend(of)
         self.number = self.counted = 0
@@ -126,11 +121,27 @@ class WatchedGroup:
             finally:
                 self.exchanging = False
 
-    def next_number(self, of: Any) -> int:
-        """The number of the call that this thread makes. Another thread may send a message meanwhile."""
-        with self._lock:
-            made: int = of._get_sequence_number_for_group() - self.counted + 1  # noqa: SLF001
-        return made
+    def begin(self, of: Any, form: Form, args: Sequence[Any], opts: Any) -> WatchedCall:
+        """Log that a thread of the program makes a call in torch's group. args: of the method of this form."""
+        tensor = args[form.at] if form.at >= 0 else None
+        while tensor.__class__ is list:
+            tensor = tensor[0] if tensor else None
+        dtype, counts = ("", ()) if tensor is None else (f"{tensor.dtype}".removeprefix("torch."), (tensor.numel(),))
+        op, root = str(resolve(opts.reduceOp)) if form.op else "", opts.rootRank if form.root else 0
+        record = CallRecord(form.collective, dtype, counts, op=op, root=root, where=caller())
+        note = self.notes.get(record)
+        if note is None:
+            if len(self.notes) >= _MOST_NOTES:  # the registry forgets old notes, too
+                self.notes.clear()
+            nbytes = 0 if tensor is None else tensor.numel() * tensor.element_size()
+            note = self.notes[record] = self.group.engine.plan_registry.add_plan(PlanNote(record, nbytes))
+        if self.backend:
+            with self._lock:  # another thread may send a message meanwhile
+                self.number = of._get_sequence_number_for_group() - self.counted + 1  # noqa: SLF001
+        else:
+            self.number += 1
+        self.enter(self.number, note)
+        return WatchedCall(self, self.number, record, behind=opts.asyncOp or self.backend is NCCL)
 
     def record(self, note: int) -> CallRecord | None:
         """What this rank has called, by its note."""
@@ -155,22 +166,6 @@ class WatchedGroup:
         self.leave(number)
         if self.number == number:
             self.number -= 1
-
-    def note(self, key: Any, form: Form, tensor: Any, opts: Any, code: Any) -> tuple[int, CallRecord, bool, Any]:
-        """Write a note on a call of this key."""
-        dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
-        op = str(resolve(opts.reduceOp)) if form.op else ""
-        counts = () if tensor is None else (tensor.numel(),)
-        root = opts.rootRank if form.root else 0
-        record = CallRecord(form.collective, dtype, counts, op=op, root=root, where=caller())
-        nbytes = 0 if tensor is None else tensor.numel() * tensor.element_size()
-        _learn(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
-        number = self.group.engine.plan_registry.add_plan(PlanNote(record, nbytes))
-        if len(self.notes) >= _MOST_NOTES:  # the registry forgets old notes, too
-            self.notes.clear()
-        in_torch = sys._getframe(2).f_code.co_filename == distributed_c10d.__file__  # noqa: SLF001
-        self.notes[key] = known = number, record, in_torch, code  # the code lives, so its id is its own
-        return known
 
     def _open_sockets(self) -> list[int]:
         """The file descriptors of Gloo's sockets that it has not closed."""
@@ -205,14 +200,6 @@ def _backend(of: Any) -> str:
     return ""
 
 
-def _learn(frame: FrameType) -> None:
-    """Note the functions of torch among the callers, up to the user's line."""
-    at: FrameType | None = frame
-    while at is not None and not is_users(at.f_code.co_filename):
-        _torchs[id(at.f_code)] = at.f_code
-        at = at.f_back
-
-
 _plain_wait = inspect.unwrap(c10d.Work.wait)
 Cause = Callable[[WatchedGroup], Any]
 
@@ -233,9 +220,7 @@ def patch_calls(cause: Cause) -> None:
 
 def logging(name: str, cause: Cause, wait: Callable[[Any], Any] = _plain_wait) -> Callable[[Any], Any]:
     """Decorates the method of torch's class of this name. wait: waits for a work of torch's."""
-    form = FORMS[name]
-    _, at, has_op, has_root, _ = form
-    kind, getframe = c10d.Work, sys._getframe  # noqa: SLF001  the documented way to look at one's callers
+    form, kind = FORMS[name], c10d.Work
 
     def made_of(original: Any) -> Any:
         def method(group: Any, *args: Any, **options: Any) -> Any:
@@ -243,34 +228,10 @@ def logging(name: str, cause: Cause, wait: Callable[[Any], Any] = _plain_wait) -
             opts: Any = options.get("opts") if options else args[-1] if args else None
             if watched is None or opts.__class__ not in _OPTIONS:
                 return original(group, *args, **options)
-            # Which call is it? This runs in every call, so it is one function, and costs 2 µs.
-            frame = getframe(1)
-            while (code := id(frame.f_code)) in _torchs and frame.f_back is not None:
-                frame = frame.f_back
-            key: Any = hash(opts.reduceOp) if has_op else 0
-            if has_root:
-                key = key, opts.rootRank
-            tensor = args[at] if at >= 0 else None
-            while tensor.__class__ is list:
-                tensor = tensor[0] if tensor else None
-            if tensor is None:
-                key = name, code, frame.f_lasti, key
-            else:
-                key = name, code, frame.f_lasti, key, tensor.numel(), tensor.dtype
-            note, record, in_torch, _ = watched.notes.get(key) or watched.note(key, form, tensor, opts, frame.f_code)
-            if watched.backend:
-                counted = watched.counted
-                number = group._get_sequence_number_for_group() - counted + 1  # noqa: SLF001
-                if watched.exchanging or counted != watched.counted:
-                    number = watched.next_number(group)
-            else:
-                number = watched.number + 1
-            watched.number = number
-            watched.enter(number, note)
-            call = watched, number, record, -1
+            in_torch = sys._getframe(1).f_code.co_filename == distributed_c10d.__file__  # noqa: SLF001  as documented
+            call = watched.begin(group, form, args, opts)
             # torch's function would wait at once. It need not, if there is no work: NCCL's calls return none here.
-            in_background = opts.asyncOp
-            waits_here = in_torch and not in_background
+            waits_here = in_torch and not opts.asyncOp
             on_gpu = watched.backend is NCCL  # such a call waits for ranks that come late, and in `barrier` for all
             thread = get_ident()
             if waits_here or on_gpu:
@@ -282,22 +243,20 @@ def logging(name: str, cause: Cause, wait: Callable[[Any], Any] = _plain_wait) -
                     wait(work)
                     work = None
             except BaseException as error:
-                watched.take_back(number) if work is call else watched.leave(number)
+                watched.take_back(call.number) if work is call else watched.leave(call.number)
                 if isinstance(error, RuntimeError):
                     _explain(error, call, cause)
                 raise
             finally:
                 if waits_here or on_gpu:
                     waits.pop(thread, None)
-            if in_background or on_gpu:
-                watched.leave_behind(number)
+            if work is not None:
+                _works[work] = call
+            if call.behind:
+                watched.leave_behind(call.number)
                 _raise_aborted(call)
-                if work is not None:
-                    _works[work] = call
             elif work is None:
-                watched.leave(number)
-            else:
-                _begun[thread] = work, call
+                watched.leave(call.number)
             return work
 
         return _named(method, name)
@@ -339,9 +298,7 @@ def waiting(cause: Cause) -> Callable[[Any], Any]:
 
     def made_of(original: Any) -> Any:
         def wait(work: Any, *args: Any, **options: Any) -> Any:
-            thread = get_ident()
-            begun = _begun.pop(thread, None)
-            call = begun[1] if begun is not None and begun[0] is work else _works.get(work)
+            call, thread = _works.get(work), get_ident()
             if call is None:
                 return original(work, *args, **options)
             waits[thread] = call
@@ -351,31 +308,32 @@ def waiting(cause: Cause) -> Callable[[Any], Any]:
                 _explain(error, call, cause)
                 raise
             else:
-                if call[0].failed is not None:
+                if call.watched.failed is not None:
                     _raise_aborted(call)
                 return ended
             finally:
                 waits.pop(thread, None)
-                if begun is not None:
-                    begun[1][0].leave(begun[1][1])
+                if not call.behind:
+                    _works.pop(work, None)
+                    call.watched.leave(call.number)
 
         return wait
 
     return made_of
 
 
-def _raise_aborted(call: Waiting) -> None:
+def _raise_aborted(call: WatchedCall) -> None:
     """Raise the cause, if a call of NCCL has ended since its group has been aborted: torch raises nothing."""
-    watched = call[0]
+    watched = call.watched
     if watched.failed is not None and watched.backend == NCCL:
-        raise for_torch(watched.failed(WatchedCall(*call).text(caller())))
+        raise for_torch(watched.failed(call.text(caller())))
 
 
-def _explain(error: RuntimeError, call: Waiting, cause: Cause) -> None:
+def _explain(error: RuntimeError, call: WatchedCall, cause: Cause) -> None:
     """Raise our error from torch's, if this rank knows why the call has failed."""
-    made = cause(call[0])
+    made = cause(call.watched)
     if made is not None:
-        raise for_torch(made(WatchedCall(*call).text(caller()))) from error
+        raise for_torch(made(call.text(caller()))) from error
 
 
 def _named(method: Any, name: str) -> Any:
@@ -387,7 +345,6 @@ def _named(method: Any, name: str) -> Any:
 def _in_child() -> None:
     """A forked child is no rank."""
     waits.clear()
-    _begun.clear()
     groups.clear()
 
 

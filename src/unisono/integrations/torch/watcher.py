@@ -27,7 +27,7 @@ from ...ranks.group.group import Group
 from .cpp_calls import CppCalls
 from .flight_recorder import IN_CPP, NCCL
 from .to_torch import for_torch
-from .watched_calls import Waiting, WatchedCall, WatchedGroup, groups, waits
+from .watched_calls import WatchedCall, WatchedGroup, groups, waits
 from .watched_forms import FORMS
 
 _LOOK_S = 0.1
@@ -57,7 +57,7 @@ class Watcher:
         self._lock = threading.Lock()
         self._stalls: dict[object, tuple[WatchedCall, float, Stall]] = {}
         """Thread, or group for a call from C++ -> the call in which it waits, and since when."""
-        self._seen: dict[Any, Waiting] = {}
+        self._seen: dict[Any, WatchedCall] = {}
         self._cpp: dict[WatchedGroup, CppCalls] = {}
         self._compare_at = 0.0
         self._thread = threading.Thread(target=self._run, name="unisono watches", daemon=True)
@@ -132,7 +132,9 @@ class Watcher:
 
     def _see_waits(self, now: float) -> set[object]:
         """Returns the groups in which a call from C++ has ended: it may have failed."""
-        seen: dict[Any, Waiting] = {thread: call for thread, call in {**waits}.items() if self._is_mine(call[0])}
+        seen: dict[Any, WatchedCall] = {
+            thread: call for thread, call in {**waits}.items() if self._is_mine(call.watched)
+        }
         watching = [watched for watched in self._mine() if not watched.group.closed]
         self._cpp = {watched: self._cpp.get(watched) or CppCalls(watched) for watched in watching}
         seen |= {watched: call for watched, calls in self._cpp.items() if (call := calls.look()) is not None}
@@ -141,7 +143,8 @@ class Watcher:
             self._stalls.pop(thread)[2].end()
         self._seen = seen
         frames = sys._current_frames() if seen.keys() - self._stalls.keys() else {}  # noqa: SLF001  a documented function
-        for thread, call in ((thread, WatchedCall(*seen[thread])) for thread in seen.keys() - self._stalls.keys()):
+        for thread in seen.keys() - self._stalls.keys():
+            call = seen[thread]
             if not call.watched.group.closed:
                 frame = frames.get(thread)
                 where = user_line(frame) if frame else call.record.where or "?"
@@ -200,7 +203,7 @@ class Watcher:
             self._end(watched, lambda _: error.again(), error)
             return
         calls = [stall.call for call, _, stall in self._stalls.values() if call.watched is watched]
-        here = [WatchedCall(*call) for call in (*waits.values(), self._asked(watched)) if call and call[0] is watched]
+        here = [call for call in (*waits.values(), self._asked(watched)) if call and call.watched is watched]
         calls += [call.text(call.record.where or "?") for call in here]
         self._end(watched, gone, gone(calls[0] if calls else f"group {group.name!r}"))
 

@@ -16,16 +16,17 @@ All add the attribute `declared`, an `Algorithm`; the decorators leave the funct
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, wraps
 from math import log2
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ...base.errors import ArgumentError
 from ..combine import transpose
 from ..contract import DUALS, ROOTED
-from ..symmetric import trace_symmetric
+from ..symmetric import Symmetric
 from ..table import Schedule, X, Y, trace
 from .formula import lines
 
@@ -44,27 +45,32 @@ RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
 }
 """Name of a restriction -> what an algorithm with it needs, and whether a number of ranks will do."""
 
-
-class Symmetric(int):
-    """A number of ranks for which `table` makes the rows of rank 0 only, as all ranks are expected to do the same.
-
-    If they do not, `table` raises ArgumentError or TypeError.
-    """
+_FEW = 64  # ranks for which any table is made at once
 
 
-class Algorithm(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Algorithm:
     """One way to do a collective.
 
-    build: makes the table for (ranks, root).
+    of: a generator of rounds; if `composed`, a function that makes the table of other tables; or a table, for its own
+    number of ranks and its own root only.
     requires: names of RESTRICTIONS.
-    doc: its docstring; in the catalogue it has the five lines that `schedule.algorithms.formula.lines` reads.
+    chunks, result: see `algorithm`.
     """
 
     collective: str
     name: str
-    build: Callable[[int, int], Schedule]
+    of: Callable[..., Any] | Schedule
     requires: tuple[str, ...] = ()
-    doc: str = ""
+    composed: bool = False
+    chunks: int | Callable[[int], int] | None = None
+    result: int = X
+
+    def __post_init__(self) -> None:
+        for restriction in self.requires:
+            if restriction not in RESTRICTIONS:
+                known = ", ".join(RESTRICTIONS)
+                raise ArgumentError(f"{self.full_name} requires {restriction!r}; the restrictions there are: {known}")
 
     def __repr__(self) -> str:
         return f"Algorithm(collective={self.collective!r}, name={self.name!r}, requires={self.requires!r})"
@@ -73,6 +79,11 @@ class Algorithm(NamedTuple):
     def full_name(self) -> str:
         """Collective and name, such as "all_reduce.ring"."""
         return f"{self.collective}.{self.name}"
+
+    @property
+    def doc(self) -> str:
+        """Its docstring; in the catalogue it has the five lines that `schedule.algorithms.formula.lines` reads."""
+        return self.of.__doc__ or ""
 
     def allows(self, ranks: int) -> bool:
         """Do its restrictions permit this number of ranks?"""
@@ -84,7 +95,24 @@ class Algorithm(NamedTuple):
         Raises ArgumentError as `check` does.
         """
         self.check(ranks, root)
-        return _built(self.build, ranks, root if self.collective in ROOTED else 0)
+        return _built(self, ranks, root if self.collective in ROOTED else 0)
+
+    def build(self, ranks: int, root: int = 0) -> Schedule:
+        """Make the table, with the full name. ranks: `Symmetric(p)` makes a symmetric table; see `trace`."""
+        rooted, of = self.collective in ROOTED, self.of
+        if isinstance(of, Schedule):
+            if (ranks, root) != (of.ranks, of.root):
+                raise ArgumentError(
+                    f"{of.name} is a table for {of.ranks} ranks and root {of.root}, "
+                    f"not for {ranks} ranks and root {root}"
+                )
+            return of
+        if self.composed:
+            made: Schedule = of(ranks, root) if rooted else of(ranks)
+        else:
+            cut = self.chunks(ranks) if callable(self.chunks) else ranks if self.chunks is None else self.chunks
+            made = trace(of, ranks, cut, self.collective, root=root if rooted else None, result=self.result)
+        return made.replace(collective=self.collective, name=self.full_name, root=root if rooted else 0)
 
     def check(self, ranks: int, root: int = 0) -> None:
         """Raise ArgumentError for ranks that a restriction excludes, and for a root that does not exist."""
@@ -102,21 +130,31 @@ class Algorithm(NamedTuple):
 
     def expected(self, ranks: int) -> tuple[float, float]:
         """About how many rows and rounds its table has, by their growth from 64 to 128 ranks."""
-        few, many = self.schedule(64), self.schedule(128)
+        few, many = self.schedule(_FEW), self.schedule(2 * _FEW)
         growths = ((len(few.rows), len(many.rows)), (few.rounds, many.rounds))
-        rows, rounds = (b * (ranks / 128) ** log2(b / a) if a else 0.0 for a, b in growths)
+        rows, rounds = (b * (ranks / 2 / _FEW) ** log2(b / a) if a else 0.0 for a, b in growths)
         return rows, rounds
 
     def symmetric(self, ranks: int) -> Schedule | None:
         """The table as the rows of rank 0, if every rank does the same; None otherwise. It is small for any size."""
+        if not self.allows(ranks) or (ranks > _FEW and self.symmetric(_FEW) is None):
+            return None
         try:
-            schedule = self.build(Symmetric(ranks), 0) if self.allows(ranks) else None
+            schedule = self.build(Symmetric(ranks))
         except (ArgumentError, TypeError):
             return None
-        return schedule if schedule is not None and schedule.symmetric else None
+        return schedule if schedule.symmetric else None
 
     def _forbids(self, ranks: int) -> list[str]:
         return [restriction for restriction in self.requires if not RESTRICTIONS[restriction][1](ranks)]
+
+
+@lru_cache(maxsize=128)
+def _built(algorithm: Algorithm, ranks: int, root: int) -> Schedule:
+    schedule = algorithm.build(ranks, root)
+    rows = schedule.rows.view()
+    rows.flags.writeable = False  # all callers share this table
+    return schedule.replace(rows=rows)
 
 
 def algorithm(
@@ -135,7 +173,8 @@ def algorithm(
     """
 
     def declare(function: _F) -> _F:
-        function.declared = _generator(function, collective, name, chunks, result, requires)  # type: ignore[attr-defined]
+        made = _generator(function, collective, name, chunks, result, requires)
+        function.declared = made  # type: ignore[attr-defined]
         return function
 
     return declare
@@ -145,8 +184,8 @@ def composed(collective: str, *, name: str = "", requires: tuple[str, ...] = ())
     """Declare a function that makes the table of other tables."""
 
     def declare(function: _F) -> _F:
-        build = partial(_composed, function, collective, name or function.__name__)
-        function.declared = _algorithm(function, build, requires)  # type: ignore[attr-defined]
+        made = Algorithm(collective, name or function.__name__, function, requires, composed=True)
+        function.declared = made  # type: ignore[attr-defined]
         return function
 
     return declare
@@ -169,7 +208,7 @@ def dual(
 
     @wraps(of)
     def transposed(ranks: int, root: int = 0) -> Schedule:
-        return transpose(table(of, ranks, root))
+        return transpose(other.build(ranks, root))
 
     transposed.__doc__ = "\n".join([idea, *map(": ".join, text.items())])
     return composed(DUALS[other.collective], name=name or other.name, requires=(*other.requires, *requires))(transposed)
@@ -210,44 +249,7 @@ def _generator(
     buffers = {None: Y if collective == "all_to_all" else X, X: X, Y: Y, "X": X, "Y": Y}
     if result not in buffers:
         raise ArgumentError(f"{collective}.{title}: the result is in buffer X or Y, not in {result!r}")
-    build = partial(_traced, function, collective, title, chunks, buffers[result])
-    return _algorithm(function, build, requires)
-
-
-def _algorithm(function: Callable[..., Any], build: partial[Schedule], requires: tuple[str, ...]) -> Algorithm:
-    _, collective, name, *_ = build.args
-    for restriction in requires:
-        if restriction not in RESTRICTIONS:
-            known = ", ".join(RESTRICTIONS)
-            raise ArgumentError(f"{collective}.{name} requires {restriction!r}; the restrictions there are: {known}")
-    return Algorithm(collective, name, build, requires, function.__doc__ or "")
-
-
-def _traced(
-    function: Callable[..., Any],
-    collective: str,
-    name: str,
-    chunks: int | Callable[[int], int] | None,
-    result: int,
-    ranks: int,
-    root: int,
-) -> Schedule:
-    """The table of a generator of rounds."""
-    rooted, cut = collective in ROOTED, chunks(ranks) if callable(chunks) else ranks if chunks is None else chunks
-    if isinstance(ranks, Symmetric):
-        if rooted or cut != ranks:
-            raise ArgumentError(f"{collective}.{name}: ranks do not do the same, or not on a chunk each")
-        schedule = trace_symmetric(function, ranks, collective, result=result)
-    else:
-        schedule = trace(function, ranks, cut, collective, root=root if rooted else None, result=result)
-    return schedule.replace(name=f"{collective}.{name}")
-
-
-def _composed(function: Callable[..., Any], collective: str, name: str, ranks: int, root: int) -> Schedule:
-    """The table of a function that makes it of other tables."""
-    rooted = collective in ROOTED
-    schedule: Schedule = function(ranks, root) if rooted else function(ranks)
-    return schedule.replace(collective=collective, name=f"{collective}.{name}", root=root if rooted else 0)
+    return Algorithm(collective, title, function, requires, chunks=chunks, result=buffers[result])
 
 
 AlgorithmLike = str | Algorithm | Schedule | Callable[..., Any]
@@ -268,7 +270,7 @@ def find(collective: str, algorithm: AlgorithmLike) -> Algorithm:
     elif isinstance(algorithm, Algorithm):
         found = algorithm
     elif isinstance(algorithm, Schedule):
-        found = Algorithm(algorithm.collective, algorithm.name, partial(_only, algorithm))
+        found = Algorithm(algorithm.collective, algorithm.name, algorithm)
     elif callable(algorithm):
         found = declared(algorithm, collective)
     else:
@@ -297,24 +299,6 @@ def check_collective(name: str) -> None:
     meant = named if name in short else get_close_matches(name, COLLECTIVES, 2) or named
     hint = f"did you mean {', '.join(meant)}?" if meant else f"there are {', '.join(COLLECTIVES)}"
     raise ArgumentError(f"{name!r} is no collective: {hint}")
-
-
-def _only(schedule: Schedule, ranks: int, root: int) -> Schedule:
-    """A fixed table as a build function."""
-    if (ranks, root) != (schedule.ranks, schedule.root):
-        raise ArgumentError(
-            f"{schedule.name} is a table for {schedule.ranks} ranks and root {schedule.root}, "
-            f"not for {ranks} ranks and root {root}"
-        )
-    return schedule
-
-
-@lru_cache(maxsize=128)
-def _built(build: Callable[[int, int], Schedule], ranks: int, root: int) -> Schedule:
-    schedule = build(ranks, root)
-    rows = schedule.rows.view()
-    rows.flags.writeable = False  # all callers share this table
-    return schedule.replace(rows=rows)
 
 
 COLLECTIVES = (

@@ -1,6 +1,6 @@
 """Networks as data, and the costs of the catalogue's tables on them: messages are counted and timed, never sent."""
 
-from .clocks import Played, Routed, play, routed
+from .clocks import Played, play
 from .networks import NETWORKS, Hardware, Network, network
 from .survey import Candidate, Price, candidates, price
 from .table_messages import Messages, messages, messages_of_call
@@ -13,12 +13,10 @@ __all__ = [
     "Network",
     "Played",
     "Price",
-    "Routed",
     "candidates",
     "messages",
     "messages_of_call",
     "network",
     "play",
     "price",
-    "routed",
 ]  # fmt: skip

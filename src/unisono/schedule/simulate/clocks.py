@@ -5,130 +5,14 @@ leave one after the other; a long one waits until its receiver has come to the r
 fetches itself. Messages that are on a link at the same time share it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from .networks import Links, Network, Numbers
+from .networks import Ints, Links, Network, Numbers
 from .table_messages import Messages
-
-SINCE, UNTIL, WORK, LOAD, COUNT, TOTAL, FIRST, LAST = range(8)
-COLUMNS = 8
-"""The columns of a link: begin and end of its last use, and the work in it; then for this round the work, the number of
-messages, the sum of their begins, the first begin, the last end. Together they are as long as a cache line.
-"""
-
-
-def play_rounds(times: int, sent: Any, ways: Any, costs: Any, ranks: Any, links: Any, busy: Any, room: Any) -> None:
-    """Play these rounds `times` times.
-
-    sent: starts, src, dst, share, added; see `Messages`.
-    ways: for each message, does it go to another host, its latency, and its links (0: none). Within a host it has one.
-    costs: bytes of the vector; the longest message that does not wait for its receiver; seconds that a message of a
-    rank to another host waits for the one before it; seconds per byte combined.
-    ranks: when each rank is ready, and how much of this time is latency, transfers and sums.
-    links: per link the columns above, of which the last five are scratch.
-    busy: per link seconds per byte, and all its work.
-    room: scratch for messages and ranks. Scratch is zero before and after. If 0 has a meaning, it holds the value + 1.
-    """
-    starts, src, dst, share, added = sent
-    far, latency, route = ways
-    nbytes, eager, message_s, combine_s = costs
-    ready, parts = ranks
-    of_message, of_rank, of_parts = room
-    go, out, by = of_message
-    came, sums, then = of_rank
-    width = route.shape[1]
-    for number in range(times * (len(starts) - 1)):
-        begin = starts[number % (len(starts) - 1)]
-        end = starts[number % (len(starts) - 1) + 1]
-        # How much work there is on each link, and from when on.
-        for m in range(begin, end):
-            a, b, i = src[m], dst[m], m - begin
-            if m == begin or a != src[m - 1]:
-                waits = 0.0
-            go[i] = ready[a] + (waits if far[m] else latency[m])
-            if far[m]:
-                waits += message_s
-            by[i] = a
-            if ready[b] > go[i] and (not far[m] or share[m] * nbytes > eager):
-                go[i] = ready[b]
-                by[i] = b
-            for h in range(width if far[m] else 1):
-                k = route[m, h]
-                if k > 0:
-                    own = share[m] * nbytes * busy[k, 0]
-                    free = min(links[k, UNTIL], links[k, SINCE] + links[k, WORK])
-                    # A message of a later round may pass before one of an earlier round that comes late.
-                    start = free if go[i] < free and go[i] + own > links[k, SINCE] else go[i]
-                    links[k, LOAD] += own
-                    links[k, COUNT] += 1.0
-                    links[k, TOTAL] += start
-                    links[k, LAST] = max(links[k, LAST], start) + own
-                    if links[k, FIRST] == 0.0 or start + 1.0 < links[k, FIRST]:
-                        links[k, FIRST] = start + 1.0
-        # When each message has left, and what each rank receives.
-        for m in range(begin, end):
-            b, i = dst[m], m - begin
-            out[i] = go[i]
-            for h in range(width if far[m] else 1):
-                k = route[m, h]
-                if k > 0:
-                    own = share[m] * nbytes * busy[k, 0]
-                    free = min(links[k, UNTIL], links[k, SINCE] + links[k, WORK])
-                    start = free if go[i] < free and go[i] + own > links[k, SINCE] else go[i]
-                    # Of two messages that share a link, each is alone on it while the other is not there.
-                    took = max(links[k, LOAD] - abs(links[k, COUNT] * start - links[k, TOTAL]), own)
-                    out[i] = max(out[i], min(start + took, links[k, LAST]))
-            sums[b] += added[m] * nbytes * combine_s
-            at = max(out[i] + (latency[m] if far[m] else 0.0), ready[b]) + 1.0
-            if came[b] == 0.0 or at < came[b]:
-                came[b] = at
-        # When each rank has received and combined all messages, and has sent all messages to other hosts.
-        for m in range(begin, end):
-            a, b, i = src[m], dst[m], m - begin
-            starter = int(by[i])
-            at = out[i] + (latency[m] if far[m] else 0.0)
-            own = added[m] * nbytes * combine_s
-            done = max(max(at, ready[b]) + own, came[b] - 1.0 + sums[b])
-            if done > then[b]:
-                then[b] = done
-                origin = b if ready[b] > at else starter
-                wait = 0.0 if ready[b] > at else go[i] - ready[starter] + at - out[i]
-                moves = 0.0 if ready[b] > at else out[i] - go[i]
-                of_parts[b, 0] = parts[origin, 0] + wait
-                of_parts[b, 1] = parts[origin, 1] + moves
-                of_parts[b, 2] = parts[origin, 2] + done - max(at, ready[b])
-            if far[m] and out[i] > then[a]:
-                then[a] = out[i]
-                of_parts[a, 0] = parts[starter, 0] + go[i] - ready[starter]
-                of_parts[a, 1] = parts[starter, 1] + out[i] - go[i]
-                of_parts[a, 2] = parts[starter, 2]
-        for m in range(begin, end):
-            for k in (src[m], dst[m]):
-                if then[k] > ready[k]:
-                    ready[k] = then[k]
-                    parts[k] = of_parts[k]
-                came[k] = 0.0
-                sums[k] = 0.0
-                then[k] = 0.0
-            for h in range(width if far[m] else 1):
-                k = route[m, h]
-                if k > 0 and links[k, COUNT] > 0.0:
-                    links[k, WORK] = (
-                        max(links[k, WORK] - max(links[k, FIRST] - 1.0 - links[k, SINCE], 0.0), 0.0) + links[k, LOAD]
-                    )
-                    busy[k, 1] += links[k, LOAD]
-                    links[k, SINCE] = links[k, FIRST] - 1.0
-                    links[k, UNTIL] = max(links[k, UNTIL], links[k, LAST])
-                    links[k, LOAD] = 0.0
-                    links[k, COUNT] = 0.0
-                    links[k, TOTAL] = 0.0
-                    links[k, FIRST] = 0.0
-                    links[k, LAST] = 0.0
-
 
 _EXACT, _WINDOW = 96, 24
 """Up to _EXACT equal rounds are all played. Of more rounds, windows of _WINDOW are played until all clocks go on at one
@@ -136,24 +20,6 @@ rate, at most _EXACT rounds. The last window says what each further round takes.
 """
 
 _ALIKE = 1e-9
-
-_LITTLE = 2000  # up to this number of messages, Python plays them in less time than the import of Numba takes
-
-_AT_ONCE = 1 << 14
-
-
-class Routed(NamedTuple):
-    """Messages with their ways.
-
-    far: does the message go to another host?
-    latency: in seconds.
-    links: for each message a row of links.
-    """
-
-    messages: Messages
-    far: np.ndarray
-    latency: Numbers
-    links: Links
 
 
 class Played(NamedTuple):
@@ -174,97 +40,150 @@ class Played(NamedTuple):
         return int(self.ready.argmax())
 
 
-def routed(sections: Sequence[Messages], network: Network) -> list[Routed]:
-    """Look up the ways of messages."""
-    return [_routed(some, network) for some in sections]
-
-
 def play(
-    sections: Sequence[Routed], network: Network, nbytes: float, late: Mapping[int, float] | None = None
+    sections: Sequence[Messages], network: Network, nbytes: float, late: Mapping[int, float] | None = None
 ) -> Played:
     """Play a table. nbytes: of its vector. late: for ranks that begin later, by how many seconds."""
-    state, hardware = _State(network), network.hardware
-    much = sum(len(part.messages.src) * min(part.messages.times, _EXACT) for part in sections) > _LITTLE
-    run = _compiled() if much else play_rounds
+    clocks = Clocks(network)
     for rank, seconds in (late or {}).items():
-        state.ready[rank] = seconds
-    for part in sections:
-        sent = part.messages
-        costs = nbytes * sent.weight, hardware.eager_bytes * sent.weight, hardware.message_s * sent.weight
-        arrays = (
-            (sent.starts, sent.src, sent.dst, sent.share, sent.added),
-            (part.far, part.latency, part.links),
-            (*costs, 1 / hardware.combine_bytes_per_s),
-            (state.ready, state.parts),
-            state.links,
-            state.busy,
-            state.room(int(np.diff(sent.starts).max(initial=0))),
-        )
-        times = round(sent.times)
-        if times <= _EXACT or len(sent.starts) > 2:
-            run(times, *arrays)
-            continue
-        played, steady = 0, False
-        while not steady and played < _EXACT:
-            before, begin = state.copy(), state.ready.copy()
-            run(_WINDOW, *arrays)
-            played, took = played + _WINDOW, state.ready - begin
-            steady = bool(np.ptp(took) <= _ALIKE * took.max())
-        state.go_on(before, (times - played) / _WINDOW)
-    return Played(state.ready, state.parts, state.busy[:, 1])
+        clocks.ready[rank] = seconds
+    for sent in sections:
+        for number in range(len(sent.starts) - 1):
+            clocks.repeat(_round(sent, number, network, nbytes), round(sent.times))
+    return Played(clocks.ready, clocks.parts, clocks.busy)
 
 
-class _State:
-    """The clocks."""
+class Round(NamedTuple):
+    """The messages of a round, by sender, and how they use links.
+
+    far: does the message go to another host?
+    waits: it waits for its receiver, because it is long or within a host.
+    leaves: seconds from the begin of the sender's round until the message leaves.
+    arrives: seconds from when its last byte has left until it is there.
+    sums: seconds for which its receiver combines it.
+    links: the links that are used. uses: where each begins in the next three, which have its messages in their order.
+    message: its index. place: the index of the link in `links`. own: seconds for which the message uses the link.
+    """
+
+    src: Ints
+    dst: Ints
+    far: npt.NDArray[np.bool_]
+    waits: npt.NDArray[np.bool_]
+    leaves: Numbers
+    arrives: Numbers
+    sums: Numbers
+    links: Links
+    uses: Ints
+    message: Ints
+    place: Ints
+    own: Numbers
+
+
+def _round(sent: Messages, number: int, network: Network, nbytes: float) -> Round:
+    some, hardware = slice(*sent.starts[number : number + 2]), network.hardware
+    src, dst, share = sent.src[some], sent.dst[some], sent.share[some] * nbytes * sent.weight
+    far, route = network.far(src, dst), network.route(src, dst)
+    latency = network.latency(src, dst, route)
+    ahead: Ints = np.cumsum(far) - far  # messages to other hosts that leave before, of any rank, then of this one
+    ahead -= ahead[np.searchsorted(src, src)]
+    leaves = np.where(far, ahead * hardware.message_s * sent.weight, latency)
+    waits = ~far | (share > hardware.eager_bytes * sent.weight)
+    sums = sent.added[some] * nbytes * sent.weight / hardware.combine_bytes_per_s
+    message, hop = np.nonzero(route.T)
+    link = route[hop, message]
+    order = np.argsort(link, kind="stable")
+    link, message = link[order], message[order]
+    uses = np.flatnonzero(np.diff(link, prepend=-1))
+    links, place = link[uses], np.repeat(np.arange(len(uses)), np.diff(uses, append=len(link)))
+    own = share[message] / network.rates[link]
+    return Round(src, dst, far, waits, leaves, latency * far, sums, links, uses, message, place, own)
+
+
+class Clocks:
+    """The clocks of all ranks and links.
+
+    ready, parts, busy: as in `Played`.
+    since, until, work: of each link the begin and the end of its last use, and the seconds of work in it.
+    """
 
     def __init__(self, network: Network) -> None:
         self.ready, self.parts = np.zeros(network.ranks), np.zeros((network.ranks, 3))
-        self.links = np.zeros((len(network.rates), COLUMNS))
-        self.busy = np.stack([1 / network.rates, np.zeros(len(network.rates))], axis=1)
-        self._scratch = tuple(np.zeros(network.ranks) for _ in range(3)), np.zeros((network.ranks, 3))
+        self.since, self.until, self.work, self.busy = np.zeros((4, len(network.rates)))
 
-    def room(self, most: int) -> tuple[Any, ...]:
-        """Scratch for rounds of up to `most` messages."""
-        return (tuple(np.zeros(most) for _ in range(3)), *self._scratch)
+    def repeat(self, now: Round, times: int) -> None:
+        """Play a round so many times."""
+        if times <= _EXACT:
+            for _ in range(times):
+                self.play(now)
+            return
+        played, steady = 0, False
+        while not steady and played < _EXACT:
+            before, begin = self._latest(), self.ready
+            self.repeat(now, _WINDOW)
+            played, took = played + _WINDOW, self.ready - begin
+            steady = bool(np.ptp(took) <= _ALIKE * took.max())
+        self._go_on(before, (times - played) / _WINDOW)
 
-    def copy(self) -> tuple[float, Numbers, Numbers]:
+    def play(self, now: Round) -> None:
+        """Play a round once."""
+        ready, src, dst, far = self.ready, now.src, now.dst, now.far
+        go = ready[src] + now.leaves
+        held = now.waits & (ready[dst] > go)
+        go, starter = np.where(held, ready[dst], go), np.where(held, dst, src)
+        out = np.maximum(go, self._pass_links(now, go))
+        at = out + now.arrives
+        begin = np.maximum(at, ready[dst])
+        came, sums = np.full(len(ready), np.inf), np.bincount(dst, now.sums, len(ready))
+        np.minimum.at(came, dst, begin)
+        done = np.maximum(begin + now.sums, (came + sums)[dst])
+        # What decides when a rank is ready: the message that it has combined last, or the last that has left it.
+        busy, waited, moved = ready[dst] > at, go - ready[starter], out - go
+        rank = np.stack([dst, src], axis=1).ravel()
+        time = np.stack([done, out * far], axis=1).ravel()
+        origin = np.stack([np.where(busy, dst, starter), starter], axis=1).ravel()
+        received = (waited + now.arrives) * ~busy, moved * ~busy, done - begin
+        more = np.array([received, (waited, moved, 0 * moved)]).transpose(2, 0, 1).reshape(-1, 3)
+        then = np.zeros(len(ready))
+        np.maximum.at(then, rank, time)
+        decides = np.flatnonzero((time == then[rank]) & (time > ready[rank]))[::-1]
+        parts = self.parts.copy()
+        parts[rank[decides]] = self.parts[origin[decides]] + more[decides]
+        self.ready, self.parts = np.maximum(ready, then), parts
+
+    def _pass_links(self, now: Round, go: Numbers) -> Numbers:
+        """When the last byte of each message has left the last of its links. go: when the messages begin."""
+        links, uses, place, own, last = now.links, now.uses, now.place, now.own, np.zeros(len(go))
+        if not len(links):
+            return last
+        since, begin = self.since[links], go[now.message]
+        free = np.minimum(self.until[links], since + self.work[links])[place]
+        # A message of a later round may pass before one of an earlier round that comes late.
+        start = np.where((begin < free) & (begin + own > since[place]), free, begin)
+        load, total = np.add.reduceat(own, uses), np.add.reduceat(start, uses)
+        count, first = np.diff(uses, append=len(own)), np.minimum.reduceat(start, uses)
+        passed = np.cumsum(own, dtype=np.longdouble)  # links have far less work than all have together
+        behind = passed[uses + count - 1][place] - passed + own  # the work of this message and later ones
+        end = np.maximum.reduceat(start + behind, uses).astype(np.float64)
+        # Of two messages that share a link, each is alone on it while the other is not there.
+        took = np.maximum(load[place] - np.abs(count[place] * start - total[place]), own)
+        np.maximum.at(last, now.message, np.minimum(start + took, end[place]))
+        self.work[links] = np.maximum(self.work[links] - np.maximum(first - since, 0.0), 0.0) + load
+        self.busy[links] += load
+        self.since[links], self.until[links] = first, np.maximum(self.until[links], end)
+        return last
+
+    def _latest(self) -> tuple[float, Numbers, Numbers]:
         """The clock of the rank that is ready last, its parts, and the work of all links."""
         last = int(self.ready.argmax())
-        return float(self.ready[last]), self.parts[last].copy(), self.busy[:, 1].copy()
+        return float(self.ready[last]), self.parts[last].copy(), self.busy.copy()
 
-    def go_on(self, before: tuple[float, Numbers, Numbers], factor: float) -> None:
+    def _go_on(self, before: tuple[float, Numbers, Numbers], factor: float) -> None:
         """Let all clocks go on as from `before` to now, `factor` times."""
-        now = self.copy()
+        now = self._latest()
         more = (now[0] - before[0]) * factor
-        self.ready += more
-        self.links[:, [SINCE, UNTIL]] += more
+        self.ready = self.ready + more
+        self.since += more
+        self.until += more
         change = np.maximum(now[1] - before[1], 0.0)
         self.parts += change / max(change.sum(), 1e-30) * more
-        self.busy[:, 1] += (now[2] - before[2]) * factor
-
-
-def _routed(sent: Messages, network: Network) -> Routed:
-    """The ways of one section, looked up for few messages at a time, so that their data stays in the cache."""
-    count, far = len(sent.src), network.far(sent.src, sent.dst)
-    latency, links = np.empty(count), np.zeros((count, 0), np.int32)
-    for begin in range(0, count, _AT_ONCE):
-        some = slice(begin, begin + _AT_ONCE)
-        route = network.route(sent.src[some], sent.dst[some])
-        latency[some] = network.latency(sent.src[some], sent.dst[some], route)
-        used = route[route.any(axis=1)]
-        if len(used) > links.shape[1]:
-            links = np.pad(links, ((0, 0), (0, len(used) - links.shape[1])))
-        links[some, : len(used)] = used.T
-    return Routed(sent, far, latency, links)
-
-
-@cache
-def _compiled() -> Callable[..., None]:
-    """The loop as machine code, which Numba keeps on disk if it can. Only a long simulation imports Numba."""
-    from numba import njit
-
-    try:
-        loop: Callable[..., None] = njit(cache=True, error_model="numpy")(play_rounds)
-    except RuntimeError:  # there is no folder to keep it in
-        loop = njit(error_model="numpy")(play_rounds)
-    return loop
+        self.busy += (now[2] - before[2]) * factor

@@ -16,7 +16,7 @@ from ..algorithms.over_hosts import CORES, RAILED, spanning_name
 from ..choose.over_hosts import SpanningChoice, choose_spanning, why_priced_only
 from ..contract import ROOTED
 from ..hosts import Hosts
-from .clocks import play, routed
+from .clocks import play
 from .networks import Network
 from .table_messages import Messages, messages, messages_of_call
 
@@ -90,7 +90,7 @@ def candidates(
         name = f"{a.full_name} of all ranks" if a.name in cores else a.full_name
         why = "its name means what hosts do between each other" if a.name in cores else ""
         why = why or (why_priced_only(a) if hosts.spans else "")
-        one = a.symmetric(p) if p > _FEW and a.symmetric(64) else None
+        one = a.symmetric(p) if p > _FEW else None
         if one is not None:
             yield Candidate(name, partial(messages, one), "", a.name, why)
         else:
@@ -123,7 +123,7 @@ def price(
     """
     size = 0.0 if one.name.startswith("barrier.") else nbytes
     segments = max(1, ceil(size / segment_bytes)) if segment_bytes and network.one_host else 1
-    few, sections = min(segments, 3), routed(one.make(), network)
+    few, sections = min(segments, 3), one.make()
     done = play(sections * few, network, size / segments, late)
     rank = done.last
     seconds, parts, busy = float(done.ready[rank]), done.parts[rank], done.busy

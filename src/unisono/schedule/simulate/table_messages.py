@@ -5,13 +5,13 @@ many messages per rank in a round.
 """
 
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from ..algorithms.over_hosts import HierarchicalTable
-from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule
+from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, rows_of_rank_0
 from .networks import Ints, Numbers
 
 MOST_MESSAGES = 1 << 20
@@ -25,7 +25,7 @@ class Messages(NamedTuple):
     share: the part of the vector in a message.
     added: the part of the vector that the receiver combines.
     weight: for how many equal messages a message stands.
-    times: how often these rounds are repeated.
+    times: how often each round is repeated.
     """
 
     ranks: int
@@ -52,41 +52,28 @@ def messages_of_call(call: HierarchicalTable) -> list[Messages]:
 
 
 def _of_rows(ranks: int, rows: Rows, chunks: int) -> Messages:
-    return _merge(ranks, rows[:, [ROUND, SRC, DST]], rows[:, N] / chunks, rows[:, OP] != COPY)
-
-
-def _merge(ranks: int, where: Rows, share: Numbers, combines: np.ndarray, weight: float = 1.0) -> Messages:
-    """Rows as messages. where: the columns round, sender, receiver."""
-    key = (where[:, 0] * ranks + where[:, 1]) * ranks + where[:, 2]
-    if (np.diff(key) <= 0).any():
-        order = np.argsort(key, kind="stable")
-        key, share, combines = key[order], share[order], combines[order]
+    key = (rows[:, ROUND] * ranks + rows[:, SRC]) * ranks + rows[:, DST]
+    order = np.argsort(key, kind="stable")
+    key, share, combines = key[order], rows[order, N] / chunks, rows[order, OP] != COPY
     first = np.flatnonzero(np.diff(key, prepend=-1))
     key = key[first]
     sums = [np.add.reduceat(some, first) if len(first) else np.zeros(0) for some in (share, share * combines)]
     starts = np.append(np.flatnonzero(np.diff(key // ranks**2, prepend=-1)), len(key))
-    return Messages(ranks, starts, key // ranks % ranks, key % ranks, sums[0], sums[1], weight)
+    return Messages(ranks, starts, key // ranks % ranks, key % ranks, sums[0], sums[1])
 
 
 def _alike(one: Schedule) -> Iterator[Messages]:
     """The messages of a table in which all ranks do the same, from the rows of rank 0."""
-    p, rows = one.ranks, one.rows
-    hop = (rows[:, DST] - rows[:, SRC]) % p
-    single = _merge(p, np.column_stack([rows[:, ROUND], np.zeros_like(hop), hop]), rows[:, N] / p, rows[:, OP] != COPY)
+    p, single = one.ranks, _of_rows(one.ranks, rows_of_rank_0(one), one.chunks)
     rounds = [
         (tuple(single.dst[a:b].tolist()), tuple(single.share[a:b].tolist()), tuple(single.added[a:b].tolist()))
-        for a, b in zip(single.starts[:-1].tolist(), single.starts[1:].tolist(), strict=True)
+        for a, b in pairwise(single.starts.tolist())
     ]
     runs = [(kind, len(list(same))) for kind, same in groupby(rounds)]
     most = max(1, MOST_MESSAGES // (p * max(1, sum(len(hops) for (hops, _, _), _ in runs) // max(1, len(runs)))))
-    if len(runs) <= most:
-        for (hops, share, added), times in runs:
-            yield _spread(p, hops, share, added, float(times))
-        return
-    for part in np.array_split(np.arange(len(runs)), most):
-        middle = int(part[len(part) // 2])
-        (hops, share, added), _ = runs[middle]
-        yield _spread(p, hops, share, added, float(sum(runs[k][1] for k in part.tolist())))
+    for part in np.array_split(np.arange(len(runs)), min(most, len(runs))) if runs else ():
+        (hops, share, added), _ = runs[part[len(part) // 2]]
+        yield _spread(p, hops, share, added, float(sum(runs[k][1] for k in part)))
 
 
 def _spread(

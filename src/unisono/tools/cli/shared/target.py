@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import extract_tb
@@ -59,8 +58,7 @@ class Target:
 
     @property
     def _code(self) -> CodeType:
-        build = self.algorithm.build
-        code: CodeType = inspect.unwrap(build.args[0] if isinstance(build, partial) else build).__code__
+        code: CodeType = inspect.unwrap(self.algorithm.of).__code__  # type: ignore[arg-type]  # no table
         return code
 
 
