@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.namespaces import why_no_namespaces
+from tests.support.cluster import why_not
 
 ROOT = Path(__file__).parents[2]
 SHORT = "--seconds 0.01 --rounds 1 --no-mpi --sizes 8"
-HOSTS = pytest.mark.skipif(bool(why_no_namespaces()), reason=why_no_namespaces())
+HOSTS = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 
 def rows(tmp_path: Path, command: str) -> list[dict[str, object]]:

@@ -1,7 +1,6 @@
 """The tables and charts of the README and the docs are those of the runs that they name."""
 
 import json
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,26 +42,6 @@ def test_commands_of_runs_exist() -> None:
         path = ROOT.joinpath(*module.split("."))
         assert python == "python"
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
-
-
-CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
-"""It shows what programs print."""
-TYPED = (
-    "10 Gbit/s and 100 µs",  # a setting
-    "with 64 ranks, 2.5 times",  # how often a thread looks
-    "1.5 times the vector",  # bytes
-    "2 × 3 × 4 MiB = 24 MiB",  # bytes
-)
-"""Figures in prose that no run measures."""
-
-
-def test_no_typed_figures_of_speed() -> None:
-    """Prose says "about twice", and links to a table."""
-    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/guides/*.md")):
-        text = CODE.sub("", figures.BLOCK.sub("", page.read_text()))
-        for typed in TYPED:
-            text = text.replace(typed, "")
-        assert not re.findall(r".*\d ?(?:ns|µs|ms|×|x (?:faster|slower)|times)\b.*", text), page
 
 
 def takes(call: str, op: str, dtype: str) -> bool:

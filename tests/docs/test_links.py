@@ -1,4 +1,4 @@
-"""Links of pages that Sphinx does not build lead somewhere, and the glossary names files that have its words."""
+"""Links and named files of pages that Sphinx does not build are there, and so are the words of the glossary."""
 
 import re
 
@@ -25,6 +25,15 @@ def test_links_lead_to_files() -> None:
             elif not re.match(r"https://|mailto:|http://localhost", target):
                 assert page != ROOT / "README.md", f"{link}: a package index shows the README alone"
                 assert (page.parent / target).exists(), f"{page}: {link}"
+
+
+def test_named_functions_are_in_their_files() -> None:
+    """In ARCHITECTURE: `calls/dispatch/drive.py` `drive`."""
+    named = re.findall(r"`([\w/]+\.py)` `(\w+)`", (ROOT / "ARCHITECTURE.md").read_text())
+    assert len(named) > 20
+    for path, name in named:
+        code = (ROOT / "src" / "unisono" / path).read_text()
+        assert re.search(rf"^\s*(def|class) {name}\b", code, re.MULTILINE), f"{path}: {name}"
 
 
 def test_glossary_words_are_in_the_code() -> None:

@@ -17,6 +17,7 @@ import unisono
 from tests.support.faults import die
 from tests.support.matrix import Case
 from tests.support.matrix_driver import algorithms, check, forget
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono import PeerFailed, PeerGone, RankFailed
 from unisono.base.config import Config
@@ -118,8 +119,10 @@ def test_sub_groups_cross_but_not_broadcasts(crossing: Callable[[int], unisono.W
     assert crossing(3).run(in_part) == [crosses, crosses[:1], crosses]
 
 
-def refused() -> list[set[str]]:
-    """Rank 1 may not read its peers; the others may."""
+@pytest.mark.parametrize("ranks", [2, 3])
+@in_new_world("ranks", config=ALL)
+def test_one_refused_rank_makes_all_stage(ranks: int) -> None:
+    """Rank 1 may not read its peers. The others learn it from the first call, and know it in the next."""
     rank, size = unisono.get_rank(), unisono.get_world_size()
     seen = []
     if rank == 1:
@@ -135,19 +138,12 @@ def refused() -> list[set[str]]:
                     work.wait()
                 assert torch.equal(tensor, sum(values(peer, count) for peer in range(size)))
         seen.append(lowerings())
-    return seen
+    assert seen[0] - {"cross memory, in place"} == seen[1] == {"staged, in place"}
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_one_refused_rank_makes_all_stage(ranks: int) -> None:
-    """The others learn it from the first call, and know it in the next."""
-    with unisono.World(ranks, timeout_s=60, config=ALL) as world:
-        for rank, (first, second) in enumerate(world.run(refused)):
-            assert first - {"cross memory, in place"} == {"staged, in place"}, rank
-            assert second == {"staged, in place"}, rank
-
-
-def hidden(where: str) -> set[str]:
+@pytest.mark.parametrize("where", ["foreground", "background", "checked"])
+@in_new_world(3, config=ALL)
+def test_tensors_out_of_reach_are_staged(where: str) -> None:
     """Rank 0's tensor lies where no system call reaches it, as memory of a device does."""
     rank, size = unisono.get_rank(), unisono.get_world_size()
     group = unisono.init()
@@ -162,17 +158,11 @@ def hidden(where: str) -> set[str]:
         if work is not None:
             work.wait()
         assert torch.equal(tensor, sum(values(peer, 1000) for peer in range(size))), turn
-    return lowerings()
+    assert "staged, in place" in lowerings()
 
 
-@pytest.mark.parametrize("where", ["foreground", "background", "checked"])
-def test_tensors_out_of_reach_are_staged(where: str) -> None:
-    with unisono.World(3, timeout_s=60, config=ALL) as world:
-        for found in world.run(hidden, where):
-            assert "staged, in place" in found
-
-
-def cut_off(folder: Path) -> None:
+@in_new_world(2, config=ALL, all_give="raised")
+def test_refused_transfer_names_peer_and_reason() -> str:
     """Rank 0's tensor begins where it can be read, and ends in a page that cannot."""
     rank = unisono.get_rank()
     unisono.barrier()
@@ -196,13 +186,7 @@ def cut_off(folder: Path) -> None:
         assert "PeerUnreachable" in str(caught.value)
     with pytest.raises(expected):
         unisono.barrier()
-    (folder / str(rank)).touch()
-
-
-def test_refused_transfer_names_peer_and_reason(tmp_path: Path) -> None:
-    with unisono.World(2, timeout_s=60, config=ALL) as world:
-        world.run(cut_off, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
+    return "raised"
 
 
 def enter_only(tensor: torch.Tensor, output: torch.Tensor) -> None:
@@ -243,7 +227,8 @@ def test_a_peer_that_dies_in_the_call(tmp_path: Path, ranks: int, anew: bool) ->
     assert len(list(tmp_path.iterdir())) == ranks - 1
 
 
-def gives_up() -> None:
+@in_new_world(2, config=Config(cross_memory_bytes=1, look_up_s=20))
+def test_data_of_a_rank_that_gives_up_is_refused() -> None:
     """Rank 1 gives the call up behind the gate, when rank 0 has copied from its tensor and waits for its leave."""
     rank, group = unisono.get_rank(), unisono.init()
     unisono.barrier()
@@ -262,30 +247,21 @@ def gives_up() -> None:
     group.engine._lines[1][LineWord.PROGRESS] += 1 << STEP_BITS
 
 
-def test_data_of_a_rank_that_gives_up_is_refused() -> None:
-    with unisono.World(2, timeout_s=60, config=Config(cross_memory_bytes=1, look_up_s=20)) as world:
-        world.run(gives_up)
-
-
-def times_out(folder: Path) -> bool:
+@in_new_world(2, config=ALL, all_give=True)
+def test_memory_a_late_peer_may_write_is_kept(tmp_path: Path) -> bool:
     rank = unisono.get_rank()
     unisono.barrier()
     tensor, output = values(rank, 1000), torch.zeros(2000)
     unisono.all_gather_single(output, tensor)
     if rank == 0:
         enter_only(tensor, output)
-        until((folder / "1").exists)
+        until((tmp_path / "1").exists)
         return True
     with pytest.raises(unisono.WaitTimeout):
         unisono.all_gather_single(output, tensor, timeout_s=0.2)
-    (folder / "1").touch()
+    (tmp_path / "1").touch()
     kept = {memory.data_ptr() for memory in group_module._held.values() if isinstance(memory, torch.UntypedStorage)}
     return {tensor.data_ptr(), output.data_ptr()} <= kept
-
-
-def test_memory_a_late_peer_may_write_is_kept(tmp_path: Path) -> None:
-    with unisono.World(2, timeout_s=60, config=ALL) as world:
-        assert world.run(times_out, tmp_path) == [True, True]
 
 
 def test_probe_reads_only_live_processes() -> None:

@@ -154,31 +154,6 @@ def test_helpers_take_pieces() -> None:
     assert sum(name == HELPER for name in adder.threads) >= 3
 
 
-def test_move_waits_for_pieces_of_helpers() -> None:
-    with started(1) as helpers:
-        taken, go = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            if threading.current_thread().name == HELPER:
-                taken.set()
-                assert go.wait(MOST_S)
-            else:
-                assert taken.wait(MOST_S)
-
-        adder = Adder(hold)
-        move = Move(helpers, 2, [numbers(640, 1), numbers(640, 2)], adder.address)
-        caller = threading.Thread(target=move)
-        caller.start()
-        assert taken.wait(MOST_S)
-        caller.join(0.3)
-        assert caller.is_alive()  # whatever it does without the helper, it has done by now
-        go.set()
-        caller.join(MOST_S)
-        assert not caller.is_alive()
-        assert (move.out == sum(move.inputs)).all()
-        assert adder.threads.count(HELPER) == 1  # the caller has done all the rest
-
-
 def test_ending_helper_leaves_the_rest_to_others() -> None:
     helpers = Helpers(2)
     helpers.start(2)
@@ -223,27 +198,26 @@ def test_sums_have_the_same_bits(lanes: int) -> list[bool]:
     return same
 
 
-def test_helpers_end_with_their_world() -> None:
+@in_new_world(2, all_give=([HELPER] * 2, 7, [HELPER] * 2, 8.0, []))
+def test_helpers_end_with_their_world() -> tuple[list[str], int, list[str], float, list[str]]:
+    """And a forked child has none."""
+
     def names() -> list[str]:
         return sorted(thread.name for thread in threading.enumerate() if thread.name == HELPER)
 
-    def forked() -> tuple[list[str], int, list[str], float, list[str]]:
-        with_lanes(3)
-        tensor = torch.full((50_000,), 2.0)
-        unisono.all_reduce(tensor)
-        before = names()
-        child = os.fork()
-        if not child:
-            os._exit(1 if names() else 7)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        unisono.all_reduce(tensor)
-        group, value = unisono.init(), float(tensor[-1])
-        during = names()
-        group.close()
-        return before, code, during, value, names()
-
-    with unisono.world(2, timeout_s=60) as world:
-        assert world.run(forked) == [([HELPER] * 2, 7, [HELPER] * 2, 8.0, [])] * 2
+    with_lanes(3)
+    tensor = torch.full((50_000,), 2.0)
+    unisono.all_reduce(tensor)
+    before = names()
+    child = os.fork()
+    if not child:
+        os._exit(1 if names() else 7)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    unisono.all_reduce(tensor)
+    group, value = unisono.init(), float(tensor[-1])
+    during = names()
+    group.close()
+    return before, code, during, value, names()
 
 
 @in_new_world(3, all_give=(300_000.0, 2))
@@ -264,22 +238,18 @@ def test_lanes_after_an_abort_and_a_shrink() -> tuple[float, int]:
     return float(tensor.sum()), helpers
 
 
-def test_long_calls_have_lanes_by_default() -> None:
-    def calls(own: int) -> list[tuple[int, int, float]]:
-        planning.processors, unisono.init().engine.arena.processors = lambda: own, own
-        torch.set_num_threads(3)
-        found = []
-        for nbytes in (8 << 20, (8 << 20) + 4):
-            tensor = torch.ones(nbytes // 4)
-            unisono.all_reduce(tensor)
-            plan = list(unisono.init().plans.values())[-1]
-            helpers = sum(thread.name == HELPER for thread in threading.enumerate())
-            found.append((int(plan.words[PlanWord.LANES]), helpers, float(tensor.sum())))  # type: ignore[attr-defined]
-        return found
-
-    for own, lanes in ((2, 1), (4, 2), (64, 3)):
-        with unisono.world(2, timeout_s=60) as world:
-            assert world.run(calls, own) == [[(1, 0, 4194304.0), (lanes, lanes - 1, 4194306.0)]] * 2
+@pytest.mark.parametrize(("own", "lanes"), [(2, 1), (4, 2), (64, 3)])
+@in_new_world(2)
+def test_long_calls_have_lanes_by_default(own: int, lanes: int) -> None:
+    """Where there are processors."""
+    planning.processors, unisono.init().engine.arena.processors = lambda: own, own
+    torch.set_num_threads(3)
+    for nbytes, expected in ((8 << 20, 1), ((8 << 20) + 4, lanes)):
+        tensor = torch.ones(nbytes // 4)
+        unisono.all_reduce(tensor)
+        plan: Any = list(unisono.init().plans.values())[-1]
+        helpers = sum(thread.name == HELPER for thread in threading.enumerate())
+        assert (plan.words[PlanWord.LANES], helpers, tensor.sum()) == (expected, expected - 1, nbytes // 2)
 
 
 @in_new_world(2, gives=[(1, [2]), (0, [0])])

@@ -96,17 +96,6 @@ def test_short_sends_end_at_once_if_the_ring_has_room(boxes: Callable[[int], Box
         assert torch.equal(receive(b, None, 0).tensor, values(8, k))
 
 
-def test_two_long_sends_meet(boxes: Callable[[int], Boxes]) -> None:
-    """Both send first: each takes in what comes while it waits for room."""
-    a, b = boxes(2)
-    sent = [send(a, values(50_000, 1), 1), send(b, values(50_000, 2), 0)]
-    assert not any(request.done for request in sent)
-    run(a, b)
-    assert all(request.done for request in sent)
-    assert torch.equal(receive(b, None, 0).tensor, values(50_000, 1))
-    assert torch.equal(receive(a, None, 1).tensor, values(50_000, 2))
-
-
 def layouts(count: int) -> dict[str, torch.Tensor]:
     wide = torch.zeros(count, 3, dtype=torch.complex64)
     return {
@@ -275,23 +264,6 @@ def test_long_send_starts_at_once(boxes: Callable[[int], Boxes]) -> None:
     assert torch.equal(target.tensor, sent[0])
     assert torch.equal(dropped.tensor, sent[1])
     assert torch.equal(receive(b, None, 0, 3).tensor, sent[2])
-
-
-@pytest.mark.parametrize("boxes", ["near"], indirect=True)
-def test_a_receive_of_a_begun_message_can_be_cancelled(boxes: Callable[[int], Boxes]) -> None:
-    """The message waits for the next receive, with the bytes that have come."""
-    a, b = boxes(2)
-    send(a, values(1), 1)
-    run(a, b)
-    receive(b, None, 0)
-    send(a, values(2 * RING, 1), 1)
-    target = received_at_once(b, torch.empty(2 * RING, dtype=values(1).dtype), 0, 0)
-    assert isinstance(target, Receive)
-    b.withdraw(target)
-    target.tensor.fill_(-1)
-    run(a, b)
-    assert torch.equal(receive(b, None, 0).tensor, values(2 * RING, 1))
-    assert (target.tensor == -1).all()
 
 
 @pytest.mark.parametrize("boxes", ["near"], indirect=True)

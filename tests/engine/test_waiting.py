@@ -14,6 +14,7 @@ import torch
 
 import unisono
 from tests.conftest import examples
+from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
 from tests.support.programs import Python, place
 from tests.support.waiting import until
@@ -97,28 +98,22 @@ def test_naps_leave_the_slack_of_timers_alone() -> None:
     assert slack() == before
 
 
-def wait_for_the_last(seconds: float) -> tuple[float, float]:
-    """Processor time and time of an all_reduce whose last rank comes late, on this rank."""
+@pytest.mark.sampled(most=1)
+@pytest.mark.ranks(2, 3)
+def test_long_wait_leaves_the_processor() -> None:
     rank, size = unisono.get_rank(), unisono.get_world_size()
     x = torch.tensor([float(rank)])
     unisono.barrier()
     cpu, begin = time.thread_time(), time.perf_counter()
     if rank == size - 1:
-        time.sleep(seconds)  # the delay is what is tested
+        time.sleep(0.8)  # the delay is what is tested
     unisono.all_reduce(x)
     assert x.item() == sum(range(size))
-    return time.thread_time() - cpu, time.perf_counter() - begin
+    assert time.thread_time() - cpu < 0.5 * (time.perf_counter() - begin)
 
 
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_long_wait_leaves_the_processor(worlds: Worlds, ranks: int) -> None:
-    for cpu, wall in worlds(ranks).run(wait_for_the_last, 0.8):
-        assert cpu < 0.5 * wall
-
-
-def count_looks(seconds: float) -> int:
-    """How often this rank looks at its peers while the last rank is late by so many seconds."""
+@in_new_world(2, config=Config(look_up_s=0.002))
+def test_long_wait_looks_at_peers_less_often() -> None:
     from unisono.ranks.failures.attend import Watch
 
     looks, look = [0], Watch.look
@@ -129,43 +124,30 @@ def count_looks(seconds: float) -> int:
 
     Watch.look = counted
     if unisono.get_rank():
-        time.sleep(seconds)  # the delay is what is tested
+        time.sleep(1.0)  # the delay is what is tested
     unisono.barrier()
-    return looks[0]
+    assert unisono.get_rank() or 10 < looks[0] < 300  # of 500 looks every 2 ms; each of them lasts
 
 
-def test_long_wait_looks_at_peers_less_often() -> None:
-    with unisono.World(2, timeout_s=60, config=unisono.Config(look_up_s=0.002)) as world:
-        looks = world.run(count_looks, 1.0)[0]
-    assert 10 < looks < 300  # of 500 looks every 2 ms; each of them lasts
-
-
-def hurried(seed: int, calls: int, spins: int) -> list[float]:
+@pytest.mark.sampled
+@pytest.mark.parametrize("spins", [0, 1, 2000])
+@pytest.mark.parametrize("ranks", [2, 4])
+@in_new_world("ranks")
+def test_no_rank_waits_for_ever(ranks: int, spins: int) -> None:
     """Small calls back to back, each rank now and then late by a time of its own. Odd ranks nap, the others yield."""
     group = unisono.init()
     state = group.engine._state
     state[StateWord.SPINS] = state[StateWord.LEARNED] = spins
     state[StateWord.LEARNED + 2] = NEVER if group.rank % 2 else 0
-    draw, x, results = random.Random(seed + group.rank), torch.zeros(3), []
-    for number in range(calls):
+    draw, x = random.Random(7 + group.rank), torch.zeros(3)
+    for number in range(examples(2000)):
         if draw.random() < 0.1:
             until = time.perf_counter() + draw.random() * 0.002
             while time.perf_counter() < until:
                 pass
         x.copy_(torch.tensor([1.0, number, group.rank + number]))
         unisono.all_reduce(x)
-        results += x.tolist()
-    return results
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("spins", [0, 1, 2000])
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_no_rank_waits_for_ever(ranks: int, spins: int) -> None:
-    calls = examples(2000)
-    expected = [v for n in range(calls) for v in (ranks, ranks * n, ranks * n + sum(range(ranks)))]
-    seen = unisono.run(hurried, ranks, (7, calls, spins), timeout_s=60)
-    assert all(each == expected for each in seen)
+        assert x.tolist() == [ranks, ranks * number, ranks * number + sum(range(ranks))]
 
 
 def asleep_early(when: int) -> bool:
@@ -241,49 +223,36 @@ def test_later_wait_does_not_keep_memory() -> None:
     thread.join()
 
 
-def ends_a_wait(late_s: float) -> float:
-    """All ranks but the last wait for it, longer than they spin or yield; how long this rank was in the call."""
+@pytest.mark.ranks(2, 4)
+def test_write_wakes_the_sleeper() -> None:
+    """All ranks but the last wait for it, longer than they spin or yield."""
     rank, size = unisono.get_rank(), unisono.get_world_size()
     state = unisono.init().engine._state
     state[StateWord.LOOK_UP_NS] = 60 * 10**9  # the kernel does not return to look: only a wake-up ends its sleep
-    x, began = torch.tensor([float(rank)]), time.perf_counter()
-    if rank == size - 1:
-        time.sleep(late_s)  # the delay is what is tested
-    unisono.all_reduce(x)
-    took = time.perf_counter() - began
+    for _ in range(10):
+        x, began = torch.tensor([float(rank)]), time.perf_counter()
+        if rank == size - 1:
+            time.sleep(0.02)  # the delay is what is tested
+        unisono.all_reduce(x)
+        assert time.perf_counter() - began < 10
+        assert x.item() == sum(range(size))
     state[StateWord.LOOK_UP_NS] = 20 * 10**6
-    assert x.item() == sum(range(size))
-    return took
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_write_wakes_the_sleeper(worlds: Worlds, ranks: int) -> None:
-    def work() -> list[float]:
-        return [ends_a_wait(0.02) for _ in range(10)]
-
-    for took in worlds(ranks).run(work):
-        assert max(took) < 10
-
-
-def messages_at_a_distance(late_s: float, turns: int) -> float:
-    """A message to and fro, each side late in turn, so that the other sleeps."""
+@in_new_world(2, config=Config(look_up_s=30.0))
+def test_late_messages_wake_their_receivers() -> None:
+    """Each side is late in turn, so that the other sleeps; the messages do not fit into a ring."""
     group = unisono.init()
     rank, peer = group.rank, 1 - group.rank
     began, x = time.perf_counter(), torch.zeros(100_001)
-    for turn in range(turns):
+    for turn in range(20):
         if turn % 2 == rank:
-            time.sleep(late_s)  # the delay is what is tested
+            time.sleep(0.01)  # the delay is what is tested
             unisono.send(torch.full((100_001,), float(turn)), peer)
         else:
             unisono.recv(x, peer)
             assert x[-1] == turn
-    return time.perf_counter() - began
-
-
-def test_late_messages_wake_their_receivers() -> None:
-    """Also those that do not fit into a ring: then the sender sleeps until there is room."""
-    with unisono.World(2, config=unisono.Config(look_up_s=30.0), timeout_s=60) as world:
-        assert max(world.run(messages_at_a_distance, 0.01, 20)) < 25
+    assert time.perf_counter() - began < 25
 
 
 BOUND = """

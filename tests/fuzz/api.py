@@ -53,9 +53,9 @@ class Native:
 
 
 class Torch:
-    """torch.distributed, with a backend. meeting: a file where the ranks meet, for their first program."""
+    """torch.distributed, with our backend. meeting: a file where the ranks meet, for their first program."""
 
-    def __init__(self, backend: str, settings: Sequence[tuple[str, float]], meeting: str) -> None:
+    def __init__(self, settings: Sequence[tuple[str, float]], meeting: str) -> None:
         from datetime import timedelta
 
         from torch import distributed
@@ -69,7 +69,7 @@ class Torch:
                 if name in SETTINGS:
                     os.environ[environment_name(name)] = f"{value}"
             place = {"rank": unisono.get_rank(), "world_size": unisono.get_world_size()}
-            distributed.init_process_group(backend, f"file://{meeting}", timeout=timedelta(seconds=300), **place)
+            distributed.init_process_group("unisono", f"file://{meeting}", timeout=timedelta(seconds=300), **place)
         self.world: Any = distributed.group.WORLD
 
     def place(self, group: Any) -> tuple[int, int]:
@@ -123,13 +123,6 @@ class Torch:
         return argument
 
 
-_made: dict[str, Torch] = {}
-
-
 def api_of(name: str, settings: Sequence[tuple[str, float]], meeting: str) -> Native | Torch:
     """The API of a program, on this rank."""
-    if name == "unisono":
-        return Native()
-    if name not in _made:
-        _made[name] = Torch(name if name == "gloo" else "unisono", settings, meeting)
-    return _made[name]
+    return Native() if name == "unisono" else Torch(settings, meeting)

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,8 +25,9 @@ import typer
 import unisono
 from tests.fuzz.fault_oracle import complaints
 from tests.fuzz.fault_rank import play
-from tests.fuzz.fault_scene import STOPPING, Fault, Scene, draw
+from tests.fuzz.fault_scene import OF_HOSTS, STOPPING, Fault, Scene, draw
 from tests.fuzz.shrink import shrink
+from tests.support.cluster import Cluster
 from unisono.base.config import Config
 
 TIMEOUT_S = 6.0
@@ -38,27 +39,27 @@ _LEFT_S = 30.0
 _SMALLER_S = 120.0
 
 
-def check(scene: Scene) -> None:
-    """Play the scene. Raises AssertionError, with what is wrong in it."""
-    if wrong := watch(scene):
+def check(scene: Scene, cluster: Cluster | None = None) -> None:
+    """Play the scene, on these hosts or as if on several. Raises AssertionError, with what is wrong in it."""
+    if wrong := watch(scene, cluster):
         raise AssertionError(f"{scene}\n" + "\n".join(wrong))
 
 
-def watch(scene: Scene) -> list[str]:
+def watch(scene: Scene, cluster: Cluster | None = None) -> list[str]:
     """Play the scene; what is wrong."""
     _begin()
     descriptors = _descriptors()
     timeout_s = TIMEOUT_S if scene.frozen else 1000.0
     config = Config.from_env().replace(timeout_s=timeout_s, keep_inputs=int(scene.keep_inputs), stall_warning_s=0)
-    hosts = None if scene.hosts.isdigit() else scene.hosts
+    hosts = None if scene.hosts.isdigit() or cluster else scene.hosts
     with tempfile.TemporaryDirectory() as folder:
-        warden = _Warden(scene, Path(folder))
+        warden = _Warden(scene, Path(folder), cluster)
         warden.start()
         try:
             with unisono.World(
                 scene.ranks, timeout_s=MOST_S, config=config, hosts=hosts, return_exceptions=True
             ) as world:
-                ends: list[Any] = world.run(play, scene, folder)
+                ends: list[Any] = world.run(play, scene, folder, cluster.names if cluster else ())
         finally:
             warden.over.set()
             warden.join()
@@ -83,11 +84,12 @@ def _told(end: unisono.RankFailed) -> str:
 
 
 class _Warden(threading.Thread):
-    """Lets ranks that have stopped go on, or kills them."""
+    """Lets ranks that have stopped go on, or kills them. Cuts links, and mends them."""
 
-    def __init__(self, scene: Scene, folder: Path) -> None:
+    def __init__(self, scene: Scene, folder: Path, cluster: Cluster | None) -> None:
         super().__init__(daemon=True)
-        self._scene, self._folder, self.over = scene, folder, threading.Event()
+        self._scene, self._folder, self._cluster, self.over = scene, folder, cluster, threading.Event()
+        self._mend: dict[int, Callable[[], object]] = {}
 
     def faults(self) -> dict[int, tuple[int, float]]:
         """Which faults have happened: the process, and when."""
@@ -102,24 +104,49 @@ class _Warden(threading.Thread):
         done: set[int] = set()
         while not self.over.wait(0.02):
             for number, (pid, at) in self.faults().items():
+                if self._scene.faults[number].how in OF_HOSTS and number not in self._mend:
+                    self._mend[number] = self._begin_of_host(self._scene.faults[number])
+                    (self._folder / f"begun {number}").touch()
                 if number not in done and self._is_due(self._scene.faults[number], at):
                     done.add(number)
                     self._end(number, pid)
         for number, (pid, _) in self.faults().items():  # the others did not need those that are still stopped
-            if number not in done and self._scene.faults[number].how in STOPPING:
+            if number not in done and self._scene.faults[number].how in (*STOPPING, *OF_HOSTS):
                 self._end(number, pid)
+
+    def _begin_of_host(self, fault: Fault) -> Callable[[], object]:
+        """Let it happen to a host. Returns what ends it."""
+        assert self._cluster
+        some, host = self._cluster, self._cluster.hosts.host_of(fault.rank)
+        if fault.how == "cut link":
+            some.cut(host)
+            return lambda: some.mend(host)
+        if fault.how == "cut pair":
+            some.cut_pair(host - 1, host)
+            return lambda: some.mend_pair(host - 1, host)
+        stopped = some.processes(host)
+        send(signal.SIGSTOP, stopped)
+        return lambda: send(signal.SIGCONT, stopped)
 
     def _end(self, number: int, pid: int) -> None:
         how = self._scene.faults[number].how
+        if how in OF_HOSTS:
+            self._mend[number]()
+            return
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL if how == "stop and kill" else signal.SIGCONT)
 
     def _is_due(self, fault: Fault, at: float) -> bool:
         passed_s = time.monotonic() - at
-        if fault.how == "freeze":
-            others = self._scene.ranks - len(self._scene.dead | self._scene.frozen)
+        if fault.how == "freeze" or fault.how in OF_HOSTS:
+            others = self._scene.ranks - len(self._scene.dead | self._scene.frozen | self._scene.cut_off)
             return len(list(self._folder.glob("*.json"))) >= others or passed_s > MOST_S - 10
         return fault.how in STOPPING and passed_s > _STOPPED_S
+
+
+def send(number: int, pids: Iterable[int]) -> None:
+    for pid in pids:
+        os.kill(pid, number)
 
 
 def _descriptors() -> Counter[str]:

@@ -55,8 +55,6 @@ MOVE_BLOCKS = ("bruck", "hierarchical")
 
 FINE = ("segment_bytes", "look_up_s")  # settings with which a long call takes very many steps
 
-GLOO_DTYPES = ("int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
-GLOO_FORMS = ("all_reduce", "broadcast", "scatter", "gather", "all_gather", "all_gather_single", "all_to_all_single")
 TORCH_LAYOUTS = ("contiguous", "offset", "strided", "transposed", "scalar", "empty", "mixed", "channels_last")
 TORCH_WAYS = ("pair", "ring", "batch", "any", "objects")
 
@@ -70,8 +68,8 @@ class Session:
     def __init__(self, seed: str, only: tuple[str, ...] = HOSTS, most_bytes: int = MOST_BYTES) -> None:
         self.draw = draw = random.Random(seed)
         hosts = draw.choice(only)
-        api = draw.choice(["unisono"] * 4 + ["torch"] * 2 + ["gloo"])
-        names = draw.sample(list(SETTINGS), draw.choice((0, 0, 1, 2, 3))) if api != "gloo" else []
+        api = draw.choice(["unisono"] * 2 + ["torch"])
+        names = draw.sample(list(SETTINGS), draw.choice((0, 0, 1, 2, 3)))
         self._empty = Program(hosts, (), tuple((name, draw.choice(SETTINGS[name])) for name in sorted(names)), api)
         self._most_bytes = min(most_bytes, 256 << 10) if set(FINE) & set(names) else most_bytes
         self._hosts, self._api, self._tag = Hosts.parse(hosts), api, 2
@@ -87,7 +85,7 @@ class Session:
         kinds = {"call": 12, "barrier": 1, "objects": 1, "messages": 3, "wait": 1, "late": 1}
         if self._api == "unisono":
             kinds["coalesced"] = 2
-        if not in_thread and self._api != "gloo":
+        if not in_thread:
             kinds |= {"group": 1, "threads": 1}
         kind = draw.choices(list(kinds), list(kinds.values()))[0]
         if kind == "call":
@@ -132,17 +130,17 @@ class Session:
         return MakeGroup(name, ranks, parent)
 
     def _call(self, name: str, groups: Groups) -> Call:
-        draw, gloo = self.draw, self._api == "gloo"
+        draw = self.draw
         forms = [form for form in FORMS if self._api == "unisono" or form not in ("scan", "exscan")]
-        form = draw.choice(GLOO_FORMS if gloo else forms)
-        dtype = draw.choice(GLOO_DTYPES if gloo else DTYPES if form in REDUCING or draw.random() < 0.8 else MOVED)
+        form = draw.choice(forms)
+        dtype = draw.choice(DTYPES if form in REDUCING or draw.random() < 0.8 else MOVED)
         op = draw.choice([op for op in matrix.ops_to_draw(form, dtype) if self._knows(op, dtype)])
         known = [b for b in FORMS[form] if self._api == "unisono" or b == "even" or form == "all_to_all"]
         blocks = draw.choice([b for b in known if self._api == "unisono" or b != "unknown"])
         layouts = [
             layout
             for layout in matrix.layouts(form, dtype, blocks)
-            if self._api == "unisono" or layout in (TORCH_LAYOUTS[:1] if gloo else TORCH_LAYOUTS)
+            if self._api == "unisono" or layout in TORCH_LAYOUTS
         ]
         layout = draw.choice(["contiguous", draw.choice(layouts)])
         algorithm = None
@@ -150,19 +148,17 @@ class Session:
             algorithm = self._algorithm(form.removesuffix("_single"), op, dtype, groups[name])
             if self._hosts.spans and blocks != "even" and form.startswith("all_to_all") and algorithm in MOVE_BLOCKS:
                 algorithm = None
-        exact = algorithm is not None or self._hosts.spans or gloo or draw.random() < 0.3
+        exact = algorithm is not None or self._hosts.spans or draw.random() < 0.3
         alias = form in ALIASED and layout in ("contiguous", "offset") and blocks != "unknown" and draw.random() < 0.3
         shared = matrix.can_be_shared(form, layout) and draw.random() < 0.5
         case = Case(
             form, dtype, op, self._count(form, dtype, op, layout), layout, blocks, shared, draw.random() < 0.4,
-            draw.randrange(5), draw.randrange(1000), exact, alias and not gloo,
+            draw.randrange(5), draw.randrange(1000), exact, alias,
         )  # fmt: skip
         return Call(case, name, algorithm)
 
     def _knows(self, op: str, dtype: str) -> bool:
         """Has the API this op?"""
-        if self._api == "gloo":
-            return op in ("-", "sum", "product", "min", "max")
         whole = not getattr(torch, dtype).is_complex or op in ("-", "sum", "avg")
         return self._api == "unisono" or (op != "numbers" and whole)
 
@@ -210,13 +206,11 @@ class Session:
             if self._api != "unisono":
                 return Wait()
             ways = ["ring", "sendrecv", "batch"]
-        if self._api == "gloo":
-            ways.remove("any")  # there, an empty message from any source makes its sender wait for ever
         way = draw.choice(ways)
         self._tag += 1
         shift = draw.randrange(most) if self._api == "unisono" or way != "ring" else draw.randrange(1, least)
         tag = draw.randrange(2) if way == "ring" else self._tag
-        dtype = draw.choice(GLOO_DTYPES if self._api == "gloo" else (*DTYPES, *MOVED))
+        dtype = draw.choice((*DTYPES, *MOVED))
         layouts = [layout for layout in matrix.layouts("gather", dtype, "even") if layout not in ("scalar", "empty")]
         layout = draw.choice(["contiguous", *(layouts if self._api == "unisono" else ())])
         count = draw.choice(COUNTS if draw.random() < 0.95 else LONG[:1])

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, Scene
+from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, OF_HOSTS, Scene
 
 SOON_S = 15.0  # how long after the last fault a survivor may hear of it and go on, where no time-out tells it
 TIMED_OUT_S = 28.0  # the same where a rank is frozen: a few times as long as calls wait
@@ -34,6 +34,12 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
     for rank, event in _events(said, "left out"):
         if rank not in apart and not late_to_shrink:
             yield f"rank {rank} was left out: {event['text']}"
+    left_out = {rank for rank, _ in _events(said, "left out")}
+    if any(fault.how in OF_HOSTS for fault in scene.faults) and (there := scene.cut_off - left_out):
+        yield f"ranks {sorted(there)} of the lost host have not been left out"
+    for rank, event in _events(said, "recovered"):
+        if rank in scene.cut_off:
+            yield f"rank {rank}, of a host that the others have lost, goes on in {event['members']}"
     for rank, event in _events(said, "end"):
         if event["threads"]:
             yield f"rank {rank} has threads left: {event['threads']}"
@@ -41,6 +47,9 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
     for rank, event in _events(said, "error"):
         if event["kind"] not in allowed and rank not in apart:
             yield f"rank {rank} raised {event['kind']}, not one of {sorted(allowed)}: {event['text']}"
+        told = any(words in event["text"] for words in ("was killed by signal 9 (SIGKILL)", ") died "))
+        if event["kind"] == "PeerGone" and not told and {fault.how for fault in scene.faults} == {"kill"}:
+            yield f"rank {rank} does not say how the killed rank has ended: {event['text']}"
         for name in ("failed", "missing"):
             innocent = set(event[name]) - hit
             if innocent and rank not in apart and not late_to_shrink:
@@ -56,7 +65,7 @@ def _classes(scene: Scene) -> set[str]:
     """The classes of errors that may be raised."""
     hows = {fault.how for fault in scene.faults}
     allowed: set[str] = set()
-    if hows & {*DEADLY, "end sentinel"}:
+    if hows & {*DEADLY, *OF_HOSTS, "end sentinel"}:
         allowed |= {"PeerGone"}
         only_collectives = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
         if not only_collectives or hows - set(DEADLY) - {"pause", "pause sentinel"}:

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ import torch
 
 import unisono
 from tests.fuzz.fault_calls import prepare
-from tests.fuzz.fault_scene import COLLECTIVES, STOPPING, Call, Fault, Scene
+from tests.fuzz.fault_scene import COLLECTIVES, OF_HOSTS, STOPPING, Call, Fault, Scene
+from tests.support.cluster import PORT, enter, join
 from tests.support.fake_hosts import sentinel_of
 from tests.support.lanes import without_limits
 from tests.support.waiting import until
+from unisono.schedule import Hosts
 from unisono.tools.testing import chaos
 
 
@@ -26,8 +28,17 @@ class _End(BaseException):
     """Ends the rank's function well, before its program has ended."""
 
 
-def play(scene: Scene, folder: str) -> None:
-    """The life of a rank. Files in the folder tell when its faults happened, and at last what it has seen."""
+def play(scene: Scene, folder: str, names: Sequence[str] = ()) -> None:
+    """The life of a rank. Files in the folder tell when its faults happened, and at last what it has seen.
+
+    names: of the namespaces of the scene's hosts, if it has any.
+    """
+    if names:
+        world, hosts = unisono.init(), Hosts.parse(scene.hosts)
+        enter(names[hosts.host_of(world.rank)])
+        group, store = join(world.rank, hosts, PORT)
+        group.timeout_s = world.timeout_s
+        vars(group)["store"] = store  # rank 0 serves it
     if unisono.init().engine.config.lanes > 1:  # by UNISONO_LANES
         without_limits()
     rank = _Rank(scene, Path(folder))
@@ -206,6 +217,8 @@ class _Rank:
                 os.kill(pid, signal.SIGKILL)
             case how if how in STOPPING:
                 os.kill(pid, signal.SIGSTOP)
+            case how if how in OF_HOSTS:
+                until((self._folder / f"begun {self._scene.faults.index(fault)}").exists)
             case "os_exit":
                 os._exit(3)
             case "exit":

@@ -15,6 +15,10 @@ STOPPING = ("stop and kill", "pause", "freeze", "pause sentinel")
 """pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out. The
 sentinel is that of the rank's host.
 """
+OF_HOSTS = ("cut link", "cut pair", "stop host")
+"""Of hosts in network namespaces: the rank's host reaches no other, or not the host before; all its processes stop.
+They are mended when all ranks that go on have ended.
+"""
 _COUNTS = (1, 5, 1000, 70_000, 200_000)
 
 
@@ -67,8 +71,8 @@ class Scene(NamedTuple):
 
     @property
     def cut_off(self) -> set[int]:
-        """The ranks of hosts whose sentinel ends."""
-        hit = [fault.rank for fault in self.faults if fault.how == "end sentinel"]
+        """The ranks of hosts that the others lose."""
+        hit = [fault.rank for fault in self.faults if fault.how in ("end sentinel", *OF_HOSTS)]
         return {rank for one in hit for rank in Hosts.parse(self.hosts).beside(one)}
 
     @property

@@ -113,8 +113,8 @@ Step = Call | Barrier | Coalesced | Objects | Messages | MakeGroup | Split | Thr
 class Program:
     """Steps, and the world for them.
 
-    hosts: as `Hosts.parse` reads them. settings: fields of Config. api: "unisono", "torch" (torch.distributed with our
-    backend) or "gloo" (the same over Gloo: is what is expected right?).
+    hosts: as `Hosts.parse` reads them. settings: fields of Config. api: "unisono", or "torch" (torch.distributed with
+    our backend).
     """
 
     hosts: str

@@ -153,14 +153,6 @@ def test_sub_groups(play: Play) -> None:
     ]
 
 
-FILES = sorted((ROOT / "examples").glob("*.py"))
-TESTED = (ROOT / "tests" / "house" / "test_examples.py").read_text()
-
-
-def test_every_example_has_a_test() -> None:
-    assert not [path.stem for path in FILES if f"def test_{path.stem}(" not in TESTED]
-
-
 def run(*arguments: str) -> str:
     app = typer.Typer()
     app.command()(demo)

@@ -5,7 +5,6 @@ import tomllib
 
 import yaml
 
-import unisono
 from tests.support.markdown import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -48,20 +47,3 @@ def test_the_pages_say_the_same() -> None:
     said = f"Python {PYTHONS[0]} to {PYTHONS[-1]}, PyTorch 2.{FIRST_TORCH} to 2.{LAST_TORCH}"
     for page in ("README.md", "docs/start.md", "docs/index.md"):
         assert said in " ".join((ROOT / page).read_text().split()), page
-
-
-def test_citation_has_this_version() -> None:
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert cited["version"] == unisono.__version__
-    assert f"\n## {unisono.__version__} (" in (ROOT / "CHANGELOG.md").read_text()
-
-
-def test_actions_are_pinned_by_commit() -> None:
-    used = [
-        line.split("uses: ")[1]
-        for workflow in (ROOT / ".github" / "workflows").glob("*.yml")
-        for line in workflow.read_text().splitlines()
-        if "uses: " in line
-    ]
-    assert len(used) >= 10
-    assert not [action for action in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}  # v[\d.]+", action)]

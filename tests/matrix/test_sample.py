@@ -11,7 +11,7 @@ from tests.support.matrix import MOVED, OPS, PAIR_OF, REDUCING, WRITTEN, Case, s
 from tests.support.matrix_driver import IN_PLACE, arguments, gives, run_cases, takes
 from tests.support.matrix_layouts import READ_ONLY, VIEWS, Held, exists
 from tests.support.on_ranks import in_new_world, in_world
-from tests.support.worlds import OnHosts, Worlds
+from tests.support.worlds import Worlds
 from unisono.calls import p2p
 from unisono.engine.reducers import DTYPES
 
@@ -139,13 +139,11 @@ def test_calls_that_keep_their_inputs() -> list[str]:
 
 @pytest.mark.parametrize("dtype", MOVED)
 @pytest.mark.parametrize("shape", ["2x1", "2x2"])
-def test_calls_over_hosts(on_hosts: OnHosts, shape: str, dtype: str) -> None:
-    def over() -> str:
-        p, me = unisono.get_world_size(), unisono.get_rank()
-        (one, mine), outputs = held(dtype, me), [held(dtype, 9)[0] for _ in range(p)]
-        unisono.all_gather([held.tensor for held in outputs], one.tensor)
-        found = one.check(mine) + "".join(out.check(held(dtype, k)[1]) for k, out in enumerate(outputs))
-        unisono.broadcast(one.tensor, 1)
-        return found + one.check(held(dtype, 1)[1])
-
-    assert on_hosts(shape).run(over) == [""] * (2 if shape == "2x1" else 4)
+@in_world("shape", all_give="")
+def test_calls_over_hosts(shape: str, dtype: str) -> str:
+    p, me = unisono.get_world_size(), unisono.get_rank()
+    (one, mine), outputs = held(dtype, me), [held(dtype, 9)[0] for _ in range(p)]
+    unisono.all_gather([held.tensor for held in outputs], one.tensor)
+    found = one.check(mine) + "".join(out.check(held(dtype, k)[1]) for k, out in enumerate(outputs))
+    unisono.broadcast(one.tensor, 1)
+    return found + one.check(held(dtype, 1)[1])

@@ -1,57 +1,155 @@
-"""Hosts in network namespaces that tests cut off, start programs on, and count the bytes of."""
+"""Hosts in network namespaces of this machine, joined by a switch: real networks without real machines. Needs root.
 
+Tests cut them off, start programs on them, and count their bytes.
+"""
+
+import ctypes
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
+from unisono.ranks.group.current import set_default
+from unisono.ranks.group.group import Group
+from unisono.ranks.group.initialize import init
+from unisono.ranks.group.world_group import world_group
+from unisono.ranks.launch.worlds import World
+from unisono.ranks.rendezvous.identity import HOST_ID
+from unisono.ranks.rendezvous.launchers import Launch
+from unisono.ranks.rendezvous.rendezvous import meet
+from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.schedule import Hosts
 
-from .namespaces import Namespaces, why_no_namespaces
+PORT = 29500  # where the ranks meet, on the first host
 
-why_not = why_no_namespaces
+_PREFIX = "unisono"
+_CLONE_NEWNET = 0x40000000
 
 
-class Cluster(Namespaces):
-    """`Namespaces`, with cables that can be pulled and with programs; to be closed."""
+def why_not() -> str:
+    """Why this machine cannot have such hosts; "" if it can."""
+    if os.geteuid():
+        return "hosts in network namespaces need root"
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"hosts in network namespaces need iproute2 ({tool} is not there)"
+    probe = f"{_PREFIX}-{os.getpid()}-probe"
+    try:
+        _call("ip", "netns", "add", probe)
+        _call("ip", "netns", "del", probe)
+    except subprocess.CalledProcessError as error:
+        return f"this system makes no network namespace: {error.stderr.strip()}"
+    return ""
+
+
+class Cluster:
+    """As many hosts as the map has, host k at 10.77.0.(k+1); to be closed. They reach each other through a switch.
+
+    names: of the hosts' namespaces. switch: that of the switch; host k's cable is its link `p{k}`.
+    """
 
     def __init__(self, hosts: Hosts) -> None:
+        self.hosts, self._limit = hosts, ""
         self._processes: list[subprocess.Popen[str]] = []
-        super().__init__(hosts)
+        prefix = f"{_PREFIX}-{os.getpid()}"
+        self.switch = f"{prefix}-switch"
+        self.names = [f"{prefix}-{number}" for number in range(len(hosts.members))]
+        self._remove()
+        _remove_leftovers()
+        try:
+            self._build()
+        except BaseException:
+            self._remove()
+            raise
+
+    def _build(self) -> None:
+        switch = self.switch
+        _call("ip", "netns", "add", switch)
+        _call("ip", "-n", switch, "link", "add", "br0", "type", "bridge")
+        _call("ip", "-n", switch, "link", "set", "br0", "up")
+        for number, name in enumerate(self.names):
+            _call("ip", "netns", "add", name)
+            _call("ip", "-n", name, "link", "set", "lo", "up")
+            ends = ("type", "veth", "peer", "name", "eth0", "netns", name)
+            _call("ip", "-n", switch, "link", "add", f"p{number}", *ends)
+            _call("ip", "-n", switch, "link", "set", f"p{number}", "master", "br0", "up")
+            _call("ip", "-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+            _call("ip", "-n", name, "link", "set", "eth0", "up")
+
+    @staticmethod
+    def address(host: int) -> str:
+        return f"10.77.0.{host + 1}"
+
+    def rate(self, rate: str) -> None:
+        """Limit every link, both ways, such as to `1gbit`; `none`: no limit. Ranks that are started later are told."""
+        self._limit = "" if rate == "none" else rate
+        for number, name in enumerate(self.names):
+            for space, link in ((name, "eth0"), (self.switch, f"p{number}")):
+                with suppress(subprocess.CalledProcessError):  # it has none
+                    _call("tc", "-n", space, "qdisc", "del", "dev", link, "root")
+                if rate != "none":
+                    limit = ("rate", rate, "burst", "256k", "latency", "20ms")
+                    _call("tc", "-n", space, "qdisc", "add", "dev", link, "root", "tbf", *limit)
+
+    def run(self, function: Callable[..., Any], *args: Any, timeout_s: float = 100.0) -> list[Any]:
+        """Call function(*args) on every rank, in a process on its host; the default group is that of all of them."""
+
+        def rank() -> Any:
+            mine = init().rank
+            host = self.hosts.host_of(mine)
+            enter(self.names[host])
+            os.environ[HOST_ID] = f"{host}"  # they are meant to be apart
+            if self._limit:
+                os.environ.setdefault("UNISONO_LINK", self._limit)
+            group, store = join(mine, self.hosts, PORT, timeout_s)
+            try:
+                return function(*args)
+            finally:
+                group.finish()
+                store.add("over", 1)
+                while mine == 0 and store.add("over", 0) < group.size:  # it is the store's server
+                    os.sched_yield()
+                group.close()
+
+        with World(self.hosts.ranks, timeout_s=timeout_s) as world:
+            return world.run(rank)
 
     def cut(self, host: int) -> None:
         """Pull a host's cable: at the switch, so that the host's own link stays up."""
-        _ip("-n", self.switch, "link", "set", f"p{host}", "nomaster")
+        _call("ip", "-n", self.switch, "link", "set", f"p{host}", "nomaster")
 
     def mend(self, host: int) -> None:
         """Plug it in again."""
-        _ip("-n", self.switch, "link", "set", f"p{host}", "master", "br0")
+        _call("ip", "-n", self.switch, "link", "set", f"p{host}", "master", "br0")
 
     def link_down(self, host: int) -> None:
         """Let a host have no network."""
-        _ip("-n", self.names[host], "link", "set", "eth0", "down")
+        _call("ip", "-n", self.names[host], "link", "set", "eth0", "down")
 
     def link_up(self, host: int) -> None:
         """Let it have it again."""
-        _ip("-n", self.names[host], "link", "set", "eth0", "up")
+        _call("ip", "-n", self.names[host], "link", "set", "eth0", "up")
 
     def cut_pair(self, one: int, other: int) -> None:
         """Let these two hosts not reach each other, while others reach both."""
         for here, there in ((one, other), (other, one)):
-            _ip("-n", self.names[here], "route", "add", "blackhole", f"{self.address(there)}/32")
+            _call("ip", "-n", self.names[here], "route", "add", "blackhole", f"{self.address(there)}/32")
 
     def mend_pair(self, one: int, other: int) -> None:
         """Let them reach each other again."""
         for here, there in ((one, other), (other, one)):
-            _ip("-n", self.names[here], "route", "del", "blackhole", f"{self.address(there)}/32")
+            _call("ip", "-n", self.names[here], "route", "del", "blackhole", f"{self.address(there)}/32")
 
     def processes(self, host: int) -> list[int]:
-        return [int(pid) for pid in _ip("netns", "pids", self.names[host]).split()]
+        return [int(pid) for pid in _call("ip", "netns", "pids", self.names[host]).split()]
 
     def sent(self, host: int) -> int:
         """How many bytes have left a host, headers included, by the kernel's count."""
-        return int(_ip("netns", "exec", self.names[host], "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
+        return int(_call("ip", "netns", "exec", self.names[host], "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
 
     def start(self, host: int, *words: object, env: Mapping[str, object] | None = None) -> subprocess.Popen[str]:
         """Start a Python program on a host. It is killed with the cluster, together with what it has started."""
@@ -80,8 +178,40 @@ class Cluster(Namespaces):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
             process.communicate()
-        super().close()
+        self._remove()
+
+    def _remove(self) -> None:
+        for name in (*self.names, self.switch):
+            if Path("/run/netns", name).exists():
+                _call("ip", "netns", "del", name)
 
 
-def _ip(*words: str) -> str:
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+def enter(name: str) -> None:
+    """Move this thread, and those that it will start, to another namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/run/netns", name).open() as space:
+        if libc.setns(space.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns {name}")
+
+
+def join(rank: int, hosts: Hosts, port: int, timeout_s: float = 100.0) -> tuple[Group, Any]:
+    """The group of all ranks of these hosts, which becomes the default one, and the store at which they have met."""
+    launch = Launch(rank, hosts.ranks, "", Cluster.address(hosts.host_of(0)), port)
+    store = MeetingPlace(launch, timeout_s).enter()
+    group = world_group(meet(rank, launch.size, store, timeout_s), rank)
+    set_default(group)
+    return group, store
+
+
+def _remove_leftovers() -> None:
+    """Remove hosts of processes that were killed."""
+    for path in Path("/run/netns").glob(f"{_PREFIX}-*-*"):
+        owner = path.name.split("-")[1]
+        if owner.isdecimal() and not Path("/proc", owner).exists():
+            with suppress(subprocess.CalledProcessError):  # another process was faster
+                _call("ip", "netns", "del", path.name)
+
+
+def _call(*words: str) -> str:
+    """Run a program that must end well; what it says."""
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout

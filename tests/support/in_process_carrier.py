@@ -68,11 +68,6 @@ class Wires:
                 posted.remove(receive)
                 self.unmet -= 1
 
-    @property
-    def untaken(self) -> int:
-        """How many messages have been sent that nobody has posted a receive for."""
-        return sum(map(len, self._sent.values()))
-
     def move(self) -> bool:
         """Move a few bytes of any message; False if there is none that could go on."""
         if not self._pairs:

@@ -58,15 +58,6 @@ class Job:
         return self.ranks[rank].communicate(timeout=100)[0]
 
 
-def ends_without_a_word(job: Job, body: str) -> None:
-    """Two ranks run this program to its end, and nothing is told of them."""
-    job.start(2, body)
-    for rank in range(2):
-        said = job.output(rank)
-        assert said.endswith("done\n")
-        assert "unisono" not in said
-
-
 def warning_of(rank: subprocess.Popen[str]) -> str:
     """The line in which this rank says for which rank it waits."""
     assert rank.stdout is not None

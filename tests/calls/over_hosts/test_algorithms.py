@@ -1,10 +1,6 @@
 """Every algorithm over hosts, in place and not, with every setting that shapes programs: against the oracle."""
 
-import os
 import random
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
@@ -14,10 +10,11 @@ import pytest
 import torch
 
 import unisono
-from tests.conftest import NIGHTLY, RUN_S, commit
+from tests.conftest import NIGHTLY, RUN_S
 from tests.support.matrix import ALIASED, FORMS, Case, ops
 from tests.support.matrix_driver import check, forget
 from tests.support.ports import free_port
+from tests.support.programs import Python, place
 from tests.support.worlds import OnHosts
 from unisono.base.config import environment_name
 from unisono.base.errors import AlgorithmError, ArgumentError, MismatchError
@@ -107,8 +104,8 @@ def everything(counts: tuple[int, ...], seed: str, *, shared: bool = False) -> N
 
 
 def seed(*case: str) -> str:
-    """What draws the algorithms of a case: another eighth for each commit, all in `make nightly`."""
-    return "" if NIGHTLY else f"{commit()} {case}"
+    """What draws the algorithms of a case: always the same eighth, and all in `make nightly`."""
+    return "" if NIGHTLY else f"{case}"
 
 
 @pytest.mark.timeout(300)
@@ -248,23 +245,13 @@ unisono.shutdown()
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_hosts_with_settings_of_their_own() -> None:
-    port = free_port()
-    ranks = []
+def test_hosts_with_settings_of_their_own(python: Python) -> None:
+    port, ranks = free_port(), []
     for rank in range(4):
-        place = {
-            "RANK": f"{rank}", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",
-            "UNISONO_HOST_ID": f"{rank // 2}", "UNISONO_TIMEOUT_S": "60", "OMP_NUM_THREADS": "1",
-            **{environment_name(name): f"{both[rank // 2]}" for name, both in FIGURES.items()},
-        }  # fmt: skip
-        words = [sys.executable, "-c", SCRIPT]
-        ranks.append(subprocess.Popen(words, env={**os.environ, **place}, stdout=subprocess.PIPE, text=True))
-    until = time.monotonic() + RUN_S
-    try:
-        said = [rank.communicate(timeout=max(0.0, until - time.monotonic()))[0].split() for rank in ranks]
-    finally:
-        for one in ranks:
-            one.kill()
+        own = {environment_name(name): both[rank // 2] for name, both in FIGURES.items()}
+        more = {"UNISONO_HOST_ID": rank // 2, "UNISONO_TIMEOUT_S": 60, **own}
+        ranks.append(python("-c", SCRIPT, **place(rank, 4, port), **more))
+    said = [rank.communicate(timeout=RUN_S)[0].split() for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * 4
     assert [words[:2] for words in said] == [["2x2", f"{64 << 10}"]] * 2 + [["2x2", f"{1 << 20}"]] * 2
     assert len({tuple(words[2:]) for words in said}) == 1

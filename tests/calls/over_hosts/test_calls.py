@@ -1,17 +1,14 @@
-"""Every collective over several hosts, against what its inputs must give; and calls of several threads."""
+"""Collectives over several hosts: their order, bits, groups and errors."""
 
 import contextlib
 import io
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import unisono
-from tests.support.worlds import OnHosts
+from tests.support.on_ranks import in_new_world
 
 MANY = 20_011
 
@@ -39,7 +36,7 @@ def test_in_rank_order() -> None:
     assert torch.equal(tensor, whole[0])
 
 
-@pytest.mark.ranks(hosts="2x2")
+@pytest.mark.ranks(hosts=["2x2", "3+1"])
 def test_repeated_sums_have_the_same_bits() -> None:
     """On all ranks, whoever comes first: their order is fixed."""
     torch.manual_seed(unisono.get_rank())
@@ -54,31 +51,21 @@ def test_repeated_sums_have_the_same_bits() -> None:
     assert all(torch.equal(sums[0], other) for other in (*sums, *everywhere))
 
 
-@pytest.mark.parametrize("shape", ["2x2", "3+1"])
-def test_groups_inside_a_host_and_over_hosts(on_hosts: OnHosts, shape: str) -> None:
-    def work() -> list[tuple[str, float]]:
-        me, found = unisono.get_rank(), []
-        hosts = unisono.init().hosts
-        inside = unisono.split(hosts.host_of(me))
-        across = unisono.split(hosts.seat(me))
-        reverse = unisono.split(0, key=-me)
-        for group in (inside, across, reverse, unisono.new_group([1, 3])):
-            if group:
-                tensor = torch.full((300,), 10.0**me)
-                unisono.all_reduce(tensor, group=group)
-                found.append((group.hosts.text, tensor[5].item()))
-        return found
-
-    members = {"2x2": [[0, 1], [2, 3]], "3+1": [[0, 1, 2], [3]]}[shape]
-    results = on_hosts(shape).run(work)
-    for host in members:
-        for seat, rank in enumerate(host):
-            inside = (str(len(host)), sum(10.0**other for other in host))
-            rail = [other[seat] for other in members if len(other) > seat]
-            assert results[rank][0] == inside
-            assert results[rank][1][1] == sum(10.0**other for other in rail)
-            assert results[rank][2][1] == 1111.0
-    assert results[3][3][1] == results[1][3][1] == 1010.0
+@pytest.mark.ranks(hosts=["2x2", "3+1"])
+def test_groups_inside_a_host_and_over_hosts() -> None:
+    me, hosts = unisono.get_rank(), unisono.init().hosts
+    host, seat = hosts.members[hosts.host_of(me)], hosts.seat(me)
+    inside = unisono.split(hosts.host_of(me))
+    assert inside.hosts.text == str(len(host))
+    rail = [other[seat] for other in hosts.members if len(other) > seat]
+    for group, members in (
+        (inside, host), (unisono.split(seat), rail), (unisono.split(0, key=-me), range(4)),
+        (unisono.new_group([1, 3]), [1, 3]),
+    ):  # fmt: skip
+        if group:
+            tensor = torch.full((300,), 10.0**me)
+            unisono.all_reduce(tensor, group=group)
+            assert tensor[5].item() == sum(10.0**other for other in members)
 
 
 @pytest.mark.ranks(hosts="2x2")
@@ -111,35 +98,17 @@ def test_mismatch_names_ranks_and_writes_nothing() -> None:
     assert all("rank 3" in words and "float32[5]" in words and "float32[4]" in words for words in said)
 
 
-def test_results_have_the_same_bits_everywhere(on_hosts: OnHosts) -> None:
-    def work() -> bytes:
-        torch.manual_seed(unisono.get_rank())
-        parts = []
-        for count in (3, 1000, 200_000):
-            tensor = torch.randn(count)
-            unisono.all_reduce(tensor)
-            parts.append(tensor.numpy().tobytes())
-        return b"".join(parts)
-
-    results = on_hosts("3+1").run(work) + on_hosts("3+1").run(work)
-    assert len(set(results)) == 1
-
-
+@in_new_world(2, config=unisono.Config(debug=1), hosts="2x1")
 def test_each_call_over_hosts_has_its_debug_line() -> None:
-    def work() -> list[str]:
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            for _ in range(2):
-                unisono.all_reduce(torch.ones(1000))
-            unisono.broadcast(torch.ones(5, dtype=torch.float64), 1)
-        return [line for line in said.getvalue().splitlines() if "of group" not in line]
-
-    with unisono.World(2, config=unisono.Config(debug=1), hosts="2x1", timeout_s=90) as world:
-        for rank, lines in enumerate(world.run(work)):
-            assert len(lines) == 3
-            for line, call in zip(lines, ["all_reduce(float32[1000]"] * 2 + ["broadcast(float64[5]"], strict=True):
-                assert line.startswith(f"[rank {rank}] {call}")
-                assert "over 2x1: " + ("40 B" if "broadcast" in call else "3.91 KiB") + " in " in line
-                assert "takes about" in line.partition("; ")[2]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        for _ in range(2):
+            unisono.all_reduce(torch.ones(1000))
+        unisono.broadcast(torch.ones(5, dtype=torch.float64), 1)
+    lines = [line for line in said.getvalue().splitlines() if "of group" not in line]
+    for line, call in zip(lines, ["all_reduce(float32[1000]"] * 2 + ["broadcast(float64[5]"], strict=True):
+        assert line.startswith(f"[rank {unisono.get_rank()}] {call}")
+        assert "over 2x1: " + ("40 B" if "broadcast" in call else "3.91 KiB") + " in " in line
+        assert "takes about" in line.partition("; ")[2]
 
 
 @pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors
@@ -158,44 +127,3 @@ def test_quantized_tensors_of_two_scales_are_two_calls() -> None:
         else:
             unisono.broadcast(tensor, 1, group=group)
             assert torch.equal(tensor.dequantize(), torch.arange(6.0) + 2)
-
-
-THREADS, ROUNDS = 4, 5
-
-
-def in_threads(work: Callable[[int], object]) -> list[object]:
-    """What a function returns in threads that begin together; it gets the number of its thread."""
-    begin = threading.Barrier(THREADS)
-
-    def run(thread: int) -> object:
-        begin.wait(30)
-        return work(thread)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        return [*pool.map(run, range(THREADS))]
-
-
-def total(group: unisono.Group, thread: int) -> float:
-    """The sum over the group of a value that differs between threads and ranks: a digit tells each."""
-    tensor = torch.full((3,), (thread + 1) * 10.0**group.rank)
-    unisono.all_reduce(tensor, group=group)
-    (value,) = set(tensor.tolist())
-    return value
-
-
-WANTED = [(thread + 1) * 1111.0 for thread in range(THREADS)]
-
-
-def first_calls() -> list[list[object]]:
-    seen = []
-    for _ in range(ROUNDS):
-        groups = [unisono.new_group() for _ in range(THREADS)]
-        seen.append(in_threads(lambda thread, groups=groups: total(groups[thread], thread)))
-        for group in groups:
-            unisono.destroy_group(group)
-    return seen
-
-
-def test_groups_make_their_first_calls_at_once(on_hosts: Callable[[str], unisono.World]) -> None:
-    """Each makes a group of its ranks on this host then, and the threads of different ranks do so in any order."""
-    assert on_hosts("2x2").run(first_calls) == [[WANTED] * ROUNDS] * 4

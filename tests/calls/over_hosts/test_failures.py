@@ -1,7 +1,6 @@
 """What ranks of several hosts say when one of them dies, aborts, is late, or leaves; and how they go on."""
 
-import os
-import signal
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,14 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import in_world
+from tests.support.on_ranks import in_new_world, in_world
 from tests.support.waiting import until
-from tests.support.worlds import OnHosts
 from unisono.base.records import Departure, DepartureKind
 from unisono.engine.carrier import Lost
 from unisono.engine.tape import LEAVE, MEET, TAKE
 from unisono.hosts.messages import TapeRun
 from unisono.hosts.span import Span
 from unisono.ranks.failures.attend import Watch
-from unisono.schedule import Hosts
-
-KILLED = "was killed by signal 9 (SIGKILL)"
 
 
 def until_it_fails() -> unisono.PeerError:
@@ -33,138 +28,60 @@ def until_it_fails() -> unisono.PeerError:
             return error
 
 
-def lose(doomed: int) -> tuple[str, tuple[int, ...], float]:
-    """Rank `doomed` dies; the others go on: what they have heard, and a sum over those who are left."""
-    group = unisono.init()
-    unisono.all_reduce(torch.ones(10))
-    if group.rank == doomed:
-        unisono.all_reduce(torch.ones(10))  # all have ended the first call
-        os.kill(os.getpid(), signal.SIGKILL)
-    error = until_it_fails()
-    assert isinstance(error, unisono.PeerGone)
-    smaller = group.shrink()
-    tensor = torch.full((100,), 10.0**group.rank)
-    unisono.all_reduce(tensor, group=smaller)
-    return str(error), error.failed, tensor[5].item()
-
-
-@pytest.mark.sampled(most=2)
-@pytest.mark.parametrize(("shape", "doomed"), [("2x2", 0), ("2x2", 3), ("3+1", 3), ("2x1", 0)])
-def test_survivors_on_all_hosts_go_on(shape: str, doomed: int) -> None:
-    ranks = Hosts.parse(shape).ranks
-    results = unisono.run(lose, ranks, (doomed,), hosts=shape, timeout_s=90, return_exceptions=True)
-    left = [rank for rank in range(ranks) if rank != doomed]
-    assert not [results[rank] for rank in left if isinstance(results[rank], unisono.RankFailed)]
-    for rank in left:
-        words, failed, total = results[rank]
-        assert f"rank {doomed} " in words
-        assert KILLED in words
-        assert failed == (doomed,)
-        assert total == sum(10.0**other for other in left)
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("aborter", [0, 1, 3])
-def test_abort_ends_waits_on_all_hosts(aborter: int, tmp_path: Path) -> None:
-    """That group, and groups that are made of it, are not what was aborted; groups that had been made before are."""
-
-    def work() -> tuple[float, float, str]:
-        group = unisono.init()
-        me, before = group.rank, unisono.new_group([0, 1, 2, 3], name="before")
-        (tmp_path / str(me)).touch()
-        until(lambda: len(list(tmp_path.iterdir())) == 4)  # all have made it
-        if me == aborter:
-            group.abort("the disk is full")
-        assert "the disk is full" in str(until_it_fails())
-        with pytest.raises(unisono.PeerFailed, match="the disk is full") as ended:
-            unisono.barrier(before)
-        again = group.shrink()
-        tensor = torch.full((10,), 10.0**me)
-        unisono.all_reduce(tensor)
-        members = unisono.new_group([0, 1, 3], group=again)
-        part = torch.full((10,), 10.0**me)
-        if members:
-            unisono.all_reduce(part, group=members)
-        return tensor[3].item(), part[4].item(), type(ended.value).__name__
-
-    results = unisono.run(work, 4, hosts="2x2", timeout_s=90)
-    assert results == [(1111.0, 100.0 if rank == 2 else 1011.0, "PeerFailed") for rank in range(4)]
-
-
-def test_abort_ends_sub_groups(on_hosts: OnHosts, tmp_path: Path) -> None:
-    def work() -> str:
-        world = unisono.init()
-        middle = unisono.new_group([0, 1, 2])
-        inner = unisono.new_group([0, 2], group=middle) if middle else None
-        (tmp_path / str(world.rank)).touch()
-        until(lambda: len(list(tmp_path.iterdir())) == 4)  # all have made it
-        said = ""
-        if world.rank == 1:
-            middle.abort("enough")
-        elif inner:
-            with pytest.raises(unisono.PeerFailed, match="enough") as ended:
-                unisono.recv(src=1 - inner.rank, group=inner)
-            said = str(ended.value)
-        unisono.barrier()  # the world goes on
-        return said
-
-    results = on_hosts("2x2").run(work)
-    assert [bool(said) for said in results] == [True, False, True, False]
+@in_world("2x2")
+def test_abort_ends_sub_groups(tmp_path: Path) -> None:
+    world = unisono.init()
+    middle = unisono.new_group([0, 1, 2])
+    inner = unisono.new_group([0, 2], group=middle) if middle else None
+    (tmp_path / str(world.rank)).touch()
+    until(lambda: len(list(tmp_path.iterdir())) == 4)  # all have made it
+    if world.rank == 1:
+        middle.abort("enough")
+    elif inner:
+        with pytest.raises(unisono.PeerFailed, match="enough"):
+            unisono.recv(src=1 - inner.rank, group=inner)
+    unisono.barrier()  # the world goes on
 
 
 @pytest.mark.parametrize("where", ["behind the messages", "in the first part of all"])
+@in_new_world(4, hosts="2x2")
 def test_giving_up_ends_waits_on_own_host(where: str, tmp_path: Path) -> None:
     """The ranks of its host may wait for it in a part of the call that is inside the host, or to make their group."""
+    group = unisono.init()
+    if where == "behind the messages":
+        unisono.all_reduce(torch.ones(10))
+    if group.rank == 0:
 
-    def work() -> str:
-        group = unisono.init()
+        def fail(*_: object) -> None:
+            raise ValueError("enough")
+
+        begin = TapeRun.begin
+
+        def begin_and_fail(run: TapeRun, *how: int) -> None:
+            begin(run, *how)
+            run.stop_before(max(at for at, row in enumerate(run.rows) if row.kind == MEET), fail)
+
         if where == "behind the messages":
+            TapeRun.begin = begin_and_fail  # type: ignore[method-assign]
+        group.engine.lender.lend = fail
+        with pytest.raises(ValueError, match="enough"):
             unisono.all_reduce(torch.ones(10))
-        if group.rank == 0:
-
-            def fail(*_: object) -> None:
-                raise ValueError("enough")
-
-            begin = TapeRun.begin
-
-            def begin_and_fail(run: TapeRun, *how: int) -> None:
-                begin(run, *how)
-                run.stop_before(max(at for at, row in enumerate(run.rows) if row.kind == MEET), fail)
-
-            if where == "behind the messages":
-                TapeRun.begin = begin_and_fail  # type: ignore[method-assign]
-            group.engine.lender.lend = fail
-            with pytest.raises(ValueError, match="enough"):
-                unisono.all_reduce(torch.ones(10))
-            said = "enough"
-        else:
-            said = str(until_it_fails())
-        (tmp_path / str(group.rank)).touch()
-        until(lambda: len(list(tmp_path.iterdir())) == 4)  # nobody ends before all have noticed
-        return said
-
-    results = unisono.run(work, 4, hosts="2x2", timeout_s=30)
-    assert all("rank 0" in said and "ValueError: enough" in said for said in results[1:])
+    else:
+        assert re.search("rank 0(.|\n)*ValueError: enough", str(until_it_fails()))
+    (tmp_path / str(group.rank)).touch()
+    until(lambda: len(list(tmp_path.iterdir())) == 4)  # nobody ends before all have noticed
 
 
+@in_new_world(4, hosts="2x2")
 def test_a_time_out_that_names_no_rank_is_told() -> None:
     """A rank finds no place for the group of its host's ranks, which their first call makes."""
-
-    def work() -> str:
-        group = unisono.new_group()
-        if group.rank == 0:
-            group.engine.lender.announce = lambda *_: False
-        try:
-            unisono.all_reduce(torch.ones(10), group=group, timeout_s=0.3 if group.rank == 0 else 20.0)
-        except unisono.UnisonoError as error:
-            return str(error)
-        return ""
-
-    said = unisono.run(work, 4, hosts="2x2", timeout_s=90)
-    assert "waited 20 s" not in " ".join(said)
-    assert "making the process group" in said[0]
-    assert all(said), said
-    assert "IndexError" not in " ".join(said)
+    group = unisono.new_group()
+    if group.rank == 0:
+        group.engine.lender.announce = lambda *_: False
+    words = "making the process group" if group.rank == 0 else ""
+    with pytest.raises(unisono.UnisonoError, match=words) as raised:
+        unisono.all_reduce(torch.ones(10), group=group, timeout_s=0.3 if group.rank == 0 else 20.0)
+    assert not re.search("IndexError|waited 20 s", str(raised.value))
 
 
 @in_world("2x2", gives=[(2,), (2,), (), (2,)])
@@ -180,30 +97,24 @@ def test_a_late_rank_of_another_host_is_named(tmp_path: Path) -> tuple[int, ...]
     return raised.value.missing
 
 
-def test_chain_of_waits_crosses_hosts(on_hosts: OnHosts, tmp_path: Path) -> None:
+@in_world("2x2")
+def test_chain_of_waits_crosses_hosts(tmp_path: Path) -> None:
     """Ranks 2 and 3 are on one host; rank 3 is in the user's code, rank 2 waits for it, and rank 0 for rank 2."""
-
-    def work() -> tuple[str, int]:
-        me, word = unisono.get_rank(), torch.zeros(1, dtype=torch.int64)
-        if me == 0:
-            with pytest.raises(unisono.WaitTimeout) as late:
-                unisono.recv(word, src=2, timeout_s=1.0)
-            (tmp_path / "late").touch()
-            unisono.recv(word, src=2)
-            return str(late.value), int(word)
-        if me == 3:
-            until((tmp_path / "late").exists, 40.0)
-            unisono.send(word + 7, dst=2)
-        if me == 2:
-            unisono.recv(word, src=3)
-            unisono.send(word + 40, dst=0)
-        return "", 0
-
-    said, word = on_hosts("2x2").run(work)[0]
-    assert word == 47
-    assert "for rank 2." in said
-    assert "waits itself in recv(int64[1], src=3, tag=0)" in said
-    assert "for rank 3" in said
+    me, word = unisono.get_rank(), torch.zeros(1, dtype=torch.int64)
+    if me == 0:
+        with pytest.raises(unisono.WaitTimeout) as late:
+            unisono.recv(word, src=2, timeout_s=1.0)
+        (tmp_path / "late").touch()
+        for words in ("for rank 2.", "waits itself in recv(int64[1], src=3, tag=0)", "for rank 3"):
+            assert words in str(late.value)
+        unisono.recv(word, src=2)
+        assert int(word) == 47
+    if me == 3:
+        until((tmp_path / "late").exists, 40.0)
+        unisono.send(word + 7, dst=2)
+    if me == 2:
+        unisono.recv(word, src=3)
+        unisono.send(word + 40, dst=0)
 
 
 @pytest.mark.ranks(hosts="2x1")
@@ -238,42 +149,39 @@ def test_messages_of_departed_ranks_arrive(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("how", [DepartureKind.RETURNED, DepartureKind.ENDED])
+@in_world("2x2", all_give=101.0)
 def test_departed_rank_is_awaited_until_known(
-    on_hosts: OnHosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: DepartureKind
-) -> None:
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: DepartureKind
+) -> float:
     """Its host has told that it has left the world, and not yet what it has done in the group; then bad news come of
     somebody else, so this rank looks at once. If its program has ended, it is known that it had ended its part.
     """
+    world, pair = unisono.init(), unisono.new_group([0, 2])
+    tensor, left = torch.full((10,), 10.0**world.rank), Departure(how, "has left")
+    if not pair:
+        return 101.0
+    if world.rank == 0:
+        look, looks, must_look = Watch.look, [], Span.must_look
 
-    def work() -> float:
-        world, pair = unisono.init(), unisono.new_group([0, 2])
-        tensor, left = torch.full((10,), 10.0**world.rank), Departure(how, "has left")
-        if not pair:
-            return 101.0
-        if world.rank == 0:
-            look, looks, must_look = Watch.look, [], Span.must_look
-
-            def look_at_once(watch: Watch, *given: Any) -> None:
-                with monkeypatch.context() as patch:
-                    if len(looks) < 2:
-                        patch.setattr(pair.liveness, "gone", lambda rank: left if rank else None)
-                        patch.setattr(pair.engine, "has_ended", lambda _: how is DepartureKind.ENDED)
-                    look(watch, *given)
-                looks.append(pair.engine.entered(1))
-                if len(looks) == 2:
-                    (tmp_path / "looked").touch()
-
+        def look_at_once(watch: Watch, *given: Any) -> None:
             with monkeypatch.context() as patch:
-                patch.setattr(Watch, "look", look_at_once)
-                patch.setattr(Span, "must_look", lambda span: must_look(span) or True)
-                unisono.all_reduce(tensor, group=pair)
-            assert looks[:2] == [0, 0]
-        else:
-            until((tmp_path / "looked").exists)
-            unisono.all_reduce(tensor, group=pair)
-        return tensor[3].item()
+                if len(looks) < 2:
+                    patch.setattr(pair.liveness, "gone", lambda rank: left if rank else None)
+                    patch.setattr(pair.engine, "has_ended", lambda _: how is DepartureKind.ENDED)
+                look(watch, *given)
+            looks.append(pair.engine.entered(1))
+            if len(looks) == 2:
+                (tmp_path / "looked").touch()
 
-    assert on_hosts("2x2").run(work) == [101.0] * 4
+        with monkeypatch.context() as patch:
+            patch.setattr(Watch, "look", look_at_once)
+            patch.setattr(Span, "must_look", lambda span: must_look(span) or True)
+            unisono.all_reduce(tensor, group=pair)
+        assert looks[:2] == [0, 0]
+    else:
+        until((tmp_path / "looked").exists)
+        unisono.all_reduce(tensor, group=pair)
+    return tensor[3].item()
 
 
 @pytest.mark.ranks(hosts="2x1")

@@ -11,6 +11,7 @@ import torch
 import unisono
 from tests.calls.over_hosts.test_failures import until_it_fails
 from tests.support.fake_hosts import sentinel_of
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.config import Config
 
@@ -18,9 +19,7 @@ from unisono.base.config import Config
 @pytest.mark.sampled
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("waits_in", ["all_reduce", "recv"])
-def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
-    by: signal.Signals, waits_in: str, tmp_path: Path
-) -> None:
+def test_host_without_sentinel_is_left_out(by: signal.Signals, waits_in: str, tmp_path: Path) -> None:
     def work() -> tuple[str, tuple[int, ...], float]:
         group = unisono.init()
         sentinel = sentinel_of(group.span.far)
@@ -68,62 +67,48 @@ def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("host", [0, 1])
-def test_of_two_hosts_the_first_one_goes_on_if_it_has_its_sentinel(host: int) -> None:
+@in_new_world(2, hosts="1+1")
+def test_first_of_two_hosts_goes_on_with_its_sentinel(host: int) -> None:
     """And nobody is told that others have gone on where they have not."""
-
-    def work() -> str:
-        group = unisono.init()
-        unisono.barrier()
-        if group.rank == host:
-            os.kill(sentinel_of(group.span.far), signal.SIGKILL)
-        assert isinstance(until_it_fails(), unisono.PeerGone)
-        try:
-            return str(group.shrink().world_ranks)
-        except unisono.LeftOut as error:
-            return f"{error.reason}. {error}"
-
-    first, second = unisono.run(work, 2, hosts="1+1", timeout_s=60)
-    if host == 0:
-        assert "its sentinel (process" in first
-        assert "is cut off from host" in second
-        assert "whose half of the hosts goes on, if it can" in second
-    else:
-        assert first == "(0,)"
-        assert "its sentinel (process" in second
-    assert "have gone on without" not in first + second
+    group = unisono.init()
+    unisono.barrier()
+    if group.rank == host:
+        os.kill(sentinel_of(group.span.far), signal.SIGKILL)
+    assert isinstance(until_it_fails(), unisono.PeerGone)
+    if (group.rank, host) == (0, 1):
+        assert group.shrink().world_ranks == (0,)
+        return
+    with pytest.raises(unisono.LeftOut) as left_out:
+        group.shrink()
+    said = f"{left_out.value.reason}. {left_out.value}"
+    assert "have gone on without" not in said
+    assert ("its sentinel (process" if group.rank == host else "is cut off from host") in said
+    assert group.rank == host or "whose half of the hosts goes on, if it can" in said
 
 
 @pytest.mark.long
-def test_a_host_that_is_cut_off_is_told_in_calls_in_which_nobody_waits() -> None:
-    """Its messages go on for a while where only its sentinel has been killed."""
-
-    def work() -> tuple[int, ...]:
-        group = unisono.init()
-        unisono.barrier()
-        if group.rank == 1:
-            os.kill(sentinel_of(group.span.far), signal.SIGKILL)
-        error = until_it_fails()
-        assert isinstance(error, unisono.PeerGone)
-        return error.failed
-
-    patient = Config(look_up_s=4.0)  # a call that waits for less does not look at its peers
-    with unisono.World(3, hosts="3x1", timeout_s=90, config=patient) as world:
-        assert world.run(work) == [(1,), (0, 2), (1,)]
+@in_new_world(3, hosts="3x1", timeout_s=90, config=Config(look_up_s=4.0), gives=[(1,), (0, 2), (1,)])
+def test_calls_in_which_nobody_waits_tell_of_a_cut() -> tuple[int, ...]:
+    """Messages of a host go on for a while where only its sentinel has been killed. A call that waits for less than
+    four seconds does not look at its peers.
+    """
+    group = unisono.init()
+    unisono.barrier()
+    if group.rank == 1:
+        os.kill(sentinel_of(group.span.far), signal.SIGKILL)
+    error = until_it_fails()
+    assert isinstance(error, unisono.PeerGone)
+    return error.failed
 
 
-def test_a_rank_that_waits_learns_at_once_that_its_sentinel_has_been_killed(tmp_path: Path) -> None:
-    def work() -> str:
-        group = unisono.init()
-        tensor = torch.ones(10)
+@in_new_world(2, hosts="2x1", config=Config(look_up_s=60.0))
+def test_waiting_rank_learns_of_its_sentinels_end(tmp_path: Path) -> None:
+    group, tensor = unisono.init(), torch.ones(10)
+    unisono.all_reduce(tensor)
+    if group.rank == 0:
+        until((tmp_path / "told").exists, 20.0)
+        return
+    threading.Timer(0.2, os.kill, (sentinel_of(group.span.far), signal.SIGKILL)).start()
+    with pytest.raises(unisono.PeerGone, match=r"its sentinel \(process"):
         unisono.all_reduce(tensor)
-        if group.rank == 0:
-            until(lambda: (tmp_path / "told").exists(), 20.0)
-            return ""
-        threading.Timer(0.2, os.kill, (sentinel_of(group.span.far), signal.SIGKILL)).start()
-        with pytest.raises(unisono.PeerGone) as raised:
-            unisono.all_reduce(tensor)
-        (tmp_path / "told").touch()
-        return str(raised.value)
-
-    with unisono.World(2, hosts="2x1", timeout_s=90, config=Config(look_up_s=60.0)) as world:
-        assert "its sentinel (process" in world.run(work)[1]
+    (tmp_path / "told").touch()

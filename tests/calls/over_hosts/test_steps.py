@@ -1,12 +1,14 @@
 """Calls over hosts that are made again: on the same tensors and on others, on tensors that are gone, in any order."""
 
 import weakref
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 
 import unisono
+from unisono.calls.dispatch import make as making
 from unisono.calls.dispatch.over_hosts import hosts_steps
 from unisono.ranks.group import current
 
@@ -45,6 +47,15 @@ def test_the_same_tensors_and_others(n: int) -> None:
         assert all(part.equal(given(rank, n, turn)) for rank, part in enumerate(parts))
         unisono.broadcast(tensor, turn % size)
         assert tensor.equal(given(turn % size, n, turn))
+
+
+@pytest.mark.ranks(hosts=SHAPES)
+def test_only_the_first_call_is_planned() -> None:
+    group, tensor = unisono.new_group(), torch.ones(SHORT)
+    with patch.object(making, "make_plan", wraps=making.make_plan) as plan:
+        for _ in range(3):
+            unisono.all_reduce(tensor, group=group)
+    assert plan.call_count == 1
 
 
 @pytest.mark.parametrize("n", [SHORT, LONG])

@@ -14,6 +14,7 @@ import torch
 import unisono
 from tests.support.matrix import FORMS, Case, ops
 from tests.support.matrix_driver import check, forget
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.link import Link
@@ -82,51 +83,42 @@ STAGED_IN_ONE = {"cross_memory_bytes": 0, "tag_bytes": 1 << 22, "segment_bytes":
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("odd", [0, 1])
-@pytest.mark.parametrize("settings", [{}, STAGED_IN_ONE], ids=["usual", "staged in one"])
-def test_tensors_in_shared_memory_on_one_rank_of_a_host(settings: dict[str, int], odd: int) -> None:
+@pytest.mark.parametrize(
+    "config", [Config.from_env(), Config.from_env().replace(**STAGED_IN_ONE)], ids=["usual", "staged in one"]
+)
+@in_new_world(4, hosts="3+1", config="config")
+def test_shared_tensors_on_one_rank_of_a_host(config: Config, odd: int) -> None:
     """Ranks 0 to 2 are on one host, where rank 0 hands the sum to the others, who can read it on some ranks only."""
-
-    def work() -> bool:
-        group = unisono.init()
-        me, right = group.rank, True
-        for turn in range(20):
-            tensor = group.empty(COUNT) if me == odd else torch.empty(COUNT)
-            unisono.all_reduce(tensor.copy_((torch.arange(COUNT) * (me + 3) % 251).float() + turn))
-            expected = sum((torch.arange(COUNT) * (rank + 3) % 251).float() + turn for rank in range(4))
-            right = right and torch.equal(tensor, expected)  # type: ignore[arg-type]
-        return right
-
-    config = Config.from_env().replace(**settings)  # type: ignore[arg-type]
-    with unisono.world(4, hosts="3+1", timeout_s=60, config=config) as world:
-        assert world.run(work) == [True] * 4
+    group = unisono.init()
+    for turn in range(20):
+        tensor = group.empty(COUNT) if group.rank == odd else torch.empty(COUNT)
+        unisono.all_reduce(tensor.copy_((torch.arange(COUNT) * (group.rank + 3) % 251).float() + turn))
+        assert torch.equal(tensor, sum((torch.arange(COUNT) * (rank + 3) % 251).float() + turn for rank in range(4)))
 
 
+@in_new_world(4, hosts="2x2")
 def test_a_rank_raises_once_its_neighbours_need_it_no_more() -> None:
     """Ranks 0 and 1 are in their part of a call when the other host makes another one. Rank 1 is held up there."""
+    group = unisono.init()
+    me, span = group.rank, group.span
+    unisono.all_reduce(torch.ones(3))
+    local, pid = span.local.engine, group.engine.arena.board(1).pid
+    number = local.call_number
 
-    def work() -> tuple[str, float]:
-        group = unisono.init()
-        me, span = group.rank, group.span
-        unisono.all_reduce(torch.ones(3))
-        local, pid = span.local.engine, group.engine.arena.board(1).pid
-        number = local.call_number
+    def hold_up() -> None:
+        until(lambda: local.entered(1) >= number)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.7)
+        os.kill(pid, signal.SIGCONT)
 
-        def hold_up() -> None:
-            until(lambda: local.entered(1) >= number)
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.7)
-            os.kill(pid, signal.SIGCONT)
-
-        with ThreadPoolExecutor(1) as pool:
-            if me == 0:
-                pool.submit(hold_up)
-            attend._COLLECT_S = 0.1  # rank 1 does not tell its call
-            with pytest.raises(unisono.MismatchError) as raised:
-                unisono.all_reduce(torch.ones(1 << 23 if me < 2 else 5))
-        tensor = torch.full((3,), 10.0**me)
-        unisono.all_reduce(tensor)
-        return str(raised.value), tensor[1].item()
-
-    found = unisono.run(work, 4, hosts="2x2", timeout_s=30)
-    assert [total for _, total in found] == [1111.0] * 4
-    assert all("float32[8388608]" in said and "float32[5]" in said for said, _ in found)
+    with ThreadPoolExecutor(1) as pool:
+        if me == 0:
+            pool.submit(hold_up)
+        attend._COLLECT_S = 0.1  # rank 1 does not tell its call
+        with pytest.raises(unisono.MismatchError) as raised:
+            unisono.all_reduce(torch.ones(1 << 23 if me < 2 else 5))
+    assert "float32[8388608]" in str(raised.value)
+    assert "float32[5]" in str(raised.value)
+    tensor = torch.full((3,), 10.0**me)
+    unisono.all_reduce(tensor)
+    assert tensor[1].item() == 1111.0

@@ -66,27 +66,6 @@ def test_a_killed_peer(tmp_path: Path, name: str, when: str, new_world: NewWorld
     assert __file__ in str(error)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", ["recv", "irecv"])
-@in_each_new_world(3, return_exceptions=True, gives=[11.0, 11.0, FAILED])
-def test_who_waits_for_a_peer_that_goes_on_without_the_dead(name: str) -> float:
-    """Rank 2 dies. Only rank 1 waits for it, and shrinks the group; rank 0 waits for rank 1."""
-    me, group = unisono.get_rank(), unisono.init()
-    unisono.barrier()
-    if me == 2:
-        die()
-    elif me == 1:
-        with pytest.raises(PeerGone):
-            p2p.recv(None, 2)
-    else:
-        with pytest.raises(PeerFailed, match="goes on in a smaller group without rank 2") as caught:
-            CALLS[name](1)
-        assert caught.value.rank == 1
-    tensor = torch.full((3,), 10.0**me)
-    unisono.all_reduce(tensor, group=group.shrink())
-    return tensor[1].item()
-
-
 @in_each_new_world(3)
 def test_who_is_left_out_while_it_waits(tmp_path: Path) -> None:
     me, group = unisono.get_rank(), unisono.init()

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import FAILED, die
 from tests.support.on_ranks import in_new_world
 from tests.support.values import values
 from tests.support.waiting import until
-from unisono import PeerGone
 from unisono.base.records import Departure, DepartureKind
 from unisono.calls import p2p
 from unisono.calls.p2p import peers
@@ -48,24 +46,6 @@ def test_who_waits_for_another_rank_takes_in_what_it_is_sent() -> None:
     elif me == 3:
         p2p.recv(word, 1)
         assert torch.equal(p2p.recv(None, 0), values(LONG, 0))
-
-
-@pytest.mark.parametrize("way", ["send", "recv"])
-@in_new_world(3, hosts="1+1+1", timeout_s=30, return_exceptions=True, gives=["is well", FAILED, "is well"])
-def test_a_peer_is_killed_in_the_midst_of_long_messages(way: str) -> str:
-    me = unisono.get_rank()
-    if me == 1:
-        for _ in range(3):
-            p2p.send(values(LONG, 1), 0) if way == "recv" else p2p.recv(None, 0)
-        die()
-    if me == 0:
-        call = (lambda: p2p.send(values(LONG, 0), 1)) if way == "send" else (lambda: p2p.recv(torch.empty(LONG), 1))
-        with pytest.raises(PeerGone, match="rank 1"):
-            list(iter(call, "never"))
-    tensor = torch.empty(LONG)
-    p2p.sendrecv(values(LONG, me), 2 - me, tensor, 2 - me)
-    assert torch.equal(tensor, values(LONG, 2 - me))
-    return "is well"
 
 
 def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:

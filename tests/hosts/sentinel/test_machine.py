@@ -240,16 +240,3 @@ def test_heartbeats_are_few_among_many_hosts() -> None:
     net.step(9, Ended(9, KILLED.words))
     net.run(0.004)
     assert all(memory.gone == {9: KILLED} for memory in net.memories)
-
-
-def test_lost_and_cut_off_hosts_among_many() -> None:
-    net = FakeNetwork([(k,) for k in range(60)], loss=0.01)
-    net.run(4.0)
-    net.stopped.add(7)
-    net.run(2.4)
-    assert all(net.lost(host) == {7} for host in range(60) if host != 7)
-    few = {3, 4, 50}
-    net.cut(few, set(range(60)) - few)
-    net.run(2.5)
-    assert net.cut_off() == few
-    assert all(net.lost(host) == {7, *few} for host in set(range(60)) - few - {7})

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,14 +75,6 @@ def test_groups_that_torch_makes() -> None:
     import unisono
 
     assert unisono.get_world_size() == size  # torch's group of all ranks is this library's, too
-
-
-@in_process_group(2, "gloo", named=range(2))
-def test_groups_by_hand_obey_set_timeout() -> None:
-    group, backend = by_hand("by hand", dist.ProcessGroupGloo)
-    soon = timedelta(seconds=33)
-    group.set_timeout(soon)
-    assert [one.options._timeout for one in (backend, backend.gloo())] == [soon, soon]
 
 
 @pytest.mark.parametrize("backend", [None, "GLOO", "cpu:gloo", "cpu:gloo,cuda:gloo"])
@@ -162,6 +155,9 @@ def test_groups_put_together_by_hand() -> None:
     other, gloo = by_hand("genuine", dist.ProcessGroupGloo.genuine)  # type: ignore[attr-defined]
     other.allreduce([tensor]).wait()
     assert (tensor.item(), other._get_backend(CPU)) == (12, gloo)
+    soon = timedelta(seconds=33)
+    group.set_timeout(soon)
+    assert [one.options._timeout for one in (backend, backend.gloo())] == [soon, soon]
 
 
 @in_process_group(2, "gloo", named=range(2))
@@ -263,37 +259,24 @@ def test_partial_switch_beside_own_group(ranks: TorchRanks, named: set[int]) -> 
         assert all("the group 1 is Gloo's on all ranks: rank" in line for line in lines)
 
 
-@in_process_group(2, "gloo", named=range(2))
-def test_no_memory_is_left() -> None:
+@pytest.mark.parametrize(
+    ("hosts", "why"), [("2", "memory"), ("2x1", r"ranks on several hosts send messages by UCX.*'unisono\[hosts\]'")]
+)
+@in_process_group(2, "gloo", named=range(2), hosts="hosts")
+def test_without_memory_or_ucx_groups_are_gloos(hosts: str, why: str) -> None:
     me, size = dist.get_rank(), dist.get_world_size()
-    store = dist.PrefixStore("large", dist.distributed_c10d._get_default_store())
-    os.environ["UNISONO_SEGMENT_BYTES"] = str(1000 << 30)
-    try:
-        with said() as lines:
-            group = dist.ProcessGroupGloo(store, me, size, SECONDS)
-    finally:
-        del os.environ["UNISONO_SEGMENT_BYTES"]
-    tensor = torch.tensor([me + 1])
-    group.allreduce([tensor]).wait()
-    (line,) = lines
-    assert (tensor.item(), "unisono" in repr(group)) == (3, False)
-    assert line.startswith("the group ProcessGroupGloo is Gloo's on all ranks: ")
-    assert "memory" in line
-
-
-@in_process_group(2, "gloo", named=range(2), hosts="2x1")
-def test_no_ucx_is_there() -> None:
-    me, size = dist.get_rank(), dist.get_world_size()
+    missing: Any = patch.dict(os.environ, UNISONO_SEGMENT_BYTES=str(1000 << 30))
+    if hosts == "2x1":
+        missing = patch.object(sys.modules[NoUcx.__module__], "_place", lambda: "/nowhere/libucp.so.0")
     ucx_library.cache_clear()
-    with patch.object(sys.modules[NoUcx.__module__], "_place", lambda: "/nowhere/libucp.so.0"), said() as lines:
+    with missing, said() as lines:
         group = dist.ProcessGroupGloo(store("far"), me, size, SECONDS)
     ucx_library.cache_clear()
     tensor = torch.tensor([me + 1])
     group.allreduce([tensor]).wait()
     (line,) = lines
     assert (tensor.item(), "unisono" in repr(group)) == (3, False)
-    assert "is Gloo's on all ranks: ranks on several hosts send messages by UCX" in line
-    assert "pip install 'unisono[hosts]'" in line
+    assert re.match(f"the group ProcessGroupGloo is Gloo's on all ranks: .*{why}", line)
 
 
 def test_words_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

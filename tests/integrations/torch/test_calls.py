@@ -37,7 +37,7 @@ def same(got: torch.Tensor, expected: torch.Tensor) -> None:
 @in_process_group("size", all_give=[])
 def test_collectives_messages_and_objects(size: int) -> list[str]:
     """As a program of the fuzzer. In the second turn, calls take the fast path."""
-    player = Player(api := Torch("unisono", (), ""), api.world)
+    player = Player(api := Torch((), ""), api.world)
     forms = [(form, blocks) for form in FORMS if "scan" not in form for blocks in FORMS[form] if blocks != "unknown"]
     for turn, later, (form, blocks) in product(range(2), (False, True), forms):
         how: Any = {"async_op": later, "root": size - 1, "seed": turn, "exact": True}

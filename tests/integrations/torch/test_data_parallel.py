@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.support.on_ranks import as_over_gloo
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -33,14 +34,6 @@ def train(wrapped: nn.Module, steps: int = 4, after: Callable[[], None] = lambda
     return losses
 
 
-def same_as_gloo(ranks: TorchRanks, size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
-    """Of two summands there is one order, so not a bit may differ; and the ranks have learnt something."""
-    ours, theirs = ranks(size)(work, *args), ranks(size, "gloo")(work, *args)
-    assert ours == theirs
-    assert len(set(ours[0])) > 1
-    return ours
-
-
 @pytest.mark.parametrize("by_all", [True, False])
 def test_ranks_with_fewer_batches_join(ranks: TorchRanks, by_all: bool) -> None:
     def work() -> list[float]:
@@ -49,27 +42,26 @@ def test_ranks_with_fewer_batches_join(ranks: TorchRanks, by_all: bool) -> None:
             losses = train(wrapped, 2 + 2 * dist.get_rank())
         return [*losses, *wrapped.module[0].bias.tolist()]
 
-    ours = same_as_gloo(ranks, 2, work)
+    ours = ranks(2)(work)
+    assert ours == ranks(2, "gloo")(work)
     assert ours[0][2:] == ours[1][4:]
 
 
-def test_layers_that_are_not_always_used(ranks: TorchRanks) -> None:
+@as_over_gloo(2)
+def test_layers_that_are_not_always_used() -> list[float]:
     class Sometimes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.always, self.sometimes, self.turn = model(), nn.Linear(16, 16), 0
 
-        def forward(self, data: torch.Tensor) -> Any:
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
             self.turn += 1
             if (self.turn + dist.get_rank()) % 3:
                 data = self.sometimes(data)
-            return self.always(data)
+            return self.always(data)  # type: ignore[no-any-return]
 
-    def work() -> list[float]:
-        torch.manual_seed(0)
-        return train(nn.parallel.DistributedDataParallel(Sometimes(), find_unused_parameters=True))
-
-    same_as_gloo(ranks, 2, work)
+    torch.manual_seed(0)
+    return train(nn.parallel.DistributedDataParallel(Sometimes(), find_unused_parameters=True))
 
 
 def test_sparse_gradients(ranks: TorchRanks) -> None:
@@ -105,27 +97,23 @@ HOOKS: dict[str, Callable[[Any, Any, Any], None]] = {
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_hooks(ranks: TorchRanks, name: str) -> None:
-    def work() -> list[float]:
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+@as_over_gloo(2)
+def test_hooks(name: str) -> list[float]:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-        wrapped = nn.parallel.DistributedDataParallel(model())
-        HOOKS[name](wrapped, default_hooks, powerSGD_hook)
-        return train(wrapped, 5)
-
-    same_as_gloo(ranks, 2, work)
+    wrapped = nn.parallel.DistributedDataParallel(model())
+    HOOKS[name](wrapped, default_hooks, powerSGD_hook)
+    return train(wrapped, 5)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiled_models(ranks: TorchRanks, backend: str) -> None:
-    if backend == "inductor" and not shutil.which("g++"):
-        pytest.skip("inductor needs a C++ compiler, and there is no g++")
+needs_a_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler, such as g++")
 
-    def work() -> list[float]:
-        torch._dynamo.reset()
-        return train(torch.compile(nn.parallel.DistributedDataParallel(model()), backend=backend))  # type: ignore[arg-type]
 
-    same_as_gloo(ranks, 2, work)
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=needs_a_compiler)])
+@as_over_gloo(2)
+def test_compiled_models(backend: str) -> list[float]:
+    torch._dynamo.reset()
+    return train(torch.compile(nn.parallel.DistributedDataParallel(model()), backend=backend))  # type: ignore[arg-type]
 
 
 Hook = Callable[[Any, Any], torch.futures.Future[Any]]

@@ -6,8 +6,10 @@ import time
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import pytest
+
 from tests.support.programs import run_python
-from tests.support.watched_job import REPORT, Job, ends_without_a_word, warning_of
+from tests.support.watched_job import REPORT, Job, warning_of
 from unisono.base.records import CallRecord
 from unisono.integrations.torch.watcher import Watcher
 
@@ -89,28 +91,66 @@ def test_calls_that_differ(job: Job) -> None:
         assert "Tensors may have wrong values" in said
 
 
-def test_calls_that_may_differ_are_no_mismatch(job: Job) -> None:
-    """Ranks may give all_to_all blocks of different sizes; objects have different sizes; roots have lists."""
-    body = """
-    split = [1, 2] if rank == 0 else [3, 1]
-    out = torch.empty(1 + 3 if rank == 0 else 2 + 1)
-    dist.all_to_all_single(out, torch.ones(sum(split)), [1, 3] if rank == 0 else [2, 1], split)
-    objects = [None, None]
-    dist.all_gather_object(objects, "x" * (rank + 1) * 100)
-    dist.gather(ones, [torch.empty(4), torch.empty(4)] if rank == 0 else None)
-    dist.send(ones, 1) if rank == 0 else dist.recv(ones, 0)
-    work = dist.all_reduce(ones, async_op=True)
-    dist.barrier()
-    work.wait()
-    part = dist.new_group([1, 0])
-    dist.all_reduce(ones, group=part)
-    dist.destroy_process_group(part)
-    time.sleep(1)
-    dist.barrier()
+QUIET = {
+    "calls that may differ": """
+split = [1, 2] if rank == 0 else [3, 1]
+out = torch.empty(1 + 3 if rank == 0 else 2 + 1)
+dist.all_to_all_single(out, torch.ones(sum(split)), [1, 3] if rank == 0 else [2, 1], split)
+objects = [None, None]
+dist.all_gather_object(objects, "x" * (rank + 1) * 100)
+dist.gather(ones, [torch.empty(4), torch.empty(4)] if rank == 0 else None)
+dist.send(ones, 1) if rank == 0 else dist.recv(ones, 0)
+work = dist.all_reduce(ones, async_op=True)
+dist.barrier()
+work.wait()
+part = dist.new_group([1, 0])
+dist.all_reduce(ones, group=part)
+dist.destroy_process_group(part)
+time.sleep(1)
+dist.barrier()
+dist.destroy_process_group()
+print("done")
+""",
+    "forks and threads": """
+child = os.fork()
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+groups = [dist.new_group() for _ in range(3)]
+def calls(group):
+    mine = torch.ones(5)
+    for _ in range(50):
+        dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=group)
+threads = [threading.Thread(target=calls, args=(group,)) for group in groups]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+dist.barrier()
+dist.destroy_process_group()
+print("done")
+""",
+    "fake groups": """
+import torch.testing._internal.distributed.fake_pg
+for store in (None, dist.HashStore()):
     dist.destroy_process_group()
-    print("done")
-    """
-    ends_without_a_word(job, body)
+    dist.init_process_group("fake", store=store, rank=0, world_size=2)
+    dist.all_reduce(ones)
+print("done")
+""",
+}
+"""Ranks may give all_to_all blocks of different sizes; objects have different sizes; roots have lists.
+
+A forked child is no rank; threads call groups of their own; the end of the child is not the end of the rank.
+In a fake group one process stands for all ranks; the store is torch's, which keeps nothing, or a real one.
+"""
+
+
+@pytest.mark.parametrize("body", QUIET.values(), ids=QUIET)
+def test_sound_programs_end_without_a_word(job: Job, body: str) -> None:
+    job.start(2, body)
+    for rank in range(2):
+        said = job.output(rank)
+        assert said.endswith("done\n")
+        assert "unisono" not in said
 
 
 def test_a_long_wait_is_told_with_the_stack(job: Job) -> None:
@@ -163,45 +203,10 @@ def test_ranks_on_several_hosts_are_not_watched(job: Job) -> None:
         )
 
 
-def test_forks_and_threads(job: Job) -> None:
-    """A forked child is no rank; threads call groups of their own; the end of the child is not the end of the rank."""
-    body = """
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-    groups = [dist.new_group() for _ in range(3)]
-    def calls(group):
-        mine = torch.ones(5)
-        for _ in range(50):
-            dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=group)
-    threads = [threading.Thread(target=calls, args=(group,)) for group in groups]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join()
-    dist.barrier()
-    dist.destroy_process_group()
-    print("done")
-    """
-    ends_without_a_word(job, body)
-
-
 def test_a_process_that_ends_well_without_a_word(job: Job) -> None:
     """The others may go on alone."""
     job.start(2, "dist.barrier()\nif rank:\n    os._exit(0)\ntime.sleep(2)\nprint('done')")
     assert job.output(0) == "done\n"
-
-
-def test_fake_groups_are_not_watched(job: Job) -> None:
-    """One process stands for all ranks; the store is torch's, which keeps nothing, or a real one."""
-    body = """
-    import torch.testing._internal.distributed.fake_pg
-    for store in (None, dist.HashStore()):
-        dist.destroy_process_group()
-        dist.init_process_group("fake", store=store, rank=0, world_size=2)
-        dist.all_reduce(ones)
-    print("done")
-    """
-    ends_without_a_word(job, body)
 
 
 def test_it_comes_before_the_group(job: Job) -> None:

@@ -132,63 +132,51 @@ def test_a_rank_that_has_done_its_part_may_go() -> float:
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "in the background"])
+@in_new_world(4)
 def test_who_waits_for_a_late_rank_names_it(name: str) -> None:
     """Everybody runs out of time with the first that does; who comes later still hears that it is too late."""
-
-    def late() -> tuple[str, tuple[int, ...], str]:
-        group = unisono.init()
-        tensor = warm(name)
-        group.timeout_s = 0.2 + 0.1 * group.rank
-        if group.rank == 2:
-            until(lambda: all(group.engine.arena.board(rank).gave_up[0] for rank in (0, 1, 3)))
-            with pytest.raises(PeerFailed) as failed:
-                CALLS[name](tensor)
-            assert_over(PeerFailed)
-            return "failed", (), str(failed.value)
-        start = time.monotonic()
-        with pytest.raises(WaitTimeout) as caught:
+    group = unisono.init()
+    tensor = warm(name)
+    group.timeout_s = 0.2 + 0.1 * group.rank
+    if group.rank == 2:
+        until(lambda: all(group.engine.arena.board(rank).gave_up[0] for rank in (0, 1, 3)))
+        with pytest.raises(PeerFailed, match="WaitTimeout"):
             CALLS[name](tensor)
-        assert time.monotonic() - start < 0.2 + SOON_S
-        assert_over(WaitTimeout)
-        assert torch.equal(tensor, torch.ones(60_000))
-        return "timeout", caught.value.missing, str(caught.value)
+        assert_over(PeerFailed)
+        return
+    start = time.monotonic()
+    with pytest.raises(WaitTimeout) as caught:
+        CALLS[name](tensor)
+    assert time.monotonic() - start < 0.2 + SOON_S
+    assert_over(WaitTimeout)
+    assert torch.equal(tensor, torch.ones(60_000))
+    assert caught.value.missing == (2,)
+    assert group.rank or "Rank 2 (pid" in str(caught.value)
+    assert group.rank or "has last made call #1 of this group" in str(caught.value)
 
-    with unisono.World(4, timeout_s=DEADLINE_S) as world:
-        results = world.run(late)
-    assert [kind for kind, _, _ in results] == ["timeout", "timeout", "failed", "timeout"]
-    assert [missing for _, missing, _ in results] == [(2,), (2,), (), (2,)]
-    assert "Rank 2 (pid" in results[0][2]
-    assert "has last made call #1 of this group" in results[0][2]
-    assert "WaitTimeout" in results[2][2]
 
-
-@pytest.mark.parametrize("look_up_s", [0.02, 0.3], ids=["while it attends", "in the kernel"])
+@pytest.mark.parametrize(
+    "config", [Config(look_up_s=0.02), Config(look_up_s=0.3)], ids=["while it attends", "in the kernel"]
+)
 @pytest.mark.parametrize("name", ["all_reduce, short", "all_reduce, long", "all_reduce, shared", "barrier"])
-def test_an_interrupt_ends_the_call(name: str, look_up_s: float) -> None:
+@in_new_world(2, config="config")
+def test_an_interrupt_ends_the_call(name: str, config: Config) -> None:
     """Also where it comes before Python has looked up for the first time."""
-
-    def interrupted() -> str:
-        group = unisono.init()
-        pids = all_pids()
-        tensor = warm(name)
-        if group.rank == 1:
-            until(lambda: group.engine.entered(0) == group.engine.call_number)
-            os.kill(pids[0], signal.SIGINT)
-            until(lambda: group.engine.arena.board(0).gave_up[0] > 0)
-            until(lambda: group.engine.signature(0, group.engine.call_number) == 0)
-            with pytest.raises(PeerFailed, match="KeyboardInterrupt"):
-                CALLS[name](tensor)
-            assert_over(PeerFailed)
-            return "told"
+    group, pids = unisono.init(), all_pids()
+    tensor = warm(name)
+    if group.rank == 1:
+        until(lambda: group.engine.entered(0) == group.engine.call_number)
+        os.kill(pids[0], signal.SIGINT)
+        until(lambda: group.engine.arena.board(0).gave_up[0] > 0)
+        until(lambda: group.engine.signature(0, group.engine.call_number) == 0)
+        with pytest.raises(PeerFailed, match="KeyboardInterrupt"):
+            CALLS[name](tensor)
+    else:
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             CALLS[name](tensor)
-        assert time.monotonic() - start < look_up_s + SOON_S
-        assert_over(PeerFailed)
-        return "interrupted"
-
-    with unisono.World(2, timeout_s=DEADLINE_S, config=Config(look_up_s=look_up_s)) as world:
-        assert world.run(interrupted) == ["interrupted", "told"]
+        assert time.monotonic() - start < config.look_up_s + SOON_S
+    assert_over(PeerFailed)
 
 
 @in_new_world(3, return_exceptions=True, gives=["told", FAILED, "told"])

@@ -9,14 +9,15 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.faults import all_pids
 from tests.support.on_ranks import in_new_world
-from tests.support.programs import torchrun
 from tests.support.torch_ranks import TorchRanks
 from unisono import PeerFailed, WaitTimeout
 from unisono.base.config import Config
@@ -76,22 +77,15 @@ def compute_until_told(folder: Path) -> None:
         torch.mm(matrix, matrix)
 
 
-def test_a_time_out_names_the_rank_that_all_in_the_call_hang_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize(("another", "missing"), [("all_reduce #7", (0,)), ("barrier #8", (1,))])
+def test_time_out_names_the_end_of_the_chain(another: str, missing: tuple[int, ...]) -> None:
     """Not one that waits in the same call itself: whoever goes on without the missing ranks would leave it out."""
-
-    def name(mine: str, another: str) -> tuple[int, ...]:
-        stall = sys.modules["unisono.ranks.failures.stall"]
-        waits = {2: Wait("world", mine, (1,)), 1: Wait("world", another, (0,))}
-        group = unisono.init()
-        if group.rank == 2:
-            with monkeypatch.context() as patch:
-                patch.setattr(stall, "waits_of", lambda _: waits)
-                return tuple(stall.Stall(group, mine).late((1,), 1.0).missing)
-        return ()
-
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
-        assert world.run(name, "all_reduce #7", "all_reduce #7")[2] == (0,)
-        assert world.run(name, "all_reduce #7", "barrier #8")[2] == (1,)
+    stall, mine = sys.modules["unisono.ranks.failures.stall"], "all_reduce #7"
+    waits = {2: Wait("world", mine, (1,)), 1: Wait("world", another, (0,))}
+    if unisono.get_rank() == 2:
+        with patch.object(stall, "waits_of", lambda _: waits):
+            assert stall.Stall(unisono.init(), mine).late((1,), 1.0).missing == missing
 
 
 @pytest.mark.parametrize("away", [sleep_until_told, compute_until_told])
@@ -119,24 +113,17 @@ def test_one_rank_says_who_is_missing_and_where_it_is(tmp_path: Path, away: Call
     assert not any("rank_process.py" in frame for frame in stack)
 
 
+@in_new_world(2, config=SOON)
 def test_a_stopped_rank_is_told_as_such(tmp_path: Path) -> None:
-    def stopped() -> float:
-        group, tensor = unisono.init(), torch.ones(3)
-        pids = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
-        unisono.all_gather(pids, torch.tensor([os.getpid()]))
-        if group.rank == 0:
-            pid = int(pids[1])
-            overhear(tmp_path, lambda: os.kill(pid, signal.SIGCONT))
-            os.kill(pid, signal.SIGSTOP)
-            until(lambda: process_status(pid).state == "T")
-            (tmp_path / "stopped").touch()
-        else:
-            until((tmp_path / "stopped").exists)
-        unisono.all_reduce(tensor)
-        return tensor[0].item()
-
-    with unisono.World(2, timeout_s=DEADLINE_S, config=SOON) as world:
-        assert world.run(stopped) == [2.0, 2.0]
+    pid = all_pids()[1]
+    if unisono.get_rank() == 0:
+        overhear(tmp_path, lambda: os.kill(pid, signal.SIGCONT))
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: process_status(pid).state == "T")
+        (tmp_path / "stopped").touch()
+    else:
+        until((tmp_path / "stopped").exists)
+    unisono.barrier()
     line, silent = told(tmp_path)[0].splitlines()
     assert line.endswith("is stopped by a signal, until it gets SIGCONT")
     assert silent == "    (no stack: its process takes no signals now)"
@@ -167,45 +154,36 @@ def test_crossed_groups_are_told_as_a_circle(tmp_path: Path) -> None:
     assert zero in errors[0] or one in errors[1]  # the second is alone in its call when its time is up
 
 
+@in_new_world(3, config=STEADY)
 def test_a_chain_is_told_to_its_end(tmp_path: Path) -> None:
     """Rank 2 keeps rank 1 waiting, and that rank 0: one line for both, about rank 2."""
-
-    def chain() -> None:
-        me = unisono.get_rank()
-        lower, upper = (unisono.new_group(ranks, name=f"{ranks}") for ranks in ([0, 1], [1, 2]))
-        overhear(tmp_path)
-        if me == 2:
-            sleep_until_told(tmp_path)
-        if upper:
-            unisono.barrier(upper)
-        if lower:
-            unisono.barrier(lower)
-
-    with unisono.World(3, timeout_s=DEADLINE_S, config=STEADY) as world:
-        world.run(chain)
+    lower, upper = (unisono.new_group(ranks, name=f"{ranks}") for ranks in ([0, 1], [1, 2]))
+    overhear(tmp_path)
+    if unisono.get_rank() == 2:
+        sleep_until_told(tmp_path)
+    if upper:
+        unisono.barrier(upper)
+    if lower:
+        unisono.barrier(lower)
     (text,) = told(tmp_path)
     assert "rank 0 waits in group '[0, 1]' for rank 1, which waits in group '[1, 2]' for rank 2; rank 2 (pid" in text
     assert " in sleep_until_told" in text
 
 
-@pytest.mark.parametrize("any_source", [False, True])
-def test_who_waits_for_a_message_says_so(tmp_path: Path, any_source: bool) -> None:
-    def messages() -> float:
-        together(tmp_path)
-        unisono.init().timeout_s = float("inf")
-        if unisono.get_rank() == 0:
-            return float(p2p.recv(src=None if any_source else 1)[0])
-        if unisono.get_rank() == 1:
-            sleep_until_told(tmp_path)
-            p2p.send(torch.full((2,), 7.0), 0)
-        return 7.0
-
-    with unisono.World(2 if not any_source else 3, timeout_s=DEADLINE_S, config=SOON) as world:
-        assert set(world.run(messages)) == {7.0}
-    (text,) = told(tmp_path)
-    assert "s in recv(None, src=" in text
-    assert f"for {'ranks 1, 2' if any_source else 'rank 1'}: rank 1 (pid" in text
-    assert " in sleep_until_told" in text
+@pytest.mark.parametrize(("size", "src", "who"), [(2, 1, "rank 1"), (3, None, "ranks 1, 2")])
+@in_new_world("size", config=SOON)
+def test_wait_for_a_message_is_told(tmp_path: Path, size: int, src: int | None, who: str) -> None:
+    together(tmp_path)
+    unisono.init().timeout_s = float("inf")
+    if unisono.get_rank() == 0:
+        assert p2p.recv(src=src).tolist() == [7.0, 7.0]
+        (text,) = told(tmp_path)
+        assert "s in recv(None, src=" in text
+        assert f"for {who}: rank 1 (pid" in text
+        assert " in sleep_until_told" in text
+    elif unisono.get_rank() == 1:
+        sleep_until_told(tmp_path)
+        p2p.send(torch.full((2,), 7.0), 0)
 
 
 @in_new_world(2, config=SOON, gives=[[0, 1], [1]])
@@ -233,31 +211,27 @@ def test_a_call_in_the_background_keeps_nobody_waiting_until_somebody_waits_for_
     return [*counts, len(told(tmp_path))]
 
 
-def test_zero_means_never_and_a_call_that_ends_is_not_present_any_more(tmp_path: Path) -> None:
-    overdue = tmp_path / "overdue"
+@in_new_world(2, config=Config(stall_warning_s=0.0))
+def test_zero_means_that_no_wait_is_told(tmp_path: Path) -> None:
+    """All the same it is on the board, until it ends."""
+    overdue, group = tmp_path / "overdue", unisono.init()
+    overhear(tmp_path)
+    if group.rank == 0:
+        stall = sys.modules["unisono.ranks.failures.stall"]
+        look = stall.Stall.look
 
-    def silent() -> tuple[bool, int]:
-        overhear(tmp_path)
-        group = unisono.init()
-        if group.rank == 0:
-            stall = sys.modules["unisono.ranks.failures.stall"]
-            look = stall.Stall.look
+        def watching(self: Any, missing: Any, waited_s: float) -> None:
+            look(self, missing, waited_s)
+            if waited_s > 0.2:
+                overdue.touch()
 
-            def watching(self: Any, missing: Any, waited_s: float) -> None:
-                look(self, missing, waited_s)
-                if waited_s > 0.2:
-                    overdue.touch()
-
-            stall.Stall.look = watching
-        else:
-            until(overdue.exists)
-        present = group.engine.arena.board(0).wait is not None  # type: ignore[union-attr]
-        unisono.barrier()
-        unisono.barrier()
-        return present, len([rank for rank in range(2) if group.engine.arena.board(rank).wait])  # type: ignore[union-attr]
-
-    with unisono.World(2, timeout_s=DEADLINE_S, config=Config(stall_warning_s=0.0)) as world:
-        assert world.run(silent)[1] == (True, 0)
+        stall.Stall.look = watching
+    else:
+        until(overdue.exists)
+        assert group.engine.arena.board(0).wait is not None
+    unisono.barrier()
+    unisono.barrier()
+    assert not any(group.engine.arena.board(rank).wait for rank in range(2))
     assert told(tmp_path) == []
 
 
@@ -316,40 +290,3 @@ def test_torch_s_time_out_says_the_same(ranks: TorchRanks, tmp_path: Path, monit
     assert seen.line.startswith(f"{__file__}:")
     assert " in late" in seen.stack
     assert seen.stack in text
-
-
-SCRIPT = """
-import sys, time
-from pathlib import Path
-import torch, unisono
-
-def away(over):
-    while not over.exists():
-        time.sleep(0.001)
-
-group, over = unisono.init(), Path(sys.argv[1])
-if group.rank == 1:
-    away(over)
-else:
-    group.timeout_s = 3.0
-    try:
-        unisono.all_reduce(torch.ones(3))
-    except unisono.WaitTimeout as error:
-        print(error)
-        over.touch()
-"""
-
-
-@pytest.mark.long
-def test_under_torchrun_as_well(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.lstrip())
-    done = torchrun(2, script, tmp_path / "over", UNISONO_STALL_WARNING_S="1")
-    assert done.returncode == 0, done.stderr
-    out, err = done.stdout, done.stderr
-    assert err.count("unisono: rank 0 has waited ") == 1
-    for said in (out, err):
-        assert f" at {script}:" in said
-        assert f'File "{script}", line ' in said
-        assert " in away\n" in said
-        assert f'File "{script}", line 11 in <module>' in said
