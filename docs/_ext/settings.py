@@ -13,8 +13,9 @@ Every setting is a field of `unisono.Config` and an environment variable, which 
 Bytes may be given with a unit: `UNISONO_SEGMENT_BYTES=1MiB`. All ranks of a group must agree. Settings that shape calls
 ({shaping}) count for all ranks as rank 0, or the process that called `run`, has them.
 
-Machine code, and the programs of groups of 16 ranks and more, are made once per installation and kept beside the package,
-or in the user's cache directory if the package's folder is not writable. `UNISONO_CACHE_DIR` names another folder, such as a folder of a container's image.
+Machine code, and the programs of groups of 16 ranks and more, are made once per installation and kept beside the
+package, or in the user's cache directory if the package's folder is not writable. `UNISONO_CACHE_DIR` names another
+folder, such as a folder of a container's image.
 A file there is used if it belongs to the user of the process, to root or to the owner of the package.
 
 | field | environment variable | default | values | meaning |
