@@ -16,6 +16,7 @@ import numpy as np
 from ..base.config import Config
 from ..base.python import at_terminal, tell
 from ..base.records import CallRecord
+from ..schedule.hosts import Hosts
 from ..schedule.proof import prove
 from ..schedule.table import Schedule
 from .clock import Clock, read_cycles, slow_yield_cycles
@@ -43,7 +44,7 @@ _PROGRESS, _NUMBER, _SIGNATURE = map(int, (LineWord.PROGRESS, LineWord.NUMBER, L
 _READERS = int(StateWord.READERS_0)
 """The same words as plain integers, which Python finds faster."""
 
-_programs: dict[tuple[int, int], dict[tuple[int, Lowering], Program]] = {}
+_programs: dict[tuple[int, int], dict[tuple[int, Lowering, Hosts | None], Program]] = {}
 """The programs of this process, by (size, rank) of the group. Groups with equal size and rank share them."""
 _MOST_PROGRAMS = 256  # the most programs that are kept for a size and rank: some users make a new table for each call
 
@@ -102,6 +103,8 @@ class RankEngine:
         self._addresses[3 * self.size : 4 * self.size] = [arena.heap(q) for q in range(self.size)]
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
         self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer
+        self.hosts: Hosts | None = None
+        """Where the ranks are, if they are on several hosts."""
         self.processors_to_spare = arena.neighbours < arena.processors
         state[StateWord.PC] = -1
         state[StateWord.CALL] = 1
@@ -172,12 +175,12 @@ class RankEngine:
 
     def program(self, schedule: Schedule, lowering: Lowering) -> Program:
         """This rank's program for a schedule. At first use the table is proved and compiled, and the result proved."""
-        key = schedule.digest, lowering
+        key = schedule.digest, lowering, self.hosts
         program = self._programs.get(key)
         if program is None:
             prove(schedule)
-            programs = compile_schedule(schedule, lowering)
-            prove_programs(schedule, programs, lowering)
+            programs = compile_schedule(schedule, lowering, self.hosts)
+            prove_programs(schedule, programs, lowering, self.hosts)
             program = programs[self.rank]
             if len(self._programs) >= _MOST_PROGRAMS:
                 for old in list(self._programs)[: len(self._programs) - _MOST_PROGRAMS // 2]:

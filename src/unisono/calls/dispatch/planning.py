@@ -10,18 +10,22 @@ import torch
 from ...base.config import Config
 from ...base.errors import AlgorithmError, ArgumentError, InternalError
 from ...base.linux import processors
-from ...base.records import CallRecord
+from ...base.records import CallRecord, digest
 from ...engine.compile.plan import Blocks, CallPlan
-from ...engine.compile.program import Lowering
+from ...engine.compile.program import Lowering, PlanWord
 from ...engine.reducers import CustomOp
 from ...engine.tensors import dtype_name
 from ...hosts.span import Span
 from ...ranks.group.group import Group
 from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove
 from ...schedule.algorithms.catalogue import find
+from ...schedule.algorithms.over_hosts import HierarchicalTable
 from ...schedule.choose import choose, crosses_memory, lane_limits, zero_copy_limit
+from ...schedule.combine import pipeline
 from ..arguments import scale_name
 from .request import Request, is_one
+
+COMPILED, PIECES = False, 1
 
 _MOST_PLANS = 4096  # the most plans of a group, so that a program with ever new sizes does not use ever more memory
 _BRIEF_NS = 30_000  # about the cost of a change to the worker's thread and back, see `known`
@@ -124,10 +128,29 @@ def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbyt
     if chosen.table is not None:
         check_order(request, made.schedule())
         _check_places(request, made.schedule())
+    if compiles(request):
+        return _compiled(group, span, request, made, chosen.why)
     pieces = chosen.pieces if request.extents is None else 1
     if span.plan is None:
         raise InternalError(f"group {group.name!r} over hosts has no relay")
     return span.plan(group, span, request, made, pieces, chosen.why)
+
+
+def compiles(request: Request) -> bool:
+    return COMPILED and request.collective in ("all_reduce", "broadcast")
+
+
+def _compiled(group: Group, span: Span, request: Request, made: HierarchicalTable, why: str) -> CallPlan:
+    """The plan of one program: its rows cross hosts."""
+    schedule = made.schedule()
+    if PIECES > 1:
+        schedule = pipeline(schedule, PIECES).replace(hosts=schedule.hosts)
+    op = request.op if isinstance(request.op, str | CustomOp) else None
+    blocks = Blocks(request.like.numel(), request.like.element_size(), request.extents)
+    dtype, lowering = dtype_name(request.like.dtype), Lowering(in_place=request.in_place)
+    plan = group.engine.plan(schedule, lowering, request.record, dtype, blocks, op)
+    plan.words[PlanWord.TAGS] = np.uint64(digest(span.gid, plan.signature)).astype(np.int64)
+    return replace(plan, writes=bool(request.written_on(group.rank)), why=why)
 
 
 def check_order(request: Request, schedule: Schedule) -> None:

@@ -117,12 +117,14 @@ def bind(
         staged = count * item * program.slots // program.per_block
         if program.one_way and staged > config.tag_bytes:
             segment = min(segment, max(staged // _SEGMENTS, min(staged // 2, _ONE_WAY_BYTES)))
-        most = min(room, max(_SMALLEST_SLOT, segment // program.slots // 128 * 128)) // item
+        most = room if program.spans else min(room, max(_SMALLEST_SLOT, segment // program.slots // 128 * 128))
+        most //= item
         segments = max(1, -(-count // (most // align * align * program.per_block)))
         chunk = -(-count // (segments * program.per_block))
     chunk = -(-max(1, chunk) // align) * align
     tag = program.one_post and segments == 1 and count * item * program.slots <= config.tag_bytes
     rows, refs = np.ascontiguousarray(program.rows), np.ascontiguousarray(program.refs)
+    requests = np.zeros(2 * len(rows) if program.spans else 0, np.int64)
     extents = np.array(() if blocks.extents is None else blocks.extents, np.int64)
     words = np.zeros(PlanWord.WORDS, np.int64)
     words[PlanWord.NROWS] = len(rows)
@@ -145,9 +147,10 @@ def bind(
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
     words[PlanWord.LANES], words[PlanWord.LANE_BYTES] = 1, min(_LANE_BYTES, max(_LINE, config.lane_bytes))
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
+    words[PlanWord.REQUESTS] = requests.ctypes.data if program.spans else 0
     return Plan(
         address=words.ctypes.data, record=record, nbytes=count * item, signature=signature,
         gate_row=program.gate_row, tag=tag, shared=program.lowering.zero_copy,
-        crosses=program.lowering.cross_memory, words=words, kept=(rows, refs, extents),
+        crosses=program.lowering.cross_memory, words=words, kept=(rows, refs, extents, requests),
         program=program,
     )  # fmt: skip

@@ -35,6 +35,7 @@ from ....hosts.messages import BEGIN, TapeRun
 from ....hosts.span import Span
 from ....ranks.group.group import Group, keep_for_good
 from ....ranks.group.sub_groups import Making
+from .far_run import FarRun
 from .hosts_plan import PLANS, SpanPlan, plan_span
 from .hosts_steps import ENTER, entry, forget_all, steps_of
 
@@ -100,6 +101,7 @@ class Relay:
         self.details = ""
         self.failure: BaseException | None = None
         self._tape: TapeRun | None = None
+        self._compiled = FarRun(group, span)
 
     @classmethod
     def serve(cls, group: Group, span: Span) -> None:
@@ -112,6 +114,8 @@ class Relay:
         `engine.compile.program`.
         """
         span = self._span
+        if span.call is self._compiled or (span.call is None and address not in PLANS):
+            return self._compiled.run(address, inp, out)
         if span.call is None:
             self._begin(PLANS[address], inp, out)
         try:
