@@ -130,6 +130,7 @@ class _Order:
         self.users: dict[Place, list[ProgramMove]] = defaultdict(list)  # the moves that access a user's memory
         self.heard = [sum(1 << peer for peer in hosts.beside(rank)) for rank in range(ranks)]
         """For each rank the ranks that have surely entered the call, as bits."""
+        self.everybody = (1 << ranks) - 1
         self.told: dict[int, ProgramMove] = {}
         """Host -> the last move of its barrier of words, if there is one; its other ranks must wait for it."""
         self.early = False
@@ -140,10 +141,9 @@ class _Order:
             self.add(move)
         for rank in range(ranks) if lowering.zero_copy or self.told else ():
             self.leave(rank)
-        everybody = (1 << ranks) - 1
         for rank, moves in enumerate(self.after):
             writes = (move for move in moves if any(place.where != STAGE for place in move.to))
-            self.early |= self.heard[rank] != everybody or any(move.heard != everybody for move in writes)
+            self.early |= self.heard[rank] != self.everybody or any(move.heard != self.everybody for move in writes)
 
     def add(self, move: ProgramMove) -> None:
         if self.put(move):
@@ -160,9 +160,8 @@ class _Order:
                 needs.append(self.publisher[place])
         if self.lowering.zero_copy:
             needs += [user for place in move.to if place.where != STAGE for user in self.users[self.memory(place)]]
-        told = self.told.get(self.hosts.host_of(move.rank))
-        if told is not None and any(place.where != STAGE for place in move.to):
-            needs.append(told)
+        if any(place.where != STAGE for place in move.to):
+            needs += self.news(move.rank)
         self.wait(move, needs)
         if move.message is not None and not move.sends:
             self.take(move, move.message)
@@ -185,6 +184,11 @@ class _Order:
         else:
             mine = self.clock[move.rank]
             mine[:] = map(max, mine, message.send.clock)
+
+    def news(self, rank: int) -> list[ProgramMove]:
+        """The move of a barrier of words that tells a rank what it does not know yet."""
+        told = self.told.get(self.hosts.host_of(rank))
+        return [] if told is None or self.heard[rank] == self.everybody else [told]
 
     def use(self, move: ProgramMove) -> None:
         for place in [*move.source, *move.to]:
@@ -210,10 +214,9 @@ class _Order:
         """Add a last wait: a rank returns when no peer uses its tensors any more."""
         last = ProgramMove(rank, float("inf"), 0, [])
         users = [m for place, users in self.users.items() if place.rank == rank for m in users]
-        told = self.told.get(self.hosts.host_of(rank))
-        self.wait(last, [*(users if self.lowering.zero_copy else ()), *([told] if told else ())])
+        self.wait(last, [*(users if self.lowering.zero_copy else ()), *self.news(rank)])
         if last.waits:
-            last.step = self.gate + len(self.after[rank]) + 1
+            last.step, last.heard = self.gate + len(self.after[rank]) + 1, self.heard[rank]
             self.after[rank].append(last)
 
     def wait(self, move: ProgramMove, needs: list[ProgramMove]) -> None:

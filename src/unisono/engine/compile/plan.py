@@ -17,6 +17,7 @@ from ...schedule.choose import always_staged
 from .program import CROSSED, MAPPED, REACH, PlanWord, Program, TagWord, Words
 
 _LINE = 64
+FAR_SEGMENT = 0
 _SMALLEST_SLOT = 4096
 _LANE_BYTES = 32 << 10  # the least that a lane takes at a time: it takes some microseconds to copy this
 _SEGMENTS, _ONE_WAY_BYTES = 8, 128 << 10
@@ -117,7 +118,12 @@ def bind(
         staged = count * item * program.slots // program.per_block
         if program.one_way and staged > config.tag_bytes:
             segment = min(segment, max(staged // _SEGMENTS, min(staged // 2, _ONE_WAY_BYTES)))
-        most = room if program.spans else min(room, max(_SMALLEST_SLOT, segment // program.slots // 128 * 128))
+        far = FAR_SEGMENT // program.slots if program.spans and FAR_SEGMENT else room
+        most = (
+            min(room, max(4096, far // 128 * 128))
+            if program.spans
+            else min(room, max(_SMALLEST_SLOT, segment // program.slots // 128 * 128))
+        )
         most //= item
         segments = max(1, -(-count // (most // align * align * program.per_block)))
         chunk = -(-count // (segments * program.per_block))

@@ -139,10 +139,11 @@ class _Machine:
                             yield from self.receive(me, segment, row)
                         if row[5]:
                             self.post(me, (segment << STEP_BITS) + row[5])
+                if part == 0:  # it may be the last
+                    self.knows_all(me, number, "ends the call")
                 segment += 1
                 self.post(me, segment << STEP_BITS)
             self.leaving = {word: of for word, of in self.leaving.items() if of[0] != me}
-            self.knows_all(me, number, "ends the call")
             self.check(me, number)
 
     def begin(self, me: int, segment: int, rows: list[list[int]]) -> None:
