@@ -21,7 +21,7 @@ from ..schedule.proof import prove
 from ..schedule.table import Schedule
 from .clock import Clock, read_cycles, slow_yield_cycles
 from .compile.compile_schedule import compile_schedule
-from .compile.plan import Blocks, CallPlan, Plan, bind
+from .compile.plan import Blocks, Plan, bind
 from .compile.program import REACH, ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
 from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
@@ -70,7 +70,7 @@ def interpreter() -> Callable[[int, int, int, int], int]:
 
 def warm_up() -> None:
     """Compile or load the kernels, also those of calls over hosts, and the most common reducers. Says nothing."""
-    for name in (*_KERNELS, "replay.run", "waiting.poll"):
+    for name in (*_KERNELS, "waiting.poll"):
         kernel(name)
     for dtype in ("float32", "bfloat16"):
         for last in (False, True):
@@ -207,7 +207,7 @@ class RankEngine:
         plan.words[PlanWord.NOTE] = note = self.note_plan(plan)
         return replace(plan, note=note)
 
-    def note_plan(self, plan: CallPlan) -> int:
+    def note_plan(self, plan: Plan) -> int:
         """Write a note on a plan, for readers of the log; return its number."""
         where = caller()
         if where.startswith(threading.__file__):  # planned on a thread of this package
@@ -268,10 +268,6 @@ class RankEngine:
             return []
         goal = (segment - 1) << STEP_BITS
         return [q for q, line in enumerate(self._lines) if q != self.rank and _seen(line, _PROGRESS) < goal]
-
-    def none_is_behind(self) -> None:
-        """Look for ranks `behind` no more, until this rank skips a call again."""
-        self.words[_READERS + (self.words[_SEGMENT] & 1)] = 0
 
     def has_ended(self, rank: int) -> bool:
         """Has a rank finished this rank's current call?"""

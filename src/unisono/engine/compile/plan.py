@@ -14,10 +14,9 @@ from ...base.config import Config
 from ...base.errors import AlgorithmError
 from ...base.records import CallRecord, digest
 from ...schedule.choose import always_staged
-from .program import CROSSED, MAPPED, REACH, PlanWord, Program, TagWord, Words
+from .program import CROSSED, FAR_HALF, MAPPED, REACH, PlanWord, Program, TagWord, Words
 
 _LINE = 64
-FAR_SEGMENT = 0
 _SMALLEST_SLOT = 4096
 _LANE_BYTES = 32 << 10  # the least that a lane takes at a time: it takes some microseconds to copy this
 _SEGMENTS, _ONE_WAY_BYTES = 8, 128 << 10
@@ -43,10 +42,11 @@ class Blocks(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CallPlan:
-    """A plan for equal calls, run by the kernel or, over several hosts, by a relay.
+class Plan:
+    """What `interpret.run` needs for equal calls.
 
-    address: for `Group.run`.
+    address: the address of `words`, which point into the arrays of `kept`.
+    program: the program that is bound.
     record: the call, for messages.
     nbytes: bytes of a block; of the largest block if they differ.
     signature: what all ranks must agree on, as 64 bits.
@@ -61,6 +61,9 @@ class CallPlan:
     """
 
     address: int
+    words: Words
+    kept: tuple[Words, ...]
+    program: Program
     record: CallRecord
     nbytes: int
     signature: int
@@ -72,19 +75,6 @@ class CallPlan:
     patience_ns: int = 0
     why: str = ""
     note: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Plan(CallPlan):
-    """What `interpret.run` needs.
-
-    address: the address of `words`, which point into the arrays of `kept`.
-    program: the program that is bound.
-    """
-
-    words: Words
-    kept: tuple[Words, ...]
-    program: Program
 
 
 def shared_signature(*agreed: object) -> int:
@@ -104,7 +94,8 @@ def bind(
     count, item = blocks.length, blocks.item
     record = record._replace(algorithm=program.name, lowering=str(program.lowering))
     # Ranks may differ in whether they pass lists or one tensor, and in how peers reach their tensors.
-    shaping = config.segment_bytes, config.tag_bytes, program.lowering.in_place
+    shaping = program.lowering.in_place, *(() if program.spans else (config.segment_bytes, config.tag_bytes))
+    half = FAR_HALF if program.spans else half
     agreed = record._replace(lowering=""), program.table, count, item, blocks.extents, *shaping
     align = max(1, _LINE // item)
     chunk, segments = count, 1
@@ -118,12 +109,7 @@ def bind(
         staged = count * item * program.slots // program.per_block
         if program.one_way and staged > config.tag_bytes:
             segment = min(segment, max(staged // _SEGMENTS, min(staged // 2, _ONE_WAY_BYTES)))
-        far = FAR_SEGMENT // program.slots if program.spans and FAR_SEGMENT else room
-        most = (
-            min(room, max(4096, far // 128 * 128))
-            if program.spans
-            else min(room, max(_SMALLEST_SLOT, segment // program.slots // 128 * 128))
-        )
+        most = room if program.spans else min(room, max(_SMALLEST_SLOT, segment // program.slots // 128 * 128))
         most //= item
         segments = max(1, -(-count // (most // align * align * program.per_block)))
         chunk = -(-count // (segments * program.per_block))

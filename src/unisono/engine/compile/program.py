@@ -31,8 +31,8 @@ ROW_WORDS = 8
 DONE, WAITING, DISAGREE, FAILED, LOST, STAGED = 0, 1, 2, 3, 4, 5
 """What the kernel returns: DONE; WAITING | rank << 8: that rank is late; DISAGREE | rank << 8: it made another call;
 FAILED | rank << 8 | errno << 32: the system has refused an access to that rank's tensors; STAGED | rank << 8: that rank
-stages the call, so all do. A relay may also return LOST | rank << 8: the call has failed, because the connection to
-that rank is lost, or, if it is the caller, of itself.
+stages the call, so all do; LOST | rank << 8: the call has failed, because the connection to that rank is lost, or, if
+it is the caller, of itself.
 """
 
 NO_PLAN = -1
@@ -66,13 +66,19 @@ PATIENCE_NS = 1_000_000
 IN_TIME, AT_ONCE = 1, 2
 """A rank sleeps when it has waited for PATIENCE_NS, or from the start: see kernels/waiting."""
 
+FAR_HALF = 2 << 20
+"""The bytes of a staging half that calls over hosts use: the same on all hosts, whatever their settings."""
+
+BRISK_BYTES = 32 << 10
+"""Where ranks and processes that compute share processors, a yield costs a rank its claim to its processor for a time
+slice, and a rank that sleeps keeps it. So in calls over hosts on longer blocks, ranks that outnumber processors sleep
+at once. In shorter calls they yield first, because a wake-up takes longer than a yield.
+"""
+
 LOOK_UPS, LOOK_UP_SHARE = 10, 30
 """A rank that has waited for long looks at its peers after a thirtieth of its wait, at most ten times as late as at
 first: a look takes some 0.3 ms of a processor.
 """
-
-PASSED = 1 << 30
-"""For PC: a row behind the gate of any program."""
 
 
 class Op(IntEnum):
@@ -206,9 +212,8 @@ class LineWord(IntEnum):
     WITNESS = 10  # address of a word of its private memory
     CONTENT = 11  # the content of the word
     STAGES = 12  # 1: it has found that system calls do not reach all tensors
-    ACROSS = 13  # the last call, of a group over several hosts, in which its messages are done
-    ASLEEP = 14  # ranks may be asleep until this rank writes to its line or its tag: see kernels/waiting
-    AWAITS_MAIL = 15  # in a world's memory: this rank may be asleep until a message comes, or is taken
+    ASLEEP = 13  # ranks may be asleep until this rank writes to its line or its tag: see kernels/waiting
+    AWAITS_MAIL = 14  # in a world's memory: this rank may be asleep until a message comes, or is taken
 
 
 class TagWord(IntEnum):
@@ -256,6 +261,24 @@ class StateWord(IntEnum):
     NEWS = 33  # address of a word that others count up when there is urgent news
     SEEN = 34  # address of what it was when this rank has looked last
     WORDS = 35
+
+
+class TransportWord(IntEnum):
+    """Words about a carrier's transport: addresses of its functions and what they take; a number of the transport's for
+    each answer that it may give.
+    """
+
+    PROGRESS = 0
+    WORKER = 1
+    ARM = 2
+    DESCRIPTOR = 3
+    STATUS = 4
+    UNDER_WAY = 5  # the status of a message that is not over
+    SEND = 6
+    RECEIVE = 7
+    FREE = 8
+    HOW = 9
+    FIRST_ERROR = 10  # a request from here up to -1 is the status of a message that could not begin
 
 
 class PeerWord(IntEnum):

@@ -10,10 +10,12 @@ from __future__ import annotations
 from ..compile.program import (
     AHEAD_BYTES,
     AT_ONCE,
+    BRISK_BYTES,
     CROSSED,
     DISAGREE,
     DONE,
     FAILED,
+    IN_TIME,
     LOOK_UP_SHARE,
     LOOK_UPS,
     MAPPED,
@@ -231,6 +233,9 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     posted, asleep = control + LINE * me + 8 * LineWord.PROGRESS, control + LINE * me + 8 * LineWord.ASLEEP
     shared, only_waits = get(plan, PlanWord.SHARED), get(plan, PlanWord.LANES) == 0
     status = DONE
+    if get(plan, PlanWord.REQUESTS) and get(state, StateWord.SLEEPS):
+        long = get(state, StateWord.SPINS) == 0 and total * item > BRISK_BYTES
+        put(state, StateWord.SLEEPS, AT_ONCE if long else IN_TIME)
     if not get(plan, PlanWord.TAG):  # else at the gate: there, no peer waits while this reads the clock
         log_entry(get(plan, PlanWord.NOTE), state)
     while True:

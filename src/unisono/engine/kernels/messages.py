@@ -16,8 +16,8 @@ from ..compile.program import (
     PlanWord,
     RowWord,
     StateWord,
+    TransportWord,
 )  # fmt: skip
-from ..tape import TransportWord
 from .atomics import call_receive, call_send, call_transport, load, store
 from .compiled import compiled
 from .move import get, put
@@ -149,10 +149,17 @@ def message(plan, pc, segment, half, offset, span, cut, limit_ns, state):  # typ
 def end(plan, segment, limit_ns, state):  # type: ignore[no-untyped-def]
     """End a call: wait until all its messages have left. WAITING | this rank << 8 if there is news at which it has not
     looked: messages of a rank that has gone may still come, so that no wait is long.
+
+    A message to a rank that has gone by now is of no concern to this rank: its next call finds that out.
     """
-    status = have_left(plan, segment, limit_ns, state)
-    if status == DONE:
-        status = have_left(plan, segment + 1, limit_ns, state)
+    status = DONE
+    for half in range(2):
+        if status & 0xFF != WAITING:
+            status = have_left(plan, segment + half, limit_ns, state)
+    while status & 0xFF == LOST:
+        status = have_left(plan, segment, limit_ns, state)
+        if status == DONE:
+            status = have_left(plan, segment + 1, limit_ns, state)
     if status == DONE and load(get(state, StateWord.NEWS)) != load(get(state, StateWord.SEEN)):
         status = WAITING | get(state, StateWord.ME) << 8
     return status

@@ -7,7 +7,7 @@ compute. It sleeps for a short time, because other threads, and ranks of this ho
 
 from __future__ import annotations
 
-from ..tape import TransportWord
+from ..compile.program import TransportWord
 from .atomics import call_transport, now_ns, sched_yield, sleep_on
 from .compiled import compiled
 from .move import get

@@ -12,15 +12,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from unittest.mock import patch
 
 from ...base.errors import ArgumentError, MismatchError
 from ...base.records import CallRecord
 from ...base.units import seconds
-from ...calls.dispatch.over_hosts.hosts_run import Relay
-from ...engine.compile.plan import CallPlan, Plan
-from ...engine.compile.program import DONE, STEP_BITS, WAITING, Op, PlanWord, RowWord, StateWord
-from ...hosts.messages import TapeRun
+from ...calls.dispatch.over_hosts.relay import Relay
+from ...engine.compile.plan import Plan
+from ...engine.compile.program import STEP_BITS, WAITING, Op, PlanWord, RowWord, StateWord
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 
@@ -51,7 +49,7 @@ def chaos(
 
     Every rank enters the block; only one rank fails. at: here in its 17th all_reduce of the block, counted from 1,
     before row 3 of its program, counted from 0; without a row, before the call. In a call of several segments the row
-    is in the first segment. In a call over several hosts, rows are those of the rank's tape.
+    is in the first segment.
 
     The rank, by number, that shall
     kill: be killed by SIGKILL; exit: end by os._exit; stop: be stopped by SIGSTOP, and go on after duration_s;
@@ -86,8 +84,6 @@ def chaos(
     finally:
         if group.run == injector.run:  # the group has not been broken meanwhile
             group.run = injector.original
-    if injector.wrong:
-        raise ArgumentError(injector.wrong)
 
 
 class _Injector:
@@ -98,9 +94,6 @@ class _Injector:
         self.collective, self.turn, self.row = at
         self.original: Callable[..., int] = group.run
         self._calls, self._latest, self._over = 0, 0, False
-        self.wrong = ""
-        self._rows = 0
-        """In a call over several hosts, the rows of its tape."""
 
     def run(self, address: int, inp: int, out: int, state: int) -> int:
         group = self.group
@@ -112,8 +105,6 @@ class _Injector:
             self._calls += 1
         if self._calls != self.turn:
             return self.original(address, inp, out, state)
-        if self.row is not None and not isinstance(plan, Plan):
-            return self._fail_between_hosts(plan, self.row, (address, inp, out, state))
         if self.row is not None and isinstance(plan, Plan):
             status = self._run_to(plan, self.row, inp, out, state)
             if status != WAITING | group.rank << 8 or group.words[StateWord.PC] != self.row:
@@ -130,28 +121,7 @@ class _Injector:
         finally:
             self.group.words[StateWord.LOOK_UP_NS] = usual
 
-    def _fail_between_hosts(self, plan: CallPlan, row: int, call: tuple[int, int, int, int]) -> int:
-        """Go on with a call over several hosts. At the row, fail."""
-        begin = TapeRun.begin
-
-        def fault() -> None:
-            self._over = True
-            self._fail(plan)
-
-        def begin_and_stop(run: TapeRun, *how: int) -> None:
-            begin(run, *how)
-            self._rows = len(run.rows)
-            if 0 <= row < self._rows:
-                run.stop_before(row, fault)
-
-        with patch.object(TapeRun, "begin", begin_and_stop):
-            status = self.original(*call)
-        if status == DONE and not self._over:
-            self._over = True
-            self.wrong = f"row {row}: this {self.collective} has {self._rows} rows"
-        return status
-
-    def _fail(self, plan: CallPlan) -> None:
+    def _fail(self, plan: Plan) -> None:
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.fault == "exit":
