@@ -38,7 +38,7 @@ class Rehearsal:
         self.engines = [RankEngine(self.arenas[self.hosts.host_of(rank)], rank, _CONFIG) for rank in self.ranks]
         self.spans = [
             SimpleNamespace(
-                carrier=self.carriers[rank], here=self.hosts.beside(rank), call=None, must_look=lambda: False,
+                carrier=self.carriers[rank], here=self.hosts.beside(rank), call=None, must_look=lambda: False, late=[],
                 news=ctypes.c_int64(), seen=ctypes.c_int64(),
             )
             for rank in self.ranks

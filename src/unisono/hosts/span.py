@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ..base.errors import ArgumentError
 from ..base.records import Departure
-from ..engine.carrier import Carrier
+from ..engine.carrier import Carrier, Handle, Lost
 from ..engine.memory.board import SENTINEL_ENDED
 from ..engine.memory_order import order
 from ..observe.traces.recording import RecordedAt
@@ -50,6 +50,8 @@ class Span:
         self.here = hosts.beside(rank)
         self.call: SpanningCall | None = None
         self.served = False
+        self.late: list[Handle] = []
+        """Receives of calls that have failed, whose messages still come in: their memory is not free."""
         self.resources: dict[Any, Any] = {}
         """Owner -> what it keeps from one call to the next."""
         self.news, self.seen = far.news, ctypes.c_int64()
@@ -99,7 +101,11 @@ class Span:
 
     def is_free(self) -> bool:
         """Have all ranks on this host forgotten the group, so that its memory can be used for something else?"""
-        return self.far.is_free(self.gid)
+        try:
+            self.late = self.carrier.pending(self.late)
+        except Lost:
+            self.late = []
+        return not self.late and self.far.is_free(self.gid)
 
     def close(self, *, whole: bool, failed: bool) -> None:
         """The group is used no more on this rank.

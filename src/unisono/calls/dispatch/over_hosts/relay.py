@@ -35,8 +35,6 @@ class Relay:
         self.failure: BaseException | None = None
         self._plan = self._looks = 0
         """The address of the plan of the last call; how often `attend` shall still look at the peers."""
-        self._late: list[Handle] = []
-        """Receives of calls that have been given up, which the transport may still write."""
         here = set(span.here)
         self._here = np.array([rank in here for rank in range(group.size)], np.int64)
         self._peers = np.zeros((group.size, PeerWord.WORDS), np.uint64)
@@ -65,7 +63,7 @@ class Relay:
             self._looks -= 1
             return WAITING | self._rank << 8
         try:
-            if self._late and (late := self._await_late()):
+            if span.late and (late := self._await_late()):
                 return WAITING | self._world_ranks.index(late.peer) << 8
             status = carrier.run(self._kernel, (address, inp, out, self._state), self._world_ranks[self._rank])
         except Lost as lost:
@@ -83,11 +81,11 @@ class Relay:
 
     def _await_late(self) -> Handle | None:
         """A message to a call that has been given up, if one still comes in: this call may use the same memory."""
-        carrier = self._span.carrier
-        self._late = carrier.pending(self._late)
-        if self._late:
+        span, carrier = self._span, self._span.carrier
+        span.late = carrier.pending(span.late)
+        if span.late:
             carrier.wait(self._state, _NEVER, 0, 0, 0, _LATE_NS)
-        return self._late[0] if self._late else None
+        return span.late[0] if span.late else None
 
     def drop(self) -> None:
         """Leave the call as it is, for good. What this rank has sent, no rank takes any more, or it does no harm."""
@@ -105,7 +103,7 @@ class Relay:
         self._engine.words[_SENDING] = 0
         carrier.give_up(handles)
         carrier.users.add(self)
-        self._late += [handle for handle in handles if not handle.sends]
+        self._span.late += [handle for handle in handles if not handle.sends]
 
 
 def _word(address: int, first: int, count: int = 1) -> ctypes.Array[ctypes.c_int64]:
