@@ -38,7 +38,8 @@ class Rehearsal:
         self.engines = [RankEngine(self.arenas[self.hosts.host_of(rank)], rank, _CONFIG) for rank in self.ranks]
         self.spans = [
             SimpleNamespace(
-                carrier=self.carriers[rank], here=self.hosts.beside(rank), call=None, must_look=lambda: False, late=[],
+                carrier=self.carriers[rank], here=self.hosts.beside(rank), call=None, late=[],
+                must_look=lambda: False, still_late=list,
                 news=ctypes.c_int64(), seen=ctypes.c_int64(),
             )
             for rank in self.ranks
@@ -54,7 +55,7 @@ class Rehearsal:
         for arena in self.arenas:
             arena.close()
 
-    def plans(self, kind: str, core: str, n: int, pieces: int) -> list[plans.Plan]:
+    def make(self, kind: str, core: str, n: int, pieces: int) -> list[plans.Plan]:
         table = spanning(kind, self.hosts, core=core, segments=2).schedule()
         table = pipeline(table, pieces) if pieces > 1 else table
         op = "sum" if kind in ("all_reduce", "reduce", "reduce_scatter") else None
@@ -121,7 +122,7 @@ def test_calls_follow_each_other_in_any_order_of_messages(ranks: Rehearsal, kind
     p, random = len(ranks.ranks), ranks.random
     for n, pieces in ((3, 1), (2000, 1), (5000, 2), (1, 1)):
         for core in CORES[kind][:2]:
-            made = ranks.plans(kind, core, n, pieces)
+            made = ranks.make(kind, core, n, pieces)
             for _ in range(2):
                 given, wanted = data(kind, p, n, random)
                 out = [np.full(max(1, len(want)), -1, np.int64) for want in wanted]
@@ -137,7 +138,7 @@ def test_calls_follow_each_other_in_any_order_of_messages(ranks: Rehearsal, kind
 @pytest.mark.parametrize("fails", ["begin", "later"])
 def test_a_lost_message_ends_the_call(ranks: Rehearsal, fails: str) -> None:
     made, (given, wanted) = (
-        ranks.plans("all_reduce", "ring", 500, 1),
+        ranks.make("all_reduce", "ring", 500, 1),
         data("all_reduce", len(ranks.ranks), 500, Random(1)),
     )
     out = [np.zeros(len(want), np.int64) for want in wanted]

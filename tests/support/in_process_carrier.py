@@ -16,8 +16,6 @@ from unisono.engine.compile.program import TransportWord
 _UNDER_WAY, _FAILED, _FIRST_ERROR, _TAG_BITS = 1, -7, -200, 30
 _TAGS = (1 << _TAG_BITS) - 1
 
-Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
-
 
 @dataclass(eq=False)
 class _Transfer:
@@ -77,7 +75,7 @@ class Wires:
         """Move a few bytes of any message; False if there is none that could go on."""
         if not self._pairs:
             return False
-        size = max(pair[0].data.numel() for pair in self._pairs)
+        size = max(1, *(pair[0].data.numel() for pair in self._pairs))
         self._move(self.random.choice(self._pairs), self.random.choice([size, 8, self.random.randrange(size) + 1]))
         return True
 
@@ -231,16 +229,6 @@ class InProcessCarrier:
 
 
 def _memory(place: int, nbytes: int) -> torch.Tensor:
+    if not nbytes:
+        return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer((c.c_uint8 * nbytes).from_address(place), dtype=torch.uint8)
-
-
-def combine_kernel(combine: Combine, dtype: torch.dtype = torch.int64) -> tuple[Any, int]:
-    """A combine kernel, which calls a function of tensors, and its address."""
-
-    def run(outs: int, nout: int, ins: int, nin: int, count: int, _ranks: int) -> None:
-        assert (nout, nin) == (1, 2)
-        (out,), (first, second) = (c.c_int64 * 1).from_address(outs), (c.c_int64 * 2).from_address(ins)
-        combine(*(_memory(place, dtype.itemsize * count).view(dtype) for place in (out, first, second)))
-
-    function = c.CFUNCTYPE(None, *[c.c_int64] * 6)(run)
-    return function, c.cast(function, c.c_void_p).value or 0

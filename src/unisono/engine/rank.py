@@ -311,6 +311,11 @@ class RankEngine:
         words[_PC], words[_OFFSET] = -1, 0
         self._publish(self._line + 8 * _PROGRESS, segment << STEP_BITS, self._asleep)
 
+    def withdraw(self) -> None:
+        """Take the signature of the current call back: ranks of this host may wait for steps that this rank skips."""
+        self._lines[self.rank][_SIGNATURE + (self.call_number & 1)] = 0
+        order()
+
     def refuse_call(self) -> None:
         """Enter the next call with a signature that differs from all others, so that the peers raise; then skip it.
 

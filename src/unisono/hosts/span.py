@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from ..base.errors import ArgumentError
@@ -101,11 +102,17 @@ class Span:
 
     def is_free(self) -> bool:
         """Have all ranks on this host forgotten the group, so that its memory can be used for something else?"""
-        try:
-            self.late = self.carrier.pending(self.late)
-        except Lost:
-            self.late = []
-        return not self.late and self.far.is_free(self.gid)
+        return not self.still_late() and self.far.is_free(self.gid)
+
+    def still_late(self) -> list[Handle]:
+        """What of `late` still comes in. What has been taken back, or is lost, never does."""
+        self.late = [handle for handle in self.late if self._comes(handle)]
+        return self.late
+
+    def _comes(self, handle: Handle) -> bool:
+        with suppress(Lost):
+            return bool(self.carrier.pending([handle]))
+        return False
 
     def close(self, *, whole: bool, failed: bool) -> None:
         """The group is used no more on this rank.

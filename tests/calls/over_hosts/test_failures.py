@@ -119,7 +119,7 @@ def test_giving_up_ends_waits_on_own_host(row: int, tmp_path: Path) -> None:
         unisono.all_reduce(torch.ones(10))
         if group.rank == 0:
             ((plan,), run) = group.plans.values(), group.run
-            stopping = stop_at_row(plan, 0, row % len(plan.kept[0]))
+            stopping = stop_at_row(plan, row % len(plan.kept[0]))
 
             def fail(_: int, *given: int) -> int:
                 run(stopping.address, *given)
@@ -191,7 +191,7 @@ def test_messages_of_departed_ranks_arrive(monkeypatch: pytest.MonkeyPatch) -> N
     unisono.all_reduce(torch.ones(10), group=group)
     ((plan,), run) = group.plans.values(), group.run
     take = plan.kept[0][:, RowWord.OP].tolist().index(Op.RECV)
-    stopping = stop_at_row(plan, group.rank, take)
+    stopping = stop_at_row(plan, take)
 
     def late(address: int, *given: int) -> int:
         if looks > 4:

@@ -119,7 +119,7 @@ def bind(
     requests = np.zeros(2 * len(rows) if program.spans else 0, np.int64)
     extents = np.array(() if blocks.extents is None else blocks.extents, np.int64)
     words = np.zeros(PlanWord.WORDS, np.int64)
-    words[PlanWord.NROWS] = len(rows)
+    words[PlanWord.NROWS] = words[PlanWord.STOP] = len(rows)
     words[PlanWord.ROWS] = rows.ctypes.data
     words[PlanWord.REFS] = refs.ctypes.data
     words[PlanWord.TOTAL] = count

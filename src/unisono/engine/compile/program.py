@@ -152,7 +152,8 @@ class PlanWord(IntEnum):
     LANE_BYTES = 22  # the least bytes of a lane's piece of a move
     REQUESTS = 23  # address of the transport's requests under way, for both staging halves one per row; 0: no messages
     TAGS = 24  # where the tags of its messages begin
-    WORDS = 25
+    STOP = 25  # the row at which the kernel returns; all rows: it does not
+    WORDS = 26
 
 
 class KnownWord(IntEnum):

@@ -187,6 +187,13 @@ def _no_rank_has_left(control, number, signature, ranks):  # type: ignore[no-unt
 
 
 @compiled
+def _has_withdrawn(rank, plan, state):  # type: ignore[no-untyped-def]
+    """Has a rank of this host left this call because of a rank of another host? Then its steps mean nothing."""
+    signed = get(state, StateWord.CONTROL) + LINE * rank + 8 * (LineWord.SIGNATURE + (get(state, StateWord.CALL) & 1))
+    return load_acquire(signed) != get(plan, PlanWord.SIGNATURE)
+
+
+@compiled
 def _readers_are_past(control, segment, ranks, state):  # type: ignore[no-untyped-def]
     """Wait until no rank still reads what this staging half held two segments ago. DONE or WAITING."""
     flags = load(state + 8 * StateWord.READERS_0 + 8 * (segment & 1))
@@ -220,6 +227,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     staging, stride = get(state, StateWord.STAGING), get(state, StateWord.STAGE_STRIDE)
     half_bytes = get(state, StateWord.HALF)
     rows, refs, nrows = get(plan, PlanWord.ROWS), get(plan, PlanWord.REFS), get(plan, PlanWord.NROWS)
+    stop = get(plan, PlanWord.STOP)
     total, piece = get(plan, PlanWord.TOTAL), get(plan, PlanWord.PIECE)
     per, item = get(plan, PlanWord.PER_BLOCK), get(plan, PlanWord.ITEM)
     slot, base = get(plan, PlanWord.SLOT_BYTES), get(plan, PlanWord.BASE)
@@ -256,7 +264,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                     break
             store(state + 8 * StateWord.READERS_0 + 8 * (segment & 1), get(plan, PlanWord.READERS))
             pc = 0
-        while pc < nrows:
+        while pc < stop:
             row = rows + _ROW * pc
             kind = get(row, RowWord.OP)
             if kind == Op.WAIT:
@@ -266,6 +274,9 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                 if only_waits and get(state, StateWord.WAITED_NS) == 0:
                     put(state, StateWord.WAITED_NS, PATIENCE_NS + 1)  # it sleeps at once
                 if _progress(control, rank, (segment << STEP_BITS) + get(row, RowWord.STEP), state) == 0:
+                    status = WAITING | rank << 8
+                    break
+                if offset == 0 and get(plan, PlanWord.REQUESTS) and _has_withdrawn(rank, plan, state):
                     status = WAITING | rank << 8
                     break
             elif kind == Op.GATE and offset == 0:
@@ -310,6 +321,8 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                 if get(row, RowWord.POST):
                     publish_and_wake(posted, (segment << STEP_BITS) + get(row, RowWord.POST), asleep)
             pc += 1
+        if status == DONE and stop < nrows:
+            status = WAITING | me << 8
         if status == DONE and shared and offset + span >= total:
             status = _no_rank_has_left(control, get(state, StateWord.CALL), get(plan, PlanWord.SIGNATURE), ranks)
         if status == DONE and get(plan, PlanWord.REQUESTS) and offset + span >= total:

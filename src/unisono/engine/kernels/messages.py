@@ -68,7 +68,8 @@ def over(at, row, limit_ns, state):  # type: ignore[no-untyped-def]
         status = call_transport(get(transport, TransportWord.STATUS), request)
         if status == get(transport, TransportWord.UNDER_WAY):
             waited_ns = get(state, StateWord.WAITED_NS)
-            status = settle(request, waited_ns, limit_ns, transport)
+            news, seen = get(state, StateWord.NEWS), get(state, StateWord.SEEN)
+            status = settle(request, waited_ns, limit_ns, transport, news, seen)
             if status == get(transport, TransportWord.UNDER_WAY):
                 put(state, StateWord.WAITED_NS, waited_ns + limit_ns)
                 return WAITING | peer << 8

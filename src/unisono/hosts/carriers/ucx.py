@@ -163,7 +163,7 @@ class UcxCarrier:
             with self._use(handle.peer), handle.lock:  # to give a request back twice would give back another request
                 lost = self._lost.get(handle.peer)
                 if handle.request:
-                    handle.status = self._settle(handle.request, waited_ns, limit_ns, self.transport)
+                    handle.status = self._settle(handle.request, waited_ns, limit_ns, self.transport, 0, 0)
                 if handle.status == IN_PROGRESS:
                     if lost is not None:
                         raise Lost(handle.peer, said(lost))

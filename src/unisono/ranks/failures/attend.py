@@ -305,6 +305,7 @@ class Watch:
         """Leave a call that ranks have refused."""
         if self.under_way is not None:
             self.under_way.drop()
+            self.engine.withdraw()
         self.engine.skip_call()
 
     def give_up(self, error: BaseException) -> None:

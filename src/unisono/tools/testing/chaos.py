@@ -18,7 +18,7 @@ from ...base.records import CallRecord
 from ...base.units import seconds
 from ...calls.dispatch.over_hosts.relay import Relay
 from ...engine.compile.plan import Plan
-from ...engine.compile.program import STEP_BITS, WAITING, Op, PlanWord, RowWord, StateWord
+from ...engine.compile.program import WAITING, PlanWord, StateWord
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 
@@ -114,9 +114,10 @@ class _Injector:
         return self.original(address, inp, out, state)
 
     def _run_to(self, plan: Plan, row: int, inp: int, out: int, state: int) -> int:
-        stopping, usual = stop_at_row(plan, self.group.rank, row), self.group.words[StateWord.LOOK_UP_NS]
+        usual = self.group.words[StateWord.LOOK_UP_NS]
         self.group.words[StateWord.LOOK_UP_NS] = min(usual, _BRIEF_NS)
         try:
+            stopping = stop_at_row(plan, row)
             return self.original(stopping.address, inp, out, state)
         finally:
             self.group.words[StateWord.LOOK_UP_NS] = usual
@@ -148,19 +149,14 @@ class _Injector:
         raise MismatchError(number, calls, [group.rank], group.named)
 
 
-_NEVER = (1 << STEP_BITS) - 1  # a step that no program has
-
-
-def stop_at_row(plan: Plan, rank: int, row: int) -> Plan:
+def stop_at_row(plan: Plan, row: int) -> Plan:
     """A copy of a rank's plan that stops before a row; the plan itself goes on from there.
 
     Raises ArgumentError if the program has no such row.
     """
-    rows, *rest = plan.kept
-    if not 0 <= row < len(rows):
-        raise ArgumentError(f"row {row}: the program of this {plan.record.collective} has {len(rows)} rows")
-    rows, words = rows.copy(), plan.words.copy()
-    rows[row] = 0
-    rows[row, [RowWord.OP, RowWord.RANK, RowWord.STEP]] = Op.WAIT, rank, _NEVER
-    words[PlanWord.ROWS] = rows.ctypes.data
-    return replace(plan, address=words.ctypes.data, words=words, kept=(rows, *rest))
+    rows = len(plan.kept[0])
+    if not 0 <= row < rows:
+        raise ArgumentError(f"row {row}: the program of this {plan.record.collective} has {rows} rows")
+    words = plan.words.copy()
+    words[PlanWord.STOP] = row
+    return replace(plan, address=words.ctypes.data, words=words)

@@ -81,11 +81,9 @@ class Relay:
 
     def _await_late(self) -> Handle | None:
         """A message to a call that has been given up, if one still comes in: this call may use the same memory."""
-        span, carrier = self._span, self._span.carrier
-        span.late = carrier.pending(span.late)
-        if span.late:
-            carrier.wait(self._state, _NEVER, 0, 0, 0, _LATE_NS)
-        return span.late[0] if span.late else None
+        if self._span.still_late():
+            self._span.carrier.wait(self._state, _NEVER, 0, 0, 0, _LATE_NS)
+        return next(iter(self._span.still_late()), None)
 
     def drop(self) -> None:
         """Leave the call as it is, for good. What this rank has sent, no rank takes any more, or it does no harm."""
