@@ -44,6 +44,7 @@ exec ip netns exec PREFIX$number unshare --uts bash -c "echo host$number > /proc
 
 _REPOSITORY = Path(__file__).parents[1]
 _START_S = 120.0
+"""The most seconds for a start, and for a call."""
 
 Launch = tuple[Sequence[str | Path], Mapping[str, str]]
 """The words that start a Python with some arguments on all ranks, without these arguments; and the environment."""
@@ -103,8 +104,8 @@ def _over_hosts(launch: Launch, place: Place, names: Sequence[str], folder: Path
 class MpiJob:
     """Ranks that an MPI has started. Between calls they wait at sockets and use no processor; to be closed."""
 
-    def __init__(self, launch: Launch, ranks: int, patience_s: float = _START_S) -> None:
-        self._patience_s, self._lines = patience_s, dict[int, Connection]()
+    def __init__(self, launch: Launch, ranks: int) -> None:
+        self._lines = dict[int, Connection]()
         self._folder = tempfile.TemporaryDirectory()
         folder, (words, environment) = Path(self._folder.name), launch
         self._log = folder / "log"
@@ -134,7 +135,7 @@ class MpiJob:
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """What function(*args) returns on each rank. Raises what it raises, PeerFailed if the job ends, WaitTimeout."""
         message = cloudpickle.dumps((function, args))  # functions of a script, too
-        deadline, late = time.monotonic() + self._patience_s, list[int]()
+        deadline, late = time.monotonic() + _START_S, list[int]()
         try:
             for line in self._lines.values():
                 line.send(message)
@@ -143,7 +144,7 @@ class MpiJob:
         except (OSError, EOFError) as error:
             raise self._failed(f"{function.__name__}{args}: {error!r}") from error
         if late:
-            raise WaitTimeout(function.__name__, self._patience_s, late)
+            raise WaitTimeout(function.__name__, _START_S, late)
         for result in results:
             if isinstance(result, Exception):
                 raise result
@@ -189,22 +190,15 @@ def meet() -> Rendezvous:
     return Rendezvous(Path(sys.argv[1], "meet"), MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
 
 
-def make_call(call: str, x: Any, y: Any, op: Any = None, root: int = 0) -> Callable[[], object]:
-    """What makes a call on this rank, by mpi4py: in place with x, or from x to y. op: a sum, if it is None."""
+def make_call(call: str, x: Any, y: Any) -> Callable[[], object]:
+    """What makes a call on this rank, by mpi4py: sums in place in x, or from x to y."""
     from mpi4py import MPI
 
-    world: Any = MPI.COMM_WORLD
-    here, op = MPI.IN_PLACE, op or MPI.SUM
-    at_root = world.Get_rank() == root
+    world, here = MPI.COMM_WORLD, MPI.IN_PLACE
     made: dict[str, Callable[[], object]] = {
-        "all_reduce": lambda: world.Allreduce(here, x, op),
-        "reduce": lambda: world.Reduce(*((here, x) if at_root else (x, None)), op, root),
-        "reduce_scatter": lambda: world.Reduce_scatter_block(x, y, op),
-        "scan": lambda: world.Scan(here, x, op),
-        "exscan": lambda: world.Exscan(here, x, op),
-        "broadcast": lambda: world.Bcast(x, root),
-        "scatter": lambda: world.Scatter(x if at_root else None, y, root),
-        "gather": lambda: world.Gather(x, y if at_root else None, root),
+        "all_reduce": lambda: world.Allreduce(here, x),
+        "reduce_scatter": lambda: world.Reduce_scatter_block(x, y),
+        "broadcast": lambda: world.Bcast(x),
         "all_gather": lambda: world.Allgather(x, y),
         "all_to_all": lambda: world.Alltoall(x, y),
     }

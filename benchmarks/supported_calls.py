@@ -1,8 +1,8 @@
-"""What each library does with every call, dtype and op on three ranks: `python -m benchmarks.supported_calls`.
+"""What unisono and Gloo do with every call, dtype and op on three ranks: `python -m benchmarks.supported_calls`.
 
 Outcomes are tables: rows are calls and ops, columns dtypes; what has equal outcomes is written once. docs/calls.md
-shows them. An error in a call of the library under test is an outcome; any other is a bug of this file. There are three
-ranks because an exscan of two combines nothing.
+shows them. An error in a call of a library is an outcome; any other is a bug of this file. There are three ranks, as
+an exscan of two combines nothing.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ import torch.distributed
 import typer
 
 import unisono
-from unisono.base.errors import ArgumentError, PeerError, RankFailed, WaitTimeout
+from unisono.base.errors import PeerError, RankFailed, WaitTimeout
 from unisono.engine.reducers import DTYPES
 from unisono.tools.cli.shared.timed_calls import start_gloo
 
@@ -26,7 +26,6 @@ from .expected import (
     any_bytes,
     combined,
     copied,
-    exact,
     has,
     is_number,
     same,
@@ -34,13 +33,12 @@ from .expected import (
     tensor_of,
     zeros,
 )
-from .mpi import MpiJob, find, make_call
-from .runs import GLOO, OPEN_MPI, OURS, Output, Table, begin, hand_in
+from .runs import GLOO, OURS, Output, Table, begin, hand_in
 
 _DIST: Any = torch.distributed
 _BLOCK = 2
-_GLOO_S, _MPI_S = 2.0, 5.0
-"""The outcome of a call that takes longer is "hangs". Gloo would wait for 30 minutes, an MPI without a limit."""
+_GLOO_S = 2.0
+"""The outcome of a call that takes longer is "hangs". Gloo would wait for 30 minutes."""
 
 COMBINING = ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan")
 MOVING = ("broadcast", "scatter", "gather", "all_gather", "all_to_all")
@@ -64,8 +62,8 @@ class _NoResult(Exception):
     """A call has no result. Its text: "raises", "hangs", or what the library lacks, such as "no op"."""
 
 
-class _TorchLike:
-    """Calls of unisono or Gloo on this rank."""
+class _Library:
+    """A library's calls on this rank. name: OURS or GLOO."""
 
     def __init__(self, name: str, folder: str) -> None:
         self._name, self.rank, self._library = name, unisono.get_rank(), unisono if name == OURS else _DIST
@@ -104,57 +102,11 @@ class _TorchLike:
         return "hangs" if isinstance(error, WaitTimeout) or "imed out" in str(error) else "raises"
 
 
-class _Mpi:
-    """The same by way of mpi4py, which takes torch tensors as buffers."""
-
-    def __init__(self) -> None:
-        from mpi4py import MPI
-
-        self._mpi: Any = MPI
-        self.rank = int(MPI.COMM_WORLD.Get_rank())
-
-    def call(self, call: str, x: torch.Tensor, y: torch.Tensor | None, op: str, root: int) -> None:
-        name, combining = {"product": "PROD"}.get(op, op.upper()), None
-        if call in COMBINING:
-            if op != "custom" and not hasattr(self._mpi, name):
-                raise _NoResult("no op")
-            combining = self._mpi.Op.Create(_custom(x.dtype)) if op == "custom" else getattr(self._mpi, name)
-        try:
-            make_call(call, x, y, combining, root)()
-        finally:
-            if combining and op == "custom":
-                combining.Free()  # there can only be few
-
-    def gather_blocks(self, blocks: list[torch.Tensor] | None, x: torch.Tensor) -> Sequence[torch.Tensor]:
-        if blocks is None:
-            raise _NoResult("no call")
-        sizes = [block.numel() for block in blocks]
-        whole = torch.zeros(sum(sizes))
-        self._mpi.COMM_WORLD.Allgatherv(x, [whole, sizes])
-        return list(whole.split(sizes))  # type: ignore[no-untyped-call]
-
-    def word(self, error: Exception) -> str:
-        if isinstance(error, KeyError):  # mpi4py looks for an MPI type by the letter of the buffer's
-            return "no type"
-        return "no buffer" if isinstance(error, BufferError | TypeError) else "raises"
-
-
-def _custom(dtype: torch.dtype) -> Any:
-    """The op on what MPI passes as memory; nothing, where torch knows no numbers: an exception would end MPI."""
-
-    def function(x: Any, y: Any, _type: Any) -> None:
-        if is_number(dtype):
-            before, after = (torch.frombuffer(memory, dtype=dtype) for memory in (x, y))
-            after.copy_(OPS["custom"](before.to(exact(dtype)), after.to(exact(dtype))))
-
-    return function
-
-
 class _Rank:
-    """Tries of one rank. library: one of the above."""
+    """Tries of one rank."""
 
-    def __init__(self, library: Any) -> None:
-        self.library, self.rank = library, int(library.rank)
+    def __init__(self, library: _Library) -> None:
+        self.library, self.rank = library, library.rank
 
     def outcome(self, one: Try) -> str:
         """Returns "right", "wrong", "undefined", or the word of a _NoResult."""
@@ -278,9 +230,9 @@ _TRIES: tuple[Try, ...] = (
 def _outcomes(name: str, tries: Sequence[Try]) -> list[str]:
     """The outcome of each try with a library: one word for what all ranks have seen.
 
-    Ranks are spoilt by _LOST, by one of _SITUATIONS, and, but for those of an MPI, which take long to start, by a wrong
-    result or where they see different things. Then the next try has new ranks; and the same one is made again on new
-    ones, unless it was their first: it may have suffered from another.
+    Ranks are spoilt by _LOST, by one of _SITUATIONS, by a wrong result, and where they see different things. Then the
+    next try has new ranks; and the same one is made again on new ones, unless it was their first: it may have suffered
+    from another.
     """
     found: list[str] = []
     while (first := len(found)) < len(tries):
@@ -295,8 +247,7 @@ def _outcomes(name: str, tries: Sequence[Try]) -> list[str]:
                     if isinstance(error, RankFailed) and "was killed by signal" not in str(error):
                         raise  # a fault of what is tried here, not of the library
                     seen = ["aborts"]
-                apart = name != OPEN_MPI and (len(set(seen)) > 1 or seen[0] == "wrong")
-                spoilt = apart or seen[0] in _LOST or one.call in _SITUATIONS
+                spoilt = len(set(seen)) > 1 or seen[0] in ("wrong", *_LOST) or one.call in _SITUATIONS
                 if not spoilt or len(found) == first:
                     found.append(next((word for word in (*_LOST, "wrong", "raises") if word in seen), seen[0]))
                 if spoilt:
@@ -305,13 +256,9 @@ def _outcomes(name: str, tries: Sequence[Try]) -> list[str]:
 
 
 def _new_ranks(name: str, ends: ExitStack) -> Callable[[Try], list[str]]:
-    if name == OPEN_MPI:
-        job = MpiJob(find(name, RANKS), RANKS, _MPI_S)
-        ends.callback(job.close)
-        return lambda one: job.run(lambda: _Rank(_Mpi()).outcome(one))
     folder = ends.enter_context(tempfile.TemporaryDirectory())
     world = ends.enter_context(unisono.World(RANKS, timeout_s=30))
-    return lambda one: world.run(lambda: _Rank(_TorchLike(name, folder)).outcome(one))
+    return lambda one: world.run(lambda: _Rank(_Library(name, folder)).outcome(one))
 
 
 def _dtype_table(library: str, found: Mapping[Try, str]) -> Table:
@@ -336,19 +283,13 @@ def _dtype_table(library: str, found: Mapping[Try, str]) -> Table:
 def calls(
     *,
     only: Annotated[str, typer.Option(help="Try these calls, separated by commas; all, without.")] = "",
-    mpi: Annotated[bool, typer.Option(help="Try Open MPI too, where installed.")] = True,
     output: Output = None,
 ) -> None:
-    """Try every call with every dtype and op on three ranks: ours, Gloo and MPI. Takes some minutes."""
+    """Try every call with every dtype and op on three ranks, by unisono and by Gloo. Takes a minute."""
     how = "Every call with every dtype and op, on three ranks."
     run = begin("What the calls take", how, code=["src/unisono/calls"])
     tries = [one for one in _TRIES if not only or one.call.split()[0].strip(",") in only.split(",")]
-    names = [OURS, GLOO]
-    try:
-        names += [OPEN_MPI] if mpi and find(OPEN_MPI, RANKS) else []
-    except ArgumentError as error:
-        run.how.append(f"{OPEN_MPI}: {error}")
-    found = {name: dict(zip(tries, _outcomes(name, tries), strict=True)) for name in names}
+    found = {name: dict(zip(tries, _outcomes(name, tries), strict=True)) for name in (OURS, GLOO)}
     run.tables = [_dtype_table(name, outcomes) for name, outcomes in found.items()]
     rows = [[one.call, *(outcomes[one] for outcomes in found.values())] for one in tries if not one.dtype]
     run.tables.append(Table("situations", ["call", *found], rows))

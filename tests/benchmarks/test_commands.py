@@ -88,7 +88,7 @@ def test_deaths(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_supported_calls(tmp_path: Path) -> None:
     """Ours takes every dtype; Gloo does not, and its broadcast of a view writes other elements."""
-    calls = rows(tmp_path, "supported_calls --no-mpi --only broadcast")
+    calls = rows(tmp_path, "supported_calls --only broadcast")
     assert [row["call"] for row in calls] == ["broadcast"]
     tables = json.loads((tmp_path / "new" / "run.json").read_text())["tables"]
     assert ["broadcast of every second element", "right", "wrong"] in tables[2]["rows"]

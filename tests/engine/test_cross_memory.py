@@ -22,7 +22,7 @@ from unisono import PeerFailed, PeerGone, RankFailed
 from unisono.base.config import Config
 from unisono.base.errors import PeerUnreachable
 from unisono.base.records import GivenUp
-from unisono.engine import host
+from unisono.engine import rank as rank_module
 from unisono.engine.compile.compile_schedule import compile_schedule
 from unisono.engine.compile.program import STEP_BITS, LineWord, Lowering, PlanWord
 from unisono.engine.process.alive import read_word, start_ticks
@@ -123,7 +123,7 @@ def refused() -> list[set[str]]:
     rank, size = unisono.get_rank(), unisono.get_world_size()
     seen = []
     if rank == 1:
-        host.read_word = lambda *_: None
+        rank_module.read_word = lambda *_: None
     unisono.barrier()
     lowerings()
     for count in (1000, 2000):

@@ -14,8 +14,8 @@ import pytest
 
 from tests.support.weak_memory import Memory, Page, Process, Scene, Weak, allowed, enter, explore, host, nothing
 from unisono.base.records import DepartureKind, Proposal, Wait
-from unisono.engine import host as host_module
 from unisono.engine import memory_order
+from unisono.engine import rank as rank_module
 from unisono.engine.compile.program import LineWord
 from unisono.engine.memory import sub_arena
 from unisono.engine.memory.arena import LINE, RegionTable
@@ -181,7 +181,7 @@ SCENES |= by_kernel({})
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank does not wait for ranks that join just now."""
-    monkeypatch.setattr(host_module, "_JOIN_S", -1.0)
+    monkeypatch.setattr(rank_module, "_JOIN_S", -1.0)
 
 
 @pytest.mark.parametrize("name", SCENES)
