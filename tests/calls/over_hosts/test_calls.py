@@ -107,7 +107,7 @@ def test_each_call_over_hosts_has_its_debug_line() -> None:
     lines = [line for line in said.getvalue().splitlines() if "of group" not in line]
     for line, call in zip(lines, ["all_reduce(float32[1000]"] * 2 + ["broadcast(float64[5]"], strict=True):
         assert line.startswith(f"[rank {unisono.get_rank()}] {call}")
-        assert "over 2x1: " + ("40 B" if "broadcast" in call else "3.91 KiB") + " in " in line
+        assert "over 2x1, staged, in place: " + ("40 B" if "broadcast" in call else "3.91 KiB") + " in " in line
         assert "takes about" in line.partition("; ")[2]
 
 

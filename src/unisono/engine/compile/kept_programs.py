@@ -8,6 +8,8 @@ import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...base.records import digest
+from ...schedule.hosts import Hosts
 from ...schedule.proof import prove
 from ...schedule.table import Schedule
 from ..machine_code import Kept
@@ -20,21 +22,30 @@ _FEWEST = 16
 
 _FOLDER = Path(__file__).parent
 _SCHEDULE = _FOLDER.parents[1] / "schedule"
-_SOURCES = [*_FOLDER.glob("*.py"), *(_SCHEDULE / f"{name}.py" for name in ("contract", "moves", "proof", "table"))]
+_READ = "contract", "hosts", "moves", "proof", "table"
+_SOURCES = [*_FOLDER.glob("*.py"), *(_SCHEDULE / f"{name}.py" for name in _READ)]
 
 
-def program(schedule: Schedule, lowering: Lowering, rank: int) -> Program:
-    """The program of a rank. The table has been proved, and the programs of all ranks, here or when they were kept."""
+def program(schedule: Schedule, lowering: Lowering, rank: int, hosts: Hosts | None = None) -> Program:
+    """The program of a rank. hosts: where the ranks are; None: on one host.
+
+    The table has been proved, and the programs of all ranks, now or when they were kept.
+    """
     if schedule.ranks < _FEWEST:
-        return _proved(schedule, lowering)[rank]
-    name = f"program-{schedule.digest:016x}-{sum(bit << k for k, bit in enumerate(lowering))}"
-    kept = Kept(name, _SOURCES, lambda: pickle.dumps([*map(pickle.dumps, _proved(schedule, lowering))]))
+        return _proved(schedule, lowering, hosts)[rank]
+    key = digest(schedule.digest, lowering, hosts.members if hosts else ())
+    kept = Kept(f"program-{key:016x}", _SOURCES, lambda: _packed(schedule, lowering, hosts))
     found: Program = pickle.loads(pickle.loads(kept.content())[rank])  # noqa: S301  as trusted as machine code
     return found
 
 
-def _proved(schedule: Schedule, lowering: Lowering) -> Sequence[Program]:
+def _packed(schedule: Schedule, lowering: Lowering, hosts: Hosts | None) -> bytes:
+    """The programs of all ranks, each in bytes of its own."""
+    return pickle.dumps([*map(pickle.dumps, _proved(schedule, lowering, hosts))])
+
+
+def _proved(schedule: Schedule, lowering: Lowering, hosts: Hosts | None) -> Sequence[Program]:
     prove(schedule)
-    programs = compile_schedule(schedule, lowering)
-    prove_programs(schedule, programs, lowering)
+    programs = compile_schedule(schedule, lowering, hosts)
+    prove_programs(schedule, programs, lowering, hosts)
     return programs

@@ -29,7 +29,7 @@ from ...base.errors import ArgumentError, OutOfMemory
 from ...base.linux import fill_standard_streams, free_bytes, processors
 from ...base.records import digest
 from ...base.units import format_bytes
-from ..compile.program import LineWord
+from ..compile.program import FAR_HALF, LineWord
 from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
 from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, CallLog
 from ..memory_order import order
@@ -188,7 +188,7 @@ class Arena(Layout):
         fd = os.memfd_create("unisono", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             # Two segments of every rank's largest staging need, and a page for ragged ends.
-            half = 4 * config.segment_bytes
+            half = max(4 * config.segment_bytes, FAR_HALF)
             there = processors(pids)
             heap = config.heap_bytes or _usual_heap(size, cls(fd, size, there, half, 0, shape).bytes)
             arena = cls(fd, size, there, half, heap, shape)

@@ -18,7 +18,7 @@ from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFaile
 from ...base.python import members
 from ...base.records import DepartureKind
 from ...base.units import integer, seconds
-from ...engine.compile.plan import CallPlan
+from ...engine.compile.plan import Plan
 from ...engine.helpers import Helpers
 from ...engine.mailbox import Mailbox
 from ...engine.memory.arena import Arena
@@ -101,7 +101,7 @@ class Group:
         """Held while a call runs: a group runs one call at a time."""
         self.making = threading.RLock()
         """Held while `worker` or `progress_engine` is made. Reentrant: a signal handler may make a call meanwhile."""
-        self.plans: dict[Hashable, CallPlan] = {}
+        self.plans: dict[Hashable, Plan] = {}
         """The key of a request -> its plan; empty once the group is broken or closed."""
         self.shortcuts: dict[Hashable, Any] = {}
         """Call -> `calls.dispatch.known.KnownCalls`, the same plans for the fast path; empty when `plans` is."""
@@ -124,7 +124,7 @@ class Group:
         """The mailbox of `progress_engine`, for messages that take the short way; None when `plans` is empty."""
         self.helpers: Helpers = Helpers(arena.size) if parent is None else parent.world.helpers
         """The threads that help this rank, in all groups of its world."""
-        self.gid, self.span = gid, span
+        self.gid, self.span, self.engine.hosts = gid, span, None if span is None else span.hosts
         above = parent.world.liveness if parent else None
         far = () if span is None else (span.here, span.far.left)
         self.liveness: RankLiveness = RankLiveness(arena, above, self.world_ranks, *far)
@@ -287,13 +287,14 @@ class Group:
                 pass
         return torch.empty(count, dtype=dtype, device="cpu")
 
-    def hold(self, plan: CallPlan, *tensors: object) -> None:
-        """Keep the memory of tensors after a failed call, if other ranks access them: a late rank may still do so. If
-        the group broke, keep it for good. Otherwise keep what a carrier may send from, until the carrier ends.
+    def hold(self, plan: Plan, *tensors: object) -> None:
+        """Keep the memory of tensors for good after a call that has broken the group, if other ranks access them: a
+        late rank may still do so.
         """
-        keep = keep_for_good if self.broken is not None else None if self.span is None else self.span.keeps_refused
-        if keep is not None and plan.shared:
-            keep(tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors)
+        if self.broken is not None and plan.shared:
+            keep_for_good(
+                tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors
+            )
 
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait for this rank's asynchronous calls, also of sub-groups. Raises WaitTimeout after timeout_s, if given."""
