@@ -15,8 +15,6 @@ from unisono.hosts.span import Span
 from unisono.ranks.failures.attend import Watch
 from unisono.tools.testing.chaos import stop_at_row
 
-KILLED = "was killed by signal 9 (SIGKILL)"
-
 
 def until_it_fails() -> unisono.PeerError:
     tensor = torch.ones(10)
