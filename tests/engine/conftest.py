@@ -23,7 +23,7 @@ def weak(monkeypatch: pytest.MonkeyPatch) -> Weak:
     monkeypatch.setattr(memory_order, "fence", made.order)
     monkeypatch.setattr(board, "fence", made.fence)
     monkeypatch.setattr(board, "_RANKS", 1)
-    monkeypatch.setattr(board, "_VOTE", struct.Struct("<??QQ1s1s"))
+    monkeypatch.setattr(board, "_VOTE", struct.Struct("<??hQQ1s1s"))
     return made
 
 
