@@ -88,7 +88,8 @@ class Group:
         config = config or Config.from_env()
         self.name, self.rank, self.size, self.parent = name, rank, arena.size, parent
         self.world_ranks = arena.members if isinstance(arena, SubArena) else tuple(range(arena.size))
-        self._made_of = None if parent is None else weakref.ref(parent)
+        self.made_of = parent
+        """The group that ends this one by its abort; None for the world, and for a group of survivors."""
         self._timeout_s = config.timeout_s
         self.broken: UnisonoError | None = None
         self.closed = False
@@ -151,16 +152,6 @@ class Group:
     @timeout_s.setter
     def timeout_s(self, timeout_s: float) -> None:
         self._timeout_s = seconds(timeout_s)
-
-    @property
-    def made_of(self) -> Group | None:
-        """The group that ends this one by its abort; None for the world, and for a group of survivors."""
-        return None if self._made_of is None else self._made_of()
-
-    @made_of.setter
-    def made_of(self, group: Group | None) -> None:
-        # Weak: a group over several hosts holds the group of its ranks on one host, which is made of it.
-        self._made_of = None if group is None else weakref.ref(group)
 
     @property
     def world(self) -> Group:
