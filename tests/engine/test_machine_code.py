@@ -210,9 +210,9 @@ def test_numba_is_imported_by_few_files() -> None:
 def test_kernels_import_only_what_renews_them(path: Path) -> None:
     """The constants that they take from other files are part of their code."""
     siblings = {f".{other.stem}" for other in (ENGINE / "kernels").glob("*.py")}
-    others = {"..compile.program", "..logs.rank_logs", "..tape", "...base.linux"}
+    others = {"..compile.program", "..logs.rank_logs", "...base.linux"}
     if path.stem in ("__init__", "compiled"):  # their own code is not compiled
         others = {"..machine_code", "..object_code", "...base.errors", "...base.python"}
     assert {name for name in imports(path) if name.startswith(".")} <= siblings | others
-    shared = {"compile/program.py", "logs/rank_logs.py", "tape.py", "../base/linux.py"}
+    shared = {"compile/program.py", "logs/rank_logs.py", "../base/linux.py"}
     assert {ENGINE / file for file in shared} <= set(kernels.SOURCES)

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.weak_memory import Memory, Process, Scene, Weak, allowed, as_python, explore, host, nothing, run_meet
+from tests.support.weak_memory import Memory, Process, Scene, Weak, allowed, as_python, explore, host, nothing
 from unisono.base.linux import FUTEX
 from unisono.engine.compile.program import DONE, STEP_BITS, LineWord, PlanWord, StateWord
-from unisono.engine.kernels import interpret, replay, ring, waiting
+from unisono.engine.kernels import interpret, ring, waiting
 from unisono.engine.kernels.ring_buffer import CAPACITY, CURSOR_WORDS, CursorWord, HeaderWord
 from unisono.engine.rank import RankEngine
-from unisono.engine.tape import TapeWord
 
 DATA = 1 << 30  # a word of memory that other words are about
 STATES, PLAN, CONTROL, CURSORS, RING, TARGET, PAIRS, STAGE, FLAGS, LANES, ROW, OUT, OWN = (
@@ -60,14 +59,6 @@ def sees_gate(memory: Memory, others: dict[str, Any]) -> bool:
 def post(memory: Memory, others: dict[str, Any]) -> None:
     memory.write(DATA, 1)
     as_python(interpret.publish_and_wake, memory, others)(CONTROL + 8 * LineWord.PROGRESS, 5, 0)
-
-
-def end(memory: Memory, others: dict[str, Any]) -> None:
-    """End a call over hosts, without news."""
-    memory.write(DATA, 1)
-    for word in (TapeWord.NEWS, TapeWord.SEEN):
-        memory.write(PLAN + 8 * word, OUT)
-    as_python(replay._leave, memory, others)(PLAN, set_state(memory, 0))
 
 
 def sees_post(memory: Memory, others: dict[str, Any]) -> bool:
@@ -151,20 +142,6 @@ def sees_leaver(memory: Memory, others: dict[str, Any]) -> bool:
     return as_python(interpret._no_rank_has_left, memory, others)(CONTROL, 1, signature, 1) != DONE or value == 0
 
 
-def meet(memory: Memory, me: int, tells: int, rank: int, others: dict[str, Any]) -> int:
-    """Tell rank 1 that this one's messages are done, or wait for rank 0 to tell that."""
-    return run_meet(memory, set_state(memory, me), (tells, rank, LineWord.ACROSS, 0), others)
-
-
-def tell(memory: Memory, others: dict[str, Any]) -> None:
-    memory.write(DATA, 1)
-    meet(memory, 0, LineWord.ACROSS, -1, others)
-
-
-def sees_what_is_told(memory: Memory, others: dict[str, Any]) -> bool:
-    return meet(memory, 1, -1, 0, others) != DONE or memory.read(DATA) == 1
-
-
 def sign(memory: Memory) -> None:
     memory.write(NUMBER + 8 * (LineWord.SIGNATURE - LineWord.NUMBER), 77)
     memory.write(NUMBER, 1)
@@ -173,8 +150,6 @@ def sign(memory: Memory) -> None:
 KERNEL_SCENES: dict[str, tuple[Callable[[Memory], object], Callable[..., object], Callable[..., bool]]] = {
     "gate": (nothing, lambda m, others: pass_gate(m, 0, others), sees_gate),
     "progress": (nothing, post, sees_post),
-    "the end of a tape": (nothing, end, sees_post),
-    "meeting": (nothing, tell, sees_what_is_told),
     "wait": (nothing, post, sees_change),
     "mail": (nothing, offer, accepts),
     "ring": (nothing, send, receives),

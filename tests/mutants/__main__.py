@@ -26,14 +26,14 @@ class Mutant(NamedTuple):
     tests: str
 
 
-_REPLAY, _LANES, _AGREEMENT = "engine/kernels/replay.py", "engine/kernels/lanes.py", "ranks/group/agreement.py"
-_TAPES, _VOTES = "hosts/messages/test_leg_tape.py", "ranks/group/test_agreement.py"
+_MESSAGES, _LANES, _AGREEMENT = "engine/kernels/messages.py", "engine/kernels/lanes.py", "ranks/group/agreement.py"
+_HOSTS, _VOTES = "engine/test_far_programs.py", "ranks/group/test_agreement.py"
 _SHARES, _ORDERS = "engine/test_lanes.py", "engine/test_lane_orders.py"
 
 MUTANTS = [
-    Mutant("refused call's message", _REPLAY, "load(mark) == get(tape, TapeWord.NUMBER)", "load(mark) != 0", _TAPES),
-    Mutant("forgotten messages", _REPLAY, "            count += 1\n", "            count += 0\n", _TAPES),
-    Mutant("no progress while waiting", _REPLAY, "            if sending:\n", "            if sending < 0:\n", _TAPES),
+    Mutant("message of another segment", _MESSAGES, " + segment * _SEGMENT_ODD", "", _HOSTS),
+    Mutant("forgotten messages", _MESSAGES, "get(state, StateWord.SENDING) + 1)", "0)", _HOSTS),
+    Mutant("halves have one request", _MESSAGES, "((segment & 1) * get(plan, PlanWord.NROWS) + pc)", "pc", _HOSTS),
     Mutant("first piece copied twice", _LANES, " + k * piece * get(plan, PlanWord.ITEM)", "", _SHARES),
     Mutant("last piece too long", _LANES, "min(piece, get(lanes, LaneWord.COUNT) - k * piece)", "piece", _SHARES),
     Mutant("rest left out", _LANES, "pieces = (n + piece - 1) // piece", "pieces = n // piece", _SHARES),

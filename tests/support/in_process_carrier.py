@@ -11,22 +11,20 @@ from typing import Any
 import torch
 
 from unisono.engine.carrier import Handle, Lost
-from unisono.engine.tape import TransportWord
+from unisono.engine.compile.program import TransportWord
 
 _UNDER_WAY, _FAILED, _FIRST_ERROR, _TAG_BITS = 1, -7, -200, 30
 _TAGS = (1 << _TAG_BITS) - 1
 
-Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
-
 
 @dataclass(eq=False)
 class _Transfer:
-    """A send or a receive. moved: bytes so far."""
+    """A send or a receive. moved: bytes so far. sends: see `Handle`."""
 
     wires: "Wires"
     peer: int
     data: torch.Tensor
-    sent: bool
+    sends: bool
     moved: int = 0
     over: bool = False
 
@@ -77,7 +75,7 @@ class Wires:
         """Move a few bytes of any message; False if there is none that could go on."""
         if not self._pairs:
             return False
-        size = max(pair[0].data.numel() for pair in self._pairs)
+        size = max(1, *(pair[0].data.numel() for pair in self._pairs))
         self._move(self.random.choice(self._pairs), self.random.choice([size, 8, self.random.randrange(size) + 1]))
         return True
 
@@ -113,13 +111,14 @@ class InProcessCarrier:
         self.given_up: list[Handle] = []
         self.kept_moving: list[Handle] = []
         self.requests: dict[int, _Transfer | None] = {}
-        self.fails, self.tapes = "", set[Any]()
+        self.fails, self.users = "", set[Any]()
         word = c.c_int64
         self._functions = {
             TransportWord.SEND: c.CFUNCTYPE(word, *[word] * 5)(self._send),
             TransportWord.RECEIVE: c.CFUNCTYPE(word, *[word] * 6)(self._receive),
             TransportWord.STATUS: c.CFUNCTYPE(c.c_int32, word)(self._status),
             TransportWord.FREE: c.CFUNCTYPE(c.c_int32, word)(self._free),
+            TransportWord.ARM: c.CFUNCTYPE(c.c_int32, word)(lambda _: -1),
             TransportWord.PROGRESS: c.CFUNCTYPE(c.c_int32, word)(self._progress),
         }
         self._words = (word * len(TransportWord))()
@@ -167,17 +166,17 @@ class InProcessCarrier:
         """See `Carrier`."""
         return (self._rank if sends else peer) << _TAG_BITS | tag, peer
 
-    def replay(self, run: Callable[[int], int], tape: int, peer: int) -> int:
+    def run(self, kernel: Callable[..., int], arguments: tuple[int, ...], peer: int) -> int:
         """See `Carrier`."""
         if self._wires.aborted:
             raise Lost(peer, "aborted")
-        return run(tape)
+        return kernel(*arguments)
 
     def adopt(self, request: int, _peer: int, _data: torch.Tensor, *, sends: bool) -> Handle:
         """See `Carrier`."""
         found = self.requests.pop(request)
         assert found is not None
-        assert sends == found.sent
+        assert sends == found.sends
         return found
 
     def lost(self, peer: int, status: int) -> Lost:
@@ -230,16 +229,6 @@ class InProcessCarrier:
 
 
 def _memory(place: int, nbytes: int) -> torch.Tensor:
+    if not nbytes:
+        return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer((c.c_uint8 * nbytes).from_address(place), dtype=torch.uint8)
-
-
-def combine_kernel(combine: Combine, dtype: torch.dtype = torch.int64) -> tuple[Any, int]:
-    """A combine kernel, which calls a function of tensors, and its address."""
-
-    def run(outs: int, nout: int, ins: int, nin: int, count: int, _ranks: int) -> None:
-        assert (nout, nin) == (1, 2)
-        (out,), (first, second) = (c.c_int64 * 1).from_address(outs), (c.c_int64 * 2).from_address(ins)
-        combine(*(_memory(place, dtype.itemsize * count).view(dtype) for place in (out, first, second)))
-
-    function = c.CFUNCTYPE(None, *[c.c_int64] * 6)(run)
-    return function, c.cast(function, c.c_void_p).value or 0

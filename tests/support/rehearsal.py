@@ -110,7 +110,7 @@ class _Rehearsal:
 
     def run(self, victim: int, row: int, *, dies: bool) -> list[str]:
         """Let a rank stop before a row, then die or go on. Returns how the call ends on each rank."""
-        ends, stopping = [""] * len(self._engines), stop_at_row(self.plans[victim], victim, row)
+        ends, stopping = [""] * len(self._engines), stop_at_row(self.plans[victim], row)
         self._go_on(ends, {victim: stopping})
         if dies:
             ends[victim] = "died"

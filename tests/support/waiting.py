@@ -7,21 +7,19 @@ import time
 from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 
-from unisono.calls.dispatch.over_hosts.hosts_run import Relay
+from unisono.calls.dispatch.over_hosts.relay import Relay
 from unisono.calls.work import _Latch
 from unisono.engine.mailbox.poller import Poller
 from unisono.hosts.carriers.ucx import UcxCarrier
-from unisono.hosts.messages import TapeRun
 from unisono.ranks.failures.attend import attend
 
 _PLACES = (
     attend,
     Poller.wait,
-    UcxCarrier.replay,
+    UcxCarrier.run,
     UcxCarrier.wait,
-    TapeRun.advance,
     _Latch.wait,
-    Relay._until,
+    Relay.run,
 )
 WAITS = frozenset(place.__code__ for place in _PLACES)  # where a thread is while it waits in a call
 

@@ -43,7 +43,7 @@ _LOADED = ("LD_", "MALLOC_", "NUMBA_", "OMP_", "PYTHON", "UNISONO_AS", "UNISONO_
 _THREADS = "OMP_NUM_THREADS"  # this one can be obeyed later
 _NEEDED = (
     *("torch._dynamo", "torch._functorch.aot_autograd", "torch.distributed.checkpoint"),  # DDP and optimizers, too
-    *("unisono.calls.dispatch.over_hosts.hosts_run", "unisono.hosts.carriers.ucx"),
+    *("unisono.calls.dispatch.over_hosts.relay", "unisono.hosts.carriers.ucx"),
     *("unisono.hosts.far", "unisono.hosts.sentinel.start", "unisono.engine.reducers.custom_kernels"),
     "pytest",  # 150 ms of each rank that runs a function of a test
 )

@@ -11,18 +11,17 @@ The code under test runs on a `Page` in place of a memoryview; functions of kern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from unisono.engine import memory_order
-from unisono.engine.compile.program import LineWord, StateWord
-from unisono.engine.kernels import replay
+from unisono.engine.compile.program import PlanWord, StateWord
+from unisono.engine.kernels import interpret
 from unisono.engine.memory.arena import LINE
 from unisono.engine.rank import RankEngine
-from unisono.engine.tape import TapeWord
 
-_STATE, _TAPE, _ROW = (n << 40 for n in range(20, 23))
+_STATE, _PLAN = 20 << 40, 21 << 40
 
 View = dict[int, int]  # byte of a word -> the number of the oldest value that may be read there
 
@@ -302,16 +301,8 @@ def nothing(memory: Memory) -> None:
 
 
 def enter(memory: Memory, control: int, others: dict[str, Any]) -> None:
-    """A rank enters call 1, by a row of a tape. control: where its control line is."""
-    memory.write(_STATE + 8 * StateWord.CONTROL, control)
-    run_meet(memory, _STATE, (LineWord.NUMBER + 1, -1, 0, 77), others)
-
-
-def run_meet(memory: Memory, state: int, words: Sequence[int], others: dict[str, Any]) -> int:
-    """Do a MEET with these words, in call 1 of the rank with this state."""
-    for at, word in enumerate(words, 1):
-        memory.write(_ROW + 8 * at, word)
-    memory.write(_TAPE + 8 * TapeWord.NUMBER, 1)
-    memory.write(_TAPE + 8 * TapeWord.STATE, state)
-    status: int = as_python(replay._meet, memory, others)(_TAPE, _ROW)
-    return status
+    """A rank enters call 1, as the only one of its group. control: where its control line is."""
+    for word, value in ((StateWord.CONTROL, control), (StateWord.RANKS, 1), (StateWord.CALL, 1)):
+        memory.write(_STATE + 8 * word, value)
+    memory.write(_PLAN + 8 * PlanWord.SIGNATURE, 77)
+    as_python(interpret._gate, memory, others)(_PLAN, 0, 0, 0, 0, _STATE)

@@ -25,7 +25,10 @@ class Lost(Exception):
 
 
 class Handle(Protocol):
-    """A message under way. It keeps its tensor alive."""
+    """A message under way. It keeps its tensor alive. peer, sends: from or to which rank of the world it is."""
+
+    peer: int
+    sends: bool
 
     def settle(self) -> None:
         """Wait until the tensor is the caller's again: a received message is there, a sent one is not read any more.
@@ -43,16 +46,16 @@ class Carrier(Protocol):
     receive must have exactly the size of its message: the transport may report a wrong size too late.
 
     Messages go on only while a thread calls the carrier, or while compiled code calls its transport, for the
-    messages of a tape; see `engine.tape`.
+    messages of a program; see `kernels.messages`.
 
     tags: the number of tags; a tag is below it.
     transport: the address of the words of a `TransportWord` each.
-    tapes: what has the memory of tapes with messages; the transport may read and write there.
+    users: what keeps the memory of messages of failed calls; the transport may read and write there.
     """
 
     tags: int
     transport: int
-    tapes: set[Any]
+    users: set[Any]
 
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> Handle:
         """Begin to send a tensor; does not wait for the receiver. Raises Lost."""
@@ -75,11 +78,11 @@ class Carrier(Protocol):
     def route(self, peer: int, tag: int, *, sends: bool) -> tuple[int, int]:
         """The transport's tag for a message to or from a peer, and the endpoint that sends it. Raises Lost."""
 
-    def replay(self, run: Callable[[int], int], tape: int, peer: int) -> int:
-        """Run the tape at an address, see `kernels.replay`. Raises Lost, for this peer, if the carrier has ended."""
+    def run(self, kernel: Callable[..., int], arguments: tuple[int, ...], peer: int) -> int:
+        """Call compiled code that calls the transport. Raises Lost, for this peer, if the carrier has ended."""
 
     def adopt(self, request: int, peer: int, data: torch.Tensor, *, sends: bool) -> Handle:
-        """A handle for a message that a tape has begun. Raises Lost."""
+        """A handle for a message that compiled code has begun. Raises Lost."""
 
     def lost(self, peer: int, status: int) -> Lost:
         """The error for a message with this status."""

@@ -16,11 +16,12 @@ import numpy as np
 from ..base.config import Config
 from ..base.python import at_terminal, tell
 from ..base.records import CallRecord
+from ..schedule.hosts import Hosts
 from ..schedule.proof import prove
 from ..schedule.table import Schedule
 from .clock import Clock, read_cycles, slow_yield_cycles
 from .compile.compile_schedule import compile_schedule
-from .compile.plan import Blocks, CallPlan, Plan, bind
+from .compile.plan import Blocks, Plan, bind
 from .compile.program import REACH, ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
 from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
@@ -43,7 +44,7 @@ _PROGRESS, _NUMBER, _SIGNATURE = map(int, (LineWord.PROGRESS, LineWord.NUMBER, L
 _READERS = int(StateWord.READERS_0)
 """The same words as plain integers, which Python finds faster."""
 
-_programs: dict[tuple[int, int], dict[tuple[int, Lowering], Program]] = {}
+_programs: dict[tuple[int, int], dict[tuple[int, Lowering, Hosts | None], Program]] = {}
 """The programs of this process, by (size, rank) of the group. Groups with equal size and rank share them."""
 _MOST_PROGRAMS = 256  # the most programs that are kept for a size and rank: some users make a new table for each call
 
@@ -69,7 +70,7 @@ def interpreter() -> Callable[[int, int, int, int], int]:
 
 def warm_up() -> None:
     """Compile or load the kernels, also those of calls over hosts, and the most common reducers. Says nothing."""
-    for name in (*_KERNELS, "replay.run", "waiting.poll"):
+    for name in (*_KERNELS, "waiting.poll"):
         kernel(name)
     for dtype in ("float32", "bfloat16"):
         for last in (False, True):
@@ -102,6 +103,8 @@ class RankEngine:
         self._addresses[3 * self.size : 4 * self.size] = [arena.heap(q) for q in range(self.size)]
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
         self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer
+        self.hosts: Hosts | None = None
+        """Where the ranks are, if they are on several hosts."""
         self.processors_to_spare = arena.neighbours < arena.processors
         state[StateWord.PC] = -1
         state[StateWord.CALL] = 1
@@ -172,12 +175,12 @@ class RankEngine:
 
     def program(self, schedule: Schedule, lowering: Lowering) -> Program:
         """This rank's program for a schedule. At first use the table is proved and compiled, and the result proved."""
-        key = schedule.digest, lowering
+        key = schedule.digest, lowering, self.hosts
         program = self._programs.get(key)
         if program is None:
             prove(schedule)
-            programs = compile_schedule(schedule, lowering)
-            prove_programs(schedule, programs, lowering)
+            programs = compile_schedule(schedule, lowering, self.hosts)
+            prove_programs(schedule, programs, lowering, self.hosts)
             program = programs[self.rank]
             if len(self._programs) >= _MOST_PROGRAMS:
                 for old in list(self._programs)[: len(self._programs) - _MOST_PROGRAMS // 2]:
@@ -204,7 +207,7 @@ class RankEngine:
         plan.words[PlanWord.NOTE] = note = self.note_plan(plan)
         return replace(plan, note=note)
 
-    def note_plan(self, plan: CallPlan) -> int:
+    def note_plan(self, plan: Plan) -> int:
         """Write a note on a plan, for readers of the log; return its number."""
         where = caller()
         if where.startswith(threading.__file__):  # planned on a thread of this package
@@ -266,10 +269,6 @@ class RankEngine:
         goal = (segment - 1) << STEP_BITS
         return [q for q, line in enumerate(self._lines) if q != self.rank and _seen(line, _PROGRESS) < goal]
 
-    def none_is_behind(self) -> None:
-        """Look for ranks `behind` no more, until this rank skips a call again."""
-        self.words[_READERS + (self.words[_SEGMENT] & 1)] = 0
-
     def has_ended(self, rank: int) -> bool:
         """Has a rank finished this rank's current call?"""
         return _seen(self._lines[rank], _PROGRESS) > int(self._state[StateWord.SEGMENT]) << STEP_BITS
@@ -311,6 +310,11 @@ class RankEngine:
         words[_CALL] += 1
         words[_PC], words[_OFFSET] = -1, 0
         self._publish(self._line + 8 * _PROGRESS, segment << STEP_BITS, self._asleep)
+
+    def withdraw(self) -> None:
+        """Take the signature of the current call back: ranks of this host may wait for steps that this rank skips."""
+        self._lines[self.rank][_SIGNATURE + (self.call_number & 1)] = 0
+        order()
 
     def refuse_call(self) -> None:
         """Enter the next call with a signature that differs from all others, so that the peers raise; then skip it.

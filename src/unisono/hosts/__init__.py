@@ -1,4 +1,4 @@
-"""Between hosts: carriers move bytes, tables become messages, a sentinel per host knows the others.
+"""Between hosts: carriers move bytes, a sentinel per host knows the others.
 
 A group with ranks on several hosts has a `Span`. Each host has an arena of its own, with places for all ranks of the
 world. The sentinel of a host copies control lines and boards of ranks on other hosts there, when a rank asks for them

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from ..base.errors import ArgumentError
 from ..base.records import Departure
-from ..engine.carrier import Carrier
-from ..engine.compile.plan import CallPlan
+from ..engine.carrier import Carrier, Handle, Lost
 from ..engine.memory.board import SENTINEL_ENDED
 from ..engine.memory_order import order
 from ..observe.traces.recording import RecordedAt
@@ -23,24 +23,12 @@ _COUNT = (1 << 32) - 1
 
 
 class SpanningCall(Protocol):
-    """A call that has begun; see `calls.dispatch.over_hosts.hosts_run`.
+    """A call that has begun; see `calls.dispatch.over_hosts.relay`. failure: what has ended it, or None."""
 
-    compares: are ranks of other hosts compared with this one?
-    details: what a WaitTimeout says about the call.
-    failure: what has ended the call, or None.
-    """
-
-    details: str
     failure: BaseException | None
 
-    @property
-    def compares(self) -> bool: ...
-
-    def drop(self, *, refused: bool) -> None:
-        """Leave the call as it is, for good. refused: the group goes on.
-
-        Raises OutOfMemory if too little memory is left to go on.
-        """
+    def drop(self) -> None:
+        """Leave the call as it is, for good."""
 
 
 class Span:
@@ -50,9 +38,8 @@ class Span:
     gid: the group's number, the same on all ranks.
     carrier: takes messages to ranks of the world.
     name: the name of this host.
-    local: the group of the ranks on this host, once a call has needed it.
     call: the call that is made now.
-    plan: makes plans, which a `Relay` runs, from the group's first call on.
+    served: has the group a `Relay`? It has one from its first call on.
     seen: a word, `Arena.news` when this group last looked.
     """
 
@@ -62,15 +49,12 @@ class Span:
         self.name = name
         self.hosts, self.rank, self.gid, self.carrier, self.far = hosts, rank, gid, carrier, far
         self.here = hosts.beside(rank)
-        self.local: Any = None
         self.call: SpanningCall | None = None
-        self.plan: Callable[..., CallPlan] | None = None
-        self.keeps_refused: Callable[[Iterable[object]], object] | None = None
-        """Keeps the tensors that a carrier may still send after a mismatch has refused a call; None: there are none."""
+        self.served = False
+        self.late: list[Handle] = []
+        """Receives of calls that have failed, whose messages still come in: their memory is not free."""
         self.resources: dict[Any, Any] = {}
         """Owner -> what it keeps from one call to the next."""
-        self.kept: dict[Any, Any] = {}
-        """For calls with even and with odd numbers: their memory, and the steps of calls that may be made again."""
         self.news, self.seen = far.news, ctypes.c_int64()
 
     @property
@@ -118,7 +102,17 @@ class Span:
 
     def is_free(self) -> bool:
         """Have all ranks on this host forgotten the group, so that its memory can be used for something else?"""
-        return self.far.is_free(self.gid)
+        return not self.still_late() and self.far.is_free(self.gid)
+
+    def still_late(self) -> list[Handle]:
+        """What of `late` still comes in. What has been taken back, or is lost, never does."""
+        self.late = [handle for handle in self.late if self._comes(handle)]
+        return self.late
+
+    def _comes(self, handle: Handle) -> bool:
+        with suppress(Lost):
+            return bool(self.carrier.pending([handle]))
+        return False
 
     def close(self, *, whole: bool, failed: bool) -> None:
         """The group is used no more on this rank.
@@ -126,11 +120,6 @@ class Span:
         whole: no other group of this world is used any more either.
         failed: a call has failed, so peers may never take the sent messages.
         """
-        if self.local is not None:
-            self.local.close()
-        for turn in self.kept.values():
-            turn.close()
-        self.kept.clear()
         self.resources.clear()
         if whole:
             (self.carrier.abort if failed else self.carrier.close)()

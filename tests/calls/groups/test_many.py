@@ -231,10 +231,6 @@ def watched(group: unisono.Group) -> Iterator[tuple[str, Any]]:
         yield "progress engine", group.progress_engine
     if group.span is not None:
         yield "span", group.span
-        if group.span.local is not None:
-            yield "group on one host", group.span.local
-        for steps in group.span.kept.values():
-            yield "steps", steps
 
 
 def left_of(refs: list[tuple[str, weakref.ref[Any]]]) -> list[str]:

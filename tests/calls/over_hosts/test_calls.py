@@ -138,7 +138,7 @@ def test_each_call_over_hosts_has_its_debug_line() -> None:
             assert len(lines) == 3
             for line, call in zip(lines, ["all_reduce(float32[1000]"] * 2 + ["broadcast(float64[5]"], strict=True):
                 assert line.startswith(f"[rank {rank}] {call}")
-                assert "over 2x1: " + ("40 B" if "broadcast" in call else "3.91 KiB") + " in " in line
+                assert "over 2x1, staged, in place: " + ("40 B" if "broadcast" in call else "3.91 KiB") + " in " in line
                 assert "takes about" in line.partition("; ")[2]
 
 

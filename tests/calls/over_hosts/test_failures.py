@@ -2,7 +2,6 @@
 
 import os
 import signal
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,11 @@ from tests.support.on_ranks import in_world
 from tests.support.waiting import until
 from tests.support.worlds import OnHosts
 from unisono.base.records import Departure, DepartureKind
-from unisono.engine.carrier import Lost
-from unisono.engine.tape import LEAVE, MEET, TAKE
-from unisono.hosts.messages import TapeRun
+from unisono.engine.compile.program import DONE, WAITING, Op, RowWord, StateWord
 from unisono.hosts.span import Span
 from unisono.ranks.failures.attend import Watch
 from unisono.schedule import Hosts
+from unisono.tools.testing.chaos import stop_at_row
 
 KILLED = "was killed by signal 9 (SIGKILL)"
 
@@ -112,28 +110,22 @@ def test_abort_ends_sub_groups(on_hosts: OnHosts, tmp_path: Path) -> None:
     assert [bool(said) for said in results] == [True, False, True, False]
 
 
-@pytest.mark.parametrize("where", ["behind the messages", "in the first part of all"])
-def test_giving_up_ends_waits_on_own_host(where: str, tmp_path: Path) -> None:
-    """The ranks of its host may wait for it in a part of the call that is inside the host, or to make their group."""
+@pytest.mark.parametrize("row", [0, -1])
+def test_giving_up_ends_waits_on_own_host(row: int, tmp_path: Path) -> None:
+    """The ranks of its host may wait for it in the call, also behind the messages."""
 
     def work() -> str:
         group = unisono.init()
-        if where == "behind the messages":
-            unisono.all_reduce(torch.ones(10))
+        unisono.all_reduce(torch.ones(10))
         if group.rank == 0:
+            ((plan,), run) = group.plans.values(), group.run
+            stopping = stop_at_row(plan, row % len(plan.kept[0]))
 
-            def fail(*_: object) -> None:
+            def fail(_: int, *given: int) -> int:
+                run(stopping.address, *given)
                 raise ValueError("enough")
 
-            begin = TapeRun.begin
-
-            def begin_and_fail(run: TapeRun, *how: int) -> None:
-                begin(run, *how)
-                run.stop_before(max(at for at, row in enumerate(run.rows) if row.kind == MEET), fail)
-
-            if where == "behind the messages":
-                TapeRun.begin = begin_and_fail  # type: ignore[method-assign]
-            group.engine.lender.lend = fail
+            group.run = fail
             with pytest.raises(ValueError, match="enough"):
                 unisono.all_reduce(torch.ones(10))
             said = "enough"
@@ -145,26 +137,6 @@ def test_giving_up_ends_waits_on_own_host(where: str, tmp_path: Path) -> None:
 
     results = unisono.run(work, 4, hosts="2x2", timeout_s=30)
     assert all("rank 0" in said and "ValueError: enough" in said for said in results[1:])
-
-
-def test_a_time_out_that_names_no_rank_is_told() -> None:
-    """A rank finds no place for the group of its host's ranks, which their first call makes."""
-
-    def work() -> str:
-        group = unisono.new_group()
-        if group.rank == 0:
-            group.engine.lender.announce = lambda *_: False
-        try:
-            unisono.all_reduce(torch.ones(10), group=group, timeout_s=0.3 if group.rank == 0 else 20.0)
-        except unisono.UnisonoError as error:
-            return str(error)
-        return ""
-
-    said = unisono.run(work, 4, hosts="2x2", timeout_s=90)
-    assert "waited 20 s" not in " ".join(said)
-    assert "making the process group" in said[0]
-    assert all(said), said
-    assert "IndexError" not in " ".join(said)
 
 
 @in_world("2x2", gives=[(2,), (2,), (), (2,)])
@@ -209,25 +181,29 @@ def test_chain_of_waits_crosses_hosts(on_hosts: OnHosts, tmp_path: Path) -> None
 @pytest.mark.ranks(hosts="2x1")
 def test_messages_of_departed_ranks_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host is told at once that it has left, and what it sent before may take longer."""
-    group, looks, advance, look_as_always = unisono.new_group(), 0, TapeRun.advance, Watch.look
+    group, looks, look_as_always = unisono.new_group(), 0, Watch.look
 
     def look(watch: Watch, *given: Any) -> None:
         nonlocal looks
         looks += group.liveness.gone(1) is not None
         look_as_always(watch, *given)
 
-    def late(run: TapeRun) -> bool:
-        take = next(at for at, row in enumerate(run.rows) if row.kind == TAKE)
-        run.stop_before(take if looks <= 4 else len(run.rows), None)
-        if advance(run) and looks <= 4:
-            run.done, run.row = False, run.rows[take]
-        return run.done
+    unisono.all_reduce(torch.ones(10), group=group)
+    ((plan,), run) = group.plans.values(), group.run
+    take = plan.kept[0][:, RowWord.OP].tolist().index(Op.RECV)
+    stopping = stop_at_row(plan, take)
+
+    def late(address: int, *given: int) -> int:
+        if looks > 4:
+            return run(address, *given)
+        run(stopping.address, *given)
+        return WAITING | 1 << 8
 
     tensor = torch.full((10,), 10.0**group.rank)
     if group.rank == 0:
         with monkeypatch.context() as patch:
             patch.setattr(Watch, "look", look)
-            patch.setattr(TapeRun, "advance", late)
+            patch.setattr(group, "run", late)
             unisono.all_reduce(tensor, group=group)
         assert looks > 4
     else:
@@ -277,27 +253,23 @@ def test_departed_rank_is_awaited_until_known(
 
 
 @pytest.mark.ranks(hosts="2x1")
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), Lost(1, "it has gone")], ids=["interrupt", "lost"])
-def test_errors_after_a_call_break_nothing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt is raised. Of a message that cannot leave any more the next call hears."""
-    group, advance, raised = unisono.new_group(), TapeRun.advance, list[BaseException]()
-
-    def late(run: TapeRun) -> bool:
-        done = advance(run)
-        if done and not raised:
-            raised.append(error)
-            raise error
-        return done
-
-    tensor = torch.ones(10)
+def test_an_interrupt_after_a_call_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, tensor = unisono.new_group(), torch.ones(10)
     for _ in range(3):
         unisono.all_reduce(tensor, group=group)
+    run = group.run
+
+    def late(*given: int) -> int:
+        status = run(*given)
+        if status == DONE:
+            raise KeyboardInterrupt
+        return status
+
     if group.rank == 0:
         with monkeypatch.context() as patch:
-            patch.setattr(TapeRun, "advance", late)
-            with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else nullcontext():
+            patch.setattr(group, "run", late)
+            with pytest.raises(KeyboardInterrupt):
                 unisono.all_reduce(tensor, group=group)
-        assert raised == [error]
     else:
         unisono.all_reduce(tensor, group=group)
     for _ in range(3):
@@ -307,22 +279,21 @@ def test_errors_after_a_call_break_nothing(error: BaseException, monkeypatch: py
 
 @pytest.mark.ranks(hosts="2x1")
 def test_news_are_read_at_the_end_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    group, advance, stops = unisono.new_group(), TapeRun.advance, list[int]()
-    before = group.span.news.value
-
-    def with_news(run: TapeRun) -> bool:
-        if LEAVE not in stops:
-            group.span.seen.value = group.span.news.value - 1
-        done = advance(run)
-        if not done:
-            stops.append(run.row.kind)
-        return done
-
-    tensor = torch.ones(10)
+    group, tensor, stops = unisono.new_group(), torch.ones(10), list[int]()
     unisono.all_reduce(tensor, group=group)
+    ((plan,), run, before) = group.plans.values(), group.run, group.span.news.value
+
+    def with_news(*given: int) -> int:
+        if len(plan.kept[0]) not in stops:
+            group.span.seen.value = group.span.news.value - 1
+        status = run(*given)
+        if status != DONE:
+            stops.append(group.words[StateWord.PC])
+        return status
+
     with monkeypatch.context() as patch:
-        patch.setattr(TapeRun, "advance", with_news)
+        patch.setattr(group, "run", with_news)
         unisono.all_reduce(tensor, group=group)
-    assert LEAVE in stops
+    assert len(plan.kept[0]) in stops
     assert group.span.seen.value >= before
     assert tensor[3].item() == 4.0

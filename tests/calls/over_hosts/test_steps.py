@@ -7,11 +7,9 @@ import pytest
 import torch
 
 import unisono
-from unisono.calls.dispatch.over_hosts import hosts_steps
-from unisono.ranks.group import current
 
 LONG, SHORT = 300_000, 1000
-"""Elements of float64: such tensors are read where they are, and copied before."""
+"""Elements of float64: several segments, and one."""
 
 pytestmark = pytest.mark.sampled(most=1)
 SHAPES = ("2x1", "2x2")
@@ -57,39 +55,6 @@ def test_the_memory_of_tensors_is_not_kept(n: int) -> None:
         unisono.all_reduce(torch.from_numpy(array))
         del array
     assert [one() is None for one in seen] == [True] * 4
-
-
-@pytest.mark.ranks(hosts=SHAPES)
-def test_what_is_kept_has_a_limit() -> None:
-    limits = hosts_steps._KEPT, hosts_steps._KEPT_BYTES
-    hosts_steps._KEPT, hosts_steps._KEPT_BYTES = 7, 2 << 20
-    most = 0
-    try:
-        for turn in range(3):
-            for n in (*range(1, 20), 200_000, 250_000, LONG, 3, 4):
-                tensor = given(unisono.get_rank(), n, turn)
-                unisono.all_reduce(tensor)
-                assert tensor.equal(total(unisono.get_world_size(), n, turn))
-                most = max(most, *(kept.room.nbytes for kept in current.default.span.kept.values()))
-    finally:
-        hosts_steps._KEPT, hosts_steps._KEPT_BYTES = limits
-    for kept in current.default.span.kept.values():
-        assert len(kept.steps) <= 7
-        assert kept.room.nbytes <= 2 << 20 < most, "the two calls after the long ones have forgotten their memory"
-
-
-@pytest.mark.ranks(hosts=SHAPES)
-def test_ranks_may_keep_the_steps_of_different_calls() -> None:
-    me, kept = unisono.get_rank(), hosts_steps._KEPT
-    hosts_steps._KEPT = 2 if me == 0 else kept
-    try:
-        for turn in range(4):
-            for n in (*range(1, 9), LONG, 3, 3, 4, 5):
-                tensor = given(me, n, turn)
-                unisono.all_reduce(tensor)
-                assert tensor.equal(total(unisono.get_world_size(), n, turn))
-    finally:
-        hosts_steps._KEPT = kept
 
 
 @pytest.mark.ranks(hosts=SHAPES)

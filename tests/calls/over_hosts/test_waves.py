@@ -1,4 +1,4 @@
-"""Long vectors over hosts: read and written in place, in several pieces. Parts inside a host may differ and wait."""
+"""Long vectors over hosts, which go in several pieces."""
 
 import os
 import signal
@@ -16,33 +16,27 @@ from tests.support.matrix import FORMS, Case, ops
 from tests.support.matrix_driver import check, forget
 from tests.support.waiting import until
 from unisono.base.config import Config
-from unisono.base.link import Link
 from unisono.ranks.failures import attend
 from unisono.schedule import Hosts
 from unisono.schedule.choose.over_hosts import choose_spanning
-
-SLOW = "20Mbit"
-"""So slow that vectors go in four pieces."""
 
 N = 300_007
 
 
 @pytest.fixture(scope="module", params=["2x1", "3+1"])
-def slow(request: pytest.FixtureRequest) -> Iterator[unisono.World]:
+def pair(request: pytest.FixtureRequest) -> Iterator[unisono.World]:
     shape: str = request.param
-    config = Config.from_env().replace(link=Link.parse(SLOW))
-    with unisono.world(Hosts.parse(shape).ranks, hosts=shape, timeout_s=90, config=config) as world:
+    with unisono.world(Hosts.parse(shape).ranks, hosts=shape, timeout_s=90) as world:
         yield world
 
 
 def test_they_go_in_pieces() -> None:
-    config = Config.from_env().replace(link=Link.parse(SLOW))
     for name in ("all_reduce", "broadcast", "all_gather", "all_to_all"):
-        assert choose_spanning(name, 8 * N, Hosts.parse("2x2"), config).pieces == 4
-        assert choose_spanning(name, 8 * N, Hosts.parse("2x2"), Config.from_env()).pieces == 1
+        assert choose_spanning(name, 8 * N, Hosts.parse("2x2")).pieces == 4
+        assert choose_spanning(name, 8000, Hosts.parse("2x2")).pieces == 1
 
 
-def test_every_call(slow: unisono.World) -> None:
+def test_every_call(pair: unisono.World) -> None:
     def work() -> None:
         for form in FORMS:
             for op, root in product(
@@ -51,10 +45,10 @@ def test_every_call(slow: unisono.World) -> None:
                 check(Case(form, "float64", op, N, root=root, seed=root, exact=True))
         forget()
 
-    slow.run(work)
+    pair.run(work)
 
 
-def test_who_gets_an_error_has_a_tensor_that_nobody_writes_any_more(slow: unisono.World) -> None:
+def test_who_gets_an_error_has_a_tensor_that_nobody_writes_any_more(pair: unisono.World) -> None:
     """What other ranks of a call have sent, and still send, goes to memory of our own."""
 
     def work() -> None:
@@ -72,7 +66,7 @@ def test_who_gets_an_error_has_a_tensor_that_nobody_writes_any_more(slow: unison
         unisono.barrier()
         assert me == last or tensor.eq(-1.0).all()
 
-    slow.run(work)
+    pair.run(work)
 
 
 COUNT = 1 << 18
@@ -102,17 +96,16 @@ def test_tensors_in_shared_memory_on_one_rank_of_a_host(settings: dict[str, int]
 
 
 def test_a_rank_raises_once_its_neighbours_need_it_no_more() -> None:
-    """Ranks 0 and 1 are in their part of a call when the other host makes another one. Rank 1 is held up there."""
+    """Ranks 0 and 1 are in a call when the other host makes another one. Rank 1 is held up there."""
 
     def work() -> tuple[str, float]:
         group = unisono.init()
-        me, span = group.rank, group.span
+        me = group.rank
         unisono.all_reduce(torch.ones(3))
-        local, pid = span.local.engine, group.engine.arena.board(1).pid
-        number = local.call_number
+        pid, number = group.engine.arena.board(1).pid, group.engine.call_number
 
         def hold_up() -> None:
-            until(lambda: local.entered(1) >= number)
+            until(lambda: group.engine.entered(1) >= number)
             os.kill(pid, signal.SIGSTOP)
             time.sleep(0.7)
             os.kill(pid, signal.SIGCONT)

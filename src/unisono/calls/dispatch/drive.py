@@ -19,7 +19,7 @@ from ...base.errors import NestedCall, WaitTimeout
 from ...base.python import tell
 from ...base.records import CallRecord
 from ...base.units import format_bytes, format_seconds
-from ...engine.compile.plan import CallPlan
+from ...engine.compile.plan import Plan
 from ...engine.compile.program import NO_PLAN
 from ...engine.process.nested import caller, check_nested, holds
 from ...ranks.failures import attend
@@ -48,7 +48,7 @@ class Run(NamedTuple):
     memory: the owners of what is there.
     """
 
-    plan: CallPlan
+    plan: Plan
     request: Request
     algorithm: Any
     inp: int
@@ -56,12 +56,12 @@ class Run(NamedTuple):
     memory: Sequence[Any]
 
     @classmethod
-    def of(cls, plan: CallPlan, request: Request, algorithm: Any) -> Self:
+    def of(cls, plan: Plan, request: Request, algorithm: Any) -> Self:
         """The call on the request's tensors. It owns their memory, even if they get other storage."""
         (inp, *kept_inp), (out, *kept_out) = _address(request.inp), _address(request.out)
         return cls(plan, request, algorithm, inp, out, [*kept_inp, *kept_out])
 
-    def staged(self, group: Group) -> CallPlan:
+    def staged(self, group: Group) -> Plan:
         """The plan that stages this call, which this rank has begun with another plan."""
         if self.plan.crosses and not group.engine.crosses_memory:
             group.forget_plans()  # its other plans reach private tensors by system calls, too
@@ -146,7 +146,7 @@ def check_finished(group: Group, call: CallRecord, where: str = "") -> None:
     span = group.span
     if group.engine.unfinished if span is None else span.call is not None:
         if span is not None and span.call is not None:
-            span.call.drop(refused=False)
+            span.call.drop()
         for tag in (False, True):  # the plan of that call is not known
             group.engine.sign_off(tag=tag)
         give_up(
@@ -157,13 +157,13 @@ def check_finished(group: Group, call: CallRecord, where: str = "") -> None:
         group.check_usable()
 
 
-def _raise_late(group: Group, plan: CallPlan, waited_s: float, where: str) -> NoReturn:
+def _raise_late(group: Group, plan: Plan, waited_s: float, where: str) -> NoReturn:
     """Another thread of this rank is in calls of the group for too long."""
     details = " Another thread of this rank is in a call of this group."
     raise WaitTimeout(f"{plan.record} ({where})", waited_s, (), group.rank, details, group.named)
 
 
-def _debug_line(group: Group, plan: CallPlan, began: float) -> None:
+def _debug_line(group: Group, plan: Plan, began: float) -> None:
     """Write the line of UNISONO_DEBUG=1. began: by `perf_counter`."""
     took, size = format_seconds(time.perf_counter() - began), format_bytes(plan.nbytes)
     who = f"rank {group.rank} of group {group.name!r}" if group.parent else f"rank {group.rank}"

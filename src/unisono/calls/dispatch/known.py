@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ...base.python import is_from_below
-from ...engine.compile.plan import CallPlan
+from ...engine.compile.plan import Plan
 from ...engine.compile.program import DONE, NO_PLAN, EntryWord, KnownWord, StateWord
 from ...engine.kernels import kernel
 from ...engine.process.nested import caller, check_nested, holds
@@ -57,7 +57,7 @@ class KnownCalls:
 
     def __init__(self, group: Group, collective: str) -> None:
         self._header = group.heap_first, group.heap_end, group.rank if collective in _OWN_BLOCK else -1
-        self.plans: dict[int, tuple[CallPlan, Request]] = {}
+        self.plans: dict[int, tuple[Plan, Request]] = {}
         self._entries: dict[tuple[int, ...], tuple[int, int]] = {}  # key -> address of the plan, and TO_CHECK
         self._tables: list[array[int]] = []  # another thread may still read an old one
         self.run, self.call, self.find, self._enter = interpreter(), *map(kernel, _KERNELS)
@@ -72,7 +72,7 @@ class KnownCalls:
         self._tables.append(table)
         self.table, self._most = address, size // 2
 
-    def add(self, plan: CallPlan, request: Request) -> None:
+    def add(self, plan: Plan, request: Request) -> None:
         """Keep the plan, if the table can have such tensors."""
         inp, out = request.inp, request.out
         words, tensors = array("q", bytes(8 * _KEY)), () if inp is None else (inp,) if out is inp else (inp, out)
@@ -87,7 +87,7 @@ class KnownCalls:
         self._enter(self.table, *key, plan.address, to_check)
 
 
-def keep(group: Group, plan: CallPlan, what: CallKey, request: Request) -> None:
+def keep(group: Group, plan: Plan, what: CallKey, request: Request) -> None:
     """Keep the plan for the fast paths, if they know such tensors."""
     if group.engine.config.debug:  # the fast paths print no debug line
         return

@@ -89,8 +89,8 @@ def plan(
         made, known_as = _premultiplied(request, request.op.factor, group.rank), None
     result = made.out
     if group.span is not None:
-        from .over_hosts.hosts_run import Relay  # 6 ms of a process's start, which groups on one host do not need
         from .over_hosts.rank_order import in_rank_order
+        from .over_hosts.relay import Relay  # groups on one host do without
 
         Relay.serve(group, group.span)
         made, combine = in_rank_order(made, group.rank, group.size, algorithm)

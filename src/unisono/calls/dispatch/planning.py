@@ -8,18 +8,19 @@ import numpy as np
 import torch
 
 from ...base.config import Config
-from ...base.errors import AlgorithmError, ArgumentError, InternalError
+from ...base.errors import AlgorithmError, ArgumentError
 from ...base.linux import processors
-from ...base.records import CallRecord
-from ...engine.compile.plan import Blocks, CallPlan
-from ...engine.compile.program import Lowering
+from ...base.records import CallRecord, digest
+from ...engine.compile.plan import Blocks, Plan
+from ...engine.compile.program import Lowering, PlanWord
 from ...engine.reducers import CustomOp
 from ...engine.tensors import dtype_name
 from ...hosts.span import Span
 from ...ranks.group.group import Group
-from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove
+from ...schedule import ADD, BLOCKED, OP, ROUND, Schedule, prove
 from ...schedule.algorithms.catalogue import find
 from ...schedule.choose import choose, crosses_memory, lane_limits, zero_copy_limit
+from ...schedule.combine import pipeline
 from ..arguments import scale_name
 from .request import Request, is_one
 
@@ -45,7 +46,7 @@ class PlanKey(NamedTuple):
     has: tuple[bool, bool]  # has this rank an input, an output?
 
 
-def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = False) -> CallPlan:
+def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = False) -> Plan:
     """The plan of a request, with this algorithm, or with the one that `choose` returns. Plans are cached.
 
     staged: stage tensors in shared memory, too.
@@ -75,7 +76,7 @@ def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = 
         if group.span is None:
             plan = _on_one_host(group, request, algorithm, lowering, blocks, nbytes)
         else:
-            plan = _over_hosts(group, group.span, request, algorithm, nbytes)
+            plan = _over_hosts(group, group.span, request, algorithm, lowering, blocks, nbytes)
         if len(group.plans) >= _MOST_PLANS:
             group.forget_plans()
         group.plans[key] = plan
@@ -84,7 +85,7 @@ def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = 
 
 def _on_one_host(
     group: Group, request: Request, algorithm: Any, lowering: Lowering, blocks: Blocks, nbytes: int
-) -> CallPlan:
+) -> Plan:
     if algorithm is None:
         crowd = group.engine.arena.oversubscribed
         chosen, why = choose(request.collective, nbytes, group.size, group.engine.config, oversubscribed=crowd)
@@ -116,18 +117,23 @@ def patience_ns(group: Group, nbytes: int) -> int:
     return _BRIEF_NS if nbytes <= _INLINE_BYTES else 0
 
 
-def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbytes: int) -> CallPlan:
+def _over_hosts(
+    group: Group, span: Span, request: Request, algorithm: Any, lowering: Lowering, blocks: Blocks, nbytes: int
+) -> Plan:
     from ...schedule.choose.over_hosts import choose_spanning  # calls on one host do without
 
     chosen = choose_spanning(request.collective, nbytes, span.hosts, group.engine.config, algorithm)
     made = chosen.make(request.collective, span.hosts, request.root)
-    if chosen.table is not None:
-        check_order(request, made.schedule())
-        _check_places(request, made.schedule())
-    pieces = chosen.pieces if request.extents is None else 1
-    if span.plan is None:
-        raise InternalError(f"group {group.name!r} over hosts has no relay")
-    return span.plan(group, span, request, made, pieces, chosen.why)
+    schedule, pieces = made.schedule(), chosen.pieces if request.extents is None else 1
+    name = f"{made.name} over {span.hosts.text}"
+    if pieces > 1:
+        schedule, name = pipeline(schedule, pieces), f"{name}, in {pieces} pieces"
+    schedule = schedule.replace(name=name, hosts=span.hosts)
+    check_order(request, schedule)
+    op = request.op if isinstance(request.op, str | CustomOp) else None
+    plan = group.engine.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
+    plan.words[PlanWord.TAGS] = np.uint64(digest(span.gid, plan.signature)).astype(np.int64)
+    return replace(plan, writes=bool(request.written_on(group.rank)), why=chosen.why)
 
 
 def check_order(request: Request, schedule: Schedule) -> None:
@@ -165,23 +171,3 @@ def _in_one_pass(schedule: Schedule) -> bool:
     """Does the table combine in its first round only, so that each result is made in one pass from the left?"""
     rows = schedule.rows
     return bool((rows[rows[:, OP] == ADD][:, ROUND] == 0).all())
-
-
-def _check_places(request: Request, table: Schedule) -> None:
-    """Raise AlgorithmError if the table moves chunks to places of other chunks, which may have other sizes."""
-    blocked = request.collective in BLOCKED
-    rows, per = expand(table), table.chunks // table.ranks if blocked else table.chunks
-    moves_chunks = bool((rows[:, SCHUNK] % per != rows[:, DCHUNK] % per).any())
-    sizes = []
-    for rank, buffer, chunk in ((SRC, SBUF, SCHUNK), (DST, DBUF, DCHUNK)):
-        block, of_pair = rows[:, chunk] // per, rows[:, rank]
-        if table.collective == "all_to_all":  # a rank sends the blocks in X, and receives the blocks in Y
-            block = np.where(rows[:, buffer] == X, of_pair * table.ranks + block, block * table.ranks + of_pair)
-        sizes.append(block)
-    moves_blocks = request.extents is not None and bool((sizes[0] != sizes[1]).any())
-    if moves_chunks or moves_blocks:
-        what, change = ("chunks", "") if moves_chunks else ("blocks", ", or give blocks of one size")
-        raise AlgorithmError(
-            f"{request.record}: {table.name} moves {what} to places of others, which may have other sizes over hosts; "
-            f"leave algorithm= out{change}"
-        )

@@ -10,11 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.errors import AlgorithmError
+from ...schedule.hosts import Hosts
 from ...schedule.table import Schedule
+from . import far
 from .program import IN, OUT, ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program, RowWord
-from .versions import Place, ProgramMove, Version, Versions, make_versions
+from .versions import Message, Place, ProgramMove, Version, Versions, make_versions
 
 _NEVER = float("inf")
+_COPIED = -(2**-22)
+"""Where inputs are copied to outputs among the rounds: before all moves, behind messages without bytes."""
 
 
 class Placed(NamedTuple):
@@ -56,7 +60,7 @@ def place(versions: Versions, ranks: int, lowering: Lowering) -> Placed:
             writer = overwritten.get(version.given)
             until = writer.round if writer else _NEVER
             # A move of the owner may overwrite what it reads itself, but not what a later move of the owner reads.
-            kept = all(m is writer or m.round < until for m in version.readers if m.rank == version.rank)
+            kept = all(m is writer or m.round < until for m in version.readers if m not in peers)
             reached = lowering.zero_copy and all(m.round < until for m in peers)
             if (peers and not reached) or not kept:
                 staged = stage(version)
@@ -72,7 +76,7 @@ def place(versions: Versions, ranks: int, lowering: Lowering) -> Placed:
             version.home = version.maker.to[0]
             version.abroad = version.home if lowering.zero_copy else version.maker.to[-1]
     copies = [
-        _copy(version, -0.25, version.result)
+        _copy(version, _COPIED, version.result)
         for version in versions.finals
         if version.given and version.result and memory(version.result, lowering) != version.given
     ]
@@ -110,8 +114,8 @@ class _Order:
     wait that an earlier one implies is left out.
     """
 
-    def __init__(self, placed: Placed, ranks: int, lowering: Lowering) -> None:
-        self.ranks, self.lowering = ranks, lowering
+    def __init__(self, placed: Placed, ranks: int, lowering: Lowering, hosts: Hosts) -> None:
+        self.ranks, self.lowering, self.hosts = ranks, lowering, hosts
         self.before: list[list[ProgramMove]] = [[] for _ in range(ranks)]
         self.after: list[list[ProgramMove]] = [[] for _ in range(ranks)]
         for move in placed.before_gate:
@@ -124,20 +128,29 @@ class _Order:
         self.at_gate = [list(clock) for clock in self.clock]
         self.publisher = {move.to[0]: move for moves in self.before for move in moves}
         self.users: dict[Place, list[ProgramMove]] = defaultdict(list)  # the moves that access a user's memory
+        self.heard = [sum(1 << peer for peer in hosts.beside(rank)) for rank in range(ranks)]
+        """For each rank the ranks that have surely entered the call, as bits."""
+        self.everybody = (1 << ranks) - 1
+        self.told: dict[int, ProgramMove] = {}
+        """Host -> the last move of its barrier of words, if there is one; its other ranks must wait for it."""
+        self.early = False
+        """May a rank write its output, or end the call, before all ranks have entered it?"""
         for move in placed.before_gate:
             self.use(move)
         for move in placed.after_gate:
             self.add(move)
-        if lowering.zero_copy:
-            for rank in range(ranks):
-                self.leave(rank)
+        for rank in range(ranks) if lowering.zero_copy or self.told else ():
+            self.leave(rank)
+        for rank, moves in enumerate(self.after):
+            writes = (move for move in moves if any(place.where != STAGE for place in move.to))
+            self.early |= self.heard[rank] != self.everybody or any(move.heard != self.everybody for move in writes)
 
     def add(self, move: ProgramMove) -> None:
         if self.put(move):
             return
         needs: list[ProgramMove] = []
         for version in move.inputs:
-            place = version.home if version.rank == move.rank else version.abroad
+            place = version.home if version.rank == move.rank and not move.sends else version.abroad
             if place is None:
                 continue
             move.source.append(place)
@@ -147,15 +160,35 @@ class _Order:
                 needs.append(self.publisher[place])
         if self.lowering.zero_copy:
             needs += [user for place in move.to if place.where != STAGE for user in self.users[self.memory(place)]]
+        if any(place.where != STAGE for place in move.to):
+            needs += self.news(move.rank)
         self.wait(move, needs)
+        if move.message is not None and not move.sends:
+            self.take(move, move.message)
         moves = self.after[move.rank]
         moves.append(move)
-        move.step = self.gate + len(moves)
+        move.step, move.heard = self.gate + len(moves), self.heard[move.rank]
         self.clock[move.rank][move.rank] = move.step
         move.clock = list(self.clock[move.rank])
-        if move.to[0].where == STAGE and move.makes is None:
+        if move.to and move.to[0].where == STAGE and move.makes is None:
             self.publisher[move.to[0]] = move
         self.use(move)
+
+    def take(self, move: ProgramMove, message: Message) -> None:
+        """What its sender knows, this rank knows when it has taken a message. A word is sent in one segment only, so
+        it orders no steps.
+        """
+        self.heard[move.rank] |= message.send.heard
+        if message.is_word:
+            self.told[self.hosts.host_of(move.rank)] = move
+        else:
+            mine = self.clock[move.rank]
+            mine[:] = map(max, mine, message.send.clock)
+
+    def news(self, rank: int) -> list[ProgramMove]:
+        """The move of a barrier of words that tells a rank what it does not know yet."""
+        told = self.told.get(self.hosts.host_of(rank))
+        return [] if told is None or self.heard[rank] == self.everybody else [told]
 
     def use(self, move: ProgramMove) -> None:
         for place in [*move.source, *move.to]:
@@ -180,9 +213,10 @@ class _Order:
     def leave(self, rank: int) -> None:
         """Add a last wait: a rank returns when no peer uses its tensors any more."""
         last = ProgramMove(rank, float("inf"), 0, [])
-        self.wait(last, [m for place, users in self.users.items() if place.rank == rank for m in users])
+        users = [m for place, users in self.users.items() if place.rank == rank for m in users]
+        self.wait(last, [*(users if self.lowering.zero_copy else ()), *self.news(rank)])
         if last.waits:
-            last.step = self.gate + len(self.after[rank]) + 1
+            last.step, last.heard = self.gate + len(self.after[rank]) + 1, self.heard[rank]
             self.after[rank].append(last)
 
     def wait(self, move: ProgramMove, needs: list[ProgramMove]) -> None:
@@ -193,17 +227,23 @@ class _Order:
                 move.waits.append((need.rank, need.step))
                 seen = need.clock or self.at_gate[need.rank]
                 mine[:] = map(max, mine, seen)
+                self.heard[move.rank] |= need.heard
 
     def memory(self, place: Place) -> Place:
         return memory(place, self.lowering)
 
 
-def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
-    """The programs of all ranks. Raises AlgorithmError for a table that has no program."""
-    ranks = schedule.ranks
-    versions = make_versions(schedule)
-    placed = place(versions, ranks, lowering)
-    made = _Order(placed, ranks, lowering)
+def compile_schedule(schedule: Schedule, lowering: Lowering, hosts: Hosts | None = None) -> list[Program]:
+    """The programs of all ranks. hosts: where they are; None: on one host.
+
+    Raises AlgorithmError for a table that has no program.
+    """
+    ranks, hosts = schedule.ranks, hosts or Hosts.one(schedule.ranks)
+    versions, placed, made = _order(schedule, lowering, hosts, words=False)
+    if made.early:
+        versions, placed, made = _order(schedule, lowering, hosts, words=True)
+    if made.early:
+        raise AlgorithmError(f"{schedule.name}: a rank writes its output before all hosts have entered the call")
     before, after, gate = made.before, made.after, made.gate
     waited = {wait for moves in after for move in moves for wait in move.waits}
     readers: list[set[int]] = [set() for _ in range(ranks)]
@@ -212,14 +252,15 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
             for source in move.source:
                 if source.where == STAGE and source.rank != move.rank:
                     readers[source.rank].add(move.rank)
-    one_post = not any(step > gate for _, step in waited) and not lowering.zero_copy
+    one_post = not any(step > gate for _, step in waited) and not lowering.zero_copy and not hosts.spans
     one_way = any(readers) and not all(readers)
     movers = frozenset(rank for rank in range(ranks) if any(move.source for move in before[rank] + after[rank]))
     programs = []
     for rank in range(ranks):
         flags = np.zeros(ranks, np.int64)
         flags[list(readers[rank])] = 1
-        rows, refs = _encode(rank, before[rank], after[rank], gate, waited)
+        here = sum(1 << peer for peer in hosts.beside(rank))
+        rows, refs, gate_row = _encode(rank, before[rank], after[rank], gate, waited, here)
         if gate + len(after[rank]) >= 1 << STEP_BITS:
             raise AlgorithmError(
                 f"{schedule.name}: rank {rank} makes {len(after[rank])} moves; no more than {1 << STEP_BITS} steps can "
@@ -229,15 +270,29 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
             Program(
                 schedule.name, schedule.digest, lowering, ranks, rows, refs, frozenset(readers[rank]), flags,
                 max(placed.slots), gate, versions.contract.blocks, versions.contract.per_block, one_post, one_way,
-                movers,
+                movers, gate_row, hosts.spans,
             )
         )  # fmt: skip
     return programs
 
 
+def _order(schedule: Schedule, lowering: Lowering, hosts: Hosts, *, words: bool) -> tuple[Versions, Placed, _Order]:
+    """The passes before the rows are written. words: add a barrier between hosts."""
+    versions = make_versions(schedule)
+    if hosts.spans:
+        versions = far.messages(versions, hosts)
+    placed = place(versions, schedule.ranks, lowering)
+    if words:
+        placed = placed._replace(after_gate=far.words(placed.after_gate, hosts))
+    return versions, placed, _Order(placed, schedule.ranks, lowering, hosts)
+
+
 def _encode(
-    rank: int, before: list[ProgramMove], after: list[ProgramMove], gate: int, waited: set[tuple[int, int]]
-) -> tuple[np.ndarray, np.ndarray]:
+    rank: int, before: list[ProgramMove], after: list[ProgramMove], gate: int, waited: set[tuple[int, int]], here: int
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """The rows and refs of a rank, and the row after which all ranks have entered the call. here: the ranks of its
+    host, as bits.
+    """
     rows: list[list[int]] = []
     refs: list[tuple[int, ...]] = []
 
@@ -252,12 +307,21 @@ def _encode(
     for move in before:
         add(move, 0)
     rows.append([Op.GATE, 0, 0, 0, 0, post(gate), 0, 0])
+    gate_row, heard = len(rows) - 1, here
     for move in after:
         rows.extend([Op.WAIT, peer, step, 0, 0, 0, 0, 0] for peer, step in move.waits)
-        if move.source or post(move.step):
+        message = move.message
+        if message is not None:
+            op, peer = (Op.SEND, message.dst) if move.sends else (Op.RECV, message.src)
+            slot = next((place.block for place in [*move.source, *move.to]), 0)
+            row = [op, move.sub, peer, slot, message.number, post(move.step), int(message.is_word), move.extent]
+            rows.append(row)
+        if move.heard & ~heard and (message is not None or move.waits):
+            gate_row, heard = len(rows) - 1, heard | move.heard
+        if message is None and (move.source or post(move.step)):
             add(move, move.step)
     _look_ahead(rows, refs)
-    return np.array(rows, np.int64).reshape(-1, ROW_WORDS), np.array(refs, np.int64).reshape(-1, 4)
+    return np.array(rows, np.int64).reshape(-1, ROW_WORDS), np.array(refs, np.int64).reshape(-1, 4), gate_row
 
 
 def _look_ahead(rows: list[list[int]], refs: list[tuple[int, ...]]) -> None:
@@ -271,7 +335,8 @@ def _look_ahead(rows: list[list[int]], refs: list[tuple[int, ...]]) -> None:
                 slots += [slot for where, _, slot, _ in refs[at + inputs : at + inputs + outputs] if where == STAGE]
         return slots
 
-    begins = [k for k, row in enumerate(rows) if row[0] != Op.MOVE and (k == 0 or rows[k - 1][0] == Op.MOVE)]
+    waits = Op.WAIT, Op.GATE
+    begins = [k for k, row in enumerate(rows) if row[0] in waits and (k == 0 or rows[k - 1][0] not in waits)]
     for k, until in zip(begins, [*begins[1:], len(rows)], strict=True):
         slots = staged(k, until)
         is_next = not slots and until == len(rows)

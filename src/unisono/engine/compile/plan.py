@@ -14,7 +14,7 @@ from ...base.config import Config
 from ...base.errors import AlgorithmError
 from ...base.records import CallRecord, digest
 from ...schedule.choose import always_staged
-from .program import CROSSED, MAPPED, REACH, PlanWord, Program, TagWord, Words
+from .program import CROSSED, FAR_HALF, MAPPED, REACH, PlanWord, Program, TagWord, Words
 
 _LINE = 64
 _SMALLEST_SLOT = 4096
@@ -42,10 +42,11 @@ class Blocks(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CallPlan:
-    """A plan for equal calls, run by the kernel or, over several hosts, by a relay.
+class Plan:
+    """What `interpret.run` needs for equal calls.
 
-    address: for `Group.run`.
+    address: the address of `words`, which point into the arrays of `kept`.
+    program: the program that is bound.
     record: the call, for messages.
     nbytes: bytes of a block; of the largest block if they differ.
     signature: what all ranks must agree on, as 64 bits.
@@ -60,6 +61,9 @@ class CallPlan:
     """
 
     address: int
+    words: Words
+    kept: tuple[Words, ...]
+    program: Program
     record: CallRecord
     nbytes: int
     signature: int
@@ -71,19 +75,6 @@ class CallPlan:
     patience_ns: int = 0
     why: str = ""
     note: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Plan(CallPlan):
-    """What `interpret.run` needs.
-
-    address: the address of `words`, which point into the arrays of `kept`.
-    program: the program that is bound.
-    """
-
-    words: Words
-    kept: tuple[Words, ...]
-    program: Program
 
 
 def shared_signature(*agreed: object) -> int:
@@ -103,7 +94,8 @@ def bind(
     count, item = blocks.length, blocks.item
     record = record._replace(algorithm=program.name, lowering=str(program.lowering))
     # Ranks may differ in whether they pass lists or one tensor, and in how peers reach their tensors.
-    shaping = config.segment_bytes, config.tag_bytes, program.lowering.in_place
+    shaping = program.lowering.in_place, *(() if program.spans else (config.segment_bytes, config.tag_bytes))
+    half = FAR_HALF if program.spans else half
     agreed = record._replace(lowering=""), program.table, count, item, blocks.extents, *shaping
     align = max(1, _LINE // item)
     chunk, segments = count, 1
@@ -117,15 +109,17 @@ def bind(
         staged = count * item * program.slots // program.per_block
         if program.one_way and staged > config.tag_bytes:
             segment = min(segment, max(staged // _SEGMENTS, min(staged // 2, _ONE_WAY_BYTES)))
-        most = min(room, max(_SMALLEST_SLOT, segment // program.slots // 128 * 128)) // item
+        most = room if program.spans else min(room, max(_SMALLEST_SLOT, segment // program.slots // 128 * 128))
+        most //= item
         segments = max(1, -(-count // (most // align * align * program.per_block)))
         chunk = -(-count // (segments * program.per_block))
     chunk = -(-max(1, chunk) // align) * align
     tag = program.one_post and segments == 1 and count * item * program.slots <= config.tag_bytes
     rows, refs = np.ascontiguousarray(program.rows), np.ascontiguousarray(program.refs)
+    requests = np.zeros(2 * len(rows) if program.spans else 0, np.int64)
     extents = np.array(() if blocks.extents is None else blocks.extents, np.int64)
     words = np.zeros(PlanWord.WORDS, np.int64)
-    words[PlanWord.NROWS] = len(rows)
+    words[PlanWord.NROWS] = words[PlanWord.STOP] = len(rows)
     words[PlanWord.ROWS] = rows.ctypes.data
     words[PlanWord.REFS] = refs.ctypes.data
     words[PlanWord.TOTAL] = count
@@ -145,9 +139,10 @@ def bind(
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
     words[PlanWord.LANES], words[PlanWord.LANE_BYTES] = 1, min(_LANE_BYTES, max(_LINE, config.lane_bytes))
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
+    words[PlanWord.REQUESTS] = requests.ctypes.data if program.spans else 0
     return Plan(
         address=words.ctypes.data, record=record, nbytes=count * item, signature=signature,
         gate_row=program.gate_row, tag=tag, shared=program.lowering.zero_copy,
-        crosses=program.lowering.cross_memory, words=words, kept=(rows, refs, extents),
+        crosses=program.lowering.cross_memory, words=words, kept=(rows, refs, extents, requests),
         program=program,
     )  # fmt: skip

@@ -5,6 +5,8 @@ A program has rows and refs. A row is one of
     WAIT   rank step                    until that rank has posted that step of this segment
     GATE                                until every rank has entered this call with the same signature
     MOVE   sub, inputs -> outputs       copy one input, or combine several, into all outputs; may post a step
+    SEND   sub, rank, slot              a staging slot leaves for a rank of another host
+    RECV   sub, rank, slot              until what that rank has sent is in a staging slot of this one; may post a step
 
 A ref is a symbolic address, (where, rank, block, sub): in the input, the output or the staging area of a rank. It
 contains no sizes; the plan has them.
@@ -29,8 +31,8 @@ ROW_WORDS = 8
 DONE, WAITING, DISAGREE, FAILED, LOST, STAGED = 0, 1, 2, 3, 4, 5
 """What the kernel returns: DONE; WAITING | rank << 8: that rank is late; DISAGREE | rank << 8: it made another call;
 FAILED | rank << 8 | errno << 32: the system has refused an access to that rank's tensors; STAGED | rank << 8: that rank
-stages the call, so all do. A relay may also return LOST | rank << 8: the call has failed, because the connection to
-that rank is lost, or, if it is the caller, of itself.
+stages the call, so all do; LOST | rank << 8: the call has failed, because the connection to that rank is lost, or, if
+it is the caller, of itself.
 """
 
 NO_PLAN = -1
@@ -64,13 +66,19 @@ PATIENCE_NS = 1_000_000
 IN_TIME, AT_ONCE = 1, 2
 """A rank sleeps when it has waited for PATIENCE_NS, or from the start: see kernels/waiting."""
 
+FAR_HALF = 2 << 20
+"""The bytes of a staging half that calls over hosts use: the same on all hosts, whatever their settings."""
+
+BRISK_BYTES = 32 << 10
+"""Where ranks and processes that compute share processors, a yield costs a rank its claim to its processor for a time
+slice, and a rank that sleeps keeps it. So in calls over hosts on longer blocks, ranks that outnumber processors sleep
+at once. In shorter calls they yield first, because a wake-up takes longer than a yield.
+"""
+
 LOOK_UPS, LOOK_UP_SHARE = 10, 30
 """A rank that has waited for long looks at its peers after a thirtieth of its wait, at most ten times as late as at
 first: a look takes some 0.3 ms of a processor.
 """
-
-PASSED = 1 << 30
-"""For PC: a row behind the gate of any program."""
 
 
 class Op(IntEnum):
@@ -79,11 +87,13 @@ class Op(IntEnum):
     WAIT = 0
     MOVE = 1
     GATE = 2
+    SEND = 3
+    RECV = 4
 
 
 class RowWord(IntEnum):
     """The words of a row. A WAIT has RANK and STEP; a GATE has POST. The first of several has AHEAD, too: the staging
-    slots of its rank that are written next.
+    slots of its rank that are written next. A SEND and a RECV have SUB, PEER, SLOT, MESSAGE, POST, WORD and EXTENT.
     """
 
     OP = 0
@@ -96,6 +106,10 @@ class RowWord(IntEnum):
     POST = 5
     LAST = 6  # 1: this combine completes a result
     EXTENT = 7  # the index of the block's size, if sizes differ
+    PEER = 2
+    SLOT = 3
+    MESSAGE = 4  # the number of the message: a part of its tag
+    WORD = 6  # 1: it has no bytes, and is sent in the first segment only
     AHEAD = 3  # the first of the slots
     AHEAD_SLOTS = 4  # their number; 0: none
     NEXT = 7  # 1: they are written in the next segment
@@ -136,7 +150,10 @@ class PlanWord(IntEnum):
     NOTE = 20  # the number of the note that says what this plan is: see plan_registry
     LANES = 21  # the threads that share a long move; 0: this rank only waits, and leaves its processor to others' lanes
     LANE_BYTES = 22  # the least bytes of a lane's piece of a move
-    WORDS = 23
+    REQUESTS = 23  # address of the transport's requests under way, for both staging halves one per row; 0: no messages
+    TAGS = 24  # where the tags of its messages begin
+    STOP = 25  # the row at which the kernel returns; all rows: it does not
+    WORDS = 26
 
 
 class KnownWord(IntEnum):
@@ -196,9 +213,8 @@ class LineWord(IntEnum):
     WITNESS = 10  # address of a word of its private memory
     CONTENT = 11  # the content of the word
     STAGES = 12  # 1: it has found that system calls do not reach all tensors
-    ACROSS = 13  # the last call, of a group over several hosts, in which its messages are done
-    ASLEEP = 14  # ranks may be asleep until this rank writes to its line or its tag: see kernels/waiting
-    AWAITS_MAIL = 15  # in a world's memory: this rank may be asleep until a message comes, or is taken
+    ASLEEP = 13  # ranks may be asleep until this rank writes to its line or its tag: see kernels/waiting
+    AWAITS_MAIL = 14  # in a world's memory: this rank may be asleep until a message comes, or is taken
 
 
 class TagWord(IntEnum):
@@ -238,7 +254,41 @@ class StateWord(IntEnum):
     LANES = 25  # address of the words that the lanes of this rank share
     AHEAD = 26  # address of the bytes that are fetched before they are written
     AHEAD_END = 27  # their end
-    WORDS = 28
+    TRANSPORT = 28  # address of the words of a `TransportWord` each; 0: all ranks are on this host
+    PEERS = 29  # address of a `PeerWord` table: what the transport needs to reach each rank
+    HERE = 30  # address of flags, one per rank: is it on this host? 0: all are
+    SENDING = 31  # messages that this rank has sent and that have not left
+    LOST = 32  # the transport's status of a message that is lost
+    NEWS = 33  # address of a word that others count up when there is urgent news
+    SEEN = 34  # address of what it was when this rank has looked last
+    WORDS = 35
+
+
+class TransportWord(IntEnum):
+    """Words about a carrier's transport: addresses of its functions and what they take; a number of the transport's for
+    each answer that it may give.
+    """
+
+    PROGRESS = 0
+    WORKER = 1
+    ARM = 2
+    DESCRIPTOR = 3
+    STATUS = 4
+    UNDER_WAY = 5  # the status of a message that is not over
+    SEND = 6
+    RECEIVE = 7
+    FREE = 8
+    HOW = 9
+    FIRST_ERROR = 10  # a request from here up to -1 is the status of a message that could not begin
+
+
+class PeerWord(IntEnum):
+    """The words of a rank for the transport."""
+
+    ENDPOINT = 0
+    OUT = 1  # the bits of the tags of messages to it that say from whom to whom
+    IN = 2  # the same for messages from it
+    WORDS = 3
 
 
 class Lowering(NamedTuple):
@@ -268,6 +318,8 @@ class Program(NamedTuple):
     one_post: ranks wait for no step after the gate, so signature and payload can share a cache line.
     one_way: some ranks only stage, others only read, as in a broadcast.
     movers: the ranks that copy or combine; the others only wait.
+    gate_row: the row after which all ranks have entered the call.
+    spans: are there ranks on other hosts?
     """
 
     name: str
@@ -285,7 +337,5 @@ class Program(NamedTuple):
     one_post: bool
     one_way: bool
     movers: frozenset[int]
-
-    @property
-    def gate_row(self) -> int:
-        return int(np.flatnonzero(self.rows[:, RowWord.OP] == Op.GATE)[0])
+    gate_row: int
+    spans: bool

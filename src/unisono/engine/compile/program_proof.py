@@ -7,6 +7,12 @@ to find errors between calls, of three segments each, because the third is the f
 - Races: by vector clocks, each access of a word must be ordered after the accesses that conflict with it.
 - The tensors are written before each call and overwritten after it, so late readers and early writers are races.
 - Values are exact sums of random integers: a wrong sum passes with a probability below 2^-40.
+
+On several hosts, ranks of one host wait for each other, and messages order the rest:
+
+- A message takes with it what its sender knows. The transport reads the slot that leaves, and writes the slot where it
+  comes, at any time while the message is under way: each other use meanwhile is a race.
+- No rank writes the memory of its user, and no rank ends the call, before it knows that all ranks have entered it.
 """
 
 import random
@@ -16,13 +22,22 @@ from typing import NamedTuple
 
 from ...base.errors import ProgramError
 from ...schedule.contract import BLOCKED, Slot, Value, contract
+from ...schedule.hosts import Hosts
 from ...schedule.table import Schedule
-from .program import OUT, STAGE, STEP_BITS, Lowering, Op, Program
+from .program import OUT, STAGE, STEP_BITS, Lowering, Op, Program, RowWord
 
 _SEGMENTS = 3
 
 Word = tuple[int, ...]
 """(STAGE, rank, half, slot) or (IN or OUT, rank, call, segment, block, sub)."""
+
+
+class _Letter(NamedTuple):
+    """A message under way: what its sender knew, its value, and the index of its block size."""
+
+    clock: list[int]
+    value: int
+    extent: int
 
 
 class CompiledCall(NamedTuple):
@@ -33,19 +48,28 @@ class CompiledCall(NamedTuple):
     lowering: Lowering
 
 
-def prove_programs(schedule: Schedule, programs: Sequence[Program], lowering: Lowering) -> None:
-    """Prove that these programs, run twice in a row, keep the schedule's contract. Raises ProgramError."""
-    prove_calls([CompiledCall(schedule, programs, lowering)] * 2)
+def prove_programs(
+    schedule: Schedule, programs: Sequence[Program], lowering: Lowering, hosts: Hosts | None = None
+) -> None:
+    """Prove that these programs, run twice in a row, keep the schedule's contract. Raises ProgramError.
+
+    hosts: where the ranks are; None: on one host.
+    """
+    prove_calls([CompiledCall(schedule, programs, lowering)] * 2, hosts)
 
 
-def prove_calls(calls: Sequence[CompiledCall]) -> None:
+def prove_calls(calls: Sequence[CompiledCall], hosts: Hosts | None = None) -> None:
     """Prove the same for calls of several schedules in one group, one after the other."""
-    _Machine(calls).run()
+    _Machine(calls, hosts or Hosts.one(len(calls[0].programs))).run()
 
 
 class _Machine:
-    def __init__(self, calls: Sequence[CompiledCall]) -> None:
-        self.calls = calls
+    def __init__(self, calls: Sequence[CompiledCall], hosts: Hosts) -> None:
+        self.calls, self.hosts = calls, hosts
+        self.under_way: dict[tuple[int, int, int, int], _Letter] = {}
+        """Sender, receiver, segment and number of each message that has left and has not come."""
+        self.leaving: dict[Word, tuple[int, int]] = {}  # slot that leaves -> its rank and the segment
+        self.landing: set[Word] = set()  # slots that the transport may write
         self.ranks = p = len(calls[0].programs)
         self.clock = [[0] * p for _ in range(p)]
         self.posted: list[list[tuple[int, list[int]]]] = [[(0, [0] * p)] for _ in range(p)]
@@ -78,6 +102,8 @@ class _Machine:
                 moved = moved or rank not in waiting or before != self.clock[rank]
             if not moved:
                 raise ProgramError(f"{self.name}: deadlock of ranks {sorted(waiting)}")
+        if self.under_way:
+            raise ProgramError(f"{self.name}: {len(self.under_way)} messages leave, and no rank takes them")
 
     @property
     def name(self) -> str:
@@ -95,6 +121,7 @@ class _Machine:
                     if floor < (segment - 1) << STEP_BITS:
                         yield from self.wait(me, peer, (segment - 1) << STEP_BITS)
                 half_readers[segment & 1] = program.readers
+                self.begin(me, segment, program.rows.tolist())
                 for row in program.rows.tolist():
                     if row[0] == Op.WAIT:
                         goal = (segment << STEP_BITS) + row[2]
@@ -106,11 +133,71 @@ class _Machine:
                     else:
                         if row[0] == Op.MOVE:
                             self.move(me, number, part, segment, row)
+                        elif row[0] == Op.SEND and (part == 0 or not row[RowWord.WORD]):
+                            self.send(me, segment, row)
+                        elif row[0] == Op.RECV and (part == 0 or not row[RowWord.WORD]):
+                            yield from self.receive(me, segment, row)
                         if row[5]:
                             self.post(me, (segment << STEP_BITS) + row[5])
+                if part == 0:  # it may be the last
+                    self.knows_all(me, number, "ends the call")
                 segment += 1
                 self.post(me, segment << STEP_BITS)
+            self.leaving = {word: of for word, of in self.leaving.items() if of[0] != me}
             self.check(me, number)
+
+    def begin(self, me: int, segment: int, rows: list[list[int]]) -> None:
+        """What left this half has left, and the transport may write what comes."""
+        self.leaving = {word: of for word, of in self.leaving.items() if of[0] != me or (of[1] ^ segment) & 1}
+        for row in rows:
+            if row[0] == Op.RECV and not row[RowWord.WORD]:
+                word = STAGE, me, segment & 1, row[RowWord.SLOT]
+                self.free(me, word)
+                self.use_half(me, me, segment)
+                self.write(me, word, -1)
+                self.landing.add(word)
+
+    def send(self, me: int, segment: int, row: list[int]) -> None:
+        self.tick(me)
+        peer, number = row[RowWord.PEER], row[RowWord.MESSAGE]
+        letter = _Letter(list(self.clock[me]), 0, row[RowWord.EXTENT])
+        if not row[RowWord.WORD]:
+            word = STAGE, me, segment & 1, row[RowWord.SLOT]
+            self.use_half(me, me, segment)
+            letter = letter._replace(value=self.read(me, word))
+            if self.extents.get(word) != letter.extent:
+                raise ProgramError(f"{self.name}: rank {me} sends {_say(word)} by the size of another block")
+            self.leaving[word] = me, segment
+        if self.hosts.host_of(peer) == self.hosts.host_of(me) or (me, peer, segment, number) in self.under_way:
+            raise ProgramError(f"{self.name}: rank {me} sends rank {peer} message {number} twice, or on one host")
+        self.under_way[me, peer, segment, number] = letter
+
+    def receive(self, me: int, segment: int, row: list[int]) -> Iterator[None]:
+        key = row[RowWord.PEER], me, segment, row[RowWord.MESSAGE]
+        while key not in self.under_way:
+            yield
+        letter = self.under_way.pop(key)
+        self.tick(me)
+        self.join(me, letter.clock)
+        if not row[RowWord.WORD]:
+            word = STAGE, me, segment & 1, row[RowWord.SLOT]
+            self.landing.discard(word)
+            if letter.extent != row[RowWord.EXTENT]:
+                raise ProgramError(f"{self.name}: rank {me} receives a block by the size of another one")
+            self.write(me, word, letter.value)
+            self.extents[word] = letter.extent
+
+    def free(self, me: int, word: Word) -> None:
+        """Raise if the transport may use this word."""
+        if word in self.landing:
+            raise ProgramError(f"{self.name}: rank {me} uses {_say(word)} while a message comes there")
+
+    def knows_all(self, me: int, number: int, does: str) -> None:
+        """Raise if this rank does not know that all ranks have entered the call."""
+        for rank in range(self.ranks):
+            entered = self.entered[rank]
+            if len(entered) <= number or self.clock[me][rank] < entered[number][rank]:
+                raise ProgramError(f"{self.name}: rank {me} {does} before it knows that rank {rank} has entered it")
 
     def tick(self, me: int) -> None:
         self.clock[me][me] += 1
@@ -132,7 +219,7 @@ class _Machine:
     def gate(self, me: int, number: int) -> Iterator[None]:
         self.tick(me)
         self.entered[me].append(list(self.clock[me]))
-        for peer in range(self.ranks):
+        for peer in self.hosts.beside(me):
             while len(self.entered[peer]) <= number:
                 yield
             self.join(me, self.entered[peer][number])
@@ -158,6 +245,8 @@ class _Machine:
         for term in terms:
             total = total | term if call.schedule.collective == "barrier" else total + term
         for word in words[nin:]:
+            if word[0] != STAGE:
+                self.knows_all(me, number, "writes its output")
             self.write(me, word, total)
 
     def use_half(self, me: int, owner: int, segment: int) -> None:
@@ -174,6 +263,7 @@ class _Machine:
         uses[me, segment] = self.clock[me][me]
 
     def read(self, me: int, word: Word) -> int:
+        self.free(me, word)
         writer = self.writer.get(word)
         if writer is None:
             raise ProgramError(f"{self.name}: rank {me} reads {_say(word)}, which no rank has written")
@@ -183,6 +273,9 @@ class _Machine:
         return self.values[word]
 
     def write(self, me: int, word: Word, value: int) -> None:
+        self.free(me, word)
+        if word in self.leaving:
+            raise ProgramError(f"{self.name}: rank {me} overwrites {_say(word)} while it leaves")
         writer = self.writer.get(word)
         for rank, at in [*self.readers[word].items(), *([writer] if writer else [])]:
             if rank != me and self.clock[me][rank] < at:

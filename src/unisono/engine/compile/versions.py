@@ -51,16 +51,31 @@ class Version:
         self.readers: list[ProgramMove] = []
 
     def peers(self) -> "list[ProgramMove]":
-        """The moves of other ranks that read this version."""
-        return [m for m in self.readers if m.rank != self.rank]
+        """The moves that read this version in staging: those of other ranks, and messages."""
+        return [m for m in self.readers if m.rank != self.rank or m.sends]
+
+
+class Message:
+    """A message between hosts. send: the move by which it leaves. is_word: it has no bytes."""
+
+    send: "ProgramMove"
+
+    def __init__(self, number: int, src: int, dst: int, is_word: bool = False) -> None:
+        self.number, self.src, self.dst, self.is_word = number, src, dst, is_word
 
 
 class ProgramMove:
-    """One step of a rank: copy or combine `inputs` into all places of `to`. A publishing move makes no version."""
+    """One step of a rank: copy or combine `inputs` into all places of `to`. A publishing move makes no version.
+
+    message: this move is one end of it; the end that leaves has an input, the end that comes makes a version.
+    heard: the ranks that have surely entered the call when the move has been made, as bits.
+    """
 
     makes: Version | None = None
     step = 0
     last = False
+    message: Message | None = None
+    heard = 0
 
     def __init__(self, rank: int, number: float, sub: int, inputs: list[Version], extent: int = 0) -> None:
         self.rank, self.round, self.sub, self.inputs, self.extent = rank, number, sub, inputs, extent
@@ -68,6 +83,11 @@ class ProgramMove:
         self.to: list[Place] = []
         self.waits: list[tuple[int, int]] = []
         self.clock: list[int] = []
+
+    @property
+    def sends(self) -> bool:
+        """Is it the end of a message that leaves?"""
+        return self.message is not None and self.message.src == self.rank
 
 
 class Versions(NamedTuple):

@@ -1,8 +1,8 @@
 """The functions that Numba compiles: integers in, an integer out. Called by name: `kernel("interpret.run")`.
 
 The first call after an installation compiles them. Only then Python imports the other files of this folder; it always
-imports `ring_buffer`. Kernels and Python code share constants by `program`, `rank_logs`, `ring_buffer`,
-`tape` and `base.linux`.
+imports `ring_buffer`. Kernels and Python code share constants by `program`, `rank_logs`, `ring_buffer`
+and `base.linux`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..machine_code import Unit, entry_point
 __all__ = ["kernel", "unit"]
 
 _FOLDER = Path(__file__).parent
-_SHARED = "compile/program.py", "logs/rank_logs.py", "tape.py", "../base/linux.py"
+_SHARED = "compile/program.py", "logs/rank_logs.py", "../base/linux.py"
 SOURCES = (*(path for path in _FOLDER.iterdir() if path.suffix == ".py"), *(_FOLDER.parent / file for file in _SHARED))
 """All files that the code of these functions depends on."""
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from ..compile.program import (
     AHEAD_BYTES,
     AT_ONCE,
+    BRISK_BYTES,
     CROSSED,
     DISAGREE,
     DONE,
     FAILED,
+    IN_TIME,
     LOOK_UP_SHARE,
     LOOK_UPS,
     MAPPED,
@@ -37,7 +39,9 @@ from .atomics import acquire_fence, cycles, load, load_acquire, store, store_rel
 from .compiled import compiled
 from .cross_memory import is_far, within_reach
 from .lanes import share
+from .messages import elements, end, message, post
 from .move import fetch_ahead, get, put
+from .transport_progress import wait as wait_and_move
 from .waiting import publish_and_wake, wait
 
 LINE = 128  # see layout
@@ -56,6 +60,10 @@ def wait_for(address, goal, rank, state):  # type: ignore[no-untyped-def]
     """Wait for a word of this rank: 1 when it has reached the goal, 0 when it is time to return to Python."""
     most, slow = get(state, StateWord.SPINS), get(state, StateWord.SLOW_YIELD_CYCLES)
     waited_ns, limit_ns = get(state, StateWord.WAITED_NS), longest_stay(state)
+    if get(state, StateWord.SENDING) > 0:  # peers may wait for what only this thread moves
+        done = wait_and_move(address, goal, 0, 0, waited_ns, limit_ns, get(state, StateWord.TRANSPORT))
+        put(state, StateWord.WAITED_NS, 0 if done else waited_ns + limit_ns)
+        return done
     sleeps, learned = get(state, StateWord.SLEEPS), state + 8 * StateWord.LEARNED
     asleep = get(state, StateWord.CONTROL) + LINE * rank + 8 * LineWord.ASLEEP if sleeps else 0
     before_ns = max(waited_ns, PATIENCE_NS + 1) if sleeps == AT_ONCE else waited_ns
@@ -140,10 +148,13 @@ def _gate(plan, half, segment, inp, out, state):  # type: ignore[no-untyped-def]
             control + LINE * me + 8 * LineWord.PROGRESS, reached, control + LINE * me + 8 * LineWord.ASLEEP
         )
     log_entry(get(plan, PlanWord.NOTE), state)
+    here = get(state, StateWord.HERE)
     for k in range(1, ranks):
         rank = me + k
         if rank >= ranks:
             rank -= ranks
+        if here != 0 and load(here + 8 * rank) == 0:
+            continue  # messages tell
         theirs = numbers + stride * rank
         if load_acquire(theirs) < number and wait_for(theirs, number, rank, state) == 0:
             return WAITING | rank << 8
@@ -173,6 +184,13 @@ def _no_rank_has_left(control, number, signature, ranks):  # type: ignore[no-unt
         if load_acquire(line + 8 * LineWord.NUMBER) == number and get(line, LineWord.SIGNATURE) != signature:
             return WAITING | rank << 8
     return DONE
+
+
+@compiled
+def _has_withdrawn(rank, plan, state):  # type: ignore[no-untyped-def]
+    """Has a rank of this host left this call because of a rank of another host? Then its steps mean nothing."""
+    signed = get(state, StateWord.CONTROL) + LINE * rank + 8 * (LineWord.SIGNATURE + (get(state, StateWord.CALL) & 1))
+    return load_acquire(signed) != get(plan, PlanWord.SIGNATURE)
 
 
 @compiled
@@ -209,9 +227,10 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     staging, stride = get(state, StateWord.STAGING), get(state, StateWord.STAGE_STRIDE)
     half_bytes = get(state, StateWord.HALF)
     rows, refs, nrows = get(plan, PlanWord.ROWS), get(plan, PlanWord.REFS), get(plan, PlanWord.NROWS)
+    stop = get(plan, PlanWord.STOP)
     total, piece = get(plan, PlanWord.TOTAL), get(plan, PlanWord.PIECE)
     per, item = get(plan, PlanWord.PER_BLOCK), get(plan, PlanWord.ITEM)
-    slot, base, extents = get(plan, PlanWord.SLOT_BYTES), get(plan, PlanWord.BASE), get(plan, PlanWord.EXTENTS)
+    slot, base = get(plan, PlanWord.SLOT_BYTES), get(plan, PlanWord.BASE)
     in_list, out_list = get(plan, PlanWord.IN_LIST), get(plan, PlanWord.OUT_LIST)
     known = get(state, StateWord.ADDRESSES)  # each rank's last seen progress; then tensors; then heaps
     tensors = known + 8 * ranks
@@ -222,6 +241,9 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     posted, asleep = control + LINE * me + 8 * LineWord.PROGRESS, control + LINE * me + 8 * LineWord.ASLEEP
     shared, only_waits = get(plan, PlanWord.SHARED), get(plan, PlanWord.LANES) == 0
     status = DONE
+    if get(plan, PlanWord.REQUESTS) and get(state, StateWord.SLEEPS):
+        long = get(state, StateWord.SPINS) == 0 and total * item > BRISK_BYTES
+        put(state, StateWord.SLEEPS, AT_ONCE if long else IN_TIME)
     if not get(plan, PlanWord.TAG):  # else at the gate: there, no peer waits while this reads the clock
         log_entry(get(plan, PlanWord.NOTE), state)
     while True:
@@ -230,14 +252,19 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
             status = _readers_are_past(control, segment, ranks, state)
             if status != DONE:
                 break
-            store(state + 8 * StateWord.READERS_0 + 8 * (segment & 1), get(plan, PlanWord.READERS))
-            pc = 0
         span = min(piece * per, total - offset)
         cut = piece
         if span < piece * per and per > 1:
             align = get(plan, PlanWord.ALIGN)
             cut = ((span + per - 1) // per + align - 1) // align * align
-        while pc < nrows:
+        if pc < 0:
+            if get(plan, PlanWord.REQUESTS):
+                status = post(plan, segment, half, offset, span, cut, longest_stay(state), state)
+                if status != DONE:
+                    break
+            store(state + 8 * StateWord.READERS_0 + 8 * (segment & 1), get(plan, PlanWord.READERS))
+            pc = 0
+        while pc < stop:
             row = rows + _ROW * pc
             kind = get(row, RowWord.OP)
             if kind == Op.WAIT:
@@ -247,6 +274,9 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                 if only_waits and get(state, StateWord.WAITED_NS) == 0:
                     put(state, StateWord.WAITED_NS, PATIENCE_NS + 1)  # it sleeps at once
                 if _progress(control, rank, (segment << STEP_BITS) + get(row, RowWord.STEP), state) == 0:
+                    status = WAITING | rank << 8
+                    break
+                if offset == 0 and get(plan, PlanWord.REQUESTS) and _has_withdrawn(rank, plan, state):
                     status = WAITING | rank << 8
                     break
             elif kind == Op.GATE and offset == 0:
@@ -259,10 +289,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                     fetch_ahead(AHEAD_BYTES, state)  # else while it combines
             else:
                 if kind == Op.MOVE:
-                    most = span
-                    if extents != 0:
-                        most = min(span, load(extents + 8 * get(row, RowWord.EXTENT)) - offset)
-                    n = max(0, min(cut, most - get(row, RowWord.SUB) * cut))
+                    n = elements(plan, row, span, cut, offset)
                     nin, nout = get(row, RowWord.NIN), get(row, RowWord.NOUT)
                     far = False
                     if n > 0 and nin > 0:
@@ -287,11 +314,19 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                         status = share(plan, row, refs, n, ins, outs, 1 if far else 0, state)
                         if status != DONE:
                             break
+                elif kind >= Op.SEND:
+                    status = message(plan, pc, segment, half, offset, span, cut, longest_stay(state), state)
+                    if status != DONE:
+                        break
                 if get(row, RowWord.POST):
                     publish_and_wake(posted, (segment << STEP_BITS) + get(row, RowWord.POST), asleep)
             pc += 1
+        if status == DONE and stop < nrows:
+            status = WAITING | me << 8
         if status == DONE and shared and offset + span >= total:
             status = _no_rank_has_left(control, get(state, StateWord.CALL), get(plan, PlanWord.SIGNATURE), ranks)
+        if status == DONE and get(plan, PlanWord.REQUESTS) and offset + span >= total:
+            status = end(plan, segment, longest_stay(state), state)
         if status != DONE:
             break
         offset += span

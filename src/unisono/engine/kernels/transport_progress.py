@@ -7,8 +7,8 @@ compute. It sleeps for a short time, because other threads, and ranks of this ho
 
 from __future__ import annotations
 
-from ..tape import TransportWord
-from .atomics import call_transport, now_ns, sched_yield, sleep_on
+from ..compile.program import TransportWord
+from .atomics import call_transport, load_acquire, now_ns, sched_yield, sleep_on
 from .compiled import compiled
 from .move import get
 from .waiting import has_changed
@@ -51,8 +51,11 @@ def wait(address, goal, pairs, count, waited_ns, limit_ns, words):  # type: igno
 
 
 @compiled
-def settle(request, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
-    """Call the transport until a request is over, at most for limit_ns. Returns its status."""
+def settle(request, waited_ns, limit_ns, words, news, seen):  # type: ignore[no-untyped-def]
+    """Call the transport until a request is over, at most for limit_ns. Returns its status.
+
+    news, seen: addresses of two words that are equal while there is no reason to return; 0: there is none.
+    """
     begin = now_ns()
     quiet_since, turns = begin - waited_ns, 0
     while True:
@@ -63,6 +66,8 @@ def settle(request, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
         turns += 1
         if moved == 0 and turns % _CALLS and limit_ns > 0:
             continue
+        if news and load_acquire(news) != load_acquire(seen):
+            return status
         now = now_ns()
         if now - begin >= limit_ns:
             return status

@@ -28,7 +28,7 @@ from ...base.errors import ArgumentError, OutOfMemory
 from ...base.linux import fill_standard_streams, free_bytes, processors
 from ...base.records import digest
 from ...base.units import format_bytes
-from ..compile.program import LineWord
+from ..compile.program import FAR_HALF, LineWord
 from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
 from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, CallLog
 from ..memory_order import order
@@ -43,7 +43,7 @@ NO_ROOM = 0
 
 _MAGIC = 0x6F6E6F73696E75
 _LAYOUT = LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MAX_RANKS, SHAPING
-_VERSION = digest(9, *_LAYOUT, DTYPES_DIGEST)
+_VERSION = digest(10, *_LAYOUT, DTYPES_DIGEST)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<6Q{len(SHAPING)}Q")
 _MOST = 1 << 62
@@ -181,7 +181,7 @@ class Arena(Layout):
         fd = os.memfd_create("unisono", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             # Two segments of every rank's largest staging need, and a page for ragged ends.
-            half = 4 * config.segment_bytes
+            half = max(4 * config.segment_bytes, FAR_HALF)
             there = processors(pids)
             heap = config.heap_bytes or _usual_heap(size, cls(fd, size, there, half, 0, shape).bytes)
             arena = cls(fd, size, there, half, heap, shape)

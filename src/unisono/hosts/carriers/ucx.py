@@ -29,8 +29,8 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own
 
 from ...base.errors import ArgumentError, InternalError
 from ...engine.carrier import Handle, Lost
+from ...engine.compile.program import TransportWord
 from ...engine.kernels import kernel
-from ...engine.tape import TransportWord
 from ..addresses import interfaces
 from . import await_key
 from .mover import Mover
@@ -91,7 +91,7 @@ class UcxCarrier:
         self._send, self._receive = self._library.ucp_tag_send_nbx, self._library.ucp_tag_recv_nbx
         self._settle, self._wait = kernel("transport_progress.settle"), kernel("transport_progress.wait")
         self._words = (c.c_int64 * len(TransportWord))()
-        self.transport, self.tapes = c.addressof(self._words), set[Any]()
+        self.transport, self.users = c.addressof(self._words), set[Any]()
         others = [peer for peer in range(size) if peer != rank]
         try:
             self._make_worker(network_interface(address))
@@ -117,10 +117,10 @@ class UcxCarrier:
         sender, reader = (self._rank, peer) if sends else (peer, self._rank)
         return self._marks[reader] | sender << _TAG_BITS | tag, self._endpoints.get(peer, 0)
 
-    def replay(self, run: Callable[[int], int], tape: int, peer: int) -> int:
+    def run(self, kernel: Callable[..., int], arguments: tuple[int, ...], peer: int) -> int:
         self._enter(peer)
         try:
-            return run(tape)
+            return kernel(*arguments)
         finally:
             self._leave()
 
@@ -163,7 +163,7 @@ class UcxCarrier:
             with self._use(handle.peer), handle.lock:  # to give a request back twice would give back another request
                 lost = self._lost.get(handle.peer)
                 if handle.request:
-                    handle.status = self._settle(handle.request, waited_ns, limit_ns, self.transport)
+                    handle.status = self._settle(handle.request, waited_ns, limit_ns, self.transport, 0, 0)
                 if handle.status == IN_PROGRESS:
                     if lost is not None:
                         raise Lost(handle.peer, said(lost))
@@ -264,7 +264,7 @@ class UcxCarrier:
         if context:
             self._library.ucp_cleanup(context)
         self._under_way.clear()
-        self.tapes.clear()
+        self.users.clear()
 
     def _make_worker(self, interface: str) -> None:
         library, config, context, worker = self._library, c.c_void_p(), c.c_void_p(), c.c_void_p()

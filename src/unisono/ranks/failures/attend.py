@@ -16,7 +16,6 @@ from ...base.errors import (
     InternalError,
     MismatchError,
     NestedCall,
-    OutOfMemory,
     PeerError,
     PeerFailed,
     PeerGone,
@@ -26,7 +25,7 @@ from ...base.errors import (
 )
 from ...base.records import CallRecord, GivenUp
 from ...engine.carrier import Lost
-from ...engine.compile.plan import CallPlan
+from ...engine.compile.plan import Plan
 from ...engine.compile.program import DONE, FAILED, LOST, STAGED
 from ...engine.memory.arena import Arena
 from ...observe.traces.last_calls import last_calls
@@ -60,13 +59,13 @@ cause may be on another host, and the loss of a host is told some time after its
 
 def attend(
     group: Group,
-    plan: CallPlan,
+    plan: Plan,
     inp: int,
     out: int,
     status: int,
     timeout_s: float | None,
     where: str,
-    staged: Callable[[], CallPlan],
+    staged: Callable[[], Plan],
 ) -> None:
     """Finish a run of a plan on these addresses that stopped with this status.
 
@@ -109,7 +108,7 @@ def attend(
         watch.stall.end()
 
 
-def interrupted(group: Group, plan: CallPlan, error: BaseException, where: str) -> None:
+def interrupted(group: Group, plan: Plan, error: BaseException, where: str) -> None:
     """Give up a call that an exception such as Ctrl-C ended right after the kernel returned, before `attend`."""
     span = group.span
     if (group.broken is None and group.engine.unfinished) if span is None else span.call is not None:
@@ -119,7 +118,7 @@ def interrupted(group: Group, plan: CallPlan, error: BaseException, where: str) 
 class Watch:
     """One rank that watches its peers during one call."""
 
-    def __init__(self, group: Group, plan: CallPlan, where: str) -> None:
+    def __init__(self, group: Group, plan: Plan, where: str) -> None:
         self.group, self.engine, self.plan, self.span = group, group.engine, plan, group.span
         self.under_way = None if group.span is None else group.span.call
         self.number = group.engine.call_number
@@ -182,7 +181,7 @@ class Watch:
             raise self.mismatch()
         if isinstance(verdict, Late):
             missing = tuple(rank for rank in verdict.missing if rank != self.group.rank)
-            raise self.stall.late(missing, waited_s, self.under_way.details if self.under_way else "")
+            raise self.stall.late(missing, waited_s)
         absent = tuple(peer.rank for peer in peers if peer.number < self.number)
         self.stall.look(absent or (waiting_for,), waited_s)
         self.calm_until = time.monotonic() + min(waited_s / _CALM_SHARE, _CALM_S, max(allowed_s - waited_s, 0.0))
@@ -272,19 +271,13 @@ class Watch:
         return seen if span is None or rank in span.here else self.from_afar(seen)
 
     def from_afar(self, seen: PeerView) -> PeerView:
-        """A peer on another host.
-
-        It is not compared with this host's ranks until these have made their first parts among themselves: a rank that
-        raised a MismatchError because of another host would be missing there.
-        """
+        """A peer on another host."""
         rank, gone = seen.rank, seen.gone
         if seen.number >= self.number and gone is not None and gone.in_order and self.engine.has_ended(rank):
             left_at = self.left_at.setdefault(rank, time.monotonic())
             if time.monotonic() < left_at + _ARRIVES_S:
                 gone = None  # its messages of this call are under way
-        if seen.number < self.number or self.under_way is None or self.under_way.compares:
-            return seen._replace(gone=gone)
-        return seen._replace(gone=gone, signature=self.plan.signature, owes=False)
+        return seen._replace(gone=gone)
 
     def known_calls(self) -> dict[int, CallRecord]:
         """Rank -> its call of this number, if it has written it. Of a rank that has refused it, and others since: one
@@ -309,19 +302,16 @@ class Watch:
         return MismatchError(self.number, calls, odd_ones(calls), self.world_ranks)
 
     def leave(self) -> None:
-        """Leave a call that ranks have refused. Raises OutOfMemory if the memory that stays in use is too much."""
-        try:
-            if self.under_way is not None:
-                self.under_way.drop(refused=True)
-        except OutOfMemory as full:
-            self.give_up(full)
-            raise
+        """Leave a call that ranks have refused."""
+        if self.under_way is not None:
+            self.under_way.drop()
+            self.engine.withdraw()
         self.engine.skip_call()
 
     def give_up(self, error: BaseException) -> None:
         """Tell the other ranks that this one gives the call up, and break the group."""
         if self.under_way is not None:
-            self.under_way.drop(refused=False)
+            self.under_way.drop()
         late = isinstance(error, WaitTimeout)
         if isinstance(error, PeerError | WaitTimeout):
             self.add_last_calls(error)

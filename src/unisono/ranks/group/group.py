@@ -18,7 +18,7 @@ from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFaile
 from ...base.python import members
 from ...base.records import DepartureKind
 from ...base.units import integer, seconds
-from ...engine.compile.plan import CallPlan
+from ...engine.compile.plan import Plan
 from ...engine.helpers import Helpers
 from ...engine.mailbox import Mailbox
 from ...engine.memory.arena import Arena
@@ -88,7 +88,8 @@ class Group:
         config = config or Config.from_env()
         self.name, self.rank, self.size, self.parent = name, rank, arena.size, parent
         self.world_ranks = arena.members if isinstance(arena, SubArena) else tuple(range(arena.size))
-        self._made_of = None if parent is None else weakref.ref(parent)
+        self.made_of = parent
+        """The group that ends this one by its abort; None for the world, and for a group of survivors."""
         self._timeout_s = config.timeout_s
         self.broken: UnisonoError | None = None
         self.closed = False
@@ -99,7 +100,7 @@ class Group:
         self.engine.note_group(name, span.gid if span else 0)
         self.lock = threading.Lock()
         """Held while a call runs: a group runs one call at a time."""
-        self.plans: dict[Hashable, CallPlan] = {}
+        self.plans: dict[Hashable, Plan] = {}
         """`calls.dispatch.planning.PlanKey` -> plan; empty once the group is broken or closed."""
         self.shortcuts: dict[Hashable, Any] = {}
         """Call -> `calls.dispatch.known.KnownCalls`, the same plans for the fast path; empty when `plans` is."""
@@ -120,7 +121,7 @@ class Group:
         """The mailbox of `progress_engine`, for messages that take the short way; None when `plans` is empty."""
         self.helpers: Helpers = Helpers(arena.size) if parent is None else parent.world.helpers
         """The threads that help this rank, in all groups of its world."""
-        self.gid, self.span = gid, span
+        self.gid, self.span, self.engine.hosts = gid, span, None if span is None else span.hosts
         above = parent.world.liveness if parent else None
         far = () if span is None else (span.here, span.far.left)
         self.liveness: RankLiveness = RankLiveness(arena, above, self.world_ranks, *far)
@@ -147,16 +148,6 @@ class Group:
     @timeout_s.setter
     def timeout_s(self, timeout_s: float) -> None:
         self._timeout_s = seconds(timeout_s)
-
-    @property
-    def made_of(self) -> Group | None:
-        """The group that ends this one by its abort; None for the world, and for a group of survivors."""
-        return None if self._made_of is None else self._made_of()
-
-    @made_of.setter
-    def made_of(self, group: Group | None) -> None:
-        # Weak: a group over several hosts holds the group of its ranks on one host, which is made of it.
-        self._made_of = None if group is None else weakref.ref(group)
 
     @property
     def world(self) -> Group:
@@ -283,13 +274,14 @@ class Group:
                 pass
         return torch.empty(count, dtype=dtype, device="cpu")
 
-    def hold(self, plan: CallPlan, *tensors: object) -> None:
-        """Keep the memory of tensors after a failed call, if other ranks access them: a late rank may still do so. If
-        the group broke, keep it for good. Otherwise keep what a carrier may send from, until the carrier ends.
+    def hold(self, plan: Plan, *tensors: object) -> None:
+        """Keep the memory of tensors for good after a call that has broken the group, if other ranks access them: a
+        late rank may still do so.
         """
-        keep = keep_for_good if self.broken is not None else None if self.span is None else self.span.keeps_refused
-        if keep is not None and plan.shared:
-            keep(tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors)
+        if self.broken is not None and plan.shared:
+            keep_for_good(
+                tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors
+            )
 
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait for this rank's asynchronous calls, also of sub-groups. Raises WaitTimeout after timeout_s, if given."""

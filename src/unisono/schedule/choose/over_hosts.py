@@ -32,8 +32,8 @@ _RANK_BYTES_PER_S = 5e9  # the rate at which a rank combines or copies within it
 
 _MOST_SEGMENTS = 64
 
-_PIECE_S, _MOST_PIECES = 20e-3, 4
-"""The least time of a piece, and the most pieces. One more costs half a millisecond, or more if oversubscribed."""
+_PIECE_BYTES, _MOST_PIECES = 512 << 10, 4
+"""The least bytes of a piece, and the most pieces: while one is under way, ranks combine the next one."""
 
 
 class SpanningChoice(NamedTuple):
@@ -165,7 +165,7 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
         inside = time_inside(collective, nbytes, hosts, rails or 1)
         at_once = messages_at_once(collective, core, hosts)
         between = time_between(rounds, amount * nbytes, rails or 1, link, at_once) if n > 1 else 0.0
-        pieces = _pieces(between) if inside or (segments or 1) == 1 else 1  # segments are pieces already
+        pieces = _pieces(nbytes) if (segments or 1) == 1 else 1  # segments are pieces already
         return SpanningChoice(rails, core, "", segments, pieces, inside, between)
 
     for rails in dict.fromkeys((1, hosts.rails)):
@@ -192,9 +192,9 @@ def _segments(lg: int, nbytes: int, rails: int, link: Link) -> int:
     return 1 << min(max(best, 1), _MOST_SEGMENTS).bit_length() - 1
 
 
-def _pieces(between_s: float) -> int:
-    """Into how many pieces a vector is cut. Then the work inside a host costs time for one piece only."""
-    return max(1, min(int(between_s / _PIECE_S), _MOST_PIECES))
+def _pieces(nbytes: int) -> int:
+    """Into how many pieces a vector is cut; a power of two, so tables are few."""
+    return 1 << min(max(nbytes // _PIECE_BYTES, 1), _MOST_PIECES).bit_length() - 1
 
 
 def _name(form: SpanningChoice) -> str:

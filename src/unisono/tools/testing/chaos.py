@@ -12,15 +12,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from unittest.mock import patch
 
 from ...base.errors import ArgumentError, MismatchError
 from ...base.records import CallRecord
 from ...base.units import seconds
-from ...calls.dispatch.over_hosts.hosts_run import Relay
-from ...engine.compile.plan import CallPlan, Plan
-from ...engine.compile.program import DONE, STEP_BITS, WAITING, Op, PlanWord, RowWord, StateWord
-from ...hosts.messages import TapeRun
+from ...calls.dispatch.over_hosts.relay import Relay
+from ...engine.compile.plan import Plan
+from ...engine.compile.program import WAITING, PlanWord, StateWord
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 
@@ -51,7 +49,7 @@ def chaos(
 
     Every rank enters the block; only one rank fails. at: here in its 17th all_reduce of the block, counted from 1,
     before row 3 of its program, counted from 0; without a row, before the call. In a call of several segments the row
-    is in the first segment. In a call over several hosts, rows are those of the rank's tape.
+    is in the first segment.
 
     The rank, by number, that shall
     kill: be killed by SIGKILL; exit: end by os._exit; stop: be stopped by SIGSTOP, and go on after duration_s;
@@ -86,8 +84,6 @@ def chaos(
     finally:
         if group.run == injector.run:  # the group has not been broken meanwhile
             group.run = injector.original
-    if injector.wrong:
-        raise ArgumentError(injector.wrong)
 
 
 class _Injector:
@@ -98,9 +94,6 @@ class _Injector:
         self.collective, self.turn, self.row = at
         self.original: Callable[..., int] = group.run
         self._calls, self._latest, self._over = 0, 0, False
-        self.wrong = ""
-        self._rows = 0
-        """In a call over several hosts, the rows of its tape."""
 
     def run(self, address: int, inp: int, out: int, state: int) -> int:
         group = self.group
@@ -112,8 +105,6 @@ class _Injector:
             self._calls += 1
         if self._calls != self.turn:
             return self.original(address, inp, out, state)
-        if self.row is not None and not isinstance(plan, Plan):
-            return self._fail_between_hosts(plan, self.row, (address, inp, out, state))
         if self.row is not None and isinstance(plan, Plan):
             status = self._run_to(plan, self.row, inp, out, state)
             if status != WAITING | group.rank << 8 or group.words[StateWord.PC] != self.row:
@@ -123,35 +114,15 @@ class _Injector:
         return self.original(address, inp, out, state)
 
     def _run_to(self, plan: Plan, row: int, inp: int, out: int, state: int) -> int:
-        stopping, usual = stop_at_row(plan, self.group.rank, row), self.group.words[StateWord.LOOK_UP_NS]
+        usual = self.group.words[StateWord.LOOK_UP_NS]
         self.group.words[StateWord.LOOK_UP_NS] = min(usual, _BRIEF_NS)
         try:
+            stopping = stop_at_row(plan, row)
             return self.original(stopping.address, inp, out, state)
         finally:
             self.group.words[StateWord.LOOK_UP_NS] = usual
 
-    def _fail_between_hosts(self, plan: CallPlan, row: int, call: tuple[int, int, int, int]) -> int:
-        """Go on with a call over several hosts. At the row, fail."""
-        begin = TapeRun.begin
-
-        def fault() -> None:
-            self._over = True
-            self._fail(plan)
-
-        def begin_and_stop(run: TapeRun, *how: int) -> None:
-            begin(run, *how)
-            self._rows = len(run.rows)
-            if 0 <= row < self._rows:
-                run.stop_before(row, fault)
-
-        with patch.object(TapeRun, "begin", begin_and_stop):
-            status = self.original(*call)
-        if status == DONE and not self._over:
-            self._over = True
-            self.wrong = f"row {row}: this {self.collective} has {self._rows} rows"
-        return status
-
-    def _fail(self, plan: CallPlan) -> None:
+    def _fail(self, plan: Plan) -> None:
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.fault == "exit":
@@ -178,19 +149,14 @@ class _Injector:
         raise MismatchError(number, calls, [group.rank], group.named)
 
 
-_NEVER = (1 << STEP_BITS) - 1  # a step that no program has
-
-
-def stop_at_row(plan: Plan, rank: int, row: int) -> Plan:
+def stop_at_row(plan: Plan, row: int) -> Plan:
     """A copy of a rank's plan that stops before a row; the plan itself goes on from there.
 
     Raises ArgumentError if the program has no such row.
     """
-    rows, *rest = plan.kept
-    if not 0 <= row < len(rows):
-        raise ArgumentError(f"row {row}: the program of this {plan.record.collective} has {len(rows)} rows")
-    rows, words = rows.copy(), plan.words.copy()
-    rows[row] = 0
-    rows[row, [RowWord.OP, RowWord.RANK, RowWord.STEP]] = Op.WAIT, rank, _NEVER
-    words[PlanWord.ROWS] = rows.ctypes.data
-    return replace(plan, address=words.ctypes.data, words=words, kept=(rows, *rest))
+    rows = len(plan.kept[0])
+    if not 0 <= row < rows:
+        raise ArgumentError(f"row {row}: the program of this {plan.record.collective} has {rows} rows")
+    words = plan.words.copy()
+    words[PlanWord.STOP] = row
+    return replace(plan, address=words.ctypes.data, words=words)
