@@ -13,7 +13,7 @@ import torch
 from unisono.engine.carrier import Handle, Lost
 from unisono.engine.compile.program import TransportWord
 
-_UNDER_WAY, _FAILED, _FIRST_ERROR, _TAG_BITS = 1, -7, -200, 30
+_UNDER_WAY, _FAILED, _FIRST_ERROR, _TAG_BITS = 1, -7, -200, 42
 _TAGS = (1 << _TAG_BITS) - 1
 
 

@@ -25,7 +25,7 @@ from .transport_progress import settle
 
 _ROW = 64
 _ALL_BITS = -1
-_SEGMENT_ODD, _TAG_ODD, _TAG_BITS = -0x2E2AC13EF8E9E6ED, -0x61C8864680B583EB, 29
+_SEGMENT_ODD, _TAG_ODD, _TAG_BITS = -0x2E2AC13EF8E9E6ED, -0x61C8864680B583EB, 41
 
 
 @compiled
@@ -39,9 +39,12 @@ def elements(plan, row, span, cut, offset):  # type: ignore[no-untyped-def]
 
 @compiled
 def _tag(plan, row, segment):  # type: ignore[no-untyped-def]
-    """The tag of a message. Messages and receives of different calls, segments and rows do not meet."""
+    """The tag of a message: 41 bits of plan, segment and row. Messages near each other have different tags.
+
+    A message that no rank has taken has the tag of a later one with a probability of 2^-41.
+    """
     at = get(plan, PlanWord.TAGS) + segment * _SEGMENT_ODD + get(row, RowWord.MESSAGE)
-    return at * _TAG_ODD >> 20 & ((1 << _TAG_BITS) - 1)
+    return at * _TAG_ODD >> 23 & ((1 << _TAG_BITS) - 1)
 
 
 @compiled

@@ -50,7 +50,7 @@ from .ucx_library import (
     ucx_library,
 )  # fmt: skip
 
-_TAG_BITS, _RANK_BITS = 30, 18
+_TAG_BITS, _RANK_BITS = 42, 14
 _ALL_BITS = (1 << 64) - 1
 _CONNECT_TAG = (1 << _TAG_BITS) - 1
 _FIRST_S, _LONGEST_S = 0.001, 0.02  # the first and the longest pause between two questions to the store
@@ -84,6 +84,8 @@ class UcxCarrier:
         timeout_s: float,
         look: Callable[[], object] = lambda: None,
     ) -> None:
+        if size > 1 << _RANK_BITS:
+            raise ArgumentError(f"a world of {size} ranks spans several hosts: at most {1 << _RANK_BITS} ranks can")
         self._library = ucx_library()
         self._rank, self._process = rank, os.getpid()
         self._lock = threading.Lock()
@@ -371,7 +373,7 @@ class _UcxHandle:
 
 def _mark(proof: bytes) -> int:
     """The bits of a tag above rank and tag."""
-    return int.from_bytes(proof[:2], "little") << _TAG_BITS + _RANK_BITS
+    return proof[0] << _TAG_BITS + _RANK_BITS
 
 
 def _teller(lost: dict[int, int]) -> Any:
