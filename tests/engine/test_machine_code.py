@@ -54,7 +54,7 @@ def test_one_process_compiles_and_others_load(tmp_path: Path) -> None:
     assert run(USE, tmp_path) == "True 0 True False\n"
     (code,) = tmp_path.glob("waiting.poll.*.code")
     whole = code.read_bytes()
-    code.write_bytes(whole[:-100] + bytes(100))
+    code.write_bytes(whole[:-100] + bytes(byte ^ 1 for byte in whole[-100:]))
     said = f"unisono: {code} is damaged; it is made again\n"
     assert said_and_told(USE, tmp_path) == ("True 0 True True\n", said)
     code.write_bytes(b"")
