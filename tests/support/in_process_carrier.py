@@ -149,6 +149,8 @@ class InProcessCarrier:
         """See `Carrier`. The test moves them."""
         self.kept_moving += messages
 
+    owes = False
+
     def progress(self) -> None:
         """See `Carrier`."""
 

@@ -69,6 +69,10 @@ class Carrier(Protocol):
     def keep_moving(self, messages: Iterable[Handle]) -> None:
         """Let these sent messages go on, also if this rank makes no call for long."""
 
+    @property
+    def owes(self) -> bool:
+        """Are there messages that have been given up and are still under way?"""
+
     def progress(self) -> None:
         """Let messages go on. A thread that waits for messages calls this."""
 

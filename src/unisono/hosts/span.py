@@ -102,7 +102,11 @@ class Span:
 
     def is_free(self) -> bool:
         """Have all ranks on this host forgotten the group, so that its memory can be used for something else?"""
-        return not self.still_late() and self.far.is_free(self.gid)
+        return self.far.is_free(self.gid)
+
+    def is_settled(self) -> bool:
+        """Does no message to this rank still come into the group's memory?"""
+        return not self.still_late()
 
     def still_late(self) -> list[Handle]:
         """What of `late` still comes in. What has been taken back, or is lost, never does."""

@@ -105,13 +105,21 @@ def _over_hosts(
     chosen = choose_spanning(request.collective, nbytes, span.hosts, group.engine.config, algorithm)
     made = chosen.make(request.collective, span.hosts, request.root)
     schedule, pieces = made.schedule(), chosen.pieces if request.extents is None else 1
+    op, dtype = request.op if isinstance(request.op, str | CustomOp) else None, dtype_name(request.like.dtype)
     name = f"{made.name} over {span.hosts.text}"
-    if pieces > 1:
-        schedule, name = pipeline(schedule, pieces), f"{name}, in {pieces} pieces"
-    schedule = schedule.replace(name=name, hosts=span.hosts)
-    check_order(request, schedule)
-    op = request.op if isinstance(request.op, str | CustomOp) else None
-    plan = group.engine.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
+    check_order(request, schedule.replace(name=name))
+
+    def plan_in(pieces: int) -> Plan:
+        whole, words = (pipeline(schedule, pieces), f"{name}, in {pieces} pieces") if pieces > 1 else (schedule, name)
+        whole = whole.replace(name=words, hosts=span.hosts)
+        try:
+            return group.engine.plan(whole, lowering, request.record, dtype, blocks, op)
+        except AlgorithmError:  # pieces of a large group may be more steps than can be counted
+            if pieces == 1:
+                raise
+            return plan_in(pieces // 2)
+
+    plan = plan_in(pieces)
     plan.words[PlanWord.TAGS] = np.uint64(digest(span.gid, plan.signature)).astype(np.int64)
     return replace(plan, writes=bool(request.written_on(group.rank)), why=chosen.why)
 

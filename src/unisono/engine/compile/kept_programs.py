@@ -8,6 +8,8 @@ import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ...base.records import digest
 from ...schedule.hosts import Hosts
 from ...schedule.proof import prove
@@ -34,7 +36,7 @@ def program(schedule: Schedule, lowering: Lowering, rank: int, hosts: Hosts | No
     if schedule.ranks < _FEWEST:
         return _proved(schedule, lowering, hosts)[rank]
     key = digest(schedule.digest, lowering, hosts.members if hosts else ())
-    kept = Kept(f"program-{key:016x}", _SOURCES, lambda: _packed(schedule, lowering, hosts))
+    kept = Kept(f"program-{key:016x}", _SOURCES, lambda: _packed(schedule, lowering, hosts), np.__version__)
     found: Program = pickle.loads(pickle.loads(kept.content())[rank])  # noqa: S301  as trusted as machine code
     return found
 

@@ -156,10 +156,7 @@ def end(plan, segment, limit_ns, state):  # type: ignore[no-untyped-def]
 
     A message to a rank that has gone by now is of no concern to this rank: its next call finds that out.
     """
-    status = DONE
-    for half in range(2):
-        if status & 0xFF != WAITING:
-            status = have_left(plan, segment + half, limit_ns, state)
+    status = LOST
     while status & 0xFF == LOST:
         status = have_left(plan, segment, limit_ns, state)
         if status == DONE:

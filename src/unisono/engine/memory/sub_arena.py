@@ -57,6 +57,8 @@ class SubArena(Layout):
         self.owner, self._mine = members[of], of == rank
         self.untouched: Callable[[], bool] = lambda: True
         """Have other writers, such as this host's sentinel, stopped to write here?"""
+        self.settled: Callable[[], bool] = lambda: True
+        """Has this rank no messages any more that come into this memory?"""
         self.returned = False
         """Has its lender freed it?"""
         self._kept: object = None
@@ -90,7 +92,7 @@ class SubArena(Layout):
         """Free all that can be freed now. True if this rank has nothing left to do for this region."""
         mine = self.board(self.rank)
         if not mine.let_go:
-            if self._kept is not None and not self._all(lambda board: board.gone is not None):
+            if not self.settled() or (self._kept is not None and not self._all(lambda board: board.gone is not None)):
                 return False
             self._kept = None
             mine.let_go = 1

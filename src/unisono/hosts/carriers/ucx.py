@@ -187,6 +187,10 @@ class UcxCarrier:
             raise self.lost(handle.peer, handle.status)
         return True
 
+    @property
+    def owes(self) -> bool:
+        return bool(self._given_up)
+
     def progress(self) -> None:
         with suppress(Lost), self._use(self._rank):
             self._library.ucp_worker_progress(self._worker)

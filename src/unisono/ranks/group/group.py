@@ -132,7 +132,7 @@ class Group:
         if span is not None:
             span.register(arena.start, self.world_ranks)
             if isinstance(arena, SubArena):
-                arena.untouched = span.is_free
+                arena.untouched, arena.settled = span.is_free, span.is_settled
         # Copies of the host's attributes: the fast path saves one look-up.
         self.run: Callable[..., int] = self.engine.run
         self.state, self.words = self.engine.state, self.engine.words
@@ -317,6 +317,8 @@ class Group:
             self.helpers.end()
             self.engine.arena.close()
         elif self.lock.acquire(blocking=False):  # else another thread is in a call: left when the group is dropped
+            if self.span is not None and self.span.call is not None:  # an exception has left it unfinished
+                self.span.call.drop()
             self._leave()
             self.engine.lender.collect()
             self.lock.release()

@@ -117,8 +117,8 @@ class _Injector:
         usual = self.group.words[StateWord.LOOK_UP_NS]
         self.group.words[StateWord.LOOK_UP_NS] = min(usual, _BRIEF_NS)
         try:
-            stopping = stop_at_row(plan, row)
-            return self.original(stopping.address, inp, out, state)
+            self._stopping = stop_at_row(plan, row)  # the call may need it later
+            return self.original(self._stopping.address, inp, out, state)
         finally:
             self.group.words[StateWord.LOOK_UP_NS] = usual
 

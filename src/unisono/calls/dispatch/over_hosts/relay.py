@@ -8,6 +8,7 @@ outcome names this rank itself.
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -62,6 +63,8 @@ class Relay:
         if self._looks:
             self._looks -= 1
             return WAITING | self._rank << 8
+        if carrier.owes:  # a rank may wait for it, which this rank itself waits for
+            carrier.progress()
         try:
             if span.late and (late := self._await_late()):
                 return WAITING | self._world_ranks.index(late.peer) << 8
@@ -94,10 +97,11 @@ class Relay:
         carrier, nothing, handles = self._span.carrier, tensor_at(0, 0, torch.uint8), list[Handle]()
         for k in range(2 * rows):
             request, requests[k] = requests[k], 0
-            if request:
+            if request > 0:  # else none, or the status of one that could not begin
                 row = ROW_WORDS * (k % rows)
                 peer, sends = self._world_ranks[table[row + RowWord.PEER]], table[row + RowWord.OP] == Op.SEND
-                handles.append(carrier.adopt(request, peer, nothing, sends=sends))
+                with suppress(Lost):  # another thread has closed the carrier
+                    handles.append(carrier.adopt(request, peer, nothing, sends=sends))
         self._engine.words[_SENDING] = 0
         carrier.give_up(handles)
         carrier.users.add(self)
