@@ -111,4 +111,4 @@ def test_rank_dies_at_each_row_between_hosts() -> None:
             break
         assert ends[0] == "PeerGone [1]"
     assert row > 4
-    assert ends == ["went on", "ArgumentError []"]
+    assert ends == ["PeerGone [1]", "ArgumentError []"]

@@ -109,17 +109,16 @@ def _over_hosts(
     name = f"{made.name} over {span.hosts.text}"
     check_order(request, schedule.replace(name=name))
 
-    def plan_in(pieces: int) -> Plan:
+    while True:
         whole, words = (pipeline(schedule, pieces), f"{name}, in {pieces} pieces") if pieces > 1 else (schedule, name)
         whole = whole.replace(name=words, hosts=span.hosts)
         try:
-            return group.engine.plan(whole, lowering, request.record, dtype, blocks, op)
+            plan = group.engine.plan(whole, lowering, request.record, dtype, blocks, op)
+            break
         except AlgorithmError:  # pieces of a large group may be more steps than can be counted
             if pieces == 1:
                 raise
-            return plan_in(pieces // 2)
-
-    plan = plan_in(pieces)
+            pieces //= 2
     plan.words[PlanWord.TAGS] = np.uint64(digest(span.gid, plan.signature)).astype(np.int64)
     return replace(plan, writes=bool(request.written_on(group.rank)), why=chosen.why)
 
