@@ -27,7 +27,7 @@ from unisono.engine.memory.heap import Heap
 from unisono.engine.memory.sub_arena import Lender, SubArena
 from unisono.engine.process.alive import start_ticks, watch_process
 
-SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
+SMALL = Config(segment_bytes=4096, heap_bytes=1 << 25)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_the_copy_of_a_header_is_attached(arena: Arena) -> None:
     """Else the damaged ones might be refused for another reason."""
     fd = memfd(os.pread(arena.fd, PAGE, 0), arena.bytes)
     other = Arena.attach(fd)
-    assert (other.size, other.shape, other.heap_bytes) == (3, arena.shape, 1 << 20)
+    assert (other.size, other.shape, other.heap_bytes) == (3, arena.shape, SMALL.heap_bytes)
     other.close()
 
 
@@ -331,3 +331,22 @@ def test_released_memory_serves_the_next_group(arena: Arena, monkeypatch: pytest
     assert new.start == old.start
     second.collect()
     assert not new.board(1).let_go
+
+
+def test_region_waits_for_messages_to_a_member(arena: Arena) -> None:
+    """A transport may write there while a member that has left still has a message to come."""
+    first, second = (Lender(arena, Heap(arena, rank)) for rank in (0, 1))
+    lent = first.lend((0, 1))
+    borrowed, late = second.borrow(lent.start, (0, 1), 1), [True]
+    for board in map(lent.board, (0, 1)):
+        board.set_process(os.getpid(), start_ticks(os.getpid()))
+    borrowed.settled = lambda: not late
+    lent.leave()
+    borrowed.leave()
+    assert not borrowed.board(1).let_go
+    first.collect()
+    assert not lent.returned
+    late.clear()
+    second.collect()
+    first.collect()
+    assert lent.returned

@@ -158,3 +158,18 @@ def test_a_lost_message_ends_the_call(ranks: Rehearsal, fails: str) -> None:
     ranks.relays[0].drop()
     assert ranks.spans[0].call is None
     assert not ranks.carriers[0].requests
+
+
+def test_call_ends_when_all_has_left_behind_a_lost_message() -> None:
+    """Rank 0 sends to two hosts, and its first message is lost after it has begun."""
+    for seed in range(20):
+        ranks = Rehearsal("3x1", seed)
+        made, (given, wanted) = ranks.make("broadcast", "linear", 3, 1), data("broadcast", 3, 3, Random(seed))
+        out = [np.zeros(len(want), np.int64) for want in wanted]
+        ranks.carriers[0].fails, status = "later", WAITING
+        while status & 0xFF != DONE:
+            for rank in (1, 2, 0):
+                status = ranks.relays[rank].run(made[rank].address, given[rank].ctypes.data, out[rank].ctypes.data, 0)
+            ranks.wires.move()
+        assert not ranks.carriers[0].requests
+        ranks.close()
