@@ -30,7 +30,7 @@ def test_links_lead_to_files() -> None:
 def test_named_functions_are_in_their_files() -> None:
     """In ARCHITECTURE: `calls/dispatch/drive.py` `drive`."""
     named = re.findall(r"`([\w/]+\.py)` `(\w+)`", (ROOT / "ARCHITECTURE.md").read_text())
-    assert len(named) > 20
+    assert len(named) > 10
     for path, name in named:
         code = (ROOT / "src" / "unisono" / path).read_text()
         assert re.search(rf"^\s*(def|class) {name}\b", code, re.MULTILINE), f"{path}: {name}"

@@ -199,7 +199,7 @@ def test_tags_are_in_the_upper_half_and_different_ones() -> None:
         pairs = {(a, b): peers._tags(a, b) for a in range(3) for b in range(3) if a != b}
         tags = [tag for pair in pairs.values() for tag in pair]
         assert len(set(tags)) == len(tags)
-        assert all(1 << 29 <= tag < 1 << 30 for tag in tags)
+        assert all(1 << 41 <= tag < 1 << 42 for tag in tags)
 
 
 HEADS = {
