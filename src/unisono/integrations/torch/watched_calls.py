@@ -202,8 +202,7 @@ def patch_calls(cause: Cause) -> None:
     cause: asks why a call of a group has failed. It returns `WatchedGroup.failed`.
     """
     for name in FORMS:
-        if hasattr(c10d.ProcessGroup, name):
-            change(logging(name, cause), name, c10d.ProcessGroup)
+        change(logging(name, cause), name, c10d.ProcessGroup)
     for name, words in _MESSAGES.items():
         change(_noting(name, words), name, c10d.ProcessGroup)
     change(_exchanging, "monitored_barrier", c10d.ProcessGroup)

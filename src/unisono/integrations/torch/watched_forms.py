@@ -26,20 +26,15 @@ FORMS = {
     "reduce": Form("reduce", 0, op=True, root=True),
     "allgather": Form("all_gather", 1, alike=False),
     "allgather_coalesced": Form("all_gather_coalesced", 1, alike=False),
-    "_allgather_base": Form("all_gather", 1),
     "all_gather_single": Form("all_gather", 1),
-    "allgather_into_tensor_coalesced": Form("all_gather_coalesced", 1),
     "all_gather_single_coalesced": Form("all_gather_coalesced", 1),
     "gather": Form("gather", 1, root=True),
     "scatter": Form("scatter", 0, root=True),
     "reduce_scatter": Form("reduce_scatter", 0, op=True, alike=False),
-    "_reduce_scatter_base": Form("reduce_scatter", 0, op=True),
     "reduce_scatter_single": Form("reduce_scatter", 0, op=True),
-    "reduce_scatter_tensor_coalesced": Form("reduce_scatter_coalesced", 0, op=True),
     "reduce_scatter_single_coalesced": Form("reduce_scatter_coalesced", 0, op=True),
     "alltoall": Form("all_to_all", 0, alike=False),
-    "alltoall_base": Form("all_to_all", 0, alike=False),
     "all_to_all_single": Form("all_to_all", 0, alike=False),
     "barrier": Form("barrier", -1),
 }
-"""Method of `ProcessGroup` -> the collective. A version of torch has some of them."""
+"""Method of `ProcessGroup` that functions of `torch.distributed` call -> the collective."""
