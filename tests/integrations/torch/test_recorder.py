@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+import torch._C._distributed_c10d as c10d
 import unisono
 
 backend, scene, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
