@@ -10,6 +10,8 @@ large tables a random sample is followed. Sets of many ranks would take all memo
 """
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -99,7 +101,7 @@ def _run(schedule: Schedule, chunks: Sequence[int] | None, marks: Sequence[int] 
                 raise fault(schedule, _nothing(slot, empty.args[0]), number=number, slot=slot) from None
             value = held[0]
             if len(held) > 1:
-                who, obstacle = _joined(held) if joins else _added(held, not marks, ordered)
+                who, obstacle = _combined(held, joins, not marks, ordered)
                 if obstacle:
                     reason = f"{obstacle} in {slot_text(slot)}"
                     raise fault(schedule, reason, number=number, slot=slot, ordered=ordered)
@@ -129,8 +131,10 @@ def _nothing(slot: Slot, empty: Slot) -> str:
     return f"rank {slot[0]} is sent {slot_text(empty)}, which holds nothing"
 
 
-def _added(held: Sequence[_Held], sets: bool, ordered: bool) -> tuple[int, str]:
+def _combined(held: Sequence[_Held], joins: bool, sets: bool, ordered: bool) -> tuple[int, str]:
     """The union of values; and why they must not be combined, or "". Sums of marks do not show all reasons."""
+    if joins:
+        return reduce(or_, (more for _, more, _ in held)), ""
     chunk, ranks, _ = held[0]
     for other, more, _ in held[1:]:
         if other != chunk:
@@ -140,13 +144,6 @@ def _added(held: Sequence[_Held], sets: bool, ordered: bool) -> tuple[int, str]:
         if ordered and (more & -more) != 1 << ranks.bit_length():
             return 0, f"{ranks_text(ranks_in(more))} cannot follow {ranks_text(ranks_in(ranks))}"
         ranks += more
-    return ranks, ""
-
-
-def _joined(held: Sequence[_Held]) -> tuple[int, str]:
-    ranks = 0
-    for _, more, _ in held:
-        ranks |= more
     return ranks, ""
 
 

@@ -300,28 +300,3 @@ def test_after_groups_exist_it_is_too_late(ranks: TorchRanks) -> None:
 
     ranks(1, "gloo")(work)
     ranks(1, "gloo", named=[0])(lambda: unisono.answer_to("gloo"))  # once more is once
-
-
-def _new_process_group_helper(backend_config: Any, group_name: Any) -> None:
-    """torch's function with fewer local variables."""
-
-
-@pytest.mark.parametrize(
-    ("name", "instead", "says"),
-    [
-        ("_create_process_group_wrapper", None, "distributed_c10d._create_process_group_wrapper, which torch 2.1"),
-        ("_new_process_group_helper", _new_process_group_helper, "_new_process_group_helper:backend_options, which"),
-    ],
-)
-def test_a_torch_that_has_moved_names_keeps_gloo(
-    monkeypatch: pytest.MonkeyPatch, name: str, instead: object, says: str
-) -> None:
-    genuine = dist.ProcessGroupGloo
-    monkeypatch.setattr(dist.distributed_c10d, name, instead)
-    monkeypatch.setenv("UNISONO_AS", "gloo")
-    with said() as lines:
-        answer_by_environment()
-    (line,) = lines
-    assert line.startswith("Gloo stays Gloo, although UNISONO_AS=gloo: this torch has no ")
-    assert says in line
-    assert dist.ProcessGroupGloo is genuine

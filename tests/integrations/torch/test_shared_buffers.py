@@ -4,11 +4,8 @@ from __future__ import annotations  # the class of a test is sent to ranks witho
 
 import copy
 import gc
-import importlib
 import os
 import pickle
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,21 +238,3 @@ def test_sharded_models_use_shared_memory(ranks: TorchRanks) -> None:
     theirs = ranks(2, "gloo")(work, False)
     for _ in range(2):
         assert ranks(2)(work, True) == theirs
-
-
-def test_a_module_is_changed_once_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unisono.integrations.torch.patch import after_import
-
-    (tmp_path / "imported_late.py").write_text("value = 1")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before, seen = list(sys.meta_path), list[int]()
-    for _ in range(2):
-        after_import("imported_late", lambda module: seen.append(module.value))
-    assert not seen
-    module = importlib.import_module("imported_late")
-    assert seen == [1]
-    assert sys.meta_path == before
-    module.value = 2  # type: ignore[attr-defined]
-    after_import("imported_late", lambda module: seen.append(module.value))
-    assert seen == [1, 2]
-    del sys.modules["imported_late"]

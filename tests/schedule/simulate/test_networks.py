@@ -13,7 +13,7 @@ from unisono.base.link import Link
 from unisono.schedule import COPY, DST, SRC, Hosts, N, Schedule, count
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
-from unisono.schedule.simulate import NETWORKS, Hardware, Messages, messages, messages_of_call, network
+from unisono.schedule.simulate import NETWORKS, Hardware, Messages, messages, network
 from unisono.schedule.simulate.table_messages import MOST_MESSAGES
 
 SHAPES = ["4x2", "3x3", "2+4+3", "9x1", "2x3:round_robin", "12x2"]
@@ -121,7 +121,7 @@ def test_messages_of_one_rank_equal_those_of_all(name: str) -> None:
 @each("collective", CORES)
 def test_messages_of_parts_equal_the_whole(collective: str, shape: str) -> None:
     call = spanning(collective, Hosts.parse(shape))
-    assert np.allclose(moved(messages_of_call(call)), of_rows(call.schedule()))
+    assert np.allclose(moved(messages(call)), of_rows(call.schedule()))
 
 
 @pytest.mark.parametrize("name", ["all_gather.direct", "all_to_all.pairwise"])

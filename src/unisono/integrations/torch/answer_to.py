@@ -5,7 +5,6 @@ Gloo by its class, `torch.distributed.ProcessGroupGloo`. So another class takes 
 (`create_named`, loaded with the first group). torch's class stays in `torch._C`, where this library takes Gloo from.
 """
 
-import inspect
 import logging
 import os
 import sys
@@ -33,7 +32,7 @@ def answer_to(name: str) -> None:
         dist.init_process_group("gloo")  # unchanged, and so is all that follows
 
     Raises ArgumentError for another name, where UNISONO_AS has another one, and where there is a process group already.
-    If this torch has moved a name that is needed, it logs a warning that says which, and Gloo stays Gloo.
+    If this torch has no Gloo, it logs a warning.
     """
     setting = os.environ.get(_SETTING, "")
     if name != _GLOO:
@@ -65,11 +64,11 @@ def _answers() -> bool:
 
 
 def _take_the_name() -> bool:
-    """Put our class in the place of torch's. False, with a warning, if torch is not as it must be."""
+    """Put our class in the place of torch's. False, with a warning, if torch has none."""
     if _answers():
         return True
-    if why := _why_not():
-        _LOG.warning("Gloo stays Gloo, although %s=gloo: %s", _SETTING, why)
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        _LOG.warning("%s=%s has no effect: this torch has no Gloo", _SETTING, _GLOO)
         return False
     c10d: Any = distributed.distributed_c10d
     genuine = c10d.ProcessGroupGloo
@@ -78,14 +77,6 @@ def _take_the_name() -> bool:
     for place in (distributed, c10d):
         setattr(place, _CLASS, ours)
     return True
-
-
-def _why_not() -> str:
-    """Why this library cannot answer to Gloo's name; empty if it can."""
-    if not distributed.is_available() or not distributed.is_gloo_available():
-        return "this torch has no Gloo"
-    name = moved()
-    return f"this torch has no {name}; a newer {NAME} may know what has taken its place" if name else ""
 
 
 class _Naming(type):
@@ -113,38 +104,3 @@ class _Naming(type):
 
     def __dir__(cls) -> list[str]:
         return dir(cls.genuine)
-
-
-_C10D, _PYTHON = "torch._C._distributed_c10d", "torch.distributed.distributed_c10d"
-_HELPER, _ALL = f"{_PYTHON}._new_process_group_helper", "2.12 to 2.15"
-
-FOR_GLOO = {
-    f"{_HELPER}:backend_config": _ALL,
-    f"{_HELPER}:backend_options": "2.13",
-    f"{_HELPER}:global_ranks_in_group": "2.13",
-    f"{_HELPER}:group_desc": "2.13, 2.15",
-    f"{_HELPER}:group_name": "2.13",
-    f"{_C10D}._DistributedBackendOptions": _ALL,
-    f"{_PYTHON}._create_process_group_wrapper": _ALL,
-    f"{_C10D}.ProcessGroup._register_backend": _ALL,
-}
-"""The private names of torch without which this cannot work -> the versions of torch in which each was seen. A name
-behind a colon is a local variable of a function. If one is missing, Gloo stays Gloo entirely."""
-
-
-def moved() -> str:
-    """The first of these names that is missing; empty: all are there."""
-    return next((f"{name}, which torch {seen} has" for name, seen in FOR_GLOO.items() if not is_there(name)), "")
-
-
-def is_there(name: str) -> bool:
-    """Does this torch have this name? Imports nothing."""
-    path, _, variable = name.partition(":")
-    found: Any = None
-    at: list[str] = []
-    for part in path.split("."):
-        at.append(part)
-        found = getattr(found, part, None) if ".".join(at) not in sys.modules else sys.modules[".".join(at)]
-    if variable:
-        return found is not None and variable in inspect.unwrap(found).__code__.co_varnames
-    return found is not None

@@ -20,7 +20,8 @@ from ...calls.dispatch import refuse
 from . import other_ways
 from .answers import Answers
 from .hooks import HERE, call_abort_hooks
-from .to_torch import DONE, MESSAGES, for_torch, late_phrase, tensors_in, waiting_phrase
+from .methods import FORMS, MESSAGES
+from .to_torch import DONE, for_torch, late_phrase, tensors_in, waiting_phrase
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
@@ -70,20 +71,7 @@ def one(items: Sequence[Any]) -> Any:
 _FIELDS = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 
 _INPUTS = "tensors", "inputs", "input"
-_EVENTS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "alltoall": "all_to_all",
-    "recv_anysource": "recvAnySource",
-}
-
-_EARLIER = {
-    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
-    "all_to_all_single": "alltoall_base",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-}
-"""Methods that torch's class also looks up by an earlier name, before it makes a call itself."""
-
+_EVENTS = {"recv_anysource": "recvAnySource"}
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _DETAIL = c10d.DebugLevel.DETAIL
@@ -156,8 +144,8 @@ def recorder(method: Callable[..., Any]) -> Callable[[str, tuple[Any, ...]], Abs
 
     Events have names as in torch's own backends: "gloo:all_reduce", for all forms of all_reduce.
     """
-    word = method.__name__.strip("_").removesuffix("_coalesced").removesuffix("_single")
-    title = _EVENTS.get(word, word)
+    name = method.__name__.strip("_")
+    title = FORMS[name].collective.removesuffix("_coalesced") if name in FORMS else _EVENTS.get(name, name)
     parameters = method.__code__.co_varnames[1 : method.__code__.co_argcount]
     at = next((at for at, name in enumerate(parameters) if name in _INPUTS), len(parameters))
 
@@ -191,7 +179,8 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
         forms = None if options is None else CallForms(method, options, short)
         on_tensors = forms is not None or name in MESSAGES
 
-        earlier = _EARLIER.get(name, "")
+        # torch's class may look a method up by its earlier name, too, before it makes a call itself.
+        earlier = FORMS[name].earlier if name in FORMS else ""
         behind = getattr(c10d.ProcessGroup, earlier, None)
 
         def torchs(self: Any, *args: Any, **keywords: Any) -> Any:

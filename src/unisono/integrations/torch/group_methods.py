@@ -25,7 +25,8 @@ from ...ranks.group.group import Group
 from .answers import Answers
 from .composed_calls import all_reduce_sparse, monitored_barrier
 from .entry import before_call, detail, entry, one, real, reals
-from .to_torch import DONE, MESSAGES, UNSET, Finished, Together, TorchWork, limit, tensors_in
+from .methods import FORMS, MESSAGES
+from .to_torch import DONE, UNSET, Finished, Together, TorchWork, limit, tensors_in
 
 _Tensor, _address = torch.Tensor, torch.Tensor.data_ptr
 
@@ -247,13 +248,6 @@ class Calls(Answers):
         works, self._together = self._together or [], None
         return TorchWork(Together(works), [])
 
-    # Other names of these methods, most of them from before torch 2.13.
-    _allgather_base = all_gather_single
-    _reduce_scatter_base = reduce_scatter_single
-    alltoall_base = all_to_all_single
-    gather_into_tensor = gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     allreduce_sparse = allreduce
 
     def getBackendName(self) -> str:  # noqa: N802
@@ -303,6 +297,10 @@ class Calls(Answers):
                 c10d._register_work(tensor, made)  # noqa: SLF001
         return made
 
+
+for _name, _form in FORMS.items():
+    if _form.earlier:
+        setattr(Calls, _form.earlier, vars(Calls)[_name])
 
 _SUM = c10d.ReduceOp.SUM
 _NAMES = [name for name in c10d.ReduceOp.RedOpType.__members__ if name != "PREMUL_SUM"]

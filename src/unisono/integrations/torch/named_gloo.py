@@ -54,17 +54,15 @@ class GlooBeside:
         self._group = group
         self._made: Any = None
 
-    def call(self, names: list[str], args: tuple[Any, ...], store: Any, timeout: Any) -> None:
-        """Make a call in Gloo's group, once all ranks have agreed on it in our group.
-
-        names: the names of the method; a version of torch has one of these.
+    def call(self, name: str, args: tuple[Any, ...], store: Any, timeout: Any) -> None:
+        """Make a call by the method of this name in Gloo's group, once all ranks have agreed on it in our group.
 
         Raises MismatchError if ranks make different calls, or if Gloo refused the call of another rank, with the
         reason; otherwise Gloo's error. After an error Gloo's group ends on all ranks, with all its messages, and the
         next call makes a new one.
         """
         *places, opts = args
-        record, limit_s = _record(names[0], places, opts), opts.timeout.total_seconds()
+        record, limit_s = _record(name, places, opts), opts.timeout.total_seconds()
         self._agree(lambda: record, limit_s if limit_s >= 0 else None)
         failed: list[RuntimeError] = []
 
@@ -73,7 +71,9 @@ class GlooBeside:
                 if self._made is None:
                     self._made = self._make(store, timeout)
                 self._made.set_timeout(timeout)
-                self._call(names, args)
+                with torch.no_grad():
+                    getattr(self._made, name)(*args).wait()
+                    self._made.barrier().wait()  # of a tensor with several parts, torch returns the work of one part
             except RuntimeError as error:
                 if _CONNECTION not in str(error):
                     raise  # it is this rank's call that is wrong
@@ -93,12 +93,6 @@ class GlooBeside:
         if self._made is not None:
             self._made.abort()
             self._made = None
-
-    def _call(self, names: list[str], args: tuple[Any, ...]) -> None:
-        method = next(getattr(self._made, name) for name in names if hasattr(c10d.ProcessGroup, name))
-        with torch.no_grad():
-            method(*args).wait()
-            self._made.barrier().wait()  # for a tensor with several parts, torch returns the work of one part only
 
     def _agree(self, record: Callable[[], CallRecord], timeout_s: float | None = None) -> None:
         """Return when all ranks have come with the same record. If `record` raises, the other ranks get the reason."""
@@ -179,14 +173,12 @@ class NamedGloo(UnisonoProcessGroup):
         """Make a call in Gloo's group, in the background if the call says so."""
         *places, opts = args
         kept, inner, timeout = [_kept(place) for place in places], now(opts), self.options._timeout  # noqa: SLF001
-        calls = vars(Calls)
-        names = [method.__name__, *(name for name, made in calls.items() if made is calls[method.__name__])]
         beside = self._beside = self._beside or GlooBeside(self.group)
         store, inference = self._store, torch.is_inference_mode_enabled()
 
         def action(_: str | None) -> None:
             with torch.inference_mode(inference):  # the caller's mode, also on the worker
-                beside.call(names, (*kept, inner), store, timeout)
+                beside.call(method.__name__, (*kept, inner), store, timeout)
 
         several = method.__name__ == "allgather" and len(kept[0]) > 1
         return self._started(action, method.__name__, opts, kept[0] if several else results(method, args))

@@ -19,7 +19,8 @@ from ...base.release import NAME
 from ...calls.dispatch import Call
 from ...calls.work import FinishedWork
 from ...engine.tensors import in_mode_of, mark_written, needed_by_autograd, share_memory
-from .to_torch import MESSAGES, Finished, tensors_in
+from .methods import MESSAGES
+from .to_torch import Finished, tensors_in
 
 Method = Callable[..., Any]
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]

@@ -4,19 +4,15 @@
 buffers of DDP and fully_shard should lie in shared memory, so calls on them are zero copy. `SharedBuffers` is for DDP,
 whose C++ code makes its buckets with at::empty. `share_sharded` lets fully_shard ask the process group for its buffers
 (`allocate_tensor`). If the heap is full, a buffer is private, and calls on it are staged.
-`after_import`: a module of torch that takes long to import is changed when a program imports it.
 `hide_from_dynamo`: torch.compile must not trace our methods, which C++ code calls while it traces.
 """
 
-import importlib.util
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import wraps
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -38,7 +34,6 @@ _USUAL = {
 }
 """Options of a tensor -> their values for a buffer of ours. Versions of torch pass some of them."""
 _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
-"""The import of this module takes a second, so it is changed when a program imports it."""
 _groups: weakref.WeakKeyDictionary[Any, Calls] = weakref.WeakKeyDictionary()
 """Reducer of DistributedDataParallel -> our process group."""
 
@@ -54,7 +49,6 @@ def patch_torch() -> None:
     change(_with_fp16_in_python, "_register_builtin_comm_hook", distributed, c10d)
     change(share_buckets, "__init__", c10d.Reducer)
     change(share_rebuilt, "_rebuild_buckets", c10d.Reducer)
-    after_import(_FSDP, lambda module: change(share_sharded, "__init__", module.FSDPParamGroup))
 
 
 def change(made_of: Callable[[Any], Any], name: str, *places: Any) -> None:
@@ -170,37 +164,6 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def after_import(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with a module: now if it is loaded, otherwise as soon as it is."""
-    if (module := sys.modules.get(name)) is not None:
-        then(module)
-    elif not any(isinstance(finder, _Finder) and finder.name == name for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(name, then))
-
-
-class _Finder(MetaPathFinder):
-    """Finds one module with the other finders, and calls `then` when it has been loaded."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self.name, self._then = name, then
-
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            @wraps(load)
-            def load_and_tell(module: ModuleType) -> None:
-                load(module)
-                self._then(module)
-
-            spec.loader.exec_module = load_and_tell  # type: ignore[method-assign]
-        return spec
-
-
 def make_buffer(group: Group, count: int, dtype: torch.dtype) -> torch.Tensor:
     """A flat tensor for collectives of a group; private if it is so short that calls on it are staged in any case."""
     engine = group.engine
@@ -256,9 +219,17 @@ def share_rebuilt(original: Any) -> Any:
     return rebuild_buckets
 
 
-def share_sharded(original: Any) -> Any:
-    """Let groups of parameters of fully_shard take their buffers from our process groups."""
+def share_sharded() -> None:
+    """Let groups of parameters of fully_shard take their buffers from our process groups. Idempotent.
 
+    A group calls this when it is asked for its rank, as fully_shard does first. The import of fully_shard takes a
+    second, so it is left to the program.
+    """
+    if (kind := getattr(sys.modules.get(_FSDP), "FSDPParamGroup", None)) is not None:
+        change(_with_our_buffers, "__init__", kind)
+
+
+def _with_our_buffers(original: Any) -> Any:
     def init(parameters: Any, *args: Any, **options: Any) -> None:
         original(parameters, *args, **options)
         if parameters.device.type == "cpu" and isinstance(

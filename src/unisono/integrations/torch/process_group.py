@@ -34,7 +34,7 @@ from .answers import Answers, check_options
 from .group_methods import Calls
 from .hooks import Hooks, call_abort_hooks
 from .join_group import go_on, join, leave, leave_when_dropped, store_of_meeting
-from .patch import hide_from_dynamo, make_buffer, patch_torch
+from .patch import hide_from_dynamo, make_buffer, patch_torch, share_sharded
 from .patch_hooks import patch_hooks
 from .to_torch import Finished, TorchWork, as_torchs
 
@@ -85,7 +85,12 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         """The user's description of the group."""
         return self._description
 
-    rank, size, name = getRank, getSize, Calls.getBackendName
+    def rank(self) -> int:
+        """This process's rank."""
+        share_sharded()
+        return self.group.rank
+
+    size, name = getSize, Calls.getBackendName
 
     def _get_backend_name(self) -> str:
         """Gloo's name, if all tensors are of the CPU.

@@ -19,9 +19,7 @@ from torch.futures import Future
 from ...base.errors import PeerGone, UnisonoError, WaitTimeout
 from ...calls.work import FinishedWork, Work, Worker
 from .hooks import call_abort_hooks
-
-MESSAGES = "send", "recv", "recv_anysource"
-"""The methods of messages between two ranks."""
+from .methods import FORMS
 
 
 def for_torch(error: BaseException, phrase: str = "") -> BaseException:
@@ -100,15 +98,8 @@ def tensors_in(args: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
 _NO_TIMEOUT = timedelta(0)
 UNSET = timedelta(milliseconds=-1)
 """The timeout in options if the caller has set none."""
-_OP_TYPES = {
-    "all_gather_single": "_ALLGATHER_BASE",
-    "all_gather_single_coalesced": "ALLGATHER_INTO_TENSOR_COALESCED",
-    "all_to_all_single": "ALLTOALL_BASE",
-    "reduce_scatter_single": "_REDUCE_SCATTER_BASE",
-    "reduce_scatter_single_coalesced": "REDUCE_SCATTER_TENSOR_COALESCED",
-    "recv_anysource": "RECVANYSOURCE",
-    "_end_coalescing": "COALESCED",
-}
+_OP_TYPES = {"recv_anysource": "RECVANYSOURCE", "_end_coalescing": "COALESCED"}
+_OP_TYPES |= {name: form.earlier.upper() for name, form in FORMS.items() if form.earlier}
 """Method -> torch's name for its kind, where it is not the method's."""
 
 

@@ -28,9 +28,9 @@ from ...engine.logs.plan_registry import PlanNote
 from ...engine.process.nested import caller
 from ...ranks.group.group import Group
 from .flight_recorder import GLOO, NCCL
+from .methods import FORMS, Form
 from .patch import change
 from .to_torch import for_torch
-from .watched_forms import FORMS, Form
 
 _MESSAGES = {"send": "send to {}", "recv": "recv from {}", "recv_anysource": "recv from any rank"}
 
@@ -209,9 +209,8 @@ def patch_calls(cause: Cause) -> None:
 
     cause: asks why a call of a group has failed. It returns `WatchedGroup.failed`.
     """
-    for name in FORMS:
-        if hasattr(c10d.ProcessGroup, name):
-            change(logging(name, cause), name, c10d.ProcessGroup)
+    for name in filter(vars(c10d.ProcessGroup).__contains__, FORMS):
+        change(logging(name, cause), name, c10d.ProcessGroup)
     for name, words in _MESSAGES.items():
         change(_noting(name, words), name, c10d.ProcessGroup)
     change(_exchanging, "monitored_barrier", c10d.ProcessGroup)

@@ -26,9 +26,9 @@ from ...ranks.failures.stall import Stall
 from ...ranks.group.group import Group
 from .cpp_calls import CppCalls
 from .flight_recorder import IN_CPP, NCCL
+from .methods import FORMS
 from .to_torch import for_torch
 from .watched_calls import WatchedCall, WatchedGroup, groups, waits
-from .watched_forms import FORMS
 
 _LOOK_S = 0.1
 _FEW = 16  # ranks of a larger job look less often, since each looks at all others

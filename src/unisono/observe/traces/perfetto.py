@@ -67,20 +67,26 @@ def events(parts: Sequence[Recorded]) -> Iterator[dict[str, Any]]:
         members = {track.rank: track for track in some}
         for calls in by_number(some).values():
             late, waits = waits_for_last(calls)
-            came = calls[late]
+            came_at = (calls[late].entered_ns - begin) / 1e3
             for rank, call in calls.items():
-                waited_ns = waits[rank]
-                track = members[rank]
-                words = known.get((id(call.what), track.size))
-                if words is None:
-                    words = known[id(call.what), track.size] = _words(track, call)
-                yield _slice(track, tid, call, words, begin, late, waited_ns)
-                if waited_ns >= _SHOWN_NS and call.left_ns:
+                key = id(call.what), members[rank].size
+                if key not in known:
+                    known[key] = _words(members[rank], call)
+                name, args = known[key]
+                args, took_ns = {"number": call.number, **args}, max(0, call.left_ns - call.entered_ns)
+                if call.background:
+                    args["background"] = True
+                if waits[rank] and took_ns:
+                    args |= {"waited_for": late, "waited_us": min(waits[rank], took_ns) / 1e3}
+                if not call.left_ns:
+                    args["unfinished"] = True
+                at = {"pid": rank, "tid": tid, "ts": (call.entered_ns - begin) / 1e3}
+                yield {"ph": "X", "cat": "call", "name": name, **at, "dur": took_ns / 1e3, "args": args}
+                if waits[rank] >= _SHOWN_NS and call.left_ns:
                     arrow += 1
                     flow = {"cat": "late", "name": "waits for", "id": arrow}
-                    yield {**flow, "ph": "s", "pid": rank, "tid": tid, "ts": (call.entered_ns - begin) / 1e3}
-                    at = (came.entered_ns - begin) / 1e3
-                    yield {**flow, "ph": "f", "bp": "e", "pid": late, "tid": tid, "ts": at}
+                    yield {**flow, "ph": "s", **at}
+                    yield {**flow, "ph": "f", "bp": "e", "pid": late, "tid": tid, "ts": came_at}
 
 
 _Words = tuple[str, dict[str, Any]]
@@ -94,18 +100,3 @@ def _words(track: Track, call: RankCall) -> _Words:
     name = record.collective if record.collective == "barrier" else f"{record.collective} {format_bytes(nbytes)}"
     args = {"call": str(record), "bytes": nbytes, "algorithm": record.algorithm, "lowering": record.lowering}
     return name, {**args, "line": record.where}
-
-
-def _slice(
-    track: Track, tid: int, call: RankCall, words: _Words, begin: int, late: int, waited_ns: int
-) -> dict[str, Any]:
-    name, args = words[0], {"number": call.number, **words[1]}
-    if call.background:
-        args["background"] = True
-    took_ns = max(0, call.left_ns - call.entered_ns)
-    if waited_ns := min(waited_ns, took_ns):
-        args |= {"waited_for": late, "waited_us": waited_ns / 1e3}
-    if not call.left_ns:
-        args["unfinished"] = True
-    at = {"pid": track.rank, "tid": tid, "ts": (call.entered_ns - begin) / 1e3, "dur": took_ns / 1e3}
-    return {"ph": "X", "cat": "call", "name": name, **at, "args": args}

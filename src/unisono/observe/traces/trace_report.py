@@ -1,11 +1,11 @@
 """The report of a trace: where time goes, and which ranks make others wait."""
 
-import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
-from .tracks import RankCall, Track, by_group, by_number, time_inside_ns, waits_for_last
+from .tracks import Track, by_group, by_number, time_inside_ns, waits_for_last
 
 _LATE_NS = 20_000
 
@@ -69,42 +69,25 @@ class TraceReport(NamedTuple):
 
 def report(tracks: Sequence[Track]) -> TraceReport:
     """Read a trace."""
-    groups = by_group(track for track in tracks if track.calls)
-    kinds: dict[tuple[str, str, int, str, str], list[tuple[int, int]]] = {}
-    late: dict[int, list[tuple[int, str]]] = {}
-    for (_, _, name), some in groups.items():
+    kinds: dict[tuple[str, str, int, str, str], list[tuple[int, int]]] = defaultdict(list)
+    late: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for (_, _, name), some in by_group(track for track in tracks if track.calls).items():
         for calls in by_number(some).values():
-            _one_call(name, some[0], calls, kinds, late)
-    lost = max((track.calls[0].number - 1 for track in tracks if track.calls), default=0)
-    return TraceReport(_kinds(kinds), _late(late), list(_times(tracks)), lost)
-
-
-def _one_call(
-    name: str,
-    track: Track,
-    calls: Mapping[int, RankCall],
-    kinds: dict[tuple[str, str, int, str, str], list[tuple[int, int]]],
-    late: dict[int, list[tuple[int, str]]],
-) -> None:
-    rank, waits = waits_for_last(calls)
-    last, waited = calls[rank], sum(waits.values())
-    if waited >= _LATE_NS and len(calls) == track.size:
-        late.setdefault(rank, []).append((waited, last.what.record.where if last.what else ""))
-    if last.what is None:
-        return
-    took = max(call.left_ns for call in calls.values()) - last.entered_ns
-    record = last.what.record
-    key = record.collective, record.dtype, track.nbytes(last), record.algorithm, name
-    kinds.setdefault(key, []).append((max(0, took), waited // len(calls)))
-
-
-def _kinds(kinds: Mapping[tuple[str, str, int, str, str], list[tuple[int, int]]]) -> list[CallKind]:
+            rank, waits = waits_for_last(calls)
+            last, waited, what = calls[rank], sum(waits.values()), calls[rank].what
+            if waited >= _LATE_NS and len(calls) == some[0].size:
+                late[rank].append((waited, what.record.where if what else ""))
+            if what is not None:
+                took = max(call.left_ns for call in calls.values()) - last.entered_ns
+                key = what.record.collective, what.record.dtype, some[0].nbytes(last), what.record.algorithm, name
+                kinds[key].append((max(0, took), waited // len(calls)))
     found = []
-    for key, times in kinds.items():
-        took, waited = zip(*times, strict=True)
-        typical = int(statistics.median(took))
-        found.append(CallKind(*key, len(times), typical, sum(took), sum(waited)))
-    return sorted(found, key=lambda kind: -kind.total_ns - kind.waited_ns)
+    for kind, times in kinds.items():
+        took_ns, waited_ns = zip(*times, strict=True)
+        found.append(CallKind(*kind, len(times), int(median(took_ns)), sum(took_ns), sum(waited_ns)))
+    found.sort(key=lambda kind: -kind.total_ns - kind.waited_ns)
+    lost = max((track.calls[0].number - 1 for track in tracks if track.calls), default=0)
+    return TraceReport(found, _late(late), list(_times(tracks)), lost)
 
 
 def _late(late: Mapping[int, list[tuple[int, str]]]) -> list[Latecomer]:
@@ -118,10 +101,10 @@ def _late(late: Mapping[int, list[tuple[int, str]]]) -> list[Latecomer]:
 
 
 def _times(tracks: Iterable[Track]) -> Iterator[RankTime]:
-    by_rank: dict[int, list[Track]] = {}
+    by_rank: dict[int, list[Track]] = defaultdict(list)
     for track in tracks:
         if track.calls:
-            by_rank.setdefault(track.rank, []).append(track)
+            by_rank[track.rank].append(track)
     for rank, mine in sorted(by_rank.items()):
         first = min(track.calls[0].entered_ns for track in mine)
         last = max(max(call.left_ns, call.entered_ns) for track in mine for call in track.calls)

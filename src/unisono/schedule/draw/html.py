@@ -82,6 +82,7 @@ def tape(schedule: Schedule) -> dict[str, Any]:
     ]
     for frame, cost in zip(frames, _costs(schedule), strict=False):
         frame["cost"] = cost
+    named = [("" if story.slots[-1][0] == X else f"{'XYT'[buffer]} ", chunk) for buffer, chunk in slots]
     shown = set(ranks)
     houses = [(number, [r for r in host if r in shown]) for number, host in enumerate(hosts.members if hosts else ())]
     return {
@@ -98,7 +99,7 @@ def tape(schedule: Schedule) -> dict[str, Any]:
         "ranks": list(ranks),
         "hosts": [host for _, host in houses if host],
         "numbers": [number for number, host in houses if host],
-        "slots": [_slot(story, *slot) for slot in slots],
+        "slots": [{"chunk": chunk, "short": f"{b}{chunk}", "name": f"{b}chunk {chunk}"} for b, chunk in named],
         "before": _state(contents, story.before, cells),
         "must": _state(contents, story.must, cells),
         "rounds": frames,
@@ -158,15 +159,6 @@ def _left_out(story: Film, ranks: int, slots: int) -> str:
     )
     said = [f"{what} {spans(range(some))} of {whole}" for what, some, whole in shown if some < whole]
     return f"Not all of it is shown: only {', '.join(said)}." if said else ""
-
-
-def _slot(story: Film, buffer: int, chunk: int) -> dict[str, Any]:
-    plain = story.slots[-1][0] == X
-    return {
-        "chunk": chunk,
-        "short": f"{chunk}" if plain else f"{'XYT'[buffer]} {chunk}",
-        "name": f"chunk {chunk}" if plain else f"{'XYT'[buffer]} chunk {chunk}",
-    }
 
 
 def _costs(schedule: Schedule) -> Iterable[list[float]]:

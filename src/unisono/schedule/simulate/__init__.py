@@ -3,7 +3,7 @@
 from .clocks import Played, play
 from .networks import NETWORKS, Hardware, Network, network
 from .survey import Candidate, Price, candidates, price
-from .table_messages import Messages, messages, messages_of_call
+from .table_messages import Messages, messages
 
 __all__ = [
     "NETWORKS",
@@ -15,7 +15,6 @@ __all__ = [
     "Price",
     "candidates",
     "messages",
-    "messages_of_call",
     "network",
     "play",
     "price",

@@ -89,9 +89,9 @@ def _round(sent: Messages, number: int, network: Network, nbytes: float) -> Roun
     leaves = np.where(far, ahead * hardware.message_s * sent.weight, latency)
     waits = ~far | (share > hardware.eager_bytes * sent.weight)
     sums = sent.added[some] * nbytes * sent.weight / hardware.combine_bytes_per_s
-    message, hop = np.nonzero(route.T)
+    hop, message = np.nonzero(route)
     link = route[hop, message]
-    order = np.argsort(link, kind="stable")
+    order = np.argsort(link, kind="stable")  # fast, because messages are in the order of their senders
     link, message = link[order], message[order]
     uses = np.flatnonzero(np.diff(link, prepend=-1))
     links, place = link[uses], np.repeat(np.arange(len(uses)), np.diff(uses, append=len(link)))

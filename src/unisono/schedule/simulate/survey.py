@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,13 +12,14 @@ from ...base.errors import ArgumentError
 from ...base.units import plural
 from ..algorithms import CATALOGUE, Algorithm
 from ..algorithms.catalogue import check_collective
-from ..algorithms.over_hosts import CORES, RAILED, spanning_name
-from ..choose.over_hosts import SpanningChoice, choose_spanning, why_priced_only
+from ..algorithms.over_hosts import CORES, RAILED, HierarchicalTable, spanning_name
+from ..choose.over_hosts import choose_spanning, why_priced_only
 from ..contract import ROOTED
 from ..hosts import Hosts
+from ..table import Schedule
 from .clocks import play
 from .networks import Network
-from .table_messages import Messages, messages, messages_of_call
+from .table_messages import Messages, messages
 
 _MOST_ROWS, _MOST_ROUNDS = 4_000_000, 20_000
 """Larger tables are not made, unless all ranks do the same: then the rows of one rank are enough."""
@@ -94,7 +95,7 @@ def candidates(
         if one is not None:
             yield Candidate(name, partial(messages, one), "", a.name, why)
         else:
-            yield Candidate(name, partial(_of_table, a, p, root), _too_large(a, p), a.name, why)
+            yield Candidate(name, partial(_made, a.schedule, p, root), _too_large(a, p), a.name, why)
     for core in cores:
         a = CATALOGUE[f"{collective}.{core}"]
         chosen = choose_spanning(collective, round(nbytes), hosts, config, core)
@@ -103,7 +104,7 @@ def candidates(
             form = chosen._replace(rails=rails)
             name = spanning_name(collective, hosts, rails, core, form.segments)
             why = "" if name == chosen.name else f"a call of this size takes {plural(chosen.rails or 1, 'rail')}"
-            make = partial(_of_call, form, collective, hosts, root)
+            make = partial(_made, form.make, collective, hosts, root)
             yield Candidate(name, make, _too_large(a, many), core, why)
 
 
@@ -140,12 +141,8 @@ def price(
     return Price(one.name, float(seconds), latency, transfer, combine, name, float(busy[link]))
 
 
-def _of_table(algorithm: Algorithm, ranks: int, root: int) -> list[Messages]:
-    return messages(algorithm.schedule(ranks, root if algorithm.collective in ROOTED else 0))
-
-
-def _of_call(form: SpanningChoice, collective: str, hosts: Hosts, root: int) -> list[Messages]:
-    return messages_of_call(form.make(collective, hosts, root))
+def _made(make: Callable[..., Schedule | HierarchicalTable], *of: Any) -> list[Messages]:
+    return messages(make(*of))
 
 
 def _too_large(algorithm: Algorithm, ranks: int) -> str:

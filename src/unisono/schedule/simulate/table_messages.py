@@ -38,17 +38,12 @@ class Messages(NamedTuple):
     times: float = 1.0
 
 
-def messages(schedule: Schedule) -> list[Messages]:
-    """The messages of a table, in sections that follow one another."""
-    if schedule.symmetric:
-        return list(_alike(schedule))
-    return [_of_rows(schedule.ranks, schedule.rows, schedule.chunks)]
-
-
-def messages_of_call(call: HierarchicalTable) -> list[Messages]:
-    """The messages of a call over hosts, in three sections: inside hosts, between hosts, inside hosts again."""
-    phases = [np.concatenate([part.moved for part in parts]) for parts in call.phases if parts]
-    return [_of_rows(call.hosts.ranks, rows, call.chunks) for rows in phases]
+def messages(table: Schedule | HierarchicalTable) -> list[Messages]:
+    """The messages of a table, in sections that follow one another: over hosts, inside, between, and inside again."""
+    if isinstance(table, HierarchicalTable):
+        phases = [np.concatenate([part.moved for part in parts]) for parts in table.phases if parts]
+        return [_of_rows(table.hosts.ranks, rows, table.chunks) for rows in phases]
+    return list(_alike(table)) if table.symmetric else [_of_rows(table.ranks, table.rows, table.chunks)]
 
 
 def _of_rows(ranks: int, rows: Rows, chunks: int) -> Messages:

@@ -63,10 +63,6 @@ def _watch(looks: Iterator[tuple[Snapshot, Snapshot]]) -> None:
         live.console.print("all ranks have ended")
 
 
-def _ago(seen: Snapshot, then_ns: int) -> float:
-    return round(max(0, seen.at_ns - then_ns) / 1e9, 6) if then_ns else 0.0
-
-
 def _picture(before: Snapshot, after: Snapshot) -> RenderableType:
     lines: list[RenderableType] = []
     for culprit in after.culprits:
@@ -82,7 +78,7 @@ def _picture(before: Snapshot, after: Snapshot) -> RenderableType:
     for seen, rate in zip(after.ranks, rates(before, after), strict=True):
         table.add_row(
             str(seen.rank), str(seen.pid), Text(_does(after, seen.rank)),
-            format_seconds(_ago(after, seen.since_ns)) if seen.since_ns else "",
+            format_seconds(max(0, after.at_ns - seen.since_ns) // 1000 / 1e6) if seen.since_ns else "",
             f"{rate.calls_per_s:.3g}", format_bytes(rate.bytes_per_s), f"{rate.share:.0%}",
             style="red" if seen.rank in blamed else "",
         )  # fmt: skip

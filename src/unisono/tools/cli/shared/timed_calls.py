@@ -192,9 +192,6 @@ def _by(library: Any, trial: Trial, inp: torch.Tensor, out: torch.Tensor) -> Cal
     block = len(inp) // ranks
     sent, got = inp[:block], out[:block]
     blocks = list(out[: block * ranks].chunk(ranks)) if unisono.get_rank() == 0 else None
-    # torch 2.11 has the old names only; torch 2.13 warns of them.
-    all_gather = getattr(library, "all_gather_single", None) or library.all_gather_into_tensor
-    reduce_scatter = getattr(library, "reduce_scatter_single", None) or library.reduce_scatter_tensor
     make: Callable[[], object] = {
         "all_reduce": lambda: library.all_reduce(inp, **how),
         "broadcast": lambda: library.broadcast(inp, src=0, **how),
@@ -203,8 +200,8 @@ def _by(library: Any, trial: Trial, inp: torch.Tensor, out: torch.Tensor) -> Cal
         "exscan": lambda: library.exscan(inp, **how),
         "scatter": lambda: library.scatter(sent, blocks, src=0, **how),
         "gather": lambda: library.gather(sent, blocks, dst=0, **how),
-        "all_gather": lambda: all_gather(out, sent, **how),
-        "reduce_scatter": lambda: reduce_scatter(got, inp, **how),
+        "all_gather": lambda: library.all_gather_single(out, sent, **how),
+        "reduce_scatter": lambda: library.reduce_scatter_single(got, inp, **how),
         "all_to_all": lambda: library.all_to_all_single(out, inp, **how),
         "barrier": lambda: library.barrier(**how),
     }[trial.collective]
