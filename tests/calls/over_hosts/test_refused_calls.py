@@ -42,7 +42,7 @@ def test_refused_calls_end_the_group_in_time() -> None:
             unisono.all_reduce(torch.ones(LONG))
 
 
-def test_a_tensor_that_several_refused_calls_send_from_is_counted_once() -> None:
+def test_tensor_of_refused_calls_counts_once() -> None:
     refused, tensor = RefusedCalls(), torch.ones(100)
     for sent in ([tensor], [tensor[1:], torch.ones(3)]):
         refused.add(10)
@@ -50,7 +50,7 @@ def test_a_tensor_that_several_refused_calls_send_from_is_counted_once() -> None
     assert refused._nbytes == 10 + 10 + tensor.nbytes + 12
 
 
-def test_memory_of_refused_calls_is_given_back_when_nobody_has_the_carrier() -> None:
+def test_memory_ends_with_its_carrier() -> None:
     carriers = [InProcessCarrier(Wires(Random(1)), rank) for rank in range(2)]
     refused = [weakref.ref(RefusedCalls.of(carrier)) for carrier in carriers]
     assert refused[0]() is RefusedCalls.of(carriers[0]) is not RefusedCalls.of(carriers[1])
@@ -110,7 +110,7 @@ def test_a_group_goes_without_the_garbage_collector(closed: bool) -> None:
 
 
 @in_new_world(2, hosts="2x1", timeout_s=90, gives=[7, 7])
-def test_a_forked_child_may_collect_what_its_parent_has_used() -> int:
+def test_forked_child_collects_what_is_used() -> int:
     use(unisono.init())
     child = os.fork()
     if child == 0:
@@ -125,7 +125,7 @@ def test_a_forked_child_may_collect_what_its_parent_has_used() -> int:
 
 
 @in_new_world(2, hosts="2x1", timeout_s=90, gives=[7, 7])
-def test_a_forked_child_may_collect_what_its_parent_has_dropped() -> int:
+def test_forked_child_collects_what_was_dropped() -> int:
     group = unisono.init()
     use(group)
     engine = group.span.carrier

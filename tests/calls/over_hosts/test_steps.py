@@ -104,7 +104,7 @@ def test_ranks_may_keep_the_steps_of_different_calls() -> None:
 
 
 @pytest.mark.ranks(hosts=SHAPES)
-def test_what_is_left_of_calls_that_were_refused_is_no_part_of_later_ones() -> None:
+def test_later_calls_ignore_refused_ones() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     for turn in range(12):
         for _ in range(turn % 3):

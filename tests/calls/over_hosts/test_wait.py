@@ -23,7 +23,7 @@ def relay(words: memoryview, looks: Callable[[], Sequence[int]]) -> Any:
     return SimpleNamespace(_engine=SimpleNamespace(words=words), _look=looks)
 
 
-def test_a_rank_that_waits_looks_at_once_and_then_waits_on() -> None:
+def test_waiting_rank_looks_and_waits_on() -> None:
     words = memoryview(bytearray(8 * StateWord.WORDS)).cast("q")
     words[StateWord.LOOK_UP_NS] = 3600 * 10**9
     looks, paused, missing = [(), (WAITING, WAITING | 1 << 8), ()], list[float](), iter([5, 5, 5, None])
