@@ -138,7 +138,7 @@ class _Warden(threading.Thread):
 
     def _is_due(self, fault: Fault, at: float) -> bool:
         passed_s = time.monotonic() - at
-        if fault.how == "freeze" or fault.how in OF_HOSTS:
+        if fault.how in ("freeze", "stop sentinel", *OF_HOSTS):
             others = self._scene.ranks - len(self._scene.dead | self._scene.frozen | self._scene.cut_off)
             return len(list(self._folder.glob("*.json"))) >= others or passed_s > MOST_S - 10
         return fault.how in STOPPING and passed_s > _STOPPED_S

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, OF_HOSTS, Scene
+from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, OF_HOSTS, OF_SENTINELS, Scene
 
 SOON_S = 15.0  # how long after the last fault a survivor may hear of it and go on, where no time-out tells it
 TIMED_OUT_S = 28.0  # the same where a rank is frozen: a few times as long as calls wait
@@ -47,9 +47,13 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
     for rank, event in _events(said, "error"):
         if event["kind"] not in allowed and rank not in apart:
             yield f"rank {rank} raised {event['kind']}, not one of {sorted(allowed)}: {event['text']}"
-        told = any(words in event["text"] for words in ("was killed by signal 9 (SIGKILL)", ") died "))
-        if event["kind"] == "PeerGone" and not told and {fault.how for fault in scene.faults} == {"kill"}:
-            yield f"rank {rank} does not say how the killed rank has ended: {event['text']}"
+        causes: tuple[str, ...] = ()
+        if {fault.how for fault in scene.faults} == {"kill"}:
+            causes = "was killed by signal 9 (SIGKILL)", ") died "
+        elif rank in scene.cut_off and {fault.how for fault in scene.faults} <= {*OF_SENTINELS}:
+            causes = ("its sentinel (process ",)
+        if event["kind"] == "PeerGone" and causes and not any(words in event["text"] for words in causes):
+            yield f"rank {rank} does not say {' or '.join(causes)}: {event['text']}"
         for name in ("failed", "missing"):
             innocent = set(event[name]) - hit
             if innocent and rank not in apart and not late_to_shrink:
@@ -65,7 +69,7 @@ def _classes(scene: Scene) -> set[str]:
     """The classes of errors that may be raised."""
     hows = {fault.how for fault in scene.faults}
     allowed: set[str] = set()
-    if hows & {*DEADLY, *OF_HOSTS, "end sentinel"}:
+    if hows & {*DEADLY, *OF_HOSTS, *OF_SENTINELS}:
         allowed |= {"PeerGone"}
         only_collectives = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
         if not only_collectives or hows - set(DEADLY) - {"pause", "pause sentinel"}:

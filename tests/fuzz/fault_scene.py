@@ -11,10 +11,11 @@ COLLECTIVES = (
 MESSAGES = ("ring", "chain")
 """ring: each rank sends to the next one and receives from the one before. chain: each receives, then sends."""
 DEADLY = ("kill", "os_exit", "exit", "raise", "return", "stop and kill")  # faults after which a rank does not come back
-STOPPING = ("stop and kill", "pause", "freeze", "pause sentinel")
+STOPPING = ("stop and kill", "pause", "freeze", "pause sentinel", "stop sentinel")
 """pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out. The
-sentinel is that of the rank's host.
+sentinel is that of the rank's host; if it ends, or stops for as long, the others lose the host.
 """
+OF_SENTINELS = ("end sentinel", "stop sentinel")
 OF_HOSTS = ("cut link", "cut pair", "stop host")
 """Of hosts in network namespaces: the rank's host reaches no other, or not the host before; all its processes stop.
 They are mended when all ranks that go on have ended.
@@ -72,7 +73,7 @@ class Scene(NamedTuple):
     @property
     def cut_off(self) -> set[int]:
         """The ranks of hosts that the others lose."""
-        hit = [fault.rank for fault in self.faults if fault.how in ("end sentinel", *OF_HOSTS)]
+        hit = [fault.rank for fault in self.faults if fault.how in (*OF_SENTINELS, *OF_HOSTS)]
         return {rank for one in hit for rank in Hosts.parse(self.hosts).beside(one)}
 
     @property
@@ -131,6 +132,6 @@ def _lively(rng: random.Random, scene: Scene) -> Fault:
     how = rng.choice(["pause", "abort"] + ["freeze"] * plain + ["mismatch", "refuse"] * collective)
     if not scene.hosts.isdigit() and rng.random() < 0.4:
         # Of two hosts, the one with rank 0 goes on.
-        how, rank = rng.choice([("pause sentinel", rank), ("end sentinel", scene.ranks - 1)])
+        how, rank = rng.choice([("pause sentinel", rank), *((how, scene.ranks - 1) for how in OF_SENTINELS)])
     at_call = how in ("mismatch", "refuse")
     return Fault(rank, how, number, "before" if at_call else _moment(rng, scene.calls[number], how))

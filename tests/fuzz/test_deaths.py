@@ -51,6 +51,9 @@ SCENES = {
         "2x2", (Call("all_reduce"), Call("ring", 1000)), (Fault(2, "pause sentinel", 1),)
     ),
     "a sentinel ends": Scene("3x1", (Call("all_reduce"), Call("barrier")), (Fault(2, "end sentinel", 1),)),
+    "a sentinel ends, in messages": Scene("3x1", (Call("ring"), Call("ring", 1000)), (Fault(0, "end sentinel", 1),)),
+    "a sentinel stops": Scene("2+1+1", (Call("all_reduce"), Call("barrier")), (Fault(0, "stop sentinel", 1),)),
+    "a sentinel stops, in messages": Scene("3x1", (Call("ring"), Call("ring", 1000)), (Fault(2, "stop sentinel", 1),)),
     "a rank is stopped for longer than the others wait": Scene(
         "3", (Call("all_reduce"), Call("barrier")), (Fault(2, "freeze", 1),)
     ),

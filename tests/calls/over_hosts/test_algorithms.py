@@ -135,7 +135,7 @@ def numbers(rank: int, count: int, place: int = 0) -> torch.Tensor:
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.ranks(hosts=["2x2", "3+1"])
-def test_blocks_of_several_sizes_go_by_every_algorithm() -> None:
+def test_uneven_blocks_go_by_every_algorithm() -> None:
     size = unisono.get_world_size()
     for some in CATALOGUE.values():
         if some.collective not in UNEVEN or not some.allows(size):
@@ -175,7 +175,7 @@ def _by_the_neighbour(r: Rows, p: int) -> Iterator[Transfer]:
 
 
 @pytest.mark.ranks(hosts="2x2")
-def test_a_table_may_move_blocks_of_several_sizes_to_places_of_others() -> None:
+def test_table_may_move_uneven_blocks() -> None:
     me = unisono.get_rank()
 
     def exchange(pairs: Callable[[int, int], int]) -> None:
@@ -201,7 +201,7 @@ def _by_another_chunk(r: Rows, p: int, root: int) -> Iterator[Transfer]:
 
 
 @pytest.mark.ranks(4, hosts="2x2")
-def test_a_table_that_changes_the_places_of_chunks_is_refused_as_on_one_host() -> None:
+def test_table_that_moves_chunks_is_refused() -> None:
     with pytest.raises(AlgorithmError, match=r"chunk 0 goes to 1|moves chunks to places of others"):
         unisono.broadcast(torch.zeros(7), 0, algorithm=_by_another_chunk)
 

@@ -16,55 +16,6 @@ from tests.support.waiting import until
 from unisono.base.config import Config
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("waits_in", ["all_reduce", "recv"])
-def test_host_without_sentinel_is_left_out(by: signal.Signals, waits_in: str, tmp_path: Path) -> None:
-    def work() -> tuple[str, tuple[int, ...], float]:
-        group = unisono.init()
-        sentinel = sentinel_of(group.span.far)
-        unisono.all_reduce(torch.ones(10))
-        (tmp_path / f"has left {group.rank}").touch()
-        if group.rank == 0:
-            until(lambda: len(list(tmp_path.glob("has left ?"))) == 4)
-            os.kill(sentinel, by)
-        try:
-            if group.rank < 2 and waits_in == "recv":
-                with pytest.raises(unisono.PeerGone) as raised:
-                    unisono.recv(torch.ones(1), 2)
-                error: unisono.PeerError = raised.value
-            else:
-                if group.rank == 3:  # it makes no call before its host has missed the other one
-                    until(lambda: group.liveness.gone(0) is not None)
-                error = until_it_fails()
-            assert isinstance(error, unisono.PeerGone), error
-            if group.rank < 2:
-                assert f"its sentinel (process {sentinel}) has " in str(error)
-                with pytest.raises(unisono.LeftOut):
-                    group.shrink()
-                return str(error), error.failed, 0.0
-            smaller = group.shrink()
-            tensor = torch.full((100,), 10.0**group.rank)
-            unisono.all_reduce(tensor, group=smaller)
-            return str(error), error.failed, tensor[5].item()
-        finally:
-            (tmp_path / str(group.rank)).touch()
-            if group.rank == 0:
-                until(lambda: len(list(tmp_path.glob("?"))) == 4)
-            if group.rank == 0 and by is signal.SIGSTOP:
-                os.kill(sentinel, signal.SIGCONT)
-
-    results = unisono.run(work, 4, hosts="2+1+1", timeout_s=90)
-    words = "has ended" if by is signal.SIGKILL else "has not answered for 1.5 s"
-    for said, failed, _ in results[:2]:
-        assert words in said
-        assert "end the ranks of this host, and start them again" in said
-        assert failed == ((2,) if waits_in == "recv" else (2, 3))
-    for said, failed, total in results[2:]:
-        assert "which has been silent for 1.5 s" in said
-        assert (failed, total) == ((0, 1), 1100.0)
-
-
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("host", [0, 1])
 @in_new_world(2, hosts="1+1")

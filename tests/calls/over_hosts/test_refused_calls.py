@@ -65,7 +65,7 @@ def test_a_group_goes_without_the_garbage_collector(closed: bool) -> None:
 
 
 @in_new_world(2, hosts="2x1", timeout_s=90, gives=[7, 7])
-def test_a_forked_child_may_collect_what_its_parent_has_used() -> int:
+def test_forked_child_collects_what_is_used() -> int:
     use(unisono.init())
     child = os.fork()
     if child == 0:
@@ -80,7 +80,7 @@ def test_a_forked_child_may_collect_what_its_parent_has_used() -> int:
 
 
 @in_new_world(2, hosts="2x1", timeout_s=90, gives=[7, 7])
-def test_a_forked_child_may_collect_what_its_parent_has_dropped() -> int:
+def test_forked_child_collects_what_was_dropped() -> int:
     group = unisono.init()
     use(group)
     engine = group.span.carrier

@@ -69,7 +69,7 @@ def test_the_memory_of_tensors_is_not_kept(n: int) -> None:
 
 
 @pytest.mark.ranks(hosts=SHAPES)
-def test_what_is_left_of_calls_that_were_refused_is_no_part_of_later_ones() -> None:
+def test_later_calls_ignore_refused_ones() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     for turn in range(12):
         for _ in range(turn % 3):

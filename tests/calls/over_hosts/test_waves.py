@@ -49,7 +49,7 @@ def test_every_call(pair: unisono.World) -> None:
     pair.run(work)
 
 
-def test_who_gets_an_error_has_a_tensor_that_nobody_writes_any_more(pair: unisono.World) -> None:
+def test_nobody_writes_a_tensor_after_the_error(pair: unisono.World) -> None:
     """What other ranks of a call have sent, and still send, goes to memory of our own."""
 
     def work() -> None:
@@ -91,7 +91,7 @@ def test_shared_tensors_on_one_rank_of_a_host(config: Config, odd: int) -> None:
 
 
 @in_new_world(4, hosts="2x2")
-def test_a_rank_raises_once_its_neighbours_need_it_no_more() -> None:
+def test_rank_raises_when_no_neighbour_needs_it() -> None:
     """Ranks 0 and 1 are in a call when the other host makes another one. Rank 1 is held up there."""
     group = unisono.init()
     me = group.rank

@@ -35,7 +35,7 @@ def test_two_jobs_at_once() -> None:
 
 
 @in_new_world(4, hosts="2x2", timeout_s=90, gives=[9.0, 0.0, 0.0, 0.0])
-def test_a_sent_message_arrives_whatever_its_rank_does_next(tmp_path: Path) -> float:
+def test_message_arrives_whatever_its_sender_does(tmp_path: Path) -> float:
     """It makes no call, it waits in one for a rank of its host, or it ends."""
     group = unisono.init()
     me, long, got = group.rank, torch.full((70_000,), 3.0), 0.0

@@ -161,21 +161,6 @@ def test_random_programs(ranks: TorchRanks, seed: int, size: int, hosts: str) ->
     assert ours == ranks(size, "gloo")(lambda: run(seeds, size, gloo=True))
 
 
-def mistaken(call: Callable[[int], Any], error: type[BaseException], match: str) -> Callable[[], None]:
-    """A call that raises this on every rank, after which the group is as good as before."""
-
-    def work() -> None:
-        with pytest.raises(error, match=match):
-            call(dist.get_rank())
-        tensor = torch.tensor([1.0 + dist.get_rank()])
-        dist.all_reduce(tensor)
-        pair = [tensor, tensor.clone()]
-        dist.group.WORLD.allreduce(pair).wait()
-        assert (tensor.item(), pair[1].item()) == (12.0, 12.0)
-
-    return work
-
-
 def two(count: int) -> Any:
     return TwoTensor(torch.ones(count), torch.ones(count))
 
@@ -200,10 +185,16 @@ MISTAKES: list[tuple[Callable[[int], Any], type[BaseException], str]] = [
 
 
 @pytest.mark.parametrize(("call", "error", "match"), MISTAKES)
-def test_mistakes_are_told_on_all_ranks(
-    ranks: TorchRanks, call: Callable[[int], Any], error: type[BaseException], match: str
-) -> None:
-    ranks(2, "gloo", named=range(2))(mistaken(call, error, match))
+@in_process_group(2, "gloo", named=range(2))
+def test_mistakes_are_told_on_all_ranks(call: Callable[[int], Any], error: type[BaseException], match: str) -> None:
+    """After them the group is as good as before."""
+    with pytest.raises(error, match=match):
+        call(dist.get_rank())
+    tensor = torch.tensor([1.0 + dist.get_rank()])
+    dist.all_reduce(tensor)
+    pair = [tensor, tensor.clone()]
+    dist.group.WORLD.allreduce(pair).wait()
+    assert (tensor.item(), pair[1].item()) == (12.0, 12.0)
 
 
 @in_process_group(3, "gloo", named=range(3))
@@ -241,20 +232,17 @@ def test_gloos_groups_obey_set_timeout() -> None:
     assert [one.options._timeout for one in (inner, beside)] == [soon, soon]
 
 
-def test_each_way_is_said_once(ranks: TorchRanks) -> None:
-    def work() -> list[str]:
-        from unisono.integrations.torch import other_ways
+@in_process_group(2, "gloo", named=range(2))
+def test_each_way_is_said_once() -> None:
+    from unisono.integrations.torch import other_ways
 
-        other_ways._said.clear()
-        with said() as lines:
-            for _ in range(3):
-                dist.all_gather([torch.ones(2)] * 2, torch.ones(2))
-                dist.all_reduce(two(2))
-                dist.all_reduce(torch.ones(2))
-        assert dist.get_backend() == "gloo"
-        return lines
-
-    lines, _ = ranks(2, "gloo", named=range(2))(work)
+    other_ways._said.clear()
+    with said() as lines:
+        for _ in range(3):
+            dist.all_gather([torch.ones(2)] * 2, torch.ones(2))
+            dist.all_reduce(two(2))
+            dist.all_reduce(torch.ones(2))
+    assert dist.get_backend() == "gloo"
     assert lines == [
         "allgather: outputs share memory, so only what is written last stays, as over Gloo. Said once",
         "allreduce: a TwoTensor passes calls on to its parts: such calls go to a group of Gloo's. Said once",
@@ -287,13 +275,10 @@ INSIDE: list[tuple[Any, list[int], list[int]]] = [
 
 
 @pytest.mark.parametrize(("call", "outputs", "inputs"), INSIDE)
-def test_overlapping_input_is_read_first(ranks: TorchRanks, call: Any, outputs: list[int], inputs: list[int]) -> None:
-    def work() -> tuple[list[Any], list[Any]]:
-        mine = inside(call, outputs, inputs, apart=False)
-        return mine, inside(call, outputs, inputs, apart=True)
-
-    for mine, apart in ranks(2, "gloo", named=range(2))(work):
-        assert mine == apart
+@in_process_group(2, "gloo", named=range(2))
+def test_overlapping_input_is_read_first(call: Any, outputs: list[int], inputs: list[int]) -> None:
+    mine = inside(call, outputs, inputs, apart=False)
+    assert mine == inside(call, outputs, inputs, apart=True)
 
 
 @in_process_group(2, "gloo", named=range(2), gives=[[], []])

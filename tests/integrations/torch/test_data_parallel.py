@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.on_ranks import as_over_gloo
+from tests.support.on_ranks import as_over_gloo, in_process_group
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -161,7 +161,8 @@ def test_callbacks_of_several_buckets_make_calls(ranks: TorchRanks, size: int) -
     assert len(set(learnt[0])) > 1000
 
 
-def test_different_calls_in_callbacks_raise(ranks: TorchRanks) -> None:
+@in_process_group(2)
+def test_different_calls_in_callbacks_raise() -> None:
     def wrong(_: Any, bucket: Any) -> torch.futures.Future[Any]:
         def again(future: torch.futures.Future[Any]) -> torch.Tensor:
             more = torch.ones(2 + dist.get_rank())
@@ -170,11 +171,8 @@ def test_different_calls_in_callbacks_raise(ranks: TorchRanks) -> None:
 
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(again)
 
-    def work() -> None:
-        with pytest.raises(RuntimeError, match=r"disagree(.|\n)*float32\[3\]"):
-            train_with(wrong, None, buckets=1)
-        tensor = torch.ones(2)
-        dist.all_reduce(tensor)
-        assert tensor.tolist() == [2.0, 2.0]
-
-    ranks(2)(work)
+    with pytest.raises(RuntimeError, match=r"disagree(.|\n)*float32\[3\]"):
+        train_with(wrong, None, buckets=1)
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [2.0, 2.0]

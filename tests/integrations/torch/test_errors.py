@@ -14,7 +14,7 @@ import torch.distributed as dist
 import unisono
 from tests.support.on_ranks import in_process_group
 from tests.support.programs import Python
-from tests.support.torch_ranks import TorchRanks, options
+from tests.support.torch_ranks import options
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -231,26 +231,21 @@ def test_a_time_out() -> None:
     together("all")
 
 
-@pytest.mark.parametrize("wait_all_ranks", [False, True])
-def test_ranks_that_miss_a_monitored_barrier(ranks: TorchRanks, wait_all_ranks: bool) -> None:
-    def work() -> str | None:
-        me = dist.get_rank()
-        if me in (1, 2):
-            together("over")  # they come too late
-        with pytest.raises(dist.DistBackendError) as caught:
-            dist.monitored_barrier(timeout=SHORT, wait_all_ranks=wait_all_ranks)
-        if me in (0, 3):
-            together("over")
-        assert isinstance(caught.value, unisono.WaitTimeout)
-        assert caught.value.missing == ((1, 2) if wait_all_ranks else (1,))
-        dist.barrier()
-        return str(caught.value)
-
-    said = ranks(4)(work)
-    late = "Ranks 1, 2" if wait_all_ranks else "Rank 1"
-    assert f"[Rank 0]: {late} failed to pass monitoredBarrier in 300 ms" in said[0]
-    for rank in (1, 2, 3):
-        assert WAITING.format(rank) in said[rank]
+@pytest.mark.parametrize(("wait_all_ranks", "late"), [(False, "Rank 1"), (True, "Ranks 1, 2")])
+@in_process_group(4)
+def test_ranks_that_miss_a_monitored_barrier(wait_all_ranks: bool, late: str) -> None:
+    me = dist.get_rank()
+    if me in (1, 2):
+        together("over")  # they come too late
+    with pytest.raises(dist.DistBackendError) as caught:
+        dist.monitored_barrier(timeout=SHORT, wait_all_ranks=wait_all_ranks)
+    if me in (0, 3):
+        together("over")
+    assert isinstance(caught.value, unisono.WaitTimeout)
+    assert caught.value.missing == ((1, 2) if wait_all_ranks else (1,))
+    said = f"[Rank 0]: {late} failed to pass monitoredBarrier in 300 ms" if me == 0 else WAITING.format(me)
+    assert said in str(caught.value)
+    dist.barrier()
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -313,21 +308,15 @@ def test_detail_checks_calls_before_they_return() -> None:
         pending.wait()
 
 
-def test_detail_names_a_late_rank(ranks: TorchRanks) -> None:
-    def work() -> str:
-        group: Any = dist.new_group(timeout=SHORT)
-        said = ""
-        with detail():
-            if dist.get_rank() != 1:
-                with pytest.raises(RuntimeError) as caught:
-                    group.allreduce([torch.ones(3)])
-                said = str(caught.value)
-        together("over")
-        return said
-
-    said = ranks(3)(work)
-    assert "Rank 1 failed to pass monitoredBarrier in 300 ms" in said[0]
-    assert WAITING.format(2) in said[2]
+@in_process_group(3)
+def test_detail_names_a_late_rank() -> None:
+    group: Any = dist.new_group(timeout=SHORT)
+    said = WAITING.format(2) if dist.get_rank() else "Rank 1 failed to pass monitoredBarrier in 300 ms"
+    with detail():
+        if dist.get_rank() != 1:
+            with pytest.raises(RuntimeError, match=said):
+                group.allreduce([torch.ones(3)])
+    together("over")
 
 
 @pytest.mark.ranks(1, backend="unisono")

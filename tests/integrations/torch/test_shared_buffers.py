@@ -187,34 +187,28 @@ def test_dropped_buffers_are_freed() -> None:
         until(lambda: used() == before)  # the thread that has made the last call lets go of its tensors a bit later
 
 
-def test_copies_pickles_and_forks(ranks: TorchRanks) -> None:
+@in_process_group(2)
+def test_copies_pickles_and_forks() -> None:
     """A copy has buckets of its own; a child that is forked and ends leaves its parent's alone."""
-
-    def work() -> list[list[float]]:
-        whole = layers()
-        wrapped = nn.parallel.DistributedDataParallel(whole, gradient_as_bucket_view=True)
-        first = train(wrapped, list(whole.parameters()), 2)
-        copies = [copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))]  # noqa: S301  our own
-        child = os.fork()
-        if not child:
-            for parameter in whole.parameters():
-                parameter.grad = None
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        gradient = whole[0].weight.grad
-        assert gradient is not None
-        assert shared(gradient)
-        found = [first, train(wrapped, list(whole.parameters()))]
-        for one in copies:
-            found.append(train(one, list(one.module.parameters())))
-            moved = one.module[0].weight.grad
-            assert shared(moved)
-            assert moved.data_ptr() != gradient.data_ptr()
-        return found
-
-    ours = ranks(2)(work)
-    for found in ours:
-        assert found[1] == found[2] == found[3]
+    whole = layers()
+    wrapped: Any = nn.parallel.DistributedDataParallel(whole, gradient_as_bucket_view=True)
+    train(wrapped, list(whole.parameters()), 2)
+    copies = [copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))]  # noqa: S301  our own
+    child = os.fork()
+    if not child:
+        for parameter in whole.parameters():
+            parameter.grad = None
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    gradient = whole[0].weight.grad
+    assert gradient is not None
+    assert shared(gradient)
+    learnt = train(wrapped, list(whole.parameters()))
+    for one in copies:
+        assert train(one, list(one.module.parameters())) == learnt
+        moved = one.module[0].weight.grad
+        assert shared(moved)
+        assert moved.data_ptr() != gradient.data_ptr()
 
 
 def test_sharded_models_use_shared_memory(ranks: TorchRanks) -> None:

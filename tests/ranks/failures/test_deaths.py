@@ -107,7 +107,7 @@ def test_a_rank_that_is_killed_is_named_by_all(start: Start, port: int, victim: 
             assert "shrink" not in words
 
 
-def test_a_rank_that_comes_when_rank_0_gives_up_is_told_why(start: Start, port: int) -> None:
+def test_late_rank_learns_why_rank_0_gave_up(start: Start, port: int) -> None:
     """Rank 0's process runs the store: it stays until rank 1 has read the reason."""
     victim = start(2, port, 80.0, PHASE="after _come", HOW="SIGKILL")
     first, late = (

@@ -66,7 +66,7 @@ def outlive(name: str, victim: int, how: str, folder: Path) -> tuple[float, Peer
 
 
 @in_new_world(2, gives=[6.0, 6.0])
-def test_time_in_which_a_rank_itself_was_stopped_does_not_count(tmp_path: Path) -> float:
+def test_own_stop_does_not_count_as_waiting(tmp_path: Path) -> float:
     looked_twice = tmp_path / "looked"
     group, tensor = unisono.init(), torch.ones(3)
     if group.rank == 0:

@@ -156,7 +156,7 @@ def test_a_rank_that_comes_late_still_hears_of_it() -> None:
 
 @pytest.mark.parametrize("count", [3, COUNT])
 @pytest.mark.ranks(3)
-def test_a_rank_that_comes_when_the_others_have_gone_on(count: int) -> None:
+def test_late_rank_raises_when_others_went_on(count: int) -> None:
     """The others stop waiting for its side, raise, and are in the next call when it makes the one they refused."""
     group = unisono.init()
     number = group.engine.call_number
@@ -193,7 +193,7 @@ def test_what_follows_in_the_background_goes_on() -> None:
 
 
 @in_new_world(3, all_give="(1,)")
-def test_knobs_that_change_programs_are_part_of_the_agreement() -> str:
+def test_ranks_agree_on_settings_of_programs() -> str:
     group = unisono.init()
     if group.rank == 1:
         group.engine.config = group.engine.config.replace(segment_bytes=1 << 16)
@@ -203,7 +203,7 @@ def test_knobs_that_change_programs_are_part_of_the_agreement() -> str:
 
 
 @pytest.mark.ranks(2)
-def test_sizes_whose_short_checksums_are_equal_are_told_apart() -> None:
+def test_sizes_of_one_short_checksum_differ() -> None:
     """With these numbers of elements the calls' words have the same CRC-32 in its lower 31 bits."""
     mine = tensor(46266 if unisono.get_rank() else 102490)
     before = mine.clone()

@@ -187,7 +187,7 @@ def test_wait_for_a_message_is_told(tmp_path: Path, size: int, src: int | None, 
 
 
 @in_new_world(2, config=SOON, gives=[[0, 1], [1]])
-def test_a_call_in_the_background_keeps_nobody_waiting_until_somebody_waits_for_it(tmp_path: Path) -> list[int]:
+def test_background_call_waits_only_when_awaited(tmp_path: Path) -> list[int]:
     overhear(tmp_path)
     counts = []
     tensor = torch.ones(5)

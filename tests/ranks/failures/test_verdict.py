@@ -196,9 +196,7 @@ def test_what_holds_in_every_situation(me: Situation, peers: tuple[PeerView, ...
 
 @settings(max_examples=examples(1000), deadline=None, derandomize=True)
 @given(situations, companies, st.permutations(range(PEERS)))
-def test_the_kind_of_verdict_does_not_depend_on_the_order_of_peers(
-    me: Situation, peers: tuple[PeerView, ...], order: list[int]
-) -> None:
+def test_order_of_peers_keeps_the_verdict(me: Situation, peers: tuple[PeerView, ...], order: list[int]) -> None:
     verdict, other = judge(me, peers), judge(me, [peers[k] for k in order])
     blamed = {Gone, Failed, Late}  # which of several failures is told first is not decided
     assert type(verdict) is type(other) or {type(verdict), type(other)} <= blamed
@@ -218,7 +216,7 @@ def test_ranks_at_the_gate_agree_on_whether_they_agree(peers: tuple[PeerView, ..
 
 
 @in_new_world(3, return_exceptions=True, gives=[(1,), FAILED, (1,)])
-def test_a_death_that_a_peer_saw_first_is_told_as_a_death() -> tuple[int, ...]:
+def test_death_that_a_peer_saw_first_is_a_death() -> tuple[int, ...]:
     """Rank 1 is looked at before it dies, rank 2 after it has seen that, and given up."""
     group, attend = unisono.init(), import_module("unisono.ranks.failures.attend")
     unisono.barrier()
@@ -277,7 +275,7 @@ def test_peer_that_enters_meanwhile_is_not_blamed() -> None:
 
 
 @pytest.mark.parametrize("moment", range(1, 5))
-def test_peer_that_gives_up_and_goes_while_it_is_looked_at(moment: int) -> None:
+def test_peer_that_gives_up_during_a_look(moment: int) -> None:
     """It gives the call up before it goes, so its reason is seen with its departure."""
     reads, last = itertools.count(1), GivenUp(N, reason="KeyboardInterrupt")
 
@@ -323,7 +321,7 @@ def test_who_owes_the_others_a_part_of_a_call(kind: DepartureKind, spans: bool, 
 
 
 @pytest.mark.parametrize("kind", [DepartureKind.RETURNED, DepartureKind.LEFT])
-def test_an_orderly_departure_proves_nothing_over_hosts_without_fresh_copies(kind: DepartureKind) -> None:
+def test_stale_copies_of_a_departure_prove_nothing(kind: DepartureKind) -> None:
     """This host may not know yet that ranks of other hosts have entered the call, which needs this rank no more."""
     gone = Departure(kind, "went")
     assert watch_of(gone, spans=True, is_fresh=False).view(1) == here(1)

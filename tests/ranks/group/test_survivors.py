@@ -56,29 +56,6 @@ def test_survivors_name_who_has_died_and_go_on(ranks: int, victims: tuple[int, .
         assert seen[old] == {"sum": total, "ranks": left, "rank": new}
 
 
-@in_new_world(6, return_exceptions=True, gives=[9.0, 9.0, 9.0, 8.0, FAILED, 8.0])
-def test_sub_groups_of_the_living_go_on_and_others_shrink() -> float:
-    world = unisono.init()
-    row = unisono.split(color=world.rank // 3)
-    column = unisono.split(color=world.rank % 3)
-    kill(4)
-    mine = torch.tensor([float(world.rank)])
-    if world.rank // 3 == 0:
-        unisono.all_reduce(mine, group=row)
-        unisono.all_reduce(mine, group=row)
-    else:
-        with pytest.raises(PeerGone) as caught:
-            unisono.all_reduce(mine, group=row)
-        assert caught.value.failed == (1,)
-        assert caught.value.world_rank == 4
-        smaller = row.shrink()  # type: ignore[union-attr]  # all ranks are in a row
-        unisono.all_reduce(mine, group=smaller)
-        assert unisono.init() is world
-    if world.rank % 3 != 1:
-        unisono.barrier(group=column)
-    return mine.item()
-
-
 @in_new_world(3, gives=["went on", "went on", "left out"])
 def test_who_is_there_but_does_not_come_is_named_and_left_out(tmp_path: Path) -> str:
     group, pair = unisono.init(), unisono.new_group([0, 1])
