@@ -1,4 +1,4 @@
-"""How ranks wait for words in shared memory: they spin, yield, nap and sleep."""
+"""How ranks wait for words in shared memory: they spin, yield and sleep."""
 
 import ctypes
 import os
@@ -53,7 +53,7 @@ def test_yields_that_take_no_slice_go_on() -> None:
     assert waiter.learned.tolist() == [1, 0, 0]
 
 
-def test_two_slow_yields_make_a_rank_nap() -> None:
+def test_two_slow_yields_make_a_rank_sleep() -> None:
     waiter = Waiter()
     waiter.learned[1] = NEVER  # the last one has only just ended
     assert waiter.wait(ALWAYS_A_SLICE, limit_ns=50_000_000) > 0  # the yields may take slices indeed
@@ -73,28 +73,6 @@ def test_one_slow_yield_is_ignored() -> None:
     _, ended, nap_until = waiter.learned.tolist()
     assert ended > 0
     assert nap_until == 0
-
-
-def test_long_naps_reduce_spins() -> None:
-    waiter = Waiter(most_spins=2000)
-    waiter.learned[2] = NEVER
-    spins = []
-    for _ in range(6):
-        waiter.wait(NEVER_A_SLICE, limit_ns=500_000)
-        spins.append(int(waiter.learned[0]))
-    assert spins == [1000, 500, 250, 125, 100, 100]
-
-
-def test_naps_leave_the_slack_of_timers_alone() -> None:
-    def slack() -> str:
-        with open("/proc/self/timerslack_ns") as file:
-            return file.read()
-
-    before = slack()
-    waiter = Waiter()
-    waiter.learned[2] = NEVER
-    waiter.wait(NEVER_A_SLICE, limit_ns=100_000)
-    assert slack() == before
 
 
 def wait_for_the_last(seconds: float) -> tuple[float, float]:
@@ -141,7 +119,7 @@ def test_long_wait_looks_at_peers_less_often() -> None:
 
 
 def hurried(seed: int, calls: int, spins: int) -> list[float]:
-    """Small calls back to back, each rank now and then late by a time of its own. Odd ranks nap, the others yield."""
+    """Small calls back to back, each rank now and then late by a time of its own. Odd ranks sleep, the others yield."""
     group = unisono.init()
     state = group.engine._state
     state[StateWord.SPINS] = state[StateWord.LEARNED] = spins
