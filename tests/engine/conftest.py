@@ -31,7 +31,7 @@ def weak(monkeypatch: pytest.MonkeyPatch) -> Weak:
 def boxes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Callable[[int], Boxes]]:
     """boxes(p): a mailbox for each of p ranks, with small rings; on one host, on p, or on two."""
     monkeypatch.setattr(module, "_RING_BYTES", RING)
-    for name, nbytes in (("WINDOW", 6 * RING), ("COPIED", 2 * RING), ("MOST_HEAD", 2 * RING)):
+    for name, nbytes in (("WINDOW", 6 * RING), ("COPIED", 2 * RING)):
         monkeypatch.setattr(far_channel, f"{name}_BYTES", nbytes)
     made: list[FarMailboxes] = []
 

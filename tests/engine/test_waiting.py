@@ -1,4 +1,4 @@
-"""How ranks wait for words in shared memory: they spin, yield, nap and sleep."""
+"""How ranks wait for words in shared memory: they spin, yield and sleep."""
 
 import ctypes
 import os
@@ -14,7 +14,6 @@ import torch
 
 import unisono
 from tests.conftest import examples
-from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
 from tests.support.programs import Python, place
 from tests.support.waiting import until
@@ -54,7 +53,7 @@ def test_yields_that_take_no_slice_go_on() -> None:
     assert waiter.learned.tolist() == [1, 0, 0]
 
 
-def test_two_slow_yields_make_a_rank_nap() -> None:
+def test_two_slow_yields_make_a_rank_sleep() -> None:
     waiter = Waiter()
     waiter.learned[1] = NEVER  # the last one has only just ended
     assert waiter.wait(ALWAYS_A_SLICE, limit_ns=50_000_000) > 0  # the yields may take slices indeed
@@ -76,44 +75,28 @@ def test_one_slow_yield_is_ignored() -> None:
     assert nap_until == 0
 
 
-def test_long_naps_reduce_spins() -> None:
-    waiter = Waiter(most_spins=2000)
-    waiter.learned[2] = NEVER
-    spins = []
-    for _ in range(6):
-        waiter.wait(NEVER_A_SLICE, limit_ns=500_000)
-        spins.append(int(waiter.learned[0]))
-    assert spins == [1000, 500, 250, 125, 100, 100]
-
-
-def test_naps_leave_the_slack_of_timers_alone() -> None:
-    def slack() -> str:
-        with open("/proc/self/timerslack_ns") as file:
-            return file.read()
-
-    before = slack()
-    waiter = Waiter()
-    waiter.learned[2] = NEVER
-    waiter.wait(NEVER_A_SLICE, limit_ns=100_000)
-    assert slack() == before
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.ranks(2, 3)
-def test_long_wait_leaves_the_processor() -> None:
+def wait_for_the_last(seconds: float) -> tuple[float, float]:
+    """Processor time and time of an all_reduce whose last rank comes late, on this rank."""
     rank, size = unisono.get_rank(), unisono.get_world_size()
     x = torch.tensor([float(rank)])
     unisono.barrier()
     cpu, begin = time.thread_time(), time.perf_counter()
     if rank == size - 1:
-        time.sleep(0.8)  # the delay is what is tested
+        time.sleep(seconds)  # the delay is what is tested
     unisono.all_reduce(x)
     assert x.item() == sum(range(size))
-    assert time.thread_time() - cpu < 0.5 * (time.perf_counter() - begin)
+    return time.thread_time() - cpu, time.perf_counter() - begin
 
 
-@in_new_world(2, config=Config(look_up_s=0.002))
-def test_long_wait_looks_at_peers_less_often() -> None:
+@pytest.mark.sampled(most=1)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_long_wait_leaves_the_processor(worlds: Worlds, ranks: int) -> None:
+    for cpu, wall in worlds(ranks).run(wait_for_the_last, 0.8):
+        assert cpu < 0.5 * wall
+
+
+def count_looks(seconds: float) -> int:
+    """How often this rank looks at its peers while the last rank is late by so many seconds."""
     from unisono.ranks.failures.attend import Watch
 
     looks, look = [0], Watch.look
@@ -124,30 +107,43 @@ def test_long_wait_looks_at_peers_less_often() -> None:
 
     Watch.look = counted
     if unisono.get_rank():
-        time.sleep(1.0)  # the delay is what is tested
+        time.sleep(seconds)  # the delay is what is tested
     unisono.barrier()
-    assert unisono.get_rank() or 10 < looks[0] < 300  # of 500 looks every 2 ms; each of them lasts
+    return looks[0]
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("spins", [0, 1, 2000])
-@pytest.mark.parametrize("ranks", [2, 4])
-@in_new_world("ranks")
-def test_no_rank_waits_for_ever(ranks: int, spins: int) -> None:
-    """Small calls back to back, each rank now and then late by a time of its own. Odd ranks nap, the others yield."""
+def test_long_wait_looks_at_peers_less_often() -> None:
+    with unisono.World(2, timeout_s=60, config=unisono.Config(look_up_s=0.002)) as world:
+        looks = world.run(count_looks, 1.0)[0]
+    assert 10 < looks < 300  # of 500 looks every 2 ms; each of them lasts
+
+
+def hurried(seed: int, calls: int, spins: int) -> list[float]:
+    """Small calls back to back, each rank now and then late by a time of its own. Odd ranks sleep, the others yield."""
     group = unisono.init()
     state = group.engine._state
     state[StateWord.SPINS] = state[StateWord.LEARNED] = spins
     state[StateWord.LEARNED + 2] = NEVER if group.rank % 2 else 0
-    draw, x = random.Random(7 + group.rank), torch.zeros(3)
-    for number in range(examples(2000)):
+    draw, x, results = random.Random(seed + group.rank), torch.zeros(3), []
+    for number in range(calls):
         if draw.random() < 0.1:
             until = time.perf_counter() + draw.random() * 0.002
             while time.perf_counter() < until:
                 pass
         x.copy_(torch.tensor([1.0, number, group.rank + number]))
         unisono.all_reduce(x)
-        assert x.tolist() == [ranks, ranks * number, ranks * number + sum(range(ranks))]
+        results += x.tolist()
+    return results
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("spins", [0, 1, 2000])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_no_rank_waits_for_ever(ranks: int, spins: int) -> None:
+    calls = examples(2000)
+    expected = [v for n in range(calls) for v in (ranks, ranks * n, ranks * n + sum(range(ranks)))]
+    seen = unisono.run(hurried, ranks, (7, calls, spins), timeout_s=60)
+    assert all(each == expected for each in seen)
 
 
 def asleep_early(when: int) -> bool:
@@ -223,36 +219,49 @@ def test_later_wait_does_not_keep_memory() -> None:
     thread.join()
 
 
-@pytest.mark.ranks(2, 4)
-def test_write_wakes_the_sleeper() -> None:
-    """All ranks but the last wait for it, longer than they spin or yield."""
+def ends_a_wait(late_s: float) -> float:
+    """All ranks but the last wait for it, longer than they spin or yield; how long this rank was in the call."""
     rank, size = unisono.get_rank(), unisono.get_world_size()
     state = unisono.init().engine._state
     state[StateWord.LOOK_UP_NS] = 60 * 10**9  # the kernel does not return to look: only a wake-up ends its sleep
-    for _ in range(10):
-        x, began = torch.tensor([float(rank)]), time.perf_counter()
-        if rank == size - 1:
-            time.sleep(0.02)  # the delay is what is tested
-        unisono.all_reduce(x)
-        assert time.perf_counter() - began < 10
-        assert x.item() == sum(range(size))
+    x, began = torch.tensor([float(rank)]), time.perf_counter()
+    if rank == size - 1:
+        time.sleep(late_s)  # the delay is what is tested
+    unisono.all_reduce(x)
+    took = time.perf_counter() - began
     state[StateWord.LOOK_UP_NS] = 20 * 10**6
+    assert x.item() == sum(range(size))
+    return took
 
 
-@in_new_world(2, config=Config(look_up_s=30.0))
-def test_late_messages_wake_their_receivers() -> None:
-    """Each side is late in turn, so that the other sleeps; the messages do not fit into a ring."""
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_write_wakes_the_sleeper(worlds: Worlds, ranks: int) -> None:
+    def work() -> list[float]:
+        return [ends_a_wait(0.02) for _ in range(10)]
+
+    for took in worlds(ranks).run(work):
+        assert max(took) < 10
+
+
+def messages_at_a_distance(late_s: float, turns: int) -> float:
+    """A message to and fro, each side late in turn, so that the other sleeps."""
     group = unisono.init()
     rank, peer = group.rank, 1 - group.rank
     began, x = time.perf_counter(), torch.zeros(100_001)
-    for turn in range(20):
+    for turn in range(turns):
         if turn % 2 == rank:
-            time.sleep(0.01)  # the delay is what is tested
+            time.sleep(late_s)  # the delay is what is tested
             unisono.send(torch.full((100_001,), float(turn)), peer)
         else:
             unisono.recv(x, peer)
             assert x[-1] == turn
-    assert time.perf_counter() - began < 25
+    return time.perf_counter() - began
+
+
+def test_late_messages_wake_their_receivers() -> None:
+    """Also those that do not fit into a ring: then the sender sleeps until there is room."""
+    with unisono.World(2, config=unisono.Config(look_up_s=30.0), timeout_s=60) as world:
+        assert max(world.run(messages_at_a_distance, 0.01, 20)) < 25
 
 
 BOUND = """

@@ -24,7 +24,8 @@ def set_state(memory: Memory, me: int) -> int:
     state = STATES + (me << 30)
     words = {
         StateWord.RANKS: 2, StateWord.ME: me, StateWord.CALL: 1, StateWord.CONTROL: CONTROL,
-        StateWord.ADDRESSES: state + (1 << 20), StateWord.LOG: state + (2 << 20),
+        StateWord.KNOWN: state + (1 << 20), StateWord.TENSORS: state + (3 << 20), StateWord.HEAPS: state + (4 << 20),
+        StateWord.LOG: state + (2 << 20),
     }  # fmt: skip
     for word, value in words.items():
         memory.write(state + 8 * word, value)
@@ -52,7 +53,7 @@ def sees_gate(memory: Memory, others: dict[str, Any]) -> bool:
     state = STATES + (1 << 30)
     if pass_gate(memory, 1, others) != DONE:
         return True
-    addresses = state + (1 << 20) + 16
+    addresses = state + (3 << 20)
     return (memory.read(addresses), memory.read(addresses + 8)) == (1000, 2000)
 
 

@@ -61,7 +61,7 @@ def crosses(memory: Memory) -> bool:
         _reaches=lambda _: (line[LineWord.WITNESS], line[LineWord.CONTENT]) == (5, 6),
     )  # fmt: skip
     made.cross_no_more = lambda: setattr(made, "_crosses", False)
-    joined: Any = RankEngine.crosses_memory.fget(made)  # type: ignore[attr-defined]
+    joined: Any = RankEngine.crosses_memory(made)
     return (joined is False and made._crosses is None) or made._crosses
 
 

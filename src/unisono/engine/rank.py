@@ -94,8 +94,13 @@ class RankEngine:
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
         self._all_ranks = np.ones(self.size, np.int64)
         self._scratch = np.empty(ROOM + 8 * self.size + 320, np.uint8)  # the kernel writes before it reads
-        self._addresses = np.zeros(8 * self.size + 16, np.int64)
-        self._addresses[3 * self.size : 4 * self.size] = [arena.heap(q) for q in range(self.size)]
+        self._tables = {
+            StateWord.KNOWN: np.zeros(self.size, np.int64),
+            StateWord.TENSORS: np.zeros(2 * self.size, np.int64),
+            StateWord.HEAPS: np.array([arena.heap(q) for q in range(self.size)], np.int64),
+            StateWord.INS: np.zeros(2 * self.size + 8, np.int64),
+            StateWord.OUTS: np.zeros(self.size + 8, np.int64),
+        }
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
         self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer
         self.hosts: Hosts | None = None
@@ -112,7 +117,8 @@ class RankEngine:
         state[StateWord.SLEEPS] = kernel("waiting.register")()
         state[StateWord.LOOK_UP_NS] = int(config.look_up_s * 1e9)
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
-        state[StateWord.ADDRESSES] = self._addresses.ctypes.data
+        for word, table in self._tables.items():
+            state[word] = table.ctypes.data
         state[StateWord.LOG], state[StateWord.LOG_MASK] = arena.log_address(rank), CALLS - 1
         self._line = arena.control(rank)
         self._asleep = self._line + 8 * LineWord.ASLEEP
@@ -133,7 +139,6 @@ class RankEngine:
         order()
         line[LineWord.PID] = os.getpid()
 
-    @property
     def crosses_memory(self) -> bool:
         """Do system calls reach the private tensors of all ranks, as far as is known by now?
 
@@ -175,8 +180,7 @@ class RankEngine:
         if found is None:
             found = program(schedule, lowering, self.rank, self.hosts)
             if len(self._programs) >= _MOST_PROGRAMS:
-                for old in list(self._programs)[: len(self._programs) - _MOST_PROGRAMS // 2]:
-                    self._programs.pop(old, None)
+                self._programs.clear()
             self._programs[key] = found
         return found
 

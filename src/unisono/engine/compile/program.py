@@ -57,11 +57,11 @@ ROOM = 512 << 10
 
 LEARNED_WORDS = 3
 """The memory of a waiting loop: the present number of spins, the cycle when a yield of a time slice last ended, and the
-cycle until which to nap.
+cycle until which to sleep instead of yielding.
 """
 
 PATIENCE_NS = 1_000_000
-"""A rank that has waited for longer yields no more: it naps between looks, or sleeps until a writer wakes it."""
+"""A rank that has waited for longer yields no more: it sleeps until a writer wakes it."""
 
 IN_TIME, AT_ONCE = 1, 2
 """A rank sleeps when it has waited for PATIENCE_NS, or from the start: see kernels/waiting."""
@@ -246,7 +246,7 @@ class StateWord(IntEnum):
     FLOOR = 17  # every rank has posted this step
     READERS_0 = 18  # ranks that may still read the half of even segments: address of flags; 0: none
     READERS_1 = 19
-    ADDRESSES = 20  # address of the table below: 5 words per rank
+    KNOWN = 20  # address of the progress of each rank that this rank has seen last
     LOG = 21  # address of the log of calls
     LOG_MASK = 22  # its number of calls, a power of two, less one
     SLEEPS = 23  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE; 0: never, it naps
@@ -254,14 +254,18 @@ class StateWord(IntEnum):
     LANES = 25  # address of the words that the lanes of this rank share
     AHEAD = 26  # address of the bytes that are fetched before they are written
     AHEAD_END = 27  # their end
-    TRANSPORT = 28  # address of the words of a `TransportWord` each; 0: all ranks are on this host
-    PEERS = 29  # address of a `PeerWord` table: what the transport needs to reach each rank
-    HERE = 30  # address of flags, one per rank: is it on this host? 0: all are
-    SENDING = 31  # messages that this rank has sent and that have not left
-    LOST = 32  # the transport's status of a message that is lost
-    NEWS = 33  # address of a word that others count up when there is urgent news
-    SEEN = 34  # address of what it was when this rank has looked last
-    WORDS = 35
+    TENSORS = 28  # address of the addresses of each rank's input and output, if peers reach them
+    HEAPS = 29  # address of the addresses of each rank's heap
+    INS = 30  # address of the addresses from which a move reads, with room for those where it writes behind them
+    OUTS = 31  # address of the addresses where it writes
+    TRANSPORT = 32  # address of the words of a `TransportWord` each; 0: all ranks are on this host
+    PEERS = 33  # address of a `PeerWord` table: what the transport needs to reach each rank
+    HERE = 34  # address of flags, one per rank: is it on this host? 0: all are
+    SENDING = 35  # messages that this rank has sent and that have not left
+    LOST = 36  # the transport's status of a message that is lost
+    NEWS = 37  # address of a word that others count up when there is urgent news
+    SEEN = 38  # address of what it was when this rank has looked last
+    WORDS = 39
 
 
 class TransportWord(IntEnum):

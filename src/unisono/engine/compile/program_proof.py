@@ -18,15 +18,22 @@ On several hosts, ranks of one host wait for each other, and messages order the 
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache, reduce
+from operator import or_
 from typing import NamedTuple
 
 from ...base.errors import ProgramError
 from ...schedule.contract import BLOCKED, Slot, Value, contract
 from ...schedule.hosts import Hosts
 from ...schedule.table import Schedule
-from .program import OUT, STAGE, STEP_BITS, Lowering, Op, Program, RowWord
+from .program import IN, OUT, STAGE, STEP_BITS, Lowering, Op, Program, RowWord
 
 _SEGMENTS = 3
+
+_OP, _PEER, _STEP, _NIN, _FIRST, _NOUT, _POST, _EXTENT = map(int, (
+    RowWord.OP, RowWord.RANK, RowWord.STEP, RowWord.NIN, RowWord.FIRST, RowWord.NOUT, RowWord.POST, RowWord.EXTENT
+))  # fmt: skip
+"""The words of a row as plain integers, which Python finds faster."""
 
 Word = tuple[int, ...]
 """(STAGE, rank, half, slot) or (IN or OUT, rank, call, segment, block, sub)."""
@@ -80,13 +87,8 @@ class _Machine:
         self.readers: dict[Word, dict[int, int]] = defaultdict(dict)
         self.halves: dict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)
         draw = random.Random(0)  # noqa: S311  not for secrets
-        self.data = [
-            [
-                [{c: draw.getrandbits(40) for c in range(call.schedule.chunks)} for _ in range(p)]
-                for _ in range(_SEGMENTS)
-            ]
-            for call in calls
-        ]
+        self.data: dict[Word, int] = defaultdict(lambda: draw.getrandbits(40))  # by call, segment, rank and chunk
+        self.value = cache(self._value)
         self.user = [_user_words(call) for call in calls]
 
     def run(self) -> None:
@@ -123,22 +125,22 @@ class _Machine:
                 half_readers[segment & 1] = program.readers
                 self.begin(me, segment, program.rows.tolist())
                 for row in program.rows.tolist():
-                    if row[0] == Op.WAIT:
-                        goal = (segment << STEP_BITS) + row[2]
+                    if row[_OP] == Op.WAIT:
+                        goal = (segment << STEP_BITS) + row[_STEP]
                         if floor < goal:
-                            yield from self.wait(me, row[1], goal)
-                    elif row[0] == Op.GATE and part == 0:
+                            yield from self.wait(me, row[_PEER], goal)
+                    elif row[_OP] == Op.GATE and part == 0:
                         yield from self.gate(me, number)
                         floor = (segment << STEP_BITS) + program.gate_step
                     else:
-                        if row[0] == Op.MOVE:
+                        if row[_OP] == Op.MOVE:
                             self.move(me, number, part, segment, row)
-                        elif row[0] == Op.SEND and (part == 0 or not row[RowWord.WORD]):
+                        elif row[_OP] == Op.SEND and (part == 0 or not row[RowWord.WORD]):
                             self.send(me, segment, row)
-                        elif row[0] == Op.RECV and (part == 0 or not row[RowWord.WORD]):
+                        elif row[_OP] == Op.RECV and (part == 0 or not row[RowWord.WORD]):
                             yield from self.receive(me, segment, row)
-                        if row[5]:
-                            self.post(me, (segment << STEP_BITS) + row[5])
+                        if row[_POST]:
+                            self.post(me, (segment << STEP_BITS) + row[_POST])
                 if part == 0:  # it may be the last
                     self.knows_all(me, number, "ends the call")
                 segment += 1
@@ -150,7 +152,7 @@ class _Machine:
         """What left this half has left, and the transport may write what comes."""
         self.leaving = {word: of for word, of in self.leaving.items() if of[0] != me or (of[1] ^ segment) & 1}
         for row in rows:
-            if row[0] == Op.RECV and not row[RowWord.WORD]:
+            if row[_OP] == Op.RECV and not row[RowWord.WORD]:
                 word = STAGE, me, segment & 1, row[RowWord.SLOT]
                 self.free(me, word)
                 self.use_half(me, me, segment)
@@ -225,8 +227,8 @@ class _Machine:
             self.join(me, self.entered[peer][number])
 
     def move(self, me: int, number: int, part: int, segment: int, row: list[int]) -> None:
-        call = self.calls[number]
-        refs, nin = call.programs[me].refs[row[3] : row[3] + row[2] + row[4]].tolist(), row[2]
+        call, nin, extent = self.calls[number], row[_NIN], row[_EXTENT]
+        refs = call.programs[me].refs[row[_FIRST] : row[_FIRST] + nin + row[_NOUT]].tolist()
         self.tick(me)
         words: list[Word] = []
         for where, rank, block, sub in refs:
@@ -234,16 +236,14 @@ class _Machine:
                 words.append((STAGE, rank, segment & 1, block))
                 self.use_half(me, rank, segment)
             else:
-                alias = 0 if call.lowering.in_place and where == OUT else where
+                alias = IN if call.lowering.in_place and where == OUT else where
                 words.append((alias, rank, number, part, block, sub))
         terms = [self.read(me, word) for word in words[:nin]]
-        extents = {self.extents.get(word, row[7]) for word in words[:nin]}
-        if extents - {row[7]}:
-            raise ProgramError(f"{self.name}: rank {me} moves blocks {sorted(extents)} by the size of block {row[7]}")
-        self.extents.update(dict.fromkeys(words[nin:], row[7]))
-        total = 0
-        for term in terms:
-            total = total | term if call.schedule.collective == "barrier" else total + term
+        extents = {self.extents.get(word, extent) for word in words[:nin]}
+        if extents - {extent}:
+            raise ProgramError(f"{self.name}: rank {me} moves blocks {sorted(extents)} by the size of block {extent}")
+        self.extents.update(dict.fromkeys(words[nin:], extent))
+        total = self.total(number, terms)
         for word in words[nin:]:
             if word[0] != STAGE:
                 self.knows_all(me, number, "writes its output")
@@ -314,13 +314,13 @@ class _Machine:
         block = origin * self.ranks // schedule.chunks
         return me * self.ranks + block if schedule.collective == "all_to_all" else block
 
-    def value(self, number: int, part: int, origin: int, ranks: int) -> int:
-        data, barrier = self.data[number][part], self.calls[number].schedule.collective == "barrier"
-        total = 0
-        for rank in range(self.ranks):
-            if ranks >> rank & 1:
-                total = total | data[rank][origin] if barrier else total + data[rank][origin]
-        return total
+    def _value(self, number: int, part: int, origin: int, ranks: int) -> int:
+        terms = [self.data[number, part, rank, origin] for rank in range(self.ranks) if ranks >> rank & 1]
+        return self.total(number, terms)
+
+    def total(self, number: int, terms: list[int]) -> int:
+        """What a combination of these values is in a call."""
+        return reduce(or_, terms, 0) if self.calls[number].schedule.collective == "barrier" else sum(terms)
 
 
 UserWords = list[list[tuple[Word, Value]]]
@@ -337,7 +337,7 @@ def _user_words(call: CompiledCall) -> tuple[UserWords, UserWords]:
             out[slot[0]].append(((where, slot[0], index // promise.per_block, index % promise.per_block), slots[slot]))
         return out
 
-    return words(promise.before, 0), words(promise.after, 0 if call.lowering.in_place else OUT)
+    return words(promise.before, IN), words(promise.after, IN if call.lowering.in_place else OUT)
 
 
 def _at(word: Word, number: int, part: int) -> Word:

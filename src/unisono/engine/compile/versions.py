@@ -5,6 +5,7 @@ slot is one move with its inputs in rank order, so sums have the same bits howev
 result needs are dropped.
 """
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...base.errors import AlgorithmError
@@ -23,6 +24,7 @@ class Place(NamedTuple):
     sub: int
 
 
+@dataclass(slots=True, eq=False)
 class Version:
     """The content of a slot between two writes.
 
@@ -33,22 +35,16 @@ class Version:
     abroad: where peers read it.
     """
 
+    rank: int
+    sub: int
+    maker: "ProgramMove | None"
+    contributions: int
+    extent: int = 0
+    given: Place | None = None
     result: Place | None = None
     home: Place | None = None
     abroad: Place | None = None
-
-    def __init__(
-        self,
-        rank: int,
-        sub: int,
-        maker: "ProgramMove | None",
-        contributions: int,
-        extent: int = 0,
-        given: Place | None = None,
-    ) -> None:
-        self.rank, self.sub, self.maker, self.contributions = rank, sub, maker, contributions
-        self.extent, self.given = extent, given
-        self.readers: list[ProgramMove] = []
+    readers: "list[ProgramMove]" = field(default_factory=list)
 
     def peers(self) -> "list[ProgramMove]":
         """The moves that read this version in staging: those of other ranks, and messages."""
@@ -64,6 +60,7 @@ class Message:
         self.number, self.src, self.dst, self.is_word = number, src, dst, is_word
 
 
+@dataclass(slots=True, eq=False)
 class ProgramMove:
     """One step of a rank: copy or combine `inputs` into all places of `to`. A publishing move makes no version.
 
@@ -71,18 +68,20 @@ class ProgramMove:
     heard: the ranks that have surely entered the call when the move has been made, as bits.
     """
 
+    rank: int
+    round: float
+    sub: int
+    inputs: list[Version]
+    extent: int = 0
     makes: Version | None = None
-    step = 0
-    last = False
+    step: int = 0
+    last: bool = False
+    source: list[Place] = field(default_factory=list)
+    to: list[Place] = field(default_factory=list)
+    waits: list[tuple[int, int]] = field(default_factory=list)
+    clock: list[int] = field(default_factory=list)
     message: Message | None = None
-    heard = 0
-
-    def __init__(self, rank: int, number: float, sub: int, inputs: list[Version], extent: int = 0) -> None:
-        self.rank, self.round, self.sub, self.inputs, self.extent = rank, number, sub, inputs, extent
-        self.source: list[Place] = []
-        self.to: list[Place] = []
-        self.waits: list[tuple[int, int]] = []
-        self.clock: list[int] = []
+    heard: int = 0
 
     @property
     def sends(self) -> bool:

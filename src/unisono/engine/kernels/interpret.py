@@ -75,7 +75,7 @@ def wait_for(address, goal, rank, state):  # type: ignore[no-untyped-def]
 @compiled
 def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
     """Wait until a rank has posted this step: 1, or 0 as `wait_for`. Remembers the latest step seen of each rank."""
-    known = get(state, StateWord.ADDRESSES) + 8 * rank
+    known = get(state, StateWord.KNOWN) + 8 * rank
     if get(state, StateWord.FLOOR) >= goal or load(known) >= goal:
         return 1
     address = control + LINE * rank + 8 * LineWord.PROGRESS
@@ -119,7 +119,7 @@ def _gate(plan, half, segment, inp, out, state):  # type: ignore[no-untyped-def]
     ranks, me, number = get(state, StateWord.RANKS), get(state, StateWord.ME), get(state, StateWord.CALL)
     control, odd = get(state, StateWord.CONTROL), 8 * (number & 1)
     mine = get(plan, PlanWord.SIGNATURE)
-    addresses, heaps = get(state, StateWord.ADDRESSES) + 8 * ranks, get(state, StateWord.ADDRESSES) + 24 * ranks
+    addresses, heaps = get(state, StateWord.TENSORS), get(state, StateWord.HEAPS)
     numbers, stride = control + 8 * LineWord.NUMBER + odd, LINE
     to_signature = 8 * (LineWord.SIGNATURE - LineWord.NUMBER)
     if get(plan, PlanWord.TAG):
@@ -232,10 +232,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     per, item = get(plan, PlanWord.PER_BLOCK), get(plan, PlanWord.ITEM)
     slot, base = get(plan, PlanWord.SLOT_BYTES), get(plan, PlanWord.BASE)
     in_list, out_list = get(plan, PlanWord.IN_LIST), get(plan, PlanWord.OUT_LIST)
-    known = get(state, StateWord.ADDRESSES)  # each rank's last seen progress; then tensors; then heaps
-    tensors = known + 8 * ranks
-    ins = known + 32 * ranks
-    outs = ins + 8 * ranks + 8
+    tensors, ins, outs = get(state, StateWord.TENSORS), get(state, StateWord.INS), get(state, StateWord.OUTS)
     store(tensors + 16 * me, inp)
     store(tensors + 16 * me + 8, out)
     posted, asleep = control + LINE * me + 8 * LineWord.PROGRESS, control + LINE * me + 8 * LineWord.ASLEEP

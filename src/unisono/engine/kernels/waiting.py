@@ -1,9 +1,9 @@
-"""How a rank waits for shared memory to change: it spins, yields its processor, naps, then sleeps until it is woken.
+"""How a rank waits for shared memory to change: it spins, yields its processor, then sleeps until it is woken.
 
 A yield gives the processor to another thread. A rank that waits gives it back within microseconds. A process that
 computes gives it back after its time slice, some milliseconds. A rank that wakes from sleep runs ahead of a process
-that computes. So where slow yields follow each other soon, a rank naps: it sleeps for some microseconds, and looks in
-between. Once it has waited long, it sleeps until a writer wakes it; where no writer would wake it, it naps on.
+that computes. So a rank sleeps once it has waited long, and at once where slow yields have followed each other soon.
+Where no writer would wake it, it naps: it sleeps for some microseconds, and looks in between.
 
 The sleeper pays for the fence, the writer for one load. A word says that ranks sleep until a certain rank writes
 (`LineWord.ASLEEP`). It has two halves, a flag and a counter. A rank that goes to sleep reads the counter, sets the
@@ -30,7 +30,6 @@ from .atomics import (
     load_half,
     now_ns,
     pause,
-    prctl,
     sched_yield,
     signal_fence,
     store,
@@ -88,15 +87,12 @@ def register():  # type: ignore[no-untyped-def]
 
 _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 16_000, 5, 1000
 """A nap lasts a microsecond for each _NAP_SHARE_NS waited."""
-_FEWEST_SPINS = 100
-"""The fewest spins before a nap; they cost about as much as the nap."""
 _SLICE = 400
 """A yield that is _SLICE times longer than a slow one has let a process run that computes."""
-_SOON, _NAPPING = 4, 50
+_SOON, _SLEEPING = 4, 50
 """If such a yield begins soon after another, before a quarter of the time that it takes, ranks that yield get less than
-their share. Then naps replace yields, for _NAPPING times as long as it took.
+their share. Then they sleep and do not yield, for _SLEEPING times as long as it took.
 """
-_SET_TIMER_SLACK, _GET_TIMER_SLACK = 29, 30
 
 
 @compiled
@@ -125,19 +121,19 @@ def poll(pairs, count, ready):  # type: ignore[no-untyped-def]
 
 @compiled
 def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_ns):  # type: ignore[no-untyped-def]
-    """Yield until something has changed: -1; or until it is time to nap: the nanoseconds that went by."""
+    """Yield until something has changed: -1; or until it is time to sleep: the nanoseconds that went by."""
     spins, turns, begin = load(learned), 0, 0
     while True:
         start = cycles()
         sched_yield()
         took = cycles() - start
         changed = has_changed(address, goal, pairs, count)
-        a_slice, naps = took > _SLICE * slow_yield, False
+        a_slice, sleeps = took > _SLICE * slow_yield, False
         if a_slice:
-            naps = start - load(learned + 8) < took // _SOON
+            sleeps = start - load(learned + 8) < took // _SOON
             store(learned + 8, start + took)
-        if naps:
-            store(learned + 16, start + (1 + _NAPPING) * took)
+        if sleeps:
+            store(learned + 16, start + (1 + _SLEEPING) * took)
         if turns == 0 and most_spins > 0:
             if changed and not a_slice and took > slow_yield:
                 store(learned, max(8, spins >> 1))
@@ -146,33 +142,26 @@ def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_n
         if changed:
             return -1
         turns += 1
-        if naps or turns & 63 == 0:
+        if sleeps or turns & 63 == 0:
             now = now_ns()
             if begin == 0:
                 begin = now
-            if naps or now - begin > min(limit_ns, PATIENCE_NS):
+            if sleeps or now - begin > min(limit_ns, PATIENCE_NS):
                 return now - begin
 
 
 @compiled
-def _nap(address, goal, pairs, count, most_spins, learned, waited_ns, limit_ns):  # type: ignore[no-untyped-def]
+def _nap(address, goal, pairs, count, waited_ns, limit_ns):  # type: ignore[no-untyped-def]
     """Nap until something has changed: 1; 0 after limit_ns. waited_ns: how long the caller has waited before."""
-    spins, turns, begin = load(learned), 0, now_ns()
-    changed, now = False, begin
-    # By default the system makes each nap 50 µs longer.
-    slack = prctl(np.int32(_GET_TIMER_SLACK), 0, 0, 0, 0)
-    prctl(np.int32(_SET_TIMER_SLACK), 1, 0, 0, 0)
-    while not changed and now - begin <= limit_ns:
+    begin = now_ns()
+    now = begin
+    while now - begin <= limit_ns:
         nap_us = (waited_ns + now - begin) // _NAP_SHARE_NS
         usleep(np.uint32(min(_LONGEST_NAP_US, max(_SHORTEST_NAP_US, nap_us))))
-        changed = has_changed(address, goal, pairs, count)
+        if has_changed(address, goal, pairs, count):
+            return 1
         now = now_ns()
-        turns += 1
-    prctl(np.int32(_SET_TIMER_SLACK), slack, 0, 0, 0)
-    if most_spins > 0:
-        enough = min(most_spins, 2 * spins) if changed and turns == 1 else spins >> 1
-        store(learned, max(enough, min(most_spins, _FEWEST_SPINS)))
-    return 1 if changed else 0
+    return 0
 
 
 @compiled
@@ -202,8 +191,7 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
     asleep: the address of the word that tells the writers that this rank sleeps; 0: no writer would wake it.
 
     The number of spins adapts. Where the first yield was slow and brought the change, the peer needed this very
-    processor, and the next wait spins half as long; otherwise twice as long, up to most_spins. Where the first nap
-    brought no change, the next wait spins half as long, otherwise twice.
+    processor, and the next wait spins half as long; otherwise twice as long, up to most_spins.
     """
     if waited_ns <= PATIENCE_NS:
         for _ in range(load(learned)):
@@ -217,12 +205,7 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
             waited_ns += spent_ns
             limit_ns -= spent_ns
     if asleep == 0:
-        return _nap(address, goal, pairs, count, most_spins, learned, waited_ns, limit_ns)
-    if waited_ns <= PATIENCE_NS:
-        nap_ns = min(limit_ns, PATIENCE_NS - waited_ns)
-        if _nap(address, goal, pairs, count, most_spins, learned, waited_ns, nap_ns):
-            return 1
-        limit_ns -= nap_ns
+        return _nap(address, goal, pairs, count, waited_ns, limit_ns)
     return _sleep(address, goal, pairs, count, limit_ns, asleep)
 
 

@@ -1,8 +1,7 @@
 """What the two ends of a stream of pieces between ranks of different hosts have in common.
 
 A message begins with a head: HeadWord, the shape, and the payload if it fits. Otherwise the payload follows, in pieces
-of at most COPIED_BYTES. Each head says how long the next head is. While messages have one size, the next head has room
-for one.
+of at most COPIED_BYTES.
 
 The receiver posts the receives of the next pieces before they come. It answers, with the number of pieces that it has
 taken, when these have half a window of bytes. It answers the head that ends a stream at once. The sender has at most a
@@ -22,13 +21,12 @@ import torch
 from ..carrier import Carrier, Handle, Lost
 
 HEAD_BYTES = 4608
-"""The usual size of a piece that begins a message; short messages are inside it."""
+"""The size of a head; short messages are inside it. On an AMD EPYC, heads in which longer messages fit save a tenth of
+the time of 8 KiB over TCP, and nothing from 64 KiB on (November 2026).
+"""
 WINDOW_BYTES = 16 << 20
 COPIED_BYTES = 1 << 20
-MOST_HEAD_BYTES = COPIED_BYTES + HEAD_BYTES
-"""Less than half a window."""
-_MOST_SPARE = {HEAD_BYTES: 64, COPIED_BYTES: 16}
-"""Bytes of pieces that are used again -> how many of them are kept."""
+_MOST_SPARE = 16  # the most pieces of one size that are kept to be used again
 END = -1
 """The kind of the head that ends a stream."""
 
@@ -70,11 +68,14 @@ class Piece:
 
 
 class Pieces:
-    """Makes the pieces of all groups of a process. Pieces of the usual sizes are used again."""
+    """Makes the pieces of all groups of a process.
+
+    Those of two sizes are used again: on an AMD EPYC, 1 MiB over TCP then takes 1.2 ms instead of 2 (November 2026).
+    """
 
     def __init__(self, carrier: Carrier) -> None:
         self.carrier = carrier
-        self._spare: dict[int, list[Piece]] = {nbytes: [] for nbytes in _MOST_SPARE}
+        self._spare: dict[int, list[Piece]] = {HEAD_BYTES: [], COPIED_BYTES: []}
 
     def take(self, nbytes: int) -> Piece:
         """An empty piece."""
@@ -88,7 +89,7 @@ class Pieces:
     def give_back(self, piece: Piece) -> None:
         """Take back a settled piece that is used no more."""
         spare = self._spare.get(piece.nbytes)
-        if spare is not None and len(spare) < _MOST_SPARE[piece.nbytes]:
+        if spare is not None and len(spare) < _MOST_SPARE:
             spare.append(piece)
 
     def send(self, piece: Piece, peer: int, tag: int, number: int) -> None:
@@ -108,16 +109,15 @@ class HeadWord(IntEnum):
     NBYTES = 0  # of the payload
     TAG = 1
     KIND = 2  # code of the dtype << 8 | number of dimensions, or END
-    NEXT = 3  # the bytes of the next head
-    SHAPE = 4
+    SHAPE = 3
 
 
 HEAD_WORDS = int(HeadWord.SHAPE)
 
 
-def head_bytes(dimensions: int, nbytes: int) -> int:
-    """The bytes of a head with a payload inside, which is at its end."""
-    return max(HEAD_BYTES, -(-(8 * (HEAD_WORDS + dimensions) + nbytes) // 8) * 8)
+def payload_place(dimensions: int) -> int:
+    """Where a payload begins that is inside its head."""
+    return 8 * (HEAD_WORDS + dimensions)
 
 
 class FarChannel:
@@ -132,7 +132,6 @@ class FarChannel:
     def __init__(self, pieces: Pieces, peer: int, tags: tuple[int, int]) -> None:
         self._pieces, self.peer = pieces, peer
         self._piece_tag, self._answer_tag = tags
-        self._head_bytes = HEAD_BYTES  # the bytes of the next head
         self.done = -1
         self.left = False
         self.lost: Lost | None = None

@@ -8,7 +8,7 @@ from ...base.errors import InternalError
 from ..carrier import Lost
 from ..tensors import DTYPE_CODES
 from . import far_channel as far
-from .far_channel import END, HEAD_BYTES, HEAD_WORDS, FarChannel, Piece, Pieces, head_bytes
+from .far_channel import END, HEAD_BYTES, HEAD_WORDS, FarChannel, Piece, Pieces, payload_place
 from .poller import ZERO, Watched
 from .requests import Message, Send, wrong_header
 
@@ -25,7 +25,6 @@ class FarSendChannel(FarChannel):
         self._bytes = 0  # the bytes of the pieces under way
         self._sent = self._taken = 0
         self._answer: Piece | None = None
-        self._last_bytes = 0  # the length of the head that would have suited the last message
         self._ended = False
 
     @property
@@ -39,7 +38,7 @@ class FarSendChannel(FarChannel):
         nbytes = tensor.nbytes
         try:
             if self.done < 0:
-                if not self._may_send(self._head_bytes):
+                if not self._may_send(HEAD_BYTES):
                     return 0
                 self._send_head(send)
             while self.done < nbytes:
@@ -72,8 +71,8 @@ class FarSendChannel(FarChannel):
         """End the stream. A message that is not complete stays incomplete. Idempotent."""
         if not self._ended and self._sent and self.done < 0 and self.lost is None:
             self._ended = True
-            head = self._pieces.take(self._head_bytes)
-            head.words(HEAD_WORDS)[:] = [0, 0, END, HEAD_BYTES]
+            head = self._pieces.take(HEAD_BYTES)
+            head.words(HEAD_WORDS)[:] = [0, 0, END]
             try:
                 self._send(head)
             except Lost as lost:
@@ -88,17 +87,13 @@ class FarSendChannel(FarChannel):
         return self.lost is None and (not self._under_way or self._bytes + nbytes <= far.WINDOW_BYTES)
 
     def _send_head(self, send: Send) -> None:
-        tensor = send.tensor
-        shape, nbytes = tensor.shape, tensor.nbytes
-        dimensions = len(shape)
-        head, wanted = self._pieces.take(self._head_bytes), head_bytes(dimensions, nbytes)
-        again = wanted == self._last_bytes and wanted <= far.MOST_HEAD_BYTES
-        self._head_bytes, self._last_bytes = wanted if again else HEAD_BYTES, wanted
-        kind = DTYPE_CODES[tensor.dtype] << 8 | dimensions
-        head.words(HEAD_WORDS + dimensions)[:] = [nbytes, send.tag, kind, self._head_bytes, *shape]
-        inside = wanted <= head.nbytes
+        tensor, head = send.tensor, self._pieces.take(HEAD_BYTES)
+        shape, nbytes, place = tensor.shape, tensor.nbytes, payload_place(len(tensor.shape))
+        kind = DTYPE_CODES[tensor.dtype] << 8 | len(shape)
+        head.words(HEAD_WORDS + len(shape))[:] = [nbytes, send.tag, kind, *shape]
+        inside = place + nbytes <= HEAD_BYTES
         if inside:
-            ctypes.memmove(head.address + 8 * (HEAD_WORDS + dimensions), tensor.data_ptr(), nbytes)
+            ctypes.memmove(head.address + place, tensor.data_ptr(), nbytes)
         self._send(head)
         self.done = nbytes if inside else 0
 
@@ -158,9 +153,7 @@ class FarReceiveChannel(FarChannel):
         head = self._take()
         if head is None:
             return None
-        nbytes, tag, kind, following = head.words(HEAD_WORDS)
-        if not HEAD_BYTES <= following <= far.MOST_HEAD_BYTES:
-            raise self._wrong(f"a head of {following} bytes")
+        nbytes, tag, kind = head.words(HEAD_WORDS)
         if kind == END:
             self.ended = True
             if self._unanswered:
@@ -170,10 +163,10 @@ class FarReceiveChannel(FarChannel):
         shape = head.words(HEAD_WORDS + dimensions)[HEAD_WORDS:]
         if wrong := wrong_header(code, shape, nbytes):
             raise self._wrong(wrong)
-        self.done, self._head_bytes = 0, following
-        if head_bytes(dimensions, nbytes) <= head.nbytes:
+        self.done = 0
+        if payload_place(dimensions) + nbytes <= HEAD_BYTES:
             self._head = head
-            self._expect(following)
+            self._expect(HEAD_BYTES)
         else:
             self._pieces.give_back(head)
             self._rest = nbytes
@@ -187,7 +180,7 @@ class FarReceiveChannel(FarChannel):
             return 0
         if self._head is not None:
             head, self._head = self._head, None
-            self._copy(head, 8 * (HEAD_WORDS + len(message.shape)), target)
+            self._copy(head, payload_place(len(message.shape)), target)
         while self.done < message.nbytes and (piece := self._take()) is not None:
             self._copy(piece, 0, target)
             self._expect_rest()
@@ -244,7 +237,7 @@ class FarReceiveChannel(FarChannel):
             self._rest -= size
             self._expect(size)
             if not self._rest:
-                self._expect(self._head_bytes)
+                self._expect(HEAD_BYTES)
 
     def _expect(self, nbytes: int) -> None:
         """Post the receive of the next piece."""
