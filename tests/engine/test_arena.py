@@ -27,7 +27,7 @@ from unisono.engine.memory.heap import Heap
 from unisono.engine.memory.sub_arena import Lender, SubArena
 from unisono.engine.process.alive import start_ticks, watch_process
 
-SMALL = Config(segment_bytes=4096, heap_bytes=1 << 25)
+SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
 
 
 @pytest.fixture

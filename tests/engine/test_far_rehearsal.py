@@ -33,7 +33,7 @@ class Rehearsal:
         self.random, self.hosts = Random(seed), Hosts.parse(shape)
         self.ranks = range(self.hosts.ranks)
         self.wires = Wires(self.random)
-        self.arenas = [Arena.create(self.hosts.ranks, _CONFIG) for _ in self.hosts.members]
+        self.arenas = [Arena.create(self.hosts.ranks, _CONFIG, spans=True) for _ in self.hosts.members]
         self.carriers = [InProcessCarrier(self.wires, rank) for rank in self.ranks]
         self.engines = [RankEngine(self.arenas[self.hosts.host_of(rank)], rank, _CONFIG) for rank in self.ranks]
         self.spans = [

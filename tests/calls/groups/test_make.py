@@ -23,7 +23,6 @@ from unisono.calls.groups import (
 )
 from unisono.hosts.sentinel import board_replicas
 from unisono.ranks.group.current import NonMember
-from unisono.ranks.group.sub_groups import Making
 from unisono.schedule.algorithms import all_gather
 
 
@@ -95,13 +94,13 @@ def test_same_name_in_two_parents() -> None:
     """Threads may make groups of two parents in any order: here each rank in another one."""
     rank, parents = unisono.get_rank(), [new_group(), new_group()]
     order = parents if rank == 0 else parents[::-1]
-    making = {parent: Making(parent, rank, (0, 1), "same") for parent in order}
-    for one in making.values():
-        one.missing()  # the first member lends the memory
+    lender, both = parents[0].engine.lender, (0, 1)
+    keys = {parent: lender.key("same", both, parent.gid) for parent in order}
+    lent = {parent: lender.memory(key, both, rank, both) for parent, key in keys.items()}  # the first member lends
     unisono.barrier()
-    assert [one.missing() for one in making.values()] == [None, None]
-    memory, told = [making[parent].group(parent).engine.arena.start for parent in parents], [None, None]
-    unisono.all_gather_object(told, memory)
+    found = [lender.memory(keys[parent], both, rank, both) if rank else lent[parent] for parent in parents]
+    told = [None, None]
+    unisono.all_gather_object(told, [memory.start for memory in found])
     assert told[0] == told[1]
 
 

@@ -173,10 +173,13 @@ class Arena(Layout):
         """
 
     @classmethod
-    def create(cls, size: int, config: Config | None = None, pids: Iterable[int] = ()) -> "Arena":
+    def create(
+        cls, size: int, config: Config | None = None, pids: Iterable[int] = (), *, spans: bool = False
+    ) -> "Arena":
         """Create shared memory for `size` ranks. Other processes attach it by its `fd`.
 
         pids: of ranks that may be bound to other processors than this process.
+        spans: the ranks are on several hosts.
         """
         if not 1 <= size <= MAX_RANKS:
             raise ArgumentError(f"a group of one host has 1 to {MAX_RANKS} ranks, not {size}")
@@ -188,7 +191,7 @@ class Arena(Layout):
         fd = os.memfd_create("unisono", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             # Two segments of every rank's largest staging need, and a page for ragged ends.
-            half = max(4 * config.segment_bytes, FAR_HALF)
+            half = max(4 * config.segment_bytes, FAR_HALF if spans else 0)
             there = processors(pids)
             heap = config.heap_bytes or _usual_heap(size, cls(fd, size, there, half, 0, shape).bytes)
             arena = cls(fd, size, there, half, heap, shape)

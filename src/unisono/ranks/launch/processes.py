@@ -68,9 +68,12 @@ class RankProcesses:
         self._left = ExitStack()  # closes the arenas and the descriptors at the end
         weakref.finalize(self, self._left.close)
         self._ranks: list[Rank] = []
+        self._arenas: list[Arena] = []
         self._runs = 0
         try:
-            self._arenas = [self._left.enter_context(closing(Arena.create(hosts.ranks, config))) for _ in hosts.members]
+            for _ in hosts.members:
+                arena = Arena.create(hosts.ranks, config, spans=hosts.spans)
+                self._arenas.append(self._left.enter_context(closing(arena)))
             self._fork(hosts)
             files = [os.open(".", os.O_PATH), os.memfd_create("unisono store")]
             for fd in files:

@@ -106,7 +106,8 @@ class Meeting:
         hosts = Hosts(tuple(ranks for ranks, _, _ in told.hosts))
         first, *others = hosts.beside(self._rank)
         if self._rank == first:
-            arena = Arena.create(self._size, self._config, [self._identity(rank).pid for rank in others])
+            pids = [self._identity(rank).pid for rank in others]
+            arena = Arena.create(self._size, self._config, pids, spans=hosts.spans)
             undo.callback(arena.close)
             self._hand_out(arena, listener, others)
         else:
