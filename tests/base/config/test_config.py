@@ -121,8 +121,8 @@ def test_changing_environment_keeps_one_group(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(environment_name(name), f"{figure}")
     create = Arena.create
 
-    def create_and_change(size: int, config: Config | None) -> Arena:
-        arena = create(size, config)
+    def create_and_change(size: int, config: Config | None, **how: bool) -> Arena:
+        arena = create(size, config, **how)
         monkeypatch.setenv("UNISONO_SEGMENT_BYTES", "128KiB")
         monkeypatch.setenv("UNISONO_ONE_SHOT_BYTES", "9000")
         return arena

@@ -108,10 +108,10 @@ def test_unreachable_memory_is_an_error_of_all(rank, monkeypatch, came, host_of,
 def test_a_host_without_memory_is_heard_by_all(rank, monkeypatch, host_of, number):
     create, own = Arena.create, rank[0]
 
-    def scarce(size, config, *_):
+    def scarce(size, config, *_, **how):
         if own.number == number:
             raise OutOfMemory(f"no room for {size}")
-        return create(size, config)
+        return create(size, config, **how)
 
     monkeypatch.setattr(Arena, "create", scarce)
     for error in together(rank, host_of):
