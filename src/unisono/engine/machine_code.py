@@ -30,6 +30,7 @@ _MAKERS = "code_image.py", "make_image.py", "object_code.py"
 _FASTCALL = 0x80  # METH_FASTCALL of CPython
 _OWN_FOLDER = Path(__file__).parent / "__pycache__"
 _OLD_S, _WRITTEN_S = 30 * 86400.0, 3600.0
+_MOST_PROGRAMS, _WAITED_S = 512, 0.1
 _COMPILED_S = 60.0  # how long a process waits for another one that compiles the same code
 
 
@@ -59,12 +60,18 @@ class Kept:
         code = self._read()
         if code is None:
             folder = writable_folder()
-            with _locked(None if folder is None else folder / f"{self._family}lock"):
+            with _locked(None if folder is None else folder / f"{self._family}lock") as waited:
                 code = self._read(say=False)
-                if code is None:
-                    code = self._make()
-                    if folder is not None:
-                        self._keep(folder, code)
+                if code is None and not waited:
+                    code = self._made(folder)
+            if code is None:  # the process before could not make it, or not keep it
+                code = self._made(folder)
+        return code
+
+    def _made(self, folder: Path | None) -> bytes:
+        code = self._make()
+        if folder is not None:
+            self._keep(folder, code)
         return code
 
     def _read(self, *, say: bool = True) -> bytes | None:
@@ -94,7 +101,9 @@ class Kept:
         kept_s = {".code": 0.0 if folder == _OWN_FOLDER else _OLD_S}
         with suppress(OSError):
             found = [(path, kept_s.get(path.suffix, _WRITTEN_S)) for path in folder.glob(f"{self._family}*.code*")]
-            for path, most_s in (*found, *((path, _OLD_S) for path in folder.glob("program-*.code"))):
+            programs = sorted(folder.glob("program-*"), key=_changed, reverse=True)
+            found += [(path, 0.0) for path in programs[_MOST_PROGRAMS:]]
+            for path, most_s in (*found, *((path, _OLD_S) for path in programs)):
                 with suppress(FileNotFoundError):
                     if path.stat().st_mtime < time.time() - most_s:
                         path.unlink()
@@ -129,6 +138,13 @@ class Unit(Kept):
         from .make_image import image_of
 
         return image_of(made, symbol(self.name)) or made
+
+
+def _changed(path: Path) -> float:
+    """When a file has been written last; 0 if it has gone."""
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
 
 
 def entry_point(unit: Unit) -> Callable[..., int]:
@@ -214,10 +230,12 @@ def writable_folder() -> Path | None:
 
 
 @contextmanager
-def _locked(path: Path | None) -> Iterator[None]:
+def _locked(path: Path | None) -> Iterator[bool]:
     """Let one process at a time in, where the file system has locks. A process that has waited for long goes in, too:
-    the holder of the lock may be stopped, and two processes that compile the same code do no harm.
+    the holder of the lock may be stopped, and two processes that compile the same code do no harm. Gives whether this
+    process has waited.
     """
+    began = time.monotonic()
     with ExitStack() as held:
         if path is not None:
             with suppress(OSError):
@@ -225,4 +243,4 @@ def _locked(path: Path | None) -> Iterator[None]:
                 lock(file, _COMPILED_S)
                 # Not by closing alone: a process that was forked meanwhile has the file open, too.
                 held.callback(fcntl.flock, file, fcntl.LOCK_UN)
-        yield
+        yield time.monotonic() - began > _WAITED_S

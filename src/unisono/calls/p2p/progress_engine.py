@@ -56,8 +56,10 @@ class ProgressEngine:
         self._patience_s = 0.0 if engine.most_spins or far else _SLEEPS_S
         self.mailbox = Mailbox(engine.arena, engine.heap, group.rank, engine.most_spins, group.named, far)
         self.peers, self._poller = Peers(self.mailbox), self.mailbox.poller
-        if group.span is not None and group.world.progress_engine is None and group.parent is not None:
-            group.world.progress_engine = ProgressEngine(group.world)  # its end waits for the messages of all groups
+        if group.span is not None and group.parent is not None:
+            with group.world.making:  # the end of the world's engine waits for the messages of all groups
+                if group.world.progress_engine is None:
+                    group.world.progress_engine = ProgressEngine(group.world)
         self._waiting: set[object] = set()
         """An object for each wait of a thread."""
         self._handed_over: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()

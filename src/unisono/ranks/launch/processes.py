@@ -151,7 +151,7 @@ class RankProcesses:
         self._deadline, self._timeout_s, self._grace_s, self._grace_end = start_deadline, timeout_s, grace_s, math.inf
         with selectors.DefaultSelector() as self._selector:
             watched: list[tuple[Channel | int, Callable[[], None]]] = [(self._fork_server, self._hear_of_deaths)]
-            watched += [(rank.channel, partial(self._listen, rank)) for rank in self._ranks]
+            watched += [(rank.channel, partial(self._listen, rank)) for rank in self._ranks if rank.connected]
             watched += [(output.pipe_end, output.forward) for output in outputs if output.pipe_end is not None]
             for file, act in watched:
                 self._selector.register(file, selectors.EVENT_READ, act)
@@ -195,7 +195,7 @@ class RankProcesses:
 
     def _add_death(self, rank: Rank, how: str) -> None:
         self._listen(rank)  # its report may still be in the channel
-        rank.idle = False
+        rank.idle, rank.ended = False, how
         if rank.report is None:
             rank.arena.board(rank.number).set_gone(DepartureKind.DIED, how)
             text = f"process {rank.pid} {how}\n"

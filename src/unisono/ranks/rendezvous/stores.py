@@ -82,8 +82,10 @@ def _at_address(launch: Launch, addresses: list[str], port: int, deadline: float
     except RuntimeError as error:
         cause = str(error).partition("\n")[0]
         if serve:
-            cause = _whose(launch) or cause
-            raise ArgumentError(f"rank 0 cannot listen at {where}: {cause}. Give each job a port of its own") from error
+            is_taken = "EADDRINUSE" in str(error)
+            cause = (is_taken and _whose(launch)) or cause
+            advice = ". Give each job a port of its own" if is_taken else ""
+            raise ArgumentError(f"rank 0 cannot listen at {where}: {cause}{advice}") from error
         details = f" It should listen at {where}: {cause}."
     except TimeoutError:
         details = f" A process listens at {where}, but does not answer as rank 0's store: is it another program's?"
@@ -120,7 +122,7 @@ def _find_a_way(rank: int, addresses: list[str], port: int, deadline: float, *, 
                     there, cause = thread.call(partial(try_to_reach, address, port), until)
                 if there and (serve or not cause):
                     return address
-                no_way &= not there
+                no_way &= not there or (address == _LOOPBACK and len(addresses) > 1)  # it leads to this host
                 causes.append(cause)
             now, cause = time.monotonic(), "; ".join(causes)
             if not no_way:
