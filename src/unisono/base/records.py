@@ -21,7 +21,7 @@ def digest(*parts: object) -> int:
 
 
 def _fitting(room: int, clipped: Callable[[int], object]) -> bytes:
-    """The JSON of a record in at most `room` bytes. clipped: number -> the record with texts of so many characters."""
+    """The JSON of a record in at most `room` bytes. clipped: the record with texts of at most this many characters."""
     for width in (room, 240, 120, 40, 5):
         data = json.dumps(clipped(width), ensure_ascii=False).encode(errors=ESCAPED)
         if len(data) <= room:

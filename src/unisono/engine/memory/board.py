@@ -2,7 +2,7 @@
 
 Only slow paths use boards. A field is a word, or a record: a number, a length, and bytes. The number is written last,
 so a reader that sees the number sees the bytes, see `engine.memory_order`. A proposal changes: two records take turns,
-and a word says which one counts. Bytes that are no record count as not written.
+and a word says which one counts. Bytes that are not a record count as not written.
 
 A departure has the number of its run. Processes stay from one run to the next, so another host's copy of a departure
 may come late, when the next run has begun. Each host knows the number of the present run.

@@ -12,8 +12,8 @@ The gate: a rank waits for the ranks of its host. Messages tell of the others; w
 all hosts have entered the call, a barrier of messages without bytes runs beside it. Only then is the user's output
 written.
 
-A tag is made of the number of the group, the signature of the call, and the numbers of segment and message; 41 bits of
-it. After a mismatch, receives that nobody answers are taken back.
+A tag has 41 bits of a hash of the group's number, the call's signature, and the numbers of segment and message. After a
+mismatch, receives that no rank answers are cancelled.
 """
 
 from __future__ import annotations
