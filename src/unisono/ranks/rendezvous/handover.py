@@ -89,6 +89,8 @@ def fetch(home: Identity, first: int, rank: int, deadline: float) -> Arena:
     """
     with closing(connect(home.listens_at, deadline)) as channel:
         if not home.is_at(channel):
+            if channel.peer == (home.pid, home.user):
+                raise EOFError(f"rank {first} has ended")
             raise ArgumentError(
                 f"process {channel.peer.pid} of user {channel.peer.user} waits where rank {first}, process {home.pid} "
                 f"of user {home.user}, should: what the ranks read at the store where they meet has been changed"
