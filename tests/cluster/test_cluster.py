@@ -32,8 +32,9 @@ def expect_sums(cluster: Cluster) -> None:
     assert lines == [f"{cluster.hosts.text} {'1' * cluster.hosts.ranks}"] * cluster.hosts.ranks
 
 
+@pytest.mark.parametrize("container", [False, True], ids=["hosts", "containers"])
 @pytest.mark.parametrize("rendezvous", ["static", "c10d"])
-def test_torchrun(cluster: Clusters, tmp_path: Path, rendezvous: str) -> None:
+def test_torchrun(cluster: Clusters, tmp_path: Path, rendezvous: str, container: bool) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     two = cluster("2x2")
     for node in range(2):
@@ -42,17 +43,24 @@ def test_torchrun(cluster: Clusters, tmp_path: Path, rendezvous: str) -> None:
         else:  # all these hosts have one name, and it leads to 127.0.0.1
             how = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{two.address(0)}:{PORT}", "--rdzv-id", "job",
                    "--rdzv-conf", f"is_host={int(node == 0)}", "--local-addr", two.address(node)]  # fmt: skip
-        two.start(
-            node, "-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 2, *how, tmp_path / "script.py"
-        )
+        words = ("-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 2, *how, tmp_path / "script.py")
+        two.start(node, *words, container=container)
     expect_sums(two)
 
 
-@pytest.mark.parametrize("shape", ["2x1", "3+1", "2x2:round_robin"])
-def test_plain_environment(cluster: Clusters, shape: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "address"),
+    [
+        ("2x1", Cluster.address(0)),
+        ("3+1", Cluster.address(0)),
+        ("2x2:round_robin", Cluster.address(0)),
+        ("2x2", Cluster.address_v6(0)),
+    ],
+)
+def test_plain_environment(cluster: Clusters, shape: str, address: str) -> None:
     some = cluster(shape)
     for rank in range(some.hosts.ranks):
-        env = {"RANK": rank, "WORLD_SIZE": some.hosts.ranks, "MASTER_ADDR": some.address(0), "MASTER_PORT": PORT}
+        env = {"RANK": rank, "WORLD_SIZE": some.hosts.ranks, "MASTER_ADDR": address, "MASTER_PORT": PORT}
         some.start(some.hosts.host_of(rank), "-c", SCRIPT, env=env)
     expect_sums(some)
 

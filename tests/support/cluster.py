@@ -47,7 +47,7 @@ def why_not() -> str:
 
 
 class Cluster:
-    """As many hosts as the map has, host k at 10.77.0.(k+1); to be closed. They reach each other through a switch.
+    """As many hosts as the map has, host k at 10.77.0.(k+1) and fd77::(k+1); to be closed. They are joined by a switch.
 
     names: of the hosts' namespaces. switch: that of the switch; host k's cable is its link `p{k}`.
     """
@@ -78,11 +78,17 @@ class Cluster:
             _call("ip", "-n", switch, "link", "add", f"p{number}", *ends)
             _call("ip", "-n", switch, "link", "set", f"p{number}", "master", "br0", "up")
             _call("ip", "-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+            with suppress(subprocess.CalledProcessError):  # this system has no IPv6
+                _call("ip", "-n", name, "addr", "add", f"{self.address_v6(number)}/64", "dev", "eth0", "nodad")
             _call("ip", "-n", name, "link", "set", "eth0", "up")
 
     @staticmethod
     def address(host: int) -> str:
         return f"10.77.0.{host + 1}"
+
+    @staticmethod
+    def address_v6(host: int) -> str:
+        return f"fd77::{host + 1:x}"
 
     def rate(self, rate: str) -> None:
         """Limit every link, both ways, such as to `1gbit`; `none`: no limit. Ranks that are started later are told."""
@@ -151,15 +157,21 @@ class Cluster:
         """How many bytes have left a host, headers included, by the kernel's count."""
         return int(_call("ip", "netns", "exec", self.names[host], "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
 
-    def start(self, host: int, *words: object, env: Mapping[str, object] | None = None) -> subprocess.Popen[str]:
-        """Start a Python program on a host. It is killed with the cluster, together with what it has started."""
+    def start(
+        self, host: int, *words: object, env: Mapping[str, object] | None = None, container: bool = False
+    ) -> subprocess.Popen[str]:
+        """Start a Python program on a host. It is killed with the cluster, together with what it has started.
+
+        container: with process numbers of its own.
+        """
+        within = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"] if container else []
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             **{name: str(value) for name, value in (env or {}).items()},
         }
         process = subprocess.Popen(
-            ["ip", "netns", "exec", self.names[host], sys.executable, *map(str, words)],
+            ["ip", "netns", "exec", self.names[host], *within, sys.executable, *map(str, words)],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         self._processes.append(process)

@@ -116,7 +116,7 @@ class InProcessCarrier:
             TransportWord.ARM: c.CFUNCTYPE(c.c_int32, word)(lambda _: -1),
             TransportWord.PROGRESS: c.CFUNCTYPE(c.c_int32, word)(self._progress),
         }
-        self._words = (word * len(TransportWord))()
+        self._words = (word * TransportWord.WORDS)()
         for place, function in self._functions.items():
             self._words[place] = c.cast(function, c.c_void_p).value or 0
         self._words[TransportWord.UNDER_WAY], self._words[TransportWord.FIRST_ERROR] = _UNDER_WAY, _FIRST_ERROR

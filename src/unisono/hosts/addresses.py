@@ -7,6 +7,8 @@ import socket
 from contextlib import suppress
 from typing import Any
 
+from ..base.errors import ArgumentError
+
 _ELSEWHERE = "192.0.2.1"  # an address that no host has (RFC 5737): the way there is the default route
 _PROBE_S = 2.0
 
@@ -35,16 +37,28 @@ def own_addresses() -> list[str]:
     return [address for address in dict.fromkeys(found) if not is_loopback(address)]
 
 
-def interfaces() -> dict[str, str]:
-    """The network interfaces of this host with an IPv4 address, and the first such address."""
+def interfaces(family: socket.AddressFamily = socket.AF_INET) -> dict[str, str]:
+    """The network interfaces of this host with an address of this family, and the first such address."""
     import psutil  # most processes do not ask
 
     found: dict[str, str] = {}
     for name, addresses in psutil.net_if_addrs().items():
         for one in addresses:
-            if one.family == socket.AF_INET:
+            if one.family == family:
                 found.setdefault(name, one.address)
     return found
+
+
+def network_interface(address: str) -> str:
+    """The network interface with this first address of its family: UCX listens at no other. Raises ArgumentError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for name, first in interfaces(family).items():
+        if first == address:
+            return name
+    raise ArgumentError(
+        f"{address} is the first address of no network interface of this host, and UCX, which carries messages between "
+        "hosts, listens at such a one: name MASTER_ADDR by an address in another network"
+    )
 
 
 def try_to_reach(address: str, port: int) -> tuple[bool, str]:

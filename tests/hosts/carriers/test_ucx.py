@@ -18,8 +18,9 @@ from torch.distributed import HashStore
 from tests.support.programs import run_python
 from unisono import ArgumentError
 from unisono.engine.carrier import Lost
+from unisono.hosts.addresses import network_interface
 from unisono.hosts.carriers import ucx_library as library
-from unisono.hosts.carriers.ucx import UcxCarrier, network_interface
+from unisono.hosts.carriers.ucx import UcxCarrier
 
 HERE, LATE_S = "127.0.0.1", 20.0
 
@@ -103,7 +104,7 @@ def test_it_listens_at_its_own_address_only() -> None:
 
 def test_an_address_of_no_interface() -> None:
     assert network_interface(HERE) == "lo"
-    with pytest.raises(ArgumentError, match=r"192\.0\.2\.1 is the first IPv4 address of no network interface"):
+    with pytest.raises(ArgumentError, match=r"192\.0\.2\.1 is the first address of no network interface"):
         network_interface("192.0.2.1")
 
 

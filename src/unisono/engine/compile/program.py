@@ -284,6 +284,9 @@ class TransportWord(IntEnum):
     FREE = 8
     HOW = 9
     FIRST_ERROR = 10  # a request from here up to -1 is the status of a message that could not begin
+    SLOW_YIELD_CYCLES = 11  # as in StateWord
+    SLICES = 12  # the second and the third of LEARNED_WORDS, of waits for the transport
+    WORDS = 14
 
 
 class PeerWord(IntEnum):

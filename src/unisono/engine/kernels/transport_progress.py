@@ -1,17 +1,18 @@
 """Wait for messages of a transport that moves them only while a thread calls it.
 
-A call in which nothing moves is cheap. So a waiting rank first calls again and again, and sometimes yields. Then it
-sleeps until a descriptor says that the transport has something to move: a rank that wakes runs ahead of processes that
-compute. It sleeps for a short time, because other threads, and ranks of this host, write to memory, too.
+A call in which nothing moves is cheap. So a waiting rank first calls again and again, and sometimes yields. Then, and
+at once where yields have given whole time slices to processes that compute, it sleeps until a descriptor says that the
+transport has something to move. It sleeps for a short time, because other threads, and ranks of this host, write to
+memory, too.
 """
 
 from __future__ import annotations
 
 from ..compile.program import TransportWord
-from .atomics import call_transport, load_acquire, now_ns, sched_yield, sleep_on
+from .atomics import call_transport, load_acquire, now_ns, sleep_on
 from .compiled import compiled
 from .move import get
-from .waiting import has_changed
+from .waiting import give_way, has_changed, may_yield
 
 _CALLS = 32
 """The rank yields its processor after _CALLS calls in which nothing moves."""
@@ -31,6 +32,7 @@ def wait(address, goal, pairs, count, waited_ns, limit_ns, words):  # type: igno
     """
     begin = now_ns()
     quiet_since, turns = begin - waited_ns, 0
+    slow_yield, slices = get(words, TransportWord.SLOW_YIELD_CYCLES), words + 8 * TransportWord.SLICES
     while True:
         moved = call_transport(get(words, TransportWord.PROGRESS), get(words, TransportWord.WORKER))
         if has_changed(address, goal, pairs, count):
@@ -43,8 +45,8 @@ def wait(address, goal, pairs, count, waited_ns, limit_ns, words):  # type: igno
             return 0
         if moved:
             quiet_since = now
-        elif now - quiet_since < _PATIENCE_NS:
-            sched_yield()
+        elif now - quiet_since < _PATIENCE_NS and may_yield(slices):
+            give_way(slow_yield, slices)
         elif _may_sleep(words) and not has_changed(address, goal, pairs, count):
             _sleep(words, now - quiet_since, limit_ns)
             turns = -1  # if nothing has moved meanwhile, the rank sleeps again
@@ -58,6 +60,7 @@ def settle(request, waited_ns, limit_ns, words, news, seen):  # type: ignore[no-
     """
     begin = now_ns()
     quiet_since, turns = begin - waited_ns, 0
+    slow_yield, slices = get(words, TransportWord.SLOW_YIELD_CYCLES), words + 8 * TransportWord.SLICES
     while True:
         moved = call_transport(get(words, TransportWord.PROGRESS), get(words, TransportWord.WORKER))
         status = call_transport(get(words, TransportWord.STATUS), request)
@@ -73,8 +76,8 @@ def settle(request, waited_ns, limit_ns, words, news, seen):  # type: ignore[no-
             return status
         if moved:
             quiet_since = now
-        elif now - quiet_since < _PATIENCE_NS:
-            sched_yield()
+        elif now - quiet_since < _PATIENCE_NS and may_yield(slices):
+            give_way(slow_yield, slices)
         elif _may_sleep(words) and call_transport(get(words, TransportWord.STATUS), request) == get(
             words, TransportWord.UNDER_WAY
         ):

@@ -120,33 +120,46 @@ def poll(pairs, count, ready):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def may_yield(slices):  # type: ignore[no-untyped-def]
+    """Whether a rank that waits may yield; if not, it sleeps. slices: the address of what `give_way` has noted."""
+    return cycles() >= load(slices + 8)
+
+
+@compiled
+def give_way(slow_yield, slices):  # type: ignore[no-untyped-def]
+    """Yield the processor once. Returns the cycles that it took; less than 0: the rank must sleep from now on."""
+    start = cycles()
+    sched_yield()
+    took = cycles() - start
+    if took > _SLICE * slow_yield:
+        soon = start - load(slices) < took // _SOON
+        store(slices, start + took)
+        if soon:
+            store(slices + 8, start + (1 + _SLEEPING) * took)
+            return -took
+    return took
+
+
+@compiled
 def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_ns):  # type: ignore[no-untyped-def]
     """Yield until something has changed: -1; or until it is time to sleep: the nanoseconds that went by."""
     spins, turns, begin = load(learned), 0, 0
     while True:
-        start = cycles()
-        sched_yield()
-        took = cycles() - start
+        took = give_way(slow_yield, learned + 8)
         changed = has_changed(address, goal, pairs, count)
-        a_slice, sleeps = took > _SLICE * slow_yield, False
-        if a_slice:
-            sleeps = start - load(learned + 8) < took // _SOON
-            store(learned + 8, start + took)
-        if sleeps:
-            store(learned + 16, start + (1 + _SLEEPING) * took)
         if turns == 0 and most_spins > 0:
-            if changed and not a_slice and took > slow_yield:
+            if changed and slow_yield < took <= _SLICE * slow_yield:
                 store(learned, max(8, spins >> 1))
             elif spins < most_spins:
                 store(learned, min(most_spins, max(1, spins) * 2))
         if changed:
             return -1
         turns += 1
-        if sleeps or turns & 63 == 0:
+        if took < 0 or turns & 63 == 0:
             now = now_ns()
             if begin == 0:
                 begin = now
-            if sleeps or now - begin > min(limit_ns, PATIENCE_NS):
+            if took < 0 or now - begin > min(limit_ns, PATIENCE_NS):
                 return now - begin
 
 
@@ -198,7 +211,7 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
             if has_changed(address, goal, pairs, count):
                 return 1
             pause()
-        if cycles() >= load(learned + 16):
+        if may_yield(learned + 8):
             spent_ns = _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_ns)
             if spent_ns < 0:
                 return 1

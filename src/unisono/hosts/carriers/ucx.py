@@ -29,9 +29,10 @@ import torch
 from ...base.errors import ArgumentError, InternalError
 from ...base.python import nap
 from ...engine.carrier import Handle, Lost
+from ...engine.clock import slow_yield_cycles
 from ...engine.compile.program import TransportWord
 from ...engine.kernels import kernel
-from ..addresses import interfaces
+from ..addresses import network_interface
 from .mover import Mover
 from .ucx_library import (
     FIRST_ERROR,
@@ -101,11 +102,11 @@ class UcxCarrier:
         self._how = c.addressof(self._params)
         self._send, self._receive = self._library.ucp_tag_send_nbx, self._library.ucp_tag_recv_nbx
         self._settle, self._wait = kernel("transport_progress.settle"), kernel("transport_progress.wait")
-        self._words = (c.c_int64 * len(TransportWord))()
+        self._words = (c.c_int64 * TransportWord.WORDS)()
         self.transport, self.users = c.addressof(self._words), set[Any]()
         others = [peer for peer in range(size) if peer != rank]
         try:
-            self._make_worker(network_interface(address))
+            self._make_worker(address)
             self._connect(store, others, time.monotonic() + timeout_s, look)
         except BaseException:
             self._end("this rank could not connect")
@@ -281,11 +282,15 @@ class UcxCarrier:
         self._under_way.clear()
         self.users.clear()
 
-    def _make_worker(self, interface: str) -> None:
+    def _make_worker(self, address: str) -> None:
         library, config, context, worker = self._library, c.c_void_p(), c.c_void_p(), c.c_void_p()
+        interface = network_interface(address)
+        settings = {"TLS": "tcp", "NET_DEVICES": interface, "USE_MT_MUTEX": "y"}
+        if ":" in address:
+            settings["TCP_AF_PRIO"] = "inet6"
         check(library.ucp_config_read(None, None, c.byref(config)), "read its settings")
         try:
-            for name, value in (("TLS", "tcp"), ("NET_DEVICES", interface), ("USE_MT_MUTEX", "y")):
+            for name, value in settings.items():
                 if f"UCX_{name}" not in os.environ:
                     check(library.ucp_config_modify(config, name.encode(), value.encode()), f"set {name}={value}")
             params = ContextParams()
@@ -315,6 +320,7 @@ class UcxCarrier:
             TransportWord.UNDER_WAY: IN_PROGRESS,
             TransportWord.HOW: self._how,
             TransportWord.FIRST_ERROR: FIRST_ERROR - (1 << 64),
+            TransportWord.SLOW_YIELD_CYCLES: slow_yield_cycles(),
         }
         for place, function in functions.items():
             facts[place] = c.cast(function, c.c_void_p).value or 0
@@ -387,14 +393,3 @@ def _teller(lost: dict[int, int]) -> Any:
         lost.setdefault(argument - 1, status)
 
     return ON_ERROR(tell)
-
-
-def network_interface(address: str) -> str:
-    """The network interface with this first address: UCX listens at a first address only. Raises ArgumentError."""
-    for name, first in interfaces().items():
-        if first == address:
-            return name
-    raise ArgumentError(
-        f"{address} is the first IPv4 address of no network interface of this host, and UCX, which carries messages "
-        "between hosts, listens at such a one: name MASTER_ADDR by an address in another network"
-    )
