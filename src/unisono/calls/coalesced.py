@@ -39,7 +39,6 @@ from ..schedule.algorithms.catalogue import AlgorithmLike
 from .arguments import blank, check_op, check_root, check_tensor, check_whole
 from .dispatch import UNKNOWN, Call, CallKey, Request, checking, copy, plan, shortcut
 from .ops import OpLike, ReduceOp
-from .work import Work
 
 PASS_BYTES = 1 << 20
 """The most bytes in one pass: they stay in the caches between packing, combining and unpacking."""
@@ -62,7 +61,7 @@ def all_reduce_coalesced(
     *,
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work[Sequence[torch.Tensor]] | None:
+) -> Any:
     """Replace tensors[k], on every rank, by the combination of all ranks' tensors[k], for each k.
 
     tensors: any shapes, dtypes and layouts, in place; no two may share memory. Every rank passes the same dtypes and
@@ -79,7 +78,7 @@ def broadcast_coalesced(
     *,
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work[Sequence[torch.Tensor]] | None:
+) -> Any:
     """Replace tensors[k], on every rank, by tensors[k] of rank `src`, for each k.
 
     tensors: as in `all_reduce_coalesced`. Makes one broadcast per dtype and MiB.
@@ -96,7 +95,7 @@ def all_gather_coalesced(
     *,
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work[Sequence[torch.Tensor]] | None:
+) -> Any:
     """Put inputs[k] of every rank, in rank order, into outputs[k] of every rank, for each k.
 
     inputs: any shapes, dtypes and layouts; read.
@@ -117,7 +116,7 @@ def reduce_scatter_coalesced(
     *,
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work[Sequence[torch.Tensor]] | None:
+) -> Any:
     """Put block r of the combination of all ranks' inputs[k] into outputs[k] of each rank r, for each k.
 
     outputs: any shapes, dtypes and layouts; written.
@@ -276,12 +275,11 @@ def _plan(
 def _make(
     collective: str, lists: Mapping[str, Any], gives: int | None, gets: int | None, group: Group | None,
     async_op: bool, algorithm: Any, timeout_s: float | None, op: Any = None, src: int = 0,
-) -> Work[Sequence[torch.Tensor]] | None:  # fmt: skip
+) -> Any:  # fmt: skip
     """Check the call and make it. See `_plan`."""
     with Call((f"{collective}_coalesced", op, src, algorithm), group, async_op, timeout_s) as call:
         call.action = _plan(call, lists, gives, gets, op, src)
-    work: Work[Sequence[torch.Tensor]] | None = call.run()
-    return work
+    return call.run()
 
 
 def _listed(argument: str, tensors: Any) -> list[Any]:

@@ -27,6 +27,7 @@ from .request import Request, Tensors, is_one
 Action = Callable[[str | None], Any]
 """Makes a planned call. Takes the user's line, if it is known; returns the result."""
 _Pair = tuple[torch.Tensor, torch.Tensor]
+_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 class Call(checking):
@@ -49,6 +50,10 @@ class Call(checking):
         """Plan the call. Raises ArgumentError or DTypeError for a request that cannot be made."""
         self.record = request.record
         self.action = plan(self.group, request, self.algorithm, self.timeout_s, self.what)
+
+    def agree(self, says: CallRecord | None = None) -> None:
+        """Plan a barrier, at which all ranks have the same record."""
+        self.plan(Request("barrier", _NOTHING, None, None, in_place=True, says=says))
 
     def run(self) -> Any:
         """Make the call, and return its result if `returns` is set. With `async_op`: return a Work at once."""
