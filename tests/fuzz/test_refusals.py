@@ -116,19 +116,14 @@ def play(steps: Sequence[Step]) -> list[str]:
             ended()
         except unisono.MismatchError as error:
             said = {rank for rank, call in error.calls.items() if call.refused}
-            if (me in step.refuses and not late_refusal(step)) or not (said and said <= step.refuses.keys()):
+            if me in step.refuses or not (said and said <= step.refuses.keys()):
                 wrong.append(f"step {k}: {error}")
         except Exception as error:  # noqa: BLE001  whatever it is, it is an end of the call
-            if not late_refusal(step):
-                wrong.append(f"step {k}: {type(error).__name__}: {error}")
+            wrong.append(f"step {k}: {type(error).__name__}: {error}")
         else:
             want = wanted(step.make, range(ranks), k)
             if step.refuses or not all(torch.equal(*pair) for pair in zip(out, want, strict=True)):
                 wrong.append(f"step {k}: ends with {out}, and not with {want}")
-
-    def late_refusal(step: Step) -> bool:
-        """Does this rank refuse the second step of the call, if others do not refuse the first?"""
-        return step.make is all_to_all and "algorithm" in WRONG[step.refuses.get(me, 0)][1]
 
     for k, step in enumerate(steps):
         time.sleep(step.late.get(me, 0.0))

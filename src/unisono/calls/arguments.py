@@ -197,7 +197,12 @@ def check_whole(whole_name: str, whole: torch.Tensor, part_name: str, part: torc
 
 
 def check_apart(blocks: Sequence[torch.Tensor], tensor: torch.Tensor, own: int | None, offset: int = 0) -> None:
-    """Check that a tensor shares no memory with blocks; but blocks[own], from `offset` bytes on, may be the tensor."""
+    """Check that a tensor shares no memory with blocks; but blocks[own], from `offset` bytes on, may be the tensor.
+
+    Also that they are quantized alike.
+    """
     for k, block in enumerate(blocks):
+        if tensor.is_quantized and scale_name(block) != scale_name(tensor):
+            raise ArgumentError("an input and an output are quantized otherwise than each other; pass .int_repr()")
         if share_memory(block, tensor) and not (k == own and block.data_ptr() + offset == tensor.data_ptr()):
             raise ArgumentError("an input and an output share memory: give the output memory of its own")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -19,11 +18,9 @@ import torch
 
 from ..base.errors import ArgumentError, DTypeError
 from ..base.records import digest
-from ..base.units import seconds
 from ..engine.kernels import kernel
 from ..engine.tensors import (
     EXPORTER,
-    Addresses,
     as_bits,
     dtype_name,
     first_overlap,
@@ -34,12 +31,10 @@ from ..engine.tensors import (
     use_count,
 )
 from ..ranks.group.group import Group
-from ..ranks.group.initialize import group_or_default
 from ..schedule.algorithms.catalogue import AlgorithmLike
 from .arguments import blank, check_op, check_root, check_tensor, check_whole
-from .dispatch import UNKNOWN, Call, CallKey, Request, checking, copy, plan, shortcut
+from .dispatch import Call, Request, checking, copy, plan
 from .ops import OpLike, ReduceOp
-from .work import Work
 
 PASS_BYTES = 1 << 20
 """The most bytes in one pass: they stay in the caches between packing, combining and unpacking."""
@@ -62,13 +57,15 @@ def all_reduce_coalesced(
     *,
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work[Sequence[torch.Tensor]] | None:
+) -> Any:
     """Replace tensors[k], on every rank, by the combination of all ranks' tensors[k], for each k.
 
-    tensors: any shapes, dtypes and layouts, in place; no two may share memory. Every rank passes the same dtypes and
-    numbers of elements in the same order. Makes one all_reduce per dtype and MiB.
+    tensors: any shapes, dtypes and layouts, in place; no two may share memory. In all coalesced calls, every rank
+    passes the same dtypes and numbers of elements in the same order. Makes one all_reduce per dtype and MiB.
     """
-    return _make("all_reduce", {"tensors": tensors}, PART, PART, group, async_op, algorithm, timeout_s, op)
+    with Call(("all_reduce_coalesced", op, 0, algorithm), group, async_op, timeout_s) as call:
+        _plan(call, {"tensors": tensors}, PART, PART)
+    return call.run()
 
 
 def broadcast_coalesced(
@@ -79,13 +76,14 @@ def broadcast_coalesced(
     *,
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work[Sequence[torch.Tensor]] | None:
+) -> Any:
     """Replace tensors[k], on every rank, by tensors[k] of rank `src`, for each k.
 
     tensors: as in `all_reduce_coalesced`. Makes one broadcast per dtype and MiB.
     """
-    gives, gets = (PART, None) if group_or_default(group).rank == src else (None, PART)
-    return _make("broadcast", {"tensors": tensors}, gives, gets, group, async_op, algorithm, timeout_s, src=src)
+    with Call(("broadcast_coalesced", None, src, algorithm), group, async_op, timeout_s) as call:
+        _plan(call, {"tensors": tensors}, *((PART, None) if call.group.rank == src else (None, PART)))
+    return call.run()
 
 
 def all_gather_coalesced(
@@ -96,16 +94,15 @@ def all_gather_coalesced(
     *,
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work[Sequence[torch.Tensor]] | None:
+) -> Any:
     """Put inputs[k] of every rank, in rank order, into outputs[k] of every rank, for each k.
 
     inputs: any shapes, dtypes and layouts; read.
     outputs: for an input of n elements, p·n elements of the same dtype; written.
-
-    Every rank passes the same dtypes and numbers of elements in the same order.
     """
-    lists = {"inputs": inputs, "outputs": outputs}
-    return _make("all_gather", lists, PART, WHOLE, group, async_op, algorithm, timeout_s)
+    with Call(("all_gather_coalesced", None, 0, algorithm), group, async_op, timeout_s) as call:
+        _plan(call, {"inputs": inputs, "outputs": outputs}, PART, WHOLE)
+    return call.run()
 
 
 def reduce_scatter_coalesced(
@@ -117,29 +114,28 @@ def reduce_scatter_coalesced(
     *,
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work[Sequence[torch.Tensor]] | None:
+) -> Any:
     """Put block r of the combination of all ranks' inputs[k] into outputs[k] of each rank r, for each k.
 
     outputs: any shapes, dtypes and layouts; written.
     inputs: for an output of n elements, p·n elements of the same dtype; read.
-
-    Every rank passes the same dtypes and numbers of elements in the same order.
     """
-    lists = {"outputs": outputs, "inputs": inputs}
-    return _make("reduce_scatter", lists, WHOLE, PART, group, async_op, algorithm, timeout_s, op)
+    with Call(("reduce_scatter_coalesced", op, 0, algorithm), group, async_op, timeout_s) as call:
+        _plan(call, {"outputs": outputs, "inputs": inputs}, WHOLE, PART)
+    return call.run()
 
 
 class _Pass(NamedTuple):
-    """A slice of the vector of one dtype.
+    """Bytes first to last - 1 of the vector of one dtype.
 
-    like: a tensor without memory that has the slice's dtype and number of elements.
-    rows: the tensors of the vector: the index of each, and its bytes.
-    cut: the arguments of `pack.move` for the slice: where the rows are, their number, first and last byte.
+    like: a tensor without memory that has their dtype and number of elements.
+    rows: of each tensor of the vector its index, and its bytes.
     """
 
     like: torch.Tensor
-    rows: Addresses
-    cut: tuple[int, int, int, int]
+    rows: array[int]
+    first: int
+    last: int
 
 
 @lru_cache(maxsize=256)
@@ -158,12 +154,11 @@ def _layout(dtypes: tuple[torch.dtype, ...], nbytes: bytes, count: int, blocks: 
         words += f" ... {digest(names):016x}"
     step = max(1, PASS_BYTES // max(1, blocks) // _ALIGN) * _ALIGN
     for dtype in dict.fromkeys(dtypes[:count] or [torch.int32]):  # without tensors, too, the ranks agree on a call
-        rows = np.array([(k, sizes[k]) for k in range(count) if dtypes[k] is dtype], np.int64).reshape(-1, 2)
-        total = int(rows[:, 1].sum())
+        rows = array("q", [word for k in range(count) if dtypes[k] is dtype for word in (k, sizes[k])])
+        total = sum(rows[1::2])
         for first in range(0, max(1, total), step):
             last = min(total, first + step)
-            like = blank((last - first) // dtype.itemsize, dtype)
-            passes.append(_Pass(like, rows, (rows.ctypes.data, len(rows), first, last)))
+            passes.append(_Pass(blank((last - first) // dtype.itemsize, dtype), rows, first, last))
     return words, passes, misfit
 
 
@@ -185,15 +180,14 @@ def _overlap(table: bytes, odd: tuple[int, ...], count: int, gets: int | None, r
     return first_overlap(addresses, nbytes, written)
 
 
-def _plan(
-    call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | None, op: Any, src: Any
-) -> Callable[[str | None], Sequence[torch.Tensor]]:
-    """Check a call on lists of tensors. The returned action packs, makes the call and unpacks, pass by pass.
+def _plan(call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | None) -> None:
+    """Check and plan a call on lists of tensors. It packs, makes the call and unpacks, pass by pass.
 
     lists: by the names of the arguments: the parts, one rank's tensors; and where a call has them the wholes, for each
     part a tensor for the parts of all ranks.
     gives, gets: PART or WHOLE: the tensors that this rank reads and those that it writes, or None.
     """
+    _, op, src, algorithm = call.what
     group, names, given = call.group, list(lists), [_listed(argument, tensors) for argument, tensors in lists.items()]
     tensors, count, blocks = [tensor for one in given for tensor in one], len(given[0]), group.size * (len(lists) - 1)
     if len(given[-1]) != count:
@@ -209,79 +203,47 @@ def _plan(
         check_whole(name(misfit), tensors[misfit], name(misfit - count), tensors[misfit - count], group)
     if both := _overlap(table.tobytes(), tuple(odd), count, gets, group.rank):
         raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory: each needs its own")
-    for one in passes if op is not None else ():
+    for one in passes if "reduce" in call.collective else ():
         op = check_op(op, one.like)
-    src, collective = check_root("src", src, group), call.collective.removesuffix("_coalesced")
-    asks = Request(collective, passes[0].like, None, None, op, src, words=words)
-    known_as: CallKey = call.collective, (op, words), src, call.algorithm
-    limit_s = None if call.timeout_s is None else seconds(call.timeout_s)
-    memory = [tensor.untyped_storage() for tensor in tensors] if call.async_op else []
+    src, collective = check_root("src", src, group), call.collective
+    most = -(-max(one.like.nbytes for one in passes) // _ALIGN) * _ALIGN
+    buffer, steps = group.buffer(most * (blocks + 1), torch.uint8), []
+    for one in passes:  # errors come before anything moves
+        size = one.like.nbytes
+        sides = [buffer[:size].view(one.like.dtype), buffer[most : most + size * blocks].view(one.like.dtype)]
+        inp, out = (sides[side or PART] for side in (gives, gets))
+        of = collective.removesuffix("_coalesced"), one.like, inp, out, op, src, inp is out
+        request = Request(*of, words=words)
+        steps.append((one, request, plan(group, request, algorithm, call.timeout_s)))
+    memory: list[Any] = [tensor.untyped_storage() for tensor in tensors] if call.async_op else tensors
     held = any(map(_requires_grad, written)) or max(map(use_count, written), default=0) > 1
-    marked, call.record = needed_by_autograd(written) if held else (), asks.record
-
-    def memory_for_passes() -> torch.Tensor:
-        """Memory for all passes in turn: of an earlier call, if it is large enough."""
-        nbytes = max(one.like.nbytes for one in passes) * (blocks + 1) + _ALIGN
-        with suppress(IndexError):
-            spare = group.spare.pop()
-            if spare.nbytes >= nbytes:
-                return spare
-        return group.buffer(nbytes, torch.uint8)
-
-    def step(one: _Pass, buffer: torch.Tensor) -> Request:
-        """The call on a pass, packed into this memory."""
-        like, size = one.like, one.like.nbytes
-        part = whole = buffer[:size].view(like.dtype)
-        if blocks:
-            first = -(-size // _ALIGN) * _ALIGN
-            whole = buffer[first : first + size * blocks].view(like.dtype)
-        inp, out = (whole if side == WHOLE else part for side in (gives, gets))
-        return asks._replace(like=like, inp=inp, out=out, in_place=inp is out)
+    marked, call.record = needed_by_autograd(written) if held else (), steps[0][1].record
 
     def move(one: _Pass, side: int | None, packed: Any, *, outward: bool) -> None:
         """Copy a pass from parts or wholes to the packed tensor, or back."""
         if side is not None:
             there, many = table.buffer_info()[0] + 8 * side * count, blocks if side == WHOLE else 1
-            kernel("pack.move")(there, *one.cut, packed.data_ptr(), one.like.nbytes, many, outward)
+            rows = one.rows.buffer_info()[0], len(one.rows) // 2
+            kernel("pack.move")(there, *rows, one.first, one.last, packed.data_ptr(), one.like.nbytes, many, outward)
 
     def action(where: str | None) -> Sequence[torch.Tensor]:
-        with checking(group, known_as[0]) as steps:
+        with checking(group, collective) as block:
             copies = {k: make_plain(tensor) for k, tensor in odd.items()}
             for k, plain in copies.items():
                 table[k] = plain.data_ptr()
-            buffer = memory_for_passes()
-            for one in passes:
-                request = step(one, buffer)
+            for one, request, make in steps:
                 move(one, gives, request.inp, outward=False)
                 if one is passes[-1]:
-                    steps.last = group.engine.call_number
-                if shortcut(group, known_as, request.inp, request.out, limit_s) is UNKNOWN:
-                    plan(group, request, known_as[3], limit_s, known_as)(where)
+                    block.last = group.engine.call_number
+                make(where)
                 move(one, gets, request.out, outward=True)
-        group.spare = [buffer]
         if copies:
             copy([(as_bits(odd[k]), as_bits(copies[k])) for k in copies if k // count == gets])
         mark_written(marked)
         memory.clear()  # it has lived until now
         return written
 
-    if known_as not in group.shortcuts:
-        buffer = memory_for_passes()
-        for one in passes:  # errors come before anything moves
-            plan(group, step(one, buffer), call.algorithm, limit_s, known_as)
-        group.spare = [buffer]
-    return action
-
-
-def _make(
-    collective: str, lists: Mapping[str, Any], gives: int | None, gets: int | None, group: Group | None,
-    async_op: bool, algorithm: Any, timeout_s: float | None, op: Any = None, src: int = 0,
-) -> Work[Sequence[torch.Tensor]] | None:  # fmt: skip
-    """Check the call and make it. See `_plan`."""
-    with Call((f"{collective}_coalesced", op, src, algorithm), group, async_op, timeout_s) as call:
-        call.action = _plan(call, lists, gives, gets, op, src)
-    work: Work[Sequence[torch.Tensor]] | None = call.run()
-    return work
+    call.action = action
 
 
 def _listed(argument: str, tensors: Any) -> list[Any]:

@@ -25,7 +25,6 @@ from ..ranks.group.initialize import group_or_default, shutdown
 from ..ranks.group.sub_groups import make_sub_group
 from .dispatch import Call, Request
 
-_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 _NO_COLOR = -1
 _MOST_NAMED, _MOST_WORDS = 6, 560
 
@@ -50,7 +49,7 @@ def new_group(
     with Call("new_group", group) as call:
         parent, timeout_s = call.group, _check_timeout_and_name(timeout_s, name)
         chosen = list(range(parent.size)) if ranks is None else _check_ranks(ranks, parent)
-        call.plan(Request("barrier", _NOTHING, None, None, in_place=True, says=_record(f"{chosen}")))
+        call.agree(_record(f"{chosen}"))
     call.run()
     return _make(parent, chosen, parent.rank in chosen, timeout_s, name)
 

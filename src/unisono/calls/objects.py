@@ -19,9 +19,9 @@ import torch
 from ..base.errors import ArgumentError, UsageError
 from ..base.records import CallRecord
 from ..ranks.group.group import Group
-from .arguments import blank, check_list, check_root
+from .arguments import check_list, check_root
 from .codec import decode_from, decode_into, encode
-from .dispatch import Call, Request, Rows, Tensors, plan_after, unequal
+from .dispatch import Call, Request, Rows, Tensors, plan_after
 
 
 def all_gather_object(
@@ -118,7 +118,7 @@ def _plan(call: Call, collective: str, payloads: Sequence[torch.Tensor], root: i
 
     payloads: what this rank sends: one, or one to each rank; empty: nothing.
     """
-    me, width = call.group.rank, call.group.size if collective == "scatter" else 1
+    me, width, nothing = call.group.rank, call.group.size if collective == "scatter" else 1, _empty(0)
 
     def request(rows: Rows, _: str | None) -> Request:
         inp: Tensors
@@ -133,12 +133,11 @@ def _plan(call: Call, collective: str, payloads: Sequence[torch.Tensor], root: i
             sizes, inp, out = [row[0] for row in rows], payloads[0], None
             if collective == "all_gather" or me == root:
                 out = [inp if rank == me else _empty(size) for rank, size in enumerate(sizes)]
-        like = blank(max(sizes), torch.uint8)
-        return Request(collective, like, inp, out, root=root, in_place=inp is out, extents=unequal(sizes))
+        return Request(collective, nothing, inp, out, root=root, in_place=inp is out).sized(sizes)
 
     row = [len(payload) for payload in payloads] or [0] * width
     says = CallRecord(collective, counts=None, root=root, words="of objects")
-    plan_after(call, Request(collective, _empty(0), None, None, root=root), row, says, request)
+    plan_after(call, Request(collective, nothing, None, None, root=root), row, says, request)
     call.returns = True
 
 

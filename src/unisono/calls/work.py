@@ -75,7 +75,8 @@ class Work(Generic[Result_co]):
         """
         timeout = None if timeout is None else seconds(timeout, "timeout")
         if not self._done.is_set():
-            self._check_nested()
+            for group in self._groups():
+                check_nested(group)
             with _waits_for(self):
                 try:
                     late = self._late_after(timeout)
@@ -95,14 +96,14 @@ class Work(Generic[Result_co]):
         try:
             if self._done.wait(timeout):
                 return None
-            group = None if self._group is None else self._group()
-            missing = () if group is None else group.missing_in_background
+            late = [(group.missing_in_background, group) for group in self._groups()]
         finally:
             stall.AWAITED.pop()
-        call, details = str(self._call), " It goes on in the background."
-        if group is None or not missing:
-            return WaitTimeout(call, timeout or 0.0, (), details=details)
-        return WaitTimeout(call, timeout or 0.0, missing, group.rank, details, group.named)
+        call, waited_s, details = str(self._call), timeout or 0.0, " It goes on in the background."
+        for missing, group in late:
+            if missing:
+                return WaitTimeout(call, waited_s, missing, group.rank, details, group.named)
+        return WaitTimeout(call, waited_s, (), details=details)
 
     def result(self, timeout: float | None = None) -> Result_co:
         """Wait, then return the call's output: a tensor, a list of tensors, or None if it has none."""
@@ -146,21 +147,14 @@ class Work(Generic[Result_co]):
         else:
             future.set_exception(self._exception)
 
-    def _check_nested(self) -> None:
-        """Raise NestedCall if this call can only end after another call that this thread is in."""
+    def _groups(self) -> list[Group]:
+        """The groups whose calls have to go on before this one ends."""
         group = None if self._group is None else self._group()
-        if group is not None:
-            check_nested(group)
-
-    def _workers(self) -> "list[Worker]":
-        """The workers that have to go on before this call ends."""
-        group = None if self._group is None else self._group()
-        return [group.worker] if group is not None and isinstance(group.worker, Worker) else []
+        return [] if group is None else [group]
 
     def _interrupted(self, error: BaseException) -> None:
         """An exception, such as Ctrl-C, has ended a wait for this call."""
-        group = None if self._group is None else self._group()
-        if group is not None:
+        for group in self._groups():
             abort.give_up(group, f"interrupted by {type(error).__name__}", str(self._call))
 
 
@@ -192,7 +186,8 @@ def _waits_for(work: Work[Any]) -> Iterator[None]:
     if own is None:
         yield
         return
-    before, own.awaits = own.awaits, work._workers()  # noqa: SLF001  the worker is the other half of Work
+    workers = [group.worker for group in work._groups()]  # noqa: SLF001  the worker is the other half of Work
+    before, own.awaits = own.awaits, [worker for worker in workers if isinstance(worker, Worker)]
     try:
         needed = [*own.awaits]
         for worker in needed:

@@ -94,6 +94,20 @@ def test_inference_tensors_of_any_layout(inside: bool, async_op: bool) -> None:
 
 
 @pytest.mark.ranks(2)
+def test_factor_scales_what_earlier_calls_leave() -> None:
+    """Rank 0 makes all its calls before rank 1 makes the first."""
+    unisono.barrier()
+    if unisono.get_rank():
+        time.sleep(0.2)
+    tensor, half = torch.ones(3), unisono.premul_sum(0.5)
+    works: list[Any] = [unisono.all_reduce(tensor, op, async_op=True) for op in ("sum", half, half)]
+    unisono.all_reduce(tensor, unisono.premul_sum(3.0))
+    for work in works:
+        work.wait()
+    assert tensor.tolist() == [12.0] * 3
+
+
+@pytest.mark.ranks(2)
 def test_freed_storage_is_refused() -> None:
     tensors, out = [torch.ones(2), torch.ones(2)], torch.ones(2)
     calls = (
@@ -214,7 +228,7 @@ def test_exception_between_steps_of_a_call(steps: str, error: type[BaseException
         outs, tensors, hook = (
             [torch.ones(2), torch.ones(1)],
             [torch.ones(2 - me)] * 2,
-            patch.object(blocks, "unequal", interrupt),
+            patch.object(blocks, "_agreed", interrupt),
         )
         call = partial(unisono.all_to_all, outs, tensors, group=group)
     if me:

@@ -10,7 +10,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 import unisono
-from unisono.calls.dispatch.known import KnownCalls
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 COUNT = 6
@@ -113,7 +112,7 @@ def test_calls_of_many_sizes_are_all_known() -> None:
 
     group.forget_plans()
     sums()
-    known: KnownCalls = group.shortcuts["all_reduce", "sum", 0, None]
+    known = group.shortcuts["all_reduce", "sum", 0, None]
     exporter = import_module("unisono.engine.tensors").EXPORTER  # an address in this process
     found = [known.find(known.table, 0, exporter, torch.zeros(count, dtype=dtype)) for count, dtype in kinds]
     assert [(known.plans[one][0].record.counts, known.plans[one][1].like.dtype) for one in found] == [

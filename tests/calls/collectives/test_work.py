@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 import unisono
 from tests.support.on_ranks import in_world
+from tests.support.waiting import until
 from unisono.calls.work import worker_of
 from unisono.integrations.torch.to_torch import Together
 
@@ -215,3 +217,57 @@ def test_what_a_callback_calls_comes_before_the_calls_that_wait(size: int) -> No
     unisono.all_reduce(last)  # after all of them, although nobody has waited for the callback
     called.wait()
     assert {*inner.tolist(), *outer.tolist(), *last.tolist()} == {size * (size + 1) / 2}
+
+
+@in_world(2)
+def test_call_of_a_handler_during_an_asynchronous_call() -> None:
+    """The handler's call is queued while the other one is under way on the caller's thread. It comes second."""
+    group, me = unisono.init(), unisono.get_rank()
+    tensors = [torch.full((4,), 10.0 * k + me) for k in range(3)]
+    works = [unisono.all_reduce(tensors[2], async_op=True)]
+    unisono.barrier()
+    until(lambda: not group.worker.busy)
+    run = group.run
+
+    def runs(*where: int) -> int:
+        group.run = run
+        status = run(*where)
+        assert status
+        works.append(unisono.all_reduce(tensors[1], async_op=True))
+        return status
+
+    if me:
+        time.sleep(0.2)
+        works += [unisono.all_reduce(tensor, async_op=True) for tensor in tensors[:2]]
+    else:
+        group.run = runs
+        works.append(unisono.all_reduce(tensors[0], async_op=True))
+    for work in works:
+        work.wait()
+    assert [tensor[0].item() for tensor in tensors] == [1.0, 21.0, 41.0]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@in_world(2)
+def test_plans_forgotten_during_a_call(begun: bool) -> None:
+    """A call keeps the plan that it runs, also one that waits in the queue."""
+    group, me = unisono.init(), unisono.get_rank()
+    tensors = [torch.full((4,), 10.0 * k + me) for k in range(3)]
+    for tensor in tensors[:2]:
+        unisono.all_reduce(tensor.clone(), "max")
+    unisono.barrier(async_op=True).wait()
+    if me:
+        time.sleep(0.2)
+    works = [unisono.all_reduce(tensor, "max", async_op=True) for tensor in tensors[: 2 - begun]]
+    plans = [weakref.ref(plan) for plan in group.plans.values()]
+    group.forget_plans()
+    gc.collect()
+    if not me:
+        assert any(plan() is not None for plan in plans)
+        assert not works[-1].is_completed()
+    works += [unisono.all_reduce(torch.full((count,), 1.0), "max", async_op=True) for count in range(1, 9)]
+    for work in works:
+        work.wait()
+    assert [tensor[0].item() for tensor in tensors[: 2 - begun]] == [1.0, 11.0][: 2 - begun]
+    del works, work
+    until(lambda: not any(plan() for plan in plans))

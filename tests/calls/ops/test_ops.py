@@ -278,3 +278,34 @@ def test_quantized_tensors_move_with_their_scale() -> None:
     assert all(torch.equal(out[q].int_repr(), quantized(q).int_repr()) for q in range(p))
     with pytest.raises(unisono.MismatchError, match=r"\* 0.25 \+ 3"):
         unisono.broadcast(quantized(me, 0.25 if me == 1 else 0.5), 0)
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (4, 6)])
+@pytest.mark.ranks(2)
+def test_quantized_blocks_have_one_scale(sizes: tuple[int, int]) -> None:
+    """On all ranks, and in inputs and outputs."""
+    me = unisono.get_rank()
+
+    def blocks(scale: float, *counts: int) -> list[torch.Tensor]:
+        return [torch.quantize_per_tensor(torch.arange(n / 2), scale, 0, torch.quint8) for n in counts]
+
+    def calls(inp: float, out: float) -> list[Callable[[], Any]]:
+        parts, whole, mine = blocks(out, *sizes), blocks(inp, *sizes), 2 * [sizes[me]]
+        (one,), ((flat,), (flat_out,)) = blocks(inp, sizes[me]), (blocks(scale, 4) for scale in (inp, out))
+        return [
+            lambda: unisono.all_gather(parts, one),
+            lambda: unisono.gather(one, None if me else parts, 0),
+            lambda: unisono.scatter(blocks(out, sizes[me])[0], None if me else whole, 0),
+            lambda: unisono.all_to_all(parts, blocks(inp, *mine)),
+            lambda: unisono.all_to_all_single(flat_out, flat),
+        ]
+
+    for call in calls(0.5, 0.5):
+        call()
+    for call in calls(0.25, 0.25) if me else calls(0.5, 0.5):
+        with pytest.raises(unisono.MismatchError, match=r"\* 0.5 \+ 0"):
+            call()
+    for k, call in enumerate(calls(0.25, 0.5)):
+        if k not in (1, 2):  # which have both lists on the root only
+            with pytest.raises(unisono.ArgumentError, match="quantized"):
+                call()

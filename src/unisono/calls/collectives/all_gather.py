@@ -11,8 +11,8 @@ from ...base.records import CallRecord
 from ...engine.tensors import dtype_name
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
-from ..arguments import blank, check_apart, check_blocks, check_tensor, check_whole
-from ..dispatch import UNKNOWN, Call, Request, plan_after, shortcut, unequal
+from ..arguments import check_apart, check_blocks, check_tensor, check_whole
+from ..dispatch import UNKNOWN, Call, Request, plan_after, shortcut
 
 _MOST_DIMS = 8
 
@@ -50,14 +50,8 @@ def all_gather(
             _gather_shapes_first(call, tensor)
         else:
             sizes = check_blocks("tensor_list", tensor_list, "tensor", tensor, call.group, written=True)
-            call.plan(_request(tensor, tensor_list, sizes))
+            call.plan(Request("all_gather", tensor, tensor, tensor_list).sized(sizes))
     return call.run()
-
-
-def _request(tensor: Tensor, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Request:
-    extents = unequal(sizes)
-    like = blank(max(sizes), tensor.dtype) if extents else tensor
-    return Request("all_gather", like, tensor, tensors, extents=extents)
 
 
 def _gather_shapes_first(call: Call, tensor: Tensor) -> None:
@@ -73,7 +67,7 @@ def _gather_shapes_first(call: Call, tensor: Tensor) -> None:
 
     def request(rows: Sequence[Sequence[int]], _: str | None) -> Request:
         made = [torch.empty(shape[:dims], dtype=dtype, device="cpu") for dims, *shape in rows]
-        return _request(tensor, made, [each.numel() for each in made])
+        return alike._replace(out=made).sized([each.numel() for each in made])
 
     row = [tensor.dim(), *tensor.shape, *[0] * (_MOST_DIMS - tensor.dim())]
     plan_after(call, alike, row, CallRecord("all_gather", dtype_name(dtype), words="of unknown sizes"), request)

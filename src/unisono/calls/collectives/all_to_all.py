@@ -8,7 +8,7 @@ from torch import Tensor
 from ...base.errors import ArgumentError, DTypeError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
-from ..arguments import blank, check_apart, check_splits, check_tensor, check_tensors, shape_name
+from ..arguments import check_apart, check_splits, check_tensor, check_tensors, shape_name
 from ..dispatch import UNKNOWN, Call, Request, plan_blocks, shortcut
 
 
@@ -92,6 +92,5 @@ def all_to_all_single(
                 f"elements, a multiple of {call.group.size} ranks, or split sizes"
             )
         else:
-            block = blank(input.numel() // call.group.size, input.dtype)
-            call.plan(Request("all_to_all", block, input, output))
+            call.plan(Request("all_to_all", input, input, output).sized([input.numel() // call.group.size]))
     return call.run()

@@ -2,13 +2,9 @@
 
 from typing import Any
 
-import torch
-
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
-from ..dispatch import UNKNOWN, Call, Request, shortcut
-
-_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
+from ..dispatch import UNKNOWN, Call, shortcut
 
 
 def barrier(
@@ -34,5 +30,5 @@ def barrier(
     if (made := shortcut(group, what, None, None, timeout_s, async_op)) is not UNKNOWN:
         return made
     with Call(what, group, async_op, timeout_s) as call:
-        call.plan(Request("barrier", _NOTHING, None, None, in_place=True))
+        call.agree()
     return call.run()

@@ -8,8 +8,8 @@ from torch import Tensor
 from ...base.errors import DTypeError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
-from ..arguments import blank, check_apart, check_blocks, check_op, check_tensor, check_whole
-from ..dispatch import UNKNOWN, Call, Request, shortcut, unequal
+from ..arguments import check_apart, check_blocks, check_op, check_tensor, check_whole
+from ..dispatch import UNKNOWN, Call, Request, shortcut
 from ..ops import OpLike, ReduceOp
 
 
@@ -47,9 +47,7 @@ def reduce_scatter(
             )
         check_tensor("output", output, written=True)
         sizes = check_blocks("input_list", input_list, "output", output, call.group, written=False)
-        extents, name = unequal(sizes), check_op(op, output)
-        like = blank(max(sizes), output.dtype) if extents else output
-        call.plan(Request("reduce_scatter", like, input_list, output, name, extents=extents))
+        call.plan(Request("reduce_scatter", output, input_list, output, check_op(op, output)).sized(sizes))
     return call.run()
 
 

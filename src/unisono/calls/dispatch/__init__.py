@@ -8,23 +8,11 @@ with `plan` and hands the whole to `Call`.
 
 from .blocks import Rows, plan_after, plan_blocks
 from .checking import checking, refuse
-from .known import UNKNOWN, CallKey, shortcut
+from .known import UNKNOWN, shortcut
 from .make import Call, copy, plan
-from .request import Request, Tensors, unequal
+from .request import Request, Tensors
 
 __all__ = [
-    "UNKNOWN",
-    "Call",
-    "CallKey",
-    "Request",
-    "Rows",
-    "Tensors",
-    "checking",
-    "copy",
-    "plan",
-    "plan_after",
-    "plan_blocks",
-    "refuse",
+    "UNKNOWN", "Call", "Request", "Rows", "Tensors", "checking", "copy", "plan", "plan_after", "plan_blocks", "refuse",
     "shortcut",
-    "unequal",
 ]  # fmt: skip

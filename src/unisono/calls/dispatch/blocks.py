@@ -19,11 +19,10 @@ from ...base.units import seconds
 from ...engine.process.nested import caller
 from ...engine.tensors import DTYPE_CODES, mark_written, needed_by_autograd
 from ...ranks.group.group import Group
-from ..arguments import blank
 from .checking import checking
 from .known import UNKNOWN, shortcut
 from .make import Call, plan
-from .request import Request, Tensors, is_one, unequal
+from .request import Request, Tensors, is_one
 
 Rows = Sequence[Sequence[int]]
 """The integers of each rank."""
@@ -68,9 +67,7 @@ def plan_blocks(call: Call, request: Request) -> None:
     says = CallRecord(request.collective, counts=None, root=request.root)
 
     def sized(rows: Rows, where: str | None) -> Request:
-        extents = unequal(sizes := _agreed(group, says, rows, where))
-        like = blank(max(sizes), request.like.dtype) if extents else request.like
-        return request._replace(like=like, extents=extents)
+        return request.sized(_agreed(group, says, rows, where))
 
     plan_after(call, request, [DTYPE_CODES[request.like.dtype], *counts], says, sized)
 

@@ -26,7 +26,7 @@ from ...engine.process.nested import caller, check_nested, holds
 from ...engine.rank import interpreter
 from ...engine.tensors import EXPORTER, ONLY_BITS, mark_written, needed_by_autograd, use_count
 from ...ranks.group import current
-from ...ranks.group.group import Group
+from ...ranks.group.group import Group, Known
 from ..arguments import blank
 from ..work import FinishedWork, Work, Worker, worker_of
 from .checking import checking
@@ -164,7 +164,8 @@ def _begin(group: Group, run: Run, timeout_s: float | None, marked: Sequence[tor
     """Start an asynchronous call, and return its work. marked: see `_marked`."""
     worker, status, begun = worker_of(group), NO_PLAN, False
     try:
-        if run.plan.patience_ns and not worker.busy and not group.lock.locked():
+        is_free = not (worker.busy or group.lock.locked())
+        if is_free and run.plan.patience_ns:
             with group.lock:
                 if not worker.busy:
                     check_finished(group, run.plan.record)
@@ -174,6 +175,9 @@ def _begin(group: Group, run: Run, timeout_s: float | None, marked: Sequence[tor
                         status = group.run(run.plan.address, run.inp, run.out, group.state)
                     finally:
                         words[_LOOK_UP] = usual
+                if status not in (DONE, NO_PLAN) and worker.busy:  # a call of a signal handler, say: it comes later
+                    complete(group, run, timeout_s, status=status)
+                    status = DONE
                 if status != DONE and not worker.is_this_thread:  # now: no other thread may begin a call in between
                     return _pass_on(worker, group, run, timeout_s, marked, status)
     except BaseException as error:
@@ -210,7 +214,7 @@ def _marked(run: Run, out: Any) -> Sequence[torch.Tensor]:
     return needed_by_autograd((out,)) if held else ()
 
 
-def _find(known: KnownCalls, what: CallKey, inp: Any, out: Any) -> Run | None:
+def _find(known: Known, what: CallKey, inp: Any, out: Any) -> Run | None:
     """The plan that is known for these tensors, ready to run; None if there is none."""
     tensors = () if inp is None else (inp,) if out is inp else (inp, out)
     found = known.plans.get(known.find(known.table, 0, EXPORTER, *tensors))

@@ -27,6 +27,7 @@ from .request import Request, Tensors, is_one
 Action = Callable[[str | None], Any]
 """Makes a planned call. Takes the user's line, if it is known; returns the result."""
 _Pair = tuple[torch.Tensor, torch.Tensor]
+_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 class Call(checking):
@@ -49,6 +50,10 @@ class Call(checking):
         """Plan the call. Raises ArgumentError or DTypeError for a request that cannot be made."""
         self.record = request.record
         self.action = plan(self.group, request, self.algorithm, self.timeout_s, self.what)
+
+    def agree(self, says: CallRecord | None = None) -> None:
+        """Plan a barrier, at which all ranks have the same record."""
+        self.plan(Request("barrier", _NOTHING, None, None, in_place=True, says=says))
 
     def run(self) -> Any:
         """Make the call, and return its result if `returns` is set. With `async_op`: return a Work at once."""
@@ -84,9 +89,9 @@ def plan(
 
     known_as: keep the plan under this name for `shortcut`.
     """
-    limit_s, made, combine = None if timeout_s is None else seconds(timeout_s), request, None
+    limit_s, made, factor, combine = None if timeout_s is None else seconds(timeout_s), request, None, None
     if isinstance(request.op, PremulSum):
-        made, known_as = _premultiplied(request, request.op.factor, group.rank), None
+        made, factor = _sum(request, group.rank), request.op.factor
     result = made.out
     if group.span is not None:
         from .over_hosts.rank_order import in_rank_order
@@ -94,7 +99,7 @@ def plan(
 
         Relay.serve(group, group.span)
         made, combine = in_rank_order(made, group.rank, group.size, algorithm)
-    plain, taken, given = _on_plain_tensors(made, group)
+    plain, taken, given = _on_plain_tensors(made, group, copies=factor is not None)
     bound = make_plan(group, plain, algorithm)
     if known_as is not None and combine is None and not taken:
         keep(group, bound, known_as, plain)
@@ -104,6 +109,8 @@ def plan(
         if taken:
             with checking(group, request.collective):
                 copy(taken)
+                if factor is not None:
+                    _scale(plain.inp, factor)
         drive(group, run, limit_s, where)
         if given:
             copy(given)
@@ -115,11 +122,14 @@ def plan(
     return action
 
 
-def _on_plain_tensors(request: Request, group: Group) -> tuple[Request, list[_Pair], list[_Pair]]:
+def _on_plain_tensors(
+    request: Request, group: Group, *, copies: bool = False
+) -> tuple[Request, list[_Pair], list[_Pair]]:
     """The request on plain tensors: the user's, or copies if these are not plain. What to copy before each run (to,
     from): also outputs, as a rank may keep its output, such as rank 0 in exscan. What to copy after it.
 
-    With `keep_inputs`, a call in place works on copies, too: the user's tensors change only when it has succeeded.
+    copies: all inputs are copies. With `keep_inputs`, a call in place works on copies, too: the user's tensors change
+    only when it has succeeded.
     """
     taken: list[_Pair] = []
 
@@ -136,7 +146,7 @@ def _on_plain_tensors(request: Request, group: Group) -> tuple[Request, list[_Pa
 
     out = each(request.out, bool(request.in_place and group.engine.config.keep_inputs))
     given = [(bits, made) for made, bits in taken] if request.written_on(group.rank) else []
-    return request._replace(inp=out if request.in_place else each(request.inp), out=out), taken, given
+    return request._replace(inp=out if request.in_place else each(request.inp, copies), out=out), taken, given
 
 
 def copy(pairs: Iterable[_Pair]) -> None:
@@ -146,11 +156,14 @@ def copy(pairs: Iterable[_Pair]) -> None:
             to.copy_(source)
 
 
-def _premultiplied(request: Request, factor: float, rank: int) -> Request:
-    """The request for the sum of this rank's input times the factor."""
-    inp, scaled = request.inp, None
-    if inp is not None:
-        scaled = inp.detach() * factor if is_one(inp) else [tensor.detach() * factor for tensor in inp]
+def _sum(request: Request, rank: int) -> Request:
+    """The sum for a premultiplied sum; its inputs are to be scaled."""
     out = None if request.collective == "reduce" and rank != request.root else request.out
     words = ", ".join(filter(None, [request.words, "premultiplied"]))
-    return request._replace(inp=scaled, out=out, op="sum", in_place=False, words=words)
+    return request._replace(out=out, op="sum", in_place=False, words=words)
+
+
+def _scale(tensors: Tensors, factor: float) -> None:
+    with torch.inference_mode():
+        for tensor in [tensors] if is_one(tensors) else tensors or ():
+            tensor.mul_(factor)

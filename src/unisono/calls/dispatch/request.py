@@ -1,14 +1,14 @@
 """`Request`: a checked call."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple, Self, TypeGuard
 
 import torch
 
 from ...base.records import CallRecord, digest
 from ...engine.reducers import CustomOp
 from ...engine.tensors import dtype_name
-from ..arguments import scale_name
+from ..arguments import blank, scale_name
 from ..ops import PremulSum
 
 Tensors = torch.Tensor | Sequence[torch.Tensor] | None
@@ -19,11 +19,6 @@ _MOST_COUNTS = 8
 def is_one(tensors: Tensors) -> TypeGuard[torch.Tensor]:
     """Is this one tensor, and not a list of tensors or None?"""
     return isinstance(tensors, torch.Tensor)
-
-
-def unequal(sizes: Sequence[int]) -> tuple[int, ...] | None:
-    """These sizes of blocks, or None if all are equal."""
-    return tuple(sizes) if len(set(sizes)) > 1 else None
 
 
 class Request(NamedTuple):
@@ -55,6 +50,14 @@ class Request(NamedTuple):
         if self.out is None or not_written.get(self.collective, False):
             return ()
         return [self.out] if isinstance(self.out, torch.Tensor) else self.out
+
+    def sized(self, sizes: Sequence[int]) -> Self:
+        """This request with blocks of these sizes."""
+        extents = tuple(sizes) if len(set(sizes)) > 1 else None
+        if extents is None and sizes[0] == self.like.numel():
+            return self
+        words = ", ".join(filter(None, [scale_name(self.like), self.words]))  # a blank tensor has no scale
+        return self._replace(like=blank(max(sizes), self.like.dtype), extents=extents, words=words)
 
     @property
     def record(self) -> CallRecord:

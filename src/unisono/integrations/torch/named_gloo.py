@@ -19,7 +19,7 @@ from ...base.records import CallRecord
 from ...base.release import NAME
 from ...calls.arguments import count_name
 from ...calls.collectives.broadcast import broadcast
-from ...calls.dispatch import Call, Request
+from ...calls.dispatch import Call
 from ...calls.ops import resolve
 from ...ranks.group.group import Group
 from .group_methods import Calls
@@ -28,7 +28,6 @@ from .patch import hide_from_dynamo
 from .patch_hooks import inner
 from .process_group import UnisonoProcessGroup
 
-_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 _CONNECTION = "gloo/transport"  # part of the errors of Gloo's connections, which ranks raise after a peer has failed
 _OF_ANY_SIZE = {"gather": 0, "scatter": 1}  # call -> the index of the argument that is a list on the root only
 
@@ -97,7 +96,7 @@ class GlooBeside:
     def _agree(self, record: Callable[[], CallRecord], timeout_s: float | None = None) -> None:
         """Return when all ranks have come with the same record. If `record` raises, the other ranks get the reason."""
         with Call("a call over Gloo", self._group, timeout_s=timeout_s) as call:
-            call.plan(Request("barrier", _NOTHING, None, None, in_place=True, says=record()))
+            call.agree(record())
         call.run()
 
     def _make(self, store: Any, timeout: Any) -> Any:

@@ -17,7 +17,8 @@ from torch.distributed import DistBackendError
 from torch.futures import Future
 
 from ...base.errors import PeerGone, UnisonoError, WaitTimeout
-from ...calls.work import FinishedWork, Work, Worker
+from ...calls.work import FinishedWork, Work
+from ...ranks.group.group import Group
 from .hooks import call_abort_hooks
 from .methods import FORMS
 
@@ -229,13 +230,9 @@ class Together(Work[Any]):
             errors = [error for work in self._works if (error := work.exception()) is not None]
             self._finish(errors[0] if errors else None)
 
-    def _check_nested(self) -> None:
-        for work in self._works:
-            work._check_nested()  # noqa: SLF001  as it is a Work, too
-
-    def _workers(self) -> list[Worker]:
+    def _groups(self) -> list[Group]:
         works = [work for work in self._works if not work.is_completed()]
-        return [worker for work in works for worker in work._workers()]  # noqa: SLF001  as it is a Work, too
+        return [group for work in works for group in work._groups()]  # noqa: SLF001  as it is a Work, too
 
     def _interrupted(self, error: BaseException) -> None:
         for work in self._works:

@@ -47,6 +47,18 @@ class Background(Protocol):
         """End the thread after its calls."""
 
 
+class Known(Protocol):
+    """The plans of calls of one kind; see `calls.dispatch.known`."""
+
+    table: int
+    plans: dict[int, tuple[Plan, Any]]
+    run: Callable[..., int]
+    call: Callable[..., int]
+    find: Callable[..., int]
+
+    def add(self, plan: Plan, request: Any) -> None: ...
+
+
 class Messages(Protocol):
     """What moves the messages of a group."""
 
@@ -104,10 +116,8 @@ class Group:
         """Held while `worker` or `progress_engine` is made. Reentrant: a signal handler may make a call meanwhile."""
         self.plans: dict[Hashable, Plan] = {}
         """The key of a request -> its plan; empty once the group is broken or closed."""
-        self.shortcuts: dict[Hashable, Any] = {}
-        """Call -> `calls.dispatch.known.KnownCalls`, the same plans for the fast path; empty when `plans` is."""
-        self.spare: list[torch.Tensor] = []
-        """Memory in which an ended call on a list of tensors has packed them, for the next one."""
+        self.shortcuts: dict[Hashable, Known] = {}
+        """Call -> the same plans for the fast path; empty when `plans` is."""
         self.worker: Background | None = None
         """Runs asynchronous calls, once there was one; see `calls.work`."""
         self.missing_in_background: tuple[int, ...] = ()
@@ -254,7 +264,7 @@ class Group:
         self.lock, self.making = threading.Lock(), threading.RLock()
 
     def _stop(self) -> None:
-        self.plans, self.shortcuts, self.spare, self.mailbox = {}, {}, [], None
+        self.plans, self.shortcuts, self.mailbox = {}, {}, None
         # By a proxy: a reference cycle would keep a dropped group until the next garbage collection.
         self.run = partial(Group._refuse, weakref.proxy(self))
 

@@ -1,12 +1,7 @@
 """Calls over several hosts: what runs their plans, and calls that combine in rank order.
 
-A call takes the road of a call on one host. Its table is the one table of a `HierarchicalTable`, of which
-`engine.compile` makes one program for each rank; rows that cross hosts are SEND and RECV. `Group.run` is the `run` of a
-`Relay`, which calls the kernel. If a wait takes long, the kernel returns as ever, and `ranks.failures.attend` looks at
-the ranks of all hosts.
-
-A long vector goes in pieces: each piece of the table is a round behind the piece before, so that ranks combine one
-while another one is under way.
+`Group.run` is the `run` of a `Relay`, which calls the kernel. A long vector goes in pieces: each piece of the table is
+a round behind the piece before, so that ranks combine one while another one is under way.
 
 The gate: a rank waits for the ranks of its host. Messages tell of the others; where the data alone does not tell that
 all hosts have entered the call, a barrier of messages without bytes runs beside it. Only then is the user's output
