@@ -3,6 +3,7 @@
 import _thread
 import copy
 import os
+import select
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from unisono import init, run, world
 from unisono.base.errors import ArgumentError, MismatchError, OutOfMemory, PeerGone, RankFailed, UsageError, WaitTimeout
 from unisono.base.records import CallRecord
 from unisono.ranks.launch import processes
-from unisono.ranks.launch.fork_client import open_world
+from unisono.ranks.launch.fork_client import fork_rank
 from unisono.ranks.launch.launch_messages import Report, pack, unpack
 from unisono.ranks.launch.reports import RunTime, outcomes, rank_failed, results
 
@@ -122,28 +123,31 @@ def test_death_between_runs_fails_the_next():
         assert w.run(init_rank) == [0, 1]
 
 
-class KillsTheFirst:
-    """A connection to the fork server: the first rank is killed before the second one is forked."""
+class Heard:
+    """The line of a rank that has been killed, whose first message the test has heard."""
 
-    def __init__(self, channel):
-        self.channel, self.heard = channel, []
+    def __init__(self, line):
+        self.line, self.heard = line, [line.receive()]
+        os.kill(self.heard[0].value[1], signal.SIGKILL)
+        assert select.select([line], [], [], 60)[0]
 
     def __getattr__(self, name):
-        return getattr(self.channel, name)
-
-    def send(self, rank, fds):
-        if rank == 1:
-            self.heard.append(self.channel.receive())
-            os.kill(self.heard[0].value[2], signal.SIGKILL)
-            self.heard.append(self.channel.receive())
-        self.channel.send(rank, fds=fds)
+        return getattr(self.line, name)
 
     def receive(self, deadline):
-        return self.heard.pop(0) if self.heard else self.channel.receive(deadline)
+        return self.heard.pop() if self.heard else self.line.receive(deadline)
 
 
 def test_a_death_before_the_run_is_a_death(monkeypatch):
-    monkeypatch.setattr(processes, "open_world", lambda: KillsTheFirst(open_world()))
+    """The first rank is killed before the second one is forked."""
+    forked = []
+
+    def fork():
+        channel, line = fork_rank()
+        forked.append(line if forked else Heard(line))
+        return channel, forked[-1]
+
+    monkeypatch.setattr(processes, "fork_rank", fork)
     with pytest.raises(RankFailed) as caught:
         run(only, 2, (1, int), timeout_s=60)
     assert caught.value.rank == 0

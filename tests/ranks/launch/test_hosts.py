@@ -125,17 +125,18 @@ def test_the_start_does_not_count(monkeypatch):
     monkeypatch.setattr(processes, "time", times)
     monkeypatch.setattr(processes, "remaining", lambda _deadline: 30.0)
     channels, ranks = zip(*((mine, Channel(raw)) for mine, raw in (Channel.pair() for _ in range(2))), strict=True)
-    server, theirs = Channel.pair()
+    lines, servers = zip(*(Channel.pair() for _ in range(2)), strict=True)
     for rank, channel in enumerate(ranks):
         channel.send(STARTED)
         channel.send(Report(rank, "returned", "returned"))
     started = object.__new__(processes.RankProcesses)
-    started._ranks = [processes.Rank(rank, channel, None, os.getpid()) for rank, channel in enumerate(channels)]
-    started._fork_server = server
+    ends = enumerate(zip(channels, lines, strict=True))
+    started._ranks = [processes.Rank(rank, channel, line, None, os.getpid()) for rank, (channel, line) in ends]
     started._collect([], 1300.0, 15.0, 5.0)
     assert [rank.report.kind for rank in started._ranks] == ["returned", "returned"]
     assert started._deadline >= 1020.0 + 15.0
-    theirs.close()
+    for server in servers:
+        server.close()
 
 
 def test_error_names_only_ranks_not_started(monkeypatch):

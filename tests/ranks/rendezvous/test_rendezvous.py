@@ -178,6 +178,24 @@ def test_who_gives_up_first_tells_the_others_who_was_missing():
         assert error.missing == (1,)
 
 
+def test_interrupted_rank_leaves_a_group_that_others_have(monkeypatch):
+    """Ctrl-C ends its `init()` when the meeting has ended well."""
+    store, heed = HashStore(), Meeting._heed
+
+    def interrupt(part, said):
+        heed(part, said)
+        if part._rank == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Meeting, "_heed", interrupt)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(meet, rank, 2, store, 60.0) for rank in range(2))
+        with pytest.raises(KeyboardInterrupt):
+            second.result()
+        with closing(first.result()) as arena:
+            assert str(arena.board(1).gone) == "gave up init(): KeyboardInterrupt"
+
+
 @pytest.mark.parametrize("timeout_s", [365 * 86_400.0, timedelta.max.total_seconds(), float("inf")])
 def test_ranks_may_wait_for_years(timeout_s):
     store = HashStore()

@@ -22,9 +22,8 @@ from unisono.base.fd_channel import PeerProcess, PlainChannel
 from unisono.base.records import DepartureKind
 from unisono.ranks.rendezvous import rendezvous, stores
 from unisono.ranks.rendezvous.identity import Identity
-from unisono.ranks.rendezvous.job_store import JobServer, job_store
 from unisono.ranks.rendezvous.launchers import Launch
-from unisono.ranks.rendezvous.stores import MeetingPlace
+from unisono.ranks.rendezvous.stores import JobServer, MeetingPlace, job_store
 
 
 def test_a_store_that_does_not_answer_ends_the_wait_in_time() -> None:

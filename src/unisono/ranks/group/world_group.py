@@ -8,6 +8,7 @@ from weakref import ref
 from ...base.config import Config
 from ...base.errors import PeerFailed, WaitTimeout
 from ...base.records import DepartureKind
+from ..rendezvous.meeting import tell_gave_up
 from ..rendezvous.rendezvous import MeetingResult
 from .group import Group
 from .survivors import shrink
@@ -28,7 +29,11 @@ def world_group(
     """
     config = config or Config.from_env()
     if not met.hosts.spans:
-        group = Group(met.arena, rank, name=name, config=config)
+        try:
+            group = Group(met.arena, rank, name=name, config=config)
+        except BaseException as error:
+            tell_gave_up(met.arena, rank, error)
+            raise
     else:
         from .world_over_hosts import group_over_hosts  # carriers, which ranks of one host do without
 

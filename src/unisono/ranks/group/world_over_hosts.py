@@ -27,7 +27,7 @@ from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
 from ..rendezvous.asked_store import AskedStore
 from ..rendezvous.entries import SentinelNotice, read, write
-from ..rendezvous.meeting import leave_store
+from ..rendezvous.meeting import leave_store, tell_gave_up
 from ..rendezvous.rendezvous import MeetingResult
 from ..rendezvous.rendezvous_messages import died, missing
 from .group import Group
@@ -49,19 +49,18 @@ def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config
     try:
         far = _join_sentinels(met, rank, met.store, config.host_silence_s, deadline)
         carrier = _connect(met, rank, met.store, far, deadline)
+        here = met.names[met.hosts.host_of(rank)] if met.names else ""
+        gid = digest("world", met.secret)
+        span = Span(met.hosts, rank, gid, carrier, far, here)
+        return Group(met.arena, rank, name=name, config=config, gid=gid, span=span)
     except BaseException as error:
         if not isinstance(error, PeerGone):  # else the other ranks hear of the gone rank, too
-            said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
-            met.arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
+            tell_gave_up(met.arena, rank, error)
         if far is not None:
             far.close()
         dead = error.failed if isinstance(error, PeerGone) and error.how.how is DepartureKind.DIED else ()
         leave_store(met.store, rank, met.hosts.ranks - 1 - len(dead))
         raise
-    here = met.names[met.hosts.host_of(rank)] if met.names else ""
-    gid = digest("world", met.secret)
-    span = Span(met.hosts, rank, gid, carrier, far, here)
-    return Group(met.arena, rank, name=name, config=config, gid=gid, span=span)
 
 
 def _join_sentinels(met: MeetingResult, rank: int, store: Store, silent_s: float, deadline: float) -> Far:

@@ -6,15 +6,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
 from ...base.errors import InternalError
 from ...base.fd_channel import Channel, PlainChannel
 
 _BOOT_S = 300.0
 """How long the fork server may import torch and compile kernels: seconds, and minutes on a cold network disk."""
-_ANSWER_S = 30.0
-"""A fork server that works answers within microseconds, and within seconds on a host that is out of memory."""
-
+_TAKES_S = 30.0  # how long it may take a message: it takes one within microseconds, unless it was stopped
 _LEAVE_S = 5.0  # a fork server leaves as soon as its parent's socket ends; one that does not is killed
 _ALSO = ("pytest",)  # what ranks need, too, if it is loaded here when the fork server starts
 
@@ -56,12 +55,9 @@ class _ForkClient:
         if state == "failed":
             raise InternalError(f"{who} could not start:\n{details}")
 
-    def open_world(self) -> Channel:
-        mine, theirs = PlainChannel.pair()
-        with theirs:
-            self._channel.send(None, fds=[theirs.fileno()])
-        mine.receive(time.monotonic() + _ANSWER_S)
-        return mine
+    def fork(self, ends: Sequence[int]) -> None:
+        """Fork a rank. ends: descriptors, the other ends of what `fork_rank` returns."""
+        self._channel.send(None, fds=ends, deadline=time.monotonic() + _TAKES_S)
 
     def stop(self) -> None:
         self._channel.hang_up()
@@ -81,33 +77,41 @@ _lock = threading.Lock()
 _client: _ForkClient | None = None
 
 
-def open_world() -> Channel:
-    """A connection to this process's fork server for one more world. Starts the server if none runs."""
+def fork_rank() -> tuple[Channel, Channel]:
+    """A new rank: the connection to it, and the line on which the fork server tells of it. Starts the server if none
+    runs.
+    """
     global _client  # noqa: PLW0603  each process has one
-    with _lock:
+    (channel, ranks_end), (line, servers_end) = Channel.pair(), PlainChannel.pair()
+    with ranks_end, servers_end, _lock:
+        ends = ranks_end.fileno(), servers_end.fileno()
         if _client is not None:
             try:
-                return _client.open_world()
-            except (EOFError, OSError):  # it was killed or stopped
-                _stop()
+                _client.fork(ends)
+            except ConnectionError:  # it was killed
+                stop()
+            else:
+                return channel, line
         _client = _ForkClient()
-        return _client.open_world()
+        _client.fork(ends)
+    return channel, line
 
 
-def _stop() -> None:
-    global _client  # noqa: PLW0603  see open_world
-    if _client is not None:
-        _client.stop()
-        _client = None
+def stop() -> None:
+    """End the fork server, and all ranks with it. The next rank starts another one."""
+    global _client
+    client, _client = _client, None
+    if client is not None:
+        client.stop()
 
 
 def _forget() -> None:
-    global _lock, _client  # noqa: PLW0603  see open_world
+    global _lock, _client  # noqa: PLW0603  see fork_rank
     _lock = threading.Lock()
     if _client is not None:
         _client.forget()
         _client = None
 
 
-atexit.register(_stop)
+atexit.register(stop)
 os.register_at_fork(after_in_child=_forget)

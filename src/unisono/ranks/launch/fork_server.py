@@ -1,17 +1,16 @@
 """The process that ranks are forked from: it imports everything once, so that a new rank takes milliseconds.
 
 One fork server serves one parent process. It has no threads, starts no collective and runs no user's code, so forking
-it is safe. Each world has a connection of its own:
+it is safe. Each rank has a line of its own between parent and server:
 
-    parent -> server   the rank number, with the rank's end of its channel to the parent
-    server -> parent   ["opened"] · ["forked", rank, pid] · ["refused", rank, why] · ["ended", rank, wait status]
+    parent -> server   one more rank, with the rank's end of its channel to the parent, and the server's end of the line
+    server -> parent   on the line: ["forked", pid] or ["refused", why], at the end ["ended", wait status]
 
 It speaks by `PlainChannel`: nothing is unpickled here.
 
-When a world's connection ends, the server kills the world's ranks. When the parent ends, it kills all ranks and leaves.
-When the server dies, the kernel kills its ranks. So no process is left behind, whichever process is killed. A rank
-leads a process group: its children, such as the workers of a DataLoader, are killed with it, or after it if it does
-not end well.
+When a rank's line ends, the server kills the rank. When the parent ends, it kills all ranks and leaves. When the server
+dies, the kernel kills its ranks. So no process is left behind, whichever process is killed. A rank leads a process
+group: its children, such as the workers of a DataLoader, are killed with it, or after it if it does not end well.
 """
 
 import atexit
@@ -28,7 +27,7 @@ import traceback
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn
 
 import unisono
@@ -95,108 +94,83 @@ def end_process(code: int) -> NoReturn:
     os._exit(code)
 
 
-@dataclass(eq=False)
-class _World:
-    channel: Channel
-    children: dict[int, int] = field(default_factory=dict)  # pid -> rank, of the ranks that live
-    open: bool = True
-
-
 class _ForkServer:
     def __init__(self, parent: Channel, parent_watch: int) -> None:
         self._parent = parent
-        self._worlds: set[_World] = set()
+        self._lines: dict[int, Channel] = {}  # pid -> line, of the ranks that live and are to live on
         self._selector = selectors.DefaultSelector()
         self._selector.register(parent, selectors.EVENT_READ, self._on_parent)
-        self._selector.register(parent_watch, selectors.EVENT_READ, self._on_parent_death)
+        self._selector.register(parent_watch, selectors.EVENT_READ, self._end)
         self._leave = False
 
     def serve(self) -> Channel | None:
         """Fork ranks until the parent goes. In a forked rank, return that rank's channel to the parent at once."""
         while not self._leave:
             for key, _ in self._selector.select():
-                control: Channel | None = key.data(key.fileobj)
+                control: Channel | None = key.data()
                 if control is not None:
                     return control
-        for world in self._worlds:
-            self._kill(world)
-            for pid in world.children:
-                os.waitpid(pid, 0)
+        for pid in self._lines:
+            _kill_group(pid)
+        for pid in self._lines:
+            os.waitpid(pid, 0)
         return None
 
-    def _on_parent_death(self, _watch: int) -> None:
+    def _end(self) -> None:
         self._leave = True
 
-    def _on_parent(self, parent: Channel) -> None:
+    def _on_parent(self) -> Channel | None:
         try:
-            while (message := parent.poll()) is not None:
-                self._open(_World(PlainChannel(socket.socket(fileno=message.fds[0]))))
+            while (message := self._parent.poll()) is not None:
+                control, line = (socket.socket(fileno=fd) for fd in message.fds)
+                if (mine := self._fork(Channel(control), PlainChannel(line))) is not None:
+                    return mine
         except EOFError:
-            self._leave = True
-
-    def _open(self, world: _World) -> None:
-        self._worlds.add(world)
-        self._selector.register(world.channel, selectors.EVENT_READ, lambda _: self._on_world(world))
-        self._tell(world, ("opened",))
-
-    def _on_world(self, world: _World) -> Channel | None:
-        try:
-            while (message := world.channel.poll()) is not None:
-                control = self._fork(world, message.value, Channel(socket.socket(fileno=message.fds[0])))
-                if control is not None:
-                    return control
-        except EOFError:
-            self._selector.unregister(world.channel)
-            world.open = False
-            self._kill(world)
-            self._forget_if_over(world)
+            self._end()
         return None
 
-    def _fork(self, world: _World, rank: int, control: Channel) -> Channel | None:
+    def _fork(self, control: Channel, line: Channel) -> Channel | None:
         server = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(world, ("refused", rank, str(error)))
+            _tell(line, ("refused", str(error)))
             return None
         if pid == 0:
             _die_with_parent(signal.SIGKILL)
             if os.getppid() != server:
                 os._exit(1)  # the server died before the line above
             os.setpgid(0, 0)
+            line.close()
             self._abandon()
             return control
         control.close()
         with suppress(OSError):  # the rank does so, too: one of the two is first
             os.setpgid(pid, pid)
-        world.children[pid] = rank
+        self._lines[pid] = line
         watch = os.pidfd_open(pid)
-        self._selector.register(watch, selectors.EVENT_READ, lambda _: self._on_end(world, pid, watch))
-        self._tell(world, ("forked", rank, pid))
+        self._selector.register(line, selectors.EVENT_READ, partial(self._on_line, pid))
+        self._selector.register(watch, selectors.EVENT_READ, partial(self._on_end, pid, line, watch))
+        _tell(line, ("forked", pid))
         return None
 
-    def _on_end(self, world: _World, pid: int, watch: int) -> None:
+    def _on_line(self, pid: int) -> None:
+        """The parent needs this rank no more: it says nothing else on the line."""
+        if (line := self._lines.pop(pid, None)) is not None:
+            self._selector.unregister(line)
+            _kill_group(pid)
+
+    def _on_end(self, pid: int, line: Channel, watch: int) -> None:
         self._selector.unregister(watch)
         os.close(watch)
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         if end is None or (end.si_code, end.si_status) != (os.CLD_EXITED, 0):
             _kill_group(pid)  # before the number is free for another process
         _, status = os.waitpid(pid, 0)
-        self._tell(world, ("ended", world.children.pop(pid), status))
-        self._forget_if_over(world)
-
-    def _tell(self, world: _World, message: object) -> None:
-        with suppress(OSError):  # the parent listens no more; the end of the connection follows
-            world.channel.send(message)
-
-    def _kill(self, world: _World) -> None:
-        for pid in world.children:
-            _kill_group(pid)
-
-    def _forget_if_over(self, world: _World) -> None:
-        if not world.open and not world.children:
-            world.channel.close()
-            self._worlds.remove(world)
+        if self._lines.pop(pid, None) is not None:
+            self._selector.unregister(line)
+        _tell(line, ("ended", status))
+        line.close()
 
     def _abandon(self) -> None:
         """In a new rank: close every descriptor that is the fork server's."""
@@ -205,9 +179,12 @@ class _ForkServer:
                 key.fileobj.close()
             else:
                 os.close(key.fd)
-        for world in self._worlds:
-            world.channel.close()
         self._selector.close()
+
+
+def _tell(line: Channel, message: object) -> None:
+    with suppress(OSError):  # the parent listens no more
+        line.send(message)
 
 
 def _kill_group(pid: int) -> None:

@@ -24,7 +24,7 @@ from ...engine.process.alive import ending_in_words, is_ending
 from ...engine.process.ask_stacks import Answer, ask_for_stacks
 from ...engine.process.nested import PACKAGE
 from ...schedule import Hosts
-from .fork_client import open_world
+from .fork_client import fork_rank, stop
 from .launch_messages import STARTED, RankSetup, Report, Task
 from .output import RankOutput
 
@@ -42,7 +42,7 @@ _STACKS_S = 2.0  # how long to wait for the stacks of ranks that are stuck
 class Rank:
     """A rank, as its parent sees it: the connection to it, the memory of its host, and its process.
 
-    ended: how its process has ended, in words; "" : it lives, as far as the parent knows.
+    line: the connection to the fork server that tells how the rank begins and ends.
     connected: the connection has not ended.
     begun: the rank has begun the function of this run.
     idle: it waits for the next task, so it leaves when the parent tells it to.
@@ -51,9 +51,9 @@ class Rank:
 
     number: int
     channel: Channel
+    line: Channel
     arena: Arena
     pid: int = 0
-    ended: str = ""
     connected: bool = True
     begun: bool = False
     idle: bool = True
@@ -64,7 +64,6 @@ class RankProcesses:
     """New ranks. The ranks of a host share one arena. After a failed run, kill them: their group is of no more use."""
 
     def __init__(self, hosts: Hosts, config: Config | None = None) -> None:
-        self._fork_server = open_world()
         self._left = ExitStack()  # closes the arenas and the descriptors at the end
         weakref.finalize(self, self._left.close)
         self._ranks: list[Rank] = []
@@ -93,24 +92,19 @@ class RankProcesses:
         return [rank.pid for rank in self._ranks]
 
     def _fork(self, hosts: Hosts) -> None:
-        size = hosts.ranks
         try:
-            for number in range(size):
-                channel, theirs = Channel.pair()
-                with theirs:
-                    self._fork_server.send(number, fds=[theirs.fileno()])
-                self._ranks.append(Rank(number, channel, self._arenas[hosts.host_of(number)]))
+            for number in range(hosts.ranks):
+                self._ranks.append(Rank(number, *fork_rank(), self._arenas[hosts.host_of(number)]))
             deadline = time.monotonic() + _FORK_S
-            while not all(self.pids):
-                state, number, what = self._fork_server.receive(deadline).value
+            for rank in self._ranks:
+                state, what = rank.line.receive(deadline).value
                 if state == "refused":
-                    raise InternalError(f"rank {number} of {size} could not be started: {what}")
-                if state == "forked":
-                    self._ranks[number].pid = what
-                else:
-                    self._ranks[number].ended = ending_in_words(what)
+                    raise InternalError(f"rank {rank.number} of {hosts.ranks} could not be started: {what}")
+                rank.pid = what
         except (EOFError, OSError) as error:
-            raise InternalError(f"{size} ranks could not be started: {error}") from error
+            if isinstance(error, EOFError | TimeoutError):  # the fork server was killed, or stopped
+                stop()
+            raise InternalError(f"{hosts.ranks} ranks could not be started: {error}") from error
 
     def run(
         self, payload: bytes, outputs: Sequence[tuple[RankOutput, RankOutput]], timeout_s: float, *, survive: bool
@@ -150,15 +144,13 @@ class RankProcesses:
         """
         self._deadline, self._timeout_s, self._grace_s, self._grace_end = start_deadline, timeout_s, grace_s, math.inf
         with selectors.DefaultSelector() as self._selector:
-            watched: list[tuple[Channel | int, Callable[[], None]]] = [(self._fork_server, self._hear_of_deaths)]
+            watched: list[tuple[Channel | int, Callable[[], None]]] = []
             watched += [(rank.channel, partial(self._listen, rank)) for rank in self._ranks if rank.connected]
+            watched += [(rank.line, partial(self._hear_of_end, rank)) for rank in self._ranks]
             watched += [(output.pipe_end, output.forward) for output in outputs if output.pipe_end is not None]
             for file, act in watched:
                 self._selector.register(file, selectors.EVENT_READ, act)
             try:
-                for rank in self._ranks:
-                    if rank.ended:
-                        self._add_death(rank, rank.ended)
                 while not all(rank.report for rank in self._ranks):
                     until = min(self._deadline, self._grace_end)
                     if time.monotonic() >= until:
@@ -183,19 +175,20 @@ class RankProcesses:
             if not is_ending(rank.pid):  # else the fork server will say how it has ended
                 self._add_death(rank, "runs another program now, or has closed its descriptors")
 
-    def _hear_of_deaths(self) -> None:
+    def _hear_of_end(self, rank: Rank) -> None:
+        how = "was killed together with the process that ranks are forked from"
         try:
-            while (message := self._fork_server.poll()) is not None:
-                _, number, status = message.value
-                self._add_death(self._ranks[number], ending_in_words(status))
+            if (message := rank.line.poll()) is None:
+                return
+            how = ending_in_words(message.value[1])
         except EOFError:
-            self._selector.unregister(self._fork_server)
-            for rank in self._ranks:
-                self._add_death(rank, "was killed together with the process that ranks are forked from")
+            pass
+        self._selector.unregister(rank.line)
+        self._add_death(rank, how)
 
     def _add_death(self, rank: Rank, how: str) -> None:
         self._listen(rank)  # its report may still be in the channel
-        rank.idle, rank.ended = False, how
+        rank.idle = False
         if rank.report is None:
             rank.arena.board(rank.number).set_gone(DepartureKind.DIED, how)
             text = f"process {rank.pid} {how}\n"
@@ -218,27 +211,29 @@ class RankProcesses:
             rank.channel.hang_up()
         deadline = time.monotonic() + GRACE_S
         try:
-            while any(rank.idle for rank in self._ranks):
-                what, number, _ = self._fork_server.receive(deadline).value
-                self._ranks[number].idle &= what != "ended"
-        except (EOFError, TimeoutError):
-            pass
+            for rank in self._ranks:
+                if rank.idle:
+                    _await_end(rank, deadline)
         finally:
             self.kill()
 
     def kill(self) -> None:
         """Kill the ranks now, and wait until they are gone."""
-        self._fork_server.end_sending()
-        deadline = time.monotonic() + GRACE_S
-        try:
-            while True:
-                self._fork_server.receive(deadline)
-        except (EOFError, TimeoutError):
-            pass  # the processes have gone; or one waits for a disk, and SIGKILL does not end it at once
-        self._fork_server.close()
         for rank in self._ranks:
+            rank.line.end_sending()
+        deadline = time.monotonic() + GRACE_S
+        for rank in self._ranks:
+            _await_end(rank, deadline)
+            rank.line.close()
             rank.channel.hang_up()
         self._left.close()
+
+
+def _await_end(rank: Rank, deadline: float) -> None:
+    """Wait until the process has gone. It may also wait for a disk: SIGKILL does not end it at once then."""
+    with suppress(EOFError, TimeoutError):
+        while True:
+            rank.line.receive(deadline)
 
 
 def _late(rank: Rank, until: float) -> Report:

@@ -65,22 +65,9 @@ def run(
         return alone.run(fn, *args, **dict(kwargs or {}))
 
 
-def world(
-    ranks: int | None = None,
-    *,
-    hosts: Hosts | str | None = None,
-    timeout_s: float | None = None,
-    config: Config | None = None,
-    prefix: bool = False,
-    return_exceptions: bool = False,
-) -> World:
-    """Ranks that stay: `with unisono.world(4) as w: w.run(prepare); w.run(step)`. See World."""
-    options: dict[str, Any] = {"prefix": prefix, "return_exceptions": return_exceptions}
-    return World(ranks, timeout_s=timeout_s, config=config, hosts=hosts, **options)
-
-
 class World:
-    """Ranks of this host that keep their processes, imports and group from one run to the next.
+    """Ranks of this host that keep their processes, imports and group from one run to the next:
+    `with unisono.world(4) as w: w.run(prepare); w.run(step)`.
 
     They are forked at the first run. A run in which a rank fails, or that closes or breaks their group, ends its ranks.
     The next run then starts on new ranks.
@@ -196,6 +183,9 @@ class World:
     def __repr__(self) -> str:
         pids = f", pids {' '.join(map(str, self.pids))}" if self.pids else ""
         return f"World({self.size} ranks, {self.state}{pids})"
+
+
+world = World
 
 
 def run_script(

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from itertools import takewhile
 from socket import socket
 
@@ -17,6 +18,7 @@ from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import listen
 from ...base.python import tell
+from ...base.records import DepartureKind
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import waits, waits_still
 from ...engine.process.alive import start_ticks
@@ -60,6 +62,18 @@ def _stay(store: Store, ranks: int) -> None:
     with suppress(UnisonoError), closing(AskedStore(store, 0, until)) as asked:
         while asked.add(TOLD, 0) < ranks and time.monotonic() < until:
             time.sleep(_ASK_S)
+
+
+def tell_gave_up(arena: Arena, rank: int, error: BaseException) -> None:
+    """This rank has met the others, and will not be in their group: their calls need not wait for it."""
+    said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
+    arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
+
+
+def _leave(arena: Arena, rank: int, _kind: object, error: BaseException | None, _trace: object) -> None:
+    if error is not None:
+        tell_gave_up(arena, rank, error)
+    arena.close()
 
 
 class Meeting:
@@ -108,11 +122,11 @@ class Meeting:
         if self._rank == first:
             pids = [self._identity(rank).pid for rank in others]
             arena = Arena.create(self._size, self._config, pids, spans=hosts.spans)
-            undo.callback(arena.close)
+            undo.push(partial(_leave, arena, self._rank))
             self._hand_out(arena, listener, others)
         else:
             arena = self._follow(first)
-            undo.callback(arena.close)
+            undo.push(partial(_leave, arena, self._rank))
         if self._rank == 0:
             for first, *_ in hosts.members[1:]:
                 self._await(f"ready {first}", first)
