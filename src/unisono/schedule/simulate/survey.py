@@ -12,7 +12,7 @@ from ...base.errors import ArgumentError
 from ...base.units import plural
 from ..algorithms import CATALOGUE, Algorithm
 from ..algorithms.catalogue import check_collective
-from ..algorithms.over_hosts import CORES, RAILED, HierarchicalTable, spanning_name
+from ..algorithms.over_hosts import CORES, RAILED, HierarchicalTable, spanning, spanning_name
 from ..choose.over_hosts import choose_spanning, why_priced_only
 from ..contract import ROOTED
 from ..hosts import Hosts
@@ -79,7 +79,7 @@ def candidates(
     `all_reduce.spanning circulant ×8`. The bytes and the link in `config` decide which of these a call can choose; see
     `choose_spanning`.
     """
-    p = hosts.ranks
+    p, n = hosts.ranks, len(hosts.members)
     check_collective(collective)
     if not 0 <= root < p or (root and collective not in ROOTED):
         raise ArgumentError(f"{collective} has no root {root} among {plural(p, 'rank')}")
@@ -99,13 +99,11 @@ def candidates(
     for core in cores:
         a = CATALOGUE[f"{collective}.{core}"]
         chosen = choose_spanning(collective, round(nbytes), hosts, config, core)
-        many = p if collective == "all_to_all" else len(hosts.members)
         for rails in dict.fromkeys((1, hosts.rails)) if collective in RAILED else (None,):
-            form = chosen._replace(rails=rails)
-            name = spanning_name(collective, hosts, rails, core, form.segments)
+            name = spanning_name(collective, hosts, rails, core, chosen.segments)
             why = "" if name == chosen.name else f"a call of this size takes {plural(chosen.rails or 1, 'rail')}"
-            make = partial(_made, form.make, collective, hosts, root)
-            yield Candidate(name, make, _too_large(a, many), core, why)
+            form = partial(spanning, rails=rails, core=core, segments=chosen.segments)
+            yield Candidate(name, partial(_made, form, collective, hosts, root), _too_large(a, n), core, why)
 
 
 def price(

@@ -41,8 +41,7 @@ class Messages(NamedTuple):
 def messages(table: Schedule | HierarchicalTable) -> list[Messages]:
     """The messages of a table, in sections that follow one another: over hosts, inside, between, and inside again."""
     if isinstance(table, HierarchicalTable):
-        phases = [np.concatenate([part.moved for part in parts]) for parts in table.phases if parts]
-        return [_of_rows(table.hosts.ranks, rows, table.chunks) for rows in phases]
+        return [_of_rows(table.hosts.ranks, rows, table.chunks) for rows in table.moved()]
     return list(_alike(table)) if table.symmetric else [_of_rows(table.ranks, table.rows, table.chunks)]
 
 
