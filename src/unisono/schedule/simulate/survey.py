@@ -18,7 +18,7 @@ from ..contract import ROOTED
 from ..hosts import Hosts
 from ..table import Schedule
 from .clocks import play
-from .networks import Network
+from .network import Network
 from .table_messages import Messages, messages
 
 _MOST_ROWS, _MOST_ROUNDS = 4_000_000, 20_000
@@ -121,7 +121,7 @@ def price(
     as it has ended one.
     """
     size = 0.0 if one.name.startswith("barrier.") else nbytes
-    segments = max(1, ceil(size / segment_bytes)) if segment_bytes and network.one_host else 1
+    segments = max(1, ceil(size / segment_bytes)) if segment_bytes and not network.hosts.spans else 1
     few, sections = min(segments, 3), one.make()
     done = play(sections * few, network, size / segments, late)
     rank = done.last

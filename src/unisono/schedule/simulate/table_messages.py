@@ -12,7 +12,7 @@ import numpy as np
 
 from ..algorithms.over_hosts import HierarchicalTable
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, rows_of_rank_0
-from .networks import Ints, Numbers
+from .network import Ints, Numbers
 
 MOST_MESSAGES = 1 << 20
 """About the number of messages that are made of a table in which all ranks do the same."""
