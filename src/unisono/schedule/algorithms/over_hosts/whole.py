@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
-from itertools import chain
 
 import numpy as np
 
 from ....base.errors import ArgumentError
-from ...combine import by_round, seq, transpose
+from ...combine import by_round, numbered, renamed, seq, transpose
 from ...contract import BLOCKED, DUALS
 from ...counts import Levels, levels_of
 from ...hosts import Hosts
-from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, expand, singles, unwrap
+from ...table import ROUND, Rows, Schedule, expand, unwrap
 from .. import broadcast
 from ..catalogue import CATALOGUE
 
@@ -64,28 +63,15 @@ class Part:
         return tuple(block[k * each : (k + 1) * each] for k in range(self.table.chunks))
 
     def moved(self, cells: tuple[Block, ...]) -> Rows:
-        """The rows of the table, with the ranks of the whole, that move anything of these cells.
-
-        A chunk's number is its place in the cells, one after the other, so that a row needs no more than one run.
-        """
+        """The rows of the table, with the ranks of the whole, that move anything of these cells; see `renamed`."""
         full = [number for number, cell in enumerate(cells) if cell]
-        rows: Rows = unwrap(self.table).copy() if len(full) == len(cells) else expand(self.table, full)
-        end = np.cumsum([0, *map(len, cells)])
-        rows[:, N] = end[rows[:, SCHUNK] + rows[:, N]] - end[rows[:, SCHUNK]]
-        for column in (SRC, DST):
-            rows[:, column] = np.array(self.members)[rows[:, column]]
-        for column in (SCHUNK, DCHUNK):
-            rows[:, column] = end[rows[:, column]]
-        return rows
+        rows: Rows = unwrap(self.table) if len(full) == len(cells) else expand(self.table, full)
+        return renamed(rows, self.members, cells)
 
     def rows(self, only: Callable[[Block], Block]) -> Rows:
-        """The rows of the table with the ranks and the chunks of the whole. only: the chunks of a cell that count."""
+        """The rows of the part in the whole, as `on` makes them. only: the chunks of a cell that count."""
         cells = tuple(map(only, self.cells))
-        rows, chunk = self.moved(cells), np.array([*chain.from_iterable(cells)], np.int64)
-        if (np.diff(chunk) != 1).any():
-            rows = singles(rows)
-        rows[:, [SCHUNK, DCHUNK]] = chunk[rows[:, [SCHUNK, DCHUNK]]]
-        return rows
+        return numbered(self.moved(cells), cells)
 
 
 @lru_cache(maxsize=256)
