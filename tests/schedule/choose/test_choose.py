@@ -139,10 +139,14 @@ def test_segments_are_pieces_already() -> None:
         ("all_reduce", 4 << 20, "2x2", 4),
         ("all_gather", 4 << 20, "2x2", 4),
         ("all_to_all", 4 << 20, "2x2", 4),
-        ("all_to_all", 4 << 20, "4x8", 2),  # a message of the whole has 128 KiB
-        ("all_to_all", 4 << 20, "16x8", 1),  # and here 32 KiB: to send one more takes longer than its bytes do
+        ("all_to_all", 4 << 20, "4x8", 4),
+        ("all_to_all", 4 << 20, "16x8", 2),  # a message of the whole has 32 KiB, one of a piece at least 16
+        ("all_to_all", 4 << 20, "32x8", 1),
         ("all_to_all", 64 << 20, "16x8", 4),
-        ("all_reduce", 4 << 20, "1024x8", 1),
+        ("scatter", 4 << 20, "64x8", 4),
+        ("scatter", 4 << 20, "128x8", 2),
+        ("all_reduce", 2 << 20, "4x4", 4),
+        ("all_reduce", 4 << 20, "1024x8", 2),
         ("all_reduce", 1 << 20, "2x2", 2),  # a piece has 512 KiB at least
     ],
 )

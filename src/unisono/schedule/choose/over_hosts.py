@@ -36,8 +36,10 @@ _RANK_BYTES_PER_S = 5e9  # the rate at which a rank combines or copies within it
 
 _MOST_SEGMENTS = 64
 
-_PIECE_BYTES, _MOST_PIECES = 512 << 10, 4
-"""The least bytes of a piece, and the most pieces: while one is under way, ranks combine the next one."""
+_PIECE_BYTES, _MESSAGE_BYTES, _MOST_PIECES = 512 << 10, 16 << 10, 4
+"""The least bytes of a piece and, on average, of its messages; and the most pieces: while one is under way, ranks
+combine the next one. Shorter messages cost more than their bytes.
+"""
 
 
 class SpanningChoice(NamedTuple):
@@ -184,8 +186,8 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
         at_once, gated = messages_at_once(collective, core, hosts), gated_rounds(collective, rounds, hosts)
         between = time_between(gated, amount * nbytes, rails or 1, link, at_once) if n > 1 else 0.0
         senders = rails or (max(map(len, hosts.members)) if collective == "all_to_all" else 1)
-        message = amount * nbytes / max(1, rounds * senders * at_once)
-        pieces = _pieces(nbytes, message, link) if (segments or 1) == 1 else 1  # segments are pieces already
+        message = amount * nbytes / max(1, rounds * senders * (n - 1 if core == "linear" else at_once))
+        pieces = _pieces(nbytes, message) if (segments or 1) == 1 else 1  # segments are pieces already
         return SpanningChoice(rails, core, "", segments, pieces, inside, between)
 
     for rails in dict.fromkeys((1, hosts.rails)):
@@ -214,13 +216,12 @@ def _segments(lg: int, nbytes: int, rails: int, link: Link) -> int:
     return 1 << min(max(best, 1), _MOST_SEGMENTS).bit_length() - 1
 
 
-def _pieces(nbytes: int, message: float, link: Link) -> int:
+def _pieces(nbytes: int, message: float) -> int:
     """Into how many pieces a vector is cut; a power of two, so tables are few.
 
-    message: the bytes of one message of the whole vector. What it costs to send one more must not be more than what a
-    piece of it takes on the link.
+    message: the bytes of one message of the whole vector.
     """
-    fit = min(nbytes // _PIECE_BYTES, int(message / (_MESSAGE_S * link.bytes_per_s)), _MOST_PIECES)
+    fit = min(nbytes // _PIECE_BYTES, int(message / _MESSAGE_BYTES), _MOST_PIECES)
     return 1 << max(fit, 1).bit_length() - 1
 
 
