@@ -1,4 +1,4 @@
-"""What is best where: price all ways to do a collective for many sizes and numbers of hosts, on some network.
+"""What is best where: price all ways to do a collective for many sizes and numbers of hosts.
 
 Nothing is sent: the tables are played with a clock for every rank and every link. A letter is the fastest way that a
 call can choose there.
@@ -14,16 +14,16 @@ import unisono
 from unisono.base.link import Link
 from unisono.base.units import format_bytes, format_seconds
 from unisono.schedule import Hosts
-from unisono.schedule.simulate import Hardware, Price, candidates, network, price
+from unisono.schedule.simulate import Hardware, Network, Price, candidates, price
 
-COLLECTIVE, NETWORK, LINK = "all_reduce", "racks:size=4,oversubscription=2", Link.parse("100Gbit,5us")
+COLLECTIVE, LINK = "all_reduce", Link.parse("100Gbit,5us")
 SHAPES = [Hosts.parse(f"{count}x4") for count in (16, 8, 4, 2)]
 SIZES = [8 << 3 * k for k in range(10)]
 
 
 def best(hosts: Hosts) -> list[Price]:
     """The least price on these hosts, for each size."""
-    where, config = network(NETWORK, hosts, Hardware(between=LINK)), unisono.Config(link=LINK)
+    where, config = Network(hosts, Hardware(between=LINK)), unisono.Config(link=LINK)
     found = []
     for size in SIZES:
         able = [way for way in candidates(COLLECTIVE, hosts, size, config=config) if not way.why_not + way.priced_only]
@@ -34,7 +34,7 @@ def best(hosts: Hosts) -> list[Price]:
 if __name__ == "__main__":
     rows = {hosts: best(hosts) for hosts in SHAPES}
     names = list(dict.fromkeys(one.name for row in reversed(rows.values()) for one in row))
-    print(f"{COLLECTIVE} on {NETWORK}, {LINK}")
+    print(f"{COLLECTIVE} over {LINK}")
     print(" " * 9 + "".join(f"{format_bytes(size):>9}" for size in SIZES))
     for hosts, row in rows.items():
         letters = "".join(f"{ascii_uppercase[names.index(one.name)]:>9}" for one in row)

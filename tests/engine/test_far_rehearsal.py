@@ -19,6 +19,7 @@ from unisono.engine.compile.program import DONE, LOST, WAITING, Lowering, PlanWo
 from unisono.engine.memory.arena import Arena
 from unisono.engine.rank import RankEngine
 from unisono.schedule import Hosts, pipeline
+from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
 
 _CONFIG = Config(look_up_s=1e-6, spins=0, heap_bytes=1 << 22)
@@ -56,7 +57,10 @@ class Rehearsal:
             arena.close()
 
     def make(self, kind: str, core: str, n: int, pieces: int) -> list[plans.Plan]:
-        table = spanning(kind, self.hosts, core=core, segments=2).schedule()
+        if kind in CORES:
+            table = spanning(kind, self.hosts, core=core, segments=2).schedule()
+        else:
+            table = CATALOGUE[f"{kind}.{core}"].schedule(self.hosts.ranks)
         table = pipeline(table, pieces) if pieces > 1 else table
         op = "sum" if kind in ("all_reduce", "reduce", "reduce_scatter") else None
         made = [
@@ -117,11 +121,11 @@ def data(kind: str, p: int, n: int, random: Random) -> tuple[Data, Data]:
     return given, [np.concatenate([each[rank] for each in blocks]) for rank in range(p)]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in CORES if kind != "barrier"])
+@pytest.mark.parametrize("kind", [*(kind for kind in CORES if kind != "barrier"), "all_to_all"])
 def test_calls_follow_each_other_in_any_order_of_messages(ranks: Rehearsal, kind: str) -> None:
     p, random = len(ranks.ranks), ranks.random
     for n, pieces in ((3, 1), (2000, 1), (5000, 2), (1, 1)):
-        for core in CORES[kind][:2]:
+        for core in CORES.get(kind, ("direct", "pairwise"))[:2]:
             made = ranks.make(kind, core, n, pieces)
             for _ in range(2):
                 given, wanted = data(kind, p, n, random)

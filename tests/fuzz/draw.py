@@ -184,7 +184,7 @@ class Session:
         names = [a for a in CATALOGUE.values() if a.collective == collective]
         known = [a.name for a in names if all(a.allows(len(part)) for part in parts)]
         if self._hosts.spans and all(self._hosts.restrict(part).spans for part in parts):
-            known += [core for core in CORES[collective] if core not in known]
+            known += [core for core in CORES.get(collective, ()) if core not in known]
         return self.draw.choice(known)
 
     def _coalesced(self, group: str) -> Coalesced:

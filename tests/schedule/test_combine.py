@@ -48,7 +48,13 @@ def schedules(draw: st.DrawFn, *collectives: str, ranks: int | None = None, root
 
 def widened(schedule: Schedule, chunks: int) -> Schedule:
     """The same on a buffer cut into more chunks."""
-    return on(schedule, schedule.ranks, np.arange(schedule.ranks), width=chunks // schedule.chunks)
+    return on(
+        schedule,
+        schedule.ranks,
+        range(schedule.ranks),
+        chunks=chunks,
+        cells=np.arange(chunks).reshape(schedule.chunks, -1),
+    )
 
 
 def sequel(first: Schedule, second: Schedule, collective: str) -> Schedule:
@@ -156,12 +162,12 @@ def test_fold_returns_the_result() -> None:
 
 
 def test_chunks_can_be_spread() -> None:
-    evens = on(table(broadcast.binomial, 4, 1), 4, range(4), chunks=3, first=[1])
+    evens = on(table(broadcast.binomial, 4, 1), 4, range(4), chunks=3, cells=[[1]])
     assert set(evens.rows[:, SCHUNK]) == {1}
     with pytest.raises(AlgorithmError, match="rank 0 ends without rank 1's part of chunk 0; no round writes it"):
         prove(evens)
     ring = table(all_gather.ring, 3)
-    apart = on(table(all_gather.bruck, 3), 3, range(3), chunks=9, first=[0, 4, 8])
+    apart = on(table(all_gather.bruck, 3), 3, range(3), chunks=9, cells=[[0], [4], [8]])
     assert (apart.rows[:, N] == 1).all()
     assert len(apart.rows) == len(ring.rows)
 

@@ -28,10 +28,14 @@ from .table import (
     Y,
     expand,
     send,
+    singles,
     spread,
     trace,
     unwrap,
 )
+
+Cells = Sequence[Sequence[int]] | Rows
+"""For each chunk of a table, the chunks of a larger buffer that it becomes."""
 
 
 def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedule:
@@ -80,31 +84,43 @@ def on(
     members: Sequence[int] | Rows,
     *,
     chunks: int | None = None,
-    first: Sequence[int] | Rows | None = None,
-    width: int = 1,
+    cells: Cells | None = None,
 ) -> Schedule:
     """Run a schedule on some of `ranks` ranks, and on some chunks of a larger buffer.
 
-    members[i]: the rank that takes the part of rank i. Chunk c becomes the chunks first[c] .. first[c] + width - 1 of
-    `chunks`; by default first[c] is c * width, and `chunks` is the schedule's times width.
+    members[i]: the rank that takes the part of rank i. cells[c]: the chunks, of `chunks`, that chunk c becomes; by
+    default each chunk stays as it is.
     """
-    rank_of = np.asarray(members)
-    start = np.arange(schedule.chunks) * width if first is None else np.asarray(first)
-    if len(rank_of) != schedule.ranks or len(start) != schedule.chunks:
+    found = np.arange(schedule.chunks)[:, None] if cells is None else cells
+    if len(members) != schedule.ranks or len(found) != schedule.chunks:
         raise ArgumentError(
             f"{schedule.name} has {schedule.ranks} ranks and {schedule.chunks} chunks, "
-            f"but on() was told where to put {len(rank_of)} ranks and {len(start)} chunks"
+            f"but on() was told where to put {len(members)} ranks and {len(found)} chunks"
         )
-    runs_stay_runs = bool((np.diff(start) == width).all())
-    rows = (unwrap(schedule) if runs_stay_runs else expand(schedule)).copy()
-    for column in (SRC, DST):
-        rows[:, column] = rank_of[rows[:, column]]
-    for column in (SCHUNK, DCHUNK):
-        rows[:, column] = start[rows[:, column]]
-    rows[:, N] *= width
-    total = schedule.chunks * width if chunks is None else chunks
-    root = int(rank_of[schedule.root])
+    rows, total = numbered(renamed(unwrap(schedule), members, found), found), chunks or schedule.chunks
+    root = int(members[schedule.root])
     return schedule.replace(ranks=ranks, chunks=total, rows=rows, root=root, symmetric=False, hosts=None)
+
+
+def renamed(rows: Rows, members: Sequence[int] | Rows, cells: Cells) -> Rows:
+    """Rows of `unwrap` or `expand` on other ranks and chunks, as for `on`; rows stay as few as they are.
+
+    For this, chunks are numbered by their places in the cells, one cell after the other: see `numbered`.
+    """
+    rows, end = rows.copy(), np.cumsum([0, *map(len, cells)])
+    rows[:, N] = end[rows[:, SCHUNK] + rows[:, N]] - end[rows[:, SCHUNK]]
+    rows[:, [SRC, DST]] = np.asarray(members)[rows[:, [SRC, DST]]]
+    rows[:, [SCHUNK, DCHUNK]] = end[rows[:, [SCHUNK, DCHUNK]]]
+    return rows
+
+
+def numbered(rows: Rows, cells: Cells) -> Rows:
+    """Rows of `renamed`, with the chunks that are in the cells; one chunk each, unless all chunks are consecutive."""
+    chunk = np.array([*chain.from_iterable(cells)], np.int64)
+    if (np.diff(chunk) != 1).any():
+        rows = singles(rows)
+    rows[:, [SCHUNK, DCHUNK]] = chunk[rows[:, [SCHUNK, DCHUNK]]]
+    return rows
 
 
 def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
@@ -115,9 +131,8 @@ def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
     parts = []
     for j in range(segments):
         # In collectives with blocks, each block is cut into segments, not the vector.
-        first = whole * segments + j if schedule.collective in BLOCKED else whole + j * schedule.chunks
-        part = on(schedule, schedule.ranks, np.arange(schedule.ranks), chunks=segments * schedule.chunks, first=first)
-        parts.append(_later(part.rows, j * lag))
+        cells = (whole * segments + j if schedule.collective in BLOCKED else whole + j * schedule.chunks)[:, None]
+        parts.append(_later(on(schedule, schedule.ranks, range(schedule.ranks), cells=cells).rows, j * lag))
     name = f"{schedule.name} in {segments} segments"
     chunks = segments * schedule.chunks
     return schedule.replace(chunks=chunks, rows=by_round(parts), name=name, yields=(), symmetric=False)

@@ -24,6 +24,28 @@ class Move(NamedTuple):
     sources: list[Slot]
 
 
+Transit = tuple[Slot, Slot, int]
+"""The transfer of one chunk: from where, to where, and COPY, ADD or JOIN."""
+
+
+def transits(schedule: Schedule, chunks: Sequence[int] | None = None) -> Iterator[tuple[int, Iterator[Transit]]]:
+    """The rounds of a table, each with its transfers of one chunk, in row order.
+
+    chunks: only the transfers of these; see `expand`.
+
+    Raises AlgorithmError for a number out of range.
+    """
+    check_rows(schedule)
+    rows = expand(schedule, chunks)
+    cuts = np.flatnonzero(np.diff(rows[:, ROUND], prepend=-1, append=-1)).tolist()
+    return ((int(rows[start, ROUND]), _of_round(rows[start:stop])) for start, stop in pairwise(cuts))
+
+
+def _of_round(rows: Rows) -> Iterator[Transit]:
+    for _, src, dst, sbuf, schunk, dbuf, dchunk, _, op in rows.tolist():
+        yield (src, sbuf, schunk), (dst, dbuf, dchunk), op
+
+
 def moves(schedule: Schedule, chunks: Sequence[int] | None = None) -> Iterator[tuple[int, list[Move]]]:
     """The rounds of a table, each with its moves. All moves of a round read before any of them writes.
 
@@ -31,27 +53,22 @@ def moves(schedule: Schedule, chunks: Sequence[int] | None = None) -> Iterator[t
 
     Raises AlgorithmError for a number out of range, and for a slot written twice in a round.
     """
-    check_rows(schedule)
-    return _rounds(schedule, expand(schedule, chunks))
+    return ((number, _combined(schedule, number, round_)) for number, round_ in transits(schedule, chunks))
 
 
-def _rounds(schedule: Schedule, rows: Rows) -> Iterator[tuple[int, list[Move]]]:
-    cuts = np.flatnonzero(np.diff(rows[:, ROUND], prepend=-1, append=-1)).tolist()
-    for start, stop in pairwise(cuts):
-        written: dict[Slot, list[Slot]] = {}
-        number = int(rows[start, ROUND])
-        for _, src, dst, sbuf, schunk, dbuf, dchunk, _, op in rows[start:stop].tolist():
-            slot, source = (dst, dbuf, dchunk), (src, sbuf, schunk)
-            if op != COPY:
-                written.setdefault(slot, [slot]).append(source)
-            elif slot in written:
-                raise fault(schedule, f"{slot_text(slot)} is written twice", number=number, slot=slot)
-            else:
-                written[slot] = [source]
-        for sources in written.values():
-            if len(sources) > 1:
-                sources.sort(key=itemgetter(0))
-        yield number, [Move(*item) for item in written.items()]
+def _combined(schedule: Schedule, number: int, round_: Iterator[Transit]) -> list[Move]:
+    written: dict[Slot, list[Slot]] = {}
+    for source, slot, op in round_:
+        if op != COPY:
+            written.setdefault(slot, [slot]).append(source)
+        elif slot in written:
+            raise fault(schedule, f"{slot_text(slot)} is written twice", number=number, slot=slot)
+        else:
+            written[slot] = [source]
+    for sources in written.values():
+        if len(sources) > 1:
+            sources.sort(key=itemgetter(0))
+    return [Move(*item) for item in written.items()]
 
 
 def check_rows(schedule: Schedule) -> None:

@@ -1,15 +1,24 @@
-"""A schedule is a table of transfers, one per row. Proofs, counts, drawings and programs are made from the rows.
+"""A schedule is a table of transfers, one per row. Proofs, counts, drawings and what ranks run are made of the rows.
 
 A rank is one process of a group, by its number. Each rank has the same buffers, and each buffer is cut into chunks of
 equal length; a slot is one chunk of one buffer of one rank. A collective is a contract: what the slots hold before, and
 what they must hold after (`contract`).
 
-A row says: in ROUND, rank SRC sends N consecutive chunks (after the last chunk comes the first), starting at SCHUNK of
-its buffer SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: it replaces what is there (COPY),
-adds to it (ADD) or joins both (JOIN).
+A row says: in ROUND, rank SRC sends a run of N chunks (after the last chunk comes the first), starting at SCHUNK of its
+buffer SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: it replaces what is there (COPY), adds to
+it (ADD) or joins both (JOIN).
+
+An algorithm is a generator that yields the rounds, for all ranks at once. `trace` runs it, and returns the table:
+
+    def ring(r, p):                              # an all_gather: r is the array 0 .. p-1, p the number of ranks
+        for s in range(p - 1):
+            yield send(r, (r + 1) % p, (r - s) % p)
+
+    trace(ring, 4, 4, "all_gather")              # 4 ranks, 4 chunks: chunk k is first at rank k only
 
 - A row is both the send and the receive, so neither can be missing.
-- Within a round every read sees the state before the round; the writes of a rank happen in row order.
+- Within a round every read sees the state before the round. All that is added into a slot in one round is combined in
+  one pass, in the order of ranks (`moves`).
 - Rounds are logical times, not barriers: a rank waits only for the chunks that it needs.
 - A table has no sizes. A call cuts its tensor into the chunks of the table, so one table serves all sizes.
 """
@@ -76,7 +85,7 @@ class Schedule:
 
     @cached_property
     def digest(self) -> int:
-        """64 bits that are the same for equal tables. Programs made of a table are kept by it."""
+        """64 bits that are the same for equal tables. What ranks run is made once for each digest."""
         shape = self.name, self.collective, self.ranks, self.chunks, self.root, self.result, self.symmetric
         return digest(*shape, self.rows.tobytes())
 
@@ -87,7 +96,7 @@ class Schedule:
 
     @property
     def apart(self) -> Hosts | None:
-        """The hosts, if there are several to tell apart."""
+        """The hosts, if they are known and there are several."""
         return self.hosts if self.hosts and self.hosts.spans else None
 
 
@@ -194,7 +203,7 @@ def unwrap(schedule: Schedule) -> Rows:
         tail[:, N] -= room[over]
         rows = rows.copy()
         rows[over, N] = room[over]
-        # A tail stays behind its own row: within a round, writes of a slot happen in row order.
+        # A tail stays behind its own row: where a round copies into a slot and adds to it, the copy is the first row.
         order = np.argsort(np.concatenate([np.arange(len(rows)), np.flatnonzero(over)]), kind="stable")
         rows = np.concatenate([rows, tail])[order]
 

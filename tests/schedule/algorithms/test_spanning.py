@@ -1,4 +1,4 @@
-"""Tables over hosts: proved as one table, right on data, and nobody's result is written before all have entered."""
+"""Tables over hosts: proved as one table, right on data, whole or of some chunks."""
 
 import re
 from dataclasses import replace
@@ -13,7 +13,7 @@ from tests.conftest import examples
 from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
-from unisono.schedule import ROOTED, ROUND, Hosts, Proof, Schedule, expand, prove
+from unisono.schedule import ROOTED, ROUND, Hosts, Schedule, expand, prove
 from unisono.schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, spanning, whole
 
 MAPS = ["2x1", "2x2", "2x2:round_robin", "4x1", "3+1", "1+3", "4+2+3", "2+3+4:round_robin", "3x3", "1x4", "1"]
@@ -27,18 +27,15 @@ def forms(collective: str, core: str, hosts: Hosts) -> list[HierarchicalTable]:
     return [spanning(collective, hosts, root, rails=many, core=core) for root, many in product(roots, rails)]
 
 
-def check(call: HierarchicalTable) -> Proof:
+def check(call: HierarchicalTable) -> None:
     schedule, proof = call.schedule(), prove(call.schedule())
     assert (schedule.collective, schedule.ranks, schedule.root) == (call.collective, call.hosts.ranks, call.root)
     assert proof.same_bits is (True if call.collective == "all_reduce" else None)
-    everywhere = set(range(len(call.hosts.members)))
-    assert all(known == everywhere for known in call.heard())
-    return proof
 
 
 @each("collective, core", NAMES)
 @pytest.mark.parametrize("text", MAPS)
-def test_every_form_is_proved_and_hears_of_all(text: str, collective: str, core: str) -> None:
+def test_every_form_is_proved(text: str, collective: str, core: str) -> None:
     for call in forms(collective, core, Hosts.parse(text)):
         check(call)
 
@@ -55,6 +52,7 @@ def rows_by_chunk(schedule: Schedule, chunk: int) -> list[list[int]]:
 def test_rows_of_one_chunk(few: int, collective: str, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of some chunks are those that the whole table has for them, also if one member stands for all."""
     monkeypatch.setattr(whole, "_FEW", few)
+    whole._table.cache_clear()
     for text in MAPS:
         for call in forms(collective, core, Hosts.parse(text)):
             for chunk in range(call.chunks):
@@ -80,28 +78,11 @@ def test_parts_span_a_host_or_all_hosts(text: str, collective: str) -> None:
         assert all(part.members in hosts.members for part in (*call.before, *call.after))
         for part in call.across:
             assert {hosts.host_of(rank) for rank in part.members} == set(range(len(hosts.members)))
-            assert collective == "all_to_all" or len(part.members) == len(hosts.members)
+            assert len(part.members) == len(hosts.members)
         for part in (*call.before, *call.across, *call.after):
             assert len(part.members) > 1
             assert len(part.blocks) in (1, len(part.members))
             assert 0 <= part.root < len(part.members)
-
-
-@pytest.mark.parametrize("collective", sorted(ROOTED))
-def test_rooted_call_without_barrier_misses_hosts(collective: str) -> None:
-    """So the words that are added across are needed, and the check can fail."""
-    call = spanning(collective, Hosts.parse("3x2"), 3)
-    data = tuple(part for part in call.across if part.collective != "barrier")
-    assert len(data) < len(call.across)
-    deaf = HierarchicalTable(collective, call.hosts, 3, call.chunks, call.result, call.before, data, call.after)
-    assert any(len(known) < 3 for known in deaf.heard())
-
-
-def test_words_alone_have_no_chunks() -> None:
-    words = Part("barrier", (3, 0, 5), ((),), 0, "dissemination")
-    assert words.cells == ((),)
-    assert words.table.rounds == 2
-    assert not len(words.rows)
 
 
 def test_one_rail_needs_no_slices() -> None:
@@ -122,7 +103,7 @@ def test_vector_is_cut_into_any_segments() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("scan", {}), "'scan' has no table over hosts; there are: all_reduce, broadcast"),
+        (("all_to_all", {}), "'all_to_all' has no table over hosts; there are: all_reduce, broadcast"),
         (("all_reduce", {"core": "swing"}), "no algorithm 'swing'; there are: circulant"),
         (("all_reduce", {"rails": 2}), "2 rails are not between 1 and 1"),
         (("all_reduce", {"rails": 0}), "0 rails are not between 1 and 1"),
@@ -168,7 +149,7 @@ def test_chunks_one_by_one_prove_nothing_wrong(text: str, collective: str, data:
     prove(call.schedule())
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
 def test_thousands_of_hosts_are_proved(collective: str) -> None:
     call = spanning(collective, Hosts.parse("4096x2"))
     proof = prove(call.schedule((5, 4099)), chunks=(5, 4099))

@@ -11,7 +11,13 @@ from unisono.schedule import Hosts
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
 from unisono.schedule.choose import choose, one_shot_limit
 from unisono.schedule.choose.lane_limits import Lanes, Processors, choose_lanes
-from unisono.schedule.choose.over_hosts import choose_spanning, messages_at_once, time_between, time_inside
+from unisono.schedule.choose.over_hosts import (
+    choose_spanning,
+    gated_rounds,
+    messages_at_once,
+    time_between,
+    time_inside,
+)
 from unisono.schedule.contract import ROOTED
 
 
@@ -85,8 +91,6 @@ def test_messages_at_once_match_the_table(collective: str, hosts: str) -> None:
     if collective in ROOTED:
         return  # their roots send more than other ranks
     for core in CORES[collective]:
-        if core == "pairwise":
-            continue  # some of its rounds are inside a host for some ranks only
         levels = spanning(collective, Hosts.parse(hosts), core=core).levels()
         assert messages_at_once(collective, core, Hosts.parse(hosts)) * levels.between == levels.messages
 
@@ -109,7 +113,8 @@ def test_every_choice_has_a_table_and_its_time(collective: str, hosts: str, link
         levels, rails = call.levels(), found.rails or 1
         most = 0 if collective == "barrier" else levels.most * nbytes
         at_once = messages_at_once(collective, found.core, call.hosts)
-        priced = time_between(levels.between, most, rails, Link.parse(link), at_once)
+        rounds = gated_rounds(collective, levels.between, call.hosts)
+        priced = time_between(rounds, most, rails, Link.parse(link), at_once)
         assert found.between_s == pytest.approx(priced)
         assert found.inside_s == time_inside(collective, nbytes, call.hosts, rails)
 
@@ -126,6 +131,31 @@ def test_segments_are_pieces_already() -> None:
         chosen = choice("broadcast", 256 << 20, hosts)
         assert (chosen.segments or 1) > 1
         assert chosen.pieces == 1
+
+
+@pytest.mark.parametrize(
+    ("collective", "nbytes", "hosts", "pieces"),
+    [
+        ("all_reduce", 4 << 20, "2x2", 4),
+        ("all_gather", 4 << 20, "2x2", 4),
+        ("all_to_all", 4 << 20, "2x2", 4),
+        ("all_to_all", 4 << 20, "4x8", 4),
+        ("all_to_all", 4 << 20, "16x8", 2),  # a message of the whole has 32 KiB, one of a piece at least 16
+        ("all_to_all", 4 << 20, "32x8", 1),
+        ("all_to_all", 64 << 20, "16x8", 4),
+        ("scatter", 4 << 20, "64x8", 4),
+        ("scatter", 4 << 20, "128x8", 2),
+        ("all_reduce", 2 << 20, "4x4", 4),
+        ("all_reduce", 4 << 20, "1024x8", 2),
+        ("all_reduce", 1 << 20, "2x2", 2),  # a piece has 512 KiB at least
+    ],
+)
+def test_pieces_make_no_small_messages(collective: str, nbytes: int, hosts: str, pieces: int) -> None:
+    assert choice(collective, nbytes, hosts).pieces == pieces
+
+
+def test_barrier_beside_a_rooted_call_is_priced() -> None:
+    assert choice("scatter", 8, "8x1").between_s > 3 * 100e-6, "the root sends once; a barrier of 8 has 3 rounds"
 
 
 def test_one_host_needs_no_link() -> None:

@@ -35,9 +35,6 @@ def test_every_row_of_the_table_is_in_the_picture(algorithm: Algorithm) -> None:
     for p in filter(algorithm.allows, (1, 2, 3, 4, 5)):
         schedule = algorithm.schedule(p, p // 2)
         picture = svg(schedule)
-        shown = parts(picture, "transfer")
-        assert [int(group.get("data-row", "")) for group in shown] == list(range(len(schedule.rows)))
-        assert [len(group) for group in shown] == schedule.rows[:, 7].tolist()
         moves = Counter(group.get("class") for group in parts(picture, "move"))
         assert moves == Counter(f"move {NAMES[op]}" for op in expand(schedule)[:, 8].tolist())
         assert len(parts(picture, "result")) == len(contract(schedule).after)

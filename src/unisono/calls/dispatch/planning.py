@@ -103,10 +103,10 @@ def _over_hosts(
     from ...schedule.choose.over_hosts import choose_spanning  # calls on one host do without
 
     chosen = choose_spanning(request.collective, nbytes, span.hosts, group.engine.config, algorithm)
-    made = chosen.make(request.collective, span.hosts, request.root)
-    schedule, pieces = made.schedule(), chosen.pieces if request.extents is None else 1
+    schedule = chosen.make(request.collective, span.hosts, request.root)
+    pieces = chosen.pieces if request.extents is None else 1
     op, dtype = request.op if isinstance(request.op, str | CustomOp) else None, dtype_name(request.like.dtype)
-    name = f"{made.name} over {span.hosts.text}"
+    name = f"{schedule.name} over {span.hosts.text}"
     check_order(request, schedule.replace(name=name))
 
     while True:

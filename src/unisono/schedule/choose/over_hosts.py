@@ -16,9 +16,12 @@ from ...base.errors import ArgumentError
 from ...base.link import Link
 from ...base.units import format_seconds, plural
 from ..algorithms.catalogue import Algorithm, AlgorithmLike, check_collective, find
-from ..algorithms.over_hosts import CORES, HierarchicalTable, flat, spanning, spanning_name
+from ..algorithms.over_hosts import CORES, spanning, spanning_name
+from ..contract import ROOTED
 from ..counts import lower_bounds
 from ..hosts import Hosts
+from ..moves import check_rows
+from ..table import Schedule
 
 _MESSAGE_S = 40e-6  # what one more message in a round costs a host; Gloo takes 35 to 50 microseconds
 
@@ -27,13 +30,16 @@ _WAKE_S = 100e-6
 that of a word for which a rank looks. No round takes longer to wake a rank than its bytes are under way.
 """
 
+_IN_ORDER = "scan", "exscan"  # over hosts, a rank combines for them in rank order what it has gathered
 _TO_ALL = "direct", "two_shot"  # the algorithms in which a rank sends to all other hosts in each round
 _RANK_BYTES_PER_S = 5e9  # the rate at which a rank combines or copies within its host, and sends
 
 _MOST_SEGMENTS = 64
 
-_PIECE_BYTES, _MOST_PIECES = 512 << 10, 4
-"""The least bytes of a piece, and the most pieces: while one is under way, ranks combine the next one."""
+_PIECE_BYTES, _MESSAGE_BYTES, _MOST_PIECES = 512 << 10, 16 << 10, 4
+"""The least bytes of a piece and, on average, of its messages; and the most pieces: while one is under way, ranks
+combine the next one. Shorter messages cost more than their bytes.
+"""
 
 
 class SpanningChoice(NamedTuple):
@@ -41,7 +47,8 @@ class SpanningChoice(NamedTuple):
 
     inside_s, between_s: 0 where the call names its algorithm.
     name: the full name of the table.
-    table: an algorithm that knows no hosts; it is used as it is, without rails and core.
+    table: an algorithm that knows no hosts; it is used as it is, without rails and core. Ranks of one host then send
+    each other messages, too.
     """
 
     rails: int | None
@@ -54,10 +61,13 @@ class SpanningChoice(NamedTuple):
     name: str = ""
     table: Algorithm | None = None
 
-    def make(self, collective: str, hosts: Hosts, root: int) -> HierarchicalTable:
-        if self.table is not None:
-            return flat(self.table.schedule(hosts.ranks, root), hosts)
-        return spanning(collective, hosts, root, rails=self.rails, core=self.core, segments=self.segments)
+    def make(self, collective: str, hosts: Hosts, root: int) -> Schedule:
+        if self.table is None:
+            options = {"rails": self.rails, "core": self.core, "segments": self.segments}
+            return spanning(collective, hosts, root, **options).schedule()
+        made = self.table.schedule(hosts.ranks, root).replace(hosts=hosts)
+        check_rows(made)
+        return made
 
     @property
     def seconds(self) -> float:
@@ -71,22 +81,24 @@ def choose_spanning(
     """The choice for a collective on vectors of `nbytes`, as `schedule.counts` defines a vector.
 
     algorithm: what the call names, if anything; see `find`. A name in `CORES`, short or full, runs between hosts, on as
-    many rails as a call without a name takes. Any other is a table of all ranks, which is used as it is.
+    many rails as a call without a name takes. Any other is a table of all ranks, which is used as it is, and so is the
+    one of an all_to_all.
 
     The choice depends on the arguments only, so all ranks make the same. Raises ArgumentError for an unknown
     collective, and as `find` does.
     """
     check_collective(collective)
-    if collective not in CORES:
-        raise ArgumentError(f"{collective!r} has no table over hosts; there are: {', '.join(CORES)}")
+    if collective in _IN_ORDER:
+        raise ArgumentError(f"{collective!r} has no table over hosts: a rank gathers, and combines in rank order")
     config = config or Config.from_env()
     best = _cheapest(collective, nbytes, hosts, config)
     if algorithm is not None:
         named = find(collective, algorithm)
-        best = best._replace(why="the call names it", inside_s=0.0, between_s=0.0)
-        if not isinstance(algorithm, str) or named.name not in CORES[collective]:
-            return best._replace(rails=None, core=None, segments=None, name=named.full_name, table=named)
-        best = best._replace(core=named.name)
+        best = best._replace(why="the call names it", inside_s=0.0, between_s=0.0, core=named.name)
+        if not isinstance(algorithm, str) or named.name not in CORES.get(collective, ()):
+            best = best._replace(rails=None, core=None, segments=None, table=named)
+    if best.table is not None:
+        return best._replace(name=best.table.full_name)
     return best._replace(name=spanning_name(collective, hosts, best.rails, best.core or "", best.segments))
 
 
@@ -103,7 +115,7 @@ def _cheapest(collective: str, nbytes: int, hosts: Hosts, config: Config) -> Spa
 
 def why_priced_only(algorithm: Algorithm) -> str:
     """Why no call over hosts can use this table of all ranks; "" if calls can."""
-    if algorithm.collective in CORES:
+    if algorithm.collective not in _IN_ORDER:
         return ""
     return f"over hosts, every rank combines for {algorithm.collective} in rank order what it has gathered"
 
@@ -115,6 +127,14 @@ def messages_at_once(collective: str, core: str | None, hosts: Hosts) -> int:
     if collective == "all_to_all":
         return max(1, hosts.ranks - min(map(len, hosts.members)))
     return max(1, len(hosts.members) - 1)
+
+
+def gated_rounds(collective: str, rounds: int, hosts: Hosts) -> int:
+    """The rounds between hosts of a call whose table has so many.
+
+    The data of a collective with a root does not tell every host that all have entered the call: a barrier runs beside.
+    """
+    return max(rounds, (len(hosts.members) - 1).bit_length()) if collective in ROOTED else rounds
 
 
 def time_between(rounds: int, nbytes: float, rails: int, link: Link, at_once: int = 1) -> float:
@@ -163,9 +183,11 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
 
     def form(rails: int | None, core: str, rounds: int, amount: float, segments: int | None = None) -> SpanningChoice:
         inside = time_inside(collective, nbytes, hosts, rails or 1)
-        at_once = messages_at_once(collective, core, hosts)
-        between = time_between(rounds, amount * nbytes, rails or 1, link, at_once) if n > 1 else 0.0
-        pieces = _pieces(nbytes) if (segments or 1) == 1 else 1  # segments are pieces already
+        at_once, gated = messages_at_once(collective, core, hosts), gated_rounds(collective, rounds, hosts)
+        between = time_between(gated, amount * nbytes, rails or 1, link, at_once) if n > 1 else 0.0
+        senders = rails or (max(map(len, hosts.members)) if collective == "all_to_all" else 1)
+        message = amount * nbytes / max(1, rounds * senders * (n - 1 if core == "linear" else at_once))
+        pieces = _pieces(nbytes, message) if (segments or 1) == 1 else 1  # segments are pieces already
         return SpanningChoice(rails, core, "", segments, pieces, inside, between)
 
     for rails in dict.fromkeys((1, hosts.rails)):
@@ -180,9 +202,11 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
         elif collective in ("all_gather", "reduce_scatter"):
             yield form(rails, "circulant", lg, amount)
             yield form(rails, "direct", 1, amount)
+        elif rails == 1 and collective == "all_to_all":
+            yield form(None, "direct", 1, amount)._replace(table=find(collective, "direct"))
         elif rails == 1:
-            core = {"scatter": "linear", "gather": "linear", "all_to_all": "direct", "barrier": "dissemination"}
-            yield form(None, core[collective], 1 if collective == "all_to_all" else lg, amount)
+            (core, *_) = CORES[collective]
+            yield form(None, core, lg if collective == "barrier" else 1, amount)
 
 
 def _segments(lg: int, nbytes: int, rails: int, link: Link) -> int:
@@ -192,9 +216,13 @@ def _segments(lg: int, nbytes: int, rails: int, link: Link) -> int:
     return 1 << min(max(best, 1), _MOST_SEGMENTS).bit_length() - 1
 
 
-def _pieces(nbytes: int) -> int:
-    """Into how many pieces a vector is cut; a power of two, so tables are few."""
-    return 1 << min(max(nbytes // _PIECE_BYTES, 1), _MOST_PIECES).bit_length() - 1
+def _pieces(nbytes: int, message: float) -> int:
+    """Into how many pieces a vector is cut; a power of two, so tables are few.
+
+    message: the bytes of one message of the whole vector.
+    """
+    fit = min(nbytes // _PIECE_BYTES, int(message / _MESSAGE_BYTES), _MOST_PIECES)
+    return 1 << max(fit, 1).bit_length() - 1
 
 
 def _name(form: SpanningChoice) -> str:

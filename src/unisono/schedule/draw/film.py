@@ -5,15 +5,16 @@ Unlike a proof, a film does not stop at an error, so the drawing of a wrong tabl
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 
 import numpy as np
 
 from ...base.errors import ArgumentError
 from ...base.units import plural
 from ..contract import Fault, Slot, Value, contract
-from ..moves import check_rows
+from ..moves import transits
 from ..proof import find_fault
-from ..table import COPY, DBUF, DCHUNK, JOIN, SBUF, SCHUNK, N, Schedule, T, expand, spread
+from ..table import COPY, DBUF, DCHUNK, JOIN, SBUF, SCHUNK, Schedule, T, expand, spread
 
 Held = tuple[tuple[int, int], ...]
 """The content of a slot: sorted pairs (rank, chunk of the rank's input), each as often as it was combined."""
@@ -21,9 +22,8 @@ Held = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Motion:
-    """The transfer of one chunk. row: in the table. op: COPY, ADD or JOIN. carries: the content of the source."""
+    """The transfer of one chunk. op: COPY, ADD or JOIN. carries: the content of the source."""
 
-    row: int
     source: Slot
     target: Slot
     op: int
@@ -116,22 +116,16 @@ def film(schedule: Schedule, rounds: int | None = None) -> Film:
     Raises ArgumentError for an unknown collective, AlgorithmError for a row with a number out of range.
     """
     schedule = spread(schedule)
-    check_rows(schedule)
+    length = schedule.rounds if rounds is None else min(rounds, schedule.rounds)
+    steps = dict(takewhile(lambda round_: round_[0] < length, transits(schedule)))
     promise = contract(schedule)
     held = cache(_held)  # many slots must hold the same
     before = {slot: held(value) for slot, value in promise.before.items()}
     must = {slot: held(value) for slot, value in promise.after.items()}
     table = expand(schedule)
-    length = schedule.rounds if rounds is None else min(rounds, schedule.rounds)
-    steps: list[list[tuple[int, Slot, Slot, int]]] = [[] for _ in range(length)]
-    origin = np.repeat(np.arange(len(schedule.rows)), schedule.rows[:, N]).tolist()
-    for row, (number, src, dst, sbuf, schunk, dbuf, dchunk, _, op) in zip(origin, table.tolist(), strict=True):
-        if number == length:
-            break
-        steps[number].append((row, (src, sbuf, schunk), (dst, dbuf, dchunk), op))
     frames, state = [], before
-    for round_ in steps:
-        played = tuple(Motion(*step, state.get(step[1], ())) for step in round_)
+    for number in range(length):
+        played = tuple(Motion(*step, state.get(step[0], ())) for step in steps.get(number, ()))
         state = dict(state)
         for move in played:
             state[move.target] = _land(state.get(move.target, ()), move)

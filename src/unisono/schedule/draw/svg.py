@@ -7,8 +7,8 @@ transfers between hosts are dashed.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby
+from functools import cache, cached_property
+from importlib.resources import files
 from textwrap import wrap
 from xml.sax.saxutils import escape
 
@@ -18,8 +18,8 @@ from ..table import ADD, COPY, JOIN, Schedule, X
 from .film import Film, Held, Motion, check_size, film
 from .text import summary
 
-HUES = ("#2d78d2", "#c38700", "#4ba569", "#b487a5", "#5f2bf0", "#874b0f", "#00694b", "#784b87")
-"""Eight colours that colour-blind people can tell apart, on light and dark ground. Numbers in boxes say the same."""
+_HUES = 8
+"""The number of colours in `picture.css`, which colour-blind people can tell apart, on light and dark ground."""
 
 _OPS = {COPY: "copy", ADD: "add", JOIN: "join"}
 
@@ -71,7 +71,7 @@ class Geometry:
     def hue(self, held: Held) -> int:
         """The index of a colour: by chunk, or by rank if chunks change their place."""
         rank, chunk = held[0]
-        return (rank if self.story.shifts else chunk) % len(HUES)
+        return (rank if self.story.shifts else chunk) % _HUES
 
 
 def layout(story: Film, rows: int, steps: int) -> Geometry:
@@ -127,23 +127,20 @@ def boxes(lay: Geometry, column: int, state: Mapping[Slot, Held], slots: Slots, 
 
 
 def arrows(lay: Geometry, column: int, moves: Iterable[Motion]) -> str:
-    """The transfers of a round, as arrows from one column to the next, grouped by rows of the table."""
+    """The transfers of a round, as arrows from one column to the next."""
     row_of = {slot: row for row, slot in enumerate(lay.story.slots)}
     left, right = lay.x(column) + lay.width + 2, lay.x(column + 1) - 2
     bend = (right - left) * 0.45
     out: list[str] = []
-    for number, chunks in groupby(moves, key=lambda move: move.row):
-        out.append(f'<g class="transfer" data-row="{number}">')
-        for move in chunks:
-            (src, *source), (dst, *target) = move.source, move.target
-            start = lay.y(src, row_of[source[0], source[1]], len(row_of))
-            end = lay.y(dst, row_of[target[0], target[1]], len(row_of))
-            hue = lay.hue(move.carries) if move.carries else "none"
-            path = f"M{left:g} {start:g}C{left + bend:g} {start:g} {right - bend - 9:g} {end:g} {right - 9:g} {end:g}"
-            kind = f"move {_OPS[move.op]}{' far' if lay.story.far(move) else ''}"
-            out.append(f'<g class="{kind}" data-from="{_address(column, move.source)}">')
-            out.append(f'<path class="path s{hue}" d="{path}"/>{_head(right, end, move.op, hue)}</g>')
-        out.append("</g>")
+    for move in moves:
+        (src, *source), (dst, *target) = move.source, move.target
+        start = lay.y(src, row_of[source[0], source[1]], len(row_of))
+        end = lay.y(dst, row_of[target[0], target[1]], len(row_of))
+        hue = lay.hue(move.carries) if move.carries else "none"
+        path = f"M{left:g} {start:g}C{left + bend:g} {start:g} {right - bend - 9:g} {end:g} {right - 9:g} {end:g}"
+        kind = f"move {_OPS[move.op]}{' far' if lay.story.far(move) else ''}"
+        out.append(f'<g class="{kind}" data-from="{_address(column, move.source)}">')
+        out.append(f'<path class="path s{hue}" d="{path}"/>{_head(right, end, move.op, hue)}</g>')
     return "".join(out)
 
 
@@ -218,37 +215,6 @@ _MOST_BOXES = 20_000
 _TOO_MANY = "too many for a legible picture"
 _LETTERS = 56  # in one line of the narrowest picture
 _TOP, _LINE, _EDGE, _BETWEEN = 60, 18, 18, 34
-
-_STYLE = (
-    ".unisono text{font-family:ui-sans-serif,system-ui,'Segoe UI','DejaVu Sans',sans-serif;font-size:12px;fill:#1f2933}"
-    ".unisono .title{font-size:17px;font-weight:600}"
-    ".unisono .quiet{fill:#66727f}"
-    ".unisono .small{font-size:10px}"
-    ".unisono .middle{text-anchor:middle}"
-    ".unisono .end{text-anchor:end}"
-    ".unisono .card{fill:#ffffff}"
-    ".unisono .lane{fill:#eff2f5}"
-    ".unisono .host{fill:none;stroke:#8a96a3;stroke-width:1.5}"
-    ".unisono .rank{fill:#ffffff;stroke:#8a96a3;stroke-width:1.5}"
-    ".unisono .frame{fill:#ffffff;stroke:#9aa5b1;stroke-width:1}"
-    ".unisono .void .frame{fill:none;stroke:#b8c1cb;stroke-dasharray:2 2}"
-    ".unisono .path{fill:none;stroke-width:1.8}"
-    ".unisono .far .path{stroke-width:2.6;stroke-dasharray:7 4}"
-    ".unisono .plus{stroke:#ffffff;stroke-width:1.6;fill:none}"
-    ".unisono .open{fill:#ffffff}"
-    ".unisono .cq{fill:#6b7a8f}.unisono .sq{stroke:#6b7a8f}"
-    ".unisono .cnone{fill:#d00000}.unisono .snone{stroke:#d00000}"
-    + "".join(f".unisono .c{k}{{fill:{hue}}}.unisono .s{k}{{stroke:{hue}}}" for k, hue in enumerate(HUES))
-    + ".unisono .who{fill:#ffffff;text-anchor:middle;font-weight:600;font-size:10px}"
-    ".unisono .idle{opacity:.35}"
-    ".unisono .result .frame{stroke:#1f2933;stroke-width:2}"
-    ".unisono .wrong .frame{stroke:#d00000;stroke-width:3}"
-    "@media(prefers-color-scheme:dark){"
-    ".unisono text{fill:#e6edf3}.unisono .quiet{fill:#98a4b1}.unisono .card{fill:#12171d}.unisono .lane{fill:#1c232c}"
-    ".unisono .rank,.unisono .frame,.unisono .open{fill:#12171d}.unisono .void .frame{fill:none;stroke:#46525f}"
-    ".unisono .who{fill:#ffffff}.unisono .result .frame{stroke:#e6edf3}.unisono .wrong .frame{stroke:#ff6b6b}}"
-)
-"""Colours for light and dark mode. The picture has its own background, so it is legible on any page."""
 
 
 def svg(schedule: Schedule) -> Svg:
@@ -344,6 +310,11 @@ def _page(lay: Geometry, parts: list[str], size: tuple[float, float], headline: 
     return Svg(
         f'<svg xmlns="http://www.w3.org/2000/svg" class="unisono" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}" role="img"><title>{escape(title)}: {escape(lines[0])}</title>'
-        f'<style>{_STYLE}</style><rect class="card" width="{width:g}" height="{height:g}" rx="10"/>'
+        f'<style>{_style()}</style><rect class="card" width="{width:g}" height="{height:g}" rx="10"/>'
         f'<text class="title" x="{_EDGE}" y="30">{escape(title)}</text>{said}{inside}</svg>\n'
     )
+
+
+@cache
+def _style() -> str:
+    return (files(__package__) / "picture.css").read_text(encoding="utf-8")

@@ -1,12 +1,11 @@
-"""Networks as data, and the costs of the catalogue's tables on them: messages are counted and timed, never sent."""
+"""A network as data, and the costs of the catalogue's tables on it: messages are counted and timed, never sent."""
 
 from .clocks import Played, play
-from .networks import NETWORKS, Hardware, Network, network
+from .network import Hardware, Network
 from .survey import Candidate, Price, candidates, price
 from .table_messages import Messages, messages
 
 __all__ = [
-    "NETWORKS",
     "Candidate",
     "Hardware",
     "Messages",
@@ -15,7 +14,6 @@ __all__ = [
     "Price",
     "candidates",
     "messages",
-    "network",
     "play",
     "price",
 ]  # fmt: skip

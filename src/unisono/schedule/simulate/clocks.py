@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .networks import Ints, Links, Network, Numbers
+from .network import Ints, Links, Network, Numbers
 from .table_messages import Messages
 
 _EXACT, _WINDOW = 96, 24
@@ -83,7 +83,7 @@ def _round(sent: Messages, number: int, network: Network, nbytes: float) -> Roun
     some, hardware = slice(*sent.starts[number : number + 2]), network.hardware
     src, dst, share = sent.src[some], sent.dst[some], sent.share[some] * nbytes * sent.weight
     far, route = network.far(src, dst), network.route(src, dst)
-    latency = network.latency(src, dst, route)
+    latency = network.latency(src, dst)
     ahead: Ints = np.cumsum(far) - far  # messages to other hosts that leave before, of any rank, then of this one
     ahead -= ahead[np.searchsorted(src, src)]
     leaves = np.where(far, ahead * hardware.message_s * sent.weight, latency)

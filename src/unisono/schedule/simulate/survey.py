@@ -12,13 +12,13 @@ from ...base.errors import ArgumentError
 from ...base.units import plural
 from ..algorithms import CATALOGUE, Algorithm
 from ..algorithms.catalogue import check_collective
-from ..algorithms.over_hosts import CORES, RAILED, HierarchicalTable, spanning_name
+from ..algorithms.over_hosts import CORES, RAILED, HierarchicalTable, spanning, spanning_name
 from ..choose.over_hosts import choose_spanning, why_priced_only
 from ..contract import ROOTED
 from ..hosts import Hosts
 from ..table import Schedule
 from .clocks import play
-from .networks import Network
+from .network import Network
 from .table_messages import Messages, messages
 
 _MOST_ROWS, _MOST_ROUNDS = 4_000_000, 20_000
@@ -79,7 +79,7 @@ def candidates(
     `all_reduce.spanning circulant ×8`. The bytes and the link in `config` decide which of these a call can choose; see
     `choose_spanning`.
     """
-    p = hosts.ranks
+    p, n = hosts.ranks, len(hosts.members)
     check_collective(collective)
     if not 0 <= root < p or (root and collective not in ROOTED):
         raise ArgumentError(f"{collective} has no root {root} among {plural(p, 'rank')}")
@@ -99,13 +99,11 @@ def candidates(
     for core in cores:
         a = CATALOGUE[f"{collective}.{core}"]
         chosen = choose_spanning(collective, round(nbytes), hosts, config, core)
-        many = p if collective == "all_to_all" else len(hosts.members)
         for rails in dict.fromkeys((1, hosts.rails)) if collective in RAILED else (None,):
-            form = chosen._replace(rails=rails)
-            name = spanning_name(collective, hosts, rails, core, form.segments)
+            name = spanning_name(collective, hosts, rails, core, chosen.segments)
             why = "" if name == chosen.name else f"a call of this size takes {plural(chosen.rails or 1, 'rail')}"
-            make = partial(_made, form.make, collective, hosts, root)
-            yield Candidate(name, make, _too_large(a, many), core, why)
+            form = partial(spanning, rails=rails, core=core, segments=chosen.segments)
+            yield Candidate(name, partial(_made, form, collective, hosts, root), _too_large(a, n), core, why)
 
 
 def price(
@@ -123,7 +121,7 @@ def price(
     as it has ended one.
     """
     size = 0.0 if one.name.startswith("barrier.") else nbytes
-    segments = max(1, ceil(size / segment_bytes)) if segment_bytes and network.one_host else 1
+    segments = max(1, ceil(size / segment_bytes)) if segment_bytes and not network.hosts.spans else 1
     few, sections = min(segments, 3), one.make()
     done = play(sections * few, network, size / segments, late)
     rank = done.last

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..algorithms.over_hosts import HierarchicalTable
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, rows_of_rank_0
-from .networks import Ints, Numbers
+from .network import Ints, Numbers
 
 MOST_MESSAGES = 1 << 20
 """About the number of messages that are made of a table in which all ranks do the same."""
@@ -41,8 +41,7 @@ class Messages(NamedTuple):
 def messages(table: Schedule | HierarchicalTable) -> list[Messages]:
     """The messages of a table, in sections that follow one another: over hosts, inside, between, and inside again."""
     if isinstance(table, HierarchicalTable):
-        phases = [np.concatenate([part.moved for part in parts]) for parts in table.phases if parts]
-        return [_of_rows(table.hosts.ranks, rows, table.chunks) for rows in phases]
+        return [_of_rows(table.hosts.ranks, rows, table.chunks) for rows in table.moved()]
     return list(_alike(table)) if table.symmetric else [_of_rows(table.ranks, table.rows, table.chunks)]
 
 

@@ -16,10 +16,11 @@ from ...schedule import Counts, Proof, levels, lower_bounds
 from ...schedule.algorithms import CATALOGUE, formula, lines
 from ...schedule.algorithms.catalogue import COLLECTIVES
 from ...schedule.algorithms.formula import LINES
-from ...schedule.choose.over_hosts import why_priced_only
+from ...schedule.choose.over_hosts import choose_spanning, why_priced_only
 from ...schedule.draw.text import text
 from .shared.costs_over_hosts import (
     OverHosts,
+    config_with,
     find_call,
     known_hosts,
     level_costs,
@@ -156,14 +157,18 @@ def explain(
     if call:
         _explain_call(call, nbytes, rounds)
         return
-    if link:
-        raise ArgumentError("--link is for collectives over several hosts: add --hosts, such as 4x8")
     target = find_target(name, ranks, **named)
+    why, times = target.why, None
+    if places and name == "all_to_all":
+        chosen = choose_spanning(name, length, places, config_with(link))
+        why, times = chosen.why, (chosen.inside_s, chosen.between_s)
+    elif link:
+        raise ArgumentError("--link is for collectives over several hosts: add --hosts, such as 4x8")
     kind, title = target.algorithm.collective, target.algorithm.full_name
     out = console()
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
     spread = f" on {plural(len(places.members), 'host')} ({places.text})" if places else ""
-    out.print(f"[bold]{escape(title)}[/] · {plural(ranks, 'rank')}{spread}{size}, because {target.why}\n")
+    out.print(f"[bold]{escape(title)}[/] · {plural(ranks, 'rank')}{spread}{size}, because {why}\n")
     if spread and ".py:" not in name and (only := why_priced_only(target.algorithm)):
         out.print(f"priced only: a call cannot choose this over hosts, as {escape(only)}\n", soft_wrap=True)
     grid = Text()
@@ -181,7 +186,7 @@ def explain(
     if places and ranks <= MOST_EXACT:
         moved = levels(target.schedule.replace(hosts=places))
         out.print()
-        out.print(level_costs(kind, places, root, moved, nbytes))
+        out.print(level_costs(kind, places, root, moved, nbytes, times))
     out.print(f"\n{reason(kind, ranks, length, nbytes)}\n")
     if measure:
         out.print(_on_this_host(target, length))
@@ -222,14 +227,10 @@ def _explain_call(found: OverHosts, nbytes: str, rounds: bool) -> None:
     shape = f"{plural(hosts.ranks, 'rank')} on {plural(len(hosts.members), 'host')} ({hosts.text})"
     out.print(f"[bold]{escape(call.name)}[/] · {escape(shape)}{size}, because {found.why}\n")
     with at_work(f"proving {call.name} for {shape}"):
-        moved, proof, heard = call.levels(), prove_call(call), call.heard()
+        moved, proof = call.levels(), prove_call(call)
     out.print(level_costs(kind, hosts, call.root, moved, nbytes, times_of(found, moved, length)))
-    rows = [*part_rows(call), *proof_rows(proof)]
-    everybody = set(range(len(hosts.members)))
-    if all(known == everybody for known in heard):
-        rows.append(("gate", "no result is written before all hosts are known to make this call"))
     out.print()
-    out.print(labelled(rows))
+    out.print(labelled([*part_rows(call), *proof_rows(proof)]))
     if rounds and hosts.ranks <= MOST_EXACT:
         out.print()
         grid = text(call.schedule(), width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES)

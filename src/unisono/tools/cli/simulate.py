@@ -1,4 +1,4 @@
-"""`unisono simulate`: the cost of every algorithm on a network that the user need not have."""
+"""`unisono simulate`: the cost of every algorithm on hosts that the user need not have."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,6 @@ from ...schedule.simulate import (
     Network,
     Price,
     candidates,
-    network,
     price,
 )
 from .shared.printing import at_work, console, plain_table
@@ -34,19 +33,14 @@ def simulate(
     *,
     hosts: Annotated[str, typer.Option(help="Hosts of the ranks: 512x8, 3+1 or 2x2:round_robin.")] = "64x8",
     nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, such as 4096 or 1GiB.")] = "16MiB",
-    on: Annotated[
-        str,
-        typer.Option(
-            "--network",
-            help="flat, two-levels, or racks:size=8,oversubscription=2.",
-        ),
-    ] = "two-levels",
     link: Annotated[str, typer.Option(help="What connects hosts, such as 100Gbit,2us; else UNISONO_LINK.")] = "",
     inside: Annotated[str, typer.Option(help="What connects ranks of a host, such as 5GB,1us.")] = "",
     late_rank: Annotated[list[str] | None, typer.Option(help="A rank that comes later: 17:1ms.")] = None,
     root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
 ) -> None:
-    """Price all algorithms of a collective on a network, best first, and say what bounds each.
+    """Price all algorithms of a collective on these hosts, best first, and say what bounds each.
+
+    Every host has one port at a switch, which its ranks share: with 512x1, every rank has its own.
 
     Over several hosts, algorithms that calls can choose come first, with the name to choose them by. Algorithms that
     only have a price come after these.
@@ -58,7 +52,7 @@ def simulate(
     hardware = Hardware(between=Link.parse(link) if link else config.link)
     if inside:
         hardware = replace(hardware, inside=Link.parse(inside, hardware.inside))
-    where = network(on, places, hardware)
+    where = Network(places, hardware)
     late = dict(_late(text, places.ranks) for text in late_rank or ())
     config = config.replace(link=hardware.between)
     every = list(candidates(collective, places, length, root, config))
@@ -77,8 +71,8 @@ def simulate(
     out = console()
     size = "" if collective == "barrier" else f" · {format_bytes(length, nbytes)}"
     title = f"{plural(places.ranks, 'rank')} on {plural(len(places.members), 'host')} ({places.text})"
-    out.print(f"[bold]{collective}[/] · {escape(title)}{size} · {escape(where.name)}", soft_wrap=True)
-    out.print(f"{_links(hardware, where, places)}\n", soft_wrap=True)
+    out.print(f"[bold]{collective}[/] · {escape(title)}{size}", soft_wrap=True)
+    out.print(f"{_links(hardware, places)}\n", soft_wrap=True)
     chosen = [one for one in found if not about[one.name].priced_only]
     if chosen:
         out.print(_table(chosen))
@@ -91,10 +85,10 @@ def simulate(
         out.print(f"[dim]{_short(some.name, collective)}: {some.why_not}[/]", soft_wrap=True)
 
 
-def _links(hardware: Hardware, where: Network, hosts: Hosts) -> str:
+def _links(hardware: Hardware, hosts: Hosts) -> str:
     """Both links and the rate of adding, as far as the network has them."""
     inside = f"between ranks of a host {hardware.inside}" if max(map(len, hosts.members)) > 1 else ""
-    between = f"between {'ranks' if where.name == 'flat' else 'hosts'} {hardware.between}" if hosts.spans else ""
+    between = f"between hosts {hardware.between}" if hosts.spans else ""
     return "; ".join(
         filter(None, [between, inside, f"a rank adds {format_bytes(hardware.combine_bytes_per_s, '1GB')}/s"])
     )

@@ -10,10 +10,8 @@ from functools import lru_cache
 
 from ....base.errors import ArgumentError
 from ....base.units import plural
-from ...contract import BLOCKED, DUALS, ROOTED
+from ...contract import DUALS, ROOTED
 from ...hosts import Hosts
-from ...moves import check_rows
-from ...table import Schedule, X, Y, spread
 from ..catalogue import CATALOGUE, SEGMENTS
 from .whole import SEGMENTED, Block, HierarchicalTable, Part, transposed
 
@@ -30,31 +28,22 @@ def all_gather(hosts: Hosts, rails: int, core: str) -> HierarchicalTable:
         for rail in range(rails)
         if len(host) > rail + rails
     )
-    across = tuple(
-        Part("all_gather", tuple(ranks[0] for ranks in mine), tuple(mine), 0, core) for mine in on_rail if len(mine) > 1
-    )
+    across = tuple(Part("all_gather", tuple(ranks[0] for ranks in mine), tuple(mine), 0, core) for mine in on_rail)
     slices = [tuple(rank for ranks in mine for rank in ranks) for mine in on_rail]
-    after = tuple(
-        Part("broadcast", host, (slices[0],), 0)
-        if rails == 1
-        else Part("all_gather", host, (*slices, *[()] * (len(host) - rails)))
-        for host in hosts.members
-        if len(host) > 1
-    )
-    return HierarchicalTable("all_gather", hosts, 0, hosts.ranks, X, before, across, after)
+    after = tuple(_down(host, slices, 0, "broadcast", "all_gather") for host in hosts.members)
+    return HierarchicalTable("all_gather", hosts, 0, hosts.ranks, before, across, after)
 
 
 def scatter(hosts: Hosts, root: int, core: str) -> HierarchicalTable:
     """The root sends the leader of each other host the blocks of the host in one message; the leader hands them out."""
     home = hosts.host_of(root)
     leaders = tuple(root if host == home else ranks[0] for host, ranks in enumerate(hosts.members))
-    across = (Part("scatter", leaders, hosts.members, home, core), Part("barrier", leaders, ((),), 0, "dissemination"))
+    across = (Part("scatter", leaders, hosts.members, home, core),)
     after = tuple(
         Part("scatter", host, tuple((rank,) for rank in host), host.index(leader))
         for host, leader in zip(hosts.members, leaders, strict=True)
-        if len(host) > 1
     )
-    return HierarchicalTable("scatter", hosts, root, hosts.ranks, X, (), across if hosts.spans else (), after)
+    return HierarchicalTable("scatter", hosts, root, hosts.ranks, (), across, after)
 
 
 def all_reduce(hosts: Hosts, rails: int, core: str, width: int) -> HierarchicalTable:
@@ -63,11 +52,11 @@ def all_reduce(hosts: Hosts, rails: int, core: str, width: int) -> HierarchicalT
     width: the chunks of a rail's slice.
     """
     slices = _slices(rails, width)
-    before = tuple(_down(host, slices, 0, "reduce", "reduce_scatter") for host in hosts.members if len(host) > 1)
-    after = tuple(_down(host, slices, 0, "broadcast", "all_gather") for host in hosts.members if len(host) > 1)
+    before = tuple(_down(host, slices, 0, "reduce", "reduce_scatter") for host in hosts.members)
+    after = tuple(_down(host, slices, 0, "broadcast", "all_gather") for host in hosts.members)
     legs = [tuple(host[rail] for host in hosts.members) for rail in range(rails)]
     across = tuple(Part("all_reduce", leg, (mine,), 0, core) for leg, mine in zip(legs, slices, strict=True))
-    return HierarchicalTable("all_reduce", hosts, 0, rails * width, X, before, _of_many(across), after)
+    return HierarchicalTable("all_reduce", hosts, 0, rails * width, before, across, after)
 
 
 def broadcast(hosts: Hosts, root: int, rails: int, core: str, width: int) -> HierarchicalTable:
@@ -82,13 +71,10 @@ def broadcast(hosts: Hosts, root: int, rails: int, core: str, width: int) -> Hie
     if rails > 1:
         before = (Part("scatter", hosts.members[home], _blocks(hosts.members[home], slices), hosts.seat(root)),)
     across = tuple(Part("broadcast", leg, (mine,), home, core) for leg, mine in zip(legs, slices, strict=True))
-    words = Part("barrier", legs[0], ((),), 0, "dissemination")
     after = tuple(
-        _down(host, slices, seat, "broadcast", "all_gather")
-        for host, seat in zip(hosts.members, seats, strict=True)
-        if len(host) > 1
+        _down(host, slices, seat, "broadcast", "all_gather") for host, seat in zip(hosts.members, seats, strict=True)
     )
-    return HierarchicalTable("broadcast", hosts, root, rails * width, X, before, _of_many((*across, words)), after)
+    return HierarchicalTable("broadcast", hosts, root, rails * width, before, across, after)
 
 
 def _slices(rails: int, width: int) -> list[Block]:
@@ -107,25 +93,11 @@ def _down(host: tuple[int, ...], slices: list[Block], leader: int, one: str, man
     return Part(many, host, _blocks(host, slices))
 
 
-def _of_many(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    return tuple(part for part in parts if len(part.members) > 1)
-
-
-def all_to_all(hosts: Hosts, core: str) -> HierarchicalTable:
-    """Blocks for other hosts go straight to their receivers; blocks for the own host go inside."""
-    everybody = tuple(range(hosts.ranks))
-    across = Part("all_to_all", everybody, tuple((rank,) for rank in everybody), 0, core, apart=hosts)
-    after = tuple(Part("all_to_all", host, tuple((rank,) for rank in host)) for host in hosts.members if len(host) > 1)
-    return HierarchicalTable(
-        "all_to_all", hosts, 0, hosts.ranks, Y, (), (across,) if hosts.spans or hosts.ranks == 1 else (), after
-    )
-
-
 def barrier(hosts: Hosts, core: str) -> HierarchicalTable:
     """The ranks of each host meet, then the leaders of the hosts, then each host again."""
-    inside = tuple(Part("barrier", host, ((0,),)) for host in hosts.members if len(host) > 1)
-    across = (Part("barrier", tuple(host[0] for host in hosts.members), ((0,),), 0, core),) if hosts.spans else ()
-    return HierarchicalTable("barrier", hosts, 0, 1, X, inside, across, inside if hosts.spans else ())
+    inside = tuple(Part("barrier", host, ((0,),)) for host in hosts.members)
+    across = (Part("barrier", tuple(host[0] for host in hosts.members), ((0,),), 0, core),)
+    return HierarchicalTable("barrier", hosts, 0, 1, inside, across, inside if hosts.spans else ())
 
 
 CORES: Mapping[str, tuple[str, ...]] = {
@@ -136,10 +108,12 @@ CORES: Mapping[str, tuple[str, ...]] = {
     "reduce_scatter": ("circulant", "bruck", "ring", "direct"),
     "scatter": ("linear",),
     "gather": ("linear",),
-    "all_to_all": ("direct", "pairwise"),
     "barrier": ("dissemination", "direct"),
 }
-"""Collective -> the algorithms that may run between hosts. The first is for many bytes, and the default."""
+"""Collective -> the algorithms that may run between hosts. The first is for many bytes, and the default.
+
+An all_to_all is not here: each block goes straight to its rank, so one table of all ranks does as well.
+"""
 
 RAILED = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
 """Collectives that have rails."""
@@ -158,7 +132,7 @@ def spanning(
     """The parts of a collective over hosts.
 
     rails: how many ranks of each host take part between hosts, each with a slice; by default as many as each host has.
-    scatter, gather, all_to_all and barrier have no rails.
+    scatter, gather and barrier have no rails.
     core: the algorithm between hosts, one of `CORES`.
     segments: into how many the slice of a rail is cut, for the circulant and chain forms of broadcast and reduce.
 
@@ -169,7 +143,9 @@ def spanning(
         raise ArgumentError(f"{collective}: {segments} segments are none")
     rails, core = rails or hosts.rails, core or CORES[collective][0]
     name = spanning_name(collective, hosts, rails, core, segments)
-    return replace(_made(collective, hosts, root, rails, core, segments), name=name)
+    made = _made(collective, hosts, root, rails, core, segments)
+    before, across, after = (tuple(part for part in parts if len(part.members) > 1) for parts in made.phases)
+    return replace(made, before=before, across=across, after=after, name=name)
 
 
 def spanning_name(collective: str, hosts: Hosts, rails: int | None, core: str, segments: int | None) -> str:
@@ -191,8 +167,6 @@ def _made(collective: str, hosts: Hosts, root: int, rails: int, core: str, segme
             return all_gather(hosts, rails, core)
         case "scatter":
             return scatter(hosts, root, core)
-        case "all_to_all":
-            return all_to_all(hosts, core)
         case "barrier":
             return barrier(hosts, core)
     return transposed(_made(DUALS[collective], hosts, root, rails, core, segments))
@@ -208,25 +182,3 @@ def _check(collective: str, hosts: Hosts, root: int, rails: int | None, core: st
         raise ArgumentError(f"{collective}: {rails} rails are not between 1 and {hosts.rails}, what each host has")
     if collective in ROOTED and not 0 <= root < hosts.ranks:
         raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0 to {hosts.ranks - 1}")
-
-
-@lru_cache(maxsize=256)
-def flat(schedule: Schedule, hosts: Hosts) -> HierarchicalTable:
-    """A table of all ranks as one part between hosts: ranks of one host send each other messages, too.
-
-    This serves every table that was not made for hosts. It is slower than `spanning`.
-    """
-    check_rows(schedule)
-    table, ranks = spread(schedule), tuple(range(schedule.ranks))
-    each = table.chunks // table.ranks
-    blocks: tuple[tuple[int, ...], ...] = (tuple(range(table.chunks)),)
-    if table.collective in BLOCKED:
-        blocks = tuple(tuple(range(rank * each, (rank + 1) * each)) for rank in ranks)
-    part = Part(table.collective, ranks, blocks, table.root, table.name, given=table)
-    call = HierarchicalTable(
-        table.collective, hosts, table.root, table.chunks, table.result, (), (part,), (), table.name
-    )
-    if all(len(heard) == len(hosts.members) for heard in call.heard()):
-        return call
-    words = Part("barrier", tuple(host[0] for host in hosts.members), ((),), 0, "dissemination")
-    return replace(call, across=(part, words))

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -13,9 +13,10 @@ from ....base.link import Link
 from ....base.units import format_seconds, plural
 from ....schedule import Hosts, Levels, lower_bounds, prove, sample
 from ....schedule.algorithms import find
-from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part
+from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, spanning
 from ....schedule.choose.over_hosts import (
     choose_spanning,
+    gated_rounds,
     messages_at_once,
     time_between,
     time_inside,
@@ -52,22 +53,28 @@ def known_hosts(hosts: str, ranks: int | None, default: int = 4) -> tuple[Hosts 
     return (found if found.spans else None), found.ranks
 
 
+def config_with(link: str) -> Config:
+    """The settings, with this link if it is named."""
+    config = Config.from_env()
+    return config.replace(link=Link.parse(link)) if link else config
+
+
 def find_call(name: str, hosts: Hosts, *, root: int = 0, nbytes: int = 16 << 20, link: str = "") -> OverHosts | None:
     """The call that this name means on several hosts; None for a table that knows no hosts, such as all_reduce.swing.
+
+    An all_to_all has no other tables.
 
     Raises ArgumentError.
     """
     collective, _, short = name.partition(".")
-    if ".py:" in name:
+    cores = CORES.get(collective, ())
+    if ".py:" in name or name == "all_to_all" or (short and find(collective, short).name not in cores):
         return None
-    if short and find(collective, short).name not in CORES.get(collective, ()):
-        return None
-    config = Config.from_env()
-    if link:
-        config = config.replace(link=Link.parse(link))
+    config = config_with(link)
     chosen = choose_spanning(collective, nbytes, hosts, config, short or None)
     why = "you named it" if short else chosen.why
-    return OverHosts(chosen.make(collective, hosts, root), chosen.rails or 1, why, config.link)
+    call = spanning(collective, hosts, root, rails=chosen.rails, core=chosen.core, segments=chosen.segments)
+    return OverHosts(call, chosen.rails or 1, why, config.link)
 
 
 def prove_call(call: HierarchicalTable) -> Facts:
@@ -106,7 +113,8 @@ def times_of(found: OverHosts, levels: Levels, nbytes: int) -> tuple[float, floa
     """Seconds inside hosts and between them."""
     call = found.call
     moved = 0.0 if call.collective == "barrier" else levels.most * nbytes
-    between = time_between(levels.between, moved, found.rails, found.link, found.at_once)
+    rounds = gated_rounds(call.collective, levels.between, call.hosts)
+    between = time_between(rounds, moved, found.rails, found.link, found.at_once)
     return time_inside(call.collective, nbytes, call.hosts, found.rails), between
 
 
@@ -116,13 +124,7 @@ def part_rows(call: HierarchicalTable) -> Iterator[tuple[str, str]]:
         kinds = Counter((part.collective, part.name, len(part.members)) for part in parts)
         said = []
         for (collective, name, members), many in kinds.items():
-            among = f"{members} ranks" if label != "across" or members == call.hosts.ranks else f"{members} hosts"
             times = f"{many} × " if many > 1 else ""
-            said.append(f"{times}{collective}.{name} of {among}{_words(parts, collective, name)}")
+            said.append(f"{times}{collective}.{name} of {members} {'hosts' if label == 'across' else 'ranks'}")
         if said:
             yield label, "; ".join(said)
-
-
-def _words(parts: Sequence[Part], collective: str, name: str) -> str:
-    empty = all(not part.chunks for part in parts if (part.collective, part.name) == (collective, name))
-    return " (words only: every host has entered before a result is written)" if empty else ""
