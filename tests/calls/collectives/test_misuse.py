@@ -190,7 +190,6 @@ CALLS: Mapping[str, Callable[[Any], Any]] = {
     "split": lambda s: unisono.split(0, timeout_s=s),
     "init": lambda s: unisono.init(timeout_s=s),
     "run": lambda s: unisono.run(f, 1, timeout_s=s),
-    "world": lambda s: unisono.world(1, timeout_s=s),
     "World": lambda s: unisono.World(1, timeout_s=s),
     "Config": lambda s: unisono.Config(timeout_s=s),
 }
