@@ -75,6 +75,21 @@ def test_pushes_arrive(**bad: float) -> None:
     assert net.sent == before
 
 
+def test_pages_of_many_groups_are_acknowledged() -> None:
+    """Though no rank there ever uses these groups. The latest ones are kept."""
+    net = FakeNetwork([(0,), (1,)])
+    last = WORLD + 1100
+    for gid in range(WORLD, last + 1):
+        net.step(0, Said(0, "register", [gid, START, (0, 1)]))
+        net.memories[0].say(gid, 0, gid)
+        net.step(0, Said(0, "wake", [gid]))
+        net.run(0.003)
+    net.run(0.1)
+    assert net.machines[0]._copies.settled
+    net.step(1, Said(1, "register", [last, START, (0, 1)]))
+    assert net.memories[1].said(last, 0) == last
+
+
 @settings(max_examples=30, deadline=None)
 @given(**BAD_NETWORKS)
 def test_ticket_follows_earlier_pushes(**bad: float) -> None:

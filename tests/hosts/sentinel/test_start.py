@@ -126,6 +126,15 @@ def test_failed_start_is_reported(monkeypatch: pytest.MonkeyPatch, capfd: pytest
     arena.close()
 
 
+def test_little_room_for_datagrams_is_told() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        start._make_room(udp, 8)
+        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
+        with pytest.warns(RuntimeWarning, match=r"Set net.core.rmem_max to \d+ or more"):
+            start._make_room(udp, 10_000)
+        assert udp.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > 200_000
+
+
 MOST_MODULES = 23  # ours; each costs the start of a job over hosts a third of a millisecond to a millisecond
 NOT_NEEDED = {
     "_pickle", "ast", "dataclasses", "datetime", "inspect", "ipaddress", "numba", "numpy", "pathlib", "pickle",

@@ -12,14 +12,17 @@ has forgotten a group keeps its last pages for such answers.
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from .regions import Regions
 from .wire import Ack, Body, MemberPage, Pages, Query, batches
 
 _AGAIN_S, _MOST_S = 0.02, 0.32
 _PACE_S = 0.0002  # the least time, per host, from one question to the next
-_MOST_EARLY = 256  # the most groups with pages that are kept before a rank here uses the group
-_MOST_FORGOTTEN = 1024  # the most forgotten groups with last pages that a host keeps
+_MOST_KEPT = 1024
+"""The most groups with pages that are kept before a rank here uses the group. Also the most forgotten groups with last
+pages. The oldest ones go first: a rank that comes later asks for such pages, if their host still lives.
+"""
 
 
 class _Group:
@@ -125,8 +128,7 @@ class Copies:
         self._asked.pop(gid, None)
         self._forgotten[gid] = self._read_all(gid, group)
         self._memory.remove(gid)
-        if len(self._forgotten) > _MOST_FORGOTTEN:
-            del self._forgotten[next(iter(self._forgotten))]
+        _drop_oldest(self._forgotten)
         for rank in here:
             self._tell(rank, ["forgotten", gid])
 
@@ -183,7 +185,9 @@ class Copies:
         for page in pages:
             if group is not None and self._copy(group, gid, sender, page):
                 answered.add(page.member)
-            if request == 0 and (group is not None or gid in self._forgotten or self._keep(gid, sender, page)):
+            if request == 0 and page.member < len(self._host_of):
+                if group is None and gid not in self._forgotten:
+                    self._keep(gid, sender, page)
                 self._send(sender, Ack(gid, page.member, page.stamp))
         if request == 0 and answered:
             self._memory.count_news()
@@ -194,14 +198,12 @@ class Copies:
         pull.missing[sender] -= answered
         self._end_if_complete(gid, now)
 
-    def _keep(self, gid: int, sender: int, page: MemberPage) -> bool:
-        """Keep a page of a group that no rank here has used yet. False if there is no room."""
-        if page.member >= len(self._host_of) or (gid not in self._early and len(self._early) >= _MOST_EARLY):
-            return False
+    def _keep(self, gid: int, sender: int, page: MemberPage) -> None:
+        """Keep a page of a group that no rank here has used yet."""
         pages = self._early.setdefault(gid, {})
         if page.member not in pages or page.stamp > pages[page.member][1].stamp:
             pages[page.member] = sender, page
-        return True
+        _drop_oldest(self._early)
 
     def _copy(self, group: _Group, gid: int, sender: int, page: MemberPage) -> bool:
         """Make a member's line and board equal to this page. False if the member is not on the sender's host."""
@@ -274,3 +276,8 @@ class Copies:
         times = [pull.due for pull in self._pulls.values()] + [unread.due for unread in self._unread.values()]
         times += [when for gid, (when, askers) in self._asked.items() if askers and gid not in self._pulls]
         return min(times, default=float("inf"))
+
+
+def _drop_oldest(kept: dict[int, Any]) -> None:
+    if len(kept) > _MOST_KEPT:
+        del kept[next(iter(kept))]

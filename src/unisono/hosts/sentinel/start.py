@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +21,8 @@ _BOOT = (
     "channel, arena, path = sys.argv[1:]; sys.path.append(path); "
     f"from {__package__}.main import main; main(int(channel), int(arena))"
 )
-_BUFFER = 4 << 20
+_BURST_BYTES = 16 * 2304
+"""What another host may send at once: datagrams, each with the memory that Linux counts for it."""
 
 
 class Sentinel:
@@ -54,7 +56,6 @@ class Sentinel:
             family, kind, protocol, _, at = resolve(address, 0, socket.SOCK_DGRAM)[0]
             udp = socket.socket(family, kind, protocol)
             self._sockets = [listen(name, socket.SOCK_SEQPACKET), udp]
-            udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
             udp.setblocking(False)
             udp.bind(at)
         except OSError as error:
@@ -88,6 +89,7 @@ class Sentinel:
             "start": self._start, "addresses": list(addresses), "secret": secret.hex(), "silent_s": silent_s,
             "names": list(names) or [host for host, _ in addresses],
         }  # fmt: skip
+        _make_room(self._sockets[-1], len(addresses))
         try:
             socket.send_fds(self._channel, [b"\n"], [one.fileno() for one in self._sockets])
             self._channel.sendall(json.dumps(setup).encode() + b"\n")
@@ -112,3 +114,17 @@ class Sentinel:
     def __del__(self) -> None:
         if hasattr(self, "_process") and self._channel.fileno() >= 0:
             self.stop()
+
+
+def _make_room(udp: socket.socket, hosts: int) -> None:
+    """Let a socket keep what all these hosts may send at once, and warn if the system keeps less."""
+    needed, given = hosts * _BURST_BYTES, (socket.SOL_SOCKET, socket.SO_RCVBUF)
+    if udp.getsockopt(*given) < needed:
+        udp.setsockopt(*given, needed // 2)  # Linux doubles it
+    if (room := udp.getsockopt(*given)) < needed:
+        warnings.warn(
+            f"the system keeps {room} bytes of what other hosts send to a sentinel, and {hosts} hosts may send "
+            f"{needed} at once: what is lost comes again later. Set net.core.rmem_max to {needed // 2} or more",
+            RuntimeWarning,
+            stacklevel=3,
+        )
