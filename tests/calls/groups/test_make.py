@@ -218,12 +218,12 @@ def test_groups_that_a_host_has_forgotten() -> None:
     memory: Any = SimpleNamespace(add=lambda *_: None, remove=lambda *_: None, read=lambda *_: b"")
     told: list[object] = []
     known = board_replicas.Copies(0, [0, 1], memory, lambda *_: None, lambda _, words: told.append(words))
-    for gid in range(board_replicas._MOST_FORGOTTEN + 100):
+    for gid in range(board_replicas._MOST_KEPT + 100):
         known.register(0, gid, 4096, (0, 1))
         known.forget(0, gid)
-    assert len(told) == board_replicas._MOST_FORGOTTEN + 100
-    assert len(known._forgotten) == board_replicas._MOST_FORGOTTEN
-    assert board_replicas._MOST_FORGOTTEN + 99 in known._forgotten
+    assert len(told) == board_replicas._MOST_KEPT + 100
+    assert len(known._forgotten) == board_replicas._MOST_KEPT
+    assert board_replicas._MOST_KEPT + 99 in known._forgotten
 
 
 def every_call(group: unisono.Group) -> list[Callable[[], object]]:

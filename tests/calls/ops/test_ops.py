@@ -303,7 +303,7 @@ def test_quantized_blocks_have_one_scale(sizes: tuple[int, int]) -> None:
     for call in calls(0.5, 0.5):
         call()
     for call in calls(0.25, 0.25) if me else calls(0.5, 0.5):
-        with pytest.raises(unisono.MismatchError, match=r"\* 0.5 \+ 0"):
+        with pytest.raises(unisono.MismatchError, match=r"\* 0\.(5|25) \+ 0"):  # a peer may not have told its own yet
             call()
     for k, call in enumerate(calls(0.25, 0.5)):
         if k not in (1, 2):  # which have both lists on the root only
