@@ -14,7 +14,7 @@ from ...base.records import digest
 from ...schedule.hosts import Hosts
 from ...schedule.proof import prove
 from ...schedule.table import Schedule
-from ..machine_code import Kept
+from ..kept import Kept
 from .compile_schedule import compile_schedule
 from .program import Lowering, Program
 from .program_proof import prove_programs
