@@ -112,7 +112,7 @@ def taken_late(program: Program) -> Damaged:
 
 def refs_of(program: Program, k: int) -> list[list[int]]:
     row = program.rows[k]
-    first = row[RowWord.FIRST]
+    first = row[RowWord.FIRST_REF]
     refs: list[list[int]] = program.refs[first : first + row[RowWord.NIN] + row[RowWord.NOUT]].tolist()
     return refs
 

@@ -343,6 +343,6 @@ def _look_ahead(rows: list[list[int]], refs: list[tuple[int, ...]]) -> None:
         if is_next:
             slots = staged(0, begins[0])
         if slots:
-            rows[k][RowWord.AHEAD] = min(slots)
-            rows[k][RowWord.AHEAD_SLOTS] = max(slots) + 1 - min(slots)
-            rows[k][RowWord.NEXT] = is_next
+            rows[k][RowWord.NEXT_SLOT] = min(slots)
+            rows[k][RowWord.NEXT_SLOTS] = max(slots) + 1 - min(slots)
+            rows[k][RowWord.NEXT_SEGMENT] = is_next

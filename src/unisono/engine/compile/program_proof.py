@@ -31,7 +31,7 @@ from .program import IN, OUT, STAGE, STEP_BITS, Lowering, Op, Program, RowWord
 _SEGMENTS = 3
 
 _OP, _PEER, _STEP, _NIN, _FIRST, _NOUT, _POST, _EXTENT = map(int, (
-    RowWord.OP, RowWord.RANK, RowWord.STEP, RowWord.NIN, RowWord.FIRST, RowWord.NOUT, RowWord.POST, RowWord.EXTENT
+    RowWord.OP, RowWord.RANK, RowWord.STEP, RowWord.NIN, RowWord.FIRST_REF, RowWord.NOUT, RowWord.POST, RowWord.EXTENT
 ))  # fmt: skip
 """The words of a row as plain integers, which Python finds faster."""
 
