@@ -20,7 +20,7 @@ from ..schedule.table import Schedule
 from .clock import Clock, read_cycles, slow_yield_cycles
 from .compile.kept_programs import program
 from .compile.plan import Blocks, Plan, bind
-from .compile.program import REACH, ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
+from .compile.program import IN_TIME, REACH, ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
 from .kernels import kernel, unit
 from .logs.plan_registry import GroupNote, PlanNote
 from .logs.rank_logs import CALLS, CallLog
@@ -114,7 +114,8 @@ class RankEngine:
         self.most_spins = 0 if arena.oversubscribed else config.spins
         state[StateWord.SPINS] = state[StateWord.LEARNED] = self.most_spins
         state[StateWord.SLOW_YIELD_CYCLES] = slow_yield_cycles()
-        state[StateWord.SLEEPS] = kernel("waiting.register")()
+        kernel("waiting.register")()
+        state[StateWord.SLEEPS] = IN_TIME
         state[StateWord.LOOK_UP_NS] = int(config.look_up_s * 1e9)
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
         for word, table in self._tables.items():

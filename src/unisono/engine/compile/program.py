@@ -252,7 +252,7 @@ class StateWord(IntEnum):
     KNOWN = 20  # address of the progress of each rank that this rank has seen last
     LOG = 21  # address of the log of calls
     LOG_MASK = 22  # its number of calls, a power of two, less one
-    SLEEPS = 23  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE; 0: never, it naps
+    SLEEPS = 23  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE
     WAITED_NS = 24  # how long the present wait has taken before the kernel last returned
     LANES = 25  # address of the words that the lanes of this rank share
     AHEAD = 26  # address of the bytes that are fetched before they are written

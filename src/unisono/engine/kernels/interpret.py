@@ -65,7 +65,7 @@ def wait_for(address, goal, rank, state):  # type: ignore[no-untyped-def]
         put(state, StateWord.WAITED_NS, 0 if done else waited_ns + limit_ns)
         return done
     sleeps, learned = get(state, StateWord.SLEEPS), state + 8 * StateWord.LEARNED
-    asleep = get(state, StateWord.CONTROL) + LINE_BYTES * rank + 8 * LineWord.ASLEEP if sleeps else 0
+    asleep = get(state, StateWord.CONTROL) + LINE_BYTES * rank + 8 * LineWord.ASLEEP
     before_ns = max(waited_ns, PATIENCE_NS + 1) if sleeps == AT_ONCE else waited_ns
     done = wait(address, goal, 0, 0, most, slow, learned, before_ns, limit_ns, asleep)
     put(state, StateWord.WAITED_NS, 0 if done else waited_ns + limit_ns)
@@ -239,7 +239,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     posted, asleep = control + LINE_BYTES * me + 8 * LineWord.PROGRESS, control + LINE_BYTES * me + 8 * LineWord.ASLEEP
     shared, only_waits = get(plan, PlanWord.SHARED), get(plan, PlanWord.LANES) == 0
     status = DONE
-    if get(plan, PlanWord.REQUESTS) and get(state, StateWord.SLEEPS):
+    if get(plan, PlanWord.REQUESTS):
         long = get(state, StateWord.SPINS) == 0 and total * item > BRISK_BYTES
         put(state, StateWord.SLEEPS, AT_ONCE if long else IN_TIME)
     if not get(plan, PlanWord.TAG):  # else at the gate: there, no peer waits while this reads the clock
