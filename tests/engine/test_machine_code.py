@@ -1,4 +1,4 @@
-"""Machine code on disk: found, renewed, repaired, loaded without Numba, and only if nobody else can have written it."""
+"""Machine code on disk: found, renewed, repaired, and loaded without Numba."""
 
 import ast
 import fcntl
@@ -14,7 +14,7 @@ import pytest
 from numba import int64
 
 import unisono
-from unisono.engine import kernels, machine_code
+from unisono.engine import kept, kernels, machine_code
 from unisono.engine.kernels import kernel
 from unisono.engine.kernels.compiled import compiled, object_file
 
@@ -27,7 +27,7 @@ import sys
 from unisono.engine.kernels import kernel, unit
 before = unit("waiting.poll").on_disk
 found = kernel("waiting.poll")(0, 0, 0)
-print(before, found, unit("waiting.poll").on_disk, "numba" in sys.modules or "llvmlite" in sys.modules)
+print(before, found, unit("waiting.poll").on_disk, "numba" in sys.modules)
 """
 
 
@@ -119,10 +119,10 @@ def test_long_held_lock_is_not_awaited(tmp_path: Path) -> None:
     """It may be stopped."""
     program = """
 import fcntl, os
-from unisono.engine import kernels, machine_code
-machine_code._COMPILED_S = 0.1
+from unisono.engine import kernels, kept
+kept._COMPILED_S = 0.1
 of = kernels.unit("waiting.poll")
-held = open(machine_code.writable_folder() / f"{of._family}lock", "w")
+held = open(kept.writable_folder() / f"{of._family}lock", "w")
 fcntl.flock(held, fcntl.LOCK_EX)
 print(kernels.kernel("waiting.poll")(0, 0, 0), of.on_disk)
 """
@@ -130,7 +130,7 @@ print(kernels.kernel("waiting.poll")(0, 0, 0), of.on_disk)
 
 
 def test_forked_process_holds_no_lock(tmp_path: Path) -> None:
-    with machine_code._locked(tmp_path / "lock"):
+    with kept._locked(tmp_path / "lock"):
         reads, writes = os.pipe()
         child = os.fork()
         if not child:
@@ -144,6 +144,28 @@ def test_forked_process_holds_no_lock(tmp_path: Path) -> None:
         os.close(writes)
         os.close(reads)
         os.waitpid(child, 0)
+
+
+def test_code_is_not_writable() -> None:
+    address = kernels.unit("waiting.poll").address()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, rights, *_ = line.split()
+        first, last = (int(end, 16) for end in span.split("-"))
+        if first <= address < last:
+            assert rights == "r-xp"
+            return
+    raise AssertionError(f"{address:#x} is not mapped")
+
+
+def test_file_name_covers_processor_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process may run on another processor: a job moves, or several machines share a folder."""
+    names = {kernels.unit("waiting.poll")._file}
+    name, features = machine_code._processor()
+    assert "+" in features
+    for other in ((f"{name}x", features), (name, features.replace("+", "-", 1))):
+        monkeypatch.setattr(machine_code, "_processor", lambda other=other: other)
+        names.add(kernels.unit("waiting.poll")._file)
+    assert len(names) == 3
 
 
 def test_functions_check_their_arguments() -> None:
@@ -211,7 +233,7 @@ def test_kernels_import_only_what_renews_them(path: Path) -> None:
     siblings = {f".{other.stem}" for other in (ENGINE / "kernels").glob("*.py")}
     others = {"..compile.program", "..logs.rank_logs", "...base.linux"}
     if path.stem in ("__init__", "compiled"):  # their own code is not compiled
-        others = {"..machine_code", "..object_code", "...base.errors", "...base.python"}
+        others = {"..machine_code", "...base.python"}
     assert {name for name in imports(path) if name.startswith(".")} <= siblings | others
     shared = {"compile/program.py", "logs/rank_logs.py", "../base/linux.py"}
     assert {ENGINE / file for file in shared} <= set(kernels.SOURCES)

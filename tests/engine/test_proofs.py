@@ -97,7 +97,7 @@ def test_steps_beyond_a_progress_word_are_refused() -> None:
             yield send(k % 2, 1 - k % 2, 0)
 
     table: Schedule = trace(ping_pong, 2, 1, "broadcast", root=0)
-    with pytest.raises(AlgorithmError, match="no more than 4096 steps"):
+    with pytest.raises(AlgorithmError, match="4096 steps can be counted"):
         compile_schedule(table, next(lowerings(table)))
 
 
@@ -161,12 +161,12 @@ def posted_before_its_write(program: Program) -> Damaged:
 def without_an_output(program: Program) -> Damaged:
     for k in np.flatnonzero(program.rows[:, RowWord.OP] == Op.MOVE):
         row, refs = program.rows[k], program.refs.tolist()
-        first, nin, nout = row[RowWord.FIRST], row[RowWord.NIN], row[RowWord.NOUT]
+        first, nin, nout = row[RowWord.FIRST_REF], row[RowWord.NIN], row[RowWord.NOUT]
         for output in range(nout):
             fewer = refs[first : first + nin + nout]
             del fewer[nin + output]
             rows = program.rows.copy()
-            rows[k, RowWord.FIRST], rows[k, RowWord.NOUT] = len(refs), nout - 1
+            rows[k, RowWord.FIRST_REF], rows[k, RowWord.NOUT] = len(refs), nout - 1
             yield k, program._replace(rows=rows, refs=np.array(refs + fewer))
 
 
@@ -216,7 +216,7 @@ Refs = set[tuple[int, ...]]
 def memory(call: CompiledCall, program: Program, k: int) -> tuple[Refs, Refs]:
     """What row k reads and what it writes."""
     row = program.rows[k]
-    first, nin, nout = row[RowWord.FIRST], row[RowWord.NIN], row[RowWord.NOUT]
+    first, nin, nout = row[RowWord.FIRST_REF], row[RowWord.NIN], row[RowWord.NOUT]
     refs = [tuple(ref) for ref in program.refs[first : first + nin + nout].tolist()]
     if call.lowering.in_place:
         refs = [(IN, *ref[1:]) if ref[0] == OUT else ref for ref in refs]
@@ -258,7 +258,7 @@ def test_a_rank_fetches_what_it_writes_next(ranks: int) -> None:
         moves = rows[:, RowWord.OP] == Op.MOVE
         begins = [int(k) for k in np.flatnonzero(~moves) if k == 0 or moves[k - 1]]
         for k, until in zip(begins, [*begins[1:], len(rows)], strict=True):
-            first, number, is_next = rows[k, [RowWord.AHEAD, RowWord.AHEAD_SLOTS, RowWord.NEXT]]
+            first, number, is_next = rows[k, [RowWord.NEXT_SLOT, RowWord.NEXT_SLOTS, RowWord.NEXT_SEGMENT]]
             slots, later = staged(program, rank, k, until), staged(program, rank, 0, begins[0])
             expected = slots or (later if until == len(rows) else set())
             assert number == (max(expected) + 1 - min(expected) if expected else 0)
@@ -273,7 +273,7 @@ def staged(program: Program, rank: int, first: int, end: int) -> set[int]:
     slots = set()
     for row in program.rows[first:end]:
         if row[RowWord.OP] == Op.MOVE:
-            outputs = row[RowWord.FIRST] + row[RowWord.NIN]
+            outputs = row[RowWord.FIRST_REF] + row[RowWord.NIN]
             refs = program.refs[outputs : outputs + row[RowWord.NOUT]]
             assert (refs[refs[:, RefWord.WHERE] == STAGE, RefWord.RANK] == rank).all()
             slots |= set(refs[refs[:, RefWord.WHERE] == STAGE, RefWord.BLOCK].tolist())
@@ -296,11 +296,11 @@ def lines(row: dict[RowWord, int], slot: int, segment: int, slices: int) -> list
 
 
 def test_ranks_fetch_the_lines_of_their_slots() -> None:
-    row = {RowWord.AHEAD: 2, RowWord.AHEAD_SLOTS: 3, RowWord.NEXT: 0}
+    row = {RowWord.NEXT_SLOT: 2, RowWord.NEXT_SLOTS: 3, RowWord.NEXT_SEGMENT: 0}
     assert lines(row, 640, 6, 9) == list(range(2 * MI + 64 + 1280, 2 * MI + 64 + 3200, 64))
-    assert lines({**row, RowWord.NEXT: 1}, 640, 6, 1) == list(range(3 * MI + 64 + 1280, 3 * MI + 64 + 2304, 64))
-    assert lines({**row, RowWord.NEXT: 1}, 640, 7, 2) == list(range(2 * MI + 64 + 1280, 2 * MI + 64 + 3200, 64))
-    assert lines({**row, RowWord.AHEAD_SLOTS: 0}, 640, 6, 2) == []
+    assert lines({**row, RowWord.NEXT_SEGMENT: 1}, 640, 6, 1) == list(range(3 * MI + 64 + 1280, 3 * MI + 64 + 2304, 64))
+    assert lines({**row, RowWord.NEXT_SEGMENT: 1}, 640, 7, 2) == list(range(2 * MI + 64 + 1280, 2 * MI + 64 + 3200, 64))
+    assert lines({**row, RowWord.NEXT_SLOTS: 0}, 640, 6, 2) == []
     assert lines(row, AHEAD_BYTES // 3 + 1, 6, 99) == []
 
 
@@ -316,7 +316,7 @@ def plan(collective: str, ranks: int, count: int) -> Plan:
 
 def segments(collective: str, ranks: int, nbytes: int) -> int:
     words = plan(collective, ranks, nbytes // 4).words
-    return -(-int(words[PlanWord.TOTAL]) // int(words[PlanWord.PIECE] * words[PlanWord.PER_BLOCK]))
+    return -(-int(words[PlanWord.TOTAL]) // int(words[PlanWord.CHUNK] * words[PlanWord.PER_BLOCK]))
 
 
 @pytest.mark.parametrize(

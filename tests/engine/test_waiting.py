@@ -35,14 +35,15 @@ class Waiter:
 
     def __init__(self, most_spins: int = 1) -> None:
         self.word, self.learned, self.most_spins = np.zeros(1, np.int64), np.zeros(LEARNED_WORDS, np.int64), most_spins
-        self.learned[0] = most_spins
+        self.learned[0], self.asleep = most_spins, np.zeros(1, np.int64)
 
     def wait(self, slow_yield: int, limit_ns: int) -> int:
         """How often the thread has slept meanwhile. A yield is no sleep."""
         learned = self.learned.ctypes.data
         before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         what = self.word.ctypes.data, 1, 0, 0
-        result = kernel("waiting.wait")(*what, self.most_spins, slow_yield, learned, 0, limit_ns, 0)
+        asleep = self.asleep.ctypes.data
+        result = kernel("waiting.wait")(*what, self.most_spins, slow_yield, learned, 0, limit_ns, asleep)
         assert result == self.word[0]
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
 
@@ -57,10 +58,9 @@ def test_two_slow_yields_make_a_rank_sleep() -> None:
     waiter = Waiter()
     waiter.learned[1] = NEVER  # the last one has only just ended
     assert waiter.wait(ALWAYS_A_SLICE, limit_ns=50_000_000) > 0  # the yields may take slices indeed
-    _, ended, nap_until = waiter.learned.tolist()
-    assert nap_until > ended > 0
+    _, ended, sleep_until = waiter.learned.tolist()
+    assert sleep_until > ended > 0
     waiter.learned[2] = NEVER
-    # Beside a process that computes, the shortest naps may all pass while it has the processor: that is no sleep.
     assert waiter.wait(NEVER_A_SLICE, limit_ns=50_000_000) > 0
     assert waiter.learned.tolist() == [1, ended, NEVER]  # it has not yielded
 
@@ -70,9 +70,9 @@ def test_one_slow_yield_is_ignored() -> None:
     waiter.word[0] = 1  # seen only behind the first yield, as nobody spins
     waiter.learned[0] = 0
     waiter.wait(ALWAYS_A_SLICE, limit_ns=0)
-    _, ended, nap_until = waiter.learned.tolist()
+    _, ended, sleep_until = waiter.learned.tolist()
     assert ended > 0
-    assert nap_until == 0
+    assert sleep_until == 0
 
 
 def wait_for_the_last(seconds: float) -> tuple[float, float]:
@@ -187,8 +187,15 @@ def test_slow_yield_on_a_shared_processor() -> None:
     assert sorted(one + two)[20] < 3 * alone
 
 
+def poller_of(slots: int) -> Poller:
+    return Poller(slots, most_spins=0, asleep=_asleep.ctypes.data)
+
+
+_asleep = np.zeros(1, np.int64)
+
+
 def test_unwatched_memory_outlives_a_wait() -> None:
-    poller, memory = Poller(1, most_spins=0), np.zeros(1, np.int64)
+    poller, memory = poller_of(1), np.zeros(1, np.int64)
     gone = weakref.ref(memory)
     poller.watch(0, (memory.ctypes.data, ZERO, memory))
     thread = threading.Thread(target=poller.wait, args=(poller.wakeups, 0.0, 20.0))
@@ -204,7 +211,7 @@ def test_unwatched_memory_outlives_a_wait() -> None:
 
 
 def test_later_wait_does_not_keep_memory() -> None:
-    poller, memory = Poller(2, most_spins=0), [np.zeros(1, np.int64) for _ in range(2)]
+    poller, memory = poller_of(2), [np.zeros(1, np.int64) for _ in range(2)]
     gone = [weakref.ref(one) for one in memory]
     for slot in (0, 1):
         poller.watch(slot, (memory[slot].ctypes.data, ZERO, memory[slot]))

@@ -15,7 +15,6 @@ import pytest
 from tests.support.weak_memory import Memory, Page, Process, Scene, Weak, allowed, enter, explore, host, nothing
 from unisono.base.records import DepartureKind, Proposal, Wait
 from unisono.engine import memory_order
-from unisono.engine import rank as rank_module
 from unisono.engine.compile.program import LineWord
 from unisono.engine.memory.arena import LINE, RegionTable
 from unisono.engine.memory.board import BOARD_BYTES, Board
@@ -57,9 +56,10 @@ def crosses(memory: Memory) -> bool:
     """Does a rank that has seen its peer join reach the word of the peer?"""
     line = host(memory, LINES)._lines[0]
     made = SimpleNamespace(
-        rank=1, size=2, _lines=[line, {LineWord.PID: 1, LineWord.STAGES: 0}], _crosses=None,
+        rank=1, size=2, _lines=[line, {LineWord.PID: 1, LineWord.STAGES: 0}], _crosses=None, hosts=None,
         _reaches=lambda _: (line[LineWord.WITNESS], line[LineWord.CONTENT]) == (5, 6),
     )  # fmt: skip
+    made.is_joining = RankEngine.is_joining.fget(made)  # type: ignore[attr-defined]
     made.cross_no_more = lambda: setattr(made, "_crosses", False)
     joined: Any = RankEngine.crosses_memory(made)
     return (joined is False and made._crosses is None) or made._crosses
@@ -175,12 +175,6 @@ def by_kernel(others: dict[str, Any]) -> dict[str, Scene]:
 
 
 SCENES |= by_kernel({})
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank does not wait for ranks that join just now."""
-    monkeypatch.setattr(rank_module, "_JOIN_S", -1.0)
 
 
 @pytest.mark.parametrize("name", SCENES)

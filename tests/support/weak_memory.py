@@ -50,12 +50,17 @@ class Memory:
 
     def write(self, at: int, value: int) -> None:
         """A word that is written again as it is carries no more than before: so a reader may see more, not less."""
-        me, values = self.running, self._words.setdefault(at, [(0, {})])
+        me, values = self.running, self._words.get(at, [(0, {})])
         if value == values[-1][0]:
             me.view[at] = len(values) - 1
             return
         me.view[at] = len(values)
+        self._words[at] = values
         values.append((value, dict(me.ordered)))
+
+    def written(self, start: int, end: int) -> list[int]:
+        """The words there that are not 0 from beginning to end, in order: a read of others finds 0, and no choice."""
+        return sorted(at for at in self._words if start <= at < end)
 
     def acquire(self, at: int) -> int:
         """A load of a kernel: what the word carries, is seen."""
@@ -189,8 +194,10 @@ class Page:
 
     def __bytes__(self) -> bytes:
         end, first = self._start + self._nbytes, self._start // 8 * 8
-        data = b"".join(self._memory.read(at).to_bytes(8, "little") for at in range(first, end, 8))
-        return data[self._start - first :][: self._nbytes]
+        data = bytearray(end - first + 7)
+        for at in self._memory.written(first, end):
+            data[at - first : at - first + 8] = self._memory.read(at).to_bytes(8, "little")
+        return bytes(data[self._start - first :][: self._nbytes])
 
     def tolist(self) -> list[int]:
         return [self[k] for k in range(len(self))]

@@ -5,7 +5,6 @@ import mmap
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -20,7 +19,7 @@ from ..schedule.table import Schedule
 from .clock import Clock, read_cycles, slow_yield_cycles
 from .compile.kept_programs import program
 from .compile.plan import Blocks, Plan, bind
-from .compile.program import REACH, ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
+from .compile.program import IN_TIME, REACH, ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
 from .kernels import kernel, unit
 from .logs.plan_registry import GroupNote, PlanNote
 from .logs.rank_logs import CALLS, CallLog
@@ -42,8 +41,6 @@ _READERS = int(StateWord.READERS_0)
 _programs: dict[tuple[int, int], dict[tuple[int, Lowering, Hosts | None], Program]] = {}
 """The programs of this process, by (size, rank) of the group. Groups with equal size and rank share them."""
 _MOST_PROGRAMS = 256  # the most programs that are kept for a size and rank: some users make a new table for each call
-
-_JOIN_S, _ASK_S = 0.05, 0.0002
 
 _KERNELS = (
     "interpret.run", "known.call", "known.find", "known.enter",
@@ -114,7 +111,8 @@ class RankEngine:
         self.most_spins = 0 if arena.oversubscribed else config.spins
         state[StateWord.SPINS] = state[StateWord.LEARNED] = self.most_spins
         state[StateWord.SLOW_YIELD_CYCLES] = slow_yield_cycles()
-        state[StateWord.SLEEPS] = kernel("waiting.register")()
+        kernel("waiting.register")()
+        state[StateWord.SLEEPS] = IN_TIME
         state[StateWord.LOOK_UP_NS] = int(config.look_up_s * 1e9)
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
         for word, table in self._tables.items():
@@ -142,14 +140,10 @@ class RankEngine:
     def crosses_memory(self) -> bool:
         """Do system calls reach the private tensors of all ranks, as far as is known by now?
 
-        Each rank tries this once, when all have joined, on a word of each peer. A rank that fails tells the others. It
-        waits a little for ranks that join just now: else the ranks would differ, and find that out at the gate.
+        Each rank tries this once, when all have joined, on a word of each peer. A rank that fails tells the others.
         """
-        until = time.monotonic() + _JOIN_S
-        while self._crosses is None and not all(line[LineWord.PID] for line in self._lines):
-            if time.monotonic() > until:
-                return False
-            time.sleep(_ASK_S)
+        if self.is_joining:
+            return False
         order()
         if self._crosses is None:
             peers = [rank for rank in range(self.size) if rank != self.rank]
@@ -158,6 +152,15 @@ class RankEngine:
             else:
                 self.cross_no_more()
         return bool(self._crosses) and not any(line[LineWord.STAGES] for line in self._lines)
+
+    @property
+    def is_joining(self) -> bool:
+        """Are there ranks that have not joined, as far as this rank knows? There are none behind the first gate.
+
+        Ranks may differ in that, and so in how they plan a call; they find that out at the gate. So such a plan is made
+        for one call.
+        """
+        return self.hosts is None and self._crosses is None and not all(line[LineWord.PID] for line in self._lines)
 
     def _reaches(self, rank: int) -> bool:
         """May this process read the memory of a peer? True also if the peer has died: the call finds that out."""

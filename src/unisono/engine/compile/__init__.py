@@ -3,21 +3,26 @@
 `compile_schedule` makes the programs, `prove_programs` proves them, and `bind` adds dtype, op and sizes: a plan, which
 the kernel runs.
 
+A program is what one rank does, row by row: it copies and combines, and it waits for other ranks. Ranks share two kinds
+of memory. A rank's control line has the words for which the others wait: the step that the rank has done last, and the
+number and the signature of its call. Its staging area has copies of what the others read, if they do not reach its
+tensors; a slot there has room for one chunk.
+
 The gate: before it a rank writes only into its own staging area. At the gate the rank publishes the number and the
 signature of its call, and waits until all ranks have published theirs. Behind the gate every rank knows that all ranks
 make the same call. So a call that does not match touches no tensor, every rank finds the same disagreement, and the
 group goes on after it. An algorithm needs a first synchronisation anyway, and the gate is that one: it costs one
 comparison per peer.
 
-The signature: a `digest` of the record of the call (collective, op, dtype, sizes, root, algorithm, lowering), of the
-table, and of the settings that shape programs. Two different calls have the same signature with a probability of 2^-64,
-if no program searches for such a pair: at a million mismatches a second, that is one in 585,000 years. The number of a
-call has 64 bits, too, and never wraps.
+The signature: a `digest` of the record of the call (collective, op, dtype, sizes, root, algorithm), of the table and of
+the settings that shape programs. Two different calls have the same signature with a probability of 2^-64, if no program
+searches for such a pair: at a million mismatches a second, that is one in 585,000 years. The number of a call has 64
+bits, too, and never wraps.
 
 Segments: a long tensor passes through the two halves of a rank's staging area in turn. Before the rank writes a half
 again, it waits until the readers of this half are past it.
 
-A table has three lowerings:
+A lowering says where the bytes of a table lie. There are three:
 
     staged         for private tensors: through staging areas, which stay in the cache
     zero copy      for tensors in shared memory: peers read and write them in place

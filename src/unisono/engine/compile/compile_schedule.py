@@ -114,18 +114,19 @@ class _Order:
     wait that an earlier one implies is left out.
     """
 
-    def __init__(self, placed: Placed, ranks: int, lowering: Lowering, hosts: Hosts) -> None:
-        self.ranks, self.lowering, self.hosts = ranks, lowering, hosts
+    def __init__(self, name: str, placed: Placed, ranks: int, lowering: Lowering, hosts: Hosts) -> None:
+        self.name, self.ranks, self.lowering, self.hosts = name, ranks, lowering, hosts
         self.before: list[list[ProgramMove]] = [[] for _ in range(ranks)]
         self.after: list[list[ProgramMove]] = [[] for _ in range(ranks)]
         for move in placed.before_gate:
             self.before[move.rank].append(move)
         self.gate = 1 + max(map(len, self.before))
-        for moves in self.before:
+        self.check_steps(self.gate)
+        self.clock = np.zeros((ranks, ranks), np.uint16)  # no step is larger, and there is a copy for each move
+        np.fill_diagonal(self.clock, self.gate)
+        for moves, clock in zip(self.before, self.clock.copy(), strict=True):
             for move in moves:
-                move.step = self.gate
-        self.clock = [[self.gate if q == r else 0 for q in range(ranks)] for r in range(ranks)]
-        self.at_gate = [list(clock) for clock in self.clock]
+                move.step, move.clock = self.gate, clock
         self.publisher = {move.to[0]: move for moves in self.before for move in moves}
         self.users: dict[Place, list[ProgramMove]] = defaultdict(list)  # the moves that access a user's memory
         self.heard = [sum(1 << peer for peer in hosts.beside(rank)) for rank in range(ranks)]
@@ -168,8 +169,9 @@ class _Order:
         moves = self.after[move.rank]
         moves.append(move)
         move.step, move.heard = self.gate + len(moves), self.heard[move.rank]
+        self.check_steps(move.step)
         self.clock[move.rank][move.rank] = move.step
-        move.clock = list(self.clock[move.rank])
+        move.clock = self.clock[move.rank].copy()
         if move.to and move.to[0].where == STAGE and move.makes is None:
             self.publisher[move.to[0]] = move
         self.use(move)
@@ -183,7 +185,7 @@ class _Order:
             self.told[self.hosts.host_of(move.rank)] = move
         else:
             mine = self.clock[move.rank]
-            mine[:] = map(max, mine, message.send.clock)
+            np.maximum(mine, message.send.clock, out=mine)
 
     def news(self, rank: int) -> list[ProgramMove]:
         """The move of a barrier of words that tells a rank what it does not know yet."""
@@ -217,6 +219,7 @@ class _Order:
         self.wait(last, [*(users if self.lowering.zero_copy else ()), *self.news(rank)])
         if last.waits:
             last.step, last.heard = self.gate + len(self.after[rank]) + 1, self.heard[rank]
+            self.check_steps(last.step)
             self.after[rank].append(last)
 
     def wait(self, move: ProgramMove, needs: list[ProgramMove]) -> None:
@@ -225,12 +228,16 @@ class _Order:
         for need in sorted(needs, key=lambda m: (-m.round, -m.step, (m.rank - move.rank) % self.ranks)):
             if need.rank != move.rank and mine[need.rank] < need.step:
                 move.waits.append((need.rank, need.step))
-                seen = need.clock or self.at_gate[need.rank]
-                mine[:] = map(max, mine, seen)
+                np.maximum(mine, need.clock, out=mine)
                 self.heard[move.rank] |= need.heard
 
     def memory(self, place: Place) -> Place:
         return memory(place, self.lowering)
+
+    def check_steps(self, step: int) -> None:
+        """Raise AlgorithmError if a rank makes more steps than a progress word can count."""
+        if step >= 1 << STEP_BITS:
+            raise AlgorithmError(f"{self.name}: a rank makes too many moves; {1 << STEP_BITS} steps can be counted")
 
 
 def compile_schedule(schedule: Schedule, lowering: Lowering, hosts: Hosts | None = None) -> list[Program]:
@@ -261,11 +268,6 @@ def compile_schedule(schedule: Schedule, lowering: Lowering, hosts: Hosts | None
         flags[list(readers[rank])] = 1
         here = sum(1 << peer for peer in hosts.beside(rank))
         rows, refs, gate_row = _encode(rank, before[rank], after[rank], gate, waited, here)
-        if gate + len(after[rank]) >= 1 << STEP_BITS:
-            raise AlgorithmError(
-                f"{schedule.name}: rank {rank} makes {len(after[rank])} moves; no more than {1 << STEP_BITS} steps can "
-                "be counted"
-            )
         programs.append(
             Program(
                 schedule.name, schedule.digest, lowering, ranks, rows, refs, frozenset(readers[rank]), flags,
@@ -284,7 +286,7 @@ def _order(schedule: Schedule, lowering: Lowering, hosts: Hosts, *, words: bool)
     placed = place(versions, schedule.ranks, lowering)
     if words:
         placed = placed._replace(after_gate=far.words(placed.after_gate, hosts))
-    return versions, placed, _Order(placed, schedule.ranks, lowering, hosts)
+    return versions, placed, _Order(schedule.name, placed, schedule.ranks, lowering, hosts)
 
 
 def _encode(
@@ -343,6 +345,6 @@ def _look_ahead(rows: list[list[int]], refs: list[tuple[int, ...]]) -> None:
         if is_next:
             slots = staged(0, begins[0])
         if slots:
-            rows[k][RowWord.AHEAD] = min(slots)
-            rows[k][RowWord.AHEAD_SLOTS] = max(slots) + 1 - min(slots)
-            rows[k][RowWord.NEXT] = is_next
+            rows[k][RowWord.NEXT_SLOT] = min(slots)
+            rows[k][RowWord.NEXT_SLOTS] = max(slots) + 1 - min(slots)
+            rows[k][RowWord.NEXT_SEGMENT] = is_next

@@ -1,7 +1,8 @@
 """The programs of large groups, kept on disk beside the machine code.
 
 Each rank needs its own program, but compilation and proof need those of all ranks, and take time with the square of
-their number. So one process makes the programs of a table, once per installation, and the other ranks read theirs.
+their number, for 256 ranks some ten seconds. So one process makes the programs of a table, once per installation, and
+the other ranks read theirs.
 """
 
 import pickle
@@ -10,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ...base.python import no_collections
 from ...base.records import digest
 from ...schedule.hosts import Hosts
 from ...schedule.proof import prove
 from ...schedule.table import Schedule
-from ..machine_code import Kept
+from ..kept import Kept
 from .compile_schedule import compile_schedule
 from .program import Lowering, Program
 from .program_proof import prove_programs
@@ -43,7 +45,8 @@ def program(schedule: Schedule, lowering: Lowering, rank: int, hosts: Hosts | No
 
 def _packed(schedule: Schedule, lowering: Lowering, hosts: Hosts | None) -> bytes:
     """The programs of all ranks, each in bytes of its own."""
-    return pickle.dumps([*map(pickle.dumps, _proved(schedule, lowering, hosts))])
+    with no_collections():  # a fourth of the time: there are millions of objects, in no circle
+        return pickle.dumps([*map(pickle.dumps, _proved(schedule, lowering, hosts))])
 
 
 def _proved(schedule: Schedule, lowering: Lowering, hosts: Hosts | None) -> Sequence[Program]:

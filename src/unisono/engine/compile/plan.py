@@ -14,9 +14,8 @@ from ...base.config import Config
 from ...base.errors import AlgorithmError
 from ...base.records import CallRecord, digest
 from ...schedule.choose import always_staged
-from .program import CROSSED, FAR_HALF, MAPPED, REACH, PlanWord, Program, TagWord, Words
+from .program import CACHE_LINE, CROSSED, FAR_HALF, MAPPED, REACH, PlanWord, Program, TagWord, Words
 
-_LINE = 64
 _SMALLEST_SLOT = 4096
 _LANE_BYTES = 32 << 10  # the least that a lane takes at a time: it takes some microseconds to copy this
 _SEGMENTS, _ONE_WAY_BYTES = 8, 128 << 10
@@ -97,11 +96,11 @@ def bind(
     shaping = program.lowering.in_place, *(() if program.spans else (config.segment_bytes, config.tag_bytes))
     half = FAR_HALF if program.spans else half
     agreed = record._replace(lowering=""), program.table, count, item, blocks.extents, *shaping
-    align = max(1, _LINE // item)
+    align = max(1, CACHE_LINE // item)
     chunk, segments = count, 1
     if program.slots:
-        room = (half - _LINE) // program.slots // 128 * 128 - _LINE
-        if room < _LINE:
+        room = (half - CACHE_LINE) // program.slots // 128 * 128 - CACHE_LINE
+        if room < CACHE_LINE:
             raise AlgorithmError(
                 f"{record}: {program.slots} staging slots do not fit into {half} bytes: use larger segments"
             )
@@ -123,21 +122,21 @@ def bind(
     words[PlanWord.ROWS] = rows.ctypes.data
     words[PlanWord.REFS] = refs.ctypes.data
     words[PlanWord.TOTAL] = count
-    words[PlanWord.PIECE] = chunk
+    words[PlanWord.CHUNK] = chunk
     words[PlanWord.PER_BLOCK] = program.per_block
     words[PlanWord.ITEM] = item
     words[PlanWord.ALIGN] = align
     words[PlanWord.COMBINE], words[PlanWord.FINISH] = kernels
-    words[PlanWord.SLOT_BYTES] = -(-chunk * item // _LINE) * _LINE + (0 if tag else _LINE)
+    words[PlanWord.SLOT_BYTES] = -(-chunk * item // CACHE_LINE) * CACHE_LINE + (0 if tag else CACHE_LINE)
     words[PlanWord.TAG] = tag << (not always_staged(count * item * program.blocks, program.ranks, config))
-    words[PlanWord.BASE] = 8 * TagWord.WORDS if tag else _LINE
+    words[PlanWord.BASE] = 8 * TagWord.WORDS if tag else CACHE_LINE
     words[PlanWord.READERS] = program.reader_flags.ctypes.data if program.readers else 0
     reach = 0 if not program.lowering.zero_copy else CROSSED if program.lowering.cross_memory else MAPPED
     signature = shared_signature(*agreed)
     words[PlanWord.SIGNATURE], words[PlanWord.SHARED] = signature | reach, reach
     words[PlanWord.GATE_STEP] = program.gate_step
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
-    words[PlanWord.LANES], words[PlanWord.LANE_BYTES] = 1, min(_LANE_BYTES, max(_LINE, config.lane_bytes))
+    words[PlanWord.LANES], words[PlanWord.LANE_BYTES] = 1, min(_LANE_BYTES, max(CACHE_LINE, config.lane_bytes))
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
     words[PlanWord.REQUESTS] = requests.ctypes.data if program.spans else 0
     return Plan(

@@ -28,6 +28,9 @@ STEP_BITS = 12
 
 ROW_WORDS = 8
 
+ROW_BYTES, REF_BYTES, LINE_BYTES, CACHE_LINE = 64, 32, 128, 64
+"""Bytes of a row, of a ref, of a control line (`memory.board.LINE`) and of a line of the processor's caches."""
+
 DONE, WAITING, DISAGREE, FAILED, LOST, STAGED = 0, 1, 2, 3, 4, 5
 """What the kernel returns: DONE; WAITING | rank << 8: that rank is late; DISAGREE | rank << 8: it made another call;
 FAILED | rank << 8 | errno << 32: the system has refused an access to that rank's tensors; STAGED | rank << 8: that rank
@@ -92,8 +95,8 @@ class Op(IntEnum):
 
 
 class RowWord(IntEnum):
-    """The words of a row. A WAIT has RANK and STEP; a GATE has POST. The first of several has AHEAD, too: the staging
-    slots of its rank that are written next. A SEND and a RECV have SUB, PEER, SLOT, MESSAGE, POST, WORD and EXTENT.
+    """The words of a row. A WAIT has RANK and STEP; a GATE has POST. The first of several has NEXT_SLOT, too: the slots
+    of its rank that are written next. A SEND and a RECV have SUB, PEER, SLOT, MESSAGE, POST, WORD and EXTENT.
     """
 
     OP = 0
@@ -101,7 +104,7 @@ class RowWord(IntEnum):
     STEP = 2
     SUB = 1
     NIN = 2
-    FIRST = 3  # the refs of the inputs, then of the outputs
+    FIRST_REF = 3  # the refs of the inputs, then of the outputs
     NOUT = 4
     POST = 5
     LAST = 6  # 1: this combine completes a result
@@ -110,9 +113,9 @@ class RowWord(IntEnum):
     SLOT = 3
     MESSAGE = 4  # the number of the message: a part of its tag
     WORD = 6  # 1: it has no bytes, and is sent in the first segment only
-    AHEAD = 3  # the first of the slots
-    AHEAD_SLOTS = 4  # their number; 0: none
-    NEXT = 7  # 1: they are written in the next segment
+    NEXT_SLOT = 3  # the first of the slots
+    NEXT_SLOTS = 4  # their number; 0: none
+    NEXT_SEGMENT = 7  # 1: they are written in the next segment
 
 
 class RefWord(IntEnum):
@@ -131,7 +134,7 @@ class PlanWord(IntEnum):
     ROWS = 1  # address
     REFS = 2  # address
     TOTAL = 3  # elements of a block; of the largest if they differ
-    PIECE = 4  # elements of a chunk in a full segment
+    CHUNK = 4  # elements of a chunk in a full segment
     PER_BLOCK = 5  # chunks of a block
     ITEM = 6  # bytes of an element
     ALIGN = 7  # elements to which a short segment's chunks are rounded
@@ -249,7 +252,7 @@ class StateWord(IntEnum):
     KNOWN = 20  # address of the progress of each rank that this rank has seen last
     LOG = 21  # address of the log of calls
     LOG_MASK = 22  # its number of calls, a power of two, less one
-    SLEEPS = 23  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE; 0: never, it naps
+    SLEEPS = 23  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE
     WAITED_NS = 24  # how long the present wait has taken before the kernel last returned
     LANES = 25  # address of the words that the lanes of this rank share
     AHEAD = 26  # address of the bytes that are fetched before they are written

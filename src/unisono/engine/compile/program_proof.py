@@ -16,22 +16,24 @@ On several hosts, ranks of one host wait for each other, and messages order the 
 """
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache, reduce
 from operator import or_
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...base.errors import ProgramError
 from ...schedule.contract import BLOCKED, Slot, Value, contract
 from ...schedule.hosts import Hosts
 from ...schedule.table import Schedule
-from .program import IN, OUT, STAGE, STEP_BITS, Lowering, Op, Program, RowWord
+from .program import IN, OUT, STAGE, STEP_BITS, Lowering, Op, Program, RowWord, Words
 
 _SEGMENTS = 3
 
 _OP, _PEER, _STEP, _NIN, _FIRST, _NOUT, _POST, _EXTENT = map(int, (
-    RowWord.OP, RowWord.RANK, RowWord.STEP, RowWord.NIN, RowWord.FIRST, RowWord.NOUT, RowWord.POST, RowWord.EXTENT
+    RowWord.OP, RowWord.RANK, RowWord.STEP, RowWord.NIN, RowWord.FIRST_REF, RowWord.NOUT, RowWord.POST, RowWord.EXTENT
 ))  # fmt: skip
 """The words of a row as plain integers, which Python finds faster."""
 
@@ -39,10 +41,24 @@ Word = tuple[int, ...]
 """(STAGE, rank, half, slot) or (IN or OUT, rank, call, segment, block, sub)."""
 
 
+class _Content:
+    """What a word holds: who has written it and when, who has read it since and when, its value, and the index of its
+    block size.
+    """
+
+    __slots__ = ("at", "extent", "readers", "value", "writer")
+
+    def __init__(self) -> None:
+        self.writer = -1
+        self.at = self.value = 0
+        self.extent: int | None = None
+        self.readers: dict[int, int] = {}
+
+
 class _Letter(NamedTuple):
     """A message under way: what its sender knew, its value, and the index of its block size."""
 
-    clock: list[int]
+    clock: Words
     value: int
     extent: int
 
@@ -78,14 +94,19 @@ class _Machine:
         self.leaving: dict[Word, tuple[int, int]] = {}  # slot that leaves -> its rank and the segment
         self.landing: set[Word] = set()  # slots that the transport may write
         self.ranks = p = len(calls[0].programs)
-        self.clock = [[0] * p for _ in range(p)]
-        self.posted: list[list[tuple[int, list[int]]]] = [[(0, [0] * p)] for _ in range(p)]
-        self.entered: list[list[list[int]]] = [[] for _ in range(p)]  # per rank and call, its clock at the gate
-        self.values: dict[Word, int] = {}
-        self.extents: dict[Word, int] = {}  # of each word, the index of the block size of its content
-        self.writer: dict[Word, tuple[int, int]] = {}
-        self.readers: dict[Word, dict[int, int]] = defaultdict(dict)
-        self.halves: dict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)
+        self.clocks = np.zeros((p, p), np.int64)
+        self.clock: list[Any] = [memoryview(clock) for clock in self.clocks]  # type: ignore[arg-type]  # it is a buffer
+        """The same clocks, of which Python finds a word faster."""
+        self.events = 0
+        self.posted = [0] * p
+        self.waits = [_waits(call.programs) for call in calls]
+        self.seen: dict[tuple[int, int], tuple[Words, int]] = {}
+        """Rank and posted value -> its clock then, and how many waits for it are still to come."""
+        self.entered: list[list[Words]] = [[] for _ in range(p)]  # per rank and call, its clock at the gate
+        self.aware: set[tuple[int, int]] = set()  # rank and call: it knows that all ranks have entered
+        self.contents: dict[Word, _Content] = defaultdict(_Content)
+        self.halves: dict[tuple[int, int], dict[int, Words]] = defaultdict(dict)
+        """Rank and half -> segment -> when each rank has used the half for it last."""
         draw = random.Random(0)  # noqa: S311  not for secrets
         self.data: dict[Word, int] = defaultdict(lambda: draw.getrandbits(40))  # by call, segment, rank and chunk
         self.value = cache(self._value)
@@ -96,12 +117,12 @@ class _Machine:
         while waiting:
             moved = False
             for rank, process in list(waiting.items()):
-                before = list(self.clock[rank])
+                before = self.events
                 try:
                     next(process)
                 except StopIteration:
                     del waiting[rank]
-                moved = moved or rank not in waiting or before != self.clock[rank]
+                moved = moved or rank not in waiting or before != self.events
             if not moved:
                 raise ProgramError(f"{self.name}: deadlock of ranks {sorted(waiting)}")
         if self.under_way:
@@ -117,14 +138,15 @@ class _Machine:
         half_readers: list[frozenset[int]] = [frozenset(), frozenset()]
         for number, call in enumerate(self.calls):
             program = call.programs[me]
+            rows, refs = program.rows.tolist(), list(map(tuple, program.refs.tolist()))
             self.fill(me, number)
             for part in range(_SEGMENTS):
                 for peer in sorted(half_readers[segment & 1]):
                     if floor < (segment - 1) << STEP_BITS:
                         yield from self.wait(me, peer, (segment - 1) << STEP_BITS)
                 half_readers[segment & 1] = program.readers
-                self.begin(me, segment, program.rows.tolist())
-                for row in program.rows.tolist():
+                self.begin(me, segment, rows)
+                for row in rows:
                     if row[_OP] == Op.WAIT:
                         goal = (segment << STEP_BITS) + row[_STEP]
                         if floor < goal:
@@ -134,17 +156,17 @@ class _Machine:
                         floor = (segment << STEP_BITS) + program.gate_step
                     else:
                         if row[_OP] == Op.MOVE:
-                            self.move(me, number, part, segment, row)
+                            self.move(me, number, part, segment, row, refs)
                         elif row[_OP] == Op.SEND and (part == 0 or not row[RowWord.WORD]):
                             self.send(me, segment, row)
                         elif row[_OP] == Op.RECV and (part == 0 or not row[RowWord.WORD]):
                             yield from self.receive(me, segment, row)
                         if row[_POST]:
-                            self.post(me, (segment << STEP_BITS) + row[_POST])
+                            self.post(me, (segment << STEP_BITS) + row[_POST], self.waits[number][me, row[_POST]])
                 if part == 0:  # it may be the last
                     self.knows_all(me, number, "ends the call")
                 segment += 1
-                self.post(me, segment << STEP_BITS)
+                self.post(me, segment << STEP_BITS, self.ranks)
             self.leaving = {word: of for word, of in self.leaving.items() if of[0] != me}
             self.check(me, number)
 
@@ -162,12 +184,12 @@ class _Machine:
     def send(self, me: int, segment: int, row: list[int]) -> None:
         self.tick(me)
         peer, number = row[RowWord.PEER], row[RowWord.MESSAGE]
-        letter = _Letter(list(self.clock[me]), 0, row[RowWord.EXTENT])
+        letter = _Letter(self.clocks[me].copy(), 0, row[RowWord.EXTENT])
         if not row[RowWord.WORD]:
             word = STAGE, me, segment & 1, row[RowWord.SLOT]
             self.use_half(me, me, segment)
             letter = letter._replace(value=self.read(me, word))
-            if self.extents.get(word) != letter.extent:
+            if self.contents[word].extent != letter.extent:
                 raise ProgramError(f"{self.name}: rank {me} sends {_say(word)} by the size of another block")
             self.leaving[word] = me, segment
         if self.hosts.host_of(peer) == self.hosts.host_of(me) or (me, peer, segment, number) in self.under_way:
@@ -186,8 +208,7 @@ class _Machine:
             self.landing.discard(word)
             if letter.extent != row[RowWord.EXTENT]:
                 raise ProgramError(f"{self.name}: rank {me} receives a block by the size of another one")
-            self.write(me, word, letter.value)
-            self.extents[word] = letter.extent
+            self.write(me, word, letter.value, letter.extent)
 
     def free(self, me: int, word: Word) -> None:
         """Raise if the transport may use this word."""
@@ -196,91 +217,115 @@ class _Machine:
 
     def knows_all(self, me: int, number: int, does: str) -> None:
         """Raise if this rank does not know that all ranks have entered the call."""
+        if (me, number) in self.aware:
+            return
         for rank in range(self.ranks):
             entered = self.entered[rank]
             if len(entered) <= number or self.clock[me][rank] < entered[number][rank]:
                 raise ProgramError(f"{self.name}: rank {me} {does} before it knows that rank {rank} has entered it")
+        self.aware.add((me, number))
 
-    def tick(self, me: int) -> None:
-        self.clock[me][me] += 1
+    def tick(self, me: int) -> int:
+        self.events += 1
+        self.clock[me][me] = now = self.clock[me][me] + 1
+        return int(now)
 
-    def post(self, me: int, value: int) -> None:
+    def post(self, me: int, value: int, waits: int) -> None:
+        """waits: how many waits are for this value."""
         self.tick(me)
-        if value <= self.posted[me][-1][0]:
-            raise ProgramError(f"{self.name}: rank {me} posts {value} after {self.posted[me][-1][0]}")
-        self.posted[me].append((value, list(self.clock[me])))
+        if value <= self.posted[me]:
+            raise ProgramError(f"{self.name}: rank {me} posts {value} after {self.posted[me]}")
+        self.posted[me] = value
+        if waits:
+            self.seen[me, value] = self.clocks[me].copy(), waits
 
-    def join(self, me: int, clock: list[int]) -> None:
-        self.clock[me] = list(map(max, self.clock[me], clock))
+    def join(self, me: int, clock: Words) -> None:
+        self.events += 1
+        np.maximum(self.clocks[me], clock, out=self.clocks[me])
 
     def wait(self, me: int, peer: int, goal: int) -> Iterator[None]:
-        while self.posted[peer][-1][0] < goal:
+        while self.posted[peer] < goal:
             yield
-        self.join(me, next(clock for value, clock in self.posted[peer] if value >= goal))
+        if not goal:
+            return
+        found = self.seen.pop((peer, goal), None)
+        if found is None:
+            raise ProgramError(f"{self.name}: rank {me} waits for a step of rank {peer} that it does not post")
+        clock, waits = found
+        if waits > 1:
+            self.seen[peer, goal] = clock, waits - 1
+        self.join(me, clock)
 
     def gate(self, me: int, number: int) -> Iterator[None]:
         self.tick(me)
-        self.entered[me].append(list(self.clock[me]))
+        self.entered[me].append(self.clocks[me].copy())
         for peer in self.hosts.beside(me):
             while len(self.entered[peer]) <= number:
                 yield
             self.join(me, self.entered[peer][number])
 
-    def move(self, me: int, number: int, part: int, segment: int, row: list[int]) -> None:
-        call, nin, extent = self.calls[number], row[_NIN], row[_EXTENT]
-        refs = call.programs[me].refs[row[_FIRST] : row[_FIRST] + nin + row[_NOUT]].tolist()
+    def move(self, me: int, number: int, part: int, segment: int, row: list[int], refs: list[tuple[int, ...]]) -> None:
+        call, nin, extent, first = self.calls[number], row[_NIN], row[_EXTENT], row[_FIRST]
         self.tick(me)
         words: list[Word] = []
-        for where, rank, block, sub in refs:
+        for where, rank, block, sub in refs[first : first + nin + row[_NOUT]]:
             if where == STAGE:
                 words.append((STAGE, rank, segment & 1, block))
                 self.use_half(me, rank, segment)
             else:
                 alias = IN if call.lowering.in_place and where == OUT else where
                 words.append((alias, rank, number, part, block, sub))
-        terms = [self.read(me, word) for word in words[:nin]]
-        extents = {self.extents.get(word, extent) for word in words[:nin]}
-        if extents - {extent}:
-            raise ProgramError(f"{self.name}: rank {me} moves blocks {sorted(extents)} by the size of block {extent}")
-        self.extents.update(dict.fromkeys(words[nin:], extent))
+        terms = [self.read(me, word, extent) for word in words[:nin]]
         total = self.total(number, terms)
         for word in words[nin:]:
             if word[0] != STAGE:
                 self.knows_all(me, number, "writes its output")
-            self.write(me, word, total)
+            self.write(me, word, total, extent)
 
     def use_half(self, me: int, owner: int, segment: int) -> None:
         """Raise if another rank may still access this half for another segment: slots may overlap between plans."""
         uses = self.halves[owner, segment & 1]
-        for (rank, other), at in list(uses.items()):
-            if other != segment:
-                if rank != me and self.clock[me][rank] < at:
+        if segment not in uses:
+            uses[segment] = np.zeros(self.ranks, np.int64)
+        for other in [other for other in uses if other != segment]:
+            for rank in np.flatnonzero(uses[other] > self.clocks[me]):
+                if rank != me:
                     raise ProgramError(
                         f"{self.name}: rank {me} uses a half of rank {owner} while {rank} is in segment {other}"
                     )
-                if me == owner:
-                    del uses[rank, other]
-        uses[me, segment] = self.clock[me][me]
+            if me == owner:
+                del uses[other]
+        uses[segment][me] = self.clock[me][me]
 
-    def read(self, me: int, word: Word) -> int:
+    def read(self, me: int, word: Word, extent: int | None = None) -> int:
+        """The value of a word. extent: the index of the block size that the reader takes it for."""
         self.free(me, word)
-        writer = self.writer.get(word)
-        if writer is None:
+        content = self.contents[word]
+        if content.writer < 0:
             raise ProgramError(f"{self.name}: rank {me} reads {_say(word)}, which no rank has written")
-        if writer[0] != me and self.clock[me][writer[0]] < writer[1]:
-            raise ProgramError(f"{self.name}: rank {me} reads {_say(word)} while rank {writer[0]} writes it")
-        self.readers[word][me] = self.clock[me][me]
-        return self.values[word]
+        if content.writer != me and self.clock[me][content.writer] < content.at:
+            raise ProgramError(f"{self.name}: rank {me} reads {_say(word)} while rank {content.writer} writes it")
+        if extent is not None and content.extent not in (None, extent):
+            raise ProgramError(
+                f"{self.name}: rank {me} moves block {content.extent} by the size of block {extent}: {_say(word)}"
+            )
+        content.readers[me] = self.clock[me][me]
+        return content.value
 
-    def write(self, me: int, word: Word, value: int) -> None:
+    def write(self, me: int, word: Word, value: int, extent: int | None = None) -> None:
+        """extent: the index of the block size of the new value; None: it stays."""
         self.free(me, word)
         if word in self.leaving:
             raise ProgramError(f"{self.name}: rank {me} overwrites {_say(word)} while it leaves")
-        writer = self.writer.get(word)
-        for rank, at in [*self.readers[word].items(), *([writer] if writer else [])]:
-            if rank != me and self.clock[me][rank] < at:
+        content, clock = self.contents[word], self.clock[me]
+        if content.writer >= 0:
+            content.readers.setdefault(content.writer, content.at)  # whoever has read it since knows that write
+        for rank, at in content.readers.items():
+            if rank != me and clock[rank] < at:
                 raise ProgramError(f"{self.name}: rank {me} overwrites {_say(word)} while rank {rank} uses it")
-        self.writer[word], self.readers[word], self.values[word] = (me, self.clock[me][me]), {}, value
+        content.writer, content.at, content.readers, content.value = me, clock[me], {}, value
+        if extent is not None:
+            content.extent = extent
 
     # What the user does before and after a call.
     def fill(self, me: int, number: int) -> None:
@@ -290,9 +335,8 @@ class _Machine:
             for word, _ in results[me]:
                 self.write(me, _at(word, number, part), -1)
             for word, (origin, _) in given[me]:
-                at = _at(word, number, part)
-                self.write(me, at, self.value(number, part, origin, 1 << me))
-                self.extents[at] = self.extent(number, me, origin)
+                value, extent = self.value(number, part, origin, 1 << me), self.extent(number, me, origin)
+                self.write(me, _at(word, number, part), value, extent)
 
     def check(self, me: int, number: int) -> None:
         self.tick(me)
@@ -324,6 +368,12 @@ class _Machine:
 
 
 UserWords = list[list[tuple[Word, Value]]]
+
+
+def _waits(programs: Sequence[Program]) -> Counter[tuple[int, int]]:
+    """Of each rank and step, how many waits are for it in a segment."""
+    rows = (program.rows[program.rows[:, _OP] == Op.WAIT][:, (_PEER, _STEP)].tolist() for program in programs)
+    return Counter((peer, step) for waits in rows for peer, step in waits)
 
 
 def _user_words(call: CompiledCall) -> tuple[UserWords, UserWords]:

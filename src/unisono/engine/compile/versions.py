@@ -8,6 +8,8 @@ result needs are dropped.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from ...base.errors import AlgorithmError
 from ...schedule.contract import BLOCKED, Contract, Slot, contract
 from ...schedule.moves import moves
@@ -51,6 +53,9 @@ class Version:
         return [m for m in self.readers if m.rank != self.rank or m.sends]
 
 
+_NO_CLOCK = np.zeros(0, np.uint16)
+
+
 class Message:
     """A message between hosts. send: the move by which it leaves. is_word: it has no bytes."""
 
@@ -65,7 +70,8 @@ class ProgramMove:
     """One step of a rank: copy or combine `inputs` into all places of `to`. A publishing move makes no version.
 
     message: this move is one end of it; the end that leaves has an input, the end that comes makes a version.
-    heard: the ranks that have surely entered the call when the move has been made, as bits.
+    clock: the steps of all ranks that this rank has surely seen when the move has been made.
+    heard: the ranks that have surely entered the call then, as bits.
     """
 
     rank: int
@@ -79,7 +85,7 @@ class ProgramMove:
     source: list[Place] = field(default_factory=list)
     to: list[Place] = field(default_factory=list)
     waits: list[tuple[int, int]] = field(default_factory=list)
-    clock: list[int] = field(default_factory=list)
+    clock: np.ndarray = field(default_factory=lambda: _NO_CLOCK)
     message: Message | None = None
     heard: int = 0
 

@@ -29,7 +29,6 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 process_vm_readv = types.ExternalFunction("process_vm_readv", types.intp(types.int32, *[types.intp] * 5))
 process_vm_writev = types.ExternalFunction("process_vm_writev", types.intp(types.int32, *[types.intp] * 5))
 syscall = types.ExternalFunction("syscall", types.intp(*[types.intp] * 7))
-usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
 def _intrinsic(result: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -9,8 +9,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import njit, types
 
-from ..machine_code import symbol
-from ..object_code import object_code
+from ..machine_code import object_code, symbol
 
 _I32, _I64, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compile.program import DONE, FAILED, ROOM, STAGE, LineWord, RefWord
+from ..compile.program import DONE, FAILED, LINE_BYTES, REF_BYTES, ROOM, STAGE, LineWord, RefWord
 from .atomics import call_combine, errno, load, memcpy, process_vm_readv, process_vm_writev, store
 from .compiled import compiled
 
-_LINE, _REF = 128, 32
 _EIO = 5
 _READ, _WRITE = 0, 1
 _VECTORS = 64
@@ -65,9 +64,9 @@ def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me,
     nbytes = n * item
     far, near = 0, -1  # inputs to fetch; an output of this rank
     for k in range(nin):
-        far += 1 if is_far(first + _REF * k, me) else 0
+        far += 1 if is_far(first + REF_BYTES * k, me) else 0
     for k in range(nout):
-        near = near if is_far(first + _REF * (nin + k), me) else k
+        near = near if is_far(first + REF_BYTES * (nin + k), me) else k
     table = scratch + _VECTORS  # addresses of a block's inputs, then of its result
     fetched = table + 8 * (ranks + 16) // 64 * 64
     size = nbytes
@@ -80,12 +79,12 @@ def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me,
         free = fetched
         for k in range(nin):
             source = load(ins + 8 * k) + done
-            ref = first + _REF * k
+            ref = first + REF_BYTES * k
             if is_far(ref, me):
                 rank = load(ref + 8 * RefWord.RANK)
                 to = result if nin == 1 else free
                 free += size
-                pid = load(control + _LINE * rank + 8 * LineWord.PID)
+                pid = load(control + LINE_BYTES * rank + 8 * LineWord.PID)
                 error = _transfer(_READ, pid, to, source, count, scratch)
                 if error:
                     return FAILED | rank << 8 | error << 32
@@ -98,10 +97,10 @@ def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me,
             result = load(table)
         for k in range(nout):
             to = load(outs + 8 * k) + done
-            ref = first + _REF * (nin + k)
+            ref = first + REF_BYTES * (nin + k)
             if is_far(ref, me):
                 rank = load(ref + 8 * RefWord.RANK)
-                pid = load(control + _LINE * rank + 8 * LineWord.PID)
+                pid = load(control + LINE_BYTES * rank + 8 * LineWord.PID)
                 error = _transfer(_WRITE, pid, result, to, count, scratch)
                 if error:
                     return FAILED | rank << 8 | error << 32

@@ -18,14 +18,13 @@ or the thread sees the sleeper.
 from __future__ import annotations
 
 from ...base.linux import FUTEX
-from ..compile.program import AHEAD_BYTES, DONE, LaneWord, PlanWord, RowWord, StateWord
+from ..compile.program import AHEAD_BYTES, CACHE_LINE, DONE, LaneWord, PlanWord, RowWord, StateWord
 from .atomics import add, futex_wait, load, load_acquire, pause, sched_yield, store, store_release, swap, syscall
 from .compiled import compiled
 from .move import fetch_ahead, get, perform, put
 
 _BITS = 16
 _MOST = (1 << _BITS) - 1
-_LINE = 64
 _FUTEX_WAKE, _EVERYBODY = 1, 0x7FFFFFFF
 _HELPER_SPINS, _SPINS = 2000, 200
 """How often a helper looks for another job before it sleeps: for some 50 µs, longer than most waits within a call. And
@@ -74,7 +73,7 @@ def share(plan, row, refs, n, ins, outs, far, state):  # type: ignore[no-untyped
         return perform(plan, row, refs, n, ins, outs, far, scratch, state)
     fetch_ahead(AHEAD_BYTES, state)  # lanes leave these words of the state alone
     nbytes = max(get(plan, PlanWord.LANE_BYTES), n * item // (_PIECES * wanted))
-    piece = (nbytes + _LINE - 1) // _LINE * _LINE // item
+    piece = (nbytes + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE // item
     pieces = (n + piece - 1) // piece
     nin = get(row, RowWord.NIN)
     for j in range(get(row, RowWord.NOUT)):

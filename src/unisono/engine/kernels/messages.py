@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..compile.program import (
     DONE,
     LOST,
+    ROW_BYTES,
     WAITING,
     Op,
     PeerWord,
@@ -23,7 +24,6 @@ from .compiled import compiled
 from .move import get, put
 from .transport_progress import settle
 
-_ROW = 64
 _ALL_BITS = -1
 _SEGMENT_ODD, _TAG_ODD, _TAG_BITS = -0x2E2AC13EF8E9E6ED, -0x61C8864680B583EB, 41
 
@@ -92,7 +92,7 @@ def have_left(plan, segment, limit_ns, state):  # type: ignore[no-untyped-def]
     """Wait until all that leaves the half of this segment has left."""
     rows, pc = get(plan, PlanWord.ROWS), 0
     while pc < get(plan, PlanWord.NROWS) and get(state, StateWord.SENDING) > 0:
-        row = rows + _ROW * pc
+        row = rows + ROW_BYTES * pc
         if get(row, RowWord.OP) == Op.SEND:
             status = over(_request(plan, pc, segment), row, limit_ns, state)
             if status != DONE:
@@ -114,7 +114,7 @@ def post(plan, segment, half, offset, span, cut, limit_ns, state):  # type: igno
         get(transport, TransportWord.HOW),
     )
     for pc in range(get(plan, PlanWord.NROWS)):
-        row = get(plan, PlanWord.ROWS) + _ROW * pc
+        row = get(plan, PlanWord.ROWS) + ROW_BYTES * pc
         is_word = get(row, RowWord.WORD)
         if get(row, RowWord.OP) == Op.RECV and (offset == 0 or is_word == 0):
             nbytes = 0 if is_word else elements(plan, row, span, cut, offset) * get(plan, PlanWord.ITEM)
@@ -128,7 +128,7 @@ def post(plan, segment, half, offset, span, cut, limit_ns, state):  # type: igno
 @compiled
 def message(plan, pc, segment, half, offset, span, cut, limit_ns, state):  # type: ignore[no-untyped-def]
     """Do a SEND or a RECV: DONE, WAITING or LOST."""
-    row = get(plan, PlanWord.ROWS) + _ROW * pc
+    row = get(plan, PlanWord.ROWS) + ROW_BYTES * pc
     is_word, at = get(row, RowWord.WORD), _request(plan, pc, segment)
     if offset != 0 and is_word:
         return DONE

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from ..compile.program import AHEAD_BYTES, BLOCK, DONE, STAGE, PlanWord, RefWord, RowWord, StateWord
+from ..compile.program import (
+    AHEAD_BYTES,
+    BLOCK,
+    CACHE_LINE,
+    DONE,
+    REF_BYTES,
+    STAGE,
+    PlanWord,
+    RefWord,
+    RowWord,
+    StateWord,
+)
 from .atomics import call_combine, fetch_line, load, memcpy, store
 from .compiled import compiled
 from .cross_memory import move_far
 
-_REF, _LINE = 32, 64
 _SLICE = 1024
 """A combination of what peers have staged fetches lines for the next call after each so many bytes: lines then come and
 go at once.
@@ -31,7 +41,7 @@ def fetch_ahead(most, state):  # type: ignore[no-untyped-def]
     """Fetch up to so many bytes for writing, of those that this rank writes next: see `StateWord.AHEAD`."""
     first, end = get(state, StateWord.AHEAD), get(state, StateWord.AHEAD_END)
     until = min(first + most, end)
-    for line in range(first & -_LINE, until, _LINE):
+    for line in range(first & -CACHE_LINE, until, CACHE_LINE):
         fetch_line(line)
     put(state, StateWord.AHEAD, until)
 
@@ -58,8 +68,8 @@ def move(plan, row, refs, n, item, ins, outs, block, scratch, ranks, state):  # 
     nin, nout, nbytes = get(row, RowWord.NIN), get(row, RowWord.NOUT), n * item
     if nin > 1:
         function = get(plan, PlanWord.FINISH if get(row, RowWord.LAST) else PlanWord.COMBINE)
-        first = refs + _REF * (get(row, RowWord.FIRST) + nin)
-        staged = get(first + _REF * (nout - 1), RefWord.WHERE) == STAGE
+        first = refs + REF_BYTES * (get(row, RowWord.FIRST_REF) + nin)
+        staged = get(first + REF_BYTES * (nout - 1), RefWord.WHERE) == STAGE
         if not staged or nbytes <= BLOCK:
             _combine(function, nout, nin, nbytes, item, ins, outs, ranks, state)
             return
@@ -100,7 +110,7 @@ def perform(plan, row, refs, n, ins, outs, far, scratch, state):  # type: ignore
     """Copy or combine n elements; far: some addresses are in peers' private tensors. DONE, or FAILED."""
     item, ranks = get(plan, PlanWord.ITEM), get(state, StateWord.RANKS)
     if far:
-        first, nin, nout = refs + _REF * get(row, RowWord.FIRST), get(row, RowWord.NIN), get(row, RowWord.NOUT)
+        first, nin, nout = refs + REF_BYTES * get(row, RowWord.FIRST_REF), get(row, RowWord.NIN), get(row, RowWord.NOUT)
         function = get(plan, PlanWord.FINISH if get(row, RowWord.LAST) else PlanWord.COMBINE)
         me, control = get(state, StateWord.ME), get(state, StateWord.CONTROL)
         return move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me, control)

@@ -30,26 +30,7 @@ def wait(address, goal, pairs, count, waited_ns, limit_ns, words):  # type: igno
     waited_ns: how long nothing has moved before.
     words: the address of the transport's words, see `TransportWord`.
     """
-    begin = now_ns()
-    quiet_since, turns = begin - waited_ns, 0
-    slow_yield, slices = get(words, TransportWord.SLOW_YIELD_CYCLES), words + 8 * TransportWord.SLICES
-    while True:
-        moved = call_transport(get(words, TransportWord.PROGRESS), get(words, TransportWord.WORKER))
-        if has_changed(address, goal, pairs, count):
-            return 1
-        turns += 1
-        if moved == 0 and turns % _CALLS:
-            continue
-        now = now_ns()
-        if now - begin > limit_ns:
-            return 0
-        if moved:
-            quiet_since = now
-        elif now - quiet_since < _PATIENCE_NS and may_yield(slices):
-            give_way(slow_yield, slices)
-        elif _may_sleep(words) and not has_changed(address, goal, pairs, count):
-            _sleep(words, now - quiet_since, limit_ns)
-            turns = -1  # if nothing has moved meanwhile, the rank sleeps again
+    return _wait(0, address, goal, pairs, count, waited_ns, limit_ns, words, 0, 0)
 
 
 @compiled
@@ -58,31 +39,42 @@ def settle(request, waited_ns, limit_ns, words, news, seen):  # type: ignore[no-
 
     news, seen: addresses of two words that are equal while there is no reason to return; 0: there is none.
     """
+    _wait(request, 0, 0, 0, 0, waited_ns, limit_ns, words, news, seen)
+    return call_transport(get(words, TransportWord.STATUS), request)
+
+
+@compiled
+def _is_over(request, address, goal, pairs, count, words):  # type: ignore[no-untyped-def]
+    """Is the request over, or, if there is none (0), has memory changed?"""
+    if request == 0:
+        return has_changed(address, goal, pairs, count)
+    return call_transport(get(words, TransportWord.STATUS), request) != get(words, TransportWord.UNDER_WAY)
+
+
+@compiled
+def _wait(request, address, goal, pairs, count, waited_ns, limit_ns, words, news, seen):  # type: ignore[no-untyped-def]
     begin = now_ns()
-    quiet_since, turns = begin - waited_ns, 0
+    quiet_since, looks = begin - waited_ns, 0
     slow_yield, slices = get(words, TransportWord.SLOW_YIELD_CYCLES), words + 8 * TransportWord.SLICES
     while True:
         moved = call_transport(get(words, TransportWord.PROGRESS), get(words, TransportWord.WORKER))
-        status = call_transport(get(words, TransportWord.STATUS), request)
-        if status != get(words, TransportWord.UNDER_WAY):
-            return status
-        turns += 1
-        if moved == 0 and turns % _CALLS and limit_ns > 0:
+        if _is_over(request, address, goal, pairs, count, words):
+            return 1
+        looks += 1
+        if moved == 0 and looks % _CALLS and limit_ns > 0:
             continue
         if news and load_acquire(news) != load_acquire(seen):
-            return status
+            return 0
         now = now_ns()
         if now - begin >= limit_ns:
-            return status
+            return 0
         if moved:
             quiet_since = now
         elif now - quiet_since < _PATIENCE_NS and may_yield(slices):
             give_way(slow_yield, slices)
-        elif _may_sleep(words) and call_transport(get(words, TransportWord.STATUS), request) == get(
-            words, TransportWord.UNDER_WAY
-        ):
+        elif _may_sleep(words) and not _is_over(request, address, goal, pairs, count, words):
             _sleep(words, now - quiet_since, limit_ns)
-            turns = -1
+            looks = -1  # if nothing has moved meanwhile, the rank sleeps again
 
 
 @compiled

@@ -3,7 +3,6 @@
 A yield gives the processor to another thread. A rank that waits gives it back within microseconds. A process that
 computes gives it back after its time slice, some milliseconds. A rank that wakes from sleep runs ahead of a process
 that computes. So a rank sleeps once it has waited long, and at once where slow yields have followed each other soon.
-Where no writer would wake it, it naps: it sleeps for some microseconds, and looks in between.
 
 The sleeper pays for the fence, the writer for one load. A word says that ranks sleep until a certain rank writes
 (`LineWord.ASLEEP`). It has two halves, a flag and a counter. A rank that goes to sleep reads the counter, sets the
@@ -16,8 +15,6 @@ writer may have cleared the flag of one, which must not take another's flag for 
 """
 
 from __future__ import annotations
-
-import numpy as np
 
 from ...base.linux import FUTEX, MEMBARRIER
 from ..compile.program import PATIENCE_NS
@@ -36,7 +33,6 @@ from .atomics import (
     store_half,
     store_release,
     syscall,
-    usleep,
 )
 from .compiled import compiled
 
@@ -66,11 +62,13 @@ def publish_and_wake(address, word, asleep):  # type: ignore[no-untyped-def]
 
 @compiled
 def announce(asleep):  # type: ignore[no-untyped-def]
-    """Tell the writer that this rank is about to sleep; the ticket for `doze`. The rank must look again before that."""
+    """Tell the writer that this rank is about to sleep. The rank must look again before that.
+
+    Returns the ticket for `doze`, and whether the writer surely sees this.
+    """
     ticket = load_half(asleep + _COUNTER)
     store_half(asleep, 1)
-    syscall(MEMBARRIER, _GLOBAL_EXPEDITED, 0, 0, 0, 0, 0)
-    return ticket
+    return ticket, syscall(MEMBARRIER, _GLOBAL_EXPEDITED, 0, 0, 0, 0, 0) == 0
 
 
 @compiled
@@ -85,8 +83,8 @@ def register():  # type: ignore[no-untyped-def]
     return 1 if syscall(MEMBARRIER, _REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0) == 0 else 0
 
 
-_NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 16_000, 5, 1000
-"""A nap lasts a microsecond for each _NAP_SHARE_NS waited."""
+_UNFENCED_NS = 1_000_000
+"""The longest sleep where the system refuses the fence: there a writer may miss a rank that is about to sleep."""
 _SLICE = 400
 """A yield that is _SLICE times longer than a slow one has let a process run that computes."""
 _SOON, _SLEEPING = 4, 50
@@ -164,29 +162,16 @@ def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_n
 
 
 @compiled
-def _nap(address, goal, pairs, count, waited_ns, limit_ns):  # type: ignore[no-untyped-def]
-    """Nap until something has changed: 1; 0 after limit_ns. waited_ns: how long the caller has waited before."""
-    begin = now_ns()
-    now = begin
-    while now - begin <= limit_ns:
-        nap_us = (waited_ns + now - begin) // _NAP_SHARE_NS
-        usleep(np.uint32(min(_LONGEST_NAP_US, max(_SHORTEST_NAP_US, nap_us))))
-        if has_changed(address, goal, pairs, count):
-            return 1
-        now = now_ns()
-    return 0
-
-
-@compiled
 def _sleep(address, goal, pairs, count, limit_ns, asleep):  # type: ignore[no-untyped-def]
     """Sleep until something has changed: 1; 0 after limit_ns. asleep: see `wait`."""
     changed, now = False, now_ns()
     begin = now
     while not changed and now - begin < limit_ns:
-        ticket = announce(asleep)
+        ticket, is_seen = announce(asleep)
         changed = has_changed(address, goal, pairs, count)
         if not changed:
-            doze(asleep, ticket, limit_ns - (now - begin))
+            rest_ns = limit_ns - (now - begin)
+            doze(asleep, ticket, rest_ns if is_seen else min(rest_ns, _UNFENCED_NS))
             changed = has_changed(address, goal, pairs, count)
         now = now_ns()
     return 1 if changed else 0
@@ -201,7 +186,7 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
     slow_yield: see `slow_yield_cycles`.
     learned: the address of LEARNED_WORDS.
     waited_ns: how long the caller has waited before.
-    asleep: the address of the word that tells the writers that this rank sleeps; 0: no writer would wake it.
+    asleep: the address of the word that tells the writers that this rank sleeps.
 
     The number of spins adapts. Where the first yield was slow and brought the change, the peer needed this very
     processor, and the next wait spins half as long; otherwise twice as long, up to most_spins.
@@ -215,10 +200,7 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
             spent_ns = _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_ns)
             if spent_ns < 0:
                 return 1
-            waited_ns += spent_ns
             limit_ns -= spent_ns
-    if asleep == 0:
-        return _nap(address, goal, pairs, count, waited_ns, limit_ns)
     return _sleep(address, goal, pairs, count, limit_ns, asleep)
 
 

@@ -58,8 +58,8 @@ class Mailbox:
         self._far, self._far_ranks = far, far.ranks if far else frozenset[int]()
         self._matching = MatchingQueues()
         self.finished: list[MessageRequest] = []
-        asleep, carrier = 0 if self._far_ranks else arena.awaits_mail(rank), far.traffic.carrier if far else None
-        self.poller = Poller(2 * self._size, most_spins, asleep, carrier)
+        carrier = far.traffic.carrier if far else None
+        self.poller = Poller(2 * self._size, most_spins, arena.awaits_mail(rank), carrier)
         for source in range(self._size):
             if source != rank and source not in self._far_ranks:
                 self.poller.watch(source, (arena.mail(source, rank), ZERO, None))

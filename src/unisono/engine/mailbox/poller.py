@@ -25,12 +25,12 @@ class Poller:
     Any number of threads may `wait`; all other methods are for one thread at a time.
 
     most_spins: see `waiting.wait`.
-    asleep: the address of the word that tells writers that a thread sleeps; 0: writers wake no thread, so it naps.
+    asleep: the address of the word that tells writers that a thread sleeps.
     carrier: brings messages while a thread waits.
     wakeups: how often `wake` has been called.
     """
 
-    def __init__(self, count: int, most_spins: int, asleep: int = 0, carrier: Carrier | None = None) -> None:
+    def __init__(self, count: int, most_spins: int, asleep: int, carrier: Carrier | None = None) -> None:
         # The pairs of addresses, the slots that are ready, wakeups, and what `wait` learns.
         words = np.zeros(3 * count + 1 + LEARNED_WORDS, np.int64)
         self._words, self._count = words.data, count
@@ -41,7 +41,8 @@ class Poller:
         words[: 2 * count] = ZERO
         words[3 * count + 1] = most_spins
         self._poll, self._wait, self._carrier = kernel("waiting.poll"), kernel("waiting.wait"), carrier
-        self._publish, self._asleep = kernel("waiting.publish_and_wake"), asleep if kernel("waiting.register")() else 0
+        self._publish, self._asleep = kernel("waiting.publish_and_wake"), asleep
+        kernel("waiting.register")()
         self.wakeups = 0
         self._memory: list[object] = [None] * count
         self._unwatched: list[tuple[int, object]] = []
@@ -72,16 +73,13 @@ class Poller:
 
     def wake(self) -> None:
         self.wakeups += 1
-        if self._asleep:
-            self._publish(self._wakeups, self.wakeups, self._asleep)
-        else:
-            self._words[3 * self._count] = self.wakeups
+        self._publish(self._wakeups, self.wakeups, self._asleep)
 
     def wait(self, counted: int, waited_s: float, limit_s: float) -> bool:
         """Wait until a slot is ready or another thread calls `wake`; False after limit_s seconds.
 
         counted: `wakeups`, as the caller has seen it.
-        waited_s: how long the caller has waited already: longer waits have longer naps.
+        waited_s: how long the caller has waited already.
         """
         waited_ns, limit_ns = int(waited_s * 1e9), int(limit_s * 1e9)
         goal, began = (self._wakeups, counted + 1), next(self._moments)

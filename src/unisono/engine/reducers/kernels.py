@@ -11,8 +11,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from ..machine_code import symbol
-from ..object_code import object_code
+from ..machine_code import object_code, symbol
 from .conversion import TYPES, narrow, splat, vector, widen
 from .dtypes import ELEMENT_TYPES, ElementType
 

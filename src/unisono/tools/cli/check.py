@@ -21,8 +21,8 @@ from ...base.config import Config
 from ...base.linux import free_bytes, model, processors, quota
 from ...base.release import NAME
 from ...base.units import format_bytes, plural
+from ...engine.kept import writable_folder
 from ...engine.kernels import unit
-from ...engine.machine_code import writable_folder
 from ...engine.process.alive import read_word
 from .shared.printing import console, plain_table
 

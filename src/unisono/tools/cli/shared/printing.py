@@ -83,8 +83,8 @@ def compile_first() -> None:
 
     Commands call this before they start ranks, as ranks show no progress.
     """
+    from ....engine.kept import writable_folder
     from ....engine.kernels import unit
-    from ....engine.machine_code import writable_folder
 
     if unit("interpret.run").on_disk or writable_folder() is None:
         return
