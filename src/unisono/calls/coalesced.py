@@ -155,10 +155,11 @@ def _layout(dtypes: tuple[torch.dtype, ...], nbytes: bytes, count: int, blocks: 
     step = max(1, PASS_BYTES // max(1, blocks) // _ALIGN) * _ALIGN
     for dtype in dict.fromkeys(dtypes[:count] or [torch.int32]):  # without tensors, too, the ranks agree on a call
         rows = array("q", [word for k in range(count) if dtypes[k] is dtype for word in (k, sizes[k])])
-        total = sum(rows[1::2])
+        total, whole = sum(rows[1::2]), blank(step // dtype.itemsize, dtype)
         for first in range(0, max(1, total), step):
             last = min(total, first + step)
-            passes.append(_Pass(blank((last - first) // dtype.itemsize, dtype), rows, first, last))
+            like = whole if last - first == step else blank((last - first) // dtype.itemsize, dtype)
+            passes.append(_Pass(like, rows, first, last))
     return words, passes, misfit
 
 
@@ -203,21 +204,22 @@ def _plan(call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | N
         check_whole(name(misfit), tensors[misfit], name(misfit - count), tensors[misfit - count], group)
     if both := _overlap(table.tobytes(), tuple(odd), count, gets, group.rank):
         raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory: each needs its own")
-    for one in passes if "reduce" in call.collective else ():
-        op = check_op(op, one.like)
+    likes = dict.fromkeys(one.like for one in passes)
+    for like in likes if "reduce" in call.collective else ():
+        op = check_op(op, like)
     src, collective = check_root("src", src, group), call.collective
-    most = -(-max(one.like.nbytes for one in passes) // _ALIGN) * _ALIGN
-    buffer, steps = group.buffer(most * (blocks + 1), torch.uint8), []
-    for one in passes:  # errors come before anything moves
-        size = one.like.nbytes
-        sides = [buffer[:size].view(one.like.dtype), buffer[most : most + size * blocks].view(one.like.dtype)]
+    most = -(-max(like.nbytes for like in likes) // _ALIGN) * _ALIGN
+    buffer, steps = group.buffer(most * (blocks + 1), torch.uint8), {}
+    for like in likes:  # errors come before anything moves
+        size = like.nbytes
+        sides = [buffer[:size].view(like.dtype), buffer[most : most + size * blocks].view(like.dtype)]
         inp, out = (sides[side or PART] for side in (gives, gets))
-        of = collective.removesuffix("_coalesced"), one.like, inp, out, op, src, inp is out
+        of = collective.removesuffix("_coalesced"), like, inp, out, op, src, inp is out
         request = Request(*of, words=words)
-        steps.append((one, request, plan(group, request, algorithm, call.timeout_s)))
+        steps[like] = request, plan(group, request, algorithm, call.timeout_s)
     memory: list[Any] = [tensor.untyped_storage() for tensor in tensors] if call.async_op else tensors
     held = any(map(_requires_grad, written)) or max(map(use_count, written), default=0) > 1
-    marked, call.record = needed_by_autograd(written) if held else (), steps[0][1].record
+    marked, call.record = needed_by_autograd(written) if held else (), request.record
 
     def move(one: _Pass, side: int | None, packed: Any, *, outward: bool) -> None:
         """Copy a pass from parts or wholes to the packed tensor, or back."""
@@ -231,7 +233,8 @@ def _plan(call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | N
             copies = {k: make_plain(tensor) for k, tensor in odd.items()}
             for k, plain in copies.items():
                 table[k] = plain.data_ptr()
-            for one, request, make in steps:
+            for one in passes:
+                request, make = steps[one.like]
                 move(one, gives, request.inp, outward=False)
                 if one is passes[-1]:
                     block.last = group.engine.call_number

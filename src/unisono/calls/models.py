@@ -61,19 +61,17 @@ def average_gradients(model: torch.nn.Module, group: Group | None = None) -> Non
     states = [_gradient_state(parameter) for parameter in parameters.values()]
     anywhere = torch.tensor(states, dtype=torch.uint8, device="cpu")
     all_reduce(anywhere, "max", group)
-    gradients = []
     for (name, parameter), state in zip(parameters.items(), anywhere.tolist(), strict=True):
         if state == _SPARSE:
             raise DTypeError(
                 f"{name}: its gradient is sparse on some rank, and only dense ones are averaged; make its layer with "
                 "sparse=False, or set parameter.grad = parameter.grad.to_dense() on all ranks"
             )
-        if state == _GRADIENT:
-            if parameter.grad is None:
-                with checking(group, "average_gradients"):
-                    parameter.grad = torch.zeros_like(parameter)
-            gradients.append(parameter.grad)
-    all_reduce_coalesced(gradients, "avg", group)
+        if state == _GRADIENT and parameter.grad is None:
+            with checking(group, "average_gradients"):
+                parameter.grad = torch.zeros_like(parameter)
+    gradients = [parameter.grad for parameter in parameters.values()]
+    all_reduce_coalesced([gradient for gradient in gradients if gradient is not None], "avg", group)
 
 
 def _parameters(model: torch.nn.Module, group: Group, call: str) -> dict[str, torch.Tensor]:

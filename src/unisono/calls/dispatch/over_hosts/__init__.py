@@ -10,7 +10,3 @@ written.
 A tag has 41 bits of a hash of the group's number, the call's signature, and the numbers of segment and message. After a
 mismatch, receives that no rank answers are cancelled.
 """
-
-from __future__ import annotations
-
-__all__ = []
