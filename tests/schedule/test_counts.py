@@ -71,9 +71,19 @@ def busiest(call: HierarchicalTable) -> tuple[float, float]:
 
 def test_ring_crosses_between_hosts() -> None:
     ring = CATALOGUE["all_reduce.ring"].schedule(4)
-    assert levels(ring.replace(hosts=Hosts.parse("2x2"))) == Levels(6, 6, (1.5, 1.5), (1.5, 1.5), 3)
-    assert levels(ring.replace(hosts=Hosts.parse("2x2:round_robin"))) == Levels(0, 6, (3.0, 3.0), (3.0, 3.0), 6)
-    assert levels(ring.replace(hosts=Hosts.one(4))) == Levels(6, 0, (0.0,), (0.0,), 0)
+    assert levels(ring.replace(hosts=Hosts.parse("2x2"))) == Levels(6, 6, (1.5, 1.5), (1.5, 1.5))
+    assert levels(ring.replace(hosts=Hosts.parse("2x2:round_robin"))) == Levels(0, 6, (3.0, 3.0), (3.0, 3.0))
+    assert levels(ring.replace(hosts=Hosts.one(4))) == Levels(6, 0, (0.0,), (0.0,))
+
+
+@each("text", MAPS)
+def test_one_rank_counts_for_all_by_level(text: str) -> None:
+    hosts = Hosts.parse(text)
+    for algorithm in CATALOGUE.values():
+        one = algorithm.symmetric(hosts.ranks)
+        if one is not None:
+            of_one, of_all = (levels(table.replace(hosts=hosts)) for table in (one, algorithm.schedule(hosts.ranks)))
+            assert of_one == Levels(*of_all[:2], *map(pytest.approx, of_all[2:])), algorithm.full_name
 
 
 def test_levels_need_hosts() -> None:

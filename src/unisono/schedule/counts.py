@@ -9,7 +9,7 @@ import numpy as np
 
 from ..base.errors import ArgumentError
 from .hosts import Hosts
-from .table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, rows_of_rank_0, spread
+from .table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, rows_of_rank_0
 
 
 class Counts(NamedTuple):
@@ -125,14 +125,12 @@ class Levels(NamedTuple):
 
     inside, between: the number of rounds in which something moves between ranks of one host, of several hosts.
     leaves, enters: per host, what goes to other hosts and what comes from them.
-    messages: the most messages that one rank sends to other hosts.
     """
 
     inside: int
     between: int
     leaves: tuple[float, ...]
     enters: tuple[float, ...]
-    messages: int
 
     @property
     def most(self) -> float:
@@ -144,7 +142,18 @@ def levels(schedule: Schedule) -> Levels:
     """Count a table that knows its hosts. Raises ArgumentError for one that knows none."""
     if schedule.hosts is None:
         raise ArgumentError(f"{schedule.name}: which ranks share a host? Set `hosts`")
-    return levels_of(spread(schedule).rows, schedule.hosts, schedule.chunks)
+    if not schedule.symmetric:
+        return levels_of(schedule.rows, schedule.hosts, schedule.chunks)
+    # The rows of all ranks may be too many: what all of them send over one distance is counted at once.
+    rows, host, n = rows_of_rank_0(schedule), np.array(schedule.hosts.places), len(schedule.hosts.members)
+    rows, inside, between, moved = rows[rows[:, DST] != 0], set[int](), set[int](), np.zeros((2, n))
+    for distance in np.unique(rows[:, DST]):
+        mine, other = rows[rows[:, DST] == distance], np.roll(host, -distance)
+        far = host != other
+        for found, some in ((between, far.any()), (inside, not far.all())):
+            found.update(mine[:, ROUND].tolist() if some else ())
+        moved += [np.bincount(end[far], minlength=n) * mine[:, N].sum() / schedule.chunks for end in (host, other)]
+    return Levels(len(inside), len(between), *(tuple(amounts.tolist()) for amounts in moved))
 
 
 def levels_of(rows: Rows, hosts: Hosts, chunks: int) -> Levels:
@@ -154,11 +163,9 @@ def levels_of(rows: Rows, hosts: Hosts, chunks: int) -> Levels:
     src, dst = host[rows[:, SRC]], host[rows[:, DST]]
     far = src != dst
     sent, received = (np.bincount(end[far], rows[far, N], n) / chunks for end in (src, dst))
-    messages = np.unique(rows[far][:, [ROUND, SRC, DST]], axis=0)
     return Levels(
         inside=len(np.unique(rows[~far, ROUND])),
         between=len(np.unique(rows[far, ROUND])),
         leaves=tuple(sent.tolist()),
         enters=tuple(received.tolist()),
-        messages=int(np.bincount(messages[:, 1], minlength=1).max()),
     )

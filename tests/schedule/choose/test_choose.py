@@ -1,5 +1,6 @@
 """The choice on one host, where each rank has a processor and where several share one, and how many lanes it has."""
 
+import numpy as np
 import pytest
 
 import unisono
@@ -7,7 +8,7 @@ from tests.support.each import each
 from unisono.base.config import Config
 from unisono.base.link import Link
 from unisono.base.linux import processors
-from unisono.schedule import Hosts
+from unisono.schedule import DST, ROUND, SRC, Hosts
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
 from unisono.schedule.choose import choose, one_shot_limit
 from unisono.schedule.choose.lane_limits import Lanes, Processors, choose_lanes
@@ -91,8 +92,11 @@ def test_messages_at_once_match_the_table(collective: str, hosts: str) -> None:
     if collective in ROOTED:
         return  # their roots send more than other ranks
     for core in CORES[collective]:
-        levels = spanning(collective, Hosts.parse(hosts), core=core).levels()
-        assert messages_at_once(collective, core, Hosts.parse(hosts)) * levels.between == levels.messages
+        call = spanning(collective, Hosts.parse(hosts), core=core)
+        host, rows = np.array(call.hosts.places), call.schedule().rows
+        far = rows[host[rows[:, SRC]] != host[rows[:, DST]]]
+        messages = np.bincount(np.unique(far[:, [ROUND, SRC, DST]], axis=0)[:, 1])
+        assert messages_at_once(collective, core, call.hosts) * call.levels().between == messages.max()
 
 
 def test_slow_link_makes_more_segments() -> None:

@@ -172,8 +172,9 @@ def explain(
     if spread and ".py:" not in name and (only := why_priced_only(target.algorithm)):
         out.print(f"priced only: a call cannot choose this over hosts, as {escape(only)}\n", soft_wrap=True)
     grid = Text()
-    if rounds and ranks <= MOST_EXACT:
-        table = target.schedule.replace(hosts=places)
+    table = target.schedule if ranks <= MOST_EXACT else target.algorithm.symmetric(ranks)
+    table = table and table.replace(hosts=places)
+    if table and rounds and ranks <= MOST_EXACT:
         grid = paint(text(table, width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES))
     try:
         with at_work(f"proving {title} for {plural(ranks, 'rank')}"):
@@ -183,10 +184,9 @@ def explain(
         raise
     if found.costs:
         out.print(_costs(target, found.costs, nbytes))
-    if places and ranks <= MOST_EXACT:
-        moved = levels(target.schedule.replace(hosts=places))
+    if table and places:
         out.print()
-        out.print(level_costs(kind, places, root, moved, nbytes, times))
+        out.print(level_costs(kind, places, root, levels(table), nbytes, times))
     out.print(f"\n{reason(kind, ranks, length, nbytes)}\n")
     if measure:
         out.print(_on_this_host(target, length))
