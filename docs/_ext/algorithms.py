@@ -10,9 +10,9 @@ import unisono
 from unisono.schedule import count, lower_bounds
 from unisono.schedule.algorithms import CATALOGUE, RESTRICTIONS, Algorithm, formula, lines
 from unisono.schedule.algorithms.catalogue import COLLECTIVES
-from unisono.schedule.draw import svg, svg_contract
+from unisono.schedule.draw import html, svg, svg_contract
 
-__all__ = ["COLLECTIVES", "RANKS", "names_in", "pages"]
+__all__ = ["COLLECTIVES", "RANKS", "names_in", "pages", "players"]
 
 RANKS = 4
 """The number of ranks for which every table is drawn and counted."""
@@ -63,6 +63,10 @@ _SECTION = """## {algorithm.name}
 | written in | {where} |
 
 ![{algorithm.full_name} with {ranks} ranks](drawings/{algorithm.full_name}.svg)
+
+<details class="player"><summary>Play it, round by round</summary>
+<iframe src="players/{algorithm.full_name}.html" title="{algorithm.full_name}, played" loading="lazy" sandbox="allow-scripts"></iframe>
+</details>
 """  # noqa: E501  the rows of a table
 
 
@@ -77,6 +81,12 @@ def pages() -> dict[str, str]:
         for algorithm in found:
             files[f"algorithms/drawings/{algorithm.full_name}.svg"] = svg(algorithm.schedule(RANKS))
     return files
+
+
+def players() -> dict[str, str]:
+    """The pages that play the tables, by their paths: a build copies them beside its own pages."""
+    found = CATALOGUE.values()
+    return {f"algorithms/players/{each.full_name}.html": html(each.schedule(RANKS)) for each in found}
 
 
 def _page(collective: str, found: list[Algorithm]) -> str:

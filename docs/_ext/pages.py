@@ -35,6 +35,7 @@ def setup(app: Sphinx) -> Mapping[str, Any]:
     """Called by Sphinx."""
     app.connect("builder-inited", _write)
     app.connect("source-read", _localize)
+    app.connect("build-finished", _write_players)
     app.connect("autodoc-process-docstring", docstrings.process)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -59,3 +60,13 @@ def _write(app: Sphinx) -> None:
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+
+
+def _write_players(app: Sphinx, failed: Exception | None) -> None:
+    """Write the pages that play tables, which are not sources, beside the pages that show them in frames."""
+    if failed or app.builder.format != "html":
+        return
+    for name, text in algorithms.players().items():
+        path = Path(app.outdir) / FOLDER / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)

@@ -7,6 +7,7 @@ import shlex
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +41,11 @@ def test_python(block: Block, tmp_path: Path) -> None:
     printed = run(block, tmp_path)
     if block.output is not None:
         assert printed == block.output
+
+
+@pytest.mark.parametrize("block", [block for block in PYTHON if block.ranks and "tutorials" in block.page], ids=str)
+def test_a_tutorial_prints_the_same_by_gloo(block: Block, tmp_path: Path) -> None:
+    assert run(replace(block, text=block.text.replace('"unisono"', '"gloo"')), tmp_path) == block.output
 
 
 @pytest.mark.parametrize("block", SHOWN, ids=str)

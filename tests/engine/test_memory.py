@@ -186,7 +186,7 @@ def test_invalid_numbers_of_ranks_are_refused() -> None:
 def test_other_files_are_not_attached(tmp_path: Path) -> None:
     path = tmp_path / "none"
     path.write_bytes(bytes(8192))
-    with path.open("rb") as file, pytest.raises(ArgumentError, match="no arena"):
+    with path.open("rb") as file, pytest.raises(ArgumentError, match="not an arena"):
         Arena.attach(file.fileno())
 
 

@@ -104,7 +104,10 @@ def test_zero_optimizer(play: Play) -> None:
 def test_own_algorithm(play: Play) -> None:
     values, printed = play("own_algorithm")
     assert "──→ copies   ─+→ adds" in printed
-    assert "Refused: forgetful is no all_reduce: rank 0 ends without the parts of ranks 1, 2 of chunk 0" in printed
+    assert (
+        "Refused: forgetful is not a correct all_reduce: rank 0 ends without the parts of ranks 1, 2 of chunk 0"
+        in printed
+    )
     assert "rounds: 4, at best 2; the busiest rank sends 2.0 of the vector" in printed
     assert printed.rstrip().endswith(str([[111.0, 222.0]] * 3))
     assert values["table"].rounds == 4

@@ -151,7 +151,7 @@ def test_fold(q: int) -> None:
         prove(folded)
         assert is_right(folded, 37)
         assert folded.rounds == core.rounds + 2 * (p > q)
-    with pytest.raises(ArgumentError, match=f"no all_reduce that {2 * q + 1} ranks can be folded into"):
+    with pytest.raises(ArgumentError, match=f"not an all_reduce that {2 * q + 1} ranks can be folded into"):
         fold(core, 2 * q + 1)
 
 
@@ -187,7 +187,7 @@ def test_mismatched_tables_are_refused() -> None:
         on(ring, 4, [0, 1])
     with pytest.raises(ArgumentError, match="0 segments"):
         pipeline(ring, 0)
-    with pytest.raises(ArgumentError, match="no all_reduce"):
+    with pytest.raises(ArgumentError, match="not an all_reduce"):
         fold(ring, 4)
 
 

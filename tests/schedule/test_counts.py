@@ -57,7 +57,7 @@ def test_lower_bounds_at_five_ranks(collective: str, bounds: Bounds) -> None:
 
 
 def test_lower_bounds_of_nothing() -> None:
-    with pytest.raises(ArgumentError, match="'gossip' is no collective that has lower bounds; those that have: broad"):
+    with pytest.raises(ArgumentError, match="'gossip' has no lower bounds; these have: broad"):
         lower_bounds("gossip", 4)
 
 

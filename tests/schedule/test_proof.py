@@ -60,7 +60,7 @@ SUM = (send(1, 0, 0, op=ADD), send(0, 1, 0))
     [
         (
             made("broadcast", 2, 1, send(1, 0, 0)),
-            "^mine is no broadcast: in round 0 rank 0 is sent rank 1's chunk 0, which holds nothing",
+            "^mine is not a correct broadcast: in round 0 rank 0 is sent rank 1's chunk 0, which holds nothing",
         ),
         (
             made("all_gather", 2, 2, send(0, 1, 0, op=ADD)),
@@ -127,7 +127,7 @@ def test_invalid_root_or_result_is_refused(wrong: dict[str, int]) -> None:
 
 
 def test_table_without_contract_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="'gossip' is no collective"):
+    with pytest.raises(ArgumentError, match="'gossip' is not a collective"):
         prove(made("gossip", 2, 1))
     with pytest.raises(ArgumentError, match="needs a multiple of 2 chunks, not 3"):
         prove(made("all_gather", 2, 3))
@@ -140,7 +140,7 @@ def test_order_of_ranks() -> None:
     prove(skipping)
     with pytest.raises(
         AlgorithmError,
-        match="is no reduce for ops that do not commute: in round 0 rank 2 cannot follow rank 0 in rank 0's chunk",
+        match="reduce for ops that do not commute: in round 0 rank 2 cannot follow rank 0 in rank 0's chunk",
     ):
         prove(skipping, ordered=True)
     rotated = made("reduce", 3, 1, send(0, 2, 0, op=ADD), send(2, 1, 0, op=ADD), root=1)
@@ -253,7 +253,7 @@ def test_a_contribution_that_is_counted_twice() -> None:
     found = find_fault(table_of(greedy, 3))
     assert (found.round, found.slot) == (1, (1, X, 0))
     assert found.line.endswith(line_of("greedy"))
-    said = "greedy is no all_reduce: in round 1 rank 0 would be counted twice in rank 1's chunk 0"
+    said = "greedy is not a correct all_reduce: in round 1 rank 0 would be counted twice in rank 1's chunk 0"
     assert str(found) == f"{said} ({found.line})"
 
 

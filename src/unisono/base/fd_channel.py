@@ -249,7 +249,7 @@ def connect(name: str, deadline: float) -> PlainChannel:
         from .errors import ArgumentError  # a sentinel does without
 
         raise ArgumentError(
-            f"the socket where rank 0 should wait belongs to user {channel.peer.user}, process {channel.peer.pid}: "
-            "another process has taken its name, or changed what the ranks read at the store where they meet"
+            f"the socket of rank 0 belongs to user {channel.peer.user}, process {channel.peer.pid}: "
+            "another process has taken its name, or changed the ranks' entries at the store"
         )
     return channel

@@ -83,7 +83,7 @@ def seconds(timeout: float | timedelta, argument: str = "timeout_s", *, positive
         raise DTypeError(f"{argument}: expected seconds or a timedelta, got {type(timeout).__name__}")
     if not (timeout > 0 or (timeout == 0 and not positive)):  # NaN is neither
         least = "seconds, more than 0" if positive else "seconds from 0 up"
-        raise ArgumentError(f"{argument}={timeout:g}: give {least}; float('inf') is a time without end")
+        raise ArgumentError(f"{argument}={timeout:g}: give {least}; float('inf') means no limit")
     return float(timeout) if timeout < sys.float_info.max else math.inf  # an int may be greater
 
 

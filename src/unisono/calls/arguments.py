@@ -74,8 +74,8 @@ def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
         )
     if tensor.is_quantized and (tensor.dtype not in _BITS or not tensor.is_contiguous()):
         raise DTypeError(
-            f"{argument}: of quantized tensors only contiguous ones of {', '.join(map(dtype_name, _BITS))} can be "
-            "moved, not this one; pass .int_repr()"
+            f"{argument}: quantized tensors must be contiguous and one of {', '.join(map(dtype_name, _BITS))}; "
+            "pass .int_repr()"
         )
     if written and overlaps_itself(tensor):
         raise ArgumentError(f"{argument}: several of its elements share memory; pass .contiguous()")
@@ -108,7 +108,7 @@ def check_tensors(
                 "every block has the same dtype"
             )
         if tensor.is_quantized and scale_name(tensor) != scale_name(tensors[0]):
-            raise ArgumentError(f"{argument}[{rank}]: is quantized otherwise than {argument}[0]; pass .int_repr()")
+            raise ArgumentError(f"{argument}[{rank}]: is quantized in another way than {argument}[0]; pass .int_repr()")
     if written:
         for first, second in combinations(range(len(tensors)), 2):
             if share_memory(tensors[first], tensors[second]):
@@ -149,7 +149,7 @@ def check_splits(argument: str, tensor: torch.Tensor, sizes: Any, group: Group) 
         sizes = [rows // group.size] * group.size
     if len(sizes) != group.size or sum(sizes) != rows or min(sizes) < 0:
         raise ArgumentError(
-            f"{argument}_split_sizes: {sizes} are no {group.size} lengths that sum up to the {rows} rows of "
+            f"{argument}_split_sizes: {sizes} are not {group.size} lengths with the sum {rows}, the rows of "
             f"{shape_name(tensor)} on rank {group.rank}"
         )
     return list(torch.split(tensor, sizes)) if tensor.dim() else [tensor.view(1)[:0]] * group.size
@@ -203,6 +203,6 @@ def check_apart(blocks: Sequence[torch.Tensor], tensor: torch.Tensor, own: int |
     """
     for k, block in enumerate(blocks):
         if tensor.is_quantized and scale_name(block) != scale_name(tensor):
-            raise ArgumentError("an input and an output are quantized otherwise than each other; pass .int_repr()")
+            raise ArgumentError("an input and an output are quantized in different ways; pass .int_repr()")
         if share_memory(block, tensor) and not (k == own and block.data_ptr() + offset == tensor.data_ptr()):
-            raise ArgumentError("an input and an output share memory: give the output memory of its own")
+            raise ArgumentError("an input and an output share memory: give the output its own memory")

@@ -129,7 +129,7 @@ def _check_ranks(ranks: Iterable[int], parent: Group) -> list[int]:
     chosen = [integer("ranks", rank) for rank in ranks]
     for rank in chosen:
         if not 0 <= rank < parent.size:
-            raise ArgumentError(f"ranks: there is no rank {rank} among the {parent.size} of group {parent.name!r}")
+            raise ArgumentError(f"ranks: unknown rank {rank} among the {parent.size} of group {parent.name!r}")
     if not chosen or len(set(chosen)) < len(chosen):
         raise ArgumentError(f"ranks: a group has at least one rank, and each once; got {chosen}")
     return sorted(chosen)

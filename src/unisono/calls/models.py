@@ -145,7 +145,7 @@ def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> lis
         if not tensor.is_contiguous():
             raise ArgumentError(f"tensors[{k}]: only contiguous tensors can be moved; call .contiguous() first")
     if len({id(tensor) for tensor in tensors}) < len(tensors):
-        raise ArgumentError("tensors: one of them is there twice; pass each once")
+        raise ArgumentError("tensors: a tensor is listed twice: pass each once")
     flats = []
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         mine = [tensor for tensor in tensors if tensor.dtype is dtype]

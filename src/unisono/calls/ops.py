@@ -101,7 +101,7 @@ def resolve(op: Any) -> str | PremulSum | CustomOp:
     if isinstance(op, str):
         name = _NAMES.get(op) or _NAMES.get(op.lower())
         if name is None:
-            raise ArgumentError(f"op: there is no {op!r}; {_CHOICE}")
+            raise ArgumentError(f"op: unknown op {op!r}; {_CHOICE}")
         return name
     if isinstance(op, PremulSum | CustomOp):
         return op
@@ -114,7 +114,7 @@ def resolve(op: Any) -> str | PremulSum | CustomOp:
         return premul_sum(op.__getstate__()[1]) if kind.name == "PREMUL_SUM" else resolve(kind.name)
     if callable(op):
         raise DTypeError(f"op: {op!r} is a function; pass make_op(function)")
-    raise DTypeError(f"op: {op!r} is no reduce op; {_CHOICE}")
+    raise DTypeError(f"op: {op!r} is not a reduce op; {_CHOICE}")
 
 
 def check_op_dtype(op: str | PremulSum | CustomOp, dtype: str) -> None:
@@ -122,7 +122,7 @@ def check_op_dtype(op: str | PremulSum | CustomOp, dtype: str) -> None:
     if isinstance(op, PremulSum):
         if dtype not in _SCALED:
             raise DTypeError(
-                f"there is no premul_sum of {dtype} tensors, only of {', '.join(_SCALED)}: convert the tensor first"
+                f"premul_sum does not take {dtype} tensors, only {', '.join(_SCALED)}: convert the tensor first"
             )
     else:
         check_combine(dtype, op)

@@ -56,8 +56,8 @@ def network_interface(address: str) -> str:
         if first == address:
             return name
     raise ArgumentError(
-        f"{address} is the first address of no network interface of this host, and UCX, which carries messages between "
-        "hosts, listens at such a one: name MASTER_ADDR by an address in another network"
+        f"{address} is not the first address of a network interface of this host, where UCX must listen: "
+        "set MASTER_ADDR to an address in another network"
     )
 
 

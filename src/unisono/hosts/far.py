@@ -266,5 +266,5 @@ def _connect(name: str, deadline: float | None) -> socket.socket:
         raise
     if user != os.getuid():
         sock.close()
-        raise ArgumentError(f"process {pid} of user {user} waits where the sentinel of this host should")
+        raise ArgumentError(f"process {pid} of user {user} listens in place of this host's sentinel")
     return sock

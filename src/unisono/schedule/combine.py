@@ -66,7 +66,7 @@ def transpose(schedule: Schedule) -> Schedule:
     itself. Raises ArgumentError for other collectives.
     """
     if schedule.collective not in DUALS:
-        raise ArgumentError(f"{schedule.name}: {schedule.collective} has no dual; only {', '.join(sorted(DUALS))} have")
+        raise ArgumentError(f"{schedule.name}: {schedule.collective} has no dual: only {', '.join(sorted(DUALS))} have")
     collective = DUALS[schedule.collective]
     rows = schedule.rows[::-1].copy()
     rows[:, ROUND] = schedule.rounds - 1 - rows[:, ROUND]
@@ -126,7 +126,7 @@ def numbered(rows: Rows, cells: Cells) -> Rows:
 def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
     """Run a schedule on each of `segments` parts of the vector; each starts `lag` rounds after the one before."""
     if segments < 1 or lag < 0:
-        raise ArgumentError(f"pipeline: {segments} segments {lag} rounds apart make no schedule")
+        raise ArgumentError(f"pipeline: {segments} segments {lag} rounds apart: give at least 1 and 0")
     whole = np.arange(schedule.chunks)
     parts = []
     for j in range(segments):
@@ -145,7 +145,7 @@ def fold(core: Schedule, ranks: int) -> Schedule:
     """
     q, C = core.ranks, core.chunks
     if core.collective != "all_reduce" or not q <= ranks <= 2 * q:
-        raise ArgumentError(f"fold: {core.name} is no all_reduce that {ranks} ranks can be folded into")
+        raise ArgumentError(f"fold: {core.name} is not an all_reduce that {ranks} ranks can be folded into")
     if ranks == q:
         return core
     members = np.concatenate([2 * np.arange(ranks - q) + 1, np.arange(2 * (ranks - q), ranks)])

@@ -92,7 +92,7 @@ def contract(schedule: Schedule, chunks: Sequence[int] | None = None, marks: Seq
     elif kind == "exscan":
         after = {(r, result, c): (c, until[r - 1]) for c in some for r in range(1, p)}
     else:
-        raise ArgumentError(f"{kind!r} is no collective that has a contract")
+        raise ArgumentError(f"{kind!r} is not a collective with a contract")
     return Contract(before, after, *((p, k) if kind in BLOCKED else (1, C)))
 
 
@@ -115,7 +115,7 @@ class Fault(NamedTuple):
 
     def __str__(self) -> str:
         line = f" ({self.line})" if self.line else ""
-        return f"{self.name} is no {self.collective}: {self.reason}{line}"
+        return f"{self.name} is not a correct {self.collective}: {self.reason}{line}"
 
 
 def fault(

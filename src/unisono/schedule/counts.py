@@ -114,9 +114,7 @@ def lower_bounds(collective: str, ranks: int | Hosts, root: int = 0) -> Bounds:
         "exscan": (far, far, max(0, p - 2) / p),
     }
     if collective not in bounds:
-        raise ArgumentError(
-            f"{collective!r} is no collective that has lower bounds; those that have: {', '.join(bounds)}"
-        )
+        raise ArgumentError(f"{collective!r} has no lower bounds; these have: {', '.join(bounds)}")
     return Bounds((n - 1).bit_length(), *bounds[collective])
 
 

@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "factors of integers": (
         lambda: all_reduce_coalesced([torch.ones(4, dtype=torch.int64)], unisono.premul_sum(2.0)),
         DTypeError,
-        "no premul_sum of int64",
+        "premul_sum does not take int64",
     ),
 }
 

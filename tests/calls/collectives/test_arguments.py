@@ -67,13 +67,13 @@ def overlapping() -> tuple[torch.Tensor, torch.Tensor]:
 WRONG: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "an array": (lambda: unisono.all_reduce(np.ones(3)), DTypeError, r"got ndarray; pass torch.from_numpy\(array\)"),
     "no tensor": (lambda: unisono.all_reduce([1.0]), DTypeError, "tensor: expected a torch.Tensor, got list"),
-    "no op": (lambda: unisono.all_reduce(f(), "xor"), ArgumentError, "op: there is no 'xor'"),
+    "no op": (lambda: unisono.all_reduce(f(), "xor"), ArgumentError, "op: unknown op 'xor'"),
     "an op of another kind": (lambda: unisono.all_reduce(f(), 3), DTypeError, "op: 3"),
     "no order": (lambda: unisono.all_reduce(torch.ones(3, dtype=torch.cfloat), "max"), DTypeError, "complex64"),
     "an average of scans": (lambda: unisono.scan(f(), "avg"), ArgumentError, "scan has no avg"),
     "a factor of integers": (
         lambda: unisono.all_reduce(torch.ones(3, dtype=torch.int64), unisono.premul_sum(2.0)),
-        DTypeError, "no premul_sum of int64"),
+        DTypeError, "premul_sum does not take int64"),
     "booleans": (lambda: unisono.reduce(torch.ones(3, dtype=torch.bool), 0, "avg"), DTypeError, "bool"),
     "an expanded tensor": (lambda: unisono.all_reduce(expanded()), ArgumentError, "tensor: .*share memory"),
     "an expanded tensor, reduce": (lambda: unisono.reduce(expanded(), 0), ArgumentError, "tensor: .*share memory"),
@@ -89,7 +89,7 @@ WRONG: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "a tensor of torch.func": (lambda: in_grad(unisono.all_reduce), DTypeError, "tensor: .*no memory of its own"),
     "a meta tensor in a list": (
         lambda: unisono.all_gather([f(), meta()], f()), ArgumentError, r"tensor_list\[1\].*meta"),
-    "a quantized tensor": (lambda: unisono.all_reduce(quantized()), DTypeError, "no sum of quint8"),
+    "a quantized tensor": (lambda: unisono.all_reduce(quantized()), DTypeError, "sum does not take quint8"),
     "a conjugate view to write to": (lambda: unisono.broadcast(conjugate(), 1), ArgumentError, "conjugate"),
     "a root that is none": (lambda: unisono.broadcast(f(), 2), ArgumentError, "src=2: .*0 to 1"),
     "a negative root": (lambda: unisono.reduce(f(), -1), ArgumentError, "dst=-1"),
@@ -129,7 +129,7 @@ WRONG: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "an algorithm for another": (
         lambda: unisono.all_reduce(f(), algorithm="broadcast.linear"),
         ArgumentError, "for broadcast, not for all_reduce"),
-    "no algorithm": (lambda: unisono.all_reduce(f(), algorithm=3), ArgumentError, "3 is no algorithm"),
+    "no algorithm": (lambda: unisono.all_reduce(f(), algorithm=3), ArgumentError, "3 is not an algorithm"),
     "a wrong algorithm": (lambda: unisono.all_reduce(f(), algorithm=wrong), unisono.AlgorithmError, "counted twice"),
     "a stacked tensor for a scatter list": (
         lambda: unisono.scatter(f(), torch.zeros(2, 4), 0), DTypeError, "scatter_list: .*got Tensor"),

@@ -61,7 +61,7 @@ def test_a_refusal_on_one_rank_is_told_to_all(worlds: Worlds) -> None:
         unisono.barrier()
         return str(caught.value)
 
-    for call, words in (("new_group", "there is no rank 7"), ("split", "64 bits")):
+    for call, words in (("new_group", "unknown rank 7"), ("split", "64 bits")):
         for rank, said in enumerate(worlds(3).run(refuse, call)):
             assert words in said
             assert rank == 1 or f"rank 1  {call}, refused there: " in said

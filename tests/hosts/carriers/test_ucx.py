@@ -104,7 +104,7 @@ def test_it_listens_at_its_own_address_only() -> None:
 
 def test_an_address_of_no_interface() -> None:
     assert network_interface(HERE) == "lo"
-    with pytest.raises(ArgumentError, match=r"192\.0\.2\.1 is the first address of no network interface"):
+    with pytest.raises(ArgumentError, match=r"192\.0\.2\.1 is not the first address of a network interface"):
         network_interface("192.0.2.1")
 
 
@@ -115,7 +115,7 @@ def test_missing_or_old_library_is_refused(version: tuple[int, int] | None, monk
         words = "/nowhere/libucp.so.0"
     else:
         monkeypatch.setattr(library, "OLDEST", version)
-        words = r"is UCX 1\.[0-9.]+, and 99\.0 is the oldest that will do"
+        words = r"is UCX 1\.[0-9.]+, and the oldest that works is 99\.0"
     library.ucx_library.cache_clear()
     with pytest.raises(library.NoUcx, match=rf"cannot be used here \(.*{words}.*\): pip install 'unisono\[hosts\]'"):
         UcxCarrier(HashStore(), 0, 2, HERE, LATE_S)

@@ -294,7 +294,7 @@ def test_words_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_after_groups_exist_it_is_too_late(ranks: TorchRanks) -> None:
     def work() -> None:
-        with pytest.raises(ArgumentError, match="there is a process group already"):
+        with pytest.raises(ArgumentError, match="a process group exists already"):
             unisono.answer_to("gloo")
         assert "UNISONO_AS" not in os.environ
 

@@ -90,7 +90,7 @@ def test_groups_merge(backend: str) -> None:
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before + 3  # of the four processes, which this one knows now
     assert total(world) == 1111.0
-    with pytest.raises(RuntimeError, match="size=4: so many ranks have come to this store before"):
+    with pytest.raises(RuntimeError, match="size=4: this many ranks have used the store before"):
         half.merge_remote_group(store, 4)
 
 

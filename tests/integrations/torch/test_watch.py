@@ -215,7 +215,7 @@ def test_it_comes_before_the_group(job: Job) -> None:
         "import unisono\ndel dist.distributed_c10d._new_process_group_helper.__dict__['_unisono']\n"
         "try:\n    unisono.watch()\nexcept unisono.ArgumentError as error:\n    print(error)",
     )
-    assert "watch: there is a process group already" in job.output(0)
+    assert "watch: a process group exists already" in job.output(0)
 
 
 def test_calls_of_fully_shard_are_seen(job: Job) -> None:

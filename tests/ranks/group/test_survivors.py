@@ -238,7 +238,7 @@ def test_shrink_after_out_of_memory(tmp_path: Path, hosts: str | None) -> float:
 
 
 def test_ranks_that_there_are_not() -> None:
-    with unisono.World(1) as world, pytest.raises(RankFailed, match="there is no rank 7"):
+    with unisono.World(1) as world, pytest.raises(RankFailed, match="unknown rank 7"):
         world.run(lambda: unisono.init().shrink(without=[7]))
     with unisono.World(1) as world, pytest.raises(RankFailed, match="without: expected a list of ranks, got int"):
         world.run(lambda: unisono.init().shrink(without=3))

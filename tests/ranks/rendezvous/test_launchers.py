@@ -224,7 +224,7 @@ def test_ranks_of_an_mpi_on_several_hosts_ask_it_where_to_meet(environ, monkeypa
     launch = detect(environ)
     assert (launch.rank, launch.size, launch.by_mpi, launch.job) == (1, 4, True, "")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(ArgumentError, match=r"without mpi4py .* nothing tells .* set MASTER_ADDR"):
+    with pytest.raises(ArgumentError, match=r"without mpi4py .* the ranks do not know .* set MASTER_ADDR"):
         MeetingPlace(launch, 1.0).enter()
 
 

@@ -42,8 +42,8 @@ def test_find_by_name() -> None:
         ("all_reduce", "rign", r"all_reduce has no algorithm 'rign'. Did you mean 'ring'\? It has: naive, "),
         ("scan", "qqq", r"scan has no algorithm 'qqq'. It has: linear, hillis_steele, direct"),
         ("all_reduce", "all_gather.ring", "is an algorithm for all_gather, not for all_reduce"),
-        ("all_redcue", "ring", "'all_redcue' is no collective: did you mean all_reduce"),
-        ("scan", 3, "3 is no algorithm"),
+        ("all_redcue", "ring", "'all_redcue' is not a collective: did you mean all_reduce"),
+        ("scan", 3, "3 is not an algorithm"),
     ],
 )
 def test_find_says_what_there_is(collective: str, name: str, message: str) -> None:
@@ -153,7 +153,7 @@ def test_restriction_names_alternatives(name: str, bad: int, restriction: str) -
 
 
 def test_ranks_and_roots_must_exist() -> None:
-    with pytest.raises(ArgumentError, match="0 ranks are no group"):
+    with pytest.raises(ArgumentError, match="0 ranks cannot form a group"):
         CATALOGUE["all_gather.ring"].schedule(0)
     with pytest.raises(ArgumentError, match="root 4 is not one of the ranks 0 to 3"):
         CATALOGUE["broadcast.linear"].schedule(4, 4)

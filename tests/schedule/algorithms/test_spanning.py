@@ -104,10 +104,10 @@ def test_vector_is_cut_into_any_segments() -> None:
     ("words", "said"),
     [
         (("all_to_all", {}), "'all_to_all' has no table over hosts; there are: all_reduce, broadcast"),
-        (("all_reduce", {"core": "swing"}), "no algorithm 'swing'; there are: circulant"),
+        (("all_reduce", {"core": "swing"}), "'swing' does not run between hosts; these do: circulant"),
         (("all_reduce", {"rails": 2}), "2 rails are not between 1 and 1"),
         (("all_reduce", {"rails": 0}), "0 rails are not between 1 and 1"),
-        (("broadcast", {"segments": 0}), "0 segments are none"),
+        (("broadcast", {"segments": 0}), "0 segments: give at least 1"),
         (("reduce", {"root": 4}), "root 4 is not one of the ranks 0 to 3"),
     ],
 )

@@ -155,8 +155,8 @@ def test_the_marked_slot_is_that_of_the_proof() -> None:
     assert "✗" not in blocks[0]
     (line,) = [line for line in blocks[1].splitlines() if "✗" in line]
     assert "chunk 0  ✗0[0]+1[1]" in line
-    assert "crosses is no all_reduce: in round 0 chunk 1 would be added to chunk 0" in " ".join(grid.split())
-    assert "crosses is no all_reduce" in svg(table)
+    assert "crosses is not a correct all_reduce: in round 0 chunk 1 would be added to chunk 0" in " ".join(grid.split())
+    assert "crosses is not a correct all_reduce" in svg(table)
     wrong = re.findall(r'class="box[^"]* wrong" data-slot="([^"]*)"', svg(table))
     assert wrong[0] == "1-0-0-0"
-    assert "is no all_reduce" in html(table)
+    assert "is not a correct all_reduce" in html(table)

@@ -115,13 +115,13 @@ def test_wrong_function_is_shown_then_refused(mine: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("explain all_redduce", "'all_redduce' is no collective: did you mean all_reduce"),
+        ("explain all_redduce", "'all_redduce' is not a collective: did you mean all_reduce"),
         ("explain nonsense", "there are broadcast, reduce"),
         ("draw ring", "did you mean all_gather.ring, reduce_scatter.ring, all_reduce.ring?"),
         ("explain all_reduce --bytes lots", "'lots' is not a number of bytes"),
         ("explain all_reduce --root 1", "all_reduce has no root"),
         ("explain all_reduce --ranks 0", "0 ranks"),
-        ("explain nothing.py:here", "there is no file nothing.py"),
+        ("explain nothing.py:here", "nothing.py does not exist"),
         ("draw all_reduce.ring --output x.pdf", "must end in .svg, .html, .txt"),
         ("draw all_reduce.ring all_reduce.tree -o x.svg", "are for pages: add -o page.html"),
         ("draw all_reduce.ring --link 1Gbit", "are for pages: add -o page.html"),
@@ -209,13 +209,13 @@ def test_draw_puts_two_on_one_page(tmp_path: Path) -> None:
 def test_wrong_slot_is_marked_in_the_drawing(mine: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["draw", f"{mine}:greedy"])
     assert result.exit_code == 1
-    assert re.search(r"is no all_reduce: in round 1 rank 0 would be .* \(\S*mine.py:16\)", result.stderr)
+    assert re.search(r"is not a correct all_reduce: in round 1 rank 0 would be .* \(\S*mine.py:16\)", result.stderr)
     first = result.stdout[result.stdout.index("round 1") : result.stdout.index("round 2")]
     assert "✗0+0+1+3" in first
     assert "✗" not in result.stdout[result.stdout.index("before") : result.stdout.index("round 1")]
     picture = tmp_path / "x.svg"
     assert CliRunner().invoke(app, ["draw", f"{mine}:greedy", "-o", str(picture)]).exit_code == 1
-    assert "is no all_reduce" in picture.read_text(encoding="utf-8")
+    assert "is not a correct all_reduce" in picture.read_text(encoding="utf-8")
 
 
 @pytest.mark.sampled(most=2)
@@ -250,7 +250,7 @@ def test_all_algorithms_are_timed_on_request(monkeypatch: pytest.MonkeyPatch) ->
         if algorithm.collective == "all_gather" and algorithm.allows(2):
             assert re.search(rf"^{algorithm.name} +\S+ \S?s *$", printed, re.MULTILINE)
     assert "leave out --hosts" in say("explain", "all_gather", "--hosts", "2x2", "--measure", fails=2)
-    assert "would say nothing" in say("explain", "all_gather", "--ranks", "1000", "--measure", fails=2)
+    assert "give no useful times" in say("explain", "all_gather", "--ranks", "1000", "--measure", fails=2)
 
 
 def test_all_algorithms_are_listed() -> None:

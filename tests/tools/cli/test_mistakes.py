@@ -22,7 +22,7 @@ MISTAKES = {
     "a script that is no command": (["trace", "train.py", "--fast"], "unisono trace -- python train.py --fast"),
     "a word for a number": (["run", __file__, "--ranks=two"], "--ranks needs a number of processes"),
     "a command that there is not": (["explian", "all_reduce"], "No such command 'explian'. Did you mean 'explain'?"),
-    "a name without a letter": (["draw", ""], "'' is no collective"),
+    "a name without a letter": (["draw", ""], "'' is not a collective"),
     "hosts without end": (["explain", "all_reduce", "--hosts", "1000000x1000000"], "give at most 65,536"),
     "no number": (["run", __file__, "-n"], "-n needs a number of processes"),
 }  # fmt: skip

@@ -216,12 +216,14 @@ class Arena(Layout):
         except OSError:  # no memfd
             seals, header = 0, b""
         if seals & _SEALS != _SEALS or len(header) < _HEADER.size:
-            raise ArgumentError(f"file descriptor {fd} is no arena: its size is not sealed, or it has no header")
+            raise ArgumentError(f"file descriptor {fd} is not an arena: its size is not sealed, or it has no header")
         magic, version, size, there, half, heap, *shape = _HEADER.unpack(header)
         if magic != _MAGIC or version != _VERSION:
-            raise ArgumentError(f"file descriptor {fd} is no arena of this version: install one unisono on all ranks")
+            raise ArgumentError(
+                f"file descriptor {fd} is an arena of another version: install the same unisono on all ranks"
+            )
         wrong = ArgumentError(
-            f"file descriptor {fd} is no arena: its size is not that of {size} ranks, {there} processors, staging "
+            f"file descriptor {fd} is not an arena: its size is not that of {size} ranks, {there} processors, staging "
             f"halves of {half} bytes, heaps of {heap} bytes and settings {shape}, as its header says"
         )
         if not (1 <= size <= MAX_RANKS and min(there, half, heap) > 0 and max(there, half, heap, *shape) < _MOST):

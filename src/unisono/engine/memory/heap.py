@@ -47,7 +47,7 @@ class Heap:
         if any(extent < 0 for extent in shape):
             raise ArgumentError(f"shape: {list(shape)} has a negative extent")
         if str(dtype).startswith(("torch.qint", "torch.quint")):
-            raise DTypeError(f"there is no {dtype} tensor in shared memory; use an integer dtype for its bits")
+            raise DTypeError(f"{dtype} tensors cannot be in shared memory: use an integer dtype for the bits")
         count = math.prod(shape)
         return self.flat(count, dtype).view(shape) if count else torch.empty(shape, dtype=dtype, device="cpu")
 

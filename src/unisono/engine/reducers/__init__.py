@@ -37,9 +37,9 @@ def check_combine(dtype: str, op: str | CustomOp) -> None:
     elif op in OPS:
         name, able = op, _ABLE[op]
     else:
-        raise DTypeError(f"there is no op {op!r}; there is {', '.join(OPS)}, and what make_op makes")
+        raise DTypeError(f"unknown op {op!r}: use {', '.join(OPS)}, or make_op()")
     if dtype not in able:
-        raise DTypeError(f"there is no {name} of {dtype} tensors, only of {', '.join(able)}: convert the tensor first")
+        raise DTypeError(f"{name} does not take {dtype} tensors, only {', '.join(able)}: convert the tensor first")
 
 
 def combine_address(dtype: str, op: str | CustomOp, last: bool) -> int:

@@ -86,7 +86,9 @@ class UcxCarrier:
         look: Callable[[], object] = lambda: None,
     ) -> None:
         if size > 1 << _RANK_BITS:
-            raise ArgumentError(f"a world of {size} ranks spans several hosts: at most {1 << _RANK_BITS} ranks can")
+            raise ArgumentError(
+                f"a world of {size} ranks cannot span several hosts: at most {1 << _RANK_BITS} ranks can"
+            )
         self._library = ucx_library()
         self._rank, self._process = rank, os.getpid()
         self._lock = threading.Lock()
@@ -303,7 +305,7 @@ class UcxCarrier:
         self._worker = worker.value or 0
         check(library.ucp_worker_query(worker, c.byref(granted)), "tell what it can do")
         if granted.mode != ThreadMode.MANY:
-            raise RuntimeError("this UCX has been built for programs of one thread")
+            raise RuntimeError("this UCX was built without support for threads")
         descriptor = c.c_int()
         check(library.ucp_worker_get_efd(worker, c.byref(descriptor)), "tell when it has something to move")
         functions = {

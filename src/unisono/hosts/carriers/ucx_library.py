@@ -181,7 +181,7 @@ def ucx_library() -> Any:
     library.ucp_get_version(*map(c.byref, version))
     found = tuple(number.value for number in version)
     if found < OLDEST:
-        raise NoUcx(f"{place} is UCX {_dotted(found)}, and {_dotted(OLDEST)} is the oldest that will do")
+        raise NoUcx(f"{place} is UCX {_dotted(found)}, and the oldest that works is {_dotted(OLDEST)}")
     for name, result, *arguments in _FUNCTIONS:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

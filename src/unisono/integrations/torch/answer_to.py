@@ -43,7 +43,7 @@ def answer_to(name: str) -> None:
         )
     if not _answers() and distributed.is_available() and distributed.is_initialized():
         raise ArgumentError(
-            "answer_to: there is a process group already, and Gloo's stay Gloo's: call it before init_process_group, "
+            "answer_to: a process group exists already and keeps its backend: call this before init_process_group, "
             f"or set {_SETTING}={name} in the environment"
         )
     if _take_the_name():

@@ -72,7 +72,7 @@ def all_reduce_sparse(tensor: torch.Tensor, op: Any, group: Group, timeout_s: fl
     with checking(group, "all_reduce"):
         name = resolve(op)
         if tensor.layout is not torch.sparse_coo or name not in ("sum", "avg"):
-            raise ArgumentError(f"of sparse tensors only COO ones can be combined, with sum or avg, not {name} of this")
+            raise ArgumentError(f"sparse tensors must be COO tensors, and op sum or avg, not {name}")
     with in_mode_of(tensor):  # it takes the memory of the total
         mine = tensor.detach().coalesce()
         _check_shapes(mine, group, timeout_s)

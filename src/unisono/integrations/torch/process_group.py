@@ -182,7 +182,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         with as_torchs():
             self._check_devices()
             if (rank := store.add("mergeGroupRank", 1) - 1) >= size:
-                raise ArgumentError(f"size={size}: so many ranks have come to this store before: use a new PrefixStore")
+                raise ArgumentError(f"size={size}: this many ranks have used the store before: use a new PrefixStore")
             group = join(store, rank, size, name, timeout.total_seconds(), apart=True)
             made = self._of(group, store, name, description)
             leave_when_dropped(made, group)

@@ -61,7 +61,7 @@ def watch() -> None:
     """
     if not _patched() and distributed.is_available() and distributed.is_initialized():
         raise ArgumentError(
-            "watch: there is a process group already: call it before init_process_group, or set UNISONO_WATCH=1 in the "
+            "watch: a process group exists already: call this before init_process_group, or set UNISONO_WATCH=1 in the "
             "environment"
         )
     patch()

@@ -176,7 +176,7 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
         raise ArgumentError(f"without: expected a list of ranks, got {type(without).__name__}")
     leave_out = frozenset(integer("without", rank) for rank in without)
     if strangers := leave_out - set(range(group.size)):
-        raise ArgumentError(f"without: there is no rank {min(strangers)} among the {group.size} of {group.name!r}")
+        raise ArgumentError(f"without: unknown rank {min(strangers)} among the {group.size} of {group.name!r}")
     _check_cut_off(group)
     allowed_s = group.timeout_s if timeout_s is None else seconds(timeout_s)
     group.engine.arena.board(group.rank).set_interrupted("")

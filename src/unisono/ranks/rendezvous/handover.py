@@ -93,7 +93,7 @@ def fetch(home: Identity, first: int, rank: int, deadline: float) -> Arena:
                 raise EOFError(f"rank {first} has ended")
             raise ArgumentError(
                 f"process {channel.peer.pid} of user {channel.peer.user} waits where rank {first}, process {home.pid} "
-                f"of user {home.user}, should: what the ranks read at the store where they meet has been changed"
+                f"of user {home.user}, should: the ranks' entries at the store were changed"
             )
         fds = channel.receive(deadline).fds
         if not fds:

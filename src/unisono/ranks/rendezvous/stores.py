@@ -165,13 +165,13 @@ def _by_mpi(launch: Launch, deadline: float) -> Store:
         from mpi4py import MPI
     except ImportError as error:
         raise ArgumentError(
-            f"{launch.why}, on several hosts, and without mpi4py ({error}) nothing tells the ranks where to meet: "
+            f"{launch.why}, on several hosts, and without mpi4py ({error}) the ranks do not know where to meet: "
             "install it, or set MASTER_ADDR, to an address of rank 0's host, and MASTER_PORT for every process"
         ) from error
     comm, start = MPI.COMM_WORLD, time.monotonic()
     if (comm.rank, comm.size) != (launch.rank, launch.size):
         raise ArgumentError(
-            f"{launch.why}, but mpi4py takes this process for rank {comm.rank} of {comm.size}: it has been built for "
+            f"{launch.why}, but mpi4py says that this process is rank {comm.rank} of {comm.size}: it was built for "
             "another MPI. Build it for this one, or set MASTER_ADDR and MASTER_PORT for every process"
         )
     store: TCPStore | None = None

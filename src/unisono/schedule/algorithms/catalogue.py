@@ -117,7 +117,7 @@ class Algorithm:
     def check(self, ranks: int, root: int = 0) -> None:
         """Raise ArgumentError for ranks that a restriction excludes, and for a root that does not exist."""
         if ranks < 1:
-            raise ArgumentError(f"{self.full_name}: {ranks} ranks are no group; there must be at least one")
+            raise ArgumentError(f"{self.full_name}: {ranks} ranks cannot form a group: give at least one")
         root = root if self.collective in ROOTED else 0
         if not 0 <= root < ranks:
             raise ArgumentError(f"{self.full_name}: root {root} is not one of the ranks 0 to {ranks - 1}")
@@ -275,7 +275,7 @@ def find(collective: str, algorithm: AlgorithmLike) -> Algorithm:
         found = declared(algorithm, collective)
     else:
         raise ArgumentError(
-            f"{algorithm!r} is no algorithm: give a name, an Algorithm, a Schedule or a generator of rounds"
+            f"{algorithm!r} is not an algorithm: give a name, an Algorithm, a Schedule or a generator of rounds"
         )
     if found.collective != collective:
         raise ArgumentError(f"{found.full_name} is an algorithm for {found.collective}, not for {collective}")
@@ -298,7 +298,7 @@ def check_collective(name: str) -> None:
     named = [full for full, a in CATALOGUE.items() if a.name in short]
     meant = named if name in short else get_close_matches(name, COLLECTIVES, 2) or named
     hint = f"did you mean {', '.join(meant)}?" if meant else f"there are {', '.join(COLLECTIVES)}"
-    raise ArgumentError(f"{name!r} is no collective: {hint}")
+    raise ArgumentError(f"{name!r} is not a collective: {hint}")
 
 
 COLLECTIVES = (

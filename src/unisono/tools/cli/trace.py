@@ -52,7 +52,7 @@ def trace(
         status = subprocess.run(command, env=environ, check=False).returncode
         jobs = [job for job, count in jobs_in(*folders).items() if count > before[job]]
     if not jobs and not status:
-        raise ArgumentError(f"{command[0]}: no rank has written down a call: was it a job with unisono?")
+        raise ArgumentError(f"{command[0]}: no rank recorded a call: does the program use unisono?")
     for job in jobs:
         _show(folders, job)
     if status:

@@ -140,7 +140,7 @@ def spanning(
     """
     _check(collective, hosts, root, rails, core)
     if segments is not None and segments < 1:
-        raise ArgumentError(f"{collective}: {segments} segments are none")
+        raise ArgumentError(f"{collective}: {segments} segments: give at least 1")
     rails, core = rails or hosts.rails, core or CORES[collective][0]
     name = spanning_name(collective, hosts, rails, core, segments)
     made = _made(collective, hosts, root, rails, core, segments)
@@ -177,7 +177,7 @@ def _check(collective: str, hosts: Hosts, root: int, rails: int | None, core: st
         raise ArgumentError(f"{collective!r} has no table over hosts; there are: {', '.join(CORES)}")
     if core is not None and core not in CORES[collective]:
         known = ", ".join(CORES[collective])
-        raise ArgumentError(f"{collective}: between hosts there is no algorithm {core!r}; there are: {known}")
+        raise ArgumentError(f"{collective}: {core!r} does not run between hosts; these do: {known}")
     if rails is not None and not 1 <= rails <= hosts.rails:
         raise ArgumentError(f"{collective}: {rails} rails are not between 1 and {hosts.rails}, what each host has")
     if collective in ROOTED and not 0 <= root < hosts.ranks:

@@ -93,7 +93,7 @@ def _own(name: str) -> Algorithm:
         raise ArgumentError(f"{path} has no function {title!r}")
     note = getattr(function, "declared", None)
     if not isinstance(note, Algorithm):
-        raise ArgumentError(f'{name}: say what it is meant to be, such as @unisono.algorithm("all_reduce")')
+        raise ArgumentError(f'{name}: declare its collective, such as @unisono.algorithm("all_reduce")')
     own: Callable[..., Any] = function
     return find(note.collective, own)
 
@@ -101,7 +101,7 @@ def _own(name: str) -> Algorithm:
 def _load(path: Path) -> object:
     spec = spec_from_file_location(path.stem, path) if path.is_file() else None
     if spec is None or spec.loader is None:
-        raise ArgumentError(f"there is no file {path}")
+        raise ArgumentError(f"{path} does not exist")
     module = module_from_spec(spec)
     sys.path.insert(0, str(path.parent))  # as for a script, which may import files beside it
     try:
