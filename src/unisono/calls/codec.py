@@ -70,21 +70,19 @@ def decode(data: bytes | bytearray | memoryview, *, pickle: bool = False) -> Any
     """
     whole = memoryview(data).cast("B")
     kind = whole[0] if len(whole) else None
-    try:
-        if kind == _SAFE:
-            return _unpack(whole)
-        if kind == _PICKLE and pickle:
-            return cloudpickle.loads(whole[1:])
-    except UnisonoError:
-        raise
-    except Exception as error:
-        raise ArgumentError(f"not an encoded object, or damaged: {type(error).__name__}: {error}") from error
-    if kind == _PICKLE:
+    if kind == _PICKLE and not pickle:
         raise ArgumentError(
             "the sender used pickle=True, and unpickling can run any code: pass pickle=True here as well if you trust "
             "the sender, or send without it"
         )
-    raise ArgumentError(f"these {len(whole)} bytes are not an object that this version has encoded")
+    if kind not in (_SAFE, _PICKLE):
+        raise ArgumentError(f"these {len(whole)} bytes are not an object that this version has encoded")
+    try:
+        return _unpack(whole) if kind == _SAFE else cloudpickle.loads(whole[1:])
+    except UnisonoError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"not an encoded object, or damaged: {type(error).__name__}: {error}") from error
 
 
 def decode_from(rank: int, data: torch.Tensor, call: str, *, pickle: bool) -> Any:

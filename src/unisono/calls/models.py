@@ -5,6 +5,7 @@ every rank if they do not. Parameters and buffers with several names are sent on
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -114,13 +115,10 @@ def _identity(name: str, tensor: Any) -> tuple[object, ...]:
 
 def _difference(texts: list[str]) -> str:
     """Describe the first line in which the ranks' texts differ, with the ranks that have each version."""
-    columns = [text.splitlines() for text in texts]
-    at = next(k for k in range(max(map(len, columns))) if len({tuple(lines[k : k + 1]) for lines in columns}) > 1)
-    versions: dict[str, list[int]] = {}
-    for rank, lines in enumerate(columns):
-        said = "nothing more" if at >= len(lines) else lines[at]
-        versions.setdefault(said, []).append(rank)
-    parts = [f"{said} on {ranks_text(ranks)}" for said, ranks in versions.items()]
+    rows = zip_longest(*map(str.splitlines, texts), fillvalue="nothing more")
+    at, lines = next((k, lines) for k, lines in enumerate(rows) if len(set(lines)) > 1)
+    ranks = {said: [rank for rank, line in enumerate(lines) if line == said] for said in lines}
+    parts = [f"{said} on {ranks_text(ranks[said])}" for said in ranks]
     return f"the ranks' tensors differ, first at number {at}: {'; '.join(parts)}. Build the same model on every rank"
 
 
