@@ -263,21 +263,17 @@ class Watch:
         gone, span, ended = self.group.liveness.gone(rank), self.span, self.engine.has_ended(rank)
         entered = max(self.engine.entered(rank), self.number if ended else 0)
         signature, gave_up = self.engine.signature(rank, self.number), self.engine.arena.board(rank).gave_up
-        has_ended = span is not None and gone is not None and (gone.in_order or ended)
-        if has_ended and not self.is_fresh:
-            gone = None  # it made its calls before it left, and so did others: this host may not know these calls yet
-        owes = span is not None and gone is not None and not has_ended
-        seen = PeerView(rank, entered, signature, gone, gave_up, owes)
-        return seen if span is None or rank in span.here else self.from_afar(seen)
+        owes = span is not None and gone is not None and not (gone.in_order or ended)
+        if span is not None and gone is not None and not owes:
+            # It made its calls before it left, and so did others: this host may not know these calls yet. And messages
+            # of this call may be under way from another host.
+            arrives = gone.in_order and ended and rank not in span.here and self.arrives(rank)
+            gone = None if arrives or not self.is_fresh else gone
+        return PeerView(rank, entered, signature, gone, gave_up, owes)
 
-    def from_afar(self, seen: PeerView) -> PeerView:
-        """A peer on another host."""
-        rank, gone = seen.rank, seen.gone
-        if seen.number >= self.number and gone is not None and gone.in_order and self.engine.has_ended(rank):
-            left_at = self.left_at.setdefault(rank, time.monotonic())
-            if time.monotonic() < left_at + _ARRIVES_S:
-                gone = None  # its messages of this call are under way
-        return seen._replace(gone=gone)
+    def arrives(self, rank: int) -> bool:
+        """May messages of this call still come from a rank of another host that has ended it, and left?"""
+        return time.monotonic() < self.left_at.setdefault(rank, time.monotonic()) + _ARRIVES_S
 
     def known_calls(self) -> dict[int, CallRecord]:
         """Rank -> its call of this number, if it has written it. Of a rank that has refused it, and others since: one

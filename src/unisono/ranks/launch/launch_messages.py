@@ -7,10 +7,9 @@ name; everything else (`__main__`, notebook cells, lambdas, modules on no path) 
 import io
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -132,17 +131,13 @@ def _importable(module: ModuleType) -> bool:
 
     True for modules without a Python file (built in, in C, generated): they could not be pickled by value anyway.
     """
-    file = getattr(module, "__file__", None) or ""
-    parts = module.__name__.split(".")
-    if type(module) is not ModuleType or not file.endswith(".py") or parts[0] in sys.stdlib_module_names:
+    file, (above, _, _) = getattr(module, "__file__", None) or "", module.__name__.rpartition(".")
+    top = module.__name__.partition(".")[0]
+    if type(module) is not ModuleType or not file.endswith(".py") or top in sys.stdlib_module_names:
         return True
-    path: Sequence[str] | None = None
-    spec: ModuleSpec | None = None
-    for count in range(1, len(parts) + 1):
-        name = ".".join(parts[:count])
-        found = (finder.find_spec(name, path) for finder in sys.meta_path)
-        spec = next((spec for spec in found if spec is not None), None)
-        if spec is None:
-            return False
-        path = spec.submodule_search_locations
-    return spec is not None and spec.origin == file
+    package = sys.modules.get(above)
+    if above and not (package and _importable(package)):
+        return False
+    path = getattr(package, "__path__", None)
+    found = filter(None, (finder.find_spec(module.__name__, path) for finder in sys.meta_path))
+    return next((spec.origin == file for spec in found), False)

@@ -5,11 +5,12 @@ Only names come from the store. The memory of a group is handed over by the kern
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
+from itertools import repeat
 from reprlib import Repr
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 from ...base.errors import ArgumentError
 from ...schedule import Hosts
@@ -96,7 +97,7 @@ def read(kind: type[Entry], said: bytes, teller: int, size: int = 1) -> Entry:
         told = json.loads(said) if len(said) <= _MOST_BYTES else None
         if type(told) is dict and told.keys() == kind.__annotations__.keys():
             fields = {name: _frozen(value) for name, value in told.items()}
-            if all(_IS_SOUND[name](value, size) for name, value in fields.items()):
+            if all(_fits(it, kind.__annotations__[name]) and _IS_SOUND[name](it, size) for name, it in fields.items()):
                 return make(**fields)
     raise ArgumentError(
         f"at the store where the ranks meet, rank {teller} has written {_brief.repr(bytes(said[:200]))}, which is not "
@@ -110,68 +111,59 @@ def _frozen(value: Any, depth: int = 3) -> Any:
     return tuple(_frozen(one, depth - 1) for one in value) if type(value) is list and depth else value
 
 
-def _text(most: int = _MOST_TEXT, pattern: str = r"[\s\S]*") -> Callable[[Any, int], bool]:
-    return lambda value, _: type(value) is str and len(value) <= most and re.fullmatch(pattern, value) is not None
+def _fits(value: Any, kind: Any) -> bool:
+    """Is a value of the kind that a field's annotation names?"""
+    kinds = get_args(kind)
+    if get_origin(kind) is Mapping:
+        return type(value) is dict and all(map(_fits, (*value, *value.values()), repeat(str)))
+    if not kinds:
+        return type(value) is kind
+    if type(value) is not tuple or (kinds[-1] is not Ellipsis and len(value) != len(kinds)):
+        return False
+    return all(map(_fits, value, repeat(kinds[0]) if kinds[-1] is Ellipsis else kinds))
 
 
-def _number(least: int = 0, most: int = _MOST_NUMBER) -> Callable[[Any, int], bool]:
-    return lambda value, _: type(value) is int and least <= value < most
+def _like(pattern: str) -> Callable[[str, int], bool]:
+    return lambda text, _: re.fullmatch(pattern, text) is not None
 
 
-def _are_ranks(value: Any, size: int) -> bool:
-    return type(value) is tuple and all(type(rank) is int and 0 <= rank < size for rank in value)
+def _shorter(most: int) -> Callable[[str, int], bool]:
+    return lambda text, _: len(text) <= most
 
 
-def _is_dead(value: Any, size: int) -> bool:
-    return type(value) is tuple and (
-        not value or (_are_ranks(value[:1], size) and list(map(type, value)) == [int, int])
-    )
+def _are_ranks(ranks: tuple[int, ...], size: int) -> bool:
+    return all(0 <= rank < size for rank in ranks)
 
 
-def _are_hosts(value: Any, size: int) -> bool:
+def _are_hosts(hosts: tuple[tuple[tuple[int, ...], str, int], ...], size: int) -> bool:
     """Is each rank on one host? And has each host a short name, and a number of ranks on its machine?"""
-    if type(value) is not tuple or not all(type(host) is tuple and len(host) == 3 for host in value):
-        return False
-    if not all(_are_ranks(host[0], size) and _text(MOST_NAME)(host[1], 0) for host in value):
-        return False
-    with suppress(ArgumentError):
-        return Hosts(tuple(host[0] for host in value)).ranks == size and all(
-            _number(1, size + 1)(host[2], 0) for host in value
-        )
+    if all(_are_ranks(ranks, size) and len(name) <= MOST_NAME and 0 < near <= size for ranks, name, near in hosts):
+        with suppress(ArgumentError):
+            return Hosts(tuple(ranks for ranks, _, _ in hosts)).ranks == size
     return False
 
 
-def _is_address(value: Any, _size: int) -> bool:
+def _is_address(text: str, _size: int) -> bool:
     with suppress(ValueError):
-        return type(value) is str and bool(ip_address(value))
+        return bool(ip_address(text))
     return False
-
-
-def _is_address_or_none(value: Any, _size: int) -> bool:
-    return value == "" or _is_address(value, 0)
-
-
-def _are_common(value: Any, _size: int) -> bool:
-    return (
-        type(value) is dict and len(value) < 50 and all(_text(100)(word, 0) for pair in value.items() for word in pair)
-    )
 
 
 _IS_SOUND: dict[str, Callable[[Any, int], bool]] = {
-    **dict.fromkeys(("host", "boot", "namespaces", "host_id", "job", "program"), _text()),
-    **dict.fromkeys(("user", "pid", "ticks"), _number()),
-    **dict.fromkeys(("reason", "full"), _text(MOST_WORDS)),
-    **dict.fromkeys(("address", "toward"), _is_address_or_none),
+    **dict.fromkeys(("host", "boot", "namespaces", "host_id", "job", "program"), _shorter(_MOST_TEXT)),
+    **dict.fromkeys(("user", "pid", "ticks"), lambda number, _: 0 <= number < _MOST_NUMBER),
+    **dict.fromkeys(("reason", "full"), _shorter(MOST_WORDS)),
+    **dict.fromkeys(("address", "toward"), lambda text, _: not text or _is_address(text, 0)),
     "reached_at": _is_address,
-    "port": _number(1, 1 << 16),
-    "size": _number(1),
-    "meeting": _text(pattern="[0-9a-f]{16}"),
-    "listens_at": _text(pattern="(unisono-[0-9a-f]{32})?"),
-    "socket": _text(pattern="unisono-[0-9a-f]{32}"),
-    "secret": _text(pattern="([0-9a-f]{64})?"),
-    "common": _are_common,
+    "port": lambda port, _: 0 < port < 1 << 16,
+    "size": lambda size, _: 0 < size < _MOST_NUMBER,
+    "meeting": _like("[0-9a-f]{16}"),
+    "listens_at": _like("(unisono-[0-9a-f]{32})?"),
+    "socket": _like("unisono-[0-9a-f]{32}"),
+    "secret": _like("([0-9a-f]{64})?"),
+    "common": lambda words, _: len(words) < 50 and all(len(word) <= 100 for pair in words.items() for word in pair),
     "hosts": _are_hosts,
     "missing": _are_ranks,
-    "dead": _is_dead,
+    "dead": lambda dead, size: not dead or (len(dead) == 2 and 0 <= dead[0] < size),
 }
-"""The name of a field -> is this its value, in a meeting of so many ranks?"""
+"""The name of a field -> is this its value, of the kind that it should be, in a meeting of so many ranks?"""
