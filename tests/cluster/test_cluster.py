@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,6 +91,53 @@ def test_packets_that_are_lost_are_sent_again(cluster: Clusters, tmp_path: Path,
     finally:
         over.set()
         shaking.join()
+
+
+def test_short_cuts_cost_nothing(cluster: Clusters, tmp_path: Path) -> None:
+    """Shorter by a second than hosts may be silent; between calls, and in the middle of them."""
+    some, cuts = cluster("2+1"), (1.0, 2.0, 3.0, 4.0)
+
+    def calls() -> None:
+        me = unisono.get_rank()
+        for items in (2, 300_000):
+            tensor = torch.full((items,), 10.0**me)
+            unisono.all_reduce(tensor)
+            assert bool((tensor == 111.0).all())
+            sent = unisono.isend(torch.full((items,), me), (me + 1) % 3)
+            assert bool((unisono.recv(src=(me + 2) % 3) == (me + 2) % 3).all())
+            sent.wait()
+
+    def work() -> None:
+        for cut_s in cuts:
+            calls()
+            (tmp_path / f"idle {cut_s} {unisono.get_rank()}").touch()
+            until((tmp_path / f"go on {cut_s}").exists, 20.0)
+            calls()
+            (tmp_path / f"busy {cut_s}").touch()
+            end, over = time.monotonic() + cut_s + 1.0, torch.zeros(())
+            while not over:
+                calls()
+                over = torch.tensor(float(time.monotonic() > end))
+                unisono.all_reduce(over)
+
+    def cut_and_mend(cut_s: float) -> None:
+        some.cut(1)
+        time.sleep(cut_s)
+        some.mend(1)
+
+    def cut_now_and_then() -> None:
+        for cut_s in cuts:
+            until(lambda cut_s=cut_s: len(list(tmp_path.glob(f"idle {cut_s} *"))) == 3, 30.0)
+            cut_and_mend(cut_s)
+            (tmp_path / f"go on {cut_s}").touch()
+            until((tmp_path / f"busy {cut_s}").exists, 30.0)
+            time.sleep(0.1)
+            cut_and_mend(cut_s)
+
+    cutting = threading.Thread(target=cut_now_and_then)
+    cutting.start()
+    some.run(work)
+    cutting.join()
 
 
 LONG = 2_000_000  # elements: it takes half a second at 200 Mbit/s

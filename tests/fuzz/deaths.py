@@ -33,7 +33,8 @@ from unisono.base.config import Config
 TIMEOUT_S = 6.0
 """Of calls, where a rank is frozen; other scenes have no time-out that could hide that a rank waits for ever."""
 MOST_S = 45.0  # how long a scene may take; those of its ranks that are not ready then are shown with their stacks
-_STOPPED_S = 0.5  # less than hosts may be silent
+_SILENCE_S, _STOPPED_S = 1.5, 0.5
+"""How long hosts may be silent, and for how long those processes are stopped that go on."""
 _MARK = "UNISONO_FUZZ_SCENE"
 _LEFT_S = 30.0
 _SMALLER_S = 120.0
@@ -50,7 +51,9 @@ def watch(scene: Scene, cluster: Cluster | None = None) -> list[str]:
     _begin()
     descriptors = _descriptors()
     timeout_s = TIMEOUT_S if scene.frozen else 1000.0
-    config = Config.from_env().replace(timeout_s=timeout_s, keep_inputs=int(scene.keep_inputs), stall_warning_s=0)
+    config = Config.from_env().replace(
+        timeout_s=timeout_s, keep_inputs=int(scene.keep_inputs), stall_warning_s=0, host_silence_s=_SILENCE_S
+    )
     hosts = None if scene.hosts.isdigit() or cluster else scene.hosts
     with tempfile.TemporaryDirectory() as folder:
         warden = _Warden(scene, Path(folder), cluster)

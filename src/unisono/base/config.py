@@ -164,9 +164,9 @@ class Config:
         "follows by which algorithm hosts exchange",
     )
     host_silence_s: float = _setting(
-        1.5,
+        5.0,
         "a host of which nothing is heard for this long, and half a second more, is lost for good. A network that "
-        "is out for longer at times needs more",
+        "is out for a second less than this costs nothing; one that is out for longer at times needs more",
         least=0.5,
         most=86_400,
     )

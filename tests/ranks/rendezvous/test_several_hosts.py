@@ -236,7 +236,7 @@ def test_a_refusal_tells_hosts_of_one_name_apart():
         ({"byte_order": "middle"}, r"rank 2 \(host node-b\) has byte_order=middle, .* it must be the same for all"),
         ({"dtypes": "0"}, r"rank 2 \(host node-b\) has dtypes=0, rank 0 "),
         ({"new": "0"}, r"rank 2 \(host node-b\) has new=0, rank 0 .* has nothing: it must be the same for all ranks"),
-        ({"host_silence_s": "4.5"}, r"rank 2 .* has host_silence_s=4.5, .* has 1.5: set UNISONO_HOST_SILENCE_S"),
+        ({"host_silence_s": "4.5"}, r"rank 2 .* has host_silence_s=4.5, .* has 5.0: set UNISONO_HOST_SILENCE_S"),
         ({"look_up_s": "0.5"}, r"rank 2 .* has look_up_s=0.5, rank 0 .* has 0.02: set UNISONO_LOOK_UP_S"),
     ],
 )
