@@ -133,6 +133,13 @@ def test_a_process_that_waits_in_place_of_rank_0_is_refused(python: Python, name
         fetched(name, 1, time.monotonic() + DEADLINE_S)
 
 
+def test_rank_0_that_has_ended_is_not_called_a_stranger(name: str) -> None:
+    """Its process listened until now: a connection to it may still be made, when its start can be read no more."""
+    ended = Identity.mine()._replace(listens_at=name, ticks=1)
+    with listen(name), pytest.raises(EOFError, match="rank 0 has ended"):
+        fetch(ended, 0, 1, time.monotonic() + DEADLINE_S)
+
+
 def test_an_earlier_process_of_the_same_number_is_another_one() -> None:
     mine, theirs = PlainChannel.pair()
     with theirs:

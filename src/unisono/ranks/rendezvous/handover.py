@@ -88,11 +88,13 @@ def fetch(home: Identity, first: int, rank: int, deadline: float) -> Arena:
     EOFError or OSError if the first rank has gone, or time is up.
     """
     with closing(connect(home.listens_at, deadline)) as channel:
-        if not home.is_at(channel):
+        if channel.peer != (home.pid, home.user):
             raise ArgumentError(
                 f"process {channel.peer.pid} of user {channel.peer.user} waits where rank {first}, process {home.pid} "
                 f"of user {home.user}, should: what the ranks read at the store where they meet has been changed"
             )
+        if not home.is_at(channel):
+            raise EOFError(f"rank {first} has ended")
         fds = channel.receive(deadline).fds
         if not fds:
             raise EOFError(f"rank {first} has sent no descriptor")
