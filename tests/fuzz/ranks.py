@@ -197,11 +197,12 @@ class Player:
 
 
 def make_every_call(group: Any, lengths: Sequence[int] = (10, 40_000), seed: int = 0) -> None:
-    """Make a call of each kind in this group, at once and in the background. All that comes of them must be right."""
+    """Make a call of each kind in this group, at once, and in the background on shared tensors. All must be right."""
     steps: list[Step] = [Barrier(), *(Objects(form, seed=seed) for form in OBJECT_FORMS)]
     for n, later in product(lengths, (False, True)):
         how: Any = {"async_op": later, "root": 1, "seed": seed}
-        steps += [Call(Case(form, "float32", ops(form, "float32")[0], n, exact=True, **how)) for form in FORMS]
+        made = [Case(form, "float32", ops(form, "float32")[0], n, shared=later, exact=True, **how) for form in FORMS]
+        steps += map(Call, made)
         steps += [Coalesced(form, (("float32", n), ("float32", 3)), **how) for form in TENSORS[:4]]
         steps.append(Wait())
     steps += [Messages(way, "float32", n, 10 * n + k, seed=seed) for n in lengths for k, way in enumerate(WAYS)]
