@@ -13,8 +13,7 @@ from typing import Annotated
 import typer
 
 from tests.fuzz.draw import HOSTS, Session
-from tests.fuzz.programs import Program, shown, simpler
-from tests.fuzz.shrink import shrink
+from tests.fuzz.programs import Program, shown, shrink, simpler
 from tests.fuzz.worlds import Worlds
 
 PROGRAMS = 25  # in one world

@@ -55,20 +55,20 @@ class Native:
 class Torch:
     """torch.distributed, with our backend. meeting: a file where the ranks meet, for their first program."""
 
-    def __init__(self, settings: Sequence[tuple[str, float]], meeting: str) -> None:
+    def __init__(self, settings: Sequence[tuple[str, float | str]], meeting: str) -> None:
         from datetime import timedelta
 
         from torch import distributed
 
         from unisono.integrations.torch import register
 
-        self._dist = distributed
+        self._dist: Any = distributed
         if not distributed.is_initialized():
             register()
             for name, value in settings:
                 if name in SETTINGS:
                     os.environ[environment_name(name)] = f"{value}"
-            place = {"rank": unisono.get_rank(), "world_size": unisono.get_world_size()}
+            place: Any = {"rank": unisono.get_rank(), "world_size": unisono.get_world_size()}
             distributed.init_process_group("unisono", f"file://{meeting}", timeout=timedelta(seconds=300), **place)
         self.world: Any = distributed.group.WORLD
 
@@ -109,10 +109,11 @@ class Torch:
             self._dist.P2POp(getattr(self._dist, name), tensor, self._global(group, peer), group, tag)
             for name, tensor, peer in operations
         ]
-        return self._dist.batch_isend_irecv(made)
+        works: list[Any] = self._dist.batch_isend_irecv(made)
+        return works
 
     def _global(self, group: Any, rank: int) -> int:
-        return self._dist.get_global_rank(group, rank)
+        return int(self._dist.get_global_rank(group, rank))
 
     def _op(self, argument: Any) -> Any:
         """torch's op for a name of ours, or for our premultiplied sum."""
@@ -123,6 +124,6 @@ class Torch:
         return argument
 
 
-def api_of(name: str, settings: Sequence[tuple[str, float]], meeting: str) -> Native | Torch:
+def api_of(name: str, settings: Sequence[tuple[str, float | str]], meeting: str) -> Native | Torch:
     """The API of a program, on this rank."""
     return Native() if name == "unisono" else Torch(settings, meeting)

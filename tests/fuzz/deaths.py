@@ -26,7 +26,7 @@ import unisono
 from tests.fuzz.fault_oracle import complaints
 from tests.fuzz.fault_rank import play
 from tests.fuzz.fault_scene import OF_HOSTS, STOPPING, Fault, Scene, draw
-from tests.fuzz.shrink import shrink
+from tests.fuzz.programs import shrink
 from tests.support.cluster import Cluster
 from unisono.base.config import Config
 
@@ -83,7 +83,8 @@ def _is_wrong(end: Any) -> bool:
 def _told(end: unisono.RankFailed) -> str:
     """What is most telling of its traceback: the end, and where it is stuck the beginning."""
     text = str(end).partition("failed:\n")[2].strip()
-    return f"is stuck: {text[:900]}" if isinstance(end, unisono.WaitTimeout) else f"failed: {text[-900:]}"
+    stuck = issubclass(type(end), unisono.WaitTimeout)
+    return f"is stuck: {text[:900]}" if stuck else f"failed: {text[-900:]}"
 
 
 class _Warden(threading.Thread):

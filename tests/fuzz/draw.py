@@ -22,6 +22,7 @@ from tests.fuzz.programs import (
     Step,
     Threads,
     Wait,
+    Wrong,
 )
 from tests.support import matrix
 from tests.support.matrix import ALIASED, FORMS, MOVED, PAIR_OF, REDUCING, Case
@@ -65,10 +66,16 @@ Groups = dict[str, tuple[tuple[int, ...], ...]]
 class Session:
     """Draws programs for one world. only: of these hosts. most_bytes: what all ranks together pass in a call."""
 
-    def __init__(self, seed: str, only: tuple[str, ...] = HOSTS, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self,
+        seed: str,
+        only: tuple[str, ...] = HOSTS,
+        most_bytes: int = MOST_BYTES,
+        apis: tuple[str, ...] = ("unisono", "unisono", "torch"),
+    ) -> None:
         self.draw = draw = random.Random(seed)
         hosts = draw.choice(only)
-        api = draw.choice(["unisono"] * 2 + ["torch"])
+        api = draw.choice(apis)
         names = draw.sample(list(SETTINGS), draw.choice((0, 0, 1, 2, 3)))
         self._empty = Program(hosts, (), tuple((name, draw.choice(SETTINGS[name])) for name in sorted(names)), api)
         self._most_bytes = min(most_bytes, 256 << 10) if set(FINE) & set(names) else most_bytes
@@ -84,7 +91,7 @@ class Session:
         draw, group = self.draw, self.draw.choice(list(groups))
         kinds = {"call": 12, "barrier": 1, "objects": 1, "messages": 3, "wait": 1, "late": 1}
         if self._api == "unisono":
-            kinds["coalesced"] = 2
+            kinds |= {"coalesced": 2, "wrong": 1}
         if not in_thread:
             kinds |= {"group": 1, "threads": 1}
         kind = draw.choices(list(kinds), list(kinds.values()))[0]
@@ -102,6 +109,8 @@ class Session:
             return Late(draw.randrange(self._hosts.ranks), round(draw.random() * 3e-3, 4))
         if kind == "coalesced":
             return self._coalesced(group)
+        if kind == "wrong":
+            return self._wrong(self._call("world", groups))
         if kind == "group":
             return self._group(groups)
         world = {"world": groups["world"]}
@@ -156,6 +165,37 @@ class Session:
             draw.randrange(5), draw.randrange(1000), exact, alias,
         )  # fmt: skip
         return Call(case, name, algorithm)
+
+    def _wrong(self, call: Call) -> Wrong:
+        """Some ranks refuse it, and on more than one rank another one may make a barrier."""
+        draw, size = self.draw, self._hosts.ranks
+        some = draw.sample(range(size), draw.choice((1, 1, size)))
+        mistakes = [draw.choice(("algorithm", "argument")) for _ in some]
+        if size > 1 and draw.random() < 0.3:
+            mistakes[0] = "barrier"
+        return Wrong(call, tuple(zip(some, mistakes, strict=True)))
+
+    def mistakes(self, count: int, longest_s: float) -> Program:
+        """Calls of one shape: a rank that is one call ahead or behind would get wrong values, and no error.
+
+        In every 16th a rank is late by so much that others, which refuse the calls after it, are several ahead.
+        """
+        draw, ranks, steps = self.draw, range(self._hosts.ranks), list[Step]()
+        steps.append(MakeGroup("other", tuple(ranks)))
+        late = 0
+        for k in range(count):
+            form = draw.choice(("all_reduce", "broadcast", "all_gather", "all_to_all_single"))
+            op = "sum" if form in REDUCING else "-"
+            case = Case(form, "float32", op, 4, async_op=draw.random() < 0.3, root=1, seed=k, exact=True)
+            call = Call(case, "other" if k % 16 < 12 and draw.random() < 0.5 else "world")
+            if k % 16 == 3:
+                late = draw.choice(ranks)
+            steps.append(Late(late, longest_s) if k % 16 == 3 else Late(draw.choice(ranks), draw.random() * 0.02))
+            if 3 <= k % 16 < 8 and draw.random() < 0.8:
+                steps.append(Wrong(call, tuple((rank, "argument") for rank in ranks if rank != late)))
+            else:
+                steps.append(self._wrong(call) if draw.random() < 0.5 else call)
+        return replace(self._empty, steps=tuple(steps))
 
     def _knows(self, op: str, dtype: str) -> bool:
         """Has the API this op?"""

@@ -8,17 +8,21 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import unisono
-from tests.fuzz.fault_calls import prepare
+from tests.fuzz import programs
+from tests.fuzz.api import Native
 from tests.fuzz.fault_scene import COLLECTIVES, OF_HOSTS, STOPPING, Call, Fault, Scene
+from tests.fuzz.ranks import start
 from tests.support.cluster import PORT, enter, join
 from tests.support.fake_hosts import sentinel_of
 from tests.support.lanes import without_limits
+from tests.support.matrix_driver import CHANGED, IN_PLACE, wanted
 from tests.support.waiting import until
 from unisono.schedule import Hosts
 from unisono.tools.testing import chaos
@@ -101,17 +105,25 @@ class _Rank:
 
     def _call(self, number: int) -> None:
         """Make one call, and look at what comes out."""
-        call, keeps = self._scene.calls[number], self._scene.keep_inputs
+        call = self._scene.calls[number]
         group = self._subgroups.get(call.members) if call.members else unisono.init()
         if group is None:
             return
-        make = prepare(call, number, group, lambda: self.tell("input changed", call=number), keeps)
-        with ExitStack() as stack:
-            for fault in self._faults:
-                if fault.call == number and not fault.in_recovery:
-                    stack.enter_context(self._suffer(fault, call, group))
-            if wrong := make():
-                self.tell("wrong value", call=number, members=group.world_ranks, text=wrong)
+        step = call.step(number)
+        if isinstance(step, programs.Call):  # it takes long: not while faults are due
+            wanted(replace(step.case, shared=False, async_op=False), group.size)
+        try:
+            with ExitStack() as stack:
+                for fault in self._faults:
+                    if fault.call == number and not fault.in_recovery:
+                        stack.enter_context(self._suffer(fault, call, group))
+                if wrong := start(step, Native(), group)():
+                    self.tell("wrong value", call=number, members=group.world_ranks, text=wrong)
+        except unisono.UnisonoError as error:
+            keeps = self._scene.keep_inputs or call.name not in IN_PLACE
+            if keeps and CHANGED in getattr(error, "__notes__", ()):
+                self.tell("input changed", call=number)
+            raise
 
     def _heard(self, error: unisono.UnisonoError, step: int) -> None:
         """Note an error, its ranks as ranks of the world."""
@@ -189,21 +201,21 @@ class _Rank:
         self._happen(fault, group)
 
     def _happen_when_it_lends(self, fault: Fault, group: unisono.Group) -> None:
-        lender = group.engine.lender
+        lender: Any = group.engine.lender
         lend = lender.lend
 
         def happens(*arguments: Any) -> Any:
-            lender.lend = lend  # type: ignore[method-assign]
+            lender.lend = lend
             self._happen(fault, group)
             return lend(*arguments)
 
-        lender.lend = happens  # type: ignore[method-assign]
+        lender.lend = happens
 
     def _mark(self, fault: Fault) -> int:
         """Tell the parent that it happens; the process to which it happens."""
         pid = os.getpid()
         if fault.how.endswith("sentinel"):
-            span = unisono.init().world.span
+            span: Any = unisono.init().world.span
             pid = sentinel_of(span.far)
         (self._folder / f"fault {self._scene.faults.index(fault)} {pid}").write_text(f"{time.monotonic()}")
         return pid

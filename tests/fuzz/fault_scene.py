@@ -1,8 +1,11 @@
 """A scene of the fault fuzzer as data: a world, a short program, and what happens to its ranks. It prints as Python."""
 
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from tests.fuzz import programs
+from tests.fuzz.programs import Barrier, Messages, Step
+from tests.support.matrix import FORMS, REDUCING, Case
 from unisono.schedule import Hosts
 
 COLLECTIVES = (
@@ -27,10 +30,21 @@ class Call(NamedTuple):
     """One operation. members: ranks of the world; (): all. shared: its tensors lie in shared memory."""
 
     name: str
-    count: int = 5
+    count: int = 5  # type: ignore[assignment]  # a tuple's method has this name
     members: tuple[int, ...] = ()
     shared: bool = False
     background: bool = False
+
+    def step(self, number: int) -> Step:
+        """As a step of a program. number: of the call, for its values and root."""
+        if self.name == "barrier":
+            return Barrier(async_op=self.background)
+        how: Any = {"shared": self.shared, "seed": number}
+        if self.name in MESSAGES:
+            return Messages({"ring": "sendrecv"}.get(self.name, self.name), "int64", self.count, 0, **how)
+        form = f"{self.name}_single" if f"{self.name}_single" in FORMS else self.name
+        op = "sum" if form in REDUCING else "-"
+        return programs.Call(Case(form, "int64", op, self.count, async_op=self.background, root=number, **how))
 
 
 class Fault(NamedTuple):

@@ -3,8 +3,10 @@
 A step names its group: "world", or one that an earlier step has made. Ranks that are not in it leave the step out.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 from tests.support.matrix import Case
 
@@ -16,6 +18,32 @@ class Call:
     case: Case
     group: str = "world"
     algorithm: str | None = None
+
+    @property
+    def async_op(self) -> bool:
+        """That of the case."""
+        return self.case.async_op
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A collective that some ranks refuse, or do not make: they make a barrier. mistakes: rank -> see `ranks.MISTAKES`.
+
+    It raises on every rank, and the next call of the group is as good as ever.
+    """
+
+    call: Call
+    mistakes: tuple[tuple[int, str], ...]
+
+    @property
+    def group(self) -> str:
+        """That of the call."""
+        return self.call.group
+
+    @property
+    def async_op(self) -> bool:
+        """That of the call."""
+        return self.call.async_op
 
 
 @dataclass(frozen=True)
@@ -106,7 +134,7 @@ class Wait:
     seed: int = 0
 
 
-Step = Call | Barrier | Coalesced | Objects | Messages | MakeGroup | Split | Threads | Late | Wait
+Step = Call | Wrong | Barrier | Coalesced | Objects | Messages | MakeGroup | Split | Threads | Late | Wait
 
 
 @dataclass(frozen=True)
@@ -119,7 +147,7 @@ class Program:
 
     hosts: str
     steps: tuple[Step, ...]
-    settings: tuple[tuple[str, float], ...] = ()
+    settings: tuple[tuple[str, float | str], ...] = ()
     api: str = "unisono"
 
     @property
@@ -128,14 +156,15 @@ class Program:
         return self.hosts, self.settings, self.api
 
 
-def shown(value: object, indent: str = "") -> str:
+def shown(value: Any, indent: str = "") -> str:
     """A value as Python, without fields that are as by default, a step a line."""
     if isinstance(value, tuple) and value and isinstance(value[0], (tuple, *_STEPS)):
         lines = "".join(f"{indent}    {shown(item, indent + '    ')},\n" for item in value)
         return f"(\n{lines}{indent})"
     if not isinstance(value, (Program, Case, *_STEPS)):
         return repr(value)
-    given = [f for f in fields(value) if getattr(value, f.name) != f.default]
+    whole: Any = value
+    given = [f for f in fields(whole) if getattr(value, f.name) != f.default]
     inside = ", ".join(f"{f.name}={shown(getattr(value, f.name), indent)}" for f in given)
     return f"{type(value).__name__}({inside})"
 
@@ -153,3 +182,15 @@ def simpler(program: Program) -> Iterator[Program]:
         width //= 2
     for k in range(len(program.settings)):
         yield replace(program, settings=program.settings[:k] + program.settings[k + 1 :])
+
+
+T = TypeVar("T")
+
+
+def shrink(whole: T, simpler: Callable[[T], Iterable[T]], fails: Callable[[T], bool], until_s: float) -> T:
+    """The smallest that is found until then (time.monotonic). simpler: those to try, much smaller ones first."""
+    found: T | None = whole
+    while found is not None:
+        whole = found
+        found = next((one for one in simpler(whole) if time.monotonic() < until_s and fails(one)), None)
+    return whole

@@ -6,10 +6,12 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
 
+import unisono
 from tests.fuzz.api import Native, Torch, api_of
 from tests.fuzz.many import TENSORS, coalesced
 from tests.fuzz.messages import FORMS as OBJECT_FORMS
@@ -17,7 +19,6 @@ from tests.fuzz.messages import WAYS, exchange_objects, send_and_receive
 from tests.fuzz.programs import (
     Barrier,
     Call,
-    Case,
     Coalesced,
     Late,
     MakeGroup,
@@ -28,22 +29,89 @@ from tests.fuzz.programs import (
     Step,
     Threads,
     Wait,
+    Wrong,
     shown,
 )
 from tests.support.lanes import without_limits
-from tests.support.matrix import FORMS, ops
-from tests.support.matrix_driver import begin
+from tests.support.matrix import FORMS, Case, ops
+from tests.support.matrix_driver import CHANGED, begin
 
 
 def play(program: Program, meeting: str) -> list[str]:
     """Run a program on this rank. Returns what went wrong, step by step: wrong values, and an error that ended it."""
     warnings.filterwarnings("ignore", "ComplexHalf|BComplex32")
     api = api_of(program.api, program.settings, meeting)
-    if dict(program.settings).get("lanes", 1) > 1:
+    if "lanes" in dict(program.settings):  # more than one
         without_limits()
     player = Player(api, api.world)
     player.play(program.steps)
     return player.failures
+
+
+def start(step: Any, api: Native | Torch, group: Any) -> Callable[[], str]:
+    """Make the step's call in this group. Returns what waits for its end, and says what is wrong, or nothing."""
+    if isinstance(step, Call):
+        return begin(step.case, *api.place(group), partial(_make, step, api, group))
+    if isinstance(step, Wrong):
+        return _wrong(step, api, group)
+    if isinstance(step, Coalesced):
+        return coalesced(step, group)
+    if isinstance(step, Messages):
+        return send_and_receive(step, api, group)
+    work = api.barrier(group, step.algorithm, step.async_op) if isinstance(step, Barrier) else None
+    wrong = "" if isinstance(step, Barrier) else exchange_objects(step, api, group)
+
+    def finish() -> str:
+        if work is not None:
+            work.wait()
+        return wrong
+
+    return finish
+
+
+def _make(step: Call, api: Native | Torch, group: Any, arguments: list[Any]) -> Any:
+    return api.collective(step.case, arguments, group, step.algorithm)
+
+
+MISTAKES = ("algorithm", "argument", "barrier")
+"""A name that no algorithm has, an argument that no call takes, another call."""
+
+
+def _wrong(step: Wrong, api: Native | Torch, group: Any) -> Callable[[], str]:
+    me, size = api.place(group)
+    mistakes = {rank % size: mistake for rank, mistake in step.mistakes}
+    mine = mistakes.get(me, "")
+
+    def told(error: Exception) -> str:
+        """What is wrong with an error: it must name ranks with a mistake, and no others; inputs must not change."""
+        if isinstance(error, unisono.MismatchError):
+            odd = {rank for rank, call in error.calls.items() if call.refused or call.collective == "barrier"}
+            right = mine in ("", "barrier") and odd and odd <= mistakes.keys()
+        else:
+            right = mine not in ("", "barrier") and isinstance(error, (unisono.UsageError, ValueError, TypeError))
+        right = right and (step.call.case.alias or CHANGED not in getattr(error, "__notes__", ()))
+        return "" if right else f"{mistakes}: {type(error).__name__}: {error}"
+
+    def make(arguments: list[Any]) -> Any:
+        if mine == "barrier":
+            return api.barrier(group, None, step.async_op)
+        if mine == "argument":
+            arguments[-1] = "bogus"
+        return _make(replace(step.call, algorithm="bogus") if mine == "algorithm" else step.call, api, group, arguments)
+
+    try:
+        ended = begin(step.call.case, me, size, make)
+    except Exception as error:  # noqa: BLE001  whatever it is, it is looked at
+        said = told(error)
+        return lambda: said
+
+    def finish() -> str:
+        try:
+            return f"it ends without an error: {ended() or 'as if all was well'}"
+        except Exception as error:  # noqa: BLE001  as above
+            return told(error)
+
+    return finish
 
 
 class Player:
@@ -87,36 +155,11 @@ class Player:
             self._call(step, group)
 
     def _call(self, step: Any, group: Any) -> None:
-        finish: Callable[[], str]
-        later = getattr(step, "async_op", False)
-        if isinstance(step, Call):
-            later = step.case.async_op
-            make = partial(self._collective, step, group)
-            finish = begin(step.case, *self._api.place(group), make)
-        elif isinstance(step, Barrier):
-            work = self._api.barrier(group, step.algorithm, step.async_op)
-            finish = partial(self._barrier, work)
-        elif isinstance(step, Coalesced):
-            finish = coalesced(step, group)
-        elif isinstance(step, Messages):
-            later = True
-            finish = send_and_receive(step, self._api, group)
-        elif isinstance(step, Objects):
-            wrong = exchange_objects(step, self._api, group)
-            finish = lambda: wrong  # noqa: E731
-        if later:
+        finish = start(step, self._api, group)
+        if isinstance(step, Messages) or getattr(step, "async_op", False):
             self._pending.append((step, finish))
         else:
             self._note(step, finish())
-
-    def _collective(self, step: Call, group: Any, arguments: list[Any]) -> Any:
-        return self._api.collective(step.case, arguments, group, step.algorithm)
-
-    @staticmethod
-    def _barrier(work: Any) -> str:
-        if work is not None:
-            work.wait()
-        return ""
 
     def _wait(self, draw: random.Random) -> None:
         pending, self._pending = self._pending, []
@@ -134,8 +177,6 @@ class Player:
             self._made.append(group)
 
     def _split(self, step: Split) -> None:
-        import unisono
-
         me = unisono.get_rank()
         self._keep(step.name, unisono.split(step.colors[me], step.keys[me]) or None)
 
@@ -156,11 +197,12 @@ class Player:
 
 
 def make_every_call(group: Any, lengths: Sequence[int] = (10, 40_000), seed: int = 0) -> None:
-    """Make a call of each kind in this group, at once and in the background. All that comes of them must be right."""
+    """Make a call of each kind in this group, at once, and in the background on shared tensors. All must be right."""
     steps: list[Step] = [Barrier(), *(Objects(form, seed=seed) for form in OBJECT_FORMS)]
     for n, later in product(lengths, (False, True)):
         how: Any = {"async_op": later, "root": 1, "seed": seed}
-        steps += [Call(Case(form, "float32", ops(form, "float32")[0], n, exact=True, **how)) for form in FORMS]
+        made = [Case(form, "float32", ops(form, "float32")[0], n, shared=later, exact=True, **how) for form in FORMS]
+        steps += map(Call, made)
         steps += [Coalesced(form, (("float32", n), ("float32", 3)), **how) for form in TENSORS[:4]]
         steps.append(Wait())
     steps += [Messages(way, "float32", n, 10 * n + k, seed=seed) for n in lengths for k, way in enumerate(WAYS)]

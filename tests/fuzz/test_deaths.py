@@ -41,6 +41,10 @@ SCENES = {
     "two within a call": Scene(
         "4", (Call("all_reduce", 70_000),), (Fault(1, "kill", 0, "row 3"), Fault(2, "kill", 0, "row 2")), True
     ),
+    **{
+        f"at row {row} between hosts": Scene("2x1", (Call("all_reduce", 3),), (Fault(1, "kill", 0, f"row {row}"),))
+        for row in range(8)
+    },
     "one after the other": Scene(
         "4", (Call("all_reduce"), Call("barrier"), Call("reduce", 1000)), (Fault(0, "kill"), Fault(3, "kill", 2))
     ),

@@ -1,12 +1,16 @@
 """Random programs of fixed seeds, and what draws and runs them. `python -m tests.fuzz` runs others."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
+import torch
 
+import unisono
 from tests.fuzz.draw import Session
-from tests.fuzz.programs import shown
+from tests.fuzz.programs import Call, Late, Program, Wrong, shown
 from tests.fuzz.worlds import Worlds
+from tests.support.matrix import Case
 
 
 @pytest.fixture(scope="module")
@@ -15,12 +19,43 @@ def live() -> Iterator[Worlds]:
         yield worlds
 
 
+def expect_right(live: Worlds, program: Program) -> None:
+    wrong = live.run(program)
+    assert not wrong, "\n".join([*wrong, shown(program)])
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("hosts", ["1", "2", "3", "5", "2x1", "2+1"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_programs(live: Worlds, hosts: str, seed: int) -> None:
     session = Session(f"{hosts} {seed}", (hosts,), 1 << 20)
     for _ in range(8):
-        program = session.program()
-        wrong = live.run(program)
-        assert not wrong, "\n".join([*wrong, shown(program)])
+        expect_right(live, session.program())
+
+
+@pytest.mark.parametrize(("hosts", "calls", "longest_s"), [("2", 48, 1.5), ("4", 40, 1.2), ("2x1", 16, 1.2)])
+def test_mistakes(live: Worlds, hosts: str, calls: int, longest_s: float) -> None:
+    expect_right(live, Session(hosts, (hosts,), apis=("unisono",)).mistakes(calls, longest_s))
+
+
+@pytest.mark.parametrize("hosts", ["3", "3x1", "2+1"])
+def test_late_rank_after_two_mismatches(live: Worlds, hosts: str) -> None:
+    """Its call is like the third one of the others, and must not be combined with that."""
+    calls = [Call(Case("all_reduce", "float32", "sum", 4, seed=seed, exact=True)) for seed in range(3)]
+    wrong = [Wrong(call, ((0, "barrier"),)) for call in calls[:2]]
+    expect_right(live, Program(hosts, (Late(2, 1.3), *wrong, calls[2])))
+
+
+@pytest.mark.ranks(3)
+def test_refusing_rank_waits_for_none() -> None:
+    """Rank 0 refuses five calls while rank 2 is late."""
+    me = unisono.get_rank()
+    unisono.barrier()
+    began = time.monotonic()
+    if me == 2:
+        time.sleep(1.5)
+    for step in range(5):
+        with pytest.raises(unisono.MismatchError if me else ValueError, match="bogus"):
+            unisono.all_reduce(torch.ones(3), "sum" if me else f"bogus{step}")
+    assert me or time.monotonic() - began < 1.0
+    unisono.barrier()

@@ -17,7 +17,7 @@ class Worlds:
     """One world at a time. past: the programs that it has run. limit_s: how long a program may take."""
 
     def __init__(self, limit_s: float = 60.0) -> None:
-        self.limit_s, self._key = limit_s, ()
+        self.limit_s, self._key = limit_s, tuple[object, ...]()
         self._world: unisono.World | None = None
         self._folder: Any = tempfile.TemporaryDirectory(prefix="unisono-fuzz-")
         self._meeting = ""

@@ -7,22 +7,14 @@ import torch
 
 import unisono
 from tests.fuzz.api import Native
-from tests.fuzz.programs import Barrier, Coalesced, MakeGroup, Messages, Objects, Split
-from tests.fuzz.ranks import Player
-from tests.support.matrix import FORMS, Case, ops
+from tests.fuzz.programs import Coalesced, MakeGroup, Split
+from tests.fuzz.ranks import Player, make_every_call
+from tests.support.matrix import Case
 from tests.support.matrix_driver import check
 from tests.support.on_ranks import in_world
 from tests.support.reducers_driver import NUMERIC
 
 pytestmark = [pytest.mark.quick, pytest.mark.parametrize("shape", [2, "2x1"], ids=["one host", "two hosts"])]
-
-
-@pytest.mark.parametrize("form", FORMS)
-@in_world("shape")
-def test_a_collective(shape: int | str, form: str) -> None:
-    for shared in (False, True):
-        for n in (1, 1000, 100_003):
-            check(Case(form, "float32", ops(form, "float32")[0], n, shared=shared, root=1, async_op=shared))
 
 
 @in_world("shape")
@@ -40,14 +32,13 @@ def test_rank_keeps_an_output_that_is_copied(shape: int | str) -> None:
 
 
 @in_world("shape", all_give=[])
-def test_messages_objects_models_and_groups(shape: int | str) -> list[str]:
+def test_every_call_also_in_groups(shape: int | str) -> list[str]:
+    make_every_call(unisono.init(), (1, 1000, 100_003))
     player = Player(api := Native(), api.world)
     parts = (("float32", 6), ("float32", 2), ("float64", 3))
-    messages = [Messages(way, "float32", n, tag) for tag, way in enumerate(("ring", "pair")) for n in (3, 100_003)]
-    models = Objects("all_gather_object"), Coalesced("broadcast_module", parts, root=1)
-    groups = Split("alone", (0, 1), (0, 0)), MakeGroup("both", (1, 0))
     both = (Coalesced("all_reduce_coalesced", parts, group=name) for name in ("alone", "both"))
-    player.play((*messages, *models, *groups, *both, Barrier()))
+    groups = Split("alone", (0, 1), (0, 0)), MakeGroup("both", (1, 0))
+    player.play((Coalesced("broadcast_module", parts, root=1), *groups, *both))
     return player.failures
 
 

@@ -93,7 +93,7 @@ class FakeHosts:
 
 def sentinel_of(far: Far) -> int:
     """The process of the sentinel, as soon as it serves."""
-    until(lambda: far.sentinel_pid)
+    until(lambda: far.sentinel_pid > 0)
     return far.sentinel_pid
 
 

@@ -4,7 +4,8 @@ This runs on the ranks. What a rank passes depends on the case alone, so every r
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -23,6 +24,9 @@ from unisono.schedule.algorithms import CATALOGUE
 IN_PLACE = ("all_reduce", "reduce", "scan", "exscan", "broadcast")
 ONE_IN = ("gather", "all_gather", "all_gather_single")
 ONE_OUT = ("scatter", "reduce_scatter", "reduce_scatter_single")
+
+CHANGED = "an input is not what it was"
+"""A note on the error of a call."""
 
 
 def factor(rank: int) -> float:
@@ -114,7 +118,7 @@ def wanted(case: Case, p: int) -> list[list[torch.Tensor]]:
     if case.op == "premul_sum":
         whole, op = [tensor * factor(rank) for rank, tensor in enumerate(whole)], "sum"
     root, table = case.root % p, sizes(case, p)
-    ends: list[Any] = {
+    results: dict[str, Callable[[], list[Any]]] = {
         "all_reduce": lambda: oracle.all_reduce(whole, op),
         "reduce": lambda: oracle.reduce(whole, root, op),
         "scan": lambda: oracle.scan(whole, op),
@@ -125,20 +129,20 @@ def wanted(case: Case, p: int) -> list[list[torch.Tensor]]:
         "gather": lambda: oracle.gather(whole, root),
         "all_gather": lambda: oracle.all_gather(whole),
         "all_to_all": lambda: oracle.all_to_all(whole, table),
-    }[case.form.removesuffix("_single")]()
+    }
+    ends = results[case.form.removesuffix("_single")]()
     pieces = [torch.split(end, takes(case, p, rank)) if end is not None else () for rank, end in enumerate(ends)]
     return [[piece.view(getattr(torch, case.dtype)) for piece in mine] for mine in pieces]
 
 
 def arguments(case: Case, me: int, p: int, given: list[torch.Tensor], taken: list[torch.Tensor] | None) -> list[Any]:
     """As the call wants them; taken None where the sizes are not known."""
-    root, op = case.root % p, CUSTOM.get(case.op, case.op)
-    if case.op == "premul_sum":
-        op = unisono.premul_sum(factor(me))
+    root = case.root % p
+    op: Any = unisono.premul_sum(factor(me)) if case.op == "premul_sum" else CUSTOM.get(case.op, case.op)
     first = taken[0] if taken else None
     if case.form == "all_to_all_single" and case.blocks == "uneven":
         return [first, given[0], [row[me] for row in sizes(case, p)], list(sizes(case, p)[me])]
-    return {
+    forms: dict[str, list[Any]] = {
         "all_reduce": [given and given[0], op],
         "reduce": [given and given[0], root, op],
         "scan": [given and given[0], op],
@@ -152,12 +156,14 @@ def arguments(case: Case, me: int, p: int, given: list[torch.Tensor], taken: lis
         "all_gather_single": [first, given and given[0]],
         "all_to_all": [taken, given],
         "all_to_all_single": [first, given and given[0]],
-    }[case.form]
+    }
+    return forms[case.form]
 
 
 def begin(case: Case, me: int, p: int, make: Callable[[list[Any]], Any]) -> Callable[[], str]:
     """Make a call as rank `me` of `p`. Returns what waits for its end and says what is wrong with it, or nothing.
 
+    Errors of the call are raised, with the note CHANGED where it applies.
     make: makes the call with these arguments, in the foreground or, with the case's async_op, in the background.
     """
     dtype = getattr(torch, case.dtype)
@@ -176,12 +182,24 @@ def begin(case: Case, me: int, p: int, make: Callable[[list[Any]], Any]) -> Call
     expected += zip(taken, want, strict=bool(taken))
     if case.alias and inps and outs:
         expected = _alias(case, me, (given, inps, values), (taken, outs, want))
-    made = make(arguments(case, me, p, inps, outs if case.blocks != "unknown" else None))
+
+    @contextmanager
+    def noting() -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if any(held.check(None) for held in given):
+                error.add_note(CHANGED)
+            raise
+
+    with noting():
+        made = make(arguments(case, me, p, inps, outs if case.blocks != "unknown" else None))
 
     def finish() -> str:
         result = made
         if case.async_op:
-            made.wait()
+            with noting():
+                made.wait()
             result = made.result() if case.blocks == "unknown" else None
         if case.form in IN_PLACE:
             only_read = {"reduce": me != case.root % p, "broadcast": me == case.root % p, "exscan": me == 0}
@@ -252,7 +270,7 @@ def forget() -> None:
 
 def run_cases(cases: Iterable[Case], most: int = 5) -> tuple[int, int, list[str]]:
     """Make all calls: how many, how many of them went wrong on this rank, and of the first ones how."""
-    made, bad, failures = 0, 0, []
+    made, bad, failures = 0, 0, list[str]()
     for case in cases:
         try:
             found = start(case)()

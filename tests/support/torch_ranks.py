@@ -67,7 +67,8 @@ class TorchRanks:
         """named: the ranks that answer to Gloo's name; None: none."""
         self._runs += 1
         meeting = f"file://{self.directory}/meeting-{self._runs}"
-        shape = Hosts.parse(hosts or self._hosts(size)) if hosts or self._hosts else None
+        hosts = hosts or (self._hosts(size) if self._hosts else "")
+        shape = Hosts.parse(hosts) if hosts else None
 
         def run(function: Callable[..., Any], *args: Any) -> list[Any]:
             def rank() -> Any:

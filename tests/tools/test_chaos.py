@@ -83,6 +83,13 @@ def test_faults_that_there_are_not(wrong: dict[str, Any], words: str) -> None:
         pass
 
 
+@in_new_world(1)
+def test_row_beyond_the_program_is_refused() -> None:
+    refused = pytest.raises(unisono.ArgumentError, match=r"row 99: the program .* has \d+ rows")
+    with refused, chaos(kill=0, at=("all_reduce", 1, "row", 99)):
+        unisono.all_reduce(torch.ones(3))
+
+
 @in_new_world(2, gives=[True, True])
 def test_nothing_is_left_of_it() -> bool:
     group = unisono.init()
@@ -90,25 +97,3 @@ def test_nothing_is_left_of_it() -> bool:
     with chaos(kill=1, at=("all_reduce", 100)):
         unisono.all_reduce(torch.ones(3))
     return group.run == before
-
-
-def test_rank_dies_at_each_row_between_hosts() -> None:
-    """With as many rows as there are, until none is left: then the error says how many there are."""
-
-    def work(row: int) -> str:
-        unisono.init()
-        try:
-            with chaos(kill=1, at=("all_reduce", 1, "row", row)):
-                unisono.all_reduce(torch.ones(3))
-                unisono.barrier()
-        except (unisono.PeerGone, unisono.ArgumentError) as error:
-            return f"{type(error).__name__} {list(getattr(error, 'failed', []))}"
-        return "went on"
-
-    for row in range(20):
-        ends = unisono.run(work, 2, (row,), hosts="2x1", timeout_s=DEADLINE_S, return_exceptions=True)
-        if not isinstance(ends[1], unisono.RankFailed):
-            break
-        assert ends[0] == "PeerGone [1]"
-    assert row > 4
-    assert ends == ["PeerGone [1]", "ArgumentError []"]

@@ -1,6 +1,6 @@
 """Calls on a group itself, in all forms of torch's groups, and on views: what they do over Gloo, they do over ours."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -23,75 +23,56 @@ def blocks(size: int) -> list[torch.Tensor]:
     return [mine() + 10 * rank for rank in range(size)]
 
 
-def calls(
-    group: Any, rank: int, size: int
-) -> dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
-    """For each form: where its result is, the method, and the arguments."""
-    root, op = rank == 1, dist.ReduceOp.MAX
-    made: dict[str, Any] = {}
+def forms(group: Any, rank: int, size: int) -> Iterator[tuple[str, Any, Callable[[Any], Any]]]:
+    """For each form: its name, what it writes into, and the call."""
+    root, op, for_max = rank == 1, dist.ReduceOp.MAX, options(dist.ReduceScatterOptions, reduceOp=dist.ReduceOp.MAX)
+    how: Any
 
-    def add(form: str, written: Any, method: Any, *args: Any, **keywords: Any) -> None:
-        made[form] = (written, method, args, keywords)
+    def on(method: Callable[..., Any], *args: Any, **how: Any) -> Callable[[Any], Any]:
+        return lambda written: method(written, *args, **how)
 
-    for form, rest, keywords in [
+    for form, rest, how in [
         ("alone", (), {}),
         ("op", (op,), {}),
         ("op, timeout", (op, MINUTE), {}),
         ("names", (), {"op": op, "timeout": MINUTE}),
     ]:
-        for listed in (False, True):
-            t = mine()
-            add(f"allreduce {form} {listed}", t, group.allreduce, [t] if listed else t, *rest, **keywords)
-        t = mine()
-        add(f"reduce_scatter {form}", t, group.reduce_scatter, t, blocks(size), *rest, **keywords)
-    t = mine()
-    add("allreduce tensors=, opts=", t, group.allreduce, tensors=[t], opts=options(dist.AllreduceOptions, reduceOp=op))
-    t = mine()
-    add("allreduce tensor=", t, group.allreduce, tensor=t)
-    t = [mine(), mine(3)]
-    add("allreduce_coalesced", t, group.allreduce_coalesced, t)
-    for rest, keywords in [((1,), {}), ((1, MINUTE), {}), ((), {"root": 1}), ((), {"root": 1, "timeout": MINUTE})]:
-        form = f"{rest} {sorted(keywords)}"
-        t = mine()
-        add(f"broadcast {form}", t, group.broadcast, t, *rest, **keywords)
-        t = blocks(size) if root else []
-        add(f"gather {form}", t, group.gather, t, mine(), *rest, **keywords)
-        t = mine()
-        add(f"scatter {form}", t, group.scatter, t, blocks(size) if root else [], *rest, **keywords)
-    t = mine()
-    add("broadcast opts", t, group.broadcast, [t], options(dist.BroadcastOptions, rootRank=1))
-    t = mine()
-    add("reduce", t if root else None, group.reduce, t, 1, op, timeout=MINUTE)
+        yield f"allreduce {form}", mine(), on(group.allreduce, *rest, **how)
+        yield f"allreduce {form} in a list", mine(), on(lambda t, *a, **k: group.allreduce([t], *a, **k), *rest, **how)
+        yield f"reduce_scatter {form}", mine(), on(group.reduce_scatter, blocks(size), *rest, **how)
+    as_max = options(dist.AllreduceOptions, reduceOp=op)
+    yield "allreduce tensors=, opts=", mine(), lambda t: group.allreduce(tensors=[t], opts=as_max)
+    yield "allreduce tensor=", mine(), lambda t: group.allreduce(tensor=t)
+    yield "allreduce_coalesced", [mine(), mine(3)], group.allreduce_coalesced
+    for rest, how in [((1,), {}), ((1, MINUTE), {}), ((), {"root": 1}), ((), {"root": 1, "timeout": MINUTE})]:
+        form = f"{rest} {sorted(how)}"
+        yield f"broadcast {form}", mine(), on(group.broadcast, *rest, **how)
+        yield f"gather {form}", blocks(size) if root else [], on(group.gather, mine(), *rest, **how)
+        yield f"scatter {form}", mine(), on(group.scatter, blocks(size) if root else [], *rest, **how)
+    yield "broadcast opts", mine(), lambda t: group.broadcast([t], options(dist.BroadcastOptions, rootRank=1))
+    reduced = mine()
+    yield "reduce", reduced if root else [], lambda _: group.reduce(reduced, 1, op, timeout=MINUTE)
     for rest in ((), (MINUTE,)):
-        t = blocks(size)
-        add(f"allgather {rest}", t, group.allgather, t, mine(), *rest)
-        t = blocks(size)
-        add(f"alltoall_base {rest}", t[0], group.alltoall_base, t[0], mine(), [], [], *rest)
-    t = blocks(size)
-    add("allgather names", t, group.allgather, output_tensors=[t], input_tensors=[mine()])
-    t = mine(4 * size)
-    add("_allgather_base", t, group._allgather_base, t, mine())
-    t = mine(2)
-    for_max = options(dist.ReduceScatterOptions, reduceOp=op)
-    add("_reduce_scatter_base", t, group._reduce_scatter_base, t, mine(2 * size), for_max)
-    t = mine(2)
-    add("_reduce_scatter_base names", t, group._reduce_scatter_base, outputTensor=t, inputTensor=mine(2 * size))
-    t = blocks(size)
-    add("allgather_coalesced", t, group.allgather_coalesced, [[block] for block in t], [mine()])
-    add("barrier", None, group.barrier)
-    add("barrier timeout", None, group.barrier, MINUTE)
-    add("barrier timeout=", None, group.barrier, timeout=MINUTE)
-    add("barrier opts", None, group.barrier, dist.BarrierOptions())
-    return made
+        yield f"allgather {rest}", blocks(size), on(group.allgather, mine(), *rest)
+        yield f"alltoall_base {rest}", mine(), on(group.alltoall_base, mine(), [], [], *rest)
+    yield "allgather names", blocks(size), lambda t: group.allgather(output_tensors=[t], input_tensors=[mine()])
+    yield "_allgather_base", mine(4 * size), on(group._allgather_base, mine())
+    yield "_reduce_scatter_base", mine(2), on(group._reduce_scatter_base, mine(2 * size), for_max)
+    names = "_reduce_scatter_base names"
+    yield names, mine(2), lambda t: group._reduce_scatter_base(outputTensor=t, inputTensor=mine(2 * size))
+    yield "allgather_coalesced", blocks(size), lambda t: group.allgather_coalesced([[one] for one in t], [mine()])
+    yield "barrier", [], lambda _: group.barrier()
+    yield "barrier timeout", [], lambda _: group.barrier(MINUTE)
+    yield "barrier timeout=", [], lambda _: group.barrier(timeout=MINUTE)
+    yield "barrier opts", [], lambda _: group.barrier(dist.BarrierOptions())
 
 
 def test_forms_of_the_methods_of_groups(ranks: TorchRanks) -> None:
     def work() -> dict[str, Any]:
-        group, found = dist.group.WORLD, {}
-        for form, (written, method, args, keywords) in calls(group, dist.get_rank(), dist.get_world_size()).items():
-            assert method(*args, **keywords).wait() is True, form
-            tensors = [] if written is None else written if isinstance(written, list) else [written]
-            found[form] = [tensor.tolist() for tensor in tensors]
+        found = {}
+        for form, written, call in forms(dist.group.WORLD, dist.get_rank(), dist.get_world_size()):
+            assert call(written).wait() is True, form
+            found[form] = [tensor.tolist() for tensor in (written if isinstance(written, list) else [written])]
         return found
 
     theirs = ranks(2, "gloo")(work)

@@ -1,4 +1,4 @@
-"""`unisono explain` and `draw`: what they print, and how they fail."""
+"""`unisono explain` and `draw`: what they print. How they fail: `test_mistakes.py`."""
 
 import re
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_explain_names_algorithm_and_reason() -> None:
 
 def test_explain_names_the_line_of_the_source() -> None:
     printed = say("explain", "all_reduce.ring", "--no-rounds")
-    found = re.search(r"written in +(\S+):(\d+)", printed)
+    found = re.search(r"writtenin(\S+?\.py):(\d+)", "".join(printed.split()))  # a long path is wrapped
     assert found
     lines = Path(found[1]).read_text().splitlines()
     assert "def ring(" in "".join(lines[int(found[2]) - 1 : int(found[2]) + 1])
@@ -110,85 +110,6 @@ def test_wrong_function_is_shown_then_refused(mine: Path) -> None:
     assert "0+2+3+3" in result.stdout
     assert "counted twice" in result.stderr
     assert "proved" not in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("explain all_redduce", "'all_redduce' is not a collective: did you mean all_reduce"),
-        ("explain nonsense", "there are broadcast, reduce"),
-        ("draw ring", "did you mean all_gather.ring, reduce_scatter.ring, all_reduce.ring?"),
-        ("explain all_reduce --bytes lots", "'lots' is not a number of bytes"),
-        ("explain all_reduce --root 1", "all_reduce has no root"),
-        ("explain all_reduce --ranks 0", "0 ranks"),
-        ("explain nothing.py:here", "nothing.py does not exist"),
-        ("draw all_reduce.ring --output x.pdf", "must end in .svg, .html, .txt"),
-        ("draw all_reduce.ring all_reduce.tree -o x.svg", "are for pages: add -o page.html"),
-        ("draw all_reduce.ring --link 1Gbit", "are for pages: add -o page.html"),
-        ("draw all_reduce.ring --output no/such/folder/x.svg", "cannot write no/such/folder/x.svg"),
-        ("draw all_reduce.ring --ranks 64 --output x.svg", "draw fewer ranks"),
-        ("draw all_reduce.ring --ranks 300", "300 ranks, 300 chunks, 598 rounds) are too many for a text: draw fewer"),
-        ("draw all_reduce.ring --ranks 300 --output x.txt", "unisono explain takes more"),
-        ("explain all_reduce --hosts 2x2 --ranks 5", "--hosts 2x2 are 4 ranks: leave out --ranks 5"),
-        ("explain all_reduce --hosts 2x2 --link fast", "expected such as 1Gbit,100us"),
-        ("explain all_reduce --link 1Gbit", "add --hosts"),
-        ("explain all_reduce.swnig --hosts 2x2", "has no algorithm 'swnig'. Did you mean 'swing'?"),
-        ("explain allreduce --hosts 2x2", "did you mean all_reduce"),
-        ("draw all_reduce --hosts 2x2 --ranks 3", "leave out --ranks 3"),
-        ("simulate all_reduce.rnig", "all_reduce.rnig is not an algorithm for 512 ranks"),
-        ("simulate all_reduce --late-rank 512:1ms", "expected one of the ranks 0 to 511 and a time"),
-        ("simulate all_reduce --late-rank soon", "expected one of the ranks 0 to 511 and a time"),
-    ],
-)
-def test_mistakes_get_one_line_and_exit_code_2(arguments: str, words: str) -> None:
-    assert words in say(*arguments.split(), fails=2)
-
-
-def test_mistakes_in_files_of_the_users_own(mine: Path) -> None:
-    assert "has no function 'ring'" in say("explain", f"{mine}:ring", fails=2)
-    assert '@unisono.algorithm("all_reduce")' in say("explain", f"{mine}:send", fails=2)
-
-
-_WRONG = """
-from unisono import algorithm
-from unisono.schedule import send
-@algorithm("all_gather")
-def number(r, p): return 3
-@algorithm("all_gather")
-def nothing(r, p): yield None
-@algorithm("all_gather")
-def pair(r, p): yield (r, r)
-@algorithm("all_gather")
-def raises(r, p):
-    yield send(r, (r + 1) % p, [][0])
-"""
-
-
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        ("number", "number returns 3: it must yield rounds"),
-        ("nothing", "round 0 is None: yield what `send` returns, or a list of it"),
-        ("pair", "yield what `send` returns"),
-        ("raises", "wrong.py raises IndexError: list index out of range ("),
-    ],
-)
-def test_function_without_rounds_gets_one_line(tmp_path: Path, function: str, words: str) -> None:
-    path = tmp_path / "wrong.py"
-    path.write_text(_WRONG, encoding="utf-8")
-    for command in ("explain", "draw"):
-        told = say(command, f"{path}:{function}", fails=2 if function == "raises" else 1)
-        said = " ".join(told.split())
-        assert words in said
-        assert "Traceback" not in said
-
-
-def test_a_file_that_cannot_be_run_gets_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "wrong.py"
-    for source, words in (("1 / 0", "ZeroDivisionError: division by zero ("), ("def", "SyntaxError: invalid syntax")):
-        path.write_text(source, encoding="utf-8")
-        told = say("explain", f"{path}:ring", fails=2)
-        assert f"wrong.py raises {words}" in " ".join(told.split())
 
 
 def test_draw_writes_what_the_suffix_asks_for(tmp_path: Path) -> None:
@@ -249,8 +170,6 @@ def test_all_algorithms_are_timed_on_request(monkeypatch: pytest.MonkeyPatch) ->
     for algorithm in CATALOGUE.values():
         if algorithm.collective == "all_gather" and algorithm.allows(2):
             assert re.search(rf"^{algorithm.name} +\S+ \S?s *$", printed, re.MULTILINE)
-    assert "leave out --hosts" in say("explain", "all_gather", "--hosts", "2x2", "--measure", fails=2)
-    assert "give no useful times" in say("explain", "all_gather", "--ranks", "1000", "--measure", fails=2)
 
 
 def test_all_algorithms_are_listed() -> None:

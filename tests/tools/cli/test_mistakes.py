@@ -1,6 +1,8 @@
 """Mistakes on the command line get one line and no traceback; `unisono run` starts scripts and tells failures."""
 
+import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,55 +11,93 @@ from typer.testing import CliRunner
 from tests.support.programs import run_python
 from unisono.tools.cli import app
 
-MISTAKES = {
-    "a process that is not there": (["doctor", str(1 << 22)], "process 4194304 does not exist on this host"),
-    "no process at all": (["top", "0"], "process 0 does not exist on this host"),
-    "fewer than no ranks": (["check", "--ranks", "-1"], "--ranks"),
-    "no process to explain": (["doctor"], "To check this machine: unisono check"),
-    "too many ranks for a picture": (["draw", "all_reduce.ring", "--ranks", "100000"], "100000 ranks are too many"),
-    "too many ranks": (["explain", "all_reduce", "--ranks", "99999999"], "99,999,999 ranks are too many: give at most"),
-    "a page where no file can be": (["draw", "all_reduce.ring", "-o", "/proc/no.html"], "cannot write /proc/no.html"),
-    "a trace where no folder can be": (["trace", "-o", "/proc/no", "--", "true"], "cannot make the folder /proc/no"),
-    "a trace where no folder is meant": (["trace", "-o", "t.json", "--", "true"], "-o names a folder"),
-    "a script that is no command": (["trace", "train.py", "--fast"], "unisono trace -- python train.py --fast"),
-    "a word for a number": (["run", __file__, "--ranks=two"], "--ranks needs a number of processes"),
-    "a command that there is not": (["explian", "all_reduce"], "No such command 'explian'. Did you mean 'explain'?"),
-    "a name without a letter": (["draw", ""], "'' is not a collective"),
-    "hosts without end": (["explain", "all_reduce", "--hosts", "1000000x1000000"], "give at most 65,536"),
-    "no number": (["run", __file__, "-n"], "-n needs a number of processes"),
-}  # fmt: skip
+MISTAKES = [
+    (f"doctor {1 << 22}", "process 4194304 does not exist on this host"),
+    ("top 0", "process 0 does not exist on this host"),
+    ("doctor", "To check this machine: unisono check"),
+    ("check --ranks -1", "--ranks"),
+    ("explian all_reduce", "No such command 'explian'. Did you mean 'explain'?"),
+    (f"run {__file__} --ranks=two", "--ranks needs a number of processes"),
+    (f"run {__file__} -n", "-n needs a number of processes"),
+    ("trace -o /proc/no -- true", "cannot make the folder /proc/no"),
+    ("trace -o t.json -- true", "-o names a folder"),
+    ("trace train.py --fast", "unisono trace -- python train.py --fast"),
+    ("explain all_redduce", "'all_redduce' is not a collective: did you mean all_reduce"),
+    ("draw ''", "'' is not a collective: there are broadcast, reduce"),
+    ("draw ring", "did you mean all_gather.ring, reduce_scatter.ring, all_reduce.ring?"),
+    ("explain all_reduce --bytes lots", "'lots' is not a number of bytes"),
+    ("explain all_reduce --root 1", "all_reduce has no root"),
+    ("explain all_reduce --ranks 0", "0 ranks"),
+    ("explain all_reduce --ranks 99999999", "99,999,999 ranks are too many: give at most"),
+    ("explain nothing.py:here", "nothing.py does not exist"),
+    ("draw all_reduce.ring --output x.pdf", "must end in .svg, .html, .txt"),
+    ("draw all_reduce.ring all_reduce.tree -o x.svg", "are for pages: add -o page.html"),
+    ("draw all_reduce.ring --link 1Gbit", "are for pages: add -o page.html"),
+    ("draw all_reduce.ring --output /proc/no.svg", "cannot write /proc/no.svg"),
+    ("draw all_reduce.ring --ranks 64 --output x.svg", "draw fewer ranks"),
+    ("draw all_reduce.ring --ranks 300", "300 ranks, 300 chunks, 598 rounds) are too many for a text: draw fewer"),
+    ("draw all_reduce.ring --ranks 300 --output x.txt", "unisono explain takes more"),
+    ("draw all_reduce.ring --ranks 100000", "100000 ranks are too many"),
+    ("draw all_reduce --hosts 2x2 --ranks 3", "leave out --ranks 3"),
+    ("explain all_reduce --hosts 2x2 --ranks 5", "--hosts 2x2 are 4 ranks: leave out --ranks 5"),
+    ("explain all_reduce --hosts 2x2 --link fast", "expected such as 1Gbit,100us"),
+    ("explain all_reduce --hosts 1000000x1000000", "give at most 65,536"),
+    ("explain all_reduce --link 1Gbit", "add --hosts"),
+    ("explain all_gather --hosts 2x2 --measure", "leave out --hosts"),
+    ("explain all_gather --ranks 1000 --measure", "would say nothing"),
+    ("explain all_reduce.swnig --hosts 2x2", "has no algorithm 'swnig'. Did you mean 'swing'?"),
+    ("explain allreduce --hosts 2x2", "did you mean all_reduce"),
+    ("simulate all_reduce.rnig", "all_reduce.rnig is not an algorithm for 512 ranks"),
+    ("simulate all_reduce --late-rank 512:1ms", "expected one of the ranks 0 to 511 and a time"),
+    ("simulate all_reduce --late-rank soon", "expected one of the ranks 0 to 511 and a time"),
+]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_in_a_line(mistake: str) -> None:
-    arguments, said = MISTAKES[mistake]
+def refused(*arguments: str, code: int = 2) -> str:
+    """The one line of a command that fails, or the box of the parser of options."""
     done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 2, done.output
-    assert said in " ".join(done.output.split()), done.output
+    assert done.exit_code == code, done.output
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert done.stderr.startswith("Usage: ") or done.stderr.count("\n") == 1, done.stderr
+    return " ".join(done.stderr.split())
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "raise OSError('no')",
-        "exit('no')",
-        "import unisono\n@unisono.algorithm('all_reduce')\ndef ring(r, p):\n    exit('no')\n    yield",
-    ],
+@pytest.mark.parametrize(("line", "words"), MISTAKES)
+def test_mistake_gets_one_line(line: str, words: str) -> None:
+    assert words in refused(*shlex.split(line))
+
+
+HEAD = (
+    "from unisono import algorithm\nfrom unisono.schedule import send\n@algorithm('all_gather')\ndef ring(r, p):\n    "
 )
-def test_own_file_that_fails(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+OWN = {
+    "raise OSError('no')": (2, "mine.py raises OSError: no (FOLDER/mine.py:1)"),
+    "exit('no')": (2, "mine.py raises SystemExit: no (FOLDER/mine.py:1)"),
+    "def": (2, "mine.py raises SyntaxError: invalid syntax"),
+    "pass": (2, "has no function 'ring'"),
+    "from unisono.schedule import send as ring": (2, '@unisono.algorithm("all_reduce")'),
+    f"{HEAD}exit('no')\n    yield": (2, "mine.py raises SystemExit: no (FOLDER/mine.py:5)"),
+    f"{HEAD}yield send(r, (r + 1) % p, [][0])": (2, "mine.py raises IndexError: list index out of range ("),
+    f"{HEAD}return 3": (1, "ring returns 3: it must yield rounds"),
+    f"{HEAD}yield None": (1, "round 0 is None: yield what `send` returns, or a list of it"),
+    f"{HEAD}yield (r, r)": (1, "yield what `send` returns"),
+}
+"""Text of a user's own file -> exit code and words, by explain and draw alike."""
+
+
+@pytest.mark.parametrize("command", ["explain", "draw"])
+@pytest.mark.parametrize("text", OWN)
+def test_own_file_that_fails(text: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(text)
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["explain", "mine.py:ring"])
-    assert done.exit_code == 2, done.output
-    kind, line = "OSError" if "OSError" in text else "SystemExit", 4 if "def" in text else 1
-    assert f"unisono: mine.py raises {kind}: no ({tmp_path}/mine.py:{line})" in done.output.replace("\n", "")
+    code, words = OWN[text]
+    assert words.replace("FOLDER", f"{tmp_path}") in refused(command, "mine.py:ring", code=code)
 
 
 def test_process_without_job_is_named() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
         done = CliRunner().invoke(app, ["doctor", str(other.pid)])
-        other.stdin.close()  # ends it
+        other.communicate()  # ends it
     assert done.exit_code == 2, done.output
     assert f"process {other.pid} has no job of unisono" in " ".join(done.output.split())
 
@@ -103,15 +143,18 @@ TORCH = {
 }  # fmt: skip
 
 
-def unisono(*arguments):
+Script = Callable[[str], Path]
+
+
+def unisono(*arguments: object) -> "subprocess.CompletedProcess[str]":
     return run_python("-m", "unisono", *arguments)
 
 
 @pytest.fixture
-def script(tmp_path):
+def script(tmp_path: Path) -> Script:
     (tmp_path / "helper.py").write_text("VALUE = 17\n")
 
-    def write(text):
+    def write(text: str) -> Path:
         path = tmp_path / "train.py"
         path.write_text(text)
         return path
@@ -120,19 +163,19 @@ def script(tmp_path):
 
 
 @pytest.mark.parametrize("way", [NATIVE, TORCH], ids=["native", "torch.distributed"])
-def test_a_script_on_three_ranks(script, way):
+def test_a_script_on_three_ranks(script: Script, way: dict[str, str]) -> None:
     done = unisono("run", script(SCRIPT.format(**way)), "-n", 3, "--epochs", "2", "-n", "7")
     assert done.returncode == 0, done.stderr
     said = "['--epochs', '2', '-n', '7'] [111.0, 111.0] __main__ train.py 17"
     assert sorted(done.stdout.splitlines()) == [f"[rank {rank}] {said}" for rank in range(3)]
 
 
-def test_no_prefix_and_options_first(script):
+def test_no_prefix_and_options_first(script: Script) -> None:
     done = unisono("run", "--ranks", 2, "--no-prefix", script("import sys\nprint(sys.argv[1:])"), "--help")
     assert done.stdout == "['--help']\n" * 2
 
 
-def test_failed_rank_fails_the_command(script):
+def test_failed_rank_fails_the_command(script: Script) -> None:
     text = "import unisono\ndef work():\n    1 // unisono.get_rank()\nwork()\n"
     path = script(text)
     done = unisono("run", path, "-n", 2)
@@ -144,7 +187,7 @@ def test_failed_rank_fails_the_command(script):
 
 
 @pytest.mark.parametrize(("fail_from", "code"), [(1, 0), (0, 1)])
-def test_keep_going_lets_the_others_end(script, fail_from, code):
+def test_keep_going_lets_the_others_end(script: Script, fail_from: int, code: int) -> None:
     text = f"import unisono\nrank = unisono.get_rank()\nif rank >= {fail_from}: raise SystemExit(3)\nprint('well')"
     done = unisono("run", "--keep-going", script(text), "-n", 2)
     assert done.returncode == code
