@@ -44,7 +44,7 @@ MISTAKES = [
     ("explain all_reduce --hosts 1000000x1000000", "give at most 65,536"),
     ("explain all_reduce --link 1Gbit", "add --hosts"),
     ("explain all_gather --hosts 2x2 --measure", "leave out --hosts"),
-    ("explain all_gather --ranks 1000 --measure", "would say nothing"),
+    ("explain all_gather --ranks 1000 --measure", "give no useful times"),
     ("explain all_reduce.swnig --hosts 2x2", "has no algorithm 'swnig'. Did you mean 'swing'?"),
     ("explain allreduce --hosts 2x2", "did you mean all_reduce"),
     ("simulate all_reduce.rnig", "all_reduce.rnig is not an algorithm for 512 ranks"),
