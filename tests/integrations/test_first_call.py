@@ -50,4 +50,4 @@ def test_first_call_loads_no_compiler(python: Python, way: str, hosts: int) -> N
     for text in printed:
         result, heavy = json.loads(text)
         assert result == [3.0] * 4
-        assert not heavy
+        assert {*heavy} <= ({"psutil"} if hosts > 1 else set()), "a carrier asks it for the addresses of the host"
