@@ -1,9 +1,8 @@
 """Calls over several hosts: what runs their plans, and calls that combine in rank order.
 
-A call takes the road of a call on one host. Its table is the one table of a `HierarchicalTable`, of which
-`engine.compile` makes one program for each rank; rows that cross hosts are SEND and RECV. `Group.run` is the `run` of a
-`Relay`, which calls the kernel. If a wait takes long, the kernel returns as ever, and `ranks.failures.attend` looks at
-the ranks of all hosts.
+A call takes the road of a call on one host. Of its table (`schedule.algorithms.over_hosts`), `engine.compile` makes one
+program for each rank; rows that cross hosts are SEND and RECV. `Group.run` is the `run` of a `Relay`, which calls the
+kernel. If a wait takes long, the kernel returns as ever, and `ranks.failures.attend` looks at the ranks of all hosts.
 
 A long vector goes in pieces: each piece of the table is a round behind the piece before, so that ranks combine one
 while another one is under way.
