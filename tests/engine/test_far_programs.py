@@ -28,7 +28,7 @@ def calls(shape: str) -> list[CompiledCall]:
         roots = {0, hosts.ranks - 1} if kind in ROOTED else {0}
         rails = {1, hosts.rails} if kind in RAILED else {1}
         for core, rail, root, pieces, in_place in product(CORES[kind], rails, roots, (1, 2), (True, False)):
-            table = spanning(kind, hosts, root, rails=rail, core=core, segments=2).schedule()
+            table = spanning(kind, hosts, root, rails=rail, core=core, segments=2)
             table = pipeline(table, pieces) if pieces > 1 else table
             how = Lowering(in_place=in_place)
             found.append(CompiledCall(table, compile_schedule(table, how, hosts), how))

@@ -58,7 +58,7 @@ class Rehearsal:
 
     def make(self, kind: str, core: str, n: int, pieces: int) -> list[plans.Plan]:
         if kind in CORES:
-            table = spanning(kind, self.hosts, core=core, segments=2).schedule()
+            table = spanning(kind, self.hosts, core=core, segments=2)
         else:
             table = CATALOGUE[f"{kind}.{core}"].schedule(self.hosts.ranks)
         table = pipeline(table, pieces) if pieces > 1 else table

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from tests.support.each import each
 from unisono.base.errors import ArgumentError
-from unisono.schedule import ROOTED, Bounds, Counts, Hosts, Levels, count, levels, lower_bounds
+from unisono.schedule import ROOTED, Bounds, Counts, Hosts, Levels, Schedule, count, levels, lower_bounds
 from unisono.schedule.algorithms import CATALOGUE
-from unisono.schedule.algorithms.over_hosts import CORES, HierarchicalTable, spanning
+from unisono.schedule.algorithms.over_hosts import CORES, spanning
 
 pytestmark = pytest.mark.quick
 
@@ -64,8 +64,8 @@ def test_lower_bounds_of_nothing() -> None:
 MAPS = ["2x1", "2x2", "2x2:round_robin", "4x1", "3+1", "1+3", "4+2+3", "2+3+4:round_robin", "3x3", "5x2", "4"]
 
 
-def busiest(call: HierarchicalTable) -> tuple[float, float]:
-    found = call.levels()
+def busiest(table: Schedule) -> tuple[float, float]:
+    found = levels(table)
     return max(found.leaves), max(found.enters)
 
 
@@ -125,18 +125,6 @@ def test_no_flat_table_is_below_the_bounds(names: list[int], name: str) -> None:
     bounds = lower_bounds(algorithm.collective, hosts, root)
     assert max(found.leaves) >= bounds.sent - 1e-9
     assert max(found.enters) >= bounds.received - 1e-9
-
-
-@pytest.mark.parametrize("text", MAPS)
-@each("collective", CORES)
-def test_parts_count_as_the_whole_table(collective: str, text: str) -> None:
-    hosts = Hosts.parse(text)
-    for rails in range(1, hosts.rails + 1):
-        call = spanning(collective, hosts, hosts.ranks - 1 if collective in ROOTED else 0, rails=rails)
-        whole, parts = levels(call.schedule()), call.levels()
-        assert parts.leaves == pytest.approx(whole.leaves)
-        assert parts.enters == pytest.approx(whole.enters)
-        assert parts[:2] == whole[:2]
 
 
 @pytest.mark.parametrize("text", MAPS)

@@ -111,7 +111,7 @@ def renamed(rows: Rows, members: Sequence[int] | Rows, cells: Cells) -> Rows:
     rows[:, N] = end[rows[:, SCHUNK] + rows[:, N]] - end[rows[:, SCHUNK]]
     rows[:, [SRC, DST]] = np.asarray(members)[rows[:, [SRC, DST]]]
     rows[:, [SCHUNK, DCHUNK]] = end[rows[:, [SCHUNK, DCHUNK]]]
-    return rows
+    return rows[rows[:, N] > 0]
 
 
 def numbered(rows: Rows, cells: Cells) -> Rows:

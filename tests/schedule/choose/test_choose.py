@@ -8,7 +8,7 @@ from tests.support.each import each
 from unisono.base.config import Config
 from unisono.base.link import Link
 from unisono.base.linux import processors
-from unisono.schedule import DST, ROUND, SRC, Hosts
+from unisono.schedule import DST, ROUND, SRC, Hosts, levels
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
 from unisono.schedule.choose import choose, one_shot_limit
 from unisono.schedule.choose.lane_limits import Lanes, Processors, choose_lanes
@@ -92,11 +92,11 @@ def test_messages_at_once_match_the_table(collective: str, hosts: str) -> None:
     if collective in ROOTED:
         return  # their roots send more than other ranks
     for core in CORES[collective]:
-        call = spanning(collective, Hosts.parse(hosts), core=core)
-        host, rows = np.array(call.hosts.places), call.schedule().rows
+        table, where = spanning(collective, Hosts.parse(hosts), core=core), Hosts.parse(hosts)
+        host, rows = np.array(where.places), table.rows
         far = rows[host[rows[:, SRC]] != host[rows[:, DST]]]
         messages = np.bincount(np.unique(far[:, [ROUND, SRC, DST]], axis=0)[:, 1])
-        assert messages_at_once(collective, core, call.hosts) * call.levels().between == messages.max()
+        assert messages_at_once(collective, core, where) * levels(table).between == messages.max()
 
 
 def test_slow_link_makes_more_segments() -> None:
@@ -111,16 +111,16 @@ def test_slow_link_makes_more_segments() -> None:
 def test_every_choice_has_a_table_and_its_time(collective: str, hosts: str, link: str) -> None:
     for nbytes in SIZES:
         found = choice(collective, nbytes, hosts, link)
-        call = spanning(collective, Hosts.parse(hosts), rails=found.rails, core=found.core, segments=found.segments)
-        if len({len(host) for host in call.hosts.members}) > 1:
+        where, rails = Hosts.parse(hosts), found.rails or 1
+        if len({len(host) for host in where.members}) > 1:
             continue  # the busiest host depends on where the root is
-        levels, rails = call.levels(), found.rails or 1
-        most = 0 if collective == "barrier" else levels.most * nbytes
-        at_once = messages_at_once(collective, found.core, call.hosts)
-        rounds = gated_rounds(collective, levels.between, call.hosts)
+        counted = levels(found.make(collective, where, 0))
+        most = 0 if collective == "barrier" else counted.most * nbytes
+        at_once = messages_at_once(collective, found.core, where)
+        rounds = gated_rounds(collective, counted.between, where)
         priced = time_between(rounds, most, rails, Link.parse(link), at_once)
         assert found.between_s == pytest.approx(priced)
-        assert found.inside_s == time_inside(collective, nbytes, call.hosts, rails)
+        assert found.inside_s == time_inside(collective, nbytes, where, rails)
 
 
 def test_reason_names_link_and_alternatives() -> None:

@@ -34,7 +34,7 @@ def _named(*names: str, ranks: int = 8) -> Callable[[], list[Schedule]]:
 
 
 def _hosts() -> list[Schedule]:
-    return [spanning("all_reduce", Hosts.parse("2x4"), rails=4).schedule()]
+    return [spanning("all_reduce", Hosts.parse("2x4"), rails=4)]
 
 
 SHOTS = {

@@ -72,7 +72,7 @@ def test_rounds_cost_what_is_counted(name: str) -> None:
 
 
 def test_traffic_inside_a_host_costs_no_link() -> None:
-    schedule = spanning("all_reduce", Hosts.parse("2x4"), rails=4).schedule()
+    schedule = spanning("all_reduce", Hosts.parse("2x4"), rails=4)
     costs, counted = [played["cost"] for played in table(schedule)["rounds"]], levels(schedule)
     assert sum(starts for starts, _, _ in costs) == counted.between
     assert sum(between for _, between, _ in costs) == pytest.approx(counted.most)
@@ -80,7 +80,7 @@ def test_traffic_inside_a_host_costs_no_link() -> None:
 
 
 def test_hosts_stand_together() -> None:
-    schedule = spanning("all_gather", Hosts.parse("2x3:round_robin")).schedule()
+    schedule = spanning("all_gather", Hosts.parse("2x3:round_robin"))
     data = table(schedule)
     assert data["ranks"] == [0, 2, 4, 1, 3, 5]
     assert data["hosts"] == [[0, 2, 4], [1, 3, 5]]

@@ -180,7 +180,7 @@ def test_segments_repeat_all_rounds(chromium: Browser) -> None:
 
 @pytest.mark.parametrize("view", ["rows", "ring", "tree"])
 def test_hosts_have_frames_and_dashed_links(chromium: Browser, view: str) -> None:
-    schedule = spanning("all_reduce", Hosts.parse("2x2:round_robin"), rails=2).schedule()
+    schedule = spanning("all_reduce", Hosts.parse("2x2:round_robin"), rails=2)
     far = [sum((row[2] - row[1]) % 2 for row in schedule.rows.tolist() if row[0] == k) for k in range(schedule.rounds)]
     with opened(chromium, html(schedule), **STILL) as tab:
         tab.evaluate(f"view('{view}')")

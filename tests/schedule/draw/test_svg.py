@@ -106,7 +106,7 @@ ROW = re.compile(r"([\d.,]+) (──→|─\+→|─∪→|══→|═\+→|�
 def tables(hosts: Hosts) -> list[Schedule]:
     names = ["all_reduce.ring", "all_to_all.pairwise", "barrier.dissemination", "broadcast.linear"]
     flat = [CATALOGUE[name].schedule(hosts.ranks).replace(hosts=hosts) for name in names]
-    return [*flat, *(spanning(name, hosts).schedule() for name in ("all_reduce", "all_gather", "scatter"))]
+    return [*flat, *(spanning(name, hosts) for name in ("all_reduce", "all_gather", "scatter"))]
 
 
 @pytest.mark.parametrize("text_of_hosts", MAPS)
@@ -127,7 +127,7 @@ def test_double_lines_go_from_host_to_host(text_of_hosts: str) -> None:
 @pytest.mark.parametrize("text_of_hosts", MAPS)
 def test_ranks_of_a_host_stand_together(text_of_hosts: str) -> None:
     hosts = Hosts.parse(text_of_hosts)
-    lines = text(spanning("all_reduce", hosts).schedule()).splitlines()
+    lines = text(spanning("all_reduce", hosts)).splitlines()
     at = next(k for k, line in enumerate(lines) if "host 0" in line)
     columns = lines[at + 1][lines[at].index("host 0") :].split("│")
     assert [tuple(map(int, re.findall(r"rank (\d+)", column))) for column in columns] == list(hosts.members)

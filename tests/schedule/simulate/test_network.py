@@ -9,7 +9,6 @@ from tests.support.each import each
 from unisono.base.link import Link
 from unisono.schedule import COPY, DST, SRC, Hosts, N, Schedule, count
 from unisono.schedule.algorithms import CATALOGUE
-from unisono.schedule.algorithms.over_hosts import CORES, spanning
 from unisono.schedule.simulate import Hardware, Messages, Network, messages
 from unisono.schedule.simulate.table_messages import MOST_MESSAGES
 
@@ -67,13 +66,6 @@ def test_messages_of_one_rank_equal_those_of_all(name: str) -> None:
         assert sum(float(some.added.sum()) for some in made) == pytest.approx(sum(counts.added))
         if one is not None:
             assert np.allclose(moved(messages(one)), of_rows(whole))
-
-
-@pytest.mark.parametrize("shape", ["3x2", "2+3+1"])
-@each("collective", CORES)
-def test_messages_of_parts_equal_the_whole(collective: str, shape: str) -> None:
-    call = spanning(collective, Hosts.parse(shape))
-    assert np.allclose(moved(messages(call)), of_rows(call.schedule()))
 
 
 @pytest.mark.parametrize("name", ["all_gather.direct", "all_to_all.pairwise"])

@@ -97,7 +97,7 @@ def by_explain(name: str, hosts: Hosts, nbytes: int) -> str:
     """The same, as the command says it."""
     found = find_call(name, hosts, nbytes=nbytes)
     if found:
-        return found.call.name
+        return found.table.name
     target = find_target(name, hosts.ranks, nbytes=nbytes).algorithm
     return "" if why_priced_only(target) else target.full_name
 
@@ -123,9 +123,8 @@ def test_commands_and_calls_mean_the_same_table(collective: str, shape: str, nby
     assert {some.algorithm for some in priced} == {name.partition(".")[2] for name in names}
     if collective in CORES:
         whole = find_call(collective, hosts, nbytes=nbytes)
-        assert whole is not None
-        assert whole.call.name == choose_spanning(collective, nbytes, hosts).name
-        assert whole.call.name in {some.name for some in able.values()}, "what calls choose by themselves has a price"
+        assert whole.table.name == choose_spanning(collective, nbytes, hosts).name
+        assert whole.table.name in {some.name for some in able.values()}, "what calls choose by themselves has a price"
 
 
 @pytest.mark.parametrize("shape", ["2x2", "3+1", "4x1"])

@@ -29,7 +29,7 @@ def all_reduce(p: int, local: int = 0) -> Schedule:
 
     local = local or island(p)
     islands = Hosts(tuple(tuple(range(first, first + local)) for first in range(0, p, local)))
-    return spanning("all_reduce", islands).schedule().replace(hosts=None)
+    return spanning("all_reduce", islands).replace(hosts=None)
 
 
 @algorithm("all_to_all", name="hierarchical")

@@ -63,8 +63,7 @@ class SpanningChoice(NamedTuple):
 
     def make(self, collective: str, hosts: Hosts, root: int) -> Schedule:
         if self.table is None:
-            options = {"rails": self.rails, "core": self.core, "segments": self.segments}
-            return spanning(collective, hosts, root, **options).schedule()
+            return spanning(collective, hosts, root, rails=self.rails, core=self.core, segments=self.segments)
         made = self.table.schedule(hosts.ranks, root).replace(hosts=hosts)
         check_rows(made)
         return made

@@ -10,9 +10,9 @@ import numpy as np
 from ...base.config import Config
 from ...base.errors import ArgumentError
 from ...base.units import plural
-from ..algorithms import CATALOGUE, Algorithm
+from ..algorithms import CATALOGUE
 from ..algorithms.catalogue import check_collective
-from ..algorithms.over_hosts import CORES, RAILED, HierarchicalTable, spanning, spanning_name
+from ..algorithms.over_hosts import CORES, RAILED, expected_rows, spanning, spanning_name
 from ..choose.over_hosts import choose_spanning, why_priced_only
 from ..contract import ROOTED
 from ..hosts import Hosts
@@ -95,7 +95,8 @@ def candidates(
         if one is not None:
             yield Candidate(name, partial(messages, one), "", a.name, why)
         else:
-            yield Candidate(name, partial(_made, a.schedule, p, root), _too_large(a, p), a.name, why)
+            large = _too_large(*a.expected(p)) if p > _FEW else ""
+            yield Candidate(name, partial(_made, a.schedule, p, root), large, a.name, why)
     for core in cores:
         a = CATALOGUE[f"{collective}.{core}"]
         chosen = choose_spanning(collective, round(nbytes), hosts, config, core)
@@ -103,7 +104,8 @@ def candidates(
             name = spanning_name(collective, hosts, rails, core, chosen.segments)
             why = "" if name == chosen.name else f"a call of this size takes {plural(chosen.rails or 1, 'rail')}"
             form = partial(spanning, rails=rails, core=core, segments=chosen.segments)
-            yield Candidate(name, partial(_made, form, collective, hosts, root), _too_large(a, n), core, why)
+            large = _too_large(expected_rows(collective, hosts, rails, core), a.expected(n)[1]) if p > _FEW else ""
+            yield Candidate(name, partial(_made, form, collective, hosts, root), large, core, why)
 
 
 def price(
@@ -139,13 +141,12 @@ def price(
     return Price(one.name, float(seconds), latency, transfer, combine, name, float(busy[link]))
 
 
-def _made(make: Callable[..., Schedule | HierarchicalTable], *of: Any) -> list[Messages]:
+def _made(make: Callable[..., Schedule], *of: Any) -> list[Messages]:
     return messages(make(*of))
 
 
-def _too_large(algorithm: Algorithm, ranks: int) -> str:
-    """Why the table of this number of ranks is not made; "" if it is."""
-    rows, rounds = algorithm.expected(ranks) if ranks > _FEW else (0, 0)
+def _too_large(rows: float, rounds: float) -> str:
+    """Why a table with so many rows and rounds is not made; "" if it is."""
     if rows <= _MOST_ROWS and rounds <= _MOST_ROUNDS:
         return ""
     return f"left out: its table would have about {rows:.2g} rows in {rounds:.2g} rounds"

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..algorithms.over_hosts import HierarchicalTable
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, rows_of_rank_0
 from .network import Ints, Numbers
 
@@ -38,10 +37,8 @@ class Messages(NamedTuple):
     times: float = 1.0
 
 
-def messages(table: Schedule | HierarchicalTable) -> list[Messages]:
-    """The messages of a table, in sections that follow one another: over hosts, inside, between, and inside again."""
-    if isinstance(table, HierarchicalTable):
-        return [_of_rows(table.hosts.ranks, rows, table.chunks) for rows in table.moved()]
+def messages(table: Schedule) -> list[Messages]:
+    """The messages of a table, in sections that follow one another."""
     return list(_alike(table)) if table.symmetric else [_of_rows(table.ranks, table.rows, table.chunks)]
 
 

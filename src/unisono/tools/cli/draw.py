@@ -79,4 +79,4 @@ def _table(name: str, shape: tuple[Hosts | None, int], link: str, **named: int) 
     """named: root and nbytes."""
     hosts, ranks = shape
     call = find_call(name, hosts, link=link, **named) if hosts else None
-    return call.call.schedule() if call else find_target(name, ranks, **named).schedule.replace(hosts=hosts)
+    return call.table if call else find_target(name, ranks, **named).schedule.replace(hosts=hosts)

@@ -24,7 +24,6 @@ from .shared.costs_over_hosts import (
     find_call,
     known_hosts,
     level_costs,
-    part_rows,
     prove_call,
     times_of,
 )
@@ -221,19 +220,19 @@ def _list_algorithms() -> None:
 
 def _explain_call(found: OverHosts, nbytes: str, rounds: bool) -> None:
     """Explain a call over hosts. nbytes: the size of the vector, as the user gave it."""
-    call, length, out = found.call, parse_bytes(nbytes), console()
-    hosts, kind = call.hosts, call.collective
+    table, length, out = found.table, parse_bytes(nbytes), console()
+    hosts, kind = found.hosts, table.collective
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
     shape = f"{plural(hosts.ranks, 'rank')} on {plural(len(hosts.members), 'host')} ({hosts.text})"
-    out.print(f"[bold]{escape(call.name)}[/] · {escape(shape)}{size}, because {found.why}\n")
-    with at_work(f"proving {call.name} for {shape}"):
-        moved, proof = call.levels(), prove_call(call)
-    out.print(level_costs(kind, hosts, call.root, moved, nbytes, times_of(found, moved, length)))
+    out.print(f"[bold]{escape(table.name)}[/] · {escape(shape)}{size}, because {found.why}\n")
+    with at_work(f"proving {table.name} for {shape}"):
+        moved, proof = levels(table), prove_call(table)
+    out.print(level_costs(kind, hosts, table.root, moved, nbytes, times_of(found, moved, length)))
     out.print()
-    out.print(labelled([*part_rows(call), *proof_rows(proof)]))
+    out.print(labelled([("across", found.across), *proof_rows(proof)]))
     if rounds and hosts.ranks <= MOST_EXACT:
         out.print()
-        grid = text(call.schedule(), width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES)
+        grid = text(table, width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES)
         out.print(paint(grid), soft_wrap=True, end="")
     elif rounds:
         out.print(f"\nThe rounds are shown up to {MOST_EXACT} ranks: see them with --hosts 4x2.")

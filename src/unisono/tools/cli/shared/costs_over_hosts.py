@@ -1,8 +1,6 @@
-"""What `explain` and `draw` make of --hosts: the call over these hosts, its costs by level, its parts, its proof."""
+"""What `explain` and `draw` make of --hosts: the call over these hosts, its costs by level, its proof."""
 
 import time
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -11,9 +9,9 @@ from ....base.config import Config
 from ....base.errors import ArgumentError
 from ....base.link import Link
 from ....base.units import format_seconds, plural
-from ....schedule import Hosts, Levels, lower_bounds, prove, sample
+from ....schedule import Hosts, Levels, N, Schedule, lower_bounds, prove, sample
 from ....schedule.algorithms import find
-from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, spanning
+from ....schedule.algorithms.over_hosts import CORES, expected_rows
 from ....schedule.choose.over_hosts import (
     choose_spanning,
     gated_rounds,
@@ -22,22 +20,25 @@ from ....schedule.choose.over_hosts import (
     time_inside,
 )
 from .printing import amount_text, plain_table
-from .target import MOST_EXACT, Facts
+from .target import MOST_EXACT, MOST_ROWS, Facts
 
 
 @dataclass(frozen=True)
 class OverHosts:
-    """A call over hosts, the reason for its form, and the link that decided."""
+    """The table of a call over hosts, what is between them and why, and the link that decided."""
 
-    call: HierarchicalTable
+    table: Schedule
+    hosts: Hosts
+    core: str
     rails: int
     why: str
     link: Link
 
     @property
-    def at_once(self) -> int:
-        """The number of messages that a rank sends to other hosts in a round."""
-        return messages_at_once(self.call.collective, self.call.across[0].name, self.call.hosts)
+    def across(self) -> str:
+        """What is between the hosts, such as `8 × all_reduce.circulant of 4 hosts`."""
+        many = f"{self.rails} × " if self.rails > 1 else ""
+        return f"{many}{self.table.collective}.{self.core} of {len(self.hosts.members)} hosts"
 
 
 def known_hosts(hosts: str, ranks: int | None, default: int = 4) -> tuple[Hosts | None, int]:
@@ -64,7 +65,7 @@ def find_call(name: str, hosts: Hosts, *, root: int = 0, nbytes: int = 16 << 20,
 
     An all_to_all has no other tables.
 
-    Raises ArgumentError.
+    Raises ArgumentError, also for a table that would be too large.
     """
     collective, _, short = name.partition(".")
     cores = CORES.get(collective, ())
@@ -73,16 +74,17 @@ def find_call(name: str, hosts: Hosts, *, root: int = 0, nbytes: int = 16 << 20,
     config = config_with(link)
     chosen = choose_spanning(collective, nbytes, hosts, config, short or None)
     why = "you named it" if short else chosen.why
-    call = spanning(collective, hosts, root, rails=chosen.rails, core=chosen.core, segments=chosen.segments)
-    return OverHosts(call, chosen.rails or 1, why, config.link)
+    core, rails = chosen.core or "", chosen.rails or 1
+    if (rows := expected_rows(collective, hosts, rails, core)) > MOST_ROWS:
+        raise ArgumentError(f"{chosen.name} over {hosts.text} would have about {rows:.2g} rows: give fewer hosts")
+    return OverHosts(chosen.make(collective, hosts, root), hosts, core, rails, why, config.link)
 
 
-def prove_call(call: HierarchicalTable) -> Facts:
-    """The proof of a call. Of a large one, only the rows of a sample of chunks are made."""
+def prove_call(table: Schedule) -> Facts:
+    """The proof of a call. Of a large one, a sample of chunks is followed."""
     begin = time.perf_counter()
-    few = call.hosts.ranks <= MOST_EXACT
-    chunks = None if few else sample(call.chunks, 2 * call.hosts.ranks * call.chunks) or range(call.chunks)
-    proof = prove(call.schedule(chunks), chunks=chunks)
+    chunks = None if table.ranks <= MOST_EXACT else sample(table.chunks, int(table.rows[:, N].sum()))
+    proof = prove(table, chunks=chunks)
     return Facts(None, proof, time.perf_counter() - begin)
 
 
@@ -111,20 +113,8 @@ def level_costs(
 
 def times_of(found: OverHosts, levels: Levels, nbytes: int) -> tuple[float, float]:
     """Seconds inside hosts and between them."""
-    call = found.call
-    moved = 0.0 if call.collective == "barrier" else levels.most * nbytes
-    rounds = gated_rounds(call.collective, levels.between, call.hosts)
-    between = time_between(rounds, moved, found.rails, found.link, found.at_once)
-    return time_inside(call.collective, nbytes, call.hosts, found.rails), between
-
-
-def part_rows(call: HierarchicalTable) -> Iterator[tuple[str, str]]:
-    """The parts, phase by phase, as lines: label and text."""
-    for label, parts in (("before", call.before), ("across", call.across), ("after", call.after)):
-        kinds = Counter((part.collective, part.name, len(part.members)) for part in parts)
-        said = []
-        for (collective, name, members), many in kinds.items():
-            times = f"{many} × " if many > 1 else ""
-            said.append(f"{times}{collective}.{name} of {members} {'hosts' if label == 'across' else 'ranks'}")
-        if said:
-            yield label, "; ".join(said)
+    kind, hosts = found.table.collective, found.hosts
+    moved = 0.0 if kind == "barrier" else levels.most * nbytes
+    rounds, at_once = gated_rounds(kind, levels.between, hosts), messages_at_once(kind, found.core, hosts)
+    between = time_between(rounds, moved, found.rails, found.link, at_once)
+    return time_inside(kind, nbytes, hosts, found.rails), between

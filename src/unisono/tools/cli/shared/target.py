@@ -128,7 +128,10 @@ def _names_line(path: Path) -> Iterator[None]:
 MOST_EXACT = 128
 """Up to this number of ranks a table is proved exactly and its rounds can be shown."""
 
-_MOST_ROWS, _MOST_RANKS = 2_500_000, 1 << 20
+MOST_ROWS = 2_500_000
+"""Larger tables are not made, unless all ranks do the same."""
+
+_MOST_RANKS = 1 << 20
 _MOST_JOINED = 1 << 14  # ranks of a barrier that is proved: no random number stands for a set that is joined
 
 
@@ -147,7 +150,7 @@ def facts(target: Target) -> Facts:
     algorithm, ranks = target.algorithm, target.ranks
     begin, ask = time.perf_counter(), f"ask for it with --ranks {MOST_EXACT}"
     one = algorithm.symmetric(ranks) if ranks > MOST_EXACT else None
-    if ranks > MOST_EXACT and one is None and (rows := algorithm.expected(ranks)[0]) > _MOST_ROWS:
+    if ranks > MOST_EXACT and one is None and (rows := algorithm.expected(ranks)[0]) > MOST_ROWS:
         return Facts(None, None, 0.0, f"left out: the table would have about {rows:.2g} rows; {ask}")
     schedule, proof, note = target.schedule if one is None else one, None, ""
     stray = stray_row(schedule)
