@@ -7,8 +7,10 @@ only sleep, to be killed and stopped.
 import os
 import secrets
 import select
+import signal
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from types import TracebackType
 
 from tests.support.waiting import until
@@ -95,6 +97,26 @@ def sentinel_of(far: Far) -> int:
     """The process of the sentinel, as soon as it serves."""
     until(lambda: far.sentinel_pid)
     return far.sentinel_pid
+
+
+def spare_of(pid: int) -> int:
+    """The process that goes on in place of this sentinel if it is killed."""
+    until(lambda: _children(pid) != [])
+    return _children(pid)[0]
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def kill_with_spare(far: Far) -> None:
+    """Kill a sentinel, and the process that would go on in its place."""
+    pid = sentinel_of(far)
+    os.kill(pid, signal.SIGSTOP)  # else it may make another one
+    for one in (*_children(pid), pid):
+        os.kill(one, signal.SIGKILL)
 
 
 def end(sleeper: subprocess.Popen[bytes]) -> None:

@@ -19,10 +19,11 @@ from ...base.fd_channel import peer_of
 from ...engine.process.alive import ending_in_words, exit_status, start_ticks, watch_process
 from . import MOST_BYTES_LOCAL
 from .regions import Regions
+from .spare import Spare
 from .state_machine import Ended, Event, Said, SentinelState, Tick
 from .wire import MOST_BYTES, Authenticator
 
-_AT_ONCE, _AT_ONCE_LOCAL = 512, 64
+_AT_ONCE = 64
 _MOST_NUMBER = 1 << 64
 _SOON_S = 0.005
 _MOST_WORDS, _MOST_PLACES = 1000, 5
@@ -59,7 +60,7 @@ class Ranks:
 
     def accept(self) -> Iterator[int]:
         """Take in the ranks that have connected; yields their descriptors."""
-        for _ in range(_AT_ONCE_LOCAL):
+        for _ in range(_AT_ONCE):
             try:
                 sock, _ = self.listener.accept()
             except OSError:  # no process connects, or no descriptor is free
@@ -71,6 +72,7 @@ class Ranks:
                 continue
             sock.setblocking(False)
             connection = self.connections[sock.fileno()] = _Connection(sock, rank)
+            connection.send(json.dumps(["serves", os.getpid()]).encode())
             for data in self._said:
                 connection.send(data)
             yield sock.fileno()
@@ -78,7 +80,7 @@ class Ranks:
     def receive(self, fd: int) -> Iterator[Event]:
         """The messages of a rank. Raises ValueError if one makes no sense: then drop the connection."""
         connection = self.connections[fd]
-        for _ in range(_AT_ONCE_LOCAL):
+        for _ in range(_AT_ONCE):
             try:
                 data, _, flags, _ = connection.sock.recvmsg(MOST_BYTES_LOCAL)
             except BlockingIOError:
@@ -106,8 +108,13 @@ class Ranks:
         for connection in self.connections.values():
             connection.flush()
 
+    def refuse(self, fd: int, words: str) -> None:
+        """End a connection for good. words: the end of the sentence "the sentinel ..."."""
+        self.connections[fd].send(json.dumps(["last words", words]).encode())
+        self.drop(fd)
+
     def drop(self, fd: int) -> None:
-        """End a connection."""
+        """End a connection. The rank may come again."""
         self.connections.pop(fd).sock.close()
 
 
@@ -170,6 +177,7 @@ class Watching:
 
 def main(channel_fd: int, arena_fd: int) -> None:
     """Serve a host's ranks until all have ended or left. What it serves comes on the channel: see `start`."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # ranks that are asked to end may take their time; then it ends, too
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -184,21 +192,20 @@ def main(channel_fd: int, arena_fd: int) -> None:
     listener, udp = (socket.socket(fileno=fd) for fd in fds)
     ranks = {rank: (pid, ticks) for rank, pid, ticks in setup["ranks"]}
     regions = Regions(mmap(arena_fd, 0), setup["start"], sum(map(len, setup["hosts"])))
-    regions.count_own_end()
     watching = Watching(ranks, regions)
     addresses = [(str(host), int(port)) for host, port in setup["addresses"]]
     machine = SentinelState(setup["hosts"], setup["me"], setup["names"], regions, time.monotonic(), setup["silent_s"])
     seal = Authenticator(bytes.fromhex(setup["secret"]), setup["me"], len(addresses))
     served = Ranks(listener, ranks)
-    served.tell(None, ["serves", os.getpid()])
     # From here on, no process reads this one's output, and no process shall wait for its end.
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 2)
+    spare = Spare()
     try:
-        _Loop(machine, seal, udp, addresses, served, watching).run()
+        _Loop(machine, seal, udp, addresses, served, watching, spare).run()
     except BaseException as error:  # noqa: BLE001  a bug: the ranks report it, because this one's output has no reader
-        served.tell(None, ["crashed", _last_words(error)])
-        os._exit(1)
+        served.tell(None, ["last words", f"has crashed: {_last_words(error)}"])
+    spare.end()
     os._exit(0)  # saves the time that an interpreter takes to end
 
 
@@ -222,32 +229,44 @@ class _Loop:
         addresses: Sequence[tuple[str, int]],
         ranks: Ranks,
         watching: Watching,
+        spare: Spare,
     ) -> None:
         self._machine, self._seal, self._udp, self._addresses = machine, seal, udp, addresses
-        self._ranks, self._watching = ranks, watching
+        self._ranks, self._watching, self._spare = ranks, watching, spare
+        self._epoll = self._begin()
 
-    def run(self) -> None:
+    def _begin(self) -> select.epoll:
         epoll = select.epoll()
         epoll.register(self._udp, select.EPOLLIN)
         epoll.register(self._ranks.listener, select.EPOLLIN)
         for fd in self._watching.descriptors:
             epoll.register(fd, select.EPOLLIN | select.EPOLLET)
+        return epoll
+
+    def _let_go(self) -> None:
+        """Hold no connection: what a rank says may be lost with a process, so it says it again to the next one."""
+        self._epoll.close()
+        for fd in list(self._ranks.connections):
+            self._ranks.drop(fd)
+
+    def run(self) -> None:
         while not self._machine.done:
             for event in self._watching.ended(time.monotonic()):
                 self._step(event)
+            if self._machine.wake_in(time.monotonic()) <= 0:
+                self._step(Tick())
+            self._speak()
             self._ranks.flush()
             wait_s = self._machine.wake_in(time.monotonic())
-            if wait_s <= 0:
-                self._step(Tick())
-                wait_s = self._machine.wake_in(time.monotonic())
-            for fd, _ in epoll.poll(min(wait_s, _SOON_S) if self._watching.impatient else wait_s):
+            for fd, _ in self._epoll.poll(min(wait_s, _SOON_S) if self._watching.impatient else wait_s):
                 if fd == self._udp.fileno():
                     self._hear()
                 elif fd == self._ranks.listener.fileno():
                     for new in self._ranks.accept():
-                        epoll.register(new, select.EPOLLIN)
+                        self._epoll.register(new, select.EPOLLIN)
                 elif fd in self._ranks.connections:
                     self._serve(fd)
+        self._speak()
 
     def _hear(self) -> None:
         for _ in range(_AT_ONCE):
@@ -263,18 +282,22 @@ class _Loop:
         try:
             for event in self._ranks.receive(fd):
                 self._step(event)
-        except ValueError:
-            self._ranks.drop(fd)
+        except ValueError as error:
+            self._ranks.refuse(fd, f"has hung up: {error}")
 
     def _step(self, event: Event) -> None:
+        self._machine.step(event, time.monotonic())
+
+    def _speak(self) -> None:
+        """Send what the last steps have said, once a spare process knows why it was said."""
         machine = self._machine
-        try:
-            machine.step(event, time.monotonic())
-        finally:
-            told, machine.told = machine.told, []
-            sent, machine.sent = machine.sent, []
-            for rank, value in told:
-                self._ranks.tell(rank, value)
-            for host, digest, body in sent:
-                with suppress(OSError):  # a network that is down is silent, too
-                    self._udp.sendto(self._seal.seal(host, digest, body), self._addresses[host])
+        while self._spare.renew(machine.remembered, self._let_go):
+            self._epoll = self._begin()
+            machine.take_over()
+        told, machine.told = machine.told, []
+        sent, machine.sent = machine.sent, []
+        for rank, value in told:
+            self._ranks.tell(rank, value)
+        for host, digest, body in sent:
+            with suppress(OSError):  # a network that is down is silent, too
+                self._udp.sendto(self._seal.seal(host, digest, body), self._addresses[host])

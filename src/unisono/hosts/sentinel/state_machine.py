@@ -100,6 +100,19 @@ class SentinelState:
                 self._tick()
         self._end_when_alone()
 
+    @property
+    def remembered(self) -> object:
+        """Differs once that has changed which a process needs to go on in place of this one."""
+        return len(self._gossip.facts), self._copies.changes
+
+    def take_over(self) -> None:
+        """Go on in place of a process that may have sent more since this copy of its state was made. What was about to
+        be sent then is sent again as if it was lost.
+        """
+        self.sent = []
+        for rank in self._hosts[self._me]:
+            self._copies.push(rank, None, self._now)
+
     def _serve(self, rank: int, word: str, rest: Sequence[Any]) -> None:
         """Do what a rank of this host has said.
 

@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from mmap import mmap
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from ...engine.memory.board import BOARD_BYTES, LINE
@@ -28,6 +29,7 @@ _USUAL_BYTES = 1200
 """The most bytes of a datagram with several parts: most networks do not fragment datagrams of this size."""
 _MOST_WORDS = 300
 _WINDOW = 1024  # how many datagrams may overtake each other
+_ALL = (1 << _WINDOW) - 1
 
 
 class FactKind(IntEnum):
@@ -132,12 +134,17 @@ class Datagram(NamedTuple):
     body: Body
 
 
+def shared_numbers(count: int) -> memoryview:
+    """Numbers of 64 bits in memory that this process shares with processes that it forks."""
+    return memoryview(mmap(-1, 8 * count)).cast("Q")
+
+
 class Authenticator:
     """Signs datagrams that a host sends, and checks datagrams that it gets."""
 
     def __init__(self, secret: bytes, me: int, hosts: int) -> None:
         self._secret, self._me = secret, me
-        self._sent = [0] * hosts
+        self._sent, self._highest = shared_numbers(hosts), shared_numbers(hosts)
         self._seen = [(0, 0)] * hosts  # host -> the highest number, and which numbers up to it have come, as bits
 
     def seal(self, to: int, digest: int, body: Body) -> bytes:
@@ -168,9 +175,11 @@ class Authenticator:
 
     def _is_new(self, sender: int, number: int) -> bool:
         highest, heard = self._seen[sender]
+        if highest != self._highest[sender]:  # another process has gone on meanwhile: all that it may have read counts
+            highest, heard = self._highest[sender], _ALL
         if number > highest:
-            heard = (heard << min(number - highest, _WINDOW) | 1) & (1 << _WINDOW) - 1
-            self._seen[sender] = number, heard
+            heard = (heard << min(number - highest, _WINDOW) | 1) & _ALL
+            self._seen[sender], self._highest[sender] = (number, heard), number
             return True
         bit = 1 << highest - number if highest - number < _WINDOW else 0
         if not bit or heard & bit:
