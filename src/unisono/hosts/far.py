@@ -118,6 +118,12 @@ class Far:
         """
         self._say(["wake"] if gid is None else ["wake", gid])
 
+    def lose(self, rank: int) -> None:
+        """This rank can exchange no messages with that one any more, and does not know why. One of their hosts is left
+        out, the one with the higher number.
+        """
+        self._say(["lost", rank])
+
     @property
     def cut_off(self) -> str | None:
         """Why this host is on the losing side, if it is: it hears fewer than half of the hosts, or others went on."""

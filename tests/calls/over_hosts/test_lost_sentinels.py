@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from tests.support.fake_hosts import kill_with_spare, sentinel_of
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.config import Config
+from unisono.engine.carrier import Lost
+from unisono.engine.compile.program import LOST
 
 
 @pytest.mark.sampled(most=1)
@@ -68,3 +71,29 @@ def test_killed_sentinel_costs_a_waiting_rank_nothing(tmp_path: Path) -> None:
     unisono.all_reduce(tensor)
     assert bool((tensor == 4.0).all())
     assert group.rank == 0 or sentinel_of(group.span.far) != before
+
+
+@in_new_world(3, hosts="3x1", config=Config(host_silence_s=0.5), timeout_s=60)
+def test_one_of_two_hosts_that_exchange_no_messages_is_left_out() -> None:
+    """The one with the higher number; though sentinels hear both."""
+    group, tensor = unisono.init(), torch.ones(10)
+    unisono.barrier()
+
+    def fail(*_: int) -> int:
+        group.span.call = Mock(failure=Lost(2 - group.rank, "no route to host"))
+        return LOST | 2 - group.rank << 8
+
+    if group.rank != 1:
+        group.run = fail
+    error = until_it_fails()
+    assert isinstance(error, unisono.PeerGone)
+    if group.rank == 2:
+        with pytest.raises(unisono.LeftOut):
+            group.shrink()
+        return
+    assert error.failed == (2,)
+    assert "which exchanges no messages with host" in str(error)
+    smaller = group.shrink()
+    assert smaller.world_ranks == (0, 1)
+    unisono.all_reduce(tensor, group=smaller)
+    assert bool((tensor == 2.0).all())

@@ -36,12 +36,14 @@ class FactKind(IntEnum):
     """What a fact is about."""
 
     GONE = 0  # a rank: its process has ended, or has left its sentinel
-    LOST = 1  # a host: it has been silent for too long
+    LOST = 1  # a host: it has been silent for too long, or one of two that exchange no messages
     LEFT = 2  # a host: all its ranks have ended or left, and so has its sentinel
 
 
 class Fact(NamedTuple):
-    """A fact that stays true. subject: a rank, or the number of a host. how, words: a rank's `Departure`."""
+    """A fact that stays true. subject: a rank, or the number of a host. how, words: a rank's `Departure`. words: also
+    why a host is lost, as the end of the sentence "the host ...".
+    """
 
     kind: FactKind
     subject: int
