@@ -126,7 +126,7 @@ class SentinelState:
         close: it needs its sentinel no longer.
         """
         match word, *rest:
-            case "register", int(gid), int(start), [*members]:
+            case "register", int(gid), int(start), [*members] if all(isinstance(rank, int) for rank in members):
                 self._copies.register(rank, gid, start, members)
             case "forget", int(gid):
                 self._copies.push(rank, gid, self._now)
