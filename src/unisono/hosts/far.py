@@ -14,11 +14,9 @@ from ..base.fd_channel import peer_of, remaining
 from ..base.linux import fill_standard_streams
 from ..base.records import Departure, DepartureKind
 from ..engine.memory.arena import Arena
-from ..engine.memory.board import PAGE
 from ..schedule import Hosts
 from .sentinel import BEAT_S, FIRST_S, MOST_BYTES_LOCAL
 
-_CONNECT_S = 1.0  # how long a rank waits for a place among those that connect
 _LEAVE_S = 1.0  # how long a rank that leaves waits for a sentinel that starts, and until it has read what the rank says
 _TRIES = 8  # how often in a row a sentinel may end before it serves
 
@@ -69,12 +67,7 @@ class Far:
         gid: the group's number, of 64 bits, the same on all hosts. No other group ever has it.
         start: where its region begins in this host's arena.
         members: ranks of the world, in order.
-
-        Raises ArgumentError for impossible values.
         """
-        fits = start % PAGE == 0 and self._arena.start <= start < self._arena.bytes
-        if not fits or self._rank not in members or not 0 <= min(members) <= max(members) < self._hosts.ranks:
-            raise ArgumentError(f"no group of rank {self._rank}: ranks {list(members)}, at byte {start}")
         self._say_of(gid, ["register", gid, start, list(members)])
 
     def forget(self, gid: int) -> None:
@@ -256,7 +249,7 @@ class Far:
         try:
             if self._last_words or self._tries > _TRIES or os.getpid() != self._pid:
                 raise ConnectionRefusedError
-            self._socket = _connect(self._name, time.monotonic() + _CONNECT_S)
+            self._socket = _connect(self._name, time.monotonic() + _LEAVE_S)
         except (OSError, ArgumentError):
             self._has_ended()
             return
