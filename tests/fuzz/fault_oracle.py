@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, OF_HOSTS, OF_SENTINELS, Scene
+from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, HARMLESS, OF_HOSTS, OF_SENTINELS, Scene
 
 SOON_S = 15.0  # how long after the last fault a survivor may hear of it and go on, where no time-out tells it
 TIMED_OUT_S = 28.0  # the same where a rank is frozen: a few times as long as calls wait
@@ -30,7 +30,8 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
         yield from (f"rank {rank}: {what}: {event}" for rank, event in _events(said, what))
     # Who waits for a rank that is stopped while it makes the group of the survivors is late itself, for the others.
     late_to_shrink = _late_to_shrink(scene)
-    apart, hit = scene.frozen | scene.cut_off, {fault.rank for fault in scene.faults} | scene.cut_off
+    apart, felt = scene.frozen | scene.cut_off, [fault for fault in scene.faults if fault.how not in HARMLESS]
+    hit = {fault.rank for fault in felt} | scene.cut_off
     for rank, event in _events(said, "left out"):
         if rank not in apart and not late_to_shrink:
             yield f"rank {rank} was left out: {event['text']}"
@@ -48,9 +49,9 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
         if event["kind"] not in allowed and rank not in apart:
             yield f"rank {rank} raised {event['kind']}, not one of {sorted(allowed)}: {event['text']}"
         causes: tuple[str, ...] = ()
-        if {fault.how for fault in scene.faults} == {"kill"}:
+        if {fault.how for fault in felt} == {"kill"}:
             causes = "was killed by signal 9 (SIGKILL)", ") died "
-        elif rank in scene.cut_off and {fault.how for fault in scene.faults} <= {*OF_SENTINELS}:
+        elif rank in scene.cut_off and {fault.how for fault in felt} <= {*OF_SENTINELS}:
             causes = ("its sentinel (process ",)
         if event["kind"] == "PeerGone" and causes and not any(words in event["text"] for words in causes):
             yield f"rank {rank} does not say {' or '.join(causes)}: {event['text']}"
@@ -72,7 +73,7 @@ def _classes(scene: Scene) -> set[str]:
     if hows & {*DEADLY, *OF_HOSTS, *OF_SENTINELS}:
         allowed |= {"PeerGone"}
         only_collectives = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
-        if not only_collectives or hows - set(DEADLY) - {"pause", "pause sentinel"}:
+        if not only_collectives or hows - set(DEADLY) - {"pause", *HARMLESS}:
             allowed |= {"PeerFailed"}
     if "abort" in hows:
         allowed |= {"PeerFailed"}

@@ -16,9 +16,11 @@ MESSAGES = ("ring", "chain")
 DEADLY = ("kill", "os_exit", "exit", "raise", "return", "stop and kill")  # faults after which a rank does not come back
 STOPPING = ("stop and kill", "pause", "freeze", "pause sentinel", "stop sentinel")
 """pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out. The
-sentinel is that of the rank's host; if it ends, or stops for as long, the others lose the host.
+sentinel is that of the rank's host; if it stops for as long, the others lose the host.
 """
-OF_SENTINELS = ("end sentinel", "stop sentinel")
+HARMLESS = ("pause sentinel", "end sentinel")
+"""Faults that no rank may notice. end sentinel: it is killed, and another process goes on in its place."""
+OF_SENTINELS = ("stop sentinel",)
 OF_HOSTS = ("cut link", "cut pair", "stop host")
 """Of hosts in network namespaces: the rank's host reaches no other, or not the host before; all its processes stop.
 They are mended when all ranks that go on have ended.
@@ -106,6 +108,9 @@ def draw(rng: random.Random) -> Scene:
         return scene._replace(faults=(_lively(rng, scene),))
     victims = rng.sample(range(scene.ranks), min(rng.choice([1, 1, 1, 2]), scene.ranks - 1))
     faults = [_deadly(rng, scene, rank) for rank in victims]
+    if not hosts.isdigit() and rng.random() < 0.4:
+        number, rank = rng.randrange(len(calls)), rng.choice(sorted(set(range(scene.ranks)) - set(victims)))
+        faults.append(Fault(rank, "end sentinel", number, _moment(rng, calls[number], "end sentinel")))
     if rng.random() < 0.25 and scene.ranks - len(victims) > 1:
         other = rng.choice(sorted(set(range(scene.ranks)) - set(victims)))
         how = rng.choice(["kill", "pause", "stop and kill", "freeze", "freeze"])
@@ -146,6 +151,6 @@ def _lively(rng: random.Random, scene: Scene) -> Fault:
     how = rng.choice(["pause", "abort"] + ["freeze"] * plain + ["mismatch", "refuse"] * collective)
     if not scene.hosts.isdigit() and rng.random() < 0.4:
         # Of two hosts, the one with rank 0 goes on.
-        how, rank = rng.choice([("pause sentinel", rank), *((how, scene.ranks - 1) for how in OF_SENTINELS)])
+        how, rank = rng.choice([*((how, rank) for how in HARMLESS), *((how, scene.ranks - 1) for how in OF_SENTINELS)])
     at_call = how in ("mismatch", "refuse")
     return Fault(rank, how, number, "before" if at_call else _moment(rng, scene.calls[number], how))

@@ -54,6 +54,11 @@ SCENES = {
     "a sentinel stops for a moment": Scene(
         "2x2", (Call("all_reduce"), Call("ring", 1000)), (Fault(2, "pause sentinel", 1),)
     ),
+    "a rank and a sentinel are killed": Scene(
+        "2x2",
+        (Call("all_reduce"), Call("barrier"), Call("ring", 1000)),
+        (Fault(1, "kill", 1), Fault(0, "end sentinel", 1), Fault(2, "end sentinel", 1, "after")),
+    ),
     "a sentinel ends": Scene("3x1", (Call("all_reduce"), Call("barrier")), (Fault(2, "end sentinel", 1),)),
     "a sentinel ends, in messages": Scene("3x1", (Call("ring"), Call("ring", 1000)), (Fault(0, "end sentinel", 1),)),
     "a sentinel stops": Scene("2+1+1", (Call("all_reduce"), Call("barrier")), (Fault(0, "stop sentinel", 1),)),

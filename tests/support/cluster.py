@@ -8,8 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,10 +200,25 @@ class Cluster:
 
 def enter(name: str) -> None:
     """Move this thread, and those that it will start, to another namespace."""
-    libc = ctypes.CDLL(None, use_errno=True)
     with Path("/run/netns", name).open() as space:
-        if libc.setns(space.fileno(), _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"setns {name}")
+        _set_namespace(space.fileno())
+
+
+def _set_namespace(fd: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(fd, _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+@contextmanager
+def inside(name: str) -> Iterator[None]:
+    """What this thread makes meanwhile is in that namespace."""
+    with Path("/proc/thread-self/ns/net").open() as before:
+        enter(name)
+        try:
+            yield
+        finally:
+            _set_namespace(before.fileno())
 
 
 def join(rank: int, hosts: Hosts, port: int, timeout_s: float = 100.0) -> tuple[Group, Any]:

@@ -1,4 +1,4 @@
-"""Several hosts on this machine, as far as sentinels know: an arena and a sentinel each, over loopback.
+"""Several hosts on this machine, as far as sentinels know: an arena and a sentinel each, over loopback or a cluster.
 
 Of each host, the first rank is this process, which so sees the memory of all of them; the others are processes that
 only sleep, to be killed and stopped.
@@ -7,10 +7,13 @@ only sleep, to be killed and stopped.
 import os
 import secrets
 import select
+import signal
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
+from pathlib import Path
 from types import TracebackType
 
+from tests.support.cluster import Cluster, inside
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.engine.memory.arena import Arena
@@ -28,8 +31,10 @@ class FakeHosts:
     sleepers: by rank.
     """
 
-    def __init__(self, shape: str, *, register: bool = True) -> None:
-        self.hosts, self._register = Hosts.parse(shape), register
+    def __init__(
+        self, shape: str, *, register: bool = True, silent_s: float = 1.5, cluster: Cluster | None = None
+    ) -> None:
+        self.hosts, self._register, self._silent_s, self._cluster = Hosts.parse(shape), register, silent_s, cluster
         self.names = [secrets.token_hex(8) for _ in self.hosts.members]
         self.arenas: list[Arena] = []
         self.sentinels: list[Sentinel] = []
@@ -59,15 +64,19 @@ class FakeHosts:
                 ranks[rank] = sleeper.pid, start_ticks(sleeper.pid)
             sentinel = Sentinel(arena)
             stack.callback(sentinel.stop)
-            self.addresses.append(sentinel.listen(self.names[len(self.arenas)], "127.0.0.1"))
+            number = len(self.arenas)
+            with inside(self._cluster.names[number]) if self._cluster else nullcontext():
+                address = self._cluster.address(number) if self._cluster else "127.0.0.1"
+                self.addresses.append(sentinel.listen(self.names[number], address))
             self.arenas.append(arena)
             self.sentinels.append(sentinel)
             processes.append(ranks)
         for number, sentinel in enumerate(self.sentinels):
             names = [*"abcdefgh"[: len(self.addresses)]]
-            sentinel.serve(self.hosts, number, processes[number], self.addresses, secret, 1.5, names=names)
+            sentinel.serve(self.hosts, number, processes[number], self.addresses, secret, self._silent_s, names=names)
         for number, members in enumerate(self.hosts.members):
-            far = Far(self.arenas[number], self.hosts, members[0], self.names[number], 1.5)
+            with inside(self._cluster.names[number]) if self._cluster else nullcontext():
+                far = Far(self.arenas[number], self.hosts, members[0], self.names[number], self._silent_s)
             stack.callback(far.close)
             self.far.append(far)
             self.pidfds.append(os.pidfd_open(sentinel_of(far)))
@@ -95,6 +104,26 @@ def sentinel_of(far: Far) -> int:
     """The process of the sentinel, as soon as it serves."""
     until(lambda: far.sentinel_pid > 0)
     return far.sentinel_pid
+
+
+def spare_of(pid: int) -> int:
+    """The process that goes on in place of this sentinel if it is killed."""
+    until(lambda: _children(pid) != [])
+    return _children(pid)[0]
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def kill_with_spare(far: Far) -> None:
+    """Kill a sentinel, and the process that would go on in its place."""
+    pid = sentinel_of(far)
+    os.kill(pid, signal.SIGSTOP)  # else it may make another one
+    for one in (*_children(pid), pid):
+        os.kill(one, signal.SIGKILL)
 
 
 def end(sleeper: subprocess.Popen[bytes]) -> None:

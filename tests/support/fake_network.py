@@ -1,5 +1,7 @@
 """Sentinels without processes: machines, a network that loses, repeats and reorders datagrams, a clock that jumps."""
 
+import copy
+import copyreg
 import heapq
 import itertools
 import random
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 from unisono.base.records import Departure, DepartureKind
 from unisono.hosts.sentinel.state_machine import Event, Said, SentinelState, Tick
 from unisono.hosts.sentinel.wire import IMAGE_BYTES, Authenticator
+
+copyreg.pickle(memoryview, lambda _: "shared")  # copies of a machine share such memory, as forked processes do
 
 WORLD, START = 7, 4096
 _FAST_S = 0.0005
@@ -36,6 +40,12 @@ class FakeMemory:
         self.gone: dict[int, Departure] = {}
         self.groups: set[int] = set()
         self.news = 0
+
+    def __deepcopy__(self, _: object) -> "FakeMemory":
+        """The same memory, as another process sees it."""
+        other = copy.copy(self)
+        other.groups = set(self.groups)
+        return other
 
     def add(self, gid: int, start: int, size: int) -> None:
         if start % START or not size:
@@ -78,7 +88,8 @@ class FakeNetwork:
     silent_s: how long a host may be silent.
 
     loss, twice: how likely a datagram gets lost, or comes twice. slow_s: how long it takes at most. reaches: whether
-    one host's datagrams get to another one. stopped: hosts that do nothing. memory: makes that of a host.
+    one host's datagrams get to another one. stopped: hosts that do nothing. memory: makes that of a host. spares: have
+    the machines copies that go on where they are killed?
     """
 
     def __init__(
@@ -90,6 +101,7 @@ class FakeNetwork:
         slow_s: float = 0.002,
         silent_s: float = 1.5,
         memory: Callable[[], FakeMemory] = FakeMemory,
+        spares: bool = False,
     ) -> None:
         self.hosts, self.now, self._random = hosts, 100.0, random.Random(seed)
         self.loss, self.twice, self.slow_s = loss, twice, slow_s
@@ -103,10 +115,13 @@ class FakeNetwork:
         self.seals = [Authenticator(b"s" * 32, k, len(hosts)) for k in range(len(hosts))]
         self.told: list[list[tuple[int | None, list[object]]]] = [[] for _ in hosts]
         self.sent = 0
+        self._has_spares, self._spares = spares, dict[int, SentinelState]()
         self._ticks = [self.now] * len(hosts)
         self._next = [(self.now, host) for host in range(len(hosts))]
         self._flying: list[tuple[float, int, int, bytes]] = []
         self._order = itertools.count()
+        for host in range(len(hosts)):
+            self.deliver(host)
 
     def register(self, gid: int = WORLD, members: Sequence[int] | None = None) -> None:
         """All members use this group."""
@@ -118,8 +133,21 @@ class FakeNetwork:
 
     def step(self, host: int, event: Event) -> None:
         """Give a machine an event, and its messages to the network."""
+        self.machines[host].step(event, self.now)
+        self.deliver(host)
+
+    def kill(self, host: int) -> None:
+        """Let the copy of a machine go on in its place. Ranks of the host have to say again what they have said."""
+        spare = self.machines[host] = self._spares.pop(host)
+        self.memories[host] = spare._memory  # type: ignore[assignment]
+        spare.take_over()
+        self.deliver(host)
+
+    def deliver(self, host: int) -> None:
+        """Give a machine's messages to the ranks and to the network, as the sentinel's process does."""
         machine = self.machines[host]
-        machine.step(event, self.now)
+        if self._has_spares and (host not in self._spares or self._spares[host].remembered != machine.remembered):
+            self._spares[host] = copy.deepcopy(machine)
         self.told[host] += machine.told
         machine.told = []
         for to, digest, body in machine.sent:

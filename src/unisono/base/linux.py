@@ -18,7 +18,7 @@ _Folder: TypeAlias = "str | os.PathLike[str]"
 
 _VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 
-FUTEX, MEMBARRIER, SET_ROBUST_LIST = (98, 283, 99) if _MACHINE == "aarch64" else (202, 324, 273)
+FUTEX, MEMBARRIER = (98, 283) if _MACHINE == "aarch64" else (202, 324)
 """The numbers of system calls: on AArch64, else on x86-64."""
 
 _ASK_S = 0.01  # the time between two looks at a lock

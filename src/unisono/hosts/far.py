@@ -7,19 +7,18 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..base.errors import ArgumentError
 from ..base.fd_channel import peer_of, remaining
 from ..base.linux import fill_standard_streams
 from ..base.records import Departure, DepartureKind
 from ..engine.memory.arena import Arena
-from ..engine.memory.board import PAGE, SENTINEL_ENDED
-from ..engine.memory_order import order
 from ..schedule import Hosts
 from .sentinel import BEAT_S, FIRST_S, MOST_BYTES_LOCAL
 
-_TAKE_IN_S = 1.0  # how long a rank that leaves at once waits for a sentinel that starts
+_LEAVE_S = 1.0  # how long a rank that leaves waits for a sentinel that starts, and until it has read what the rank says
+_TRIES = 8  # how often in a row a sentinel may end before it serves
 
 
 class Far:
@@ -31,8 +30,9 @@ class Far:
 
     news: see `Arena.news`.
 
-    If the sentinel itself has ended, or does not answer for as long as hosts may be silent, this host is cut off: other
-    hosts count it as lost, and their ranks count as gone here.
+    A sentinel that is killed goes on as another process: then a rank connects again, and says again what it has said.
+    If both processes have been killed, or the sentinel does not answer for as long as hosts may be silent, this host is
+    cut off: other hosts count it as lost, and their ranks count as gone here.
     """
 
     def __init__(
@@ -44,16 +44,18 @@ class Far:
         """
         self.silent_s, self.news = silent_s, arena.news
         self._arena, self._hosts, self._rank, self._pid = arena, hosts, rank, os.getpid()
-        self._socket, self._sentinel_pid = _connect(name, deadline), 0
+        self._name, self._socket, self._sentinel_pid = name, _connect(name, deadline), 0
         self._lock = threading.RLock()
         self._out: deque[bytes] = deque()
         self._newest = 0  # the newest ticket
         self._asked: dict[int, int] = {}  # group -> the ticket that is under way
         self._next: dict[int, int] = {}  # group -> the ticket that follows
-        self._used: set[int] = set()
+        self._used: dict[int, list[list[object]]] = {}
+        """Group -> what this rank has said of it, until its memory is free."""
         self._left: dict[int, Departure] = {}
         self._cut_off: str | None = None
-        self._crash = ""  # why the sentinel has ended, in its own words
+        self._last_words = ""  # of a sentinel that serves no longer
+        self._tries = 0
         self._looked_at = self._silent_s = 0.0
         self._pinged = self._ended = self._gave_up = False
         """The sentinel was asked for a sign of life; has closed the connection; has been silent for too long."""
@@ -65,21 +67,16 @@ class Far:
         gid: the group's number, of 64 bits, the same on all hosts. No other group ever has it.
         start: where its region begins in this host's arena.
         members: ranks of the world, in order.
-
-        Raises ArgumentError for impossible values.
         """
-        fits = start % PAGE == 0 and self._arena.start <= start < self._arena.bytes
-        if not fits or self._rank not in members or not 0 <= min(members) <= max(members) < self._hosts.ranks:
-            raise ArgumentError(f"no group of rank {self._rank}: ranks {list(members)}, at byte {start}")
-        self._used.add(gid)
-        self._say(["register", gid, start, list(members)])
+        self._say_of(gid, ["register", gid, start, list(members)])
 
     def forget(self, gid: int) -> None:
         """This rank uses the group no more. The sentinel still sends its last board. See `is_free`."""
         with self._lock:
             self._asked.pop(gid, None)
             self._next.pop(gid, None)
-            self._say(["forget", gid])
+            if gid in self._used:
+                self._say_of(gid, ["forget", gid])
 
     def is_free(self, gid: int) -> bool:
         """Has the sentinel left the group's region? It leaves once all living ranks here have forgotten the group.
@@ -114,6 +111,12 @@ class Far:
         """
         self._say(["wake"] if gid is None else ["wake", gid])
 
+    def lose(self, rank: int) -> None:
+        """This rank can exchange no messages with that one any more, and does not know why. One of their hosts is left
+        out, the one with the higher number.
+        """
+        self._say(["lost", rank])
+
     @property
     def cut_off(self) -> str | None:
         """Why this host is on the losing side, if it is: it hears fewer than half of the hosts, or others went on."""
@@ -131,22 +134,20 @@ class Far:
     def close(self) -> None:
         """Send the last boards, and leave. When all ranks of a host have left, its sentinel ends. Idempotent."""
         if not self.closed:
-            own = os.getpid() == self._pid  # in a forked child, the connection is its parent's
-            if own:
-                self._await_sentinel()
+            if os.getpid() == self._pid:  # in a forked child, the connection is its parent's
+                self._await(lambda: self.sentinel_pid > 0)  # it takes in no process that has ended
+                self._say_of(-1, ["close"])
+                self._await(lambda: self.left(self._rank) is not None)
             self.closed = True
-            if own:
-                self._socket.setblocking(True)
-                self._socket.settimeout(1.0)
-                self._say(["close"])
             self._socket.close()
 
-    def _await_sentinel(self) -> None:
-        """Wait until the sentinel has taken this rank in. It takes in no process that has ended."""
-        until, poller = time.monotonic() + _TAKE_IN_S, select.poll()
-        poller.register(self._socket, select.POLLIN)
-        while not (self.sentinel_pid or self._ended) and time.monotonic() < until:
-            poller.poll(1e3 * _TAKE_IN_S)
+    def _await(self, condition: Callable[[], bool]) -> None:
+        """Wait for a message of the sentinel after which this is true, for some time."""
+        until = time.monotonic() + _LEAVE_S
+        while not (condition() or self._is_blind) and (left_s := until - time.monotonic()) > 0:
+            poller = select.poll()
+            poller.register(self._socket, select.POLLIN)
+            poller.poll(1e3 * left_s)
 
     @property
     def sentinel_pid(self) -> int:
@@ -163,44 +164,48 @@ class Far:
         self._newest += 1
         return self._newest
 
+    def _say_of(self, gid: int, value: list[object]) -> None:
+        """Say what a sentinel must know that goes on as another process. gid: -1: it is about no group."""
+        with self._lock:
+            self._used.setdefault(gid, []).append(value)
+            self._say(value)
+
     def _say(self, value: list[object]) -> None:
         with self._lock:
             if not self._ended:
                 self._out.append(json.dumps(value).encode())
             self._flush()
+            if self._out:
+                self._take_in()
 
     def _flush(self) -> None:
         while self._out:
             data = self._out.popleft()
             try:
                 self._socket.send(data)
-            except BlockingIOError:  # the sentinel is busy, or stopped
+            except OSError:  # the sentinel is busy or stopped, or has hung up
                 self._out.appendleft(data)
                 return
-            except OSError:
-                self._has_ended()
 
     def _take_in(self) -> None:
         """Read the sentinel's messages."""
         with self._lock:
             self._flush()
-            ended = self.news.value >= SENTINEL_ENDED  # its last words are here; the socket closes a bit later
-            order()
             while not (self.closed or self._ended):
                 try:
                     data = self._socket.recv(MOST_BYTES_LOCAL)
                 except BlockingIOError:
-                    if not ended:
-                        self._mind_the_silence()
-                        return
-                    data = b""
+                    self._mind_the_silence()
+                    return
+                except ConnectionResetError:  # it has not read all; what it has said can still be read
+                    continue
                 except OSError:
                     data = b""
                 if data:
                     self._silent_s, self._pinged = 0.0, False
                     self._hear(json.loads(data))
                 else:
-                    self._has_ended()
+                    self._connect_again()
 
     def _mind_the_silence(self) -> None:
         """There is no message now. An answer may be late because of other hosts. So ask the sentinel itself for a word,
@@ -221,7 +226,7 @@ class Far:
     def _hear(self, said: list[object]) -> None:
         match said:
             case ["serves", int(pid)]:
-                self._sentinel_pid = pid
+                self._sentinel_pid, self._tries = pid, 0
             case ["fresh", int(ticket)]:
                 gid = next((gid for gid in list(self._asked) if self._asked.get(gid) == ticket), None)
                 # Garbage that is collected meanwhile may forget the group.
@@ -229,20 +234,37 @@ class Far:
                     self._asked[gid] = later
                     self._say(["ask", gid, later])
             case ["forgotten", int(gid)]:
-                self._used.discard(gid)
+                self._used.pop(gid, None)
             case ["gone", int(rank), int(how), str(words)]:
                 self._left[rank] = Departure(DepartureKind(how), words)
-            case ["crashed", str(words)]:
-                self._crash = words
+            case ["last words", str(words)]:
+                self._last_words = words
             case ["cut", str(words)]:
                 self._cut_off = self._cut_off or words
+
+    def _connect_again(self) -> None:
+        """The sentinel has hung up: another process goes on in its place."""
+        self._tries += 1
+        self._socket.close()
+        try:
+            if self._last_words or self._tries > _TRIES or os.getpid() != self._pid:
+                raise ConnectionRefusedError
+            self._socket = _connect(self._name, time.monotonic() + _LEAVE_S)
+        except (OSError, ArgumentError):
+            self._has_ended()
+            return
+        asked: list[list[object]] = [["ask", gid, ticket] for gid, ticket in self._asked.items()]
+        again = [value for said in (*self._used.values(), asked) for value in said]
+        self._out.extendleft(json.dumps(value).encode() for value in reversed(again))
+        self._silent_s, self._pinged = 0.0, False
+        self._flush()
 
     def _has_ended(self) -> None:
         self._out.clear()
         if not (self.closed or self._ended):
             self._ended = True
-            how = "has ended or hung up" if self._sentinel_pid else "has not started: standard error shows why"
-            self._lose_sight(f"has crashed: {self._crash}" if self._crash else how)
+            how = "has ended" if self._sentinel_pid else "has not started: standard error shows why"
+            self._lose_sight(self._last_words or how)
 
     def _lose_sight(self, how: str) -> None:
         pid = self._sentinel_pid or ""

@@ -11,15 +11,12 @@ from typing import Any, Protocol
 from ..base.errors import ArgumentError
 from ..base.records import Departure
 from ..engine.carrier import Carrier, Handle, Lost
-from ..engine.memory.board import SENTINEL_ENDED
 from ..engine.memory_order import order
 from ..observe.traces.recording import RecordedAt
 from ..schedule import Hosts
 from .far import Far
 
 _ASK_S = 0.0005
-_COUNT = (1 << 32) - 1
-"""The part of `Arena.news` that counts."""
 
 
 class SpanningCall(Protocol):
@@ -85,7 +82,7 @@ class Span:
         before, now = self.seen.value, self.news.value
         order()
         self.seen.value = now
-        return now & _COUNT > before & _COUNT or now >= SENTINEL_ENDED > before
+        return now > before
 
     def explain(self, how: Departure) -> Departure:
         """How a rank of another host has gone, with a note if this host is cut off."""

@@ -1,30 +1,34 @@
-"""What ranks say whose host has lost its sentinel, and what those of other hosts do."""
+"""What ranks say whose host has lost its sentinel for good, and what those of other hosts do."""
 
 import os
 import signal
 import threading
+import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 import unisono
 from tests.calls.over_hosts.test_failures import until_it_fails
-from tests.support.fake_hosts import sentinel_of
+from tests.support.fake_hosts import kill_with_spare, sentinel_of
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.config import Config
+from unisono.engine.carrier import Lost
+from unisono.engine.compile.program import LOST
 
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("host", [0, 1])
-@in_new_world(2, hosts="1+1")
+@in_new_world(2, hosts="1+1", config=Config(host_silence_s=1.5))
 def test_first_of_two_hosts_goes_on_with_its_sentinel(host: int) -> None:
     """And nobody is told that others have gone on where they have not."""
     group = unisono.init()
     unisono.barrier()
     if group.rank == host:
-        os.kill(sentinel_of(group.span.far), signal.SIGKILL)
+        kill_with_spare(group.span.far)
     assert isinstance(until_it_fails(), unisono.PeerGone)
     if (group.rank, host) == (0, 1):
         assert group.shrink().world_ranks == (0,)
@@ -38,7 +42,9 @@ def test_first_of_two_hosts_goes_on_with_its_sentinel(host: int) -> None:
 
 
 @pytest.mark.long
-@in_new_world(3, hosts="3x1", timeout_s=90, config=Config(look_up_s=4.0), gives=[(1,), (0, 2), (1,)])
+@in_new_world(
+    3, hosts="3x1", timeout_s=90, config=Config(look_up_s=4.0, host_silence_s=1.5), gives=[(1,), (0, 2), (1,)]
+)
 def test_calls_in_which_nobody_waits_tell_of_a_cut() -> tuple[int, ...]:
     """Messages of a host go on for a while where only its sentinel has been killed. A call that waits for less than
     four seconds does not look at its peers.
@@ -46,20 +52,48 @@ def test_calls_in_which_nobody_waits_tell_of_a_cut() -> tuple[int, ...]:
     group = unisono.init()
     unisono.barrier()
     if group.rank == 1:
-        os.kill(sentinel_of(group.span.far), signal.SIGKILL)
+        kill_with_spare(group.span.far)
     error = until_it_fails()
     assert isinstance(error, unisono.PeerGone)
     return error.failed
 
 
-@in_new_world(2, hosts="2x1", config=Config(look_up_s=60.0))
-def test_waiting_rank_learns_of_its_sentinels_end(tmp_path: Path) -> None:
+@in_new_world(2, hosts="2x1")
+def test_killed_sentinel_costs_a_waiting_rank_nothing(tmp_path: Path) -> None:
     group, tensor = unisono.init(), torch.ones(10)
     unisono.all_reduce(tensor)
     if group.rank == 0:
-        until((tmp_path / "told").exists, 20.0)
+        until((tmp_path / "killed").exists, 20.0)
+        time.sleep(0.3)
+    else:
+        before = sentinel_of(group.span.far)
+        threading.Timer(0.2, lambda: (os.kill(before, signal.SIGKILL), (tmp_path / "killed").touch())).start()
+    unisono.all_reduce(tensor)
+    assert bool((tensor == 4.0).all())
+    assert group.rank == 0 or sentinel_of(group.span.far) != before
+
+
+@in_new_world(3, hosts="3x1", config=Config(host_silence_s=0.5), timeout_s=60)
+def test_one_of_two_hosts_that_exchange_no_messages_is_left_out() -> None:
+    """The one with the higher number; though sentinels hear both."""
+    group, tensor = unisono.init(), torch.ones(10)
+    unisono.barrier()
+
+    def fail(*_: int) -> int:
+        group.span.call = Mock(failure=Lost(2 - group.rank, "no route to host"))
+        return LOST | 2 - group.rank << 8
+
+    if group.rank != 1:
+        group.run = fail
+    error = until_it_fails()
+    assert isinstance(error, unisono.PeerGone)
+    if group.rank == 2:
+        with pytest.raises(unisono.LeftOut):
+            group.shrink()
         return
-    threading.Timer(0.2, os.kill, (sentinel_of(group.span.far), signal.SIGKILL)).start()
-    with pytest.raises(unisono.PeerGone, match=r"its sentinel \(process"):
-        unisono.all_reduce(tensor)
-    (tmp_path / "told").touch()
+    assert error.failed == (2,)
+    assert "which exchanges no messages with host" in str(error)
+    smaller = group.shrink()
+    assert smaller.world_ranks == (0, 1)
+    unisono.all_reduce(tensor, group=smaller)
+    assert bool((tensor == 2.0).all())

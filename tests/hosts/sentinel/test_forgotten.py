@@ -2,7 +2,7 @@
 
 Two runs, each with a group of its own, whose members come, speak, ask, forget it or die in any order, over a network
 that loses, repeats and delays. In the second one, ranks may leave the world, and with its last rank a sentinel leaves.
-A ticket brings all that the members had said when it was asked for.
+A ticket brings all that the members had said when it was asked for. In some scenes sentinels are killed now and then.
 """
 
 import random
@@ -20,7 +20,7 @@ from unisono.hosts.sentinel.state_machine import Ended, Event, Said
 HOSTS = [(0, 3, 6), (1, 4, 7), (2, 5, 8)]
 RUNS = (8, 9)  # numbers of their groups
 SEEDS = range(120)
-WAKES, MOST_WORDS = 0.3, 5
+WAKES, MOST_WORDS, MOST_KILLS = 0.3, 5, 20
 
 
 class Scene(FakeNetwork):
@@ -29,17 +29,38 @@ class Scene(FakeNetwork):
     def __init__(self, seed: int) -> None:
         draw = self.draw = random.Random(seed)
         loss, twice, slow_s = draw.choice([0.1, 0.3]), draw.choice([0.0, 0.3]), draw.choice([0.002, 0.02, 0.1])
-        super().__init__(HOSTS, seed, loss, twice, slow_s, silent_s=6.0)
+        self._kills, self._kill_at, self._left = random.Random(seed + 1), 0.0, draw.choice([0, MOST_KILLS])
+        super().__init__(HOSTS, seed, loss, twice, slow_s, silent_s=6.0, spares=self._left > 0)
         self.asked: list[tuple[int, list[int]]] = []  # of each ticket, its group, and what the members had said
         self.answered: set[object] = set()
         self.faults: list[str] = []
         self._dead: set[int] = set()
+        self._said, self._ended = list[Said](), set[int]()
 
     def step(self, host: int, event: Event) -> None:
+        if isinstance(event, Said) and event.word in ("register", "forget", "ask", "close") and event not in self._said:
+            self._said.append(event)
+        if isinstance(event, Ended):
+            self._ended.add(event.rank)
+        if not self._left or self.now < self._kill_at or not self._lives(host):
+            super().step(host, event)
+            return
+        self._left, self._kill_at = self._left - 1, self.now + self._kills.expovariate(100.0)
+        if self._kills.random() < 0.5:  # it is killed before it can say what follows
+            self.machines[host].step(event, self.now)
+        self.kill(host)
+        again = [said for said in self._said if said.rank % 3 == host and said.rank not in self._ended]
+        for one in [event, *again] if isinstance(event, Ended) else again:
+            super().step(host, one)
+
+    def deliver(self, host: int) -> None:
         before = len(self.told[host])
-        super().step(host, event)
-        for _, (word, ticket, *_) in self.told[host][before:]:
+        super().deliver(host)
+        for rank, (word, ticket, *_) in self.told[host][before:]:
+            if word == "forgotten":
+                self._said = [said for said in self._said if said.rank != rank or said.rest[:1] != [ticket]]
             if word == "fresh" and isinstance(ticket, int):
+                self._said = [said for said in self._said if said.word != "ask" or said.rest[1] != ticket]
                 self.answered.add(ticket)
                 gid, said = self.asked[ticket]
                 copies = [self.memories[host].said(gid, member) for member in range(len(said))]

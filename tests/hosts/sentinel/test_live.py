@@ -12,14 +12,11 @@ from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.records import DepartureKind, GivenUp
 from unisono.engine.memory.arena import Arena
-from unisono.engine.memory.board import SENTINEL_ENDED
 from unisono.hosts.far import Far
 from unisono.hosts.sentinel import start
 from unisono.hosts.sentinel.main import Watching
 from unisono.hosts.sentinel.regions import Regions
 from unisono.hosts.sentinel.state_machine import Ended
-
-COUNT = (1 << 32) - 1  # the part of the word `Arena.news` in which the sentinel counts
 
 
 def refresh(fake: FakeHosts, host: int, gid: int = WORLD) -> None:
@@ -33,7 +30,7 @@ def test_wake_pushes_without_a_ticket() -> None:
         fake.arenas[0].board(0).set_gave_up(GivenUp(9, False, frozenset({2}), "tired"))
         fake.far[0].wake(WORLD)
         for arena in fake.arenas:  # also on the rank's own host, where other ranks may wait
-            until(lambda arena=arena: arena.news.value & COUNT)
+            until(lambda arena=arena: arena.news.value)
             assert arena.board(0).gave_up == GivenUp(9, False, frozenset({2}), "tired")
 
 
@@ -43,16 +40,8 @@ def test_deaths_are_counted_on_each_host() -> None:
         for count, rank in enumerate((2, 3), 1):
             fake.sleepers[rank].kill()
             for arena in fake.arenas:
-                until(lambda arena=arena, count=count: arena.news.value & COUNT >= count)
+                until(lambda arena=arena, count=count: arena.news.value >= count)
                 assert arena.board(rank).gone is not None
-        assert [arena.news.value >> 32 for arena in fake.arenas] == [far.sentinel_pid for far in fake.far]
-
-
-def test_counted_end_precedes_the_socket() -> None:
-    with FakeHosts("1+1") as fake:
-        refresh(fake, 0)
-        fake.far[0].news.value |= SENTINEL_ENDED
-        assert "has ended" in str(fake.far[0].cut_off)
 
 
 def test_leaving_with_an_unread_answer() -> None:

@@ -220,9 +220,9 @@ def test_impossible_groups_are_refused(event: Said) -> None:
         net.step(0, event)
 
 
-PAGES = st.builds(MemberPage, st.integers(0, 9), st.integers(0, 9), st.binary(max_size=30))
+PAGES = st.builds(MemberPage, st.integers(0, 9), st.integers(0, 9), st.text(max_size=30))
 BODIES = st.one_of(
-    st.builds(Heartbeat, st.booleans(), st.binary(max_size=8)),
+    st.builds(Heartbeat, st.booleans(), st.lists(st.integers(0, 9), max_size=8).map(tuple)),
     st.builds(
         News,
         st.lists(

@@ -105,6 +105,25 @@ def test_broken_link_cuts_off_one_host(hosts: int, seed: int, both_ways: bool) -
     assert all(how.how is DepartureKind.DIED for how in net.memories[out].gone.values())
 
 
+@pytest.mark.parametrize(("at", "rank"), [(0, 2), (2, 0)])
+def test_host_with_the_higher_number_is_left_out_if_messages_fail(at: int, rank: int) -> None:
+    """Though the sentinels hear each other."""
+    net = FakeNetwork(pairs(3))
+    net.run(3.0)
+    net.step(at, Said(at, "lost", [rank]))
+    net.run(1.0)
+    assert net.cut_off() == {2}
+    for host in (0, 1):
+        assert net.memories[host].gone.keys() == {2, 5}
+        assert (
+            net.memories[host].gone[5].words == "is on host h2 (ranks 2, 5), which exchanges no messages with host h0"
+        )
+    assert net.heard(2, "cut")[0][1] == "this host exchanges no messages with host h0, and the others go on without it"
+    net.step(at, Said(at, "lost", [rank]))  # the other rank says so, too
+    net.run(1.0)
+    assert net.cut_off() == {2}
+
+
 def test_losing_hosts_one_by_one_is_no_cut() -> None:
     net = FakeNetwork(pairs(4))
     net.run(3.0)

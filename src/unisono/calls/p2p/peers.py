@@ -9,7 +9,10 @@ from ...ranks.group.group import Group
 
 _LAST_NEWS_S = 0.5
 """After a silence of this length, all messages of a rank on another host that has gone or failed count as arrived."""
-_CUT_S = 2.0  # a rank that no other rank reports gone counts as gone once its connection has been lost for _CUT_S
+_CUT_S, _LOSE_S = 2.0, 1.0
+"""How long after the connection to a rank is lost, if no other rank reports it gone, its host or this one is left out,
+and how much later the rank counts as gone whatever the sentinels say.
+"""
 
 
 class Peers:
@@ -37,7 +40,7 @@ class Peers:
         for rank in ranks:
             how: Departure | GivenUp = group.liveness.gone(rank) or group.engine.arena.board(rank).gave_up
             if isinstance(how, GivenUp) and not how.number:
-                how = self._cut(rank) or how
+                how = self._cut(group, rank) or how
             # A rank that gave a call up refuses all later ones.
             if (isinstance(how, Departure) or how.number) and not self.may_come(group, request, rank, how):
                 went.append((rank, how))
@@ -47,10 +50,13 @@ class Peers:
                 return rank, how
         return None
 
-    def _cut(self, rank: int) -> Departure | None:
+    def _cut(self, group: Group, rank: int) -> Departure | None:
         """The departure of a rank that this rank no longer reaches, though no rank reports it gone."""
         cut = self._mailbox.cut(rank)
-        if cut is None or time.monotonic() - cut[1] < _CUT_S:
+        if cut is None or group.span is None or (lasts_s := time.monotonic() - cut[1]) < _CUT_S:
+            return None
+        group.span.far.lose(group.world_ranks[rank])
+        if lasts_s < _CUT_S + _LOSE_S:
             return None
         return Departure(DepartureKind.DIED, f"cannot be reached any more: {cut[0]}")
 

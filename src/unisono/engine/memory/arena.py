@@ -270,10 +270,7 @@ class Arena(Layout):
     @property
     def news(self) -> ctypes.c_uint64:
         """A number that grows when boards have urgent news: a rank of the world has gone, or a rank has shown its board
-        to the others (`hosts.far.Far.wake`); and when the host's sentinel ends.
-
-        The sentinel counts news in the lower half. The upper half has the number of its thread. Once it has ended, the
-        number is at least SENTINEL_ENDED: see `hosts.sentinel.regions`.
+        to the others (`hosts.far.Far.wake`). The sentinel counts.
         """
         if self.map is None:
             raise ArgumentError("this arena has been closed")

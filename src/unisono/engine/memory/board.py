@@ -31,8 +31,6 @@ LINE = 128
 BOARD_BYTES = 2 * PAGE
 NEWS = PAGE // 2
 """Where the header of an arena has the count of urgent news, in a cache line of its own."""
-SENTINEL_ENDED = 0x40000000 << 32
-"""FUTEX_OWNER_DIED, of linux/futex.h, in the upper half of the count of urgent news."""
 _PID, _LET_GO, _TICKS, _RUN, _PARENT_TELLS, _STACKS, _PROPOSAL, _SAID = range(0, 64, 8)
 _GONE, _CALLS, _GAVE_UP = 64, (1088, 2112), 3136
 _PROPOSALS, _INTERRUPTED, _WAIT = (PAGE, PAGE + 1024), PAGE + 2048, PAGE + 3072

@@ -9,13 +9,12 @@ Datagrams get lost and overtake each other, so an answer does not build on earli
 has forgotten a group keeps its last pages for such answers.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from .regions import Regions
-from .wire import Ack, Body, MemberPage, Pages, Query, batches
+from .wire import Ack, Body, MemberPage, Pages, Query, batches, shared_numbers
 
 _AGAIN_S, _MOST_S = 0.02, 0.32
 _PACE_S = 0.0002  # the least time, per host, from one question to the next
@@ -32,7 +31,7 @@ class _Group:
         self.start, self.members, self.hosts = start, members, hosts
         self.users, self.forgotten = set[int](), set[int]()
         """The ranks here that use the group, and those that use it no more."""
-        self.stamps: dict[int, int] = {}
+        self.stamps = shared_numbers(len(members))
         """Member -> the newest page that has been copied."""
         self.pushed: dict[int, bytes] = {}
         """Member here -> the line and the board that were pushed last."""
@@ -77,13 +76,18 @@ class Copies:
         self._asked: dict[int, tuple[float, list[tuple[int, int]]]] = {}
         """Group -> the next question: its earliest time, and the ranks and tickets that ask."""
         self._unread: dict[tuple[int, int, int], _Unread] = {}
-        self._stamps, self._requests = itertools.count(1), itertools.count(1)
+        self._newest = shared_numbers(1)  # the newest stamp, or number of a question
+        self.changes = 0
+        """How often that has changed which another process would have to know to go on."""
         self._gone_hosts: set[int] = set()
         self._gone_ranks: set[int] = set()
 
     def register(self, rank: int, gid: int, start: int, members: Sequence[int]) -> None:
         """A rank of this host uses a group. Raises ValueError if this contradicts known facts."""
         group = self._groups.get(gid)
+        if gid in self._forgotten:  # all ranks here have forgotten it, and this one has not heard of that yet
+            self._tell(rank, ["forgotten", gid])
+            return
         if group is None:
             if len(set(members)) != len(members) or not all(0 <= member < len(self._host_of) for member in members):
                 raise ValueError(f"no members of a group: {members}")
@@ -96,6 +100,7 @@ class Copies:
         if (start, tuple(members)) != (group.start, group.members) or rank not in members:
             raise ValueError(f"group {gid} is another one")
         group.users.add(rank)
+        self.changes += 1
         for sender, page in self._early.pop(gid, {}).values():
             self._copy(group, gid, sender, page)
 
@@ -105,6 +110,7 @@ class Copies:
         if group is not None and rank in group.users:
             group.users.discard(rank)
             group.forgotten.add(rank)
+            self.changes += 1
             self._drop_unused(gid)
 
     def forget_all(self, rank: int) -> None:
@@ -146,7 +152,7 @@ class Copies:
         far = {host: set(members) for host, members in group.hosts.items() if host not in self._gone_hosts}
         far.pop(self._me, None)
         self._asked[gid] = now + _PACE_S * len(far), []
-        self._pulls[gid] = pull = _Pull(next(self._requests), far, askers, now + _AGAIN_S)
+        self._pulls[gid] = pull = _Pull(self._next(), far, askers, now + _AGAIN_S)
         for host in far:
             self._send(host, Query(gid, pull.request))
         self._end_if_complete(gid, now)
@@ -170,11 +176,14 @@ class Copies:
         for batch in list(batches(pages)) or [()]:
             self._send(sender, Pages(gid, request, batch))
 
+    def _next(self) -> int:
+        self._newest[0] += 1
+        return self._newest[0]
+
     def _read_all(self, gid: int, group: _Group) -> tuple[MemberPage, ...]:
         """The pages of the members here, as they are now."""
         return tuple(
-            MemberPage.of(member, next(self._stamps), self._memory.read(gid, member))
-            for member in group.hosts[self._me]
+            MemberPage.of(member, self._next(), self._memory.read(gid, member)) for member in group.hosts[self._me]
         )
 
     def pages(self, sender: int, body: Pages, now: float) -> None:
@@ -200,6 +209,7 @@ class Copies:
 
     def _keep(self, gid: int, sender: int, page: MemberPage) -> None:
         """Keep a page of a group that no rank here has used yet."""
+        self.changes += 1
         pages = self._early.setdefault(gid, {})
         if page.member not in pages or page.stamp > pages[page.member][1].stamp:
             pages[page.member] = sender, page
@@ -209,7 +219,7 @@ class Copies:
         """Make a member's line and board equal to this page. False if the member is not on the sender's host."""
         if page.member not in group.hosts.get(sender, ()):
             return False
-        if page.stamp > group.stamps.get(page.member, 0):
+        if page.stamp > group.stamps[page.member]:
             keep_gone = group.members[page.member] in self._gone_ranks
             group.stamps[page.member] = page.stamp
             with suppress(ValueError):  # the page has no image
@@ -227,7 +237,7 @@ class Copies:
                 continue
             group.pushed[member] = image
             self._memory.count_news()
-            page = MemberPage.of(member, next(self._stamps), image)
+            page = MemberPage.of(member, self._next(), image)
             for host in group.hosts:
                 if host != self._me and host not in self._gone_hosts:
                     self._unread[host, gid, member] = _Unread(page, now + _AGAIN_S)

@@ -57,17 +57,14 @@ class Liveness:
             if host in until:
                 until[host] = now + self._silent_s
 
-    def believe(self, host: int, hears: bytes, now: float) -> None:
+    def believe(self, host: int, hears: Iterable[int], now: float) -> None:
         """This host has said which hosts it has heard lately."""
-        bits = int.from_bytes(hears, "little")
-        for other in self._until:
-            if bits >> other & 1:
-                self._heard_by.setdefault(other, {})[host] = now + self._lately_s
+        for other in self._until.keys() & set(hears):
+            self._heard_by.setdefault(other, {})[host] = now + self._lately_s
 
-    def hears(self, now: float) -> bytes:
-        """The hosts that this one has heard lately, as bits."""
-        bits = sum(1 << host for host, when in self._heard.items() if now - when < self._lately_s)
-        return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    def hears(self, now: float) -> tuple[int, ...]:
+        """The hosts that this one has heard lately."""
+        return tuple(host for host, when in self._heard.items() if now - when < self._lately_s)
 
     def remove(self, hosts: Iterable[int], now: float) -> None:
         """These hosts are lost or have left."""

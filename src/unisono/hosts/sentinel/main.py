@@ -11,19 +11,20 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from mmap import mmap
+from typing import Any
 
 from ...base.fd_channel import peer_of
 from ...engine.process.alive import ending_in_words, exit_status, start_ticks, watch_process
 from . import MOST_BYTES_LOCAL
 from .regions import Regions
+from .spare import Spare
 from .state_machine import Ended, Event, Said, SentinelState, Tick
-from .wire import MOST_BYTES, Authenticator
+from .wire import MOST_BYTES, Authenticator, parsed
 
-_AT_ONCE, _AT_ONCE_LOCAL = 512, 64
-_MOST_NUMBER = 1 << 64
+_AT_ONCE = 64
 _SOON_S = 0.005
 _MOST_WORDS, _MOST_PLACES = 1000, 5
 
@@ -48,7 +49,7 @@ class Ranks:
     """The connections of the ranks, each with its process number and start time.
 
     The kernel says which process is at the other end. The sentinel only reads messages of ranks, and sends other
-    processes away without a word. A message is a short list in JSON.
+    processes away without a word. A message is a short list in JSON: a word, whole numbers and lists of these.
     """
 
     def __init__(self, listener: socket.socket, ranks: Mapping[int, tuple[int, int]]) -> None:
@@ -59,7 +60,7 @@ class Ranks:
 
     def accept(self) -> Iterator[int]:
         """Take in the ranks that have connected; yields their descriptors."""
-        for _ in range(_AT_ONCE_LOCAL):
+        for _ in range(_AT_ONCE):
             try:
                 sock, _ = self.listener.accept()
             except OSError:  # no process connects, or no descriptor is free
@@ -71,6 +72,7 @@ class Ranks:
                 continue
             sock.setblocking(False)
             connection = self.connections[sock.fileno()] = _Connection(sock, rank)
+            connection.send(json.dumps(["serves", os.getpid()]).encode())
             for data in self._said:
                 connection.send(data)
             yield sock.fileno()
@@ -78,7 +80,7 @@ class Ranks:
     def receive(self, fd: int) -> Iterator[Event]:
         """The messages of a rank. Raises ValueError if one makes no sense: then drop the connection."""
         connection = self.connections[fd]
-        for _ in range(_AT_ONCE_LOCAL):
+        for _ in range(_AT_ONCE):
             try:
                 data, _, flags, _ = connection.sock.recvmsg(MOST_BYTES_LOCAL)
             except BlockingIOError:
@@ -90,7 +92,11 @@ class Ranks:
                 return
             if flags & socket.MSG_TRUNC:
                 raise ValueError("a message is too long")
-            yield _event(connection.rank, data)
+            match parsed(data):
+                case [str(word), *rest]:
+                    yield Said(connection.rank, word, rest)
+                case _:
+                    raise ValueError("no message")
 
     def tell(self, rank: int | None, value: list[object]) -> None:
         """Send a message to a rank, on all its connections; None: to all ranks, now and when they connect."""
@@ -106,21 +112,14 @@ class Ranks:
         for connection in self.connections.values():
             connection.flush()
 
+    def refuse(self, fd: int, words: str) -> None:
+        """End a connection for good. words: the end of the sentence "the sentinel ..."."""
+        self.connections[fd].send(json.dumps(["last words", words]).encode())
+        self.drop(fd)
+
     def drop(self, fd: int) -> None:
-        """End a connection."""
+        """End a connection. The rank may come again."""
         self.connections.pop(fd).sock.close()
-
-
-def _event(rank: int, data: bytes) -> Said:
-    """A rank's message: a word, whole numbers and lists of these. Raises ValueError."""
-    try:
-        word, *rest = json.loads(data)
-    except (RecursionError, TypeError) as error:
-        raise ValueError("no message") from error
-    numbers = [number for part in rest for number in (part if type(part) is list else [part])]
-    if not all(type(number) is int and 0 <= number < _MOST_NUMBER for number in numbers):
-        raise ValueError("no message")
-    return Said(rank, word, rest)
 
 
 _WORDS_S = 0.1
@@ -170,6 +169,7 @@ class Watching:
 
 def main(channel_fd: int, arena_fd: int) -> None:
     """Serve a host's ranks until all have ended or left. What it serves comes on the channel: see `start`."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # ranks that are asked to end may take their time; then it ends, too
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -180,25 +180,16 @@ def main(channel_fd: int, arena_fd: int) -> None:
             line = lines.readline()
     if not line.endswith(b"\n"):
         return  # the ranks have not met
-    setup = json.loads(line)
     listener, udp = (socket.socket(fileno=fd) for fd in fds)
-    ranks = {rank: (pid, ticks) for rank, pid, ticks in setup["ranks"]}
-    regions = Regions(mmap(arena_fd, 0), setup["start"], sum(map(len, setup["hosts"])))
-    regions.count_own_end()
-    watching = Watching(ranks, regions)
-    addresses = [(str(host), int(port)) for host, port in setup["addresses"]]
-    machine = SentinelState(setup["hosts"], setup["me"], setup["names"], regions, time.monotonic(), setup["silent_s"])
-    seal = Authenticator(bytes.fromhex(setup["secret"]), setup["me"], len(addresses))
-    served = Ranks(listener, ranks)
-    served.tell(None, ["serves", os.getpid()])
+    loop = _Loop(json.loads(line), listener, udp, mmap(arena_fd, 0))
     # From here on, no process reads this one's output, and no process shall wait for its end.
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 2)
     try:
-        _Loop(machine, seal, udp, addresses, served, watching).run()
+        loop.run()
     except BaseException as error:  # noqa: BLE001  a bug: the ranks report it, because this one's output has no reader
-        served.tell(None, ["crashed", _last_words(error)])
-        os._exit(1)
+        loop.ranks.tell(None, ["last words", f"has crashed: {_last_words(error)}"])
+    loop.spare.end()
     os._exit(0)  # saves the time that an interpreter takes to end
 
 
@@ -214,40 +205,48 @@ def _last_words(error: BaseException) -> str:
 
 
 class _Loop:
-    def __init__(
-        self,
-        machine: SentinelState,
-        seal: Authenticator,
-        udp: socket.socket,
-        addresses: Sequence[tuple[str, int]],
-        ranks: Ranks,
-        watching: Watching,
-    ) -> None:
-        self._machine, self._seal, self._udp, self._addresses = machine, seal, udp, addresses
-        self._ranks, self._watching = ranks, watching
+    def __init__(self, setup: Mapping[str, Any], listener: socket.socket, udp: socket.socket, memory: mmap) -> None:
+        hosts, me, self._udp = setup["hosts"], setup["me"], udp
+        processes = {rank: (pid, ticks) for rank, pid, ticks in setup["ranks"]}
+        regions = Regions(memory, setup["start"], sum(map(len, hosts)))
+        self._watching, self.ranks, self.spare = Watching(processes, regions), Ranks(listener, processes), Spare()
+        self._machine = SentinelState(hosts, me, setup["names"], regions, time.monotonic(), setup["silent_s"])
+        self._seal = Authenticator(bytes.fromhex(setup["secret"]), me, len(hosts))
+        self._addresses = [(str(host), int(port)) for host, port in setup["addresses"]]
+        self._epoll = self._begin()
 
-    def run(self) -> None:
+    def _begin(self) -> select.epoll:
         epoll = select.epoll()
         epoll.register(self._udp, select.EPOLLIN)
-        epoll.register(self._ranks.listener, select.EPOLLIN)
+        epoll.register(self.ranks.listener, select.EPOLLIN)
         for fd in self._watching.descriptors:
             epoll.register(fd, select.EPOLLIN | select.EPOLLET)
+        return epoll
+
+    def _let_go(self) -> None:
+        """Hold no connection: what a rank says may be lost with a process, so it says it again to the next one."""
+        self._epoll.close()
+        for fd in list(self.ranks.connections):
+            self.ranks.drop(fd)
+
+    def run(self) -> None:
         while not self._machine.done:
             for event in self._watching.ended(time.monotonic()):
                 self._step(event)
-            self._ranks.flush()
-            wait_s = self._machine.wake_in(time.monotonic())
-            if wait_s <= 0:
+            if self._machine.wake_in(time.monotonic()) <= 0:
                 self._step(Tick())
-                wait_s = self._machine.wake_in(time.monotonic())
-            for fd, _ in epoll.poll(min(wait_s, _SOON_S) if self._watching.impatient else wait_s):
+            self._speak()
+            self.ranks.flush()
+            wait_s = self._machine.wake_in(time.monotonic())
+            for fd, _ in self._epoll.poll(min(wait_s, _SOON_S) if self._watching.impatient else wait_s):
                 if fd == self._udp.fileno():
                     self._hear()
-                elif fd == self._ranks.listener.fileno():
-                    for new in self._ranks.accept():
-                        epoll.register(new, select.EPOLLIN)
-                elif fd in self._ranks.connections:
+                elif fd == self.ranks.listener.fileno():
+                    for new in self.ranks.accept():
+                        self._epoll.register(new, select.EPOLLIN)
+                elif fd in self.ranks.connections:
                     self._serve(fd)
+        self._speak()
 
     def _hear(self) -> None:
         for _ in range(_AT_ONCE):
@@ -261,20 +260,24 @@ class _Loop:
 
     def _serve(self, fd: int) -> None:
         try:
-            for event in self._ranks.receive(fd):
+            for event in self.ranks.receive(fd):
                 self._step(event)
-        except ValueError:
-            self._ranks.drop(fd)
+        except ValueError as error:
+            self.ranks.refuse(fd, f"has hung up: {error}")
 
     def _step(self, event: Event) -> None:
+        self._machine.step(event, time.monotonic())
+
+    def _speak(self) -> None:
+        """Send what the last steps have said, once a spare process knows why it was said."""
         machine = self._machine
-        try:
-            machine.step(event, time.monotonic())
-        finally:
-            told, machine.told = machine.told, []
-            sent, machine.sent = machine.sent, []
-            for rank, value in told:
-                self._ranks.tell(rank, value)
-            for host, digest, body in sent:
-                with suppress(OSError):  # a network that is down is silent, too
-                    self._udp.sendto(self._seal.seal(host, digest, body), self._addresses[host])
+        while self.spare.renew(machine.remembered, self._let_go):
+            self._epoll = self._begin()
+            machine.take_over()
+        told, machine.told = machine.told, []
+        sent, machine.sent = machine.sent, []
+        for rank, value in told:
+            self.ranks.tell(rank, value)
+        for host, digest, body in sent:
+            with suppress(OSError):  # a network that is down is silent, too
+                self._udp.sendto(self._seal.seal(host, digest, body), self._addresses[host])

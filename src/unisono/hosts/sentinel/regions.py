@@ -1,19 +1,15 @@
 """The shared memory of a host, as its sentinel sees it: only control lines and boards of its groups."""
 
 import ctypes
-import os
 from mmap import mmap
 from typing import NamedTuple
 
-from ...base.linux import SET_ROBUST_LIST
 from ...base.records import Departure, DepartureKind
 from ...engine.memory.board import BOARD_BYTES, LINE, NEWS, PAGE, Board, first_board
 from ...engine.memory_order import order
 
 _NUMBERS = slice(1, 3)
 """The words of a control line with the numbers of calls. The other words belong to these calls."""
-
-_LIBC = ctypes.CDLL(None)
 
 
 class _Pages(NamedTuple):
@@ -65,19 +61,6 @@ class Regions:
         self._memory = memoryview(memory)
         self._regions: dict[int, tuple[int, list[_Pages]]] = {}
         self._world = self._members(start, size)
-
-    def count_own_end(self) -> None:
-        """Let the system count the end of this process as news, also if it is killed. For its main thread.
-
-        A robust futex has the number of its owner's thread. When the owner ends, Linux writes FUTEX_OWNER_DIED there,
-        which is larger than any such number. If the system refuses, ranks learn of the end when they ask.
-        """
-        upper = ctypes.addressof(self._news) + 4
-        ctypes.c_uint32.from_address(upper).value = os.getpid()  # the main thread has the same number
-        self._robust_list = head = (ctypes.c_int64 * 4)()  # Linux reads it: the entry, the word's place from there, 0
-        at = ctypes.addressof(head)
-        head[:] = [at + 24, upper - (at + 24), 0, at]  # and the entry, which leads back to the head
-        _LIBC.syscall(SET_ROBUST_LIST, ctypes.c_void_p(at), ctypes.c_size_t(24))
 
     def add(self, gid: int, start: int, size: int) -> None:
         """A group of `size` ranks has a region at `start`. Raises ValueError if that is impossible."""

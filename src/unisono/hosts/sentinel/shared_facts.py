@@ -1,8 +1,9 @@
 """Facts that all hosts come to know: which ranks have ended, which hosts are lost or have left.
 
-Facts are only ever added, so hosts may hear them in any order, and more than once. Every datagram has a digest of the
-facts that its sender knows. A host that hears another digest than its own sends its facts. So two hosts that hear each
-other end with the same facts. One datagram with the same digest confirms all facts that were sent.
+Facts are only ever added, so hosts may hear them in any order, and more than once. Two facts of one kind about one rank
+or host count as one, whatever their words. Every datagram has a digest of the facts that its sender knows. A host that
+hears another digest than its own sends its facts. So two hosts that hear each other end with the same facts. One
+datagram with the same digest confirms all facts that were sent.
 """
 
 from collections.abc import Iterable
@@ -28,7 +29,7 @@ class Gossip:
         new = {key: fact for fact in facts if (key := (fact.kind, fact.subject)) not in self.facts}
         self.facts |= new
         if new:
-            self.digest = digest(sorted(self.facts.values()))
+            self.digest = digest(sorted(self.facts))
         return list(new.values())
 
     def subjects(self, kind: FactKind) -> set[int]:

@@ -68,11 +68,12 @@ class SentinelState:
         silent_s: float,
     ) -> None:
         self._hosts, self._me, self._names, self._memory = hosts, me, names, memory
-        self._silent_s, self._silent = silent_s, f"silent for {silent_s:g} s"
+        self._silent_s = silent_s
         self._now, self._real = now, now
-        host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
+        at = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
+        self._host_of = [at[rank] for rank in range(len(at))]
         self._gossip, self._live = Gossip(), Liveness(len(hosts), me, now, silent_s)
-        self._copies = Copies(me, [host_of[rank] for rank in range(len(host_of))], memory, self._send, self._tell)
+        self._copies = Copies(me, self._host_of, memory, self._send, self._tell)
         self._present = set(hosts[me])
         self._beat_at = now
         self._tell_lost_at: float | None = None
@@ -100,6 +101,19 @@ class SentinelState:
                 self._tick()
         self._end_when_alone()
 
+    @property
+    def remembered(self) -> object:
+        """Differs once that has changed which a process needs to go on in place of this one."""
+        return len(self._gossip.facts), self._copies.changes
+
+    def take_over(self) -> None:
+        """Go on in place of a process that may have sent more since this copy of its state was made. What was about to
+        be sent then is sent again as if it was lost.
+        """
+        self.sent = []
+        for rank in self._hosts[self._me]:
+            self._copies.push(rank, None, self._now)
+
     def _serve(self, rank: int, word: str, rest: Sequence[Any]) -> None:
         """Do what a rank of this host has said.
 
@@ -107,11 +121,12 @@ class SentinelState:
         forget: it uses a group no more.
         ask: it wants fresh copies. The number of the group, and of the ticket.
         wake: it has news for all hosts, on its board of a group, or on any of its boards.
+        lost: it can exchange no messages with this rank of another host any more, and does not know why.
         ping: it asks whether its sentinel is there.
         close: it needs its sentinel no longer.
         """
         match word, *rest:
-            case "register", int(gid), int(start), [*members]:
+            case "register", int(gid), int(start), [*members] if all(isinstance(rank, int) for rank in members):
                 self._copies.register(rank, gid, start, members)
             case "forget", int(gid):
                 self._copies.push(rank, gid, self._now)
@@ -122,6 +137,12 @@ class SentinelState:
                 self._copies.push(rank, None, self._now)
             case "wake", int(gid):
                 self._copies.push(rank, gid, self._now)
+            case "lost", int(other) if other < len(self._host_of):
+                first, last = sorted((self._me, self._host_of[other]))
+                if {first, last} <= {*self._live.living}:
+                    self._learn(
+                        [Fact(FactKind.LOST, last, words=f"exchanges no messages with host {self._names[first]}")]
+                    )
             case ("ping",):
                 self._tell(rank, ["here"])
             case ("close",):
@@ -236,7 +257,8 @@ class SentinelState:
         if self._live.ask_all(now):
             self._beat_at = now
         if lost := self._live.lost(now):
-            self._learn([Fact(FactKind.LOST, host) for host in lost])
+            silent = f"has been silent for {self._silent_s:g} s"
+            self._learn([Fact(FactKind.LOST, host, words=silent) for host in lost])
         if now >= self._beat_at:
             self._beat_at = now + self._live.beat_s
             for host in self._live.told:
@@ -261,7 +283,8 @@ class SentinelState:
         is_half = 2 * len(there) == len(counts)  # then the half with the first host goes on
         minority = 2 * len(there) < len(counts) or (is_half and min(counts) not in there)
         if not self.cut_off and self._me in lost:
-            self.cut_off = f"this host has been {self._silent}, and the others go on without it"
+            words = self._gossip.facts[FactKind.LOST, self._me].words
+            self.cut_off = f"this host {words}, and the others go on without it"
         elif not self.cut_off and minority:
             rest = (
                 f"host {self._names[min(counts)]}, whose half of the hosts goes on, if it can"
@@ -276,8 +299,11 @@ class SentinelState:
                 self._lose(host, f"is on host {self._names[host]} ({_ranks(self._hosts[host])})")
         for host in sorted(lost - set(self._told_lost) - {self._me}):
             self._told_lost[host] = self._now
-            where = f"host {self._names[host]} ({_ranks(self._hosts[host])})"
-            self._lose(host, f"is on {where}, which has been {self._silent}")
+            where, words = (
+                f"host {self._names[host]} ({_ranks(self._hosts[host])})",
+                self._gossip.facts[FactKind.LOST, host].words,
+            )
+            self._lose(host, f"is on {where}, which {words}")
 
     def _lose(self, host: int, words: str) -> None:
         """That host is lost, or this host is cut off from it: its ranks count as gone. words: how they have gone."""

@@ -4,22 +4,25 @@
 
 The tag authenticates the datagram: it is an HMAC of all other bytes. A sentinel checks it before it looks at anything
 else. Each datagram to a host has a number of its own, so a copy that an attacker sends again does not count. Sizes are
-bounded. A datagram in a wrong form is dropped as a whole.
+bounded. A datagram in a wrong form is dropped as a whole. A body is a list in JSON.
 """
 
 import hmac
+import json
 import struct
 import zlib
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias, TypeVar
+from mmap import mmap
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ...engine.memory.board import BOARD_BYTES, LINE
 
-_VERSION = 3
+_VERSION = 4
 _TAG = 16
 _HEAD = struct.Struct("<BHHQQB")
-_FACT, _PAGE, _PAGES, _QUERY, _ACK = map(struct.Struct, ("<BIBH", "<IQH", "<QQ", "<QQ", "<QIQ"))
+_MOST_NUMBER = 1 << 64
 IMAGE_BYTES = LINE + BOARD_BYTES
 """The bytes of a member's control line and board."""
 MOST_BYTES = 60_000
@@ -28,18 +31,21 @@ _USUAL_BYTES = 1200
 """The most bytes of a datagram with several parts: most networks do not fragment datagrams of this size."""
 _MOST_WORDS = 300
 _WINDOW = 1024  # how many datagrams may overtake each other
+_ALL = (1 << _WINDOW) - 1
 
 
 class FactKind(IntEnum):
     """What a fact is about."""
 
     GONE = 0  # a rank: its process has ended, or has left its sentinel
-    LOST = 1  # a host: it has been silent for too long
+    LOST = 1  # a host: it has been silent for too long, or one of two that exchange no messages
     LEFT = 2  # a host: all its ranks have ended or left, and so has its sentinel
 
 
 class Fact(NamedTuple):
-    """A fact that stays true. subject: a rank, or the number of a host. how, words: a rank's `Departure`."""
+    """A fact that stays true. subject: a rank, or the number of a host. how, words: a rank's `Departure`. words: also
+    why a host is lost, as the end of the sentence "the host ...".
+    """
 
     kind: FactKind
     subject: int
@@ -54,22 +60,22 @@ class Fact(NamedTuple):
 
 
 class MemberPage(NamedTuple):
-    """A member's control line and board. stamp: numbers a sentinel's pages, in order. packed: compressed."""
+    """A member's control line and board. stamp: numbers a sentinel's pages, in order. packed: compressed, in base64."""
 
     member: int
     stamp: int
-    packed: bytes
+    packed: str
 
     @classmethod
     def of(cls, member: int, stamp: int, image: bytes) -> "MemberPage":
-        return cls(member, stamp, zlib.compress(image, 1))
+        return cls(member, stamp, b2a_base64(zlib.compress(image, 1), newline=False).decode())
 
     @property
     def image(self) -> bytes:
         """The line and the board, one behind the other. Raises ValueError if the page does not have them."""
         try:
-            plain = zlib.decompressobj().decompress(self.packed, IMAGE_BYTES + 1)
-        except zlib.error as error:
+            plain = zlib.decompressobj().decompress(a2b_base64(self.packed), IMAGE_BYTES + 1)
+        except (ValueError, zlib.error) as error:
             raise ValueError(f"no image: {error}") from error
         if len(plain) != IMAGE_BYTES:
             raise ValueError(f"an image of {len(plain)} bytes")
@@ -80,11 +86,11 @@ class Heartbeat(NamedTuple):
     """The sender lives, and knows the facts of the datagram's digest.
 
     asks: the receiver shall answer with a heartbeat.
-    hears: hosts that the sender has heard lately, as bits.
+    hears: hosts that the sender has heard lately.
     """
 
     asks: bool = False
-    hears: bytes = b""
+    hears: tuple[int, ...] = ()
 
 
 class News(NamedTuple):
@@ -132,19 +138,24 @@ class Datagram(NamedTuple):
     body: Body
 
 
+def shared_numbers(count: int) -> memoryview:
+    """Numbers of 64 bits in memory that this process shares with processes that it forks."""
+    return memoryview(mmap(-1, 8 * count)).cast("Q")
+
+
 class Authenticator:
     """Signs datagrams that a host sends, and checks datagrams that it gets."""
 
     def __init__(self, secret: bytes, me: int, hosts: int) -> None:
         self._secret, self._me = secret, me
-        self._sent = [0] * hosts
+        self._sent, self._highest = shared_numbers(hosts), shared_numbers(hosts)
         self._seen = [(0, 0)] * hosts  # host -> the highest number, and which numbers up to it have come, as bits
 
     def seal(self, to: int, digest: int, body: Body) -> bytes:
         """The datagram to that host. Raises ValueError if it would be too long."""
         self._sent[to] += 1
         head = _HEAD.pack(_VERSION, self._me, to, self._sent[to], digest, _KINDS.index(type(body)))
-        text = head + _pack(body)
+        text = head + _packed(body)
         if _TAG + len(text) > MOST_BYTES:
             raise ValueError(f"a datagram of {len(text)} bytes")
         return self._tag(text) + text
@@ -159,8 +170,8 @@ class Authenticator:
         if wrong or kind >= len(_KINDS) or not self._is_new(sender, number):
             return None
         try:
-            return Datagram(sender, digest, _unpack(_KINDS[kind], text[_HEAD.size :]))
-        except (struct.error, ValueError):
+            return Datagram(sender, digest, _body(_KINDS[kind], parsed(text[_HEAD.size :])))
+        except ValueError:
             return None
 
     def _tag(self, text: bytes) -> bytes:
@@ -168,9 +179,11 @@ class Authenticator:
 
     def _is_new(self, sender: int, number: int) -> bool:
         highest, heard = self._seen[sender]
+        if highest != self._highest[sender]:  # another process has gone on meanwhile: all that it may have read counts
+            highest, heard = self._highest[sender], _ALL
         if number > highest:
-            heard = (heard << min(number - highest, _WINDOW) | 1) & (1 << _WINDOW) - 1
-            self._seen[sender] = number, heard
+            heard = (heard << min(number - highest, _WINDOW) | 1) & _ALL
+            self._seen[sender], self._highest[sender] = (number, heard), number
             return True
         bit = 1 << highest - number if highest - number < _WINDOW else 0
         if not bit or heard & bit:
@@ -179,57 +192,51 @@ class Authenticator:
         return True
 
 
-def _pack(body: Body) -> bytes:
-    match body:
-        case Heartbeat(asks, hears):
-            return bytes([asks]) + hears
-        case News(facts):
-            return b"".join(map(_pack_fact, facts))
-        case Query(gid, request):
-            return _QUERY.pack(gid, request)
-        case Pages(gid, request, pages):
-            return _PAGES.pack(gid, request) + b"".join(map(_pack_page, pages))
-        case Ack():
-            return _ACK.pack(*body)
+def _packed(part: Body | Fact | MemberPage) -> bytes:
+    return json.dumps(part, separators=(",", ":")).encode()
 
 
-def _pack_fact(fact: Fact) -> bytes:
-    words = fact.words.encode()
-    return _FACT.pack(fact.kind, fact.subject, fact.how, len(words)) + words
+def _number(text: str) -> int:
+    if not 0 <= (number := int(text)) < _MOST_NUMBER:
+        raise ValueError(f"no number of 64 bits: {text:.30}")
+    return number
 
 
-def _pack_page(page: MemberPage) -> bytes:
-    return _PAGE.pack(page.member, page.stamp, len(page.packed)) + page.packed
+def parsed(data: bytes) -> Any:
+    """What has been sent in JSON; whole numbers have 64 bits. Raises ValueError."""
+    try:
+        return json.loads(data, parse_int=_number)
+    except RecursionError as error:
+        raise ValueError("no message") from error
 
 
-def _unpack(kind: type[Body], data: bytes) -> Body:
-    if kind is Heartbeat:
-        return Heartbeat(data[:1] == b"\1", data[1:])
-    if kind is News:
-        return News(tuple(
-            Fact(FactKind(which), subject, how, words.decode(errors="replace"))
-            for (which, subject, how, _), words in _parts(_FACT, data)
-        ))  # fmt: skip
-    if kind is Query:
-        return Query(*_QUERY.unpack(data))
-    if kind is Ack:
-        return Ack(*_ACK.unpack(data))
-    gid, request = _PAGES.unpack_from(data)
-    pages = tuple(
-        MemberPage(member, stamp, packed) for (member, stamp, _), packed in _parts(_PAGE, data[_PAGES.size :])
-    )
-    return Pages(gid, request, pages)
+def _body(kind: type[Body], said: object) -> Body:
+    match kind.__name__, said:
+        case "Heartbeat", [bool(asks), [*hears]]:
+            return Heartbeat(asks, tuple(host for host in hears if isinstance(host, int)))
+        case "News", [[*facts]]:
+            return News(tuple(map(_fact, facts)))
+        case "Query", [int(gid), int(request)]:
+            return Query(gid, request)
+        case "Pages", [int(gid), int(request), [*pages]]:
+            return Pages(gid, request, tuple(map(_page, pages)))
+        case "Ack", [int(gid), int(member), int(stamp)]:
+            return Ack(gid, member, stamp)
+    raise ValueError("no body")
 
 
-def _parts(head: struct.Struct, data: bytes) -> Iterator[tuple[tuple[int, ...], bytes]]:
-    """Heads, and the bytes behind each: the last field of a head is their length."""
-    at = 0
-    while at < len(data):
-        fields = head.unpack_from(data, at)
-        at += head.size + fields[-1]
-        if at > len(data):
-            raise ValueError("cut off")
-        yield fields, data[at - fields[-1] : at]
+def _fact(said: object) -> Fact:
+    match said:
+        case [int(kind), int(subject), int(how), str(words)]:
+            return Fact(FactKind(kind), subject, how, words)
+    raise ValueError("no fact")
+
+
+def _page(said: object) -> MemberPage:
+    match said:
+        case [int(member), int(stamp), str(packed)]:
+            return MemberPage(member, stamp, packed)
+    raise ValueError("no page")
 
 
 def batches(parts: Iterable[_Part]) -> Iterator[tuple[_Part, ...]]:
@@ -237,7 +244,7 @@ def batches(parts: Iterable[_Part]) -> Iterator[tuple[_Part, ...]]:
     batch: list[_Part] = []
     size = 0
     for part in parts:
-        more = len(_pack_fact(part) if isinstance(part, Fact) else _pack_page(part))
+        more = len(_packed(part)) + 1
         if batch and size + more > _USUAL_BYTES:
             yield tuple(batch)
             batch, size = [], 0

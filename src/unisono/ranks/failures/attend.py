@@ -243,6 +243,9 @@ class Watch:
             raise error
         try:
             self.look_for_cause(suspect, self.span.far.silent_s + _CAUSE_S, allowed_s)
+            if suspect not in self.span.here:
+                self.span.far.lose(self.group.world_ranks[suspect])
+                self.look_for_cause(suspect, _CAUSE_S, allowed_s)
         except (PeerError, WaitTimeout) as cause:
             raise cause from error
         reason = f"cannot go on: {error.reason}"
