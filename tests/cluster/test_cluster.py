@@ -16,6 +16,7 @@ from tests.support.waiting import until
 
 Clusters = Callable[[str], Cluster]
 
+pytestmark = pytest.mark.long
 
 SCRIPT = """
 import os, torch, unisono
