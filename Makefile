@@ -82,8 +82,7 @@ bench: $(VENV)/ready-bench
 nightly: $(VENV)/ready
 	NIGHTLY=1 $(PYTEST) --reruns 1 --durations=30
 	$(BIN)/python -m tests.mutants
-	$(BIN)/python -m tests.matrix.full
-	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_large.py
+	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_full.py
 	$(BIN)/python -m tests.fuzz --seconds 300
 	$(BIN)/python -m tests.fuzz.deaths --seconds 300
 

@@ -6,9 +6,10 @@ import random
 import shutil
 import signal
 import subprocess
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as long what is not drawn of tests that are marked as sampled, and run the quick tests first."""
     cases: dict[str, list[pytest.Function]] = {}
-    options: dict[str, dict[str, int]] = {}
+    options: dict[str, Mapping[str, Any]] = {}
     for item in items:
         if mark := item.get_closest_marker("sampled"):
             assert isinstance(item, pytest.Function)
@@ -118,7 +119,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Keep the failure of a test that is run again."""
-    if report.outcome == "rerun":  # type: ignore[comparison-overlap]
+    if str(report.outcome) == "rerun":
         first_failures[report.nodeid] = report.longreprtext
 
 

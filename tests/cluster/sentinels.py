@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 import typer
@@ -74,8 +75,8 @@ class _Job:
         """Every host gets answers from all others."""
         for host in self._hosts:
             far = self._fake.far[host]
-            self._on(host, lambda far=far: _ask(far))
-            assert self._on(host, lambda far=far: far.cut_off) is None
+            self._on(host, partial(_ask, far))
+            assert self._on(host, partial(getattr, far, "cut_off")) is None
 
     def _sentinel(self, host: int) -> int:
         pid: int = self._on(host, lambda: sentinel_of(self._fake.far[host]))
@@ -108,7 +109,7 @@ class _Job:
         self._cluster.mend(1)
         self._refresh()
         time.sleep(1.0)
-        return not any(self._on(host, lambda host=host: self._fake.lost(host)) for host in self._hosts)
+        return not any(self._on(host, partial(self._fake.lost, host)) for host in self._hosts)
 
 
 def _ask(far: Any) -> None:

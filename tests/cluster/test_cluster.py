@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.waiting import until
 
 Clusters = Callable[[str], Cluster]
 
+pytestmark = pytest.mark.long
 
 SCRIPT = """
 import os, torch, unisono
@@ -133,9 +135,12 @@ def test_short_cuts_cost_nothing(cluster: Clusters, tmp_path: Path) -> None:
         time.sleep(cut_s)
         some.mend(1)
 
+    def are_idle(cut_s: float) -> bool:
+        return len(list(tmp_path.glob(f"idle {cut_s} *"))) == 3
+
     def cut_now_and_then() -> None:
         for cut_s in cuts:
-            until(lambda cut_s=cut_s: len(list(tmp_path.glob(f"idle {cut_s} *"))) == 3, 30.0)
+            until(partial(are_idle, cut_s), 30.0)
             cut_and_mend(cut_s)
             (tmp_path / f"go on {cut_s}").touch()
             until((tmp_path / f"busy {cut_s}").exists, 30.0)

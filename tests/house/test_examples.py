@@ -2,8 +2,6 @@
 
 import re
 import runpy
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,8 @@ import torch
 import typer
 from examples.demo.__main__ import demo
 from typer.testing import CliRunner
+
+from tests.support.programs import torchrun
 
 ROOT = Path(__file__).parents[2]
 Play = Callable[[str], tuple[dict[str, Any], str]]
@@ -27,12 +27,6 @@ def play(capsys: pytest.CaptureFixture[str]) -> Play:
         return values, capsys.readouterr().out
 
     return run
-
-
-def command(*words: str) -> str:
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_six_collectives(play: Play) -> None:
@@ -76,9 +70,8 @@ def test_data_parallel(play: Play) -> None:
 
 @pytest.mark.long
 def test_data_parallel_under_torchrun() -> None:
-    launch = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
-    printed = command(*launch, "examples/data_parallel.py")
-    assert re.fullmatch(r"2 ranks: loss 4\.\d+ falls to [23]\.\d+\n", printed)
+    done = torchrun(2, ROOT / "examples" / "data_parallel.py")
+    assert re.fullmatch(r"2 ranks: loss 4\.\d+ falls to [23]\.\d+\n", done.stdout), done.stderr
 
 
 def test_tensor_parallel(play: Play) -> None:

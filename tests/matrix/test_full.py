@@ -1,4 +1,4 @@
-"""Tensors of more than 2^31 elements and bytes: with MATRIX=full, as in `make nightly`, where memory suffices."""
+"""Every case of the matrix, and tensors of more than 2^31 elements: with MATRIX=full, as in `make nightly`."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,30 @@ import pytest
 import torch
 
 import unisono
+from tests.matrix.test_sample import SEED
+from tests.support.matrix import FORMS, every
+from tests.support.matrix_driver import run_cases
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.environ.get("MATRIX") != "full", reason="MATRIX=full runs it"),
+]
+
+
+def run_every(form: str) -> tuple[int, int, list[str]]:
+    return run_cases(every(form, SEED), most=3)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8])
+def test_every_case(ranks: int, form: str) -> None:
+    """Sizes, roots and values are drawn from the seed."""
+    with unisono.World(ranks, timeout_s=500) as world:
+        for made, wrong, failures in world.run(run_every, form):
+            assert made > 100
+            assert not wrong, f"{wrong} of {made} are wrong with MATRIX_SEED={SEED}:\n" + "\n".join(failures)
+
 
 COUNT = 2**31 + 17
 MARKS = (0, 1, 12_345_678, 2**30 + 1, 2**31 - 1, 2**31, 2**31 + 1, COUNT - 1)
@@ -31,7 +55,7 @@ def check(tensor: torch.Tensor, most: int, marks: list[int]) -> None:
     assert [int(tensor[place]) for place in MARKS] == marks
     for place in MARKS:
         tensor[place] = most
-    for part in tensor.split(2**26):
+    for part in torch.split(tensor, 2**26):
         assert bool((part == most).all())
 
 
@@ -46,9 +70,6 @@ def large_calls() -> None:
     check(tensor, 206, [120 + 2 * k for k in range(len(MARKS))])
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(os.environ.get("MATRIX") != "full", reason="MATRIX=full runs it")
 @pytest.mark.skipif(available() < NEEDED, reason="needs 8 GiB of free memory")
 def test_more_than_two_gibibytes() -> None:
     with unisono.World(2, timeout_s=500) as world:

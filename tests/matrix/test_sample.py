@@ -107,10 +107,12 @@ def held(dtype: str, seed: int, layout: str = "contiguous", shared: bool = False
     return Held(layout, COUNT, kind, shared, values), values
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", MOVED)
-@in_world(2, all_give="")
-def test_dtypes_that_are_only_moved(dtype: str) -> str:
-    """By messages to oneself, to the heap, and in a call of many tensors."""
+@pytest.mark.parametrize("shape", [2, "2x1", "2x2"])
+@in_world("shape", all_give="")
+def test_dtypes_that_are_only_moved(shape: int | str, dtype: str) -> str:
+    """By messages to oneself, to the heap, in a call of many tensors, and to all ranks."""
     me = unisono.get_rank()
     (given, values), (taken, _) = held(dtype, me), held(dtype, 9, "strided")
     p2p.send(given.tensor, me)
@@ -124,7 +126,10 @@ def test_dtypes_that_are_only_moved(dtype: str) -> str:
             found += "changed on the way to the heap"
     pairs = [held(dtype, me), held(dtype, 5 + me, "strided")]
     unisono.broadcast_coalesced([one.tensor for one, _ in pairs], 1)
-    return found + "".join(one.check(held(dtype, seed)[1]) for (one, _), seed in zip(pairs, (1, 6), strict=True))
+    found += "".join(one.check(held(dtype, seed)[1]) for (one, _), seed in zip(pairs, (1, 6), strict=True))
+    outputs = [held(dtype, 9)[0] for _ in range(unisono.get_world_size())]
+    unisono.all_gather([out.tensor for out in outputs], given.tensor)
+    return found + given.check(values) + "".join(out.check(held(dtype, k)[1]) for k, out in enumerate(outputs))
 
 
 @in_new_world(2, config=unisono.Config(keep_inputs=1), all_give=[""] * len(MOVED))
@@ -135,15 +140,3 @@ def test_calls_that_keep_their_inputs() -> list[str]:
         unisono.broadcast(one.tensor, 1)
         wrong.append(one.check(held(dtype, 1)[1]))
     return wrong
-
-
-@pytest.mark.parametrize("dtype", MOVED)
-@pytest.mark.parametrize("shape", ["2x1", "2x2"])
-@in_world("shape", all_give="")
-def test_calls_over_hosts(shape: str, dtype: str) -> str:
-    p, me = unisono.get_world_size(), unisono.get_rank()
-    (one, mine), outputs = held(dtype, me), [held(dtype, 9)[0] for _ in range(p)]
-    unisono.all_gather([held.tensor for held in outputs], one.tensor)
-    found = one.check(mine) + "".join(out.check(held(dtype, k)[1]) for k, out in enumerate(outputs))
-    unisono.broadcast(one.tensor, 1)
-    return found + one.check(held(dtype, 1)[1])

@@ -43,6 +43,7 @@ def test_recording_leaves_out_half_written_calls(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(rank_logs, "order", write_meanwhile)
     seen = recording._log(tmp_path, path.name)
+    assert seen is not None
     assert [one.number for one in seen.read()] == [4, 5, 6, 7, 8]
 
 
@@ -161,6 +162,7 @@ def test_ranks_that_end_at_once(tmp_path: Path, how: str) -> None:
 def test_a_launcher_that_is_asked_to_end(tmp_path: Path) -> None:
     """As by Slurm, when the time is over: the launcher ends all ranks by SIGTERM."""
     with start(tmp_path, "torchrun", "wait") as job:
+        assert job.stdout is not None
         assert job.stdout.readline() == "ready\n"
         job.send_signal(signal.SIGTERM)
         job.wait(timeout=110)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -41,7 +42,7 @@ def begin(folder: Path) -> tuple[int, torch.Tensor, unisono.Group]:
     world = unisono.init()
     world.timeout_s = float("inf")
     rank, tensor = world.rank, torch.full((1000,), world.rank + 1.0)
-    pair = unisono.new_group([2, 3], name="pair")
+    pair: Any = unisono.new_group([2, 3], name="pair")
     for _ in range(5):
         unisono.all_reduce(tensor, "max")
     (folder / f"{rank}.part").write_text(str(os.getpid()))
@@ -134,7 +135,7 @@ def test_a_stopped_rank_is_the_culprit(tmp_path: Path) -> None:
         until(lambda: snapshot(arena).ranks[2].does.startswith("is stopped"))
         assert (found.ranks, found.waiting, found.is_circle) == ((2,), (0, 1, 3), False)
         assert [rank.pid for rank in seen.ranks] == pids
-        inside = seen.ranks[0].inside
+        inside: Any = seen.ranks[0].inside
         assert (inside.group, inside.number, inside.missing) == ("world", seen.ranks[2].calls + 1, (2,))
         assert inside.call == "all_reduce(float32[1000], max)"
         name, line = Path(__file__).name, stopped.__code__.co_firstlineno + 4

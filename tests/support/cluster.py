@@ -1,6 +1,6 @@
 """Hosts in network namespaces of this machine, joined by a switch: real networks without real machines. Needs root.
 
-Tests cut them off, start programs on them, and count their bytes.
+Tests cut them off, and start programs on them.
 """
 
 import ctypes
@@ -53,7 +53,7 @@ class Cluster:
     """
 
     def __init__(self, hosts: Hosts) -> None:
-        self.hosts, self._limit = hosts, ""
+        self.hosts = hosts
         self._processes: list[subprocess.Popen[str]] = []
         prefix = f"{_PREFIX}-{os.getpid()}"
         self.switch = f"{prefix}-switch"
@@ -91,15 +91,11 @@ class Cluster:
         return f"fd77::{host + 1:x}"
 
     def rate(self, rate: str) -> None:
-        """Limit every link, both ways, such as to `1gbit`; `none`: no limit. Ranks that are started later are told."""
-        self._limit = "" if rate == "none" else rate
+        """Limit every link, both ways, such as to `1gbit`."""
         for number, name in enumerate(self.names):
             for space, link in ((name, "eth0"), (self.switch, f"p{number}")):
-                with suppress(subprocess.CalledProcessError):  # it has none
-                    _call("tc", "-n", space, "qdisc", "del", "dev", link, "root")
-                if rate != "none":
-                    limit = ("rate", rate, "burst", "256k", "latency", "20ms")
-                    _call("tc", "-n", space, "qdisc", "add", "dev", link, "root", "tbf", *limit)
+                limit = ("rate", rate, "burst", "256k", "latency", "20ms")
+                _call("tc", "-n", space, "qdisc", "add", "dev", link, "root", "tbf", *limit)
 
     def run(self, function: Callable[..., Any], *args: Any, timeout_s: float = 100.0) -> list[Any]:
         """Call function(*args) on every rank, in a process on its host; the default group is that of all of them."""
@@ -109,8 +105,6 @@ class Cluster:
             host = self.hosts.host_of(mine)
             enter(self.names[host])
             os.environ[HOST_ID] = f"{host}"  # they are meant to be apart
-            if self._limit:
-                os.environ.setdefault("UNISONO_LINK", self._limit)
             group, store = join(mine, self.hosts, PORT, timeout_s)
             try:
                 return function(*args)
@@ -152,10 +146,6 @@ class Cluster:
 
     def processes(self, host: int) -> list[int]:
         return [int(pid) for pid in _call("ip", "netns", "pids", self.names[host]).split()]
-
-    def sent(self, host: int) -> int:
-        """How many bytes have left a host, headers included, by the kernel's count."""
-        return int(_call("ip", "netns", "exec", self.names[host], "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
 
     def start(
         self, host: int, *words: object, env: Mapping[str, object] | None = None, container: bool = False

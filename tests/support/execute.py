@@ -1,12 +1,11 @@
 """Run a table on real data: all ranks in one process, with numpy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from unisono.base.errors import ArgumentError
 from unisono.schedule import Schedule, X, moves
 
 Array = npt.NDArray[Any]
@@ -19,25 +18,21 @@ def even_bounds(count: int, chunks: int) -> npt.NDArray[np.int64]:
 
 def execute(
     schedule: Schedule,
-    inputs: Sequence[npt.ArrayLike],
+    inputs: Sequence[npt.ArrayLike] | Array,
     bounds: npt.ArrayLike | None = None,
-    combine: Callable[[Array, Array], Array] | None = None,
 ) -> list[list[Array]]:
     """Run the table on one vector per rank; return the buffers X, Y and T of every rank as `buffers[buffer][rank]`.
 
     bounds: element offsets of the chunks, of shape (chunks + 1,), or broadcastable to (3, ranks, chunks + 1) if buffers
-    and ranks differ; by default `even_bounds`. combine: by default addition; for a barrier the maximum. X starts as the
-    inputs, Y and T as zeros.
+    and ranks differ; by default `even_bounds`. X starts as the inputs, Y and T as zeros. Values are added; a barrier
+    keeps the larger one.
     """
     p, C = schedule.ranks, schedule.chunks
     vectors = [np.array(vector) for vector in inputs]
-    if len(vectors) != p or any(vector.ndim != 1 for vector in vectors):
-        raise ArgumentError(f"{schedule.name} needs {p} vectors, one per rank")
     at = np.broadcast_to(
         even_bounds(len(vectors[0]), C) if bounds is None else np.asarray(bounds), (3, p, C + 1)
     ).tolist()
-    if combine is None:
-        combine = np.maximum if schedule.collective == "barrier" else np.add
+    combine = np.maximum if schedule.collective == "barrier" else np.add
     buffers = [[np.zeros(at[b][r][C], vectors[r].dtype) for r in range(p)] for b in range(3)]
     buffers[X] = vectors
     for _, round_ in moves(schedule):

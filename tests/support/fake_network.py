@@ -6,6 +6,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -109,9 +110,8 @@ class FakeNetwork:
         self.stopped: set[int] = set()
         self.memories = [memory() for _ in hosts]
         names = [f"h{k}" for k in range(len(hosts))]
-        self.machines = [
-            SentinelState(hosts, k, names, self.memories[k], self.now, silent_s) for k in range(len(hosts))
-        ]
+        regions: list[Any] = self.memories
+        self.machines = [SentinelState(hosts, k, names, regions[k], self.now, silent_s) for k in range(len(hosts))]
         self.seals = [Authenticator(b"s" * 32, k, len(hosts)) for k in range(len(hosts))]
         self.told: list[list[tuple[int | None, list[object]]]] = [[] for _ in hosts]
         self.sent = 0
@@ -139,7 +139,7 @@ class FakeNetwork:
     def kill(self, host: int) -> None:
         """Let the copy of a machine go on in its place. Ranks of the host have to say again what they have said."""
         spare = self.machines[host] = self._spares.pop(host)
-        self.memories[host] = spare._memory  # type: ignore[assignment]
+        self.memories[host] = spare._memory  # type: ignore[call-overload]
         spare.take_over()
         self.deliver(host)
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from unisono.base.errors import ArgumentError
 from unisono.calls.arguments import check_op
 from unisono.calls.ops import OpLike, PremulSum
 from unisono.engine.reducers import CustomOp
@@ -38,11 +37,8 @@ def combine(tensors: Sequence[torch.Tensor], op: OpLike = "sum") -> torch.Tensor
     """Return ((tensors[0] op tensors[1]) op tensors[2]) ... for tensors of one shape and dtype.
 
     float16, bfloat16 and float8 are accumulated in float32 and rounded once. The average of integers is their exact sum
-    (which wraps for 64 bits), divided and truncated towards zero. Raises ArgumentError for an unknown op, DTypeError
-    for an op that the dtype does not have.
+    (which wraps for 64 bits), divided and truncated towards zero.
     """
-    if not tensors:
-        raise ArgumentError("tensors: expected one tensor per rank, got none")
     op, dtype = check_op(op, tensors[0]), tensors[0].dtype
     if isinstance(op, PremulSum):
         return combine([tensor * op.factor for tensor in tensors])
@@ -115,8 +111,7 @@ def broadcast(tensors: Sequence[torch.Tensor], src: int) -> list[torch.Tensor]:
 def scatter(tensors: Sequence[torch.Tensor | None], src: int, sizes: Sequence[int] | None = None) -> list[torch.Tensor]:
     """Rank r gets block r of the tensor of rank `src`; the tensors of other ranks are ignored."""
     whole = tensors[src]
-    if whole is None:
-        raise ArgumentError(f"tensors[{src}]: rank {src} is src and must pass a tensor")
+    assert whole is not None
     return _blocks(whole, len(tensors), sizes)
 
 

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 
 from unisono.base.config import Config
-from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp
 from unisono.engine.compile.plan import Blocks, Plan
 from unisono.engine.compile.program import DONE, Lowering, StateWord
@@ -40,37 +39,23 @@ _CONFIG = Config(look_up_s=1e-6, spins=0, heap_bytes=1 << 22, segment_bytes=1 <<
 _DIED = Departure(DepartureKind.DIED, "died")
 
 
-def rows_of(schedule: Schedule, rank: int, lowering: Lowering = Lowering()) -> int:  # noqa: B008  it is immutable
+def rows_of(schedule: Schedule, rank: int, lowering: Lowering) -> int:
     """The number of rows of a rank's program."""
     with closing(_Rehearsal(schedule, lowering)) as rehearsal:
         return len(rehearsal.plans[rank].kept[0])
 
 
-def rehearse(
-    schedule: Schedule,
-    lowering: Lowering = Lowering(),  # noqa: B008  it is immutable
-    *,
-    kill: int | None = None,
-    delay: int | None = None,
-    row: int = 0,
-) -> list[str]:
+def rehearse(schedule: Schedule, lowering: Lowering, *, kill: int | None = None, delay: int = 0, row: int) -> list[str]:
     """Make one call of a table in this process, and let a rank fail before a row of its program.
 
     kill: this rank dies there.
-    delay: this rank goes on when all others have come as far as they can.
-    lowering: not across processes (`cross_memory`), as there is one process only.
+    delay: this rank, where none dies, goes on when all others have come as far as they can.
 
     Returns how the call ends on each rank: "done", with the right result; "died"; or "told", if the rank learns that
-    `kill` has died. Raises AlgorithmError if a rank ends with a wrong result, or would wait for ever; ArgumentError for
-    a rank or a row that does not exist.
+    `kill` has died. Raises AssertionError if a rank ends with a wrong result, or would wait for ever.
     """
-    if (kill is None) == (delay is None):
-        raise ArgumentError("rehearse: name a rank by kill= or by delay=")
-    victim = kill if kill is not None else delay
-    if victim is None or not 0 <= victim < schedule.ranks:
-        raise ArgumentError(f"rank {victim}: {schedule.name} has {schedule.ranks} ranks")
     with closing(_Rehearsal(schedule, lowering)) as rehearsal:
-        return rehearsal.run(victim, row, dies=kill is not None)
+        return rehearsal.run(delay if kill is None else kill, row, dies=kill is not None)
 
 
 class _Rehearsal:
@@ -118,10 +103,9 @@ class _Rehearsal:
         else:
             self._go_on(ends, {})
         for rank, end in enumerate(ends):
-            if end == "done" and not np.array_equal(self._outputs[rank], self._expected[rank]):
-                raise AlgorithmError(f"{self._schedule.name}: rank {rank} ends with a wrong result")
-            if not end:
-                raise AlgorithmError(f"{self._schedule.name}: rank {rank} would wait for ever")
+            right = end != "done" or np.array_equal(self._outputs[rank], self._expected[rank])
+            assert right, f"{self._schedule.name}: rank {rank} ends with a wrong result"
+            assert end, f"{self._schedule.name}: rank {rank} would wait for ever"
         return ends
 
     def _go_on(self, ends: list[str], instead: Mapping[int, Plan]) -> None:

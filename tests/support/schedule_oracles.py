@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.support.execute import even_bounds, execute
+from tests.support.execute import Array, even_bounds, execute
 from unisono.schedule import ADD, Rows, Schedule, Transfer, X, Y, send
 
 JUNK = -7
 
 
-def is_right(schedule: Schedule, count: int, seed: int = 0, bounds: np.ndarray | None = None) -> bool:
+def is_right(schedule: Schedule, count: int, seed: int = 0, bounds: Array | None = None) -> bool:
     """Whether the table, run on `count` distinct elements per rank, gives what its collective promises."""
     p, C, kind, root = schedule.ranks, schedule.chunks, schedule.collective, schedule.root
     rng = np.random.default_rng(seed)
@@ -32,26 +32,26 @@ def is_right(schedule: Schedule, count: int, seed: int = 0, bounds: np.ndarray |
         for r in range(p):
             start[r, block[r]] = data[r, block[r]]
         world = np.concatenate([data[r, block[r]] for r in range(p)])
-    got = np.array(execute(schedule, start, at)[schedule.result])
+    ends = np.array(execute(schedule, start, at)[schedule.result])
     match kind:
         case "broadcast":
-            return bool((got == data[root]).all())
+            return bool((ends == data[root]).all())
         case "reduce":
-            return bool((got[root] == total).all())
+            return bool((ends[root] == total).all())
         case "all_reduce":
-            return bool((got == total).all())
+            return bool((ends == total).all())
         case "scatter":
-            return all((got[r, block[r]] == data[root, block[r]]).all() for r in range(p))
+            return all(np.array_equal(ends[r, block[r]], data[root, block[r]]) for r in range(p))
         case "gather":
-            return bool((got[root] == world).all())
+            return bool((ends[root] == world).all())
         case "all_gather":
-            return bool((got == world).all())
+            return bool((ends == world).all())
         case "reduce_scatter":
-            return all((got[r, block[r]] == total[block[r]]).all() for r in range(p))
+            return all(np.array_equal(ends[r, block[r]], total[block[r]]) for r in range(p))
         case "scan":
-            return bool((got == data.cumsum(axis=0)).all())
+            return bool((ends == data.cumsum(axis=0)).all())
         case "exscan":
-            return bool((got[1:] == data.cumsum(axis=0)[:-1]).all())
+            return bool((ends[1:] == data.cumsum(axis=0)[:-1]).all())
     raise AssertionError(kind)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from unisono.engine import memory_order
 from unisono.engine.compile.program import PlanWord, StateWord
 from unisono.engine.kernels import interpret
-from unisono.engine.memory.arena import LINE
+from unisono.engine.memory.board import LINE
 from unisono.engine.rank import RankEngine
 
 _STATE, _PLAN = 20 << 40, 21 << 40
@@ -294,7 +294,7 @@ def host(memory: Memory, at: int) -> Any:
         memory_order.order()
         memory.write(address, word)
 
-    made = SimpleNamespace(
+    made: Any = SimpleNamespace(
         words={int(StateWord.CALL): 1}, log=SimpleNamespace(enter=lambda *_: None), _cycles=lambda: 0, rank=0,
         _lines=[Page(memory, at, LINE).cast("Q")], _line=at, _tags=[[]], _publish=publish, _asleep=0,
         _state={StateWord.SEGMENT: 0}, call_number=1,

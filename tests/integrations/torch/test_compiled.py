@@ -1,4 +1,4 @@
-"""torch.compile, of code that communicates: it computes what the code as it is written computes."""
+"""Functional collectives, and torch.compile of code that communicates: it computes what the plain code computes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+
+from tests.support.on_ranks import as_over_gloo
 
 Function = Callable[[torch.Tensor], Any]
 
@@ -30,6 +32,8 @@ def functional(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
         calls.all_to_all_single(tensor - 1, None, None, world) * 5,
         calls.broadcast(tensor, 1, world),
         *calls.all_reduce_coalesced([tensor, tensor * 4], "sum", world),
+        *calls.all_gather_into_tensor_coalesced([tensor, tensor * 5], world),
+        *calls.reduce_scatter_tensor_coalesced([tensor, tensor * 6], "sum", [0, 0], world),
     )
 
 
@@ -46,6 +50,12 @@ def in_place(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     exchanged = torch.empty_like(tensor)
     dist.all_to_all_single(exchanged, tensor * 3)
     return total + 1, most, gathered * 2, part - 1, exchanged
+
+
+@as_over_gloo(2)
+def test_functional_collectives() -> list[list[float]]:
+    tensor = torch.arange(12.0).reshape(6, 2) + 100 * dist.get_rank()
+    return [made.flatten().tolist() for made in functional(tensor)]
 
 
 @pytest.mark.sampled

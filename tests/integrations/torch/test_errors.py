@@ -31,7 +31,7 @@ def test_errors_are_ours_and_torchs() -> None:
 
 
 @pytest.mark.ranks(2, backend="unisono")
-def test_an_error_before_the_call_counts_as_the_call() -> None:
+def test_error_before_a_call_counts_as_the_call() -> None:
     me, tensor = dist.get_rank(), torch.ones(3)
     for call in (
         lambda: dist.group.WORLD.allreduce([tensor] * (2 - me)).wait(),

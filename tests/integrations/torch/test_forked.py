@@ -1,36 +1,10 @@
-"""Process groups over several hosts: they train as on one, end, and are made again; torchrun starts two nodes."""
+"""Ranks that multiprocessing has forked, on one host and on two, and how they end."""
 
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
-from tests.integrations.torch.test_data_parallel import model
-from tests.integrations.torch.test_data_parallel import train as learn
 from tests.support.programs import Python
-from tests.support.torch_ranks import TorchRanks
-
-pytestmark = pytest.mark.filterwarnings("default")  # torch's own
-
-
-def train() -> tuple[list[float], list[float]]:
-    """The losses of some steps on this rank's data, and what was learnt, which all ranks share to the last bit."""
-    bare = model()
-    losses = learn(nn.parallel.DistributedDataParallel(bare, bucket_cap_mb=0.002), 6)
-    return losses, torch.cat([parameter.detach().flatten() for parameter in bare.parameters()]).tolist()
-
-
-@pytest.mark.sampled(most=2)
-@pytest.mark.parametrize("hosts", ["2x2", "3+1", "4x1", "2x2:round_robin"])
-def test_training_over_hosts_equals_one_host(ranks: TorchRanks, hosts: str) -> None:
-    apart, beside = ranks(4, hosts=hosts)(train), ranks(4)(train)
-    assert all(learnt == apart[0][1] for _, learnt in apart)
-    assert len({tuple(losses) for losses, _ in apart}) == 4
-    for (losses, learnt), (others, wanted) in zip(apart, beside, strict=True):
-        assert losses == pytest.approx(others, rel=1e-5)
-        assert learnt == pytest.approx(wanted, rel=1e-4, abs=1e-6)
-
 
 FORKED = """
 import multiprocessing, os, sys, time

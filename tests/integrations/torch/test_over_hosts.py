@@ -17,7 +17,11 @@ from tests.integrations.torch.test_checkpoints import (  # noqa: F401
     test_checkpoint_loads_on_fewer_ranks,
     test_states_of_what_is_sharded,
 )
-from tests.integrations.torch.test_data_parallel import test_callbacks_of_several_buckets_make_calls  # noqa: F401
+from tests.integrations.torch.test_compiled import test_functional_collectives  # noqa: F401
+from tests.integrations.torch.test_data_parallel import (  # noqa: F401
+    test_callbacks_of_several_buckets_make_calls,
+    test_ranks_with_fewer_batches_join,
+)
 from tests.integrations.torch.test_direct import (  # noqa: F401
     test_distribute_tensor_leaves_views_usable,
     test_parameters_are_sent_between_passes,

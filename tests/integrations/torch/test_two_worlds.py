@@ -76,6 +76,17 @@ class Process:
         dist.all_reduce(tensor, group=self.shared, async_op=True).wait()
         assert tensor.item() == 111.0
 
+    def leave_shared(self) -> None:
+        if self.shared is not None:
+            dist.destroy_process_group(self.shared)
+
+    def join_own_of_gloo(self) -> None:
+        self.join_own("gloo")
+
+    @staticmethod
+    def keep_own() -> None:
+        _keep(dist.distributed_c10d._world.pg_map)
+
     def use_own(self) -> None:
         """Calls of the job's world, and of sub-groups, are of the job's ranks only."""
         mine = 10.0**self.me
@@ -87,45 +98,26 @@ class Process:
             assert tensor.item() == expected
 
 
-@pytest.mark.parametrize(("backend", "hosts"), [("unisono", 1), ("gloo", 1), ("unisono", 2)])
+OWN_FIRST = "join_own join_shared use_shared use_own use_shared use_own leave_shared use_own"
+SHARED_FIRST = "join_shared use_shared join_own use_own use_shared"
+OF_GLOO = "join_own_of_gloo join_shared use_shared use_own use_shared use_own keep_own"
+
+
+@pytest.mark.parametrize(
+    ("backend", "hosts", "steps"),
+    [
+        ("unisono", 1, OWN_FIRST), ("gloo", 1, OWN_FIRST), ("unisono", 2, OWN_FIRST),
+        ("unisono", 1, SHARED_FIRST), ("gloo", 1, SHARED_FIRST), ("unisono", 1, OF_GLOO),
+    ],
+)  # fmt: skip
 @in_world(4)
-def test_each_world_goes_on(tmp_path: Path, backend: str, hosts: int) -> None:
+def test_each_world_goes_on(tmp_path: Path, backend: str, hosts: int, steps: str) -> None:
     process = Process(unisono.get_rank(), backend, tmp_path)
     with named(backend), pytest.MonkeyPatch.context() as patch:
         if hosts == 2:
             patch.setenv(HOST_ID, f"trains {process.trains}")
-        process.join_own()
-        process.join_shared()
-        for _ in range(2):
-            process.use_shared()
-            process.use_own()
-        if process.shared is not None:
-            dist.destroy_process_group(process.shared)
-        process.use_own()
-
-
-@both_names
-@in_world(4)
-def test_the_shared_group_comes_first(tmp_path: Path, backend: str) -> None:
-    process = Process(unisono.get_rank(), backend, tmp_path)
-    with named(backend):
-        process.join_shared()
-        process.use_shared()
-        process.join_own()
-        process.use_own()
-        process.use_shared()
-
-
-@in_world(4)
-def test_both_worlds_are_of_gloo(tmp_path: Path) -> None:
-    process = Process(unisono.get_rank(), "unisono", tmp_path)
-    with named("unisono"):
-        process.join_own("gloo")
-        process.join_shared()
-        for _ in range(2):
-            process.use_shared()
-            process.use_own()
-        _keep(dist.distributed_c10d._world.pg_map)
+        for step in steps.split():
+            getattr(process, step)()
 
 
 @both_names

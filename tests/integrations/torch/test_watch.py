@@ -153,23 +153,6 @@ def test_sound_programs_end_without_a_word(job: Job, body: str) -> None:
         assert "unisono" not in said
 
 
-def test_a_long_wait_is_told_with_the_stack(job: Job) -> None:
-    body = """
-    def spins():
-        until = time.monotonic() + 3
-        while time.monotonic() < until:
-            pass
-    if rank:
-        spins()
-    dist.all_reduce(ones)
-    """
-    job.start(2, body, UNISONO_STALL_WARNING_S="1")
-    said = job.output(0)
-    assert "unisono: rank 0 has waited 1" in said
-    assert "for rank 1 (last call: #1): rank 1 (pid" in said
-    assert "in spins" in said
-
-
 def test_a_stopped_rank_is_told_and_shown(job: Job) -> None:
     job.start(2, "print('on', flush=True)\nif rank:\n    os.kill(os.getpid(), signal.SIGSTOP)\ndist.all_reduce(ones)",
               UNISONO_STALL_WARNING_S="1")  # fmt: skip

@@ -123,6 +123,7 @@ def test_commands_and_calls_mean_the_same_table(collective: str, shape: str, nby
     assert {some.algorithm for some in priced} == {name.partition(".")[2] for name in names}
     if collective in CORES:
         whole = find_call(collective, hosts, nbytes=nbytes)
+        assert whole is not None
         assert whole.table.name == choose_spanning(collective, nbytes, hosts).name
         assert whole.table.name in {some.name for some in able.values()}, "what calls choose by themselves has a price"
 
