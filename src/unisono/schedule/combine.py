@@ -88,6 +88,8 @@ def on(
     members[i]: the rank that takes the part of rank i. Chunk c becomes the chunks first[c] .. first[c] + width - 1 of
     `chunks`; by default first[c] is c * width, and `chunks` is the schedule's times width.
     """
+    if schedule.scratch:
+        raise ArgumentError(f"{schedule.name} has more scratch chunks than others: on() has no place for them")
     rank_of = np.asarray(members)
     start = np.arange(schedule.chunks) * width if first is None else np.asarray(first)
     if len(rank_of) != schedule.ranks or len(start) != schedule.chunks:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.schedule.exchange.files import FILES
 from tests.support.programs import run_python
 from unisono.base.link import Link
 from unisono.base.linux import processors
@@ -277,3 +278,15 @@ for words in sys.argv[1:]:
     words = [*commands, f"draw all_reduce.ring -o {tmp_path}/ring.svg", "--version"]
     done = run_python("-c", code, *words)
     assert done.returncode == 0, done.stderr
+
+
+def test_files_of_other_programs(tmp_path: Path) -> None:
+    path = tmp_path / "ring.xml"
+    path.write_text(FILES["fused ring of 4"])
+    assert "4 ranks, 6 rounds" in say("draw", str(path))
+    printed = say("explain", str(path))
+    assert "all_reduce.ring.xml · 4 ranks" in printed
+    assert re.search("written in +ring.xml", printed)
+    assert "ring.xml is a table for 4 ranks" in say("explain", str(path), "--ranks", "3", fails=2)
+    path.write_text(FILES["fused ring of 4"].replace('"rrs"', '"rrc"', 1))
+    assert "ring.xml: gpu 1, thread block 2, step 0" in say("draw", str(path), fails=1)

@@ -217,6 +217,9 @@ def flat(schedule: Schedule, hosts: Hosts) -> HierarchicalTable:
     This serves every table that was not made for hosts. It is slower than `spanning`.
     """
     check_rows(schedule)
+    if schedule.scratch:
+        said = f"{schedule.name} has {schedule.scratch} scratch chunks, more than the {schedule.chunks} of its vector"
+        raise ArgumentError(f"{said}: it runs on one host only")
     table, ranks = spread(schedule), tuple(range(schedule.ranks))
     each = table.chunks // table.ranks
     blocks: tuple[tuple[int, ...], ...] = (tuple(range(table.chunks)),)

@@ -20,6 +20,7 @@ from ....schedule.choose.over_hosts import (
     time_between,
     time_inside,
 )
+from ....schedule.exchange import file_algorithm
 from .printing import amount_text, plain_table
 from .target import MOST_EXACT, Facts
 
@@ -58,7 +59,7 @@ def find_call(name: str, hosts: Hosts, *, root: int = 0, nbytes: int = 16 << 20,
     Raises ArgumentError.
     """
     collective, _, short = name.partition(".")
-    if ".py:" in name:
+    if ".py:" in name or file_algorithm(name):
         return None
     if short and find(collective, short).name not in CORES.get(collective, ()):
         return None

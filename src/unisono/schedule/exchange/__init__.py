@@ -1,0 +1,93 @@
+"""Tables as files of other programs: MSCCL's XML in and out.
+
+A file that is read is proved, so it is an algorithm like those of the catalogue: calls take its name, and commands
+draw, explain and price it.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ...base.errors import ArgumentError
+from ..algorithms.catalogue import Algorithm
+from ..table import Schedule
+from . import msccl
+
+__all__ = ["FORMATS", "SUFFIXES", "file_algorithm", "read", "write"]
+
+_MOST_BYTES = 64 << 20
+SUFFIXES = {".xml": msccl.read}
+"""The ends of the names of files that can be read."""
+
+FORMATS = {"msccl": msccl.write}
+"""Name of a format -> what makes the text of a file."""
+
+
+def read(path: str | Path) -> Schedule:
+    """The table in a file of another program, proved.
+
+    The end of the name says what the file is: `.xml` is MSCCL's format.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The table. Its rounds follow from the order of the file's steps.
+
+    Raises:
+        ArgumentError: The file cannot be read, or is not what its name says.
+        AlgorithmError: The algorithm has a deadlock, a race or a wrong result. The message names file, gpu, thread
+            block and step.
+
+    Example:
+        >>> from unisono.schedule.exchange import read
+        >>> read("ring.xml").rounds
+        14
+    """
+    place = Path(path)
+    if place.suffix not in SUFFIXES:
+        raise ArgumentError(f"{path}: the name of the file must end in {', '.join(SUFFIXES)}")
+    try:
+        facts = place.stat()
+        if facts.st_size > _MOST_BYTES:
+            raise ArgumentError(f"{path} has {facts.st_size:,} bytes: files of up to {_MOST_BYTES:,} bytes are read")
+        return _read(place, facts.st_mtime_ns, facts.st_size)
+    except OSError as error:
+        raise ArgumentError(f"cannot read {path}: {error.strerror}") from None
+
+
+@lru_cache(maxsize=32)
+def _read(path: Path, _changed: int, _size: int) -> Schedule:
+    """Read a file once, until it changes."""
+    return SUFFIXES[path.suffix](path.read_bytes(), str(path))
+
+
+def write(schedule: Schedule, path: str | Path, format: str) -> None:  # noqa: A002  as in the commands
+    """Write a table as a file of another program.
+
+    Args:
+        schedule: The table. It must keep its contract.
+        path: The file to write.
+        format: "msccl".
+
+    Raises:
+        ArgumentError: There is no such format, or it cannot say what the table does.
+        AlgorithmError: The table breaks the contract of its collective.
+        OSError: The file cannot be written.
+
+    Example:
+        >>> from unisono.schedule.algorithms import CATALOGUE
+        >>> from unisono.schedule.exchange import write
+        >>> write(CATALOGUE["all_reduce.ring"].schedule(8), "ring.xml", "msccl")
+    """
+    if format not in FORMATS:
+        raise ArgumentError(f"unknown format {format!r}. Use one of {', '.join(FORMATS)}")
+    Path(path).write_text(FORMATS[format](schedule), encoding="utf-8")
+
+
+def file_algorithm(name: Any) -> Algorithm | None:
+    """The algorithm in a file, if a call or a command names one. Raises as `read` does."""
+    if not isinstance(name, str) or not name.endswith(tuple(SUFFIXES)):
+        return None
+    table = read(name)
+    return Algorithm(table.collective, Path(name).name, table)
