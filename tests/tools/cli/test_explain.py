@@ -275,7 +275,11 @@ for words in sys.argv[1:]:
     assert not heavy, (words, heavy)
 """
     commands = "explain all_reduce --ranks 4", "explain all_reduce --hosts 2x2", "explain"
-    words = [*commands, f"draw all_reduce.ring -o {tmp_path}/ring.svg", "--version"]
+    files = (
+        f"draw all_reduce.ring -o {tmp_path}/ring.svg",
+        f"export all_reduce.ring --format msccl -o {tmp_path}/ring.xml",
+    )
+    words = [*commands, *files, f"draw {tmp_path}/ring.xml", "--version"]
     done = run_python("-c", code, *words)
     assert done.returncode == 0, done.stderr
 
@@ -290,3 +294,17 @@ def test_files_of_other_programs(tmp_path: Path) -> None:
     assert "ring.xml is a table for 4 ranks" in say("explain", str(path), "--ranks", "3", fails=2)
     path.write_text(FILES["fused ring of 4"].replace('"rrs"', '"rrc"', 1))
     assert "ring.xml: gpu 1, thread block 2, step 0" in say("draw", str(path), fails=1)
+
+
+def test_algorithms_are_exported(tmp_path: Path) -> None:
+    path = tmp_path / "ring.xml"
+    say("export", "all_reduce.ring", "--ranks", "3", "--format", "msccl", "-o", str(path))
+    assert say("export", str(path), "--format", "goal", "--bytes", "3000") == say(
+        "export", "all_reduce.ring", "--ranks", "3", "--format", "goal", "--bytes", "3000"
+    )
+    assert "send 1000b to 2 tag 0" in say("export", str(path), "--format", "goal", "--bytes", "3000")
+    assert "a file for each rank" in say("export", str(path), "--format", "chakra", fails=2)
+    say("export", str(path), "--format", "chakra", "-o", f"{tmp_path}/ring")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["ring.0.et", "ring.1.et", "ring.2.et", "ring.xml"]
+    assert "unknown format 'goat'. Use one of" in say("export", str(path), "--format", "goat", fails=2)
+    assert "cannot write" in say("export", str(path), "--format", "goal", "-o", "/proc/no.goal", fails=2)

@@ -1,4 +1,4 @@
-"""Tables as files of other programs: MSCCL's XML in and out.
+"""Tables as files of other programs: MSCCL's XML in and out; GOAL (LogGOPSim, ATLAHS) and Chakra (ASTRA-sim) out.
 
 A file that is read is proved, so it is an algorithm like those of the catalogue: calls take its name, and commands
 draw, explain and price it.
@@ -8,19 +8,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ...base.config import Config
 from ...base.errors import ArgumentError
+from ...base.link import Link
 from ..algorithms.catalogue import Algorithm
+from ..proof import prove
+from ..simulate import Hardware
 from ..table import Schedule
-from . import msccl
+from . import chakra, goal, msccl
 
-__all__ = ["FORMATS", "SUFFIXES", "file_algorithm", "read", "write"]
+__all__ = ["FORMATS", "SUFFIXES", "exported", "file_algorithm", "read", "write"]
 
 _MOST_BYTES = 64 << 20
 SUFFIXES = {".xml": msccl.read}
 """The ends of the names of files that can be read."""
 
-FORMATS = {"msccl": msccl.write}
-"""Name of a format -> what makes the text of a file."""
+FORMATS = "msccl", "goal", "chakra"
+"""The formats that can be written."""
 
 
 def read(path: str | Path) -> Schedule:
@@ -62,27 +66,54 @@ def _read(path: Path, _changed: int, _size: int) -> Schedule:
     return SUFFIXES[path.suffix](path.read_bytes(), str(path))
 
 
-def write(schedule: Schedule, path: str | Path, format: str) -> None:  # noqa: A002  as in the commands
+def write(
+    schedule: Schedule,
+    path: str | Path,
+    format: str,  # noqa: A002  as in the command
+    *,
+    nbytes: int = 16 << 20,
+    link: Link | None = None,
+) -> list[Path]:
     """Write a table as a file of another program.
 
     Args:
-        schedule: The table. It must keep its contract.
-        path: The file to write.
-        format: "msccl".
+        schedule: The table.
+        path: The file to write. For Chakra, the beginning of the names of the ranks' files: `path.0.et`, ...
+        format: "msccl", "goal" or "chakra".
+        nbytes: The size of the vector, for simulators.
+        link: The network, for simulators; None means `UNISONO_LINK`.
+
+    Returns:
+        The files that were written.
 
     Raises:
         ArgumentError: There is no such format, or it cannot say what the table does.
         AlgorithmError: The table breaks the contract of its collective.
-        OSError: The file cannot be written.
+        OSError: A file cannot be written.
 
     Example:
         >>> from unisono.schedule.algorithms import CATALOGUE
         >>> from unisono.schedule.exchange import write
         >>> write(CATALOGUE["all_reduce.ring"].schedule(8), "ring.xml", "msccl")
+        [PosixPath('ring.xml')]
     """
+    files = {Path(f"{path}{end}"): data for end, data in exported(schedule, format, nbytes, link).items()}
+    for place, data in files.items():
+        place.write_bytes(data)
+    return [*files]
+
+
+def exported(schedule: Schedule, format: str, nbytes: int, link: Link | None) -> dict[str, bytes]:  # noqa: A002
+    """The files of a table by the ends of their names; see `write`."""
     if format not in FORMATS:
         raise ArgumentError(f"unknown format {format!r}. Use one of {', '.join(FORMATS)}")
-    Path(path).write_text(FORMATS[format](schedule), encoding="utf-8")
+    prove(schedule)
+    if format == "msccl":
+        return {"": msccl.write(schedule).encode()}
+    hardware = Hardware(between=link or Config.from_env().link)
+    if format == "chakra":
+        return chakra.write(schedule, nbytes, hardware)
+    return {"": goal.write(schedule, nbytes, hardware).encode()}
 
 
 def file_algorithm(name: Any) -> Algorithm | None:

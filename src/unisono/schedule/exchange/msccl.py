@@ -131,15 +131,10 @@ def read(data: bytes, path: str) -> Schedule:
 
 
 def write(schedule: Schedule) -> str:
-    """The file of a table. It has the table in a comment where its steps alone would be read in other rounds."""
+    """The file of a table that is right. If its steps alone are read in other rounds, a comment has the table."""
     name = next(theirs for theirs, ours in COLLECTIVES.items() if ours == schedule.collective)
     text = write_steps(schedule, name)
-    try:
-        again = read(text.encode(), schedule.name)
-    except AlgorithmError:
-        prove(schedule)  # it says which round is wrong
-        raise
-    if again.digest == spread(schedule).digest:
+    if read(text.encode(), schedule.name).digest == spread(schedule).digest:
         return text
     head = schedule.scratch, schedule.result, schedule.root
     rows = "\n".join(" ".join(map(str, row)) for row in [head, *spread(schedule).rows.tolist()])
