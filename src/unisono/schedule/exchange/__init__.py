@@ -1,4 +1,4 @@
-"""Tables as files of other programs: MSCCL's XML in and out; GOAL (LogGOPSim, ATLAHS) and Chakra (ASTRA-sim) out.
+"""Tables as files of other programs: MSCCL's XML and MSCCL++'s JSON in and out, GOAL and Chakra's traces out.
 
 A file that is read is proved, so it is an algorithm like those of the catalogue: calls take its name, and commands
 draw, explain and price it.
@@ -15,22 +15,22 @@ from ..algorithms.catalogue import Algorithm
 from ..proof import prove
 from ..simulate import Hardware
 from ..table import Schedule
-from . import chakra, goal, msccl
+from . import chakra, goal, msccl, mscclpp
 
 __all__ = ["FORMATS", "SUFFIXES", "exported", "file_algorithm", "read", "write"]
 
 _MOST_BYTES = 64 << 20
-SUFFIXES = {".xml": msccl.read}
+SUFFIXES = {".xml": msccl.read, ".json": mscclpp.read}
 """The ends of the names of files that can be read."""
 
-FORMATS = "msccl", "goal", "chakra"
+FORMATS = "msccl", "mscclpp", "goal", "chakra"
 """The formats that can be written."""
 
 
 def read(path: str | Path) -> Schedule:
     """The table in a file of another program, proved.
 
-    The end of the name says what the file is: `.xml` is MSCCL's format.
+    The end of the name says what the file is: `.xml` is MSCCL's, `.json` an execution plan of MSCCL++.
 
     Args:
         path: The file.
@@ -79,7 +79,7 @@ def write(
     Args:
         schedule: The table.
         path: The file to write. For Chakra, the beginning of the names of the ranks' files: `path.0.et`, ...
-        format: "msccl", "goal" or "chakra".
+        format: "msccl", "mscclpp", "goal" or "chakra".
         nbytes: The size of the vector, for simulators.
         link: The network, for simulators; None means `UNISONO_LINK`.
 
@@ -110,6 +110,8 @@ def exported(schedule: Schedule, format: str, nbytes: int, link: Link | None) ->
     prove(schedule)
     if format == "msccl":
         return {"": msccl.write(schedule).encode()}
+    if format == "mscclpp":
+        return {"": mscclpp.write(schedule).encode()}
     hardware = Hardware(between=link or Config.from_env().link)
     if format == "chakra":
         return chakra.write(schedule, nbytes, hardware)

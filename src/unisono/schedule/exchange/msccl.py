@@ -40,7 +40,10 @@ RECEIVES, SENDS = ("r", "rcs", "rrc", "rrs", "rrcs"), ("s", "rcs", "rrs", "rrcs"
 READS, WRITES = ("s", "rrc", "rrs", "rrcs", "cpy", "re"), ("r", "rcs", "rrc", "rrcs", "cpy", "re")
 TYPES = {*RECEIVES, *SENDS, "cpy", "re", "nop"}
 NOTE = " unisono table:"
-_NONE: Rows = np.zeros((0, 9), np.int64)
+MOST_CHUNKS = 1 << 20
+"""The most chunks of all gpus in a file that is read."""
+
+NONE: Rows = np.zeros((0, 9), np.int64)
 
 
 class _Builder(ET.TreeBuilder):
@@ -68,6 +71,14 @@ def parse(data: bytes, path: str) -> tuple[ET.Element, str]:
     if root.tag != "algo":
         raise ArgumentError(f"{path}: the root element is <{root.tag}>, not <algo>: this is not an MSCCL file")
     return root, builder.note
+
+
+def check_shape(collective: str, ranks: int, chunks: int, path: str) -> None:
+    """Raise ArgumentError for chunks that are no blocks, and for more than memory should be asked for."""
+    if not chunks or (collective in BLOCKED and chunks % ranks):
+        raise ArgumentError(f"{path}: {chunks} chunks are not a multiple of {ranks} gpus")
+    if ranks * chunks > MOST_CHUNKS:
+        raise ArgumentError(f"{path}: {ranks} gpus with {chunks} chunks each are more than {MOST_CHUNKS:,} chunks")
 
 
 class Buffers(NamedTuple):
@@ -103,13 +114,12 @@ def read(data: bytes, path: str) -> Schedule:
     title, kind = root.get("name") or path, facts.word("coll", COLLECTIVES)
     ranks, chunks = facts.number("ngpus", least=1), facts.number("nchunksperloop", least=1)
     collective = COLLECTIVES[kind]
-    if collective in BLOCKED and chunks % ranks:
-        raise ArgumentError(f'{path}: nchunksperloop="{chunks}" is not a multiple of ngpus="{ranks}"')
+    check_shape(collective, ranks, chunks, path)
     in_place = facts.number("inplace", 0)
     ways = [X] * bool(in_place) + [Y] * bool(facts.number("outofplace", 1 - in_place)) or [Y]
     roots = range(ranks) if collective in ROOTED else (0,)
     if "root" in root.attrib:
-        roots = (facts.number("root", least=0, below=ranks),)
+        roots = (facts.number("root", below=ranks),)
     noted = _noted(root, note, Buffers(collective, ranks, chunks, X), path)
     if noted is not None:
         return noted
@@ -118,7 +128,7 @@ def read(data: bytes, path: str) -> Schedule:
         shape = Buffers(collective, ranks, chunks, result)
         steps, scratch = _steps(root, shape, path)
         for root_rank in roots:
-            empty = Schedule(ranks, chunks, _NONE, collective, title, root_rank, result, scratch=scratch)
+            empty = Schedule(ranks, chunks, NONE, collective, title, root_rank, result, scratch=scratch)
             try:
                 tables.append(make_table(steps, empty, path))
                 break
@@ -136,25 +146,35 @@ def write(schedule: Schedule) -> str:
     text = write_steps(schedule, name)
     if read(text.encode(), schedule.name).digest == spread(schedule).digest:
         return text
-    head = schedule.scratch, schedule.result, schedule.root
-    rows = "\n".join(" ".join(map(str, row)) for row in [head, *spread(schedule).rows.tolist()])
+    rows = "\n".join(" ".join(map(str, row)) for row in note_of(schedule))
     return write_steps(schedule, name, f"{NOTE}\n{rows}\n")
 
 
 def _noted(root: ET.Element, note: str, shape: Buffers, path: str) -> Schedule | None:
     """The table in a file's comment; None if there is none, or if the file's steps are not those of that table."""
     try:
-        (scratch, result, of_root), *rows = [[int(word) for word in line.split()] for line in note.split("\n") if line]
-        columns = np.array(rows, np.int64).reshape(-1, 9)
-        table = Schedule(shape.ranks, shape.chunks, columns, shape.collective, root.get("name", ""), of_root, result)
-        table = table.replace(scratch=scratch)
-        check_rows(table)
+        rows = [[int(word) for word in line.split()] for line in note.split("\n") if line]
+        table = noted_table(rows, shape, root.get("name", ""))
         same = ET.tostring(parse(write_steps(table, root.get("coll", "")).encode(), path)[0])
     except (ValueError, OverflowError, AlgorithmError):
         return None
     if ET.canonicalize(same, strip_text=True) != ET.canonicalize(ET.tostring(root), strip_text=True):
         return None
     prove(table)
+    return table
+
+
+def note_of(schedule: Schedule) -> list[list[int]]:
+    """A table as rows of numbers: scratch, result and root, then its rows."""
+    return [[schedule.scratch, schedule.result, schedule.root], *spread(schedule).rows.tolist()]
+
+
+def noted_table(note: list[list[int]], shape: Buffers, name: str) -> Schedule:
+    """The table that `note_of` wrote. Raises ValueError, OverflowError or AlgorithmError for other numbers."""
+    (scratch, result, root), *rows = note
+    columns = np.array(rows, np.int64).reshape(-1, 9)
+    table = Schedule(shape.ranks, shape.chunks, columns, shape.collective, name, root, result, scratch=scratch)
+    check_rows(table)
     return table
 
 
@@ -173,7 +193,7 @@ class _Facts:
             raise self.wrong(f'<{self.of.tag}> has no attribute {name}: add {name}="..."')
         return found
 
-    def number(self, name: str, default: int | None = None, *, least: int | None = None, below: float = 1e9) -> int:
+    def number(self, name: str, default: int | None = None, *, least: int = 0, below: int = MOST_CHUNKS) -> int:
         text = self.of.get(name) if default is not None else self.text(name)
         if text is None:
             return default or 0
@@ -181,9 +201,8 @@ class _Facts:
             found = int(text)
         except ValueError:
             raise self.wrong(f'{name}="{text}" is not a whole number') from None
-        if (least is not None and found < least) or not found < below:
-            most = f" and below {below:.0f}" if below < 1e9 else ""
-            raise self.wrong(f'{name}="{text}" is out of range: it must be at least {least}{most}')
+        if not least <= found < below:
+            raise self.wrong(f'{name}="{text}" is out of range: it must be from {least} to {below - 1}')
         return found
 
     def word(self, name: str, known: Any) -> str:
@@ -217,21 +236,21 @@ def _steps(root: ET.Element, shape: Buffers, path: str) -> tuple[list[Step], int
     scratch, ids = 0, set[int]()
     for gpu_element in _Facts(root, path).parts("gpu"):
         gpu_facts = _Facts(gpu_element, path)
-        gpu = gpu_facts.number("id", least=0, below=shape.ranks)
+        gpu = gpu_facts.number("id", below=shape.ranks)
         gpu_facts.where = f"{path}: gpu {gpu}"
         if gpu in ids:
             raise gpu_facts.wrong("there are two gpus with this id")
         ids.add(gpu)
-        sizes = {letter: gpu_facts.number(f"{letter}_chunks", least=0) for letter in "ios"}
+        sizes = {letter: gpu_facts.number(f"{letter}_chunks") for letter in "ios"}
         scratch = max(scratch, sizes["s"])
         blocks: dict[int, _Block] = {}
         waits: list[tuple[_Facts, int, int, int]] = []
         for element in gpu_facts.parts("tb"):
             facts = _Facts(element, gpu_facts.where)
-            number = facts.number("id", least=0)
+            number = facts.number("id")
             facts.where += f", thread block {number}"
             send, recv = (facts.number(name, least=-1, below=shape.ranks) for name in ("send", "recv"))
-            block = _Block(send, recv, facts.number("chan", least=0), [], [])
+            block = _Block(send, recv, facts.number("chan"), [], [])
             if number in blocks:
                 raise facts.wrong("there are two thread blocks with this id")
             if gpu in (send, recv):
@@ -247,10 +266,10 @@ def _steps(root: ET.Element, shape: Buffers, path: str) -> tuple[list[Step], int
                     raise of.wrong(f's="{of.text("s")}": steps must be numbered 0, 1, 2, ... in order')
                 step = Step(gpu, number, place, after=block.steps[-1:], leaves=of.text("type") == "s")
                 block.steps.append(len(steps))
-                block.posts.append(bool(of.number("hasdep", 0, least=0, below=2)))
+                block.posts.append(bool(of.number("hasdep", 0, below=2)))
                 _add_moves(step, len(steps), of, block, shape, sizes, ends)
                 if (depends := of.number("depid", -1, least=-1)) >= 0:
-                    waits.append((of, len(steps), depends, of.number("deps", least=0)))
+                    waits.append((of, len(steps), depends, of.number("deps")))
                 steps.append(step)
         for of, index, number, place in waits:
             if number not in blocks or place >= len(blocks[number].steps):
@@ -289,7 +308,7 @@ def _add_moves(
     many, gpu = of.number("cnt", least=1), step.gpu
 
     def slots(side: str) -> list[Slot]:
-        letter, first = of.word(f"{side}buf", "ios"), of.number(f"{side}off", least=0)
+        letter, first = of.word(f"{side}buf", "ios"), of.number(f"{side}off")
         size = min(sizes[letter], shape.size(letter)) if letter != "s" else sizes[letter]
         if first + many > size:
             raise of.wrong(f"it uses the chunks {first} to {first + many - 1} of {letter}, which has {size}")

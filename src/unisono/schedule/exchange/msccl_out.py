@@ -6,26 +6,12 @@ order of the table: if a gpu's own content is not the first of several inputs, t
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 from xml.sax.saxutils import quoteattr
 
-from ...base.errors import ArgumentError
-from ..contract import BLOCKED, ONE_IN, ONE_OUT, ROOTED
-from ..table import COPY, DBUF, ROUND, SBUF, Rows, Schedule, T, X, Y, singles, spread, unwrap
-
-_Row = list[int]
-
-
-class _Place(NamedTuple):
-    """A run of chunks in a buffer of a gpu."""
-
-    letter: str
-    first: int
-    many: int
-
-    def slots(self) -> list[tuple[str, int]]:
-        return [(self.letter, self.first + k) for k in range(self.many)]
+from ..contract import ROOTED
+from ..table import Schedule, X, Y
+from .runs import At, Place, Runs, Spare
 
 
 class _Block:
@@ -46,7 +32,7 @@ class _Gpu:
         self.readers: dict[tuple[str, int], list[tuple[_Block, int]]] = defaultdict(list)
         self.scratch = 0
 
-    def add(self, kind: str, source: _Place, target: _Place, send: int = -1, recv: int = -1) -> None:
+    def add(self, kind: str, source: Place, target: Place, send: int = -1, recv: int = -1) -> None:
         """Add a step of a kind to the thread block with these peers."""
         block = self.blocks.setdefault((send, recv), _Block(len(self.blocks), send, recv))
         reads = source.slots() if kind != "r" else []
@@ -89,85 +75,30 @@ class _Gpu:
         block.steps.append(step | {"hasdep": 0})
 
 
-class _Writer:
+class _Writer(Runs):
     """Turns a table into steps, round by round."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self.table, self.gpus = schedule, [_Gpu() for _ in range(schedule.ranks)]
-        rows, C, kind, result = schedule.rows, schedule.chunks, schedule.collective, schedule.result
-        uses_t = bool((rows[:, [SBUF, DBUF]] == T).any()) if len(rows) else False
-        self.block = C // schedule.ranks if kind in BLOCKED else C
-        self.base_x = int(schedule.sizes(T)) if uses_t else 0
-        self.base_y = self.base_x + C * (result == Y and kind in ONE_IN)
-        self.spare = self.base_y + C * (result == X or kind in ONE_OUT)
-        whole = unwrap(schedule)
-        for number in range(schedule.rounds):
-            self._round(whole[whole[:, ROUND] == number])
+        super().__init__(schedule)
+        self.gpus = [_Gpu() for _ in range(schedule.ranks)]
+        for groups in self.rounds():
+            self._round(groups)
 
-    def _slot(self, rank: int, buffer: int, chunk: int) -> tuple[str, int]:
-        """Where a file has a slot of the table."""
-        kind, result, own = self.table.collective, self.table.result, chunk // self.block == rank
-        if buffer == T:
-            return "s", chunk
-        if buffer == X and kind in ONE_IN:
-            if result == X:
-                return "o", chunk
-            return ("i", chunk - rank * self.block) if own else ("s", self.base_x + chunk)
-        if buffer == X:
-            return "i", chunk
-        if result == X or (kind in ONE_OUT and not own):
-            return "s", self.base_y + chunk
-        return "o", chunk - rank * self.block if kind in ONE_OUT else chunk
-
-    def _place(self, rank: int, buffer: int, chunk: int, many: int) -> _Place | None:
-        """Where a file has a run; None if it is no run there."""
-        slots = [self._slot(rank, buffer, chunk + k) for k in range(many)]
-        letter, first = slots[0]
-        return _Place(letter, first, many) if slots == _Place(letter, first, many).slots() else None
-
-    def _round(self, rows: Rows) -> None:
-        grouped = self._grouped(rows.tolist())
-        groups = self._grouped(singles(rows).tolist()) if grouped is None else grouped
-        written = {(dst, *slot) for (dst, place), _ in groups or () for slot in place.slots()}
-        spare: dict[int, int] = defaultdict(lambda: self.spare)
-        ready = list[tuple[int, _Place, list[tuple[int, _Place]]]]()
-        for (dst, target), inputs in groups or ():
+    def _round(self, groups: list[tuple[At, list[At]]]) -> None:
+        written = {(dst, *slot) for (dst, place), _ in groups for slot in place.slots()}
+        spare = self.free()
+        for (dst, target), inputs in groups:
             for at, (src, source) in enumerate(inputs):
                 if src != dst:
                     self.gpus[src].add("s", source, target, send=dst)
                 elif any((dst, *slot) in written for slot in source.slots()) and source != target:
-                    kept = self._spare(spare, dst, source.many)
+                    kept = spare.take(dst, source.many)
                     self.gpus[dst].add("cpy", source, kept)
                     inputs[at] = src, kept
-            ready.append((dst, target, inputs))
-        for dst, target, inputs in ready:
+        for (dst, target), inputs in groups:
             self._combine(dst, target, inputs, spare)
 
-    def _spare(self, spare: dict[int, int], rank: int, many: int) -> _Place:
-        first = spare[rank]
-        spare[rank] += many
-        return _Place("s", first, many)
-
-    def _grouped(self, rows: Sequence[_Row]) -> list[tuple[tuple[int, _Place], list[tuple[int, _Place]]]] | None:
-        """The rows by what they write, with their inputs in rank order; None if some are no runs in a file.
-
-        An input that is the target itself is the content that it adds to.
-        """
-        groups: dict[tuple[int, _Place], list[tuple[int, _Place]]] = {}
-        owner: dict[tuple[int, str, int], _Place] = {}
-        for _, src, dst, sbuf, schunk, dbuf, dchunk, many, op in rows:
-            source, target = self._place(src, sbuf, schunk, many), self._place(dst, dbuf, dchunk, many)
-            if source is None or target is None:
-                return None
-            if any(owner.setdefault((dst, *slot), target) != target for slot in target.slots()):
-                return None
-            inputs = groups.setdefault((dst, target), [] if op == COPY else [(dst, target)])
-            inputs.append((src, source))
-        for inputs in groups.values():
-            inputs.sort(key=lambda one: one[0])
-        return list(groups.items())
-
-    def _combine(self, gpu: int, target: _Place, inputs: list[tuple[int, _Place]], spare: dict[int, int]) -> None:
+    def _combine(self, gpu: int, target: Place, inputs: list[At], spare: Spare) -> None:
         """Receive, copy and add the inputs of a run in order."""
         add, own = self.gpus[gpu].add, (gpu, target)
         if own in inputs and (inputs[0] == own or len(inputs) == 2):
@@ -178,7 +109,7 @@ class _Writer:
                 else:
                     add("rrc", target, target, recv=src)
             return
-        into = target if len(inputs) == 1 else self._spare(spare, gpu, target.many)
+        into = target if len(inputs) == 1 else spare.take(gpu, target.many)
         for at, (src, source) in enumerate(inputs):
             ends = at == len(inputs) - 1
             if src != gpu:
@@ -194,23 +125,21 @@ class _Writer:
 
 def write(schedule: Schedule, name: str, note: str = "") -> str:
     """The text of the file. name: of the collective. note: the text of a comment."""
-    if schedule.result == T:
-        raise ArgumentError(f"{schedule.name}: its result is in scratch, which a file cannot say")
-    made = _Writer(spread(schedule))
-    kind, C = schedule.collective, schedule.chunks
-    sizes = {"i": made.block if kind in ONE_IN else C, "o": made.block if kind in ONE_OUT else C}
+    made, C = _Writer(schedule), schedule.chunks
     facts: dict[str, object] = {
         "name": schedule.name, "proto": "Simple", "nchannels": 1, "nchunksperloop": C, "ngpus": schedule.ranks,
         "coll": name, "inplace": int(schedule.result == X), "outofplace": int(schedule.result == Y), "minBytes": 0,
         "maxBytes": 0,
     }  # fmt: skip
-    if kind in ROOTED:
+    if schedule.collective in ROOTED:
         facts["root"] = schedule.root
     lines = [f"<algo{_attributes(facts)}>"]
     if note:
         lines.append(f"<!--{note}-->")
     for number, gpu in enumerate(made.gpus):
-        chunks = {"id": number} | {f"{letter}_chunks": size for letter, size in (sizes | {"s": gpu.scratch}).items()}
+        chunks = {"id": number} | {
+            f"{letter}_chunks": size for letter, size in (made.sizes | {"s": gpu.scratch}).items()
+        }
         lines.append(f"  <gpu{_attributes(chunks)}>")
         for block in gpu.blocks.values():
             peers = {"id": block.number, "send": block.send, "recv": block.recv, "chan": 0}
