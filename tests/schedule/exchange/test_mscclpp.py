@@ -178,7 +178,7 @@ WRONG: dict[str, tuple[str, Change, type[UnisonoError], str]] = {
     ),
     "unknown peer": ("puts", lambda p: p["gpus"][0]["channels"][0].update(connected_to=[2]), ArgumentError, "peer 2"),
     "unknown channel": (
-        "puts", lambda p: ops(p)[0].update(channel_ids=[4]), ArgumentError, "gpu 0, thread block 0, step 0: .*no channel 4"
+        "puts", lambda p: ops(p)[0].update(channel_ids=[4]), ArgumentError, "thread block 0, step 0: .*no channel 4"
     ),
     "unknown operation": (
         "puts", lambda p: ops(p)[3].update(name="ppkt"), ArgumentError, "step 3: 'ppkt' is no part of a table"

@@ -17,7 +17,7 @@ from ..simulate import Hardware
 from ..table import Schedule
 from . import chakra, goal, msccl, mscclpp
 
-__all__ = ["FORMATS", "SUFFIXES", "exported", "file_algorithm", "read", "write"]
+__all__ = ["read", "write"]
 
 _MOST_BYTES = 64 << 20
 SUFFIXES = {".xml": msccl.read, ".json": mscclpp.read}
