@@ -21,7 +21,7 @@ LINK = Link(20e-6, 1e9)  # a nanosecond a byte
 NBYTES = 1 << 20
 
 LINE = re.compile(
-    r"(?P<comment>//.*)?|num_ranks (?P<ranks>\d+)|rank (?P<rank>\d+) {|(?P<end>})"
+    r"|num_ranks (?P<ranks>\d+)|rank (?P<rank>\d+) {|(?P<end>})"
     r"|(?P<after>[a-zA-Z]\w*) requires (?P<before>[a-zA-Z]\w*)"
     r"|(?P<label>[a-zA-Z]\w*): (?:calc (?P<time>\d+)|(?P<way>send|recv) (?P<size>\d+)b (?:to|from) (?P<peer>\d+) "
     r"tag (?P<tag>\d+))"

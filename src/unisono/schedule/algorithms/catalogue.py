@@ -255,7 +255,7 @@ def _generator(
 
 
 AlgorithmLike = str | Algorithm | Schedule | Callable[..., Any]
-"""What calls take as their algorithm; see `find`."""
+"""What calls take as their algorithm; see `find`. They take the name of a file, too: see `schedule.exchange`."""
 
 
 def find(collective: str, algorithm: AlgorithmLike) -> Algorithm:

@@ -8,11 +8,15 @@ from ..table import Schedule
 from .operations import CALC, SEND, operations
 
 
-def write(schedule: Schedule, nbytes: int, hardware: Hardware) -> str:
-    """The schedule of all ranks. A comment has the parameters with which it takes as long as the price model says."""
+def parameters(hardware: Hardware) -> str:
+    """The parameters of LogGOPSim with which a schedule takes as long as the price model says."""
     link = hardware.between
-    figures = f"-L {round(link.latency_s * 1e9)} -o 0 -g 0 -G {1e9 / link.bytes_per_s:.6g} -O 0 -S {2**31 - 1}"
-    out = [f"// {schedule.name}, {nbytes} bytes; LogGOPSim {figures}", f"num_ranks {schedule.ranks}"]
+    return f"-L {round(link.latency_s * 1e9)} -o 0 -g 0 -G {1e9 / link.bytes_per_s:.6g} -O 0 -S {2**31 - 1}"
+
+
+def write(schedule: Schedule, nbytes: int, hardware: Hardware) -> str:
+    """The schedule of all ranks."""
+    out = [f"num_ranks {schedule.ranks}"]
     for rank, of_rank in enumerate(operations(schedule, nbytes, hardware)):
         lines, joined = list[str](), dict[tuple[int, ...], str]()
         for number, op in enumerate(of_rank):

@@ -5,10 +5,13 @@ from typing import Annotated
 
 import typer
 
+from ...base.config import Config
 from ...base.errors import ArgumentError
 from ...base.link import Link
 from ...base.units import parse_bytes
 from ...schedule.exchange import FORMATS, exported
+from ...schedule.exchange.goal import parameters
+from ...schedule.simulate import Hardware
 from .shared.printing import at_work, file_errors
 from .shared.target import find_target, ranks_of
 
@@ -28,7 +31,10 @@ def export(
     """Write an algorithm for MSCCL (msccl), LogGOPSim and ATLAHS (goal), or ASTRA-sim (chakra), after its proof."""
     target = find_target(name, ranks_of(name) if ranks is None else ranks, root=root)
     with at_work(f"exporting {target.algorithm.full_name}"):
-        files = exported(target.schedule, to, parse_bytes(nbytes), Link.parse(link) if link else None)
+        network = Link.parse(link) if link else Config.from_env().link
+        files = exported(target.schedule, to, parse_bytes(nbytes), network)
+    if to == "goal":
+        typer.echo(f"LogGOPSim {parameters(Hardware(between=network))}", err=True)
     if output is None:
         if len(files) > 1 or "" not in files:
             raise ArgumentError(f"{to} has a file for each rank: say how their names begin, such as --output ring")
