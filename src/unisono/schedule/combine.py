@@ -163,9 +163,11 @@ def once(schedule: Schedule) -> Schedule:
 
 
 def _same_shape(what: str, parts: tuple[Schedule, ...]) -> None:
-    if len({(part.ranks, part.chunks, part.symmetric) for part in parts}) != 1:
+    if len({(part.ranks, part.chunks, part.scratch, part.symmetric) for part in parts}) != 1:
         shapes = ", ".join(
-            f"{part.name}: {part.ranks} ranks, {part.chunks} chunks{', symmetric' * part.symmetric}" for part in parts
+            f"{part.name}: {part.ranks} ranks, {part.chunks} chunks"
+            f"{f', {part.scratch} of scratch' * bool(part.scratch)}{', symmetric' * part.symmetric}"
+            for part in parts
         )
         raise ArgumentError(f"{what} needs parts with the same ranks and chunks, but got {shapes or 'none'}")
 
