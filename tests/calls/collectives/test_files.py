@@ -57,7 +57,7 @@ def test_bits_are_those_of_the_table() -> None:
     """An exported algorithm gives the same bits when it is read from its file."""
     with TemporaryDirectory() as folder:
         for name in ("one_shot", "ring", "rabenseifner"):
-            path = f"{folder}/{unisono.get_rank()}.xml"
+            path = f"{folder}/{name}.xml"
             write(CATALOGUE[f"all_reduce.{name}"].schedule(4), path, "msccl")
             one = torch.rand(1000, generator=torch.Generator().manual_seed(unisono.get_rank()))
             two = one.clone()

@@ -307,4 +307,4 @@ def test_algorithms_are_exported(tmp_path: Path) -> None:
     say("export", str(path), "--format", "chakra", "-o", f"{tmp_path}/ring")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["ring.0.et", "ring.1.et", "ring.2.et", "ring.xml"]
     assert "unknown format 'goat'. Use one of" in say("export", str(path), "--format", "goat", fails=2)
-    assert "cannot write" in say("export", str(path), "--format", "goal", "-o", "/proc/no.goal", fails=2)
+    assert "cannot write" in say("export", str(path), "--format", "msccl", "-o", "/proc/no.xml", fails=2)

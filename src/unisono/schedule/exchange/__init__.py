@@ -52,18 +52,12 @@ def read(path: str | Path) -> Schedule:
     if place.suffix not in SUFFIXES:
         raise ArgumentError(f"{path}: the name of the file must end in {', '.join(SUFFIXES)}")
     try:
-        facts = place.stat()
-        if facts.st_size > _MOST_BYTES:
-            raise ArgumentError(f"{path} has {facts.st_size:,} bytes: files of up to {_MOST_BYTES:,} bytes are read")
-        return _read(place, facts.st_mtime_ns, facts.st_size)
+        size = place.stat().st_size
+        if size > _MOST_BYTES:
+            raise ArgumentError(f"{path} has {size:,} bytes: files of up to {_MOST_BYTES:,} bytes are read")
+        return SUFFIXES[place.suffix](place.read_bytes(), str(path))
     except OSError as error:
         raise ArgumentError(f"cannot read {path}: {error.strerror}") from None
-
-
-@lru_cache(maxsize=32)
-def _read(path: Path, _changed: int, _size: int) -> Schedule:
-    """Read a file once, until it changes."""
-    return SUFFIXES[path.suffix](path.read_bytes(), str(path))
 
 
 def write(
@@ -120,7 +114,11 @@ def exported(schedule: Schedule, format: str, nbytes: int, link: Link | None) ->
 
 def file_algorithm(name: Any) -> Algorithm | None:
     """The algorithm in a file, if a call or a command names one. Raises as `read` does."""
-    if not isinstance(name, str) or not name.endswith(tuple(SUFFIXES)):
-        return None
-    table = read(name)
-    return Algorithm(table.collective, Path(name).name, table)
+    return _algorithm(name) if isinstance(name, str) and name.endswith(tuple(SUFFIXES)) else None
+
+
+@lru_cache(maxsize=256)
+def _algorithm(path: str) -> Algorithm:
+    """A process reads a file once, so its calls of all sizes have one algorithm."""
+    table = read(path)
+    return Algorithm(table.collective, Path(path).name, table)
