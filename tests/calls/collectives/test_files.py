@@ -14,7 +14,7 @@ from unisono.schedule.exchange import write
 
 
 def put(folder: str, name: str) -> str:
-    path = Path(folder) / f"{unisono.get_rank()}.xml"
+    path = Path(folder) / f"{name} on {unisono.get_rank()}.xml"
     path.write_text(FILES[name])
     return str(path)
 
