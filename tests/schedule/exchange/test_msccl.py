@@ -1,5 +1,6 @@
 """MSCCL's files: what the public ones look like is read and proved, what is wrong is refused with its step."""
 
+import random
 import re
 from collections import Counter
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.schedule.exchange.files import FILES, Step, all_gather, all_pairs, file, fused_ring
+from tests.schedule.exchange.interpreter import interpret
 from tests.support.each import each
 from unisono.base.errors import AlgorithmError, ArgumentError, UnisonoError
 from unisono.schedule import ROOTED, Schedule, T, X, Y, find_fault, prove, send, trace
@@ -73,6 +75,40 @@ def test_comments_of_other_steps_are_ignored() -> None:
     for bad in ("", "0 0", "0 0 0\n1 2 3", "0 0 0\n0 0 9 0 0 0 0 1 0", f"0 0 0\n{'9' * 30}" + " 0" * 8, "x"):
         changed = re.sub("(unisono table:).*?-->", rf"\g<1>{bad}-->", text, flags=re.DOTALL)
         assert of(changed).digest == other.digest
+
+
+@each("name", FILES)
+def test_files_are_right_in_any_order(name: str) -> None:
+    """What is accepted does the same in the interpreter of MSCCL, whichever thread block goes first."""
+    for seed in range(5):
+        assert not interpret(FILES[name], of(FILES[name]), seed)
+
+
+@each("ranks", (2, 3, 5))
+def test_written_files_are_right_in_any_order(ranks: int) -> None:
+    for algorithm in CATALOGUE.values():
+        if algorithm.allows(ranks) and algorithm.collective != "barrier":
+            table = algorithm.schedule(ranks, ranks - 1)
+            text = msccl.write(table)
+            assert not [found for seed in range(3) for found in interpret(text, table, seed)], table.name
+
+
+def test_mutants_that_are_accepted_are_right() -> None:
+    """Of random edits of numbers, those that are not refused do the right thing in any order."""
+    draw, accepted = random.Random(0), 0
+    texts = [FILES["all pairs of 3, 2 chunks each"], FILES["all_to_all of 2x2"], FILES["fused ring of 4"]]
+    for _ in range(600):
+        text = draw.choice(texts)
+        found = draw.choice(list(re.finditer(r'(?<=(?:off|eps|pid|cnt|dep)=")-?\d+', text)))
+        changed = text[: found.start()] + str(draw.randrange(-1, 4)) + text[found.end() :]
+        try:
+            table = of(changed)
+        except UnisonoError:
+            continue
+        accepted += changed != text
+        for seed in range(4):
+            assert not interpret(changed, table, seed), changed
+    assert accepted > 50
 
 
 def test_every_mutant_is_refused() -> None:
