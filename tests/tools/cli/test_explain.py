@@ -292,8 +292,9 @@ def test_files_of_other_programs(tmp_path: Path) -> None:
     assert "all_reduce.ring.xml · 4 ranks" in printed
     assert re.search("written in +ring.xml", printed)
     assert "ring.xml is a table for 4 ranks" in say("explain", str(path), "--ranks", "3", fails=2)
-    path.write_text(FILES["fused ring of 4"].replace('"rrs"', '"rrc"', 1))
-    assert "ring.xml: gpu 1, thread block 2, step 0" in say("draw", str(path), fails=1)
+    wrong = tmp_path / "wrong.xml"
+    wrong.write_text(FILES["fused ring of 4"].replace('"rrs"', '"rrc"', 1))
+    assert "wrong.xml: gpu 1, thread block 2, step 0" in say("draw", str(wrong), fails=1)
 
 
 def test_algorithms_are_exported(tmp_path: Path) -> None:
