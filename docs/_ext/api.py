@@ -60,7 +60,13 @@ SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "records": ("Records", {"What a program did": "tracing"}),
     "tables": (
         "Algorithms and tables",
-        {"Algorithms": "algorithm", "schedule": "", "schedule.algorithms": "", "schedule.draw": ""},
+        {
+            "Algorithms": "algorithm",
+            "schedule": "",
+            "schedule.algorithms": "",
+            "schedule.draw": "",
+            "schedule.exchange": "",
+        },
     ),
     "networks": ("Networks", {"schedule.simulate": ""}),
     "tests": ("Tests", {"testing": ""}),

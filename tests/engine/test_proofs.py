@@ -79,7 +79,7 @@ def test_programs_of_other_lowerings_do_not_fit(ranks: int) -> None:
 
 
 def test_moves_within_a_block_have_no_program() -> None:
-    table = trace(lambda r, p, root: [send(0, 1, 0, to=1)], 2, 2, "broadcast", root=0)
+    table = trace(lambda r, p, root: [[send(0, 1, 0, to=1), send(0, 1, 1, to=0)]], 2, 2, "broadcast", root=0)
     with pytest.raises(AlgorithmError, match="sizes may differ"):
         compile_schedule(table, next(lowerings(table)))
 

@@ -12,11 +12,14 @@ from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import (
     ADD,
+    DCHUNK,
     SCHUNK,
     N,
     Schedule,
+    T,
     X,
     as_collective,
+    check_rows,
     expand,
     fold,
     on,
@@ -224,3 +227,18 @@ def test_inputs_are_combined_in_rank_order() -> None:
     assert out == (big + np.float32(1)) + np.float32(1) == big
     letters = [np.array([letter], object) for letter in "abc"]
     assert execute(table, letters)[X][1].tolist() == ["abc"]
+
+
+def test_more_scratch_than_chunks() -> None:
+    """Runs end with their buffer; `on` and `seq` refuse such a table."""
+    moves = [send(0, 1, 0, to=3, n=2, dbuf=T)]
+    table = trace(lambda r, p, root: moves, 2, 2, "broadcast", root=0).replace(scratch=4)
+    assert unwrap(table)[:, [SCHUNK, DCHUNK, N]].tolist() == [[0, 3, 1], [1, 0, 1]]
+    assert expand(table)[:, [SCHUNK, DCHUNK]].tolist() == [[0, 3], [1, 0]]
+    check_rows(table)
+    with pytest.raises(AlgorithmError, match="there are only the chunks 0 to 1"):
+        check_rows(table.replace(scratch=0))
+    with pytest.raises(ArgumentError, match="scratch chunks"):
+        on(table, 3, [0, 1])
+    with pytest.raises(ArgumentError, match="4 of scratch"):
+        seq(table, table.replace(scratch=0))

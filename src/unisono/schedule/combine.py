@@ -91,6 +91,8 @@ def on(
     members[i]: the rank that takes the part of rank i. cells[c]: the chunks, of `chunks`, that chunk c becomes; by
     default each chunk stays as it is.
     """
+    if schedule.scratch:
+        raise ArgumentError(f"{schedule.name} has more scratch chunks than others: on() has no place for them")
     found = np.arange(schedule.chunks)[:, None] if cells is None else cells
     if len(members) != schedule.ranks or len(found) != schedule.chunks:
         raise ArgumentError(
@@ -176,9 +178,11 @@ def once(schedule: Schedule) -> Schedule:
 
 
 def _same_shape(what: str, parts: tuple[Schedule, ...]) -> None:
-    if len({(part.ranks, part.chunks, part.symmetric) for part in parts}) != 1:
+    if len({(part.ranks, part.chunks, part.scratch, part.symmetric) for part in parts}) != 1:
         shapes = ", ".join(
-            f"{part.name}: {part.ranks} ranks, {part.chunks} chunks{', symmetric' * part.symmetric}" for part in parts
+            f"{part.name}: {part.ranks} ranks, {part.chunks} chunks"
+            f"{f', {part.scratch} of scratch' * bool(part.scratch)}{', symmetric' * part.symmetric}"
+            for part in parts
         )
         raise ArgumentError(f"{what} needs parts with the same ranks and chunks, but got {shapes or 'none'}")
 

@@ -78,6 +78,7 @@ def check_rows(schedule: Schedule) -> None:
     contribution must be counted once.
     """
     rows, p, C = schedule.rows, schedule.ranks, schedule.chunks
+    chunk_sizes = schedule.sizes(rows[:, [SBUF, DBUF]])
     combine = JOIN if schedule.collective == "barrier" else ADD
     if not (0 <= schedule.root < p and 0 <= schedule.result < _BUFFERS):
         raise fault(schedule, f"root {schedule.root} or buffer {schedule.result} does not exist")
@@ -87,7 +88,7 @@ def check_rows(schedule: Schedule) -> None:
         "its round comes before the round of the row above": np.diff(rows[:, ROUND], prepend=0) < 0,
         f"there are only the ranks 0 to {p - 1}": _outside(rows[:, [SRC, DST]], p),
         "there are only the buffers X, Y and T": _outside(rows[:, [SBUF, DBUF]], _BUFFERS),
-        f"there are only the chunks 0 to {C - 1}": _outside(rows[:, [SCHUNK, DCHUNK]], C),
+        f"there are only the chunks 0 to {C - 1}": _outside(rows[:, [SCHUNK, DCHUNK]], chunk_sizes),
         f"a run has from 1 to {C} chunks": _outside(rows[:, [N]] - 1, C),
         f"{schedule.collective} only copies and {'joins' if combine == JOIN else 'adds'}": (
             (rows[:, OP] != COPY) & (rows[:, OP] != combine)
@@ -102,5 +103,5 @@ def check_rows(schedule: Schedule) -> None:
         raise fault(schedule, said, number=number)
 
 
-def _outside(columns: np.ndarray, size: int) -> np.ndarray:
+def _outside(columns: np.ndarray, size: int | np.ndarray) -> np.ndarray:
     return np.asarray(((columns < 0) | (columns >= size)).any(axis=1))

@@ -1,8 +1,8 @@
 """A schedule is a table of transfers, one per row. Proofs, counts, drawings and what ranks run are made of the rows.
 
 A rank is one process of a group, by its number. Each rank has the same buffers, and each buffer is cut into chunks of
-equal length; a slot is one chunk of one buffer of one rank. A collective is a contract: what the slots hold before, and
-what they must hold after (`contract`).
+equal length. T may have more of them than the others. A slot is one chunk of one buffer of one rank. A collective is a
+contract: what the slots hold before, and what they must hold after (`contract`).
 
 A row says: in ROUND, rank SRC sends a run of N chunks (after the last chunk comes the first), starting at SCHUNK of its
 buffer SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: it replaces what is there (COPY), adds to
@@ -66,6 +66,7 @@ class Schedule:
     yields: for each round the line of the `yield` that made it, if known.
     symmetric: the rows are the rows of rank 0 only; rank r does the same with r added to all ranks and chunks.
     hosts: which ranks share a host, if known; drawings and counts tell apart what stays inside a host.
+    scratch: the number of chunks in T, if it has more of them than the other buffers.
     """
 
     ranks: int
@@ -78,6 +79,7 @@ class Schedule:
     yields: tuple[Line | None, ...] = ()
     symmetric: bool = False
     hosts: Hosts | None = None
+    scratch: int = 0
 
     def replace(self, **changes: Any) -> Self:
         """The same table with other values of these fields."""
@@ -87,7 +89,11 @@ class Schedule:
     def digest(self) -> int:
         """64 bits that are the same for equal tables. What ranks run is made once for each digest."""
         shape = self.name, self.collective, self.ranks, self.chunks, self.root, self.result, self.symmetric
-        return digest(*shape, self.rows.tobytes())
+        return digest(*shape, *[self.scratch] * bool(self.scratch), self.rows.tobytes())
+
+    def sizes(self, buffers: Any) -> Any:
+        """The number of chunks in each of these buffers."""
+        return np.where(buffers == T, max(self.scratch, self.chunks), self.chunks)
 
     @property
     def rounds(self) -> int:
@@ -189,17 +195,17 @@ def rows_of_rank_0(schedule: Schedule) -> Rows:
 
 def unwrap(schedule: Schedule) -> Rows:
     """The rows, with runs split where they pass the end of a buffer, so that both sides are contiguous."""
-    rows, chunks = spread(schedule).rows, schedule.chunks
+    rows = spread(schedule).rows
     while True:
-        room = chunks - np.maximum(rows[:, SCHUNK], rows[:, DCHUNK])
+        sizes = schedule.sizes(rows[:, [SBUF, DBUF]])
+        room = (sizes - rows[:, [SCHUNK, DCHUNK]]).min(axis=1)
         over = rows[:, N] > room
         if not over.any():
             return rows
         if (room <= 0).any():
-            raise AlgorithmError(f"{schedule.name}: a chunk number is not below {chunks}")
+            raise AlgorithmError(f"{schedule.name}: a chunk number is not below {sizes[room.argmin()].min()}")
         tail = rows[over].copy()
-        for column in (SCHUNK, DCHUNK):
-            tail[:, column] = (tail[:, column] + room[over]) % chunks
+        tail[:, [SCHUNK, DCHUNK]] = (tail[:, [SCHUNK, DCHUNK]] + room[over, None]) % sizes[over]
         tail[:, N] -= room[over]
         rows = rows.copy()
         rows[over, N] = room[over]
@@ -216,7 +222,7 @@ def expand(schedule: Schedule, chunks: Sequence[int] | None = None) -> Rows:
     if chunks is not None:
         return _of_chunks(schedule, chunks)
     out = singles(spread(schedule).rows)
-    out[:, [SCHUNK, DCHUNK]] %= schedule.chunks
+    out[:, [SCHUNK, DCHUNK]] %= schedule.sizes(out[:, [SBUF, DBUF]])
     return out
 
 

@@ -11,6 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 import unisono
+from tests.schedule.exchange.files import FILES
+from unisono.base.errors import ArgumentError
 from unisono.tools.cli import bench as command
 from unisono.tools.cli.shared.timed_calls import LIBRARIES, Compared, Trial, compare, measure
 
@@ -33,6 +35,18 @@ def test_every_size_has_a_verdict() -> None:
     assert "Every element of every result was the same as Gloo's." in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert done.stderr == "", "without a terminal it says nothing but the result"
+
+
+def test_algorithms_of_files_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "ring.xml"
+    path.write_text(FILES["fused ring of 2"])
+    done = bench(str(path), "--sizes", "8,1KiB", "--seconds", "0")
+    assert done.exit_code == 0, done.output
+    assert "float32 on 2 ranks" in done.stdout
+    assert re.findall(ROW, done.stdout, re.MULTILINE) == [("all_reduce", "8 B"), ("all_reduce", "1 KiB")]
+    assert "Every element of every result was the same as Gloo's." in done.stdout
+    with pytest.raises(ArgumentError, match="Gloo has no scan"):
+        bench("scan.linear")
 
 
 def test_hosts_are_processes(capfd: pytest.CaptureFixture[str]) -> None:

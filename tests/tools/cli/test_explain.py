@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.schedule.exchange.files import FILES
 from tests.support.programs import run_python
 from unisono.base.link import Link
 from unisono.base.linux import processors
@@ -193,6 +194,37 @@ for words in sys.argv[1:]:
     assert not heavy, (words, heavy)
 """
     commands = "explain all_reduce --ranks 4", "explain all_reduce --hosts 2x2", "explain"
-    words = [*commands, f"draw all_reduce.ring -o {tmp_path}/ring.svg", "--version"]
+    files = (
+        f"draw all_reduce.ring -o {tmp_path}/ring.svg",
+        f"export all_reduce.ring --format msccl -o {tmp_path}/ring.xml",
+    )
+    words = [*commands, *files, f"draw {tmp_path}/ring.xml", "--version"]
     done = run_python("-c", code, *words)
     assert done.returncode == 0, done.stderr
+
+
+def test_files_of_other_programs(tmp_path: Path) -> None:
+    path = tmp_path / "ring.xml"
+    path.write_text(FILES["fused ring of 4"])
+    assert "4 ranks, 6 rounds" in say("draw", str(path))
+    printed = say("explain", str(path))
+    assert "all_reduce.ring.xml · 4 ranks" in printed
+    assert re.search("written in +ring.xml", printed)
+    assert "ring.xml is a table for 4 ranks" in say("explain", str(path), "--ranks", "3", fails=2)
+    wrong = tmp_path / "wrong.xml"
+    wrong.write_text(FILES["fused ring of 4"].replace('"rrs"', '"rrc"', 1))
+    assert "wrong.xml: gpu 1, thread block 2, step 0" in say("draw", str(wrong), fails=1)
+
+
+def test_algorithms_are_exported(tmp_path: Path) -> None:
+    path = tmp_path / "ring.xml"
+    say("export", "all_reduce.ring", "--ranks", "3", "--format", "msccl", "-o", str(path))
+    assert say("export", str(path), "--format", "goal", "--bytes", "3000") == say(
+        "export", "all_reduce.ring", "--ranks", "3", "--format", "goal", "--bytes", "3000"
+    )
+    assert "send 1000b to 2 tag 0" in say("export", str(path), "--format", "goal", "--bytes", "3000")
+    assert "a file for each rank" in say("export", str(path), "--format", "chakra", fails=2)
+    say("export", str(path), "--format", "chakra", "-o", f"{tmp_path}/ring")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["ring.0.et", "ring.1.et", "ring.2.et", "ring.xml"]
+    assert "unknown format 'goat'. Use one of" in say("export", str(path), "--format", "goat", fails=2)
+    assert "cannot write" in say("export", str(path), "--format", "msccl", "-o", "/proc/no.xml", fails=2)

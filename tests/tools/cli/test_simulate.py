@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.schedule.exchange.files import FILES
 from unisono.base.units import format_seconds
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms import CATALOGUE, find
@@ -142,3 +144,14 @@ def test_one_name_is_one_table(collective: str, shape: str) -> None:
             assert table.name == some.name
             moved = [sum(part.share.sum() for part in made) for made in (some.make(), messages(table))]
             assert np.isclose(*moved), some.name
+
+
+def test_files_have_a_price(tmp_path: Path) -> None:
+    path = tmp_path / "ring.xml"
+    path.write_text(FILES["fused ring of 4"])
+    mine, ours = (
+        CliRunner().invoke(app, ["simulate", name, "--hosts", "4x1", "--link", "1Gbit"]).stdout
+        for name in (str(path), "all_reduce.ring")
+    )
+    assert f'ring.xml (algorithm="{path}"): ' in mine
+    assert mine.split("): ")[-1] == ours.split("): ")[-1]

@@ -26,7 +26,7 @@ def all_reduce(
     op: `ReduceOp.SUM`, also by name (`"sum"`, `"avg"`, `"max"`), or one of `make_op`.
     group: its ranks make the call together; None: the default group.
     async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
-    algorithm: by name, or your own; None: `unisono explain` says which.
+    algorithm: by name, your own, or a file such as "ring.xml"; None: `unisono explain` says which.
     timeout_s: how long to wait for the others; None: as long as the group does.
 
     Returns None, or the Work. All ranks have the same bits. Each rank sends and receives 2 (p-1)/p of the tensor's

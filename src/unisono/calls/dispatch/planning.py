@@ -21,6 +21,7 @@ from ...schedule import ADD, BLOCKED, OP, ROUND, Schedule, prove
 from ...schedule.algorithms.catalogue import find
 from ...schedule.choose import choose, crosses_memory, lane_limits, zero_copy_limit
 from ...schedule.combine import pipeline
+from ...schedule.exchange import file_algorithm
 from ..arguments import scale_name
 from .request import Request, is_one
 
@@ -53,6 +54,7 @@ def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = 
     key = request.collective, *request[4:], like.dtype, scale, has, blocks, algorithm, lowering
     plan = group.plans.get(key)
     if plan is None:
+        algorithm = file_algorithm(algorithm) or algorithm
         if group.span is None:
             plan = _on_one_host(group, request, algorithm, lowering, blocks, nbytes)
         else:

@@ -104,7 +104,7 @@ class Versions(NamedTuple):
 
 
 def make_versions(schedule: Schedule) -> Versions:
-    """The table in single assignment form. Raises AlgorithmError if a chunk changes its place within a block."""
+    """The table in single assignment form. Raises AlgorithmError if a chunk ends at another place within a block."""
     promise = contract(schedule)
     per, everybody = promise.per_block, (1 << schedule.ranks) - 1
     given, result = _places(promise.before, IN, per), _places(promise.after, OUT, per)
@@ -124,15 +124,11 @@ def make_versions(schedule: Schedule) -> Versions:
         terms = {}
         for slot, sources in round_:
             terms[slot] = [read(source) for source in sources]
-            for source, version in zip(sources, terms[slot], strict=True):
-                if version.sub != slot[2] % per:
-                    reason = f"chunk {source[2]} goes to {slot[2]}: their sizes may differ"
-                    raise AlgorithmError(f"{schedule.name}, round {k}: {reason}")
         for slot, inputs in terms.items():
-            extent = inputs[0].extent
-            if any(version.extent != extent for version in inputs):
-                raise AlgorithmError(f"{schedule.name}, round {k}: blocks are combined whose sizes may differ")
-            move = ProgramMove(slot[0], k, slot[2] % per, inputs, extent)
+            sub, extent = inputs[0].sub, inputs[0].extent
+            if any((version.sub, version.extent) != (sub, extent) for version in inputs):
+                raise AlgorithmError(f"{schedule.name}, round {k}: chunks are combined whose sizes may differ")
+            move = ProgramMove(slot[0], k, sub, inputs, extent)
             union = 0
             for version in inputs:
                 union |= version.contributions
@@ -142,6 +138,9 @@ def make_versions(schedule: Schedule) -> Versions:
     finals = []
     for slot, place in result.items():
         version = read(slot)
+        if version.sub != place.sub:
+            reason = f"chunk {version.sub} of a block ends as chunk {place.sub}: their sizes may differ"
+            raise AlgorithmError(f"{schedule.name}: {reason}")
         version.result = place
         finals.append(version)
     return Versions(_needed(made, finals), finals, promise)

@@ -83,7 +83,7 @@ class Algorithm:
     @property
     def doc(self) -> str:
         """Its docstring; in the catalogue it has the five lines that `schedule.algorithms.formula.lines` reads."""
-        return self.of.__doc__ or ""
+        return "" if isinstance(self.of, Schedule) else self.of.__doc__ or ""
 
     def allows(self, ranks: int) -> bool:
         """Do its restrictions permit this number of ranks?"""
@@ -103,7 +103,7 @@ class Algorithm:
         if isinstance(of, Schedule):
             if (ranks, root) != (of.ranks, of.root):
                 raise ArgumentError(
-                    f"{of.name} is a table for {of.ranks} ranks and root {of.root}, "
+                    f"{self.name} is a table for {of.ranks} ranks and root {of.root}, "
                     f"not for {ranks} ranks and root {root}"
                 )
             return of
@@ -130,6 +130,8 @@ class Algorithm:
 
     def expected(self, ranks: int) -> tuple[float, float]:
         """About how many rows and rounds its table has, by their growth from 64 to 128 ranks."""
+        if isinstance(self.of, Schedule):
+            return len(self.of.rows), self.of.rounds
         few, many = self.schedule(_FEW), self.schedule(2 * _FEW)
         growths = ((len(few.rows), len(many.rows)), (few.rounds, many.rounds))
         rows, rounds = (b * (ranks / 2 / _FEW) ** log2(b / a) if a else 0.0 for a, b in growths)
@@ -253,7 +255,7 @@ def _generator(
 
 
 AlgorithmLike = str | Algorithm | Schedule | Callable[..., Any]
-"""What calls take as their algorithm; see `find`."""
+"""What calls take as their algorithm; see `find`. They take the name of a file, too: see `schedule.exchange`."""
 
 
 def find(collective: str, algorithm: AlgorithmLike) -> Algorithm:

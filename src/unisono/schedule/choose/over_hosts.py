@@ -65,6 +65,9 @@ class SpanningChoice(NamedTuple):
         if self.table is None:
             return spanning(collective, hosts, root, rails=self.rails, core=self.core, segments=self.segments)
         made = self.table.schedule(hosts.ranks, root).replace(hosts=hosts)
+        if made.scratch:
+            said = f"{made.name} has {made.scratch} scratch chunks, more than the {made.chunks} of its vector"
+            raise ArgumentError(f"{said}: it runs on one host only")
         check_rows(made)
         return made
 

@@ -92,7 +92,7 @@ def slots_of_all(schedule: Schedule) -> int:
     """How many slots all ranks have together, at most: a film keeps the content of each, round by round."""
     rows = schedule.rows
     buffers = 1 + int(rows[:, [SBUF, DBUF]].max()) if len(rows) else 1
-    return schedule.ranks * schedule.chunks * min(buffers, T + 1)
+    return schedule.ranks * (schedule.chunks * min(buffers, T + 1) + max(0, schedule.scratch - schedule.chunks))
 
 
 def check_size(schedule: Schedule, most: int, what: str, rounds: int | None = None) -> None:

@@ -117,12 +117,12 @@ def transfers(story: Film, moves: Iterable[Motion]) -> list[str]:
     chunks: dict[tuple[int, int, str, int, int, int], list[int]] = {}
     for move in moves:
         (src, sbuf, schunk), (dst, dbuf, dchunk) = move.source, move.target
-        shift = (dchunk - schunk) % story.schedule.chunks
+        shift = (dchunk - schunk) % int(story.schedule.sizes(dbuf))
         arrow = (_FAR if story.far(move) else _ARROW)[move.op]
         chunks.setdefault((src, dst, arrow, sbuf, dbuf, shift), []).append(schunk)
     receivers: dict[tuple[int, str, str], list[int]] = {}
     for (src, dst, arrow, sbuf, dbuf, shift), sent in chunks.items():
-        landed = [(chunk + shift) % story.schedule.chunks for chunk in sent]
+        landed = [(chunk + shift) % int(story.schedule.sizes(dbuf)) for chunk in sent]
         what, there = _slots(story, sbuf, sent), _slots(story, dbuf, landed)
         receivers.setdefault((src, arrow, what if what == there else f"{what} as {there}"), []).append(dst)
     senders: dict[tuple[str, str, str], list[int]] = {}

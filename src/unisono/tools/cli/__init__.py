@@ -12,7 +12,7 @@ from ...base.errors import RankFailed, UnisonoError, UsageError
 
 __all__ = ["app"]
 
-_COMMANDS = "run", "bench", "explain", "draw", "doctor", "top", "trace", "check", "simulate"
+_COMMANDS = "run", "bench", "explain", "draw", "doctor", "top", "trace", "check", "simulate", "export"
 """Each is a function in a module of its own name."""
 
 

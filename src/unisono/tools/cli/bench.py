@@ -20,6 +20,7 @@ from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Hosts
 from .shared.costs_over_hosts import known_hosts
 from .shared.printing import at_work, compile_first, console, date, plain_table
+from .shared.target import find_target, ranks_of
 from .shared.timed_calls import LIBRARIES, Compared, Trial, compare, slowest
 
 _TURNS = 5  # the number of turns of each library with each size
@@ -43,24 +44,30 @@ class _Cell(NamedTuple):
 
 
 def bench(
+    name: Annotated[
+        str, typer.Argument(help="all_reduce.ring, or path/to/file.xml of MSCCL; else what calls choose.")
+    ] = "",
     *,
     ranks: Annotated[int, typer.Option(help="Processes that take part; 0: one per processor, but 2 to 4.")] = 0,
     hosts: Annotated[str, typer.Option(help="On several hosts, all on this machine: 2x2, or 3+1.")] = "",
     sizes: Annotated[str, typer.Option(help="Bytes of each rank's tensor, comma-separated.")] = "8,64KiB,1MiB,16MiB",
     seconds: Annotated[float, typer.Option(min=0.0, help="Time to measure for; start-up comes on top.")] = 10.0,
 ) -> None:
-    """Compare all_reduce with Gloo's on this machine, and check every result.
+    """Compare all_reduce, or the named algorithm, with Gloo's call on this machine, and check every result.
 
     It measures for ten seconds by default, after some seconds to start. Beside other programs it takes longer, and the
     result says so. Each size is measured at least once. With --hosts: all_reduce over several hosts, and other calls on
     the largest size. The hosts are processes that share no memory, and send over loopback.
     """
     names = {_nbytes(text): format_bytes(_nbytes(text), like=text) for text in sizes.split(",")}
-    places, count = known_hosts(hosts, ranks or None, max(2, min(4, processors())))
+    places, count = known_hosts(hosts, ranks or None, ranks_of(name, max(2, min(4, processors()))))
     if count < 2:
         raise ArgumentError(f"{count} ranks have nothing to sum: give --ranks 2 or more")
+    kind = find_target(name, count).algorithm.collective if name else ""
+    if kind in ("scan", "exscan"):
+        raise ArgumentError(f"Gloo has no {kind} to compare with")
     busy = psutil.cpu_percent(_LOOK_S) / 100 * (os.cpu_count() or 1)
-    cells = _measure(places or Hosts.one(count), names, seconds)
+    cells = _measure(places or Hosts.one(count), names, seconds, kind, name)
     out = console()
     where = f" on {plural(len(places.members), 'host')} ({places.text})" if places else ""
     out.print(f"float32 on {count} ranks{where} · {processor()}, {processors()} processors")
@@ -95,9 +102,11 @@ def _nbytes(text: str) -> int:
     return nbytes
 
 
-def _measure(hosts: Hosts, names: Mapping[int, str], seconds: float) -> list[_Cell]:
-    """names: bytes -> the size in words."""
+def _measure(hosts: Hosts, names: Mapping[int, str], seconds: float, kind: str, algorithm: str) -> list[_Cell]:
+    """names: bytes -> the size in words. kind, algorithm: the only collective to measure, and its algorithm, or ""."""
     calls, cells = calls_on(hosts, [*names]), list[_Cell]()
+    if kind:
+        calls = [(kind, nbytes) for nbytes in names]
     compile_first()
     with (
         at_work(f"starting {hosts.ranks} ranks") as status,
@@ -106,7 +115,8 @@ def _measure(hosts: Hosts, names: Mapping[int, str], seconds: float) -> list[_Ce
     ):
         for call, nbytes in calls:
             status.update(f"{call} of {names[nbytes]}")
-            trials = [Trial(call, nbytes, library=library) for library in LIBRARIES]
+            ours, gloo = LIBRARIES
+            trials = [Trial(call, nbytes, algorithm or None, ours), Trial(call, nbytes, library=gloo)]
             found = slowest(world.run(compare, trials, _TURNS, seconds / len(calls), folder))
             cells.append(_Cell(call, names[nbytes], found))
     return cells

@@ -15,17 +15,17 @@ from ...schedule import Hosts, Schedule, find_fault
 from ...schedule.draw import html, svg, text
 from .shared.costs_over_hosts import find_call, known_hosts
 from .shared.printing import at_work, console, file_errors, paint
-from .shared.target import find_target
+from .shared.target import find_target, ranks_of
 
 _MOST_RANKS = 1024
 _FORMATS: dict[str, Callable[[Schedule], str]] = {".svg": svg, ".html": html, ".txt": partial(text, width=None)}
 
 
 def draw(
-    name: Annotated[str, typer.Argument(help="all_reduce.ring, or path/to/file.py:function")],
+    name: Annotated[str, typer.Argument(help="all_reduce.ring, path/to/file.py:function, or path/to/file.xml")],
     beside: Annotated[str, typer.Argument(help="A second one, which an .html page plays beside it.")] = "",
     *,
-    ranks: Annotated[int | None, typer.Option(help="How many ranks take part; by default 4, or by --hosts.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Number of ranks; by default 4, or by --hosts or file.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A file that ends in .svg, .html or .txt; else the terminal.")
     ] = None,
@@ -45,7 +45,7 @@ def draw(
     suffix, size = output.suffix if output else "", parse_bytes(nbytes)
     if suffix != ".html" and (beside or (link and not hosts)):
         raise ArgumentError("a second algorithm, and --link without --hosts, are for pages: add -o page.html")
-    places = known_hosts(hosts, ranks)
+    places = known_hosts(hosts, ranks, ranks_of(name))
     if places[1] > _MOST_RANKS:
         raise ArgumentError(f"{places[1]} ranks are too many to draw: unisono explain takes more")
     named = {"root": root, "nbytes": size}

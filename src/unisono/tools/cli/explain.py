@@ -28,7 +28,7 @@ from .shared.costs_over_hosts import (
     times_of,
 )
 from .shared.printing import amount_text, at_work, console, labelled, paint, plain_table
-from .shared.target import MOST_EXACT, Facts, Target, facts, find_target
+from .shared.target import MOST_EXACT, Facts, Target, facts, find_target, ranks_of
 
 _VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
 """What a rank does -> the field of `Counts` and `Bounds`."""
@@ -123,11 +123,11 @@ def explain(
     name: Annotated[
         str,
         typer.Argument(
-            help="all_reduce, all_reduce.ring, or path/to/file.py:function; without it, list the algorithms."
+            help="all_reduce, all_reduce.ring, path/to/file.py:function, or path/to/file.xml; without it, list all."
         ),
     ] = "",
     *,
-    ranks: Annotated[int | None, typer.Option(help="How many ranks take part; by default 4, or by --hosts.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Number of ranks; by default 4, or by --hosts or file.")] = None,
     nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, such as 4096 or 16MiB.")] = "16MiB",
     root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
     hosts: Annotated[str, typer.Option(help="Hosts of the ranks: 4x8, 3+1 or 2x2:round_robin.")] = "",
@@ -148,7 +148,7 @@ def explain(
         _list_algorithms()
         return
     length = parse_bytes(nbytes)
-    places, ranks = known_hosts(hosts, ranks)
+    places, ranks = known_hosts(hosts, ranks, ranks_of(name))
     named = {"root": root, "nbytes": length}
     call = find_call(name, places, **named, link=link) if places else None
     if measure and places:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -15,23 +16,36 @@ from ...base.link import Link
 from ...base.python import no_collections
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Hosts
+from ...schedule.choose.over_hosts import why_priced_only
+from ...schedule.exchange import file_algorithm
 from ...schedule.simulate import (
+    Candidate,
     Hardware,
     Network,
     Price,
     candidates,
+    messages,
     price,
 )
 from .shared.printing import at_work, console, plain_table
+from .shared.target import ranks_of
 
 _LATE = re.compile(r"(?P<rank>\d+):(?P<time>.+)")
 _NOTHING_S = 1e-12
 
 
 def simulate(
-    name: Annotated[str, typer.Argument(help="A collective, such as all_reduce, or one algorithm: all_reduce.ring")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A collective, such as all_reduce, or one algorithm: all_reduce.ring, path/to/file.xml"),
+    ],
     *,
-    hosts: Annotated[str, typer.Option(help="Hosts of the ranks: 512x8, 3+1 or 2x2:round_robin.")] = "64x8",
+    hosts: Annotated[
+        str,
+        typer.Option(
+            help="Hosts of the ranks: 512x8, 3+1 or 2x2:round_robin; by default 64x8, or one for each rank of a file."
+        ),
+    ] = "",
     nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, such as 4096 or 1GiB.")] = "16MiB",
     link: Annotated[str, typer.Option(help="What connects hosts, such as 100Gbit,2us; else UNISONO_LINK.")] = "",
     inside: Annotated[str, typer.Option(help="What connects ranks of a host, such as 5GB,1us.")] = "",
@@ -47,8 +61,10 @@ def simulate(
 
     No process is started: the tables that run are played with a clock for every rank and every link.
     """
-    collective, _, short = name.partition(".")
-    places, length, config = Hosts.parse(hosts), parse_bytes(nbytes), Config.from_env()
+    own = file_algorithm(name)
+    collective, _, short = (own.collective, "", "") if own else name.partition(".")
+    places = Hosts.parse(hosts or (f"{ranks_of(name)}x1" if own else "64x8"))
+    length, config = parse_bytes(nbytes), Config.from_env()
     hardware = Hardware(between=Link.parse(link) if link else config.link)
     if inside:
         hardware = replace(hardware, inside=Link.parse(inside, hardware.inside))
@@ -56,6 +72,9 @@ def simulate(
     late = dict(_late(text, places.ranks) for text in late_rank or ())
     config = config.replace(link=hardware.between)
     every = list(candidates(collective, places, length, root, config))
+    if own:
+        table, why = own.schedule(places.ranks, root), why_priced_only(own) if places.spans else ""
+        every = [Candidate(own.full_name, partial(messages, table), "", name, why)]
     wanted = [some for some in every if not short or short == some.algorithm or name == some.name]
     if not wanted:
         raise ArgumentError(f"{name} is not an algorithm for {plural(places.ranks, 'rank')}: see unisono explain")

@@ -19,6 +19,7 @@ from ....schedule.choose.over_hosts import (
     time_between,
     time_inside,
 )
+from ....schedule.exchange import file_algorithm
 from .printing import amount_text, plain_table
 from .target import MOST_EXACT, MOST_ROWS, Facts
 
@@ -68,8 +69,9 @@ def find_call(name: str, hosts: Hosts, *, root: int = 0, nbytes: int = 16 << 20,
     Raises ArgumentError, also for a table that would be too large.
     """
     collective, _, short = name.partition(".")
-    cores = CORES.get(collective, ())
-    if ".py:" in name or name == "all_to_all" or (short and find(collective, short).name not in cores):
+    if ".py:" in name or file_algorithm(name) or name == "all_to_all":
+        return None
+    if short and find(collective, short).name not in CORES.get(collective, ()):
         return None
     config = config_with(link)
     chosen = choose_spanning(collective, nbytes, hosts, config, short or None)

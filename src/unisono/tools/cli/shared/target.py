@@ -30,6 +30,7 @@ from ....schedule import (
 from ....schedule.algorithms import Algorithm, find
 from ....schedule.choose import choose
 from ....schedule.contract import line_text
+from ....schedule.exchange import file_algorithm
 from ....schedule.table import stray_row
 
 IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce", "scan", "exscan", "barrier"})
@@ -48,29 +49,41 @@ class Target:
     @property
     def schedule(self) -> Schedule:
         """The table. It may be large: some algorithms have a row for every pair of ranks."""
+        if isinstance(self.algorithm.of, Schedule):
+            return self.algorithm.schedule(self.ranks, self.root)
         with _names_line(Path(self._code.co_filename)):
             return self.algorithm.schedule(self.ranks, self.root)
 
     @property
     def source(self) -> str:
-        """Where the algorithm is written, as file:line."""
+        """Where the algorithm is written, as file:line, or the file of a table."""
+        if isinstance(self.algorithm.of, Schedule):
+            return self.algorithm.name
         return line_text(self._code.co_filename, self._code.co_firstlineno)
 
     @property
     def _code(self) -> CodeType:
-        code: CodeType = inspect.unwrap(self.algorithm.of).__code__  # type: ignore[arg-type]  # no table
+        code: CodeType = inspect.unwrap(self.algorithm.of).__code__  # type: ignore[arg-type]  # it is no table
         return code
+
+
+def ranks_of(name: str, default: int = 4) -> int:
+    """The number of ranks that a command takes unless told: that of a file, else the default."""
+    imported = file_algorithm(name)
+    return imported.of.ranks if imported and isinstance(imported.of, Schedule) else default
 
 
 def find_target(name: str, ranks: int, *, root: int = 0, nbytes: int = 16 << 20) -> Target:
     """The target of this name. Raises ArgumentError for names, ranks and roots that do not exist.
 
     name: a collective, for the algorithm that a call on `nbytes` uses; a full name such as "all_reduce.ring"; or
-    path.py:function.
+    path.py:function; or a file of another program, such as ring.xml.
     """
     if ranks > _MOST_RANKS:
         raise ArgumentError(f"{ranks:,} ranks are too many: give at most {_MOST_RANKS:,}")
-    if ".py:" in name:
+    if imported := file_algorithm(name):
+        found, why = imported, "it is your own"
+    elif ".py:" in name:
         found, why = _own(name), "it is your own"
     else:
         wanted, _, short = name.partition(".")

@@ -1,0 +1,142 @@
+"""MSCCL files as msccl-tools compiles them: the shapes of the public ones, of any size."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Step(NamedTuple):
+    """A step of a thread block. wait: (thread block, step)."""
+
+    kind: str
+    src: tuple[str, int] = ("i", -1)
+    dst: tuple[str, int] = ("o", -1)
+    many: int = 0
+    wait: tuple[int, int] = (-1, -1)
+    posts: bool = False
+
+
+Block = tuple[int, int, int, Sequence[Step]]
+"""Send peer, receive peer, channel, steps."""
+
+
+def file(coll: str, chunks: int, gpus: Sequence[Sequence[Block]], sizes: tuple[int, int, int], in_place: bool) -> str:
+    """The text of a file. sizes: i_chunks, o_chunks and s_chunks of each gpu."""
+    channels = 1 + max(channel for blocks in gpus for _, _, channel, _ in blocks)
+    out = [
+        f'<algo name="{coll}" proto="LL" nchannels="{channels}" nchunksperloop="{chunks}" ngpus="{len(gpus)}" '
+        f'coll="{coll}" inplace="{in_place:d}">'
+    ]
+    for gpu, blocks in enumerate(gpus):
+        out.append(f'  <gpu id="{gpu}" i_chunks="{sizes[0]}" o_chunks="{sizes[1]}" s_chunks="{sizes[2]}">')
+        for number, (send, recv, channel, steps) in enumerate(blocks):
+            out.append(f'    <tb id="{number}" send="{send}" recv="{recv}" chan="{channel}">')
+            for s, (kind, src, dst, many, wait, posts) in enumerate(steps):
+                out.append(
+                    f'      <step s="{s}" type="{kind}" srcbuf="{src[0]}" srcoff="{src[1]}" dstbuf="{dst[0]}" '
+                    f'dstoff="{dst[1]}" cnt="{many}" depid="{wait[0]}" deps="{wait[1]}" hasdep="{posts:d}"/>'
+                )
+            out.append("    </tb>")
+        out.append("  </gpu>")
+    return "\n".join([*out, "</algo>"])
+
+
+def fused_ring(p: int) -> str:
+    """all_reduce: the sum of chunk c goes round from gpu c on channel c, and is kept by nobody until it is whole."""
+
+    def steps(late: int, c: int) -> list[Step]:
+        kinds = {0: ["s", "rcs"], p - 1: ["rrcs"], p - 2: ["rrs", "r"]}.get(late, ["rrs", "rcs"])
+        if p == 2:
+            kinds = [["s", "r"], ["rrcs"]][late]
+        return [Step(kind, ("i", c), ("i", c), 1) for kind in kinds]
+
+    gpus = [[((g + 1) % p, (g - 1) % p, c, steps((g - c) % p, c)) for c in range(p)] for g in range(p)]
+    return file("allreduce", p, gpus, (p, 0, 0), in_place=True)
+
+
+def all_pairs(p: int, k: int) -> str:
+    """all_reduce: each gpu gets its k chunks of all others in scratch, adds them up, and sends the sums to all."""
+    gpus = []
+    for g in range(p):
+        peers = [q for q in range(p) if q != g]
+        blocks: list[list[Step]] = [[], *([] for _ in peers)]
+        for t, q in enumerate(peers):
+            blocks[t + 1] = [
+                Step("s", ("i", q * k), ("s", 0), k),
+                Step("r", ("i", g * k), ("s", t * k), k, posts=True),
+            ]
+        last = {}
+        for t, steps in enumerate(blocks):
+            mine = [c for c in range(k) if c % p == t]
+            if mine:
+                wait = join(steps, [(other, 1) for other in range(1, p) if other != t])
+                for c in mine:
+                    for j in range(p - 1):
+                        steps.append(Step("re", ("s", j * k + c), ("i", g * k + c), 1, wait))
+                        wait = (-1, -1)
+                steps[-1] = steps[-1]._replace(posts=True)
+                last[t] = len(steps) - 1
+        for t, q in enumerate(peers):
+            steps = blocks[t + 1]
+            wait = join(steps, [end for end in last.items() if end[0] != t + 1])
+            steps.append(Step("s", ("i", g * k), ("i", g * k), k, wait))
+            steps.append(Step("r", ("i", q * k), ("i", q * k), k))
+        gpus.append([(-1, -1, 0, blocks[0])] + [(q, q, 0, blocks[t + 1]) for t, q in enumerate(peers)])
+    return file("allreduce", p * k, gpus, (p * k, 0, k * (p - 1)), in_place=True)
+
+
+def join(steps: list[Step], waits: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Add a nop for each wait but the last, which is returned."""
+    steps += [Step("nop", wait=wait) for wait in waits[:-1]]
+    return waits[-1] if waits else (-1, -1)
+
+
+def all_gather(p: int, in_place: bool) -> str:
+    """Each gpu sends its chunk to all others: from i to o, or within o."""
+    gpus = []
+    for g in range(p):
+        own = ("o", g) if in_place else ("i", 0)
+        peers = [q for q in range(p) if q != g]
+        blocks: list[Block] = [(-1, q, 0, [Step("r", own, ("o", q), 1)]) for q in peers]
+        blocks += [(q, -1, 0, [Step("s", own, ("o", g), 1)]) for q in peers]
+        if not in_place:
+            blocks.append((-1, -1, 0, [Step("cpy", own, ("o", g), 1)]))
+        gpus.append(blocks)
+    return file("allgather", p, gpus, (0 if in_place else 1, p, 0), in_place)
+
+
+def all_to_all_of_hosts(n: int, m: int) -> str:
+    """all_to_all of n hosts of m gpus: blocks for a host meet at one of its peers in scratch, and go there at once."""
+    p, gpus = n * m, []
+    for g in range(p):
+        host, seat = divmod(g, m)
+        near = [host * m + other for other in range(m) if other != seat]
+        far = [other * m + seat for other in range(n) if other != host]
+        gathered = {h: k * m for k, h in enumerate(other for other in range(n) if other != host)}
+        blocks: list[Block] = []
+        posts = list[tuple[int, int]]()
+        for q in near:
+            steps = [Step("r", ("i", 0), ("s", at + q % m), 1, posts=True) for at in gathered.values()]
+            posts += [(len(blocks), s) for s in range(len(steps))]
+            blocks.append((-1, q, 0, [*steps, Step("r", ("i", 0), ("o", q), 1)]))
+        for q in near:
+            steps = [Step("s", ("i", h * m + q % m), ("s", 0), 1) for h in gathered]
+            blocks.append((q, -1, 0, [*steps, Step("s", ("i", q), ("o", g), 1)]))
+        own = [Step("cpy", ("i", h * m + seat), ("s", at + seat), 1, posts=True) for h, at in gathered.items()]
+        posts += [(len(blocks), s) for s in range(len(own))]
+        blocks.append((-1, -1, 0, [*own, Step("cpy", ("i", g), ("o", g), 1)]))
+        for q in far:
+            at = gathered[q // m]
+            steps = list[Step]()
+            wait = join(steps, [post for post in posts if post[1] == at // m])
+            blocks.append((q, -1, 1, [*steps, Step("s", ("s", at), ("o", 0), m, wait)]))
+            blocks.append((-1, q, 1, [Step("r", ("s", 0), ("o", q // m * m), m)]))
+        gpus.append(blocks)
+    return file("alltoall", p, gpus, (p, p, m * (n - 1)), in_place=False)
+
+
+FILES = {
+    **{f"fused ring of {p}": fused_ring(p) for p in (2, 3, 4, 8)},
+    **{f"all pairs of {p}, {k} chunks each": all_pairs(p, k) for p, k in ((2, 1), (3, 2), (4, 4), (8, 8))},
+    **{f"all_gather of {p}{' in place' * place}": all_gather(p, place) for p in (2, 5) for place in (True, False)},
+    **{f"all_to_all of {n}x{m}": all_to_all_of_hosts(n, m) for n, m in ((2, 2), (2, 3), (3, 2))},
+}

@@ -1,0 +1,237 @@
+"""MSCCL++'s execution plans: what its DSL writes is read and proved, what is wrong or no table is refused."""
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from tests.support.each import each
+from unisono.base.errors import AlgorithmError, ArgumentError, UnisonoError
+from unisono.schedule import ROOTED, Schedule, X, Y, prove
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.exchange import mscclpp
+
+pytestmark = pytest.mark.quick
+
+Plan = dict[str, Any]
+
+
+def of(plan: Plan) -> Schedule:
+    return mscclpp.read(json.dumps(plan).encode(), "plan.json")
+
+
+def run(index: int, size: int = 1, *, buffer: str = "", remote: int = -1) -> Plan:
+    which: Plan = {"type": buffer} if buffer else {"buffer_id": remote}
+    return {**which, "index": index, "size": size}
+
+
+def sync(name: str, *ids: int) -> Plan:
+    return {"name": name, "channel_ids": list(ids or [0]), "channel_type": "memory"}
+
+
+def op(name: str, sources: list[Plan], targets: list[Plan]) -> Plan:
+    return {"name": name, "src_buff": sources, "dst_buff": targets, "channel_type": "memory"}
+
+
+NOP: Plan = {"name": "nop"}
+
+
+def plan(
+    collective: str, blocks: list[list[list[Plan]]], sizes: tuple[int, int, int], remote: str, **more: Any
+) -> Plan:
+    """A plan of two gpus. blocks: gpu -> thread block -> operations. remote: the buffers of the peer."""
+    gpus = []
+    for gpu, of_gpu in enumerate(blocks):
+        used = {"channels": [{"channel_type": "memory", "channel_ids": [0]}]}
+        gpus.append(
+            {
+                "id": gpu, "input_chunks": sizes[0], "output_chunks": sizes[1], "scratch_chunks": sizes[2],
+                "threadblocks": [
+                    {
+                        "id": number, "ops": ops, **(used if number == 0 else {"channels": []}),
+                        "remote_buffer_refs": [
+                            {"access_channel_type": "memory", "remote_buffer_ids": [*range(len(remote))]}
+                        ],
+                    }
+                    for number, ops in enumerate(of_gpu)
+                ],
+                "channels": [{"channel_type": "memory", "connected_to": [1 - gpu]}],
+                "remote_buffers": [
+                    {"rank": 1 - gpu, "type": letter, "access_channel_types": ["memory"]} for letter in remote
+                ],
+            }
+        )  # fmt: skip
+    return {"name": "mine", "collective": collective, "protocol": "Simple", "inplace": True, "gpus": gpus}
+
+
+def put_all_gather() -> Plan:
+    """Both put their chunk into the other's output, between two meetings."""
+    blocks = []
+    for g in range(2):
+        put = op("put", [run(g, buffer="o")], [run(g, remote=0)])
+        blocks.append([[sync("signal"), sync("wait"), NOP, put, NOP, sync("signal"), sync("wait")]])
+    return plan("allgather", blocks, (1, 2, 0), "o")
+
+
+def reduce_of_all_kinds() -> Plan:
+    """As a test of the DSL: rres, get and res on one gpu; rre, copy and put on the other."""
+    a = [
+        op("copy", [run(2, 2, buffer="i")], [run(2, 2, buffer="s")]), NOP, sync("signal"), sync("wait"), NOP,
+        op("rres", [run(0, buffer="i"), run(0, remote=0)], [run(0, buffer="i"), run(0, remote=1)]),
+        op("get", [run(1, remote=0)], [run(1, buffer="s")]), NOP,
+        op("res", [run(1, buffer="i"), run(1, buffer="s")], [run(1, buffer="i"), run(1, remote=1)]), NOP,
+        sync("signal"), sync("wait"),
+    ]  # fmt: skip
+    b = [
+        op("copy", [run(0, 2, buffer="i")], [run(0, 2, buffer="s")]), NOP, sync("signal"), sync("wait"), NOP,
+        op("rre", [run(2, 2, buffer="i"), run(2, 2, remote=0)], [run(2, 2, buffer="i")]), NOP,
+        op("copy", [run(2, 2, buffer="i")], [run(2, 2, buffer="s")]), NOP,
+        op("put", [run(2, 2, buffer="s")], [run(2, 2, remote=1)]), NOP, sync("signal"), sync("wait"),
+    ]  # fmt: skip
+    return plan("allreduce", [[a], [b]], (4, 4, 4), "si")
+
+
+def with_barrier() -> Plan:
+    """One thread block signals, another one gets; a barrier of the gpu orders them."""
+    barrier: Plan = {"name": "barrier", "barrier_id": 0, "num_threadblocks": 2}
+    blocks = []
+    for g in range(2):
+        get = op("get", [run(1 - g, remote=0)], [run(1 - g, buffer="o")])
+        blocks.append([[sync("signal"), sync("wait"), barrier], [barrier, NOP, get]])
+    return plan("allgather", blocks, (1, 2, 0), "o")
+
+
+PLANS = {"puts": put_all_gather(), "all kinds": reduce_of_all_kinds(), "barrier": with_barrier()}
+
+
+@each("name", PLANS)
+def test_plans_are_read_and_written_again(name: str) -> None:
+    table = of(PLANS[name])
+    assert prove(table).ranks == 2
+    assert table.result == X
+    assert mscclpp.read(mscclpp.write(table).encode(), "again.json").digest == table.digest
+
+
+@each("ranks", range(1, 7))
+def test_round_trips_are_identical(ranks: int) -> None:
+    compare_round_trips(ranks)
+
+
+@pytest.mark.long
+@each("ranks", range(7, 17))
+def test_long_round_trips_are_identical(ranks: int) -> None:
+    compare_round_trips(ranks)
+
+
+def compare_round_trips(ranks: int) -> None:
+    """With the table in the plan it is the same; without it, another one of the same collective and bits."""
+    for algorithm in CATALOGUE.values():
+        for root in {0, ranks - 1} if algorithm.collective in ROOTED else (0,):
+            if algorithm.allows(ranks):
+                table = algorithm.schedule(ranks, root)
+                text = mscclpp.write(table)
+                assert mscclpp.read(text.encode(), "f.json").digest == table.digest, table.name
+                plain = of({key: value for key, value in json.loads(text).items() if key != "unisono_table"})
+                assert (plain.collective, plain.result) == (table.collective, table.result)
+                assert prove(plain).same_bits == prove(table).same_bits, table.name
+
+
+def test_tables_of_other_operations_are_ignored() -> None:
+    table = CATALOGUE["all_reduce.one_shot"].schedule(3)
+    written = json.loads(mscclpp.write(table))
+    for note in ([], [[0, 0, 0], [1, 2]], [[0, 0, 0]], 7, [["x", 0, 0]], [[0, 0, 10**30]]):
+        assert of({**written, "unisono_table": note}).digest != table.digest
+    assert of({**written, "buffer_alignment": 32}).digest != table.digest
+
+
+def test_out_of_place() -> None:
+    copies = deepcopy(PLANS["puts"])
+    copies["inplace"] = False
+    for g, gpu in enumerate(copies["gpus"]):
+        ops = gpu["threadblocks"][0]["ops"]
+        ops[3]["src_buff"] = [run(0, buffer="i")]
+        ops.append(op("copy", [run(0, buffer="i")], [run(g, buffer="o")]))
+    assert of(copies).result == Y
+
+
+def ops(changed: Plan, gpu: int = 0, block: int = 0) -> list[Plan]:
+    found: list[Plan] = changed["gpus"][gpu]["threadblocks"][block]["ops"]
+    return found
+
+
+Change = Callable[[Plan], Any]
+WRONG: dict[str, tuple[str, Change, type[UnisonoError], str]] = {
+    "packets": ("puts", lambda p: p.update(protocol="LL"), ArgumentError, "plan.json: its protocol sends packets"),
+    "unknown collective": ("puts", lambda p: p.update(collective="x"), ArgumentError, "collective 'x' is unknown"),
+    "no gpus": ("puts", lambda p: p.pop("gpus"), ArgumentError, "gpus is missing"),
+    "gpus out of order": ("puts", lambda p: p["gpus"].reverse(), ArgumentError, "gpu 0: its id is 1"),
+    "chunks are no blocks": (
+        "puts", lambda p: p["gpus"][0].update(output_chunks=3), ArgumentError, "3 chunks are not a multiple of 2"
+    ),
+    "too many chunks": (
+        "puts", lambda p: p["gpus"][0].update(output_chunks=1 << 20), ArgumentError, "output_chunks is 1048576"
+    ),
+    "another channel": (
+        "puts", lambda p: p["gpus"][0]["channels"][0].update(channel_type="port"), ArgumentError, "'port' channels"
+    ),
+    "unknown peer": ("puts", lambda p: p["gpus"][0]["channels"][0].update(connected_to=[2]), ArgumentError, "peer 2"),
+    "unknown channel": (
+        "puts", lambda p: ops(p)[0].update(channel_ids=[4]), ArgumentError, "thread block 0, step 0: .*no channel 4"
+    ),
+    "unknown operation": (
+        "puts", lambda p: ops(p)[3].update(name="ppkt"), ArgumentError, "step 3: 'ppkt' is not part of a table"
+    ),
+    "unknown buffer": (
+        "puts", lambda p: ops(p)[3].update(dst_buff=[run(0, remote=3)]), ArgumentError, "step 3: .* no remote buffer 3"
+    ),
+    "out of range": (
+        "puts", lambda p: ops(p)[3].update(dst_buff=[run(2, remote=0)]), ArgumentError, "step 3: it uses 1 chunks"
+    ),
+    "sizes differ": (
+        "puts", lambda p: ops(p)[3].update(dst_buff=[run(0, 2, remote=0)]), ArgumentError, "step 3: .* different sizes"
+    ),
+    "a group of thread blocks": (
+        "puts", lambda p: ops(p)[3].update(tbg_info={"tb_id": 0, "tbg_size": 2}), ArgumentError, "groups of thread"
+    ),
+    "a channel twice": (
+        "barrier",
+        lambda p: p["gpus"][0]["threadblocks"][1].update(channels=[{"channel_type": "memory", "channel_ids": [0]}]),
+        ArgumentError, "thread block 1: it shares a channel",
+    ),
+    "a wait too many": (
+        "puts", lambda p: ops(p).append(sync("wait")), AlgorithmError, "deadlock: gpu 0 waits for 3 signals .*step 7"
+    ),
+    "waits in a circle": (
+        "puts", lambda p: [ops(p, g).insert(0, ops(p, g).pop(1)) for g in (0, 1)], AlgorithmError, "deadlock.*step 0"
+    ),
+    "a barrier that one misses": (
+        "barrier", lambda p: ops(p, 0, 1).pop(0), AlgorithmError, "barrier 0 of gpu 0 is not entered"
+    ),
+    "no wait before a sum": (
+        "all kinds", lambda p: ops(p, 1).pop(3), AlgorithmError, r"race.*gpu \d, thread block 0, step \d"
+    ),
+    "wrong chunk": (
+        "puts", lambda p: ops(p)[3].update(dst_buff=[run(1, remote=0)]), AlgorithmError, "race|ends with"
+    ),
+    "nothing is sent": ("puts", lambda p: ops(p).pop(3), AlgorithmError, "ends without"),
+    "an empty chunk": (
+        "all kinds", lambda p: ops(p).pop(0), AlgorithmError, "holds nothing|race"
+    ),
+}  # fmt: skip
+
+
+@each("name", WRONG)
+def test_wrong_plans_are_refused(name: str) -> None:
+    source, change, error, message = WRONG[name]
+    changed = deepcopy(PLANS[source])
+    change(changed)
+    with pytest.raises(error, match=message):
+        of(changed)
+
+
+@each("text", ("", "[", "[]", "7", "[" * 100_000, '{"a":'))
+def test_what_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentError, match=r"plan\.json"):
+        mscclpp.read(text.encode(), "plan.json")
