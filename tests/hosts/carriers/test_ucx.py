@@ -67,7 +67,7 @@ from unisono.hosts.carriers.ucx import UcxCarrier
 libc = ctypes.CDLL(None)
 
 def state():
-    signals = [line for line in open("/proc/self/status") if line.startswith("Sig")]
+    signals = [line for line in open("/proc/self/status") if line.startswith("Sig") and "SigQ" not in line]
     names = "mmap", "munmap", "mremap", "madvise", "brk", "sbrk", "shmat", "shmdt", "malloc", "free"
     code = {name: ctypes.string_at(ctypes.cast(getattr(libc, name), ctypes.c_void_p).value, 16) for name in names}
     return signals, code, dict(os.environ)
