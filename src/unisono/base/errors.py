@@ -230,7 +230,8 @@ class PeerGone(PeerError):
             move = "Messages between other ranks go on."
         if foreign or not met:
             state = "This group has been aborted" if met else "There is no group yet"
-            move = f"{state}: read the output of that rank, and start all ranks again."
+            others_only = "" if met else ", or meet without it"
+            move = f"{state}: read the output of that rank, and start all ranks again{others_only}."
         more = ", ".join(_rank(other, world_ranks) for other in self.failed if other != rank)
         facts = [f"pid {pid}"] if pid else []
         super().__init__(

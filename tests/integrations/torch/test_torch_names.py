@@ -10,7 +10,7 @@ from torch._C import _distributed_c10d as c10d
 
 from tests.support.on_ranks import in_process_group
 from unisono.integrations.torch.answers import REFUSED
-from unisono.integrations.torch.process_group import BACKEND_IN_PYTHON, UnisonoProcessGroup
+from unisono.integrations.torch.process_group import UnisonoProcessGroup
 from unisono.integrations.torch.to_torch import TorchWork
 
 TORCHS = {
@@ -25,7 +25,7 @@ TORCHS_OF_A_WORK = {"_get_duration", "block_current_stream", "boxed", "get_futur
 """Of these, torch refuses the duration and the future of a result, for all backends but NCCL."""
 
 OF_OPTIONS = {"_timeout", "backend", "enable_reconfigure", "global_ranks_in_group", "group_name"}
-"""Our group takes the timeout of a call or of `init_process_group`, and refuses enable_reconfigure."""
+"""Our group takes the timeout of a call, or that of `init_process_group`, and its `enable_reconfigure`."""
 
 
 def names_of(kind: Any) -> set[str]:
@@ -104,21 +104,6 @@ def test_works_know_their_calls(backend: str) -> None:
     opts.asyncOp = False
     with pytest.raises(RuntimeError, match="async_op=True"):
         _ = group.broadcast([torch.ones(3)], opts).timeout
-
-
-@pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="groups can be reconfigured from torch 2.15 on")
-@pytest.mark.parametrize("backend", ["unisono", "gloo"])
-@in_process_group(1, "backend", named=range(1))
-def test_reconfiguring_is_refused(backend: str) -> None:
-    assert not dist.distributed_c10d._supports_reconfigure()
-    with pytest.raises(RuntimeError, match=r"does not support reconfigure: use .*shrink_group"):
-        dist.distributed_c10d._reconfigure(1, ["x"])
-    with pytest.raises(RuntimeError, match=r"does not support get_reconfigure_handle: use .*shrink_group"):
-        dist.distributed_c10d._get_reconfigure_handle()
-    dist.destroy_process_group()
-    with pytest.raises(RuntimeError, match=r"enable_reconfigure=True: unisono cannot .* leave it out"):
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, enable_reconfigure=True)
-    assert not dist.is_initialized()
 
 
 @pytest.mark.filterwarnings("ignore:.*_set_pg_timeout:FutureWarning")

@@ -122,7 +122,6 @@ def test_a_compiled_exchange() -> None:
 @pytest.mark.ranks(2, backend="unisono")
 def test_unsupported_features_are_reported() -> None:
     world: Any = dist.group.WORLD
-    assert not dist.distributed_c10d._supports_reconfigure(world)
     assert not dist.distributed_c10d._supports_window(world)
     with pytest.raises(RuntimeError, match="Backend unisono does not support new_window"):
         world.new_window()

@@ -11,25 +11,25 @@ from typing import Any
 import torch
 import torch._C._distributed_c10d as c10d
 
-from ...base.errors import ArgumentError, UsageError
+from ...base.errors import UsageError
 from ...base.release import NAME
 from ...ranks.group.group import Group
 from .hooks import Hooks
 from .to_torch import for_torch
 
-_FAILED = "use torch.distributed.shrink_group() to go on without failed ranks"
 _MEMORY = "its memory is shared memory, which stays as long as the group"
+_GROUP = "call it of the process group"
 _TIME = "measure calls with `unisono bench`"
 REFUSED = {
     "_end_time_estimate": _TIME,
     "_register_on_completion_hook": "use the futures of works",
     "_start_time_estimate": _TIME,
-    "get_reconfigure_handle": _FAILED,
+    "get_reconfigure_handle": _GROUP,
     "mem_allocator": "use allocate_tensor",
     "memory_stats": "`unisono top` shows the memory of a job",
     "merge": "use merge_remote_group",
     "new_window": "use send and recv",
-    "reconfigure": _FAILED,
+    "reconfigure": _GROUP,
     "resume": _MEMORY,
     "setUsePgForSymmMemRendezvous": "symmetric memory is that of GPUs",
     "split": "use split_group",
@@ -55,6 +55,16 @@ class Answers:
     supports_coalescing = supports_splitting = supports_reconfigure = supports_window = False
     supports_time_estimate = _supports_time_estimate = False
     supports_abort_hooks, supports_completion_hooks = True, False
+
+    def getRank(self) -> int:  # noqa: N802
+        """This process's rank."""
+        return self.group.rank
+
+    def getSize(self) -> int:  # noqa: N802
+        """The number of ranks."""
+        return self.group.size
+
+    rank, size = getRank, getSize
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of later calls without a timeout of their own."""
@@ -113,11 +123,3 @@ def _refusing(name: str) -> Any:
 
 for _name in REFUSED:
     setattr(Answers, _name, _refusing(_name))
-
-
-def check_options(*given: Any) -> None:
-    """Raise ArgumentError for an option, of torch's descriptions of a group, that would change what a group does."""
-    if any(getattr(options, "enable_reconfigure", False) for options in given):
-        raise ArgumentError(
-            f"enable_reconfigure=True: {NAME} cannot change the ranks of a group: leave it out, and {_FAILED}"
-        )

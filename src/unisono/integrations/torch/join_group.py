@@ -12,7 +12,7 @@ from typing import Any
 from torch.distributed import PrefixStore, Store, distributed_c10d  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.config import Config
-from ...base.errors import ArgumentError, PeerGone, WaitTimeout
+from ...base.errors import ArgumentError, NotInitialized, PeerGone, WaitTimeout
 from ...base.records import Departure, DepartureKind
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import meeting_page
@@ -61,8 +61,10 @@ def join(
     Raises WaitTimeout, which names the missing ranks; ArgumentError if the ranks cannot form a group; OutOfMemory.
     """
     if global_ranks and (whole := whole_world()) is not None:
+        if isinstance(whole.broken, NotInitialized):
+            raise whole.broken.again()
         if why_absent is not may_come:
-            with _naming(name):
+            with naming(name):
                 _all_want_ours(store, rank, size, timeout_s, why_absent)
         of_world = [whole.world_ranks[member] for member in global_ranks]  # the world may have shrunk
         return make_sub_group(whole, rank, of_world, name, timeout_s)
@@ -74,7 +76,7 @@ def join(
         else:
             job, deadline = "" if apart else job_at_store(os.environ, size), time.monotonic() + timeout_s
             stale = not apart and has_several_agents(os.environ)
-            with _naming(name):
+            with naming(name):
                 meeting, own = enter_meeting(
                     PrefixStore("unisono", store), rank, size, job, deadline, why_absent, stale=stale
                 )
@@ -83,11 +85,31 @@ def join(
         for earlier in list(_worlds):
             if _has_aborted(earlier):  # so torch has forgotten it
                 leave(earlier)
-        default = get_default()
-        if default is None or default.closed:
-            set_default(group)
-    _worlds[group] = "" if apart else meeting
+        _offer_default(group)
+    keep(group, "" if apart else meeting)
     return group
+
+
+def keep(group: Group, meeting: str = "") -> None:
+    """Leave this group when the program ends. meeting: the name of its meeting, if it is torch's group of all ranks."""
+    _worlds[group] = meeting
+
+
+def _offer_default(group: Group) -> None:
+    default = get_default()
+    if default is None or default.closed:
+        set_default(group)
+
+
+def replace(old: Group, new: Group, meeting: str, *, whole: bool) -> None:
+    """Close an aborted group, as another one takes its place. whole: it is torch's group of all ranks."""
+    if _worlds.pop(old, None) is not None:
+        old = old.world  # it may have shrunk from a larger world
+    was_default = get_default() is old
+    old.close()
+    keep(new, meeting)
+    if whole or was_default:
+        _offer_default(new)
 
 
 def whole_world() -> Group | None:
@@ -201,7 +223,7 @@ def _meet(
 ) -> MeetingResult:
     if size == 1:
         return MeetingResult(Arena.create(1, config), Hosts.one(1))
-    with _naming(name):
+    with naming(name):
         met = meet(rank, size, store, config.timeout_s, config, why_absent)
     if rank == 0:  # all ranks have come, and have read what they need
         for key in (*(f"rank {r}" for r in range(size)), "hosts"):
@@ -210,13 +232,15 @@ def _meet(
 
 
 @contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Let WaitTimeout name the process group that is made."""
+def naming(name: str) -> Iterator[None]:
+    """Let errors of absent ranks name the process group that is made."""
+    call = f"making the process group {name!r}"
     try:
         yield
     except WaitTimeout as error:
-        call = f"making the process group {name!r}"
         raise WaitTimeout(call, error.waited_s, error.missing, error.waiting, error.details) from error
+    except PeerGone as error:
+        raise PeerGone(error.rank, error.pid, error.how, error.waiting, call, met=False) from error
 
 
 @atexit.register

@@ -182,6 +182,10 @@ class NamedGloo(UnisonoProcessGroup):
         several = method.__name__ == "allgather" and len(kept[0]) > 1
         return self._started(action, method.__name__, opts, kept[0] if several else results(method, args))
 
+    def _become(self, group: Group, store: Any) -> None:
+        self._gloo = self._beside = None
+        super()._become(group, store)
+
     def shutdown(self) -> None:
         """Leave the group, and Gloo's group."""
         self._gloo = self._beside = None

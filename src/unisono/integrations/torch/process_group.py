@@ -30,12 +30,13 @@ from ...ranks.group.group import Group
 from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.rendezvous.launchers import start_of_job
 from ...ranks.rendezvous.meetings import may_come
-from .answers import Answers, check_options
+from .answers import Answers
 from .group_methods import Calls
 from .hooks import Hooks, call_abort_hooks
 from .join_group import go_on, join, leave, leave_when_dropped, store_of_meeting
 from .patch import hide_from_dynamo, make_buffer, patch_torch, share_sharded
 from .patch_hooks import patch_hooks
+from .reconfigure import Reconfigurable, unconnected
 from .to_torch import Finished, TorchWork, as_torchs
 
 BACKEND_IN_PYTHON = not isinstance(c10d.Backend.__init__, WrapperDescriptorType)
@@ -47,7 +48,7 @@ _NAMESPACE = "_c10d_functional"
 _library: Any = None
 
 
-class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C++ calls one form of each method only
+class UnisonoProcessGroup(Reconfigurable, c10d.ProcessGroup):  # type: ignore[misc]  # C++ calls one form of each method only
     """A process group of torch.distributed. C++ code calls the methods with capital letters."""
 
     supports_shrinking = supports_splitting = True
@@ -60,14 +61,6 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         self._store: Any = store
         self._name, self._description = name, description
         self.abort_hooks = {}
-
-    def getRank(self) -> int:  # noqa: N802
-        """This process's rank."""
-        return self.group.rank
-
-    def getSize(self) -> int:  # noqa: N802
-        """The number of ranks."""
-        return self.group.size
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
         """Set the name that torch gives the group."""
@@ -90,7 +83,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         share_sharded()
         return self.group.rank
 
-    size, name = getSize, Calls.getBackendName
+    name = Calls.getBackendName
 
     def _get_backend_name(self) -> str:
         """Gloo's name, if all tensors are of the CPU.
@@ -315,11 +308,12 @@ def create(
     config = pg_options if isinstance(pg_options, Config) else None
     where = options.store, options.group_rank, options.group_size, options.group_id, options.timeout.total_seconds()
     with as_torchs():
-        check_options(options, pg_options)
         devices = other_devices(helper, kind.asked_as)
-        members = options.global_ranks_in_group
-        group = join(*where, members, config, apart=apart, why_absent=why_absent)
-        options.store = store_of_meeting(options.store, group)  # for the other backends
+        if getattr(options, "enable_reconfigure", False) and not devices:
+            group = unconnected(*where[1:], config)
+        else:
+            group = join(*where, options.global_ranks_in_group, config, apart=apart, why_absent=why_absent)
+            options.store = store_of_meeting(options.store, group)  # for the other backends
         made = kind(group, options.store)
         add_backend(made, made.group)
         add_other_backends(made, devices, options, None if config else pg_options)

@@ -190,3 +190,4 @@ class AskedStore:
     def close(self) -> None:
         """Ask no more; the store stays."""
         self._thread.close()
+        self._look = lambda: None  # a bound method of its owner: the cycle would keep the store's connection for long
