@@ -78,10 +78,10 @@ def _serve(backend: str) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     limit = timedelta(seconds=float(os.environ.get("LIMIT_S", "30")))
-    dist.init_process_group(
-        backend, store=dist.HashStore(), rank=0, world_size=1, timeout=limit, enable_reconfigure=True
+    known: Any = dist  # torch's stubs omit the newer names
+    known.init_process_group(
+        backend, store=known.HashStore(), rank=0, world_size=1, timeout=limit, enable_reconfigure=True
     )
-    known: Any = dist
     first: Any = dist.group.WORLD
     begun: list[Any] = []
     model = torch.nn.Linear(2, 1, bias=False)
@@ -104,6 +104,7 @@ def _serve(backend: str) -> None:
         if size > 1:
             request = dist.irecv(other, (rank - 1) % size)
             dist.send(mine, (rank + 1) % size)
+            assert request is not None
             request.wait()
             assert other == found[rank - 1]
         whole = dist.new_group([*range(size)])
@@ -143,6 +144,7 @@ def _serve(backend: str) -> None:
         model.zero_grad()
         begun[0](torch.tensor([[1.0, dist.get_rank() + 1.0]])).sum().backward()
         with torch.no_grad():
+            assert model.weight.grad is not None
             model.weight -= 0.25 * model.weight.grad
         return [float(weight) for weight in model.weight.flatten()]
 
