@@ -107,7 +107,7 @@ class Reconfigurable(Calls):
         return self._seat
 
     def _become(self, group: Group, store: Store) -> None:
-        """Go on as this group. What ranks count begins anew."""
+        """Go on as this group. What ranks count restarts."""
         self.group, self._store, self.backend.group = group, store, group
         self._barriers = self._number = self._splits = 0
 
