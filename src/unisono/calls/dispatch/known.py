@@ -175,10 +175,10 @@ def _begin(group: Group, run: Run, timeout_s: float | None, marked: Sequence[tor
                         status = group.run(run.plan.address, run.inp, run.out, group.state)
                     finally:
                         words[_LOOK_UP] = usual
-                if status not in (DONE, NO_PLAN) and worker.busy:  # a call of a signal handler, say: it comes later
+                if status != DONE and begun and worker.busy:  # with a call of a signal handler, say: it comes later
                     complete(group, run, timeout_s, status=status)
                     status = DONE
-                if status != DONE and not worker.is_this_thread:  # now: no other thread may begin a call in between
+                elif status != DONE and not worker.is_this_thread:  # now: no other thread may begin a call in between
                     return _pass_on(worker, group, run, timeout_s, marked, status)
     except BaseException as error:
         if begun:
