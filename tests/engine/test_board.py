@@ -21,7 +21,7 @@ WRITES = st.one_of(
     st.tuples(st.just("set_call"), st.integers(1, 1 << 63), st.builds(CallRecord, st.text(max_size=1500))),
     st.tuples(st.just("set_gave_up"), st.builds(GivenUp, st.integers(1, 99), st.booleans(), RANKS, st.text())),
     st.tuples(st.just("set_proposal"), PROPOSALS),
-    st.tuples(st.just("set_interrupted"), st.text(max_size=1500)),
+    st.tuples(st.just("set_attempt"), st.integers(1, 99), st.text(max_size=1500)),
     st.tuples(
         st.just("set_wait"), st.none() | st.builds(Wait, st.text(max_size=9), st.text(max_size=1500), st.just((2,)))
     ),
@@ -35,7 +35,7 @@ def board() -> Board:
 def said(of: Board, numbers: set[int]) -> list[object]:
     """All that a board says."""
     calls = [of.call(number) for number in sorted(numbers)]
-    told = [of.gave_up, of.interrupted, of.proposal, of.wait]
+    told = [of.gave_up, of.attempt, of.proposal, of.wait]
     return [of.pid, of.ticks, of.let_go, of.gone, *calls, *told]
 
 

@@ -262,9 +262,9 @@ def test_surrogates_on_a_board() -> None:
     board.set_call(1, record)
     assert board.call(1) == record
     board.set_gave_up(GivenUp(1, reason="\ud800"))
-    board.set_interrupted("\ud800")
+    board.set_attempt(1, "\ud800")
     board.set_gone(DepartureKind.RAISED, "\ud800")
-    assert {board.gave_up.reason, board.interrupted[1], board.gone.words} == {r"\ud800"}
+    assert {board.gave_up.reason, board.attempt[1], board.gone.words} == {r"\ud800"}
 
 
 records = st.builds(

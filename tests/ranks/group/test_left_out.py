@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -165,6 +166,19 @@ def test_where_one_host_has_no_memory_the_others_hear_of_it(tmp_path: Path) -> N
         (tmp_path / "heard").touch()
 
 
+@in_new_world(2, all_give=3.0)
+def test_words_about_an_earlier_call_do_not_count() -> float:
+    """The first call of both ranks has failed. Rank 0 is in its second one when rank 1 still says so."""
+    group = unisono.init()
+    board = group.engine.arena.board
+    board(group.rank).set_attempt(1, "OutOfMemory")
+    unisono.barrier()
+    if group.rank == 1:
+        until(lambda: board(0).attempt[0] == 2 and board(0).proposal is not None)
+        time.sleep(0.1)
+    return total(group.shrink())
+
+
 @pytest.mark.parametrize("late", [False, True])
 @in_new_world(3, all_give=7.0)
 def test_exception_after_agreement(tmp_path: Path, late: bool) -> float:
@@ -181,7 +195,7 @@ def test_exception_after_agreement(tmp_path: Path, late: bool) -> float:
     def see_late(group: unisono.Group, mine: Proposal, *more: Any) -> tuple[list[int], str]:
         if mine.ready and late:
             (tmp_path / f"{group.rank} has looked").touch()
-            until(lambda: group.engine.arena.board(0).interrupted[1] != "")
+            until(lambda: group.engine.arena.board(0).attempt[1] != "")
         return missing(group, mine, *more)
 
     if group.rank == 0:

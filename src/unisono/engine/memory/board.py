@@ -33,9 +33,9 @@ NEWS = PAGE // 2
 """Where the header of an arena has the count of urgent news, in a cache line of its own."""
 _PID, _LET_GO, _TICKS, _RUN, _PARENT_TELLS, _STACKS, _PROPOSAL, _SAID = range(0, 64, 8)
 _GONE, _CALLS, _GAVE_UP = 64, (1088, 2112), 3136
-_PROPOSALS, _INTERRUPTED, _WAIT = (PAGE, PAGE + 1024), PAGE + 2048, PAGE + 3072
+_PROPOSALS, _ATTEMPT, _WAIT = (PAGE, PAGE + 1024), PAGE + 2048, PAGE + 3072
 _ROOM = PAGE - _GAVE_UP - RECORD_HEAD
-_COPIED = (_WAIT, _INTERRUPTED, _GAVE_UP, *_CALLS)
+_COPIED = (_WAIT, _ATTEMPT, _GAVE_UP, *_CALLS)
 _RANKS = MAX_RANKS // 8
 _VOTE = struct.Struct(f"<??hQQ{_RANKS}s{_RANKS}s")  # a `Proposal`
 _MOST_PID = (1 << 31) - 1
@@ -149,19 +149,15 @@ class Board:
                 return Proposal(_ranks_of(failed), decided, ready, ballot, voted, _ranks_of(choice), lender)
         return None
 
-    def set_interrupted(self, words: str) -> None:
-        """Say which exception has ended this rank's `shrink()`; no words: it makes that call again."""
-        if words or self.interrupted[1]:
-            self._write(_INTERRUPTED, self._latest(_INTERRUPTED)[0] + 1, words.encode(errors=ESCAPED))
+    def set_attempt(self, attempt: int, words: str = "") -> None:
+        """Say that this rank makes its `shrink()` of this number, from 1 on. words: the exception that has ended it."""
+        self._write(_ATTEMPT, 2 * attempt + bool(words), words.encode(errors=ESCAPED))
 
     @property
-    def interrupted(self) -> tuple[int, str]:
-        """A number that each exception has for itself, and the exception that has ended this rank's `shrink()`.
-
-        No words: there was none, or the rank calls `shrink()` again.
-        """
-        number, data = self._latest(_INTERRUPTED)
-        return number, data.decode(errors="replace")
+    def attempt(self) -> tuple[int, str]:
+        """The number of the rank's last `shrink()`, 0 if there was none, and the exception that has ended it, or ""."""
+        number, data = self._latest(_ATTEMPT)
+        return number // 2, data.decode(errors="replace")
 
     def set_wait(self, wait: Wait | None) -> None:
         """Say in which call this rank of the world waits; None: in none. The rank repeats this."""

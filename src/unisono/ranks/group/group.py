@@ -124,8 +124,6 @@ class Group:
         """The ranks for which its call in the background waits, if a thread waits for it; see `failures.stall`."""
         self.peer_shrinks_since: float | None = None
         """Since when a rank that waits here has seen a peer shrink a group that this one was made of."""
-        self.heard_of: dict[int, int] = {}
-        """Peer -> the number of its last exception that was raised here; see `Board.interrupted`."""
         self.smaller: dict[frozenset[int], SubArena] = {}
         """While the group shrinks: the ranks left out -> the memory of the smaller group."""
         self._shrunk: Group | None = None

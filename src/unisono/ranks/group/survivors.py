@@ -38,20 +38,28 @@ def _tell_interrupted(group: Group, error: BaseException) -> None:
     mine = board.proposal
     if mine is not None and mine.ready:
         board.set_proposal(mine._replace(ready=False))
-    board.set_interrupted(_in_words(error))
+    board.set_attempt(board.attempt[0], _in_words(error))
     if group.span is not None:
         group.span.tell()
 
 
-def _check_interrupted(group: Group, ended: Mapping[int, tuple[int, str]], ranks: Iterable[int]) -> None:
-    """Raise PeerFailed, once for each exception, if one has ended the `shrink()` of one of these ranks.
+def _join_attempt(group: Group, least: int = 0) -> None:
+    """Make the newest `shrink()` that a rank makes, at least this one: words about an earlier one do not count."""
+    board = group.engine.arena.board
+    newest = max(least, *(board(rank).attempt[0] for rank in range(group.size)))
+    if newest > board(group.rank).attempt[0]:
+        board(group.rank).set_attempt(newest)
 
-    ended: the exceptions of the other ranks, by `Board.interrupted`.
+
+def _check_interrupted(group: Group, attempts: Mapping[int, tuple[int, str]], ranks: Iterable[int]) -> None:
+    """Raise PeerFailed if an exception has ended the `shrink()` of one of these ranks, which is not an earlier one.
+
+    attempts: of the other ranks, by `Board.attempt`.
     """
+    own = group.engine.arena.board(group.rank).attempt[0]
     for rank in ranks:
-        number, words = ended[rank]
-        if words and group.heard_of.get(rank) != number:
-            group.heard_of[rank] = number
+        number, words = attempts[rank]
+        if words and number >= own:
             move = "call shrink() again: it waits until that rank does so, too, or has ended"
             raise PeerFailed(rank, f"{words}; {move}", group.rank, SHRINK, group.named)
 
@@ -106,13 +114,13 @@ def _agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAr
     board, me = group.engine.arena.board(group.rank), group.rank
     began = changed_at = time.monotonic()
     mine, may_begin_at, ballots = board.proposal, began, 0
-    ended, waits_for, why = dict[int, tuple[int, str]](), list[int](), " Other hosts have not answered."
+    attempts, waits_for, why = dict[int, tuple[int, str]](), list[int](), " Other hosts have not answered."
     while mine is None or not mine.decided:
         deadline = max(began + timeout_s, changed_at + min(timeout_s, _ANSWER_S))
         # Other ranks' proposals count if they are read after this rank's own has arrived.
         if group.span is None or mine is None or group.span.refresh(deadline):
             peers = [rank for rank in range(group.size) if rank != me]
-            ended = {rank: group.engine.arena.board(rank).interrupted for rank in peers}
+            attempts = {rank: group.engine.arena.board(rank).attempt for rank in peers}
             gone = {rank for rank in peers if group.liveness.left(rank)}
             others = _told(group)  # last: ranks whose call has ended, or that have gone, may have decided before
             _check_cut_off(group)  # it counts all others as gone
@@ -133,9 +141,10 @@ def _agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAr
                     group.span.tell()
                 continue
             waits_for, why = _missing(group, mine, others)
-            _check_interrupted(group, ended, waits_for)
+            _check_interrupted(group, attempts, waits_for)
+            _join_attempt(group)
         if time.monotonic() > deadline:
-            said = [(rank, ended[rank][1]) for rank in waits_for if ended[rank][1]]
+            said = [(rank, attempts[rank][1]) for rank in waits_for if attempts[rank][1]]
             move = "has ended it: let that rank call it again, or end it."
             details = why + "".join(f" In rank {rank}, {words} {move}" for rank, words in said)
             raise WaitTimeout(SHRINK, time.monotonic() - began, waits_for, me, details, group.named)
@@ -179,7 +188,7 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
         raise ArgumentError(f"without: unknown rank {min(strangers)} among the {group.size} of {group.name!r}")
     _check_cut_off(group)
     allowed_s = group.timeout_s if timeout_s is None else seconds(timeout_s)
-    group.engine.arena.board(group.rank).set_interrupted("")
+    _join_attempt(group, group.engine.arena.board(group.rank).attempt[0] + 1)
     try:
         return _make_smaller(group, leave_out, allowed_s)
     except (PeerError, WaitTimeout):
