@@ -1,7 +1,7 @@
 # setup    the environment in .venv; it needs a Python with venv. All others but clean do this first
 # quick    proofs, decisions, and the most common calls: a minute on 2 processors
 # test     all tests but the long ones: some ten minutes on 2 processors
-# check    style, types, house rules
+# check    style, types, rules of the project
 # format   settle style
 # docs     the documentation, in docs/_build/html; warnings are errors
 # demo     four processes train a small model, our all_reduce beside Gloo's

@@ -1,1 +1,1 @@
-"""What every room may use: settings, errors, records, units, and small facts of Linux. Neither torch nor numba."""
+"""What every package may use: settings, errors, records, units, and small facts of Linux. Neither torch nor numba."""
