@@ -138,7 +138,7 @@ class Channel:
         value, payload, count = _HEADER.unpack_from(self._bytes)
         middle, end = _HEADER.size + value, _HEADER.size + value + payload
         if end > self._most_bytes or not count <= len(self._fds) <= count + _MAX_FDS:
-            raise EOFError(f"the peer has sent what is no message (of {end} bytes with {count} descriptors)")
+            raise EOFError(f"the peer has sent an invalid message (of {end} bytes with {count} descriptors)")
         if len(self._bytes) < end:
             return None
         with memoryview(self._bytes) as view:
@@ -190,7 +190,7 @@ class PlainChannel(Channel):
         try:
             return json.loads(bytes(packed))
         except (ValueError, RecursionError) as error:
-            raise EOFError("the peer has sent what is no message") from error
+            raise EOFError("the peer has sent an invalid message") from error
 
 
 def remaining(deadline: float | None) -> float | None:

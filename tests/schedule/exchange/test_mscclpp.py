@@ -163,7 +163,7 @@ def ops(changed: Plan, gpu: int = 0, block: int = 0) -> list[Plan]:
 
 Change = Callable[[Plan], Any]
 WRONG: dict[str, tuple[str, Change, type[UnisonoError], str]] = {
-    "packets": ("puts", lambda p: p.update(protocol="LL"), ArgumentError, "plan.json: its protocol sends packets"),
+    "packets": ("puts", lambda p: p.update(protocol="LL"), ArgumentError, "plan.json: packets are not supported"),
     "unknown collective": ("puts", lambda p: p.update(collective="x"), ArgumentError, "collective 'x' is unknown"),
     "no gpus": ("puts", lambda p: p.pop("gpus"), ArgumentError, "gpus is missing"),
     "gpus out of order": ("puts", lambda p: p["gpus"].reverse(), ArgumentError, "gpu 0: its id is 1"),

@@ -40,7 +40,7 @@ def read(data: bytes, path: str) -> Schedule:
     if not collective or not gpus:
         raise plan.wrong(f"collective {plan.get('collective', str)!r} is unknown. Use one of {', '.join(COLLECTIVES)}")
     if plan.get("protocol", str) != "Simple":
-        raise plan.wrong("its protocol sends packets, and packets are no table: compile it for Simple")
+        raise plan.wrong("packets are not supported: compile it for Simple")
     sizes = [[gpu.get(f"{buffer}_chunks", int) for buffer in ("input", "output", "scratch")] for gpu in gpus]
     chunks = max(max(size[:2]) for size in sizes)
     check_shape(collective, len(gpus), chunks, path)
@@ -143,7 +143,7 @@ class _Reader:
         for channel in of.parts("channels"):
             kind = channel.of.get("channel_type", channel.of.get("type"))
             if kind != "memory":
-                raise channel.wrong(f"{kind!r} channels are no table: only memory channels are read")
+                raise channel.wrong(f"{kind!r} channels are not supported: only memory channels are")
             for peer in channel.get("connected_to", list):
                 if not _counts(peer, self._shape.ranks) or peer == gpu:
                     raise channel.wrong(f"there is no peer {peer!r}")
@@ -184,7 +184,7 @@ class _Reader:
                     known = f"{', '.join(_MOVES)}, signal, wait, barrier, nop"
                     raise op.wrong(f"{name!r} is not part of a table. Use {known}")
                 if "tbg_info" in op.of:
-                    raise op.wrong("groups of thread blocks are no part of a table")
+                    raise op.wrong("groups of thread blocks are not supported")
 
     def _moves(self, step: Step, op: _Json, name: str, buffers: list[tuple[int, str]]) -> None:
         def runs(side: str) -> list[list[Slot]]:
@@ -197,7 +197,7 @@ class _Reader:
                         raise op.wrong(f"the thread block has no remote buffer {part.get('buffer_id', int)}")
                     gpu, letter = buffers[part.get("buffer_id", int)]
                 if letter not in ("i", "o", "s"):
-                    raise op.wrong(f"{letter!r} is no buffer: there are i, o and s")
+                    raise op.wrong(f"{letter!r} is not a buffer: expected i, o or s")
                 first, many = part.get("index", int), part.get("size", int)
                 size = self._sizes[gpu]["ios".index(letter)]
                 size = size if letter == "s" else min(size, self._shape.size(letter))
