@@ -104,7 +104,7 @@ def test_whole_tensors_on_one_rank_and_lists_on_another() -> None:
 @pytest.mark.ranks(2)
 def test_split_sizes_that_do_not_add_up_are_refused() -> None:
     p = unisono.get_world_size()
-    with pytest.raises(unisono.ArgumentError, match=r"output_split_sizes: .* sum up to"):
+    with pytest.raises(unisono.ArgumentError, match=r"output_split_sizes: .* with the sum"):
         unisono.all_to_all_single(torch.zeros(p + 1, 2), torch.zeros(p, 2), [1] * p, [1] * p)
 
 

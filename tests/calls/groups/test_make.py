@@ -141,8 +141,8 @@ def test_names_and_times() -> None:
 def test_wrong_arguments() -> None:
     """The same on all ranks: each raises its own, and the world goes on."""
     for ranks, kind, words in (
-        ([0, 3], ArgumentError, "no rank 3 among the 3"),
-        ([-1], ArgumentError, "no rank -1"),
+        ([0, 3], ArgumentError, "unknown rank 3 among the 3"),
+        ([-1], ArgumentError, "unknown rank -1"),
         ([0, 0], ArgumentError, "each once"),
         ([], ArgumentError, "at least one"),
         ([True], DTypeError, "bool"),
