@@ -98,6 +98,22 @@ def test_a_rank_that_dies_while_others_wait_for_more_is_named_at_once(victim, ab
     assert caught.value.rank == victim
 
 
+def test_slow_store_says_who_has_died_first():
+    """Rank 0 has heard that rank 2 has died, and its program has ended."""
+
+    class Slow(HashStore):
+        def check(self, keys):
+            time.sleep(0.2)
+            return super().check(keys)
+
+    store = Slow()
+    store.set("rank 0", write(Identity.mine()._replace(pid=1 << 30, ticks=1)))
+    store.set(END, write(MeetingEnd(dead=(2, 7))))
+    with pytest.raises(PeerGone) as caught:
+        meet(1, 3, store, 60)
+    assert caught.value.rank == 2
+
+
 def test_process_of_rank_0_stays_for_late_ranks():
     """Its user has the error at once. Its process may run the store: without it, the others would name rank 0."""
     server = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)

@@ -52,7 +52,10 @@ def _level() -> tuple[ctypes.c_int, int]:
     return ctypes.c_int(), 0
 
 
-_LOOK_S = 0.05
+_LOOK_S, _SILENT_S = 0.05, 1.0
+"""How often a thread that waits for an answer handles signals, and after how long a silence it looks at other ranks. A
+store that is only slow knows better why a rank has ended.
+"""
 T = TypeVar("T")
 
 
@@ -64,15 +67,16 @@ class Limited:
         self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[[], T], deadline: float, look: Callable[[], object] = lambda: None) -> T:
-        """Call the function. Raises TimeoutError at the deadline. look: called now and then; may raise."""
+        """Call the function. Raises TimeoutError at the deadline. look: called if it takes long; may raise."""
         if self._thread is None:
             self._thread = threading.Thread(target=_make, args=(self._calls,), name="unisono asks a store", daemon=True)
             self._thread.start()
-        future = Future[T]()
+        future, began = Future[T](), time.monotonic()
         self._calls.put((function, future))
         try:
             while not wait([future], max(0.0, min(_LOOK_S, deadline - time.monotonic()))).done:
-                look()
+                if time.monotonic() > began + _SILENT_S:
+                    look()
                 if time.monotonic() >= deadline:
                     raise TimeoutError("no answer")
         finally:
@@ -108,7 +112,7 @@ class AskedStore:
     Raises PeerGone, or as rank 0 PeerFailed, if the store has gone, and WaitTimeout if it has not answered by the
     deadline.
 
-    look: called now and then while the store does not answer, and before these errors; may raise the error of a rank
+    look: called while the store has not answered for a second, and before these errors; may raise the error of a rank
     that has died, which is then the reason.
     """
 
