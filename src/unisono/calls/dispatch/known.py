@@ -88,7 +88,7 @@ class KnownCalls:
 
 
 def keep(group: Group, plan: Plan, what: CallKey, request: Request) -> None:
-    """Keep the plan for the fast paths, if they know such tensors."""
+    """Keep the plan for the fast paths, if they know such tensors, and it is not for one call: see `is_joining`."""
     if group.engine.config.debug or group.engine.is_joining:  # the fast paths print no debug line
         return
     inp, out = request.inp, request.out
