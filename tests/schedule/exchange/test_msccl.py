@@ -41,7 +41,7 @@ def test_round_trips_are_identical(ranks: int) -> None:
 
 
 @pytest.mark.long
-@each("ranks", range(6, 17))
+@pytest.mark.parametrize("ranks", range(6, 17))
 def test_long_round_trips_are_identical(ranks: int) -> None:
     compare_round_trips(ranks)
 

@@ -120,7 +120,7 @@ def test_round_trips_are_identical(ranks: int) -> None:
 
 
 @pytest.mark.long
-@each("ranks", range(5, 17))
+@pytest.mark.parametrize("ranks", range(5, 17))
 def test_long_round_trips_are_identical(ranks: int) -> None:
     compare_round_trips(ranks)
 
