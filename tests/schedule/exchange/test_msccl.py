@@ -35,13 +35,13 @@ def test_rounds_are_the_longest_path() -> None:
     assert (table.rounds, len(table.rows), table.scratch) == (ours.rounds, len(ours.rows), 0)
 
 
-@each("ranks", range(1, 9))
+@each("ranks", range(1, 6))
 def test_round_trips_are_identical(ranks: int) -> None:
     compare_round_trips(ranks)
 
 
 @pytest.mark.long
-@each("ranks", range(9, 17))
+@pytest.mark.parametrize("ranks", range(6, 17))
 def test_long_round_trips_are_identical(ranks: int) -> None:
     compare_round_trips(ranks)
 
@@ -54,7 +54,7 @@ def compare_round_trips(ranks: int) -> None:
                 assert of(msccl.write(table)).digest == table.digest, table.name
 
 
-@each("ranks", (2, 3, 4, 7, 8))
+@each("ranks", (2, 3, 4))
 def test_steps_alone_say_what_the_table_does(ranks: int) -> None:
     """Without its comment a file is another table of the same collective; sums keep their order."""
     for algorithm in CATALOGUE.values():
