@@ -38,6 +38,8 @@ SHOWN = [block for block in BLOCKS if block.language == "console" and block.outp
 @pytest.mark.sampled(most=12)
 @pytest.mark.parametrize("block", PYTHON, ids=str)
 def test_python(block: Block, tmp_path: Path) -> None:
+    if "_reconfigure(" in block.text and not hasattr(torch.distributed, "_reconfigure"):
+        pytest.skip("this torch cannot reconfigure groups")
     printed = run(block, tmp_path)
     if block.output is not None:
         assert printed == block.output

@@ -12,8 +12,9 @@ _BLOCK = re.compile(r"^```(?P<info>\w[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | r
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code. language, ranks: "python torchrun=2" is Python, to be started by torchrun with two ranks.
+    """A block of code. "python torchrun=2 --max-restarts=1" is Python, to be started by torchrun with two ranks.
 
+    launcher: the words of torchrun; empty: it is not used.
     output: what it prints, if the next block of the page says so (language "output").
     """
 
@@ -21,7 +22,7 @@ class Block:
     line: int
     language: str
     text: str
-    ranks: int
+    launcher: tuple[str, ...]
     output: str | None
 
     def __str__(self) -> str:
@@ -35,9 +36,9 @@ def blocks(page: Path) -> list[Block]:
     for match, after in zip(matches, [*matches[1:], None], strict=True):
         language, _, options = match["info"].partition(" ")
         shown = after["text"] if after and after["info"] == "output" else None
-        ranks = int(options.removeprefix("torchrun=") or 0)
+        launcher = tuple(options.replace("torchrun=", "--nproc-per-node=").split())
         line = text.count("\n", 0, match.start()) + 1
-        found.append(Block(str(page.relative_to(ROOT)), line, language, match["text"], ranks, shown))
+        found.append(Block(str(page.relative_to(ROOT)), line, language, match["text"], launcher, shown))
     return found
 
 
@@ -45,9 +46,7 @@ def run(block: Block, folder: Path) -> str:
     """What a block of Python prints, run as script.py in this folder; it must end well. The folder is left out."""
     script = folder / "script.py"
     script.write_text(block.text)
-    launcher = (
-        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(block.ranks)] if block.ranks else []
-    )
+    launcher = ["-m", "torch.distributed.run", "--standalone", *block.launcher] if block.launcher else []
     words = [sys.executable, *launcher, str(script)]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"{block}\n{done.stderr}"

@@ -1,7 +1,8 @@
 """A process whose process group is reconfigured as a test asks: python -m tests.support.member BACKEND.
 
 It reads calls of the functions in `_serve`, one a line, and writes what they return, or raise, as JSON. PHASE, HOW:
-before which function of `PHASES` it dies or stops, and by which signal.
+before which function of `PHASES` it dies or stops, and by which signal. STORE, SERVE, SPACE: the address of the store,
+whether it is here, and the network namespace.
 """
 
 import json
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from tests.support.cluster import PORT, enter
 from tests.support.programs import Python
 
 PHASES = (
@@ -79,9 +81,11 @@ def _serve(backend: str) -> None:
 
     limit = timedelta(seconds=float(os.environ.get("LIMIT_S", "30")))
     known: Any = dist  # torch's stubs omit the newer names
-    known.init_process_group(
-        backend, store=known.HashStore(), rank=0, world_size=1, timeout=limit, enable_reconfigure=True
-    )
+    store: Any = known.HashStore()
+    if address := os.environ.get("STORE"):
+        enter(os.environ["SPACE"])
+        store = known.TCPStore(address, PORT, is_master="SERVE" in os.environ, wait_for_workers=False)
+    known.init_process_group(backend, store=store, rank=0, world_size=1, timeout=limit, enable_reconfigure=True)
     first: Any = dist.group.WORLD
     begun: list[Any] = []
     model = torch.nn.Linear(2, 1, bias=False)

@@ -174,3 +174,20 @@ def test_training_goes_on(start: Start) -> None:
     form(members, 3)
     tell_all(members, "wrap")
     assert tell_all(members, "step") == [[0.25, -0.375]] * 3
+
+
+def test_nothing_is_left_behind(start: Start) -> None:
+    members = start(hosts="001")
+    form(members, 0)
+    tell_all(members, "pids")
+    form(members, 1)
+    before = tell_all(members, "left")
+    for uuid in range(2, 12):
+        form(members, uuid)
+        tell_all(members, "pids")
+    for one, (descriptors, threads) in zip(members, before, strict=True):
+        end = time.monotonic() + SOON_S
+        while (now := one.tell("left")) > [descriptors + 2, threads + 2] and time.monotonic() < end:
+            time.sleep(0.05)
+        assert now[0] <= descriptors + 2
+        assert now[1] <= threads + 2

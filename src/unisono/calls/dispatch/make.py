@@ -99,7 +99,7 @@ def plan(
 
         Relay.serve(group, group.span)
         made, combine = in_rank_order(made, group.rank, group.size, algorithm)
-    plain, taken, given = _on_plain_tensors(made, group, copies=factor is not None)
+    plain, taken, given = _on_plain_tensors(made, group, in_place=request.in_place, copies=factor is not None)
     bound = make_plan(group, plain, algorithm)
     if known_as is not None and combine is None and not taken:
         keep(group, bound, known_as, plain)
@@ -123,13 +123,14 @@ def plan(
 
 
 def _on_plain_tensors(
-    request: Request, group: Group, *, copies: bool = False
+    request: Request, group: Group, *, in_place: bool, copies: bool
 ) -> tuple[Request, list[_Pair], list[_Pair]]:
     """The request on plain tensors: the user's, or copies if these are not plain. What to copy before each run (to,
     from): also outputs, as a rank may keep its output, such as rank 0 in exscan. What to copy after it.
 
-    copies: all inputs are copies. With `keep_inputs`, a call in place works on copies, too: the user's tensors change
-    only when it has succeeded.
+    in_place: as the user makes the call. With `keep_inputs`, it then works on copies: the user's tensors change only
+    when it has succeeded.
+    copies: all inputs are copies.
     """
     taken: list[_Pair] = []
 
@@ -144,7 +145,7 @@ def _on_plain_tensors(
     def each(tensors: Tensors, keeps: bool = False) -> Tensors:
         return plain(tensors, keeps) if is_one(tensors) else tensors and [plain(tensor, keeps) for tensor in tensors]
 
-    out = each(request.out, bool(request.in_place and group.engine.config.keep_inputs))
+    out = each(request.out, in_place and group.engine.config.keep_inputs)
     given = [(bits, made) for made, bits in taken] if request.written_on(group.rank) else []
     return request._replace(inp=out if request.in_place else each(request.inp, copies), out=out), taken, given
 

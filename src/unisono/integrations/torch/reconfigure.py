@@ -134,6 +134,11 @@ class Seat:
                 f"{len(handles)} handles, of which {len(set(handles))} are different, and {handles.count(self.handle)} "
                 "are this rank's: pass the handle of each rank once"
             )
+        if strange := [rank for rank, (_, one) in enumerate(members) if not self._way_to(one)]:
+            raise ArgumentError(
+                f"rank {strange[0]} ({members[strange[0]][1].where}) has no address that leads to other hosts: let it "
+                "make its group with a store at an address that they reach, such as MASTER_ADDR"
+            )
         if uuid in self._used:
             raise ArgumentError(f"uuid {uuid} was already used: each reconfigure() takes a new one")
         self._used.add(uuid)
