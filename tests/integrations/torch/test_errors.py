@@ -4,6 +4,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,24 +134,6 @@ def test_sparse_tensors_of_other_shapes(shape: tuple[int, ...], sparse: int) -> 
     assert torch.equal(tensor.to_dense(), before)
 
 
-@pytest.mark.ranks(2, backend="unisono")
-def test_sparse_tensor_in_a_list_is_refused() -> None:
-    pair = [torch.ones(2), torch.ones(2)]
-    if dist.get_rank() == 0:
-        pair[1] = pair[1].to_sparse()
-    with pytest.raises(dist.DistBackendError, match="sparse_coo tensors are not supported"):
-        dist.all_reduce_coalesced(pair)
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_lists_that_are_too_short() -> None:
-    group: Any = dist.group.WORLD
-    rows = [[torch.zeros(2)], [torch.zeros(2)]]
-    for outputs, inputs in ((rows[:1], 1), (rows, 2)):
-        with pytest.raises(unisono.ArgumentError, match=f"expected 2 lists, one per rank, of {inputs} tensors"):
-            group.allgather_coalesced(outputs, [torch.ones(2)] * inputs)
-
-
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize(
     ("ending", "printed", "heard"),
@@ -267,29 +250,30 @@ def test_rank_0_misses_a_monitored_barrier() -> None:
     together("over")
 
 
-@pytest.mark.parametrize("root", [-1, 2])
 @pytest.mark.ranks(2, backend="unisono")
-def test_a_wrong_root(root: int) -> None:
+def test_arguments_that_no_group_takes() -> None:
     group: Any = dist.group.WORLD
-    x = torch.ones(3)
-    calls: list[Callable[[], Any]] = [
-        lambda: group.broadcast([x], options(dist.BroadcastOptions, rootRank=root)),
-        lambda: group.reduce([x], options(dist.ReduceOptions, rootRank=root)),
-        lambda: group.gather([], [x], options(dist.GatherOptions, rootRank=root)),
-        lambda: group.scatter([x], [], options(dist.ScatterOptions, rootRank=root)),
+    x, rows = torch.ones(2), [[torch.zeros(2)], [torch.zeros(2)]]
+    pair = [x, x.clone() if dist.get_rank() else x.to_sparse()]
+    wrong: list[tuple[str, Callable[[], Any]]] = [
+        ("sparse_coo tensors are not supported", lambda: dist.all_reduce_coalesced(pair)),
+        ("expected 2 lists, one per rank, of 1 tensors", lambda: group.allgather_coalesced(rows[:1], [x])),
+        ("expected 2 lists, one per rank, of 2 tensors", lambda: group.allgather_coalesced(rows, [x, x])),
     ]
-    for call in calls:
-        with pytest.raises(RuntimeError, match=f"the ranks of this group(.|\n)*invalid root rank: {root}"):
+    lists = group.allreduce, group.allreduce_coalesced, group.broadcast, group.reduce
+    wrong += [("requires non-empty tensor list", partial(method, [])) for method in lists]
+    for root in (-1, 2):
+        words = f"the ranks of this group(.|\n)*invalid root rank: {root}"
+        wrong += [
+            (words, partial(group.broadcast, [x], options(dist.BroadcastOptions, rootRank=root))),
+            (words, partial(group.reduce, [x], options(dist.ReduceOptions, rootRank=root))),
+            (words, partial(group.gather, [], [x], options(dist.GatherOptions, rootRank=root))),
+            (words, partial(group.scatter, [x], [], options(dist.ScatterOptions, rootRank=root))),
+        ]
+    for words, call in wrong:
+        with pytest.raises(RuntimeError, match=words):
             call()
         dist.barrier()
-
-
-@pytest.mark.ranks(1, backend="unisono")
-def test_empty_lists() -> None:
-    group: Any = dist.group.WORLD
-    for call in (group.allreduce, group.allreduce_coalesced, group.broadcast, group.reduce):
-        with pytest.raises(RuntimeError, match="requires non-empty tensor list"):
-            call([])
 
 
 @pytest.mark.ranks(2, backend="unisono")

@@ -66,28 +66,25 @@ def check(schedule: Any, parts: dict[int, nn.Module]) -> None:
     assert len(set(losses)) == 4
 
 
-@pytest.mark.parametrize("name", ["ScheduleGPipe", "Schedule1F1B"])
-@pytest.mark.ranks(4, hosts="2x2", backend="unisono")
-def test_a_stage_on_each_rank(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "size", "hosts"),
+    [
+        *((name, 4, "2x2") for name in ("ScheduleGPipe", "Schedule1F1B")),
+        *((name, 2, "2") for name in ("ScheduleInterleaved1F1B", "ScheduleLoopedBFS", "ScheduleInterleavedZeroBubble")),
+    ],
+)
+@in_process_group("size", hosts="hosts")
+def test_pipelines(name: str, size: int, hosts: str) -> None:
+    """One stage on each of four ranks, or two on each of two."""
     from torch.distributed import pipelining
 
-    me = dist.get_rank()
-    part = layers()[me]
-    stage = pipelining.PipelineStage(part, me, STAGES, torch.device("cpu"))
-    check(getattr(pipelining, name)(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss), {me: part})
-
-
-@pytest.mark.parametrize("name", ["ScheduleInterleaved1F1B", "ScheduleLoopedBFS", "ScheduleInterleavedZeroBubble"])
-@pytest.mark.ranks(2, backend="unisono")
-def test_two_stages_on_each_rank(name: str) -> None:
-    from torch.distributed import pipelining
-
-    whole, mine = layers(), (dist.get_rank(), dist.get_rank() + 2)
-    parts: dict[int, nn.Module] = {number: whole[number] for number in mine}
+    whole = layers()
+    parts: dict[int, nn.Module] = {number: whole[number] for number in range(dist.get_rank(), STAGES, size)}
     stages: list[Any] = [
         pipelining.PipelineStage(part, number, STAGES, torch.device("cpu")) for number, part in parts.items()
     ]
-    check(getattr(pipelining, name)(stages, n_microbatches=4, loss_fn=nn.functional.mse_loss), parts)
+    given = stages if len(stages) > 1 else stages[0]
+    check(getattr(pipelining, name)(given, n_microbatches=4, loss_fn=nn.functional.mse_loss), parts)
 
 
 @pytest.mark.ranks(4, hosts="2x2", backend="unisono")
