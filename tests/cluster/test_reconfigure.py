@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -16,8 +17,8 @@ pytestmark = pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="this 
 def test_ranks_of_hosts_come_and_go(cluster: Callable[[str], Cluster], python: Python) -> None:
     two = cluster("2x2")
 
-    def member(host: int, **more: object) -> Member:
-        where = {"SPACE": two.names[host], "STORE": two.address(0), "UNISONO_HOST_ID": host}
+    def member(host: int, **more: Any) -> Member:
+        where: dict[str, Any] = {"SPACE": two.names[host], "STORE": two.address(0), "UNISONO_HOST_ID": host}
         made = Member(python, LIMIT_S=10, **where, **more)
         assert made.handle
         return made

@@ -45,7 +45,7 @@ def test_python(block: Block, tmp_path: Path) -> None:
         assert printed == block.output
 
 
-@pytest.mark.parametrize("block", [block for block in PYTHON if block.ranks and "tutorials" in block.page], ids=str)
+@pytest.mark.parametrize("block", [block for block in PYTHON if block.launcher and "tutorials" in block.page], ids=str)
 def test_a_tutorial_prints_the_same_by_gloo(block: Block, tmp_path: Path) -> None:
     assert run(replace(block, text=block.text.replace('"unisono"', '"gloo"')), tmp_path) == block.output
 

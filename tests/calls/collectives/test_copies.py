@@ -144,6 +144,7 @@ IN_PLACE: dict[str, Callable[[torch.Tensor], object]] = {
     "two_shot": lambda t: unisono.all_reduce(t, algorithm="two_shot"),
     "broadcast": lambda t: unisono.broadcast(t, 2, algorithm="chain"),
     "strided": lambda t: unisono.all_reduce(t[::2], algorithm="ring"),
+    "scaled": lambda t: unisono.all_reduce(t, unisono.premul_sum(0.5), algorithm="ring"),
 }
 
 

@@ -145,7 +145,7 @@ def _on_plain_tensors(
     def each(tensors: Tensors, keeps: bool = False) -> Tensors:
         return plain(tensors, keeps) if is_one(tensors) else tensors and [plain(tensor, keeps) for tensor in tensors]
 
-    out = each(request.out, in_place and group.engine.config.keep_inputs)
+    out = each(request.out, bool(in_place and group.engine.config.keep_inputs))
     given = [(bits, made) for made, bits in taken] if request.written_on(group.rank) else []
     return request._replace(inp=out if request.in_place else each(request.inp, copies), out=out), taken, given
 
