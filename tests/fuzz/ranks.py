@@ -86,8 +86,8 @@ def _wrong(step: Wrong, api: Native | Torch, group: Any) -> Callable[[], str]:
         """What is wrong with an error: it must name ranks with a mistake, and no others; inputs must not change."""
         if isinstance(error, unisono.MismatchError):
             odd = {rank for rank, call in error.calls.items() if call.refused or call.collective == "barrier"}
-            untold = any(not call.collective for call in error.calls.values())  # as long as a rank is behind
-            right = mine in ("", "barrier") and (odd or untold) and odd <= mistakes.keys()
+            untold = {rank for rank, call in error.calls.items() if not call.collective}  # as long as a rank is behind
+            right = mine in ("", "barrier") and odd <= mistakes.keys() and bool(odd or untold & mistakes.keys())
         else:
             right = mine not in ("", "barrier") and isinstance(error, (unisono.UsageError, ValueError, TypeError))
         right = right and (step.call.case.alias or CHANGED not in getattr(error, "__notes__", ()))

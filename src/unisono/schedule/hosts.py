@@ -50,7 +50,7 @@ class Hosts:
         in turn. Raises ArgumentError.
         """
         found = re.fullmatch(_FORM, text.strip()) if isinstance(text, str) else None
-        kinds: list[tuple[int, int]] = []  # so many hosts of so many ranks
+        kinds: list[tuple[int, int]] = []  # numbers of hosts, and of the ranks of each
         if found is not None and found["sizes"]:
             kinds = [(1, int(size)) for size in found["sizes"].split("+")]
         elif found is not None:

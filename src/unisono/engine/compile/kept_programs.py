@@ -1,8 +1,8 @@
 """The programs of large groups, kept on disk beside the machine code.
 
 Each rank needs its own program, but compilation and proof need those of all ranks, and take time with the square of
-their number, for 256 ranks some ten seconds. So one process makes the programs of a table, once per installation, and
-the other ranks read theirs.
+their number, for a ring of 256 ranks up to half a minute. So one process makes the programs of a table, once per
+installation, and the other ranks read theirs.
 """
 
 import pickle

@@ -66,7 +66,7 @@ def _call_at(b: Any, address: Any, result: ir.Type, *values: Any) -> Any:
 
 
 def _time(b: Any, ns: Any) -> Any:
-    """The address of a timespec of so many nanoseconds."""
+    """The address of a timespec of this many nanoseconds."""
     words, second = cgutils.alloca_once(b, _I64, size=2), ir.Constant(_I64, 1_000_000_000)
     b.store(b.sdiv(ns, second), words)
     b.store(b.srem(ns, second), b.gep(words, [ir.Constant(_I32, 1)]))

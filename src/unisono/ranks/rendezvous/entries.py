@@ -166,4 +166,4 @@ _IS_SOUND: dict[str, Callable[[Any, int], bool]] = {
     "missing": _are_ranks,
     "dead": lambda dead, size: not dead or (len(dead) == 2 and 0 <= dead[0] < size),
 }
-"""The name of a field -> is this its value, of the kind that it should be, in a meeting of so many ranks?"""
+"""The name of a field -> whether a value is valid for it in a meeting of that many ranks."""
