@@ -1,12 +1,18 @@
 """From a table to one program per rank, and its proof.
 
 `compile_schedule` makes the programs, `prove_programs` proves them, and `bind` adds dtype, op and sizes: a plan, which
-the kernel runs.
+the kernel runs, one compiled loop (`kernels/interpret`). Read `program`, `versions`, `compile_schedule` and `plan`.
 
-A program is what one rank does, row by row: it copies and combines, and it waits for other ranks. Ranks share two kinds
-of memory. A rank's control line has the words for which the others wait: the step that the rank has done last, and the
-number and the signature of its call. Its staging area has copies of what the others read, if they do not reach its
-tensors; a slot there has room for one chunk.
+A program is what one rank does, row by row: it makes moves (it copies a chunk or combines several), and it waits for
+other ranks. A step is the number of a move, counted for each rank.
+
+Ranks share two kinds of memory. A rank's control line has the words, integers of 64 bits, for which the others wait:
+the step that the rank has done last (to write it there is to post it), and the number and the signature of its call.
+Its staging area has copies of what the others read, if they do not reach its tensors; a staging slot there has room for
+one chunk. The others reach a tensor in shared memory, in the heap of its rank, which all have mapped. All other tensors
+are private.
+
+A block is the part of a tensor that belongs to one rank, as in an all_gather; otherwise, the whole tensor is one block.
 
 The gate: before it a rank writes only into its own staging area. At the gate the rank publishes the number and the
 signature of its call, and waits until all ranks have published theirs. Behind the gate every rank knows that all ranks
@@ -19,8 +25,9 @@ the settings that shape programs. Two different calls have the same signature wi
 searches for such a pair: at a million mismatches a second, that is one in 585,000 years. The number of a call has 64
 bits, too, and never wraps.
 
-Segments: a long tensor passes through the two halves of a rank's staging area in turn. Before the rank writes a half
-again, it waits until the readers of this half are past it.
+Segments: a long tensor passes through the two halves of a rank's staging area in turn, segment by segment: each is the
+same slice of every block, cut into the chunks of the table. (`pipeline` cuts segments, too, but those are chunks here.)
+Before the rank writes a half again, it waits until the readers of this half are past it.
 
 A lowering says where the bytes of a table lie. There are three:
 

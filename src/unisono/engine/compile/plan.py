@@ -1,8 +1,7 @@
 """A plan: a program bound to dtype, op and sizes, in the form that the kernel takes.
 
-Long tensors pass through the staging area in segments. A segment is the same slice of every block, cut into the chunks
-of the table. Short tensors are one segment; if the program allows it, signature and payload then share a cache line (a
-tag).
+Long tensors pass through the staging area in segments. Short tensors are one segment; if the program allows it,
+signature and payload then share a cache line, whose first words are a tag.
 """
 
 from dataclasses import dataclass

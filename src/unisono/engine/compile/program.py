@@ -8,8 +8,8 @@ A program has rows and refs. A row is one of
     SEND   sub, rank, slot              a staging slot leaves for a rank of another host
     RECV   sub, rank, slot              until what that rank has sent is in a staging slot of this one; may post a step
 
-A ref is a symbolic address, (where, rank, block, sub): in the input, the output or the staging area of a rank. It
-contains no sizes; the plan has them.
+A ref is a symbolic address, (where, rank, block, sub): the chunk number `sub` of a block in the input or the output of
+a rank, or a staging slot of the rank. It contains no sizes; the plan has them.
 """
 
 from enum import IntEnum
@@ -53,7 +53,9 @@ AHEAD_BYTES = 32 << 10
 """The most bytes of its staging area that a rank fetches before it writes them: more would leave the nearest cache."""
 
 BLOCK = 16 << 10
-"""Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache."""
+"""Bytes (of no block of a tensor) that are combined at a time, then copied to the other outputs while they are in the
+first-level cache.
+"""
 
 ROOM = 512 << 10
 """Bytes for inputs that system calls bring from peers: a part of the second-level cache."""

@@ -2,7 +2,7 @@
 
 `run` executes the rows of a program once per segment. It returns DONE, or earlier with a reason; called again with the
 same arguments, it continues where it stopped. Of its peers it reads the control lines (`LineWord`), the tags
-(`TagWord`), the staging areas and shared tensors.
+(`TagWord`), the staging areas and shared tensors. What it keeps from call to call is in its state (`StateWord`).
 """
 
 from __future__ import annotations
