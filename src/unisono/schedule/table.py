@@ -1,12 +1,13 @@
 """A schedule is a table of transfers, one per row. Proofs, counts, drawings and what ranks run are made of the rows.
 
-A rank is one process of a group, by its number. Each rank has the same buffers, and each buffer is cut into chunks of
-equal length. T may have more of them than the others. A slot is one chunk of one buffer of one rank. A collective is a
-contract: what the slots hold before, and what they must hold after (`contract`).
+A rank is one process of a group, by its number. Each rank has the same three buffers: X for the user's tensor, Y for
+results that cannot be made in place, T for scratch. Each buffer is cut into chunks of equal length; T may have more of
+them. A slot is one chunk of one buffer of one rank. A collective is a contract: what the slots hold before, and what
+they must hold after (`contract`).
 
 A row says: in ROUND, rank SRC sends a run of N chunks (after the last chunk comes the first), starting at SCHUNK of its
 buffer SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: it replaces what is there (COPY), adds to
-it (ADD) or joins both (JOIN).
+it (ADD), or joins both (JOIN, for barriers: what is joined twice counts once).
 
 An algorithm is a generator that yields the rounds, for all ranks at once. `trace` runs it, and returns the table:
 
@@ -18,7 +19,7 @@ An algorithm is a generator that yields the rounds, for all ranks at once. `trac
 
 - A row is both the send and the receive, so neither can be missing.
 - Within a round every read sees the state before the round. All that is added into a slot in one round is combined in
-  one pass, in the order of ranks (`moves`).
+  one pass, in the order of ranks; this is one move (`moves`).
 - Rounds are logical times, not barriers: a rank waits only for the chunks that it needs.
 - A table has no sizes. A call cuts its tensor into the chunks of the table, so one table serves all sizes.
 """
@@ -36,17 +37,17 @@ from .hosts import Hosts
 from .symmetric import Rank, Symmetric, of_rank_0
 
 COPY, ADD, JOIN = 0, 1, 2
-"""What the receiver does: replace; add (each contribution exactly once); join (idempotent, for barriers)."""
+"""What the receiver does."""
 
 X, Y, T = 0, 1, 2
-"""Buffers: X is the user's, Y is for results that cannot be made in place, T is scratch."""
+"""The buffers."""
 
 ROUND, SRC, DST, SBUF, SCHUNK, DBUF, DCHUNK, N, OP = range(9)
 """The columns of a table."""
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 Transfer = tuple[Any, ...]
-"""What `send` returns: the columns after ROUND, each an integer, an array, or a symbolic rank."""
+"""What `send` returns: the columns after ROUND, each an integer, an array, or a `symmetric.Rank`."""
 Rounds = Iterable[Transfer | list[Transfer]]
 """What an algorithm yields: for each round one `send`, or a list of them."""
 Line = tuple[str, int]

@@ -1,11 +1,12 @@
 """all_reduce: every rank gets the sum of all vectors. Naive first.
 
-A rank's vector is its tensor, of m bytes. An algorithm is a generator of rounds (`@algorithm`), for all ranks at once:
-r is the array 0 .. p-1, p the number of ranks. Or it makes its table of other tables (`@composed`). `table` is the
-table of another algorithm, and `combine` has what can be made of tables: `transpose` reverses rounds and arrows, and
-adds what was copied; `seq` runs tables one after the other; `as_collective` gives a table another contract; `pipeline`
-cuts the vector into segments that follow each other; `fold` lets two ranks act as one, if a table needs a power of
-two. Most all_reduces are an all_gather transposed, then the same all_gather forwards.
+A rank's vector is its tensor, of m bytes. An algorithm is a generator of rounds (`@algorithm`; see `schedule.table`),
+or it makes its table of other tables (`@composed`), for p ranks. `table(...)` is the table of another algorithm, and
+`combine` has what can be made of tables: `transpose` reverses rounds and arrows, and adds what was copied; `seq` runs
+tables one after the other; `as_collective` gives a table another contract; `pipeline` runs a table on each segment of
+the vector, a segment `lag` rounds after the one before; `fold` lets two ranks act as one, if a table needs a power of
+two. Most all_reduces are an all_gather transposed, then the same all_gather forwards: in an all_gather each rank
+begins with one part of the vector, its block, and gets the blocks of all.
 
 Each docstring has the idea, how many rounds there are, how many bytes the busiest rank sends, where the algorithm
 wins, and its source. F is (p - 1) / p, lg the logarithm of p to base 2, rounded up; `formula` explains other names.
