@@ -25,7 +25,7 @@ def test_forms(text, members):
     assert Hosts.parse(text).members == members
 
 
-@pytest.mark.parametrize("text", ["", "x", "0x2", "2x0", "3+0", "2x2x2", "2x2:random", "-1", "9" * 5000])
+@pytest.mark.parametrize("text", ["", "x", "0x2", "2x0", "3+0", "2x2x2", "2x3+1", "2x2:random", "-1", "9" * 5000])
 def test_no_form(text):
     with pytest.raises(ArgumentError, match="expected such as 4x8"):
         Hosts.parse(text)

@@ -38,22 +38,15 @@ def vendor() -> str:
     return _VENDORS.get(cpuinfo("vendor_id"), _MACHINE)
 
 
+@cache
 def cpuinfo(name: str) -> str:
     """What the system says of the first processor, such as its `model name`; "" if nothing."""
-    return first_processor().get(name, "")
-
-
-@cache
-def first_processor() -> dict[str, str]:
-    """All that the system says of the first processor, by name."""
-    said: dict[str, str] = {}
     with suppress(OSError), open("/proc/cpuinfo") as lines:
-        for line in lines:  # no further than needed: there may be hundreds of processors
-            if not line.strip():
-                break
+        for line in lines:
             key, _, value = line.partition(":")
-            said[key.strip()] = value.strip()
-    return said
+            if key.strip() == name:
+                return value.strip()
+    return ""
 
 
 _NO_LIMIT = 1 << 60  # version 1 writes a number of about 2^63 bytes where there is none

@@ -2,7 +2,7 @@
 
 from .combine import as_collective, fold, on, once, par, pipeline, seq, transpose
 from .contract import BLOCKED, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contract, Fault, contract
-from .counts import Bounds, Counts, Levels, count, levels, levels_of, lower_bounds
+from .counts import Bounds, Counts, Levels, count, levels, lower_bounds
 from .hosts import Hosts
 from .moves import Move, check_rows, moves
 from .proof import Proof, find_fault, prove, sample
@@ -37,7 +37,7 @@ __all__ = [
     "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "HOLDERS", "JOIN", "ONE_IN", "ONE_OUT", "OP", "REDUCING",
     "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "Hosts", "Levels", "Move",
     "N", "Proof", "Rank", "Rows", "Schedule", "Symmetric", "T", "Transfer", "X", "Y", "as_collective", "check_rows",
-    "contract", "count", "expand", "find_fault", "fold", "levels", "levels_of", "lower_bounds", "moves", "on", "once",
+    "contract", "count", "expand", "find_fault", "fold", "levels", "lower_bounds", "moves", "on", "once",
     "par", "pipeline", "prove", "sample", "send", "seq", "spread", "trace", "transpose", "unwrap",
 ]  # fmt: skip
 

@@ -140,30 +140,20 @@ def levels(schedule: Schedule) -> Levels:
     """Count a table that knows its hosts. Raises ArgumentError for one that knows none."""
     if schedule.hosts is None:
         raise ArgumentError(f"{schedule.name}: which ranks share a host? Set `hosts`")
-    if not schedule.symmetric:
-        return levels_of(schedule.rows, schedule.hosts, schedule.chunks)
-    # The rows of all ranks may be too many: what all of them send over one distance is counted at once.
-    rows, host, n = rows_of_rank_0(schedule), np.array(schedule.hosts.places), len(schedule.hosts.members)
-    rows, inside, between, moved = rows[rows[:, DST] != 0], set[int](), set[int](), np.zeros((2, n))
-    for distance in np.unique(rows[:, DST]):
-        mine, other = rows[rows[:, DST] == distance], np.roll(host, -distance)
-        far = host != other
-        for found, some in ((between, far.any()), (inside, not far.all())):
-            found.update(mine[:, ROUND].tolist() if some else ())
-        moved += [np.bincount(end[far], minlength=n) * mine[:, N].sum() / schedule.chunks for end in (host, other)]
-    return Levels(len(inside), len(between), *(tuple(amounts.tolist()) for amounts in moved))
-
-
-def levels_of(rows: Rows, hosts: Hosts, chunks: int) -> Levels:
-    """Count rows; only round, ranks and number of chunks matter. chunks: the number of chunks of the whole vector."""
-    n, host = len(hosts.members), np.array(hosts.places)
-    rows = rows[rows[:, SRC] != rows[:, DST]]
-    src, dst = host[rows[:, SRC]], host[rows[:, DST]]
-    far = src != dst
-    sent, received = (np.bincount(end[far], rows[far, N], n) / chunks for end in (src, dst))
-    return Levels(
-        inside=len(np.unique(rows[~far, ROUND])),
-        between=len(np.unique(rows[far, ROUND])),
-        leaves=tuple(sent.tolist()),
-        enters=tuple(received.tolist()),
-    )
+    host, n = np.array(schedule.hosts.places), len(schedule.hosts.members)
+    if schedule.symmetric:
+        # The rows of all ranks may be too many: what all of them send over one distance is counted at once.
+        rows, inside, between, moved = rows_of_rank_0(schedule), set[int](), set[int](), np.zeros((2, n))
+        for distance in np.unique(rows[:, DST][rows[:, DST] != 0]):
+            mine, other = rows[rows[:, DST] == distance], np.roll(host, -distance)
+            far = host != other
+            between.update(mine[:, ROUND].tolist() if far.any() else ())
+            inside.update(mine[:, ROUND].tolist() if not far.all() else ())
+            moved += [np.bincount(end[far], minlength=n) * mine[:, N].sum() for end in (host, other)]
+    else:
+        rows = schedule.rows[schedule.rows[:, SRC] != schedule.rows[:, DST]]
+        ends = host[rows[:, SRC]], host[rows[:, DST]]
+        far = ends[0] != ends[1]
+        inside, between = (set(rows[some, ROUND].tolist()) for some in (~far, far))
+        moved = np.array([np.bincount(end[far], rows[far, N], n) for end in ends])
+    return Levels(len(inside), len(between), *(tuple((amounts / schedule.chunks).tolist()) for amounts in moved))

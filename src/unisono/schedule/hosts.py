@@ -12,8 +12,7 @@ from ..base.errors import ArgumentError
 _MOST_RANKS = 1 << 16
 """The most ranks on the hosts that a text names: more would take hours to explain, or all memory."""
 
-_NUMBER = r"\d{1,15}"
-_FORM = rf"(?:(?P<hosts>{_NUMBER})x(?P<each>{_NUMBER})|(?P<sizes>{_NUMBER}(?:\+{_NUMBER})*))(?P<turns>:round_robin)?"
+_FORM = r"(?!.*x.*\+)(?:(?P<many>\d{1,15})x)?(?P<sizes>\d{1,15}(?:\+\d{1,15})*)(?P<turns>:round_robin)?"
 
 
 @dataclass(frozen=True)
@@ -50,21 +49,13 @@ class Hosts:
         in turn. Raises ArgumentError.
         """
         found = re.fullmatch(_FORM, text.strip()) if isinstance(text, str) else None
-        kinds: list[tuple[int, int]] = []  # numbers of hosts, and of the ranks of each
-        if found is not None and found["sizes"]:
-            kinds = [(1, int(size)) for size in found["sizes"].split("+")]
-        elif found is not None:
-            kinds = [(int(found["hosts"]), int(found["each"]))]
-        if not kinds or any(0 in kind for kind in kinds):
+        many, sizes = (int(found["many"] or 1), [*map(int, found["sizes"].split("+"))]) if found else (0, [])
+        if found is None or not many or 0 in sizes:
             raise ArgumentError(f"hosts: expected such as 4x8, 3+1 or 2x2:round_robin, not {text!r}")
-        ranks = sum(many * size for many, size in kinds)
-        if ranks > _MOST_RANKS:
+        if (ranks := many * sum(sizes)) > _MOST_RANKS:
             raise ArgumentError(f"hosts: {text} are {ranks:,} ranks: give at most {_MOST_RANKS:,}")
-        sizes = [size for many, size in kinds for _ in range(many)]
-        turns = [
-            (place if found and found["turns"] else 0, host) for host, size in enumerate(sizes) for place in range(size)
-        ]
-        return cls.of([host for _, host in sorted(turns, key=lambda turn: turn[0])])
+        seats = [(seat, host) for host, size in enumerate(sizes * many) for seat in range(size)]
+        return cls.of([host for _, host in (sorted(seats) if found["turns"] else seats)])
 
     @property
     def spans(self) -> bool:

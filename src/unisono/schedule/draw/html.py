@@ -18,8 +18,9 @@ from ...base.errors import ArgumentError
 from ...base.link import Link
 from ...base.units import plural
 from ..contract import Slot
+from ..counts import levels
 from ..hosts import Hosts
-from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, X, spread
+from ..table import COPY, DST, OP, ROUND, SRC, N, Schedule, X, spread
 from .film import Film, Held, film, slots_of_all
 from .text import limit, spans, summary, transfers
 
@@ -167,17 +168,14 @@ def _costs(schedule: Schedule) -> Iterable[list[float]]:
     rank counts as a host.
     """
     hosts = schedule.apart or Hosts.of(range(schedule.ranks))
-    host = np.array(hosts.places)
-    moves: Rows = schedule.rows[(schedule.rows[:, SRC] != schedule.rows[:, DST]) | (schedule.rows[:, OP] != COPY)]
-    far = host[moves[:, SRC]] != host[moves[:, DST]]
+    rows, host = schedule.rows, np.array(hosts.places)
+    fetched = (host[rows[:, SRC]] == host[rows[:, DST]]) & ((rows[:, SRC] != rows[:, DST]) | (rows[:, OP] != COPY))
     for number in range(schedule.rounds):
-        now = moves[:, ROUND] == number
-        out, home = moves[now & far], moves[now & ~far]
-        ends = [np.bincount(host[out[:, side]], out[:, N]).max(initial=0) for side in (SRC, DST)]
-        busiest = np.bincount(home[:, DST], home[:, N]).max(initial=0)
+        now = rows[:, ROUND] == number
+        found, near = levels(schedule.replace(rows=rows[now], hosts=hosts)), rows[now & fetched]
+        busiest = np.bincount(near[:, DST], near[:, N]).max(initial=0) / schedule.chunks
         words = schedule.collective == "barrier"
-        amounts = [0.0, 0.0] if words else [float(max(ends)) / schedule.chunks, float(busiest) / schedule.chunks]
-        yield [float(len(out) > 0), *amounts]
+        yield [float(found.between), *((0.0, 0.0) if words else (found.most, float(busiest)))]
 
 
 SCRIPTS = ("clock", "story", "layout", "stage", "player")
