@@ -1,10 +1,7 @@
 """Messages with file descriptors between two processes of one host, over a Unix stream socket.
 
-A message is a value (a small object), a payload (bytes of any length) and file descriptors. On the wire: a header with
-the two lengths and the number of descriptors, the value, the payload; the descriptors travel with the first byte.
-
-Between a program and the ranks that it has started, values are pickled. Other processes use a `PlainChannel`: its
-messages run no code, and take little memory.
+A message is a value (anything that JSON has), a payload (bytes) and file descriptors. On the wire: a header with the
+two lengths and the number of descriptors, the value, the payload; the descriptors travel with the first byte.
 
 Ranks of one host find each other by the name of a socket in the host's abstract namespace (`listen`, `connect`). Such
 names are public. So each end first asks the kernel which process is at the other end.
@@ -27,6 +24,9 @@ _HEADER = struct.Struct("<IQB")
 _CREDENTIALS = struct.Struct("3i")
 _CHUNK = 1 << 18
 _MAX_FDS = 16
+
+ANY_LENGTH = 1 << 62
+"""The most bytes of a message between a program and the ranks that it has started."""
 
 LONGEST_S = 20 * 86_400.0
 """The longest wait for one message: the system counts milliseconds in 32 bits."""
@@ -59,21 +59,22 @@ class _Socket(socket.socket):
 
 
 class Channel:
-    """One end of a connection; takes the socket over. Not for several threads at once."""
+    """One end of a connection; takes the socket over. Not for several threads at once.
 
-    _most_bytes = 1 << 62  # the most bytes of a message
+    most_bytes: of a message. It believes no message that comes in: none runs code, or takes more memory.
+    """
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = _Socket(fileno=sock.detach())
+    def __init__(self, sock: socket.socket, most_bytes: int = 64 << 10) -> None:
+        self._socket, self._most_bytes = _Socket(fileno=sock.detach()), most_bytes
         self._bytes = bytearray()
         self._fds: list[int] = []
 
     @classmethod
-    def pair(cls) -> "tuple[Channel, socket.socket]":
+    def pair(cls, most_bytes: int = 64 << 10) -> "tuple[Channel, socket.socket]":
         """A channel, and the raw socket of its other end, to be handed to another process."""
         fill_standard_streams()
         mine, theirs = socket.socketpair()
-        return cls(mine), theirs
+        return cls(mine, most_bytes), theirs
 
     def fileno(self) -> int:
         """The file descriptor, for a selector."""
@@ -86,7 +87,7 @@ class Channel:
 
     def send(self, value: object, payload: bytes = b"", fds: Sequence[int] = (), deadline: float | None = None) -> None:
         """Send one message. Raises TimeoutError at the deadline, and another OSError where the peer has gone."""
-        packed = self._pack(value)
+        packed = json.dumps(value).encode()
         head = _HEADER.pack(len(packed), len(payload), len(fds)) + packed
         self._socket.settimeout(remaining(deadline))
         try:
@@ -142,19 +143,13 @@ class Channel:
         if len(self._bytes) < end:
             return None
         with memoryview(self._bytes) as view:
-            message = Packet(self._unpack(view[_HEADER.size : middle]), bytes(view[middle:end]), self._fds[:count])
+            packed, beside = bytes(view[_HEADER.size : middle]), bytes(view[middle:end])
+        try:
+            message = Packet(json.loads(packed), beside, self._fds[:count])
+        except (ValueError, RecursionError) as error:
+            raise EOFError("the peer has sent an invalid message") from error
         del self._bytes[:end], self._fds[:count]
         return message
-
-    def _pack(self, value: object) -> bytes:
-        import pickle  # a sentinel does without
-
-        return pickle.dumps(value)
-
-    def _unpack(self, packed: memoryview) -> Any:
-        import pickle
-
-        return pickle.loads(packed)  # noqa: S301  the module's docstring says why
 
     def hang_up(self) -> None:
         """End the connection, also for processes that have inherited a copy of this end, and close it."""
@@ -176,21 +171,6 @@ class Channel:
 
     def __del__(self) -> None:
         self.close()
-
-
-class PlainChannel(Channel):
-    """A channel for short messages with values of JSON. It believes no message that comes in."""
-
-    _most_bytes = 64 << 10
-
-    def _pack(self, value: object) -> bytes:
-        return json.dumps(value).encode()
-
-    def _unpack(self, packed: memoryview) -> Any:
-        try:
-            return json.loads(bytes(packed))
-        except (ValueError, RecursionError) as error:
-            raise EOFError("the peer has sent an invalid message") from error
 
 
 def remaining(deadline: float | None) -> float | None:
@@ -218,18 +198,18 @@ def listen(name: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.so
     return listener
 
 
-def accept(listener: socket.socket) -> PlainChannel | None:
+def accept(listener: socket.socket) -> Channel | None:
     """The next connection; None if another user has made it. Raises BlockingIOError if there is none yet."""
     fill_standard_streams()
     sock, _ = listener.accept()
-    channel = PlainChannel(sock)
+    channel = Channel(sock)
     if channel.peer.user == os.getuid():
         return channel
     channel.close()
     return None
 
 
-def connect(name: str, deadline: float) -> PlainChannel:
+def connect(name: str, deadline: float) -> Channel:
     """A connection to the process that listens at a name. Raises ArgumentError if it is another user's process.
 
     Raises OSError if no process listens, and at the deadline, if too many connections wait to be accepted.
@@ -240,7 +220,7 @@ def connect(name: str, deadline: float) -> PlainChannel:
             sock.settimeout(remaining(deadline))
             with suppress(BlockingIOError):
                 sock.connect(f"\0{name}")
-                channel = PlainChannel(sock)
+                channel = Channel(sock)
                 break
         if time.monotonic() >= deadline:
             raise TimeoutError(f"too many processes connect to {name}")

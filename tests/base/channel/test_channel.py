@@ -1,4 +1,4 @@
-"""Messages with file descriptors: between a parent and its ranks, and plain ones that nobody unpickles."""
+"""Messages with file descriptors between two processes."""
 
 import json
 import os
@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from unisono.base.fd_channel import Channel, PlainChannel
+from unisono.base.fd_channel import ANY_LENGTH, Channel
 
 pytestmark = pytest.mark.quick
 
 
 @pytest.fixture
 def ends():
-    left, raw = Channel.pair()
-    right = Channel(raw)
+    left, raw = Channel.pair(ANY_LENGTH)
+    right = Channel(raw, ANY_LENGTH)
     yield left, right
     left.close()
     right.close()
@@ -33,9 +33,9 @@ def ends():
 def test_messages_keep_their_order_and_parts(ends):
     left, right = ends
     for number in range(5):
-        left.send(("note", number), bytes([number]) * number)
+        left.send(["note", number], bytes([number]) * number)
     assert [right.receive(time.monotonic() + 5)[:2] for _ in range(5)] == [
-        (("note", number), bytes([number]) * number) for number in range(5)
+        (["note", number], bytes([number]) * number) for number in range(5)
     ]
     assert right.poll() is None
 
@@ -126,7 +126,7 @@ def framed(value: bytes, payload: bytes = b"", fds: int = 0) -> bytes:
     return HEADER.pack(len(value), len(payload), fds) + value + payload
 
 
-def until_the_end(channel: PlainChannel) -> int:
+def until_the_end(channel: Channel) -> int:
     """How many messages come before the end."""
     for count in range(1 << 20):
         try:
@@ -147,7 +147,7 @@ pieces = st.binary(max_size=40) | st.builds(
 @given(st.lists(pieces, max_size=6).map(b"".join))
 @settings(max_examples=examples(300), deadline=None)
 def test_any_bytes_are_messages_then_the_end(data: bytes) -> None:
-    channel, raw = PlainChannel.pair()
+    channel, raw = Channel.pair()
     with raw:
         raw.sendall(data)
     assert until_the_end(channel) <= len(data)
@@ -155,7 +155,7 @@ def test_any_bytes_are_messages_then_the_end(data: bytes) -> None:
 
 
 def test_pickled_bytes_are_not_unpickled() -> None:
-    channel, raw = PlainChannel.pair()
+    channel, raw = Channel.pair()
     with raw:
         raw.sendall(framed(pickle.dumps(Bomb())))
         with pytest.raises(EOFError, match="invalid message"):
@@ -165,7 +165,7 @@ def test_pickled_bytes_are_not_unpickled() -> None:
 
 @pytest.mark.parametrize("sizes", [(1 << 20, 0), (0, 1 << 20), (0, (1 << 64) - 1), ((1 << 32) - 1, (1 << 64) - 1)])
 def test_message_claiming_great_length_is_refused(sizes: tuple[int, int]) -> None:
-    channel, raw = PlainChannel.pair()
+    channel, raw = Channel.pair()
     with raw:
         raw.sendall(HEADER.pack(*sizes, 0))
         tracemalloc.start()
@@ -180,7 +180,7 @@ def test_message_claiming_great_length_is_refused(sizes: tuple[int, int]) -> Non
 
 @pytest.mark.parametrize("text", [b"[" * 60_000, b"9" * 60_000, b"\xff", b"NaN!"])
 def test_values_that_are_no_values_are_the_end(text: bytes) -> None:
-    channel, raw = PlainChannel.pair()
+    channel, raw = Channel.pair()
     with raw:
         raw.sendall(framed(text))
     assert until_the_end(channel) <= 1  # versions of Python differ in which numbers are too long
@@ -189,7 +189,7 @@ def test_values_that_are_no_values_are_the_end(text: bytes) -> None:
 
 @pytest.mark.parametrize(("claimed", "sent"), [(2, 1), (1, 0), (0, 16)])
 def test_unexpected_descriptors_are_closed(claimed: int, sent: int) -> None:
-    channel, raw = PlainChannel.pair()
+    channel, raw = Channel.pair()
     before = len(os.listdir("/proc/self/fd"))
     with raw:
         for _ in range(40):
@@ -203,7 +203,7 @@ def test_unexpected_descriptors_are_closed(claimed: int, sent: int) -> None:
 
 
 def test_full_descriptor_table_is_an_error() -> None:
-    channel, raw = PlainChannel.pair()
+    channel, raw = Channel.pair()
     with raw:
         socket.send_fds(raw, [framed(b"1", fds=1)], [raw.fileno()])
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -128,7 +128,7 @@ def test_the_start_does_not_count(monkeypatch):
     lines, servers = zip(*(Channel.pair() for _ in range(2)), strict=True)
     for rank, channel in enumerate(ranks):
         channel.send(STARTED)
-        channel.send(Report(rank, "returned", "returned"))
+        channel.send(Report(rank, "returned", "returned")[:-1])
     started = object.__new__(processes.RankProcesses)
     ends = enumerate(zip(channels, lines, strict=True))
     started._ranks = [processes.Rank(rank, channel, line, None, os.getpid()) for rank, (channel, line) in ends]

@@ -18,7 +18,7 @@ from tests.ranks.rendezvous.test_meetings import SOON_S, attend, launch
 from tests.ranks.rendezvous.test_meetings import meet as meet_all
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, WaitTimeout
-from unisono.base.fd_channel import PeerProcess, PlainChannel
+from unisono.base.fd_channel import Channel, PeerProcess
 from unisono.base.records import DepartureKind
 from unisono.ranks.rendezvous import rendezvous, stores
 from unisono.ranks.rendezvous.identity import Identity
@@ -132,7 +132,7 @@ def test_connections_to_a_job_do_not_hold_up_ranks(job):
 
 def test_other_users_do_not_take_part_in_a_job(job, monkeypatch):
     with closing(JobServer(job)) as server:
-        monkeypatch.setattr(PlainChannel, "peer", PeerProcess(1, os.getuid() + 1))
+        monkeypatch.setattr(Channel, "peer", PeerProcess(1, os.getuid() + 1))
         with pytest.raises(ArgumentError, match="belongs to user"):
             job_store(job, 1, time.monotonic() + 60)
         with socket.socket(socket.AF_UNIX) as other:

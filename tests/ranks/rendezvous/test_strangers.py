@@ -20,7 +20,7 @@ from tests.conftest import examples
 from tests.support.programs import Python
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, PeerFailed, PeerGone
-from unisono.base.fd_channel import PlainChannel, listen
+from unisono.base.fd_channel import Channel, listen
 from unisono.engine.memory.arena import Arena
 from unisono.ranks.group.world_group import world_group
 from unisono.ranks.rendezvous.entries import (
@@ -141,7 +141,7 @@ def test_rank_0_that_has_ended_is_not_called_a_stranger(name: str) -> None:
 
 
 def test_an_earlier_process_of_the_same_number_is_another_one() -> None:
-    mine, theirs = PlainChannel.pair()
+    mine, theirs = Channel.pair()
     with theirs:
         own = Identity.mine()
         assert own.is_at(mine)

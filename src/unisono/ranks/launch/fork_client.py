@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from ...base.errors import InternalError
-from ...base.fd_channel import Channel, PlainChannel
+from ...base.fd_channel import ANY_LENGTH, Channel
 
 _BOOT_S = 300.0
 """How long the fork server may import torch and compile kernels: seconds, and minutes on a cold network disk."""
@@ -25,7 +25,7 @@ _BOOT = (
 
 class _ForkClient:
     def __init__(self) -> None:
-        self._channel, theirs = PlainChannel.pair()
+        self._channel, theirs = Channel.pair()
         with theirs:
             fd, also = theirs.fileno(), " ".join(name for name in _ALSO if name in sys.modules)
             # A session of its own: Ctrl-C reaches the parent only, which then stops the ranks in order.
@@ -82,7 +82,7 @@ def fork_rank() -> tuple[Channel, Channel]:
     runs.
     """
     global _client  # noqa: PLW0603  each process has one
-    (channel, ranks_end), (line, servers_end) = Channel.pair(), PlainChannel.pair()
+    (channel, ranks_end), (line, servers_end) = Channel.pair(ANY_LENGTH), Channel.pair()
     with ranks_end, servers_end, _lock:
         ends = ranks_end.fileno(), servers_end.fileno()
         if _client is not None:

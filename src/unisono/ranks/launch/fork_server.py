@@ -6,7 +6,7 @@ it is safe. Each rank has a line of its own between parent and server:
     parent -> server   one more rank, with the rank's end of its channel to the parent, and the server's end of the line
     server -> parent   on the line: ["forked", pid] or ["refused", why], at the end ["ended", wait status]
 
-It speaks by `PlainChannel`: nothing is unpickled here.
+It speaks by `Channel`: nothing is unpickled here.
 
 When a rank's line ends, the server kills the rank. When the parent ends, it kills all ranks and leaves. When the server
 dies, the kernel kills its ranks. So no process is left behind, whichever process is killed. A rank leads a process
@@ -32,7 +32,7 @@ from typing import NoReturn
 
 import unisono
 
-from ...base.fd_channel import Channel, PlainChannel
+from ...base.fd_channel import ANY_LENGTH, Channel
 from ...base.python import no_collections
 
 _PR_SET_PDEATHSIG = 1
@@ -46,7 +46,7 @@ def main(fd: int, parent_pid: int, also: Sequence[str] = ()) -> None:
 
     also: modules to load that ranks will need.
     """
-    parent = PlainChannel(socket.socket(fileno=fd))
+    parent = Channel(socket.socket(fileno=fd))
     parent_watch = os.pidfd_open(parent_pid)
     # Until the server listens, it ends with the parent's thread that waits for it.
     _die_with_parent(signal.SIGKILL)
@@ -123,7 +123,7 @@ class _ForkServer:
         try:
             while (message := self._parent.poll()) is not None:
                 control, line = (socket.socket(fileno=fd) for fd in message.fds)
-                if (mine := self._fork(Channel(control), PlainChannel(line))) is not None:
+                if (mine := self._fork(Channel(control, ANY_LENGTH), Channel(line))) is not None:
                     return mine
         except EOFError:
             self._end()

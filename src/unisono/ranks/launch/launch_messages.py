@@ -1,7 +1,7 @@
 """What the parent of a local world and its ranks send each other; `docs/processes.md` draws the messages.
 
-Their payloads, functions, arguments and results, are pickled. Code that the other process can import is pickled by
-name; everything else (`__main__`, notebook cells, lambdas, modules on no path) by value, and so are tensors.
+Their payloads, a rank's setup, functions, arguments and results, are pickled. Code that the other process can import is
+pickled by name; everything else (`__main__`, notebook cells, lambdas, modules on no path) by value, and so are tensors.
 """
 
 import io
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
@@ -27,7 +27,7 @@ RAISED_AT_NS = "_unisono_raised_at_ns"
 
 @dataclass(frozen=True)
 class RankSetup:
-    """Parent to rank, once: its rank, and the environment of its process.
+    """Parent to rank, once, as a payload: its rank, and the environment of its process.
 
     The message carries the descriptors of its host's arena, of the working directory, and of a file where ranks of
     several hosts tell each other their addresses (torch's FileStore).
@@ -44,8 +44,7 @@ class RankSetup:
     pids: list[int]
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """Parent to rank, once per run. The payload is the pickled (function, args, kwargs).
 
     The message carries two descriptors: for standard output and standard error from now on.
@@ -56,8 +55,7 @@ class Task:
     """Source lines that are in no file (notebook cells), in linecache's form, for tracebacks."""
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """How one rank came out of a run.
 
     kind: `returned`, `raised`, `waited` (it raised because a peer did not come), `died`, `stuck`, or `starting` (it has

@@ -3,6 +3,7 @@
 import linecache
 import math
 import os
+import pickle
 import secrets
 import selectors
 import sys
@@ -10,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import dropwhile
 from pathlib import Path
@@ -82,7 +83,7 @@ class RankProcesses:
                 rank.arena.board(rank.number).parent_tells_end = 1  # `_add_death` keeps the promise
                 setup = RankSetup(rank.number, hosts, config, environ, sys.argv, secret, self.pids)
                 with suppress(ConnectionError):  # the rank has died, as `_collect` will find
-                    rank.channel.send(setup, fds=[rank.arena.fd, *files])
+                    rank.channel.send(None, pickle.dumps(setup), [rank.arena.fd, *files])
         except BaseException:
             self.kill()
             raise
@@ -168,7 +169,7 @@ class RankProcesses:
                     self._begins(rank)
                 else:
                     rank.idle = True
-                    self._add(rank, replace(message.value, payload=message.payload))
+                    self._add(rank, Report(*message.value)._replace(payload=message.payload))
         except EOFError:
             self._selector.unregister(rank.channel)
             rank.connected = False

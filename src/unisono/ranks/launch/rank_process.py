@@ -36,12 +36,12 @@ def serve_parent(channel: Channel) -> None:
         rank = _Rank(channel)
         while True:
             task, payload, fds = channel.receive()
-            _prepare(task, *fds)
-            report, result = rank.perform(payload)
+            _prepare(Task(*task), *fds)
+            report = rank.perform(payload)
             with suppress(OSError, ValueError, AttributeError):  # they may be closed, or None
                 sys.stdout.flush()
                 sys.stderr.flush()
-            channel.send(report, result)
+            channel.send(report[:-1], report.payload)
     except (EOFError, ConnectionError):
         if rank is not None:
             rank.leave()
@@ -51,7 +51,7 @@ class _Rank:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         message: Packet = channel.receive()
-        self._setup: RankSetup = message.value
+        self._setup: RankSetup = unpack(message.payload)
         arena_fd, directory_fd, self._store = message.fds
         os.fchdir(directory_fd)
         os.close(directory_fd)
@@ -67,7 +67,7 @@ class _Rank:
             os.environ[HOST_ID] = f"{self._setup.hosts.host_of(self._setup.rank)}"
         self._group: Group | None = None
 
-    def perform(self, payload: bytes) -> tuple[Report, bytes]:
+    def perform(self, payload: bytes) -> Report:
         """Call the function; then tell peers that still wait for this rank that it has returned or failed."""
         rank, process = self._setup.rank, os.getpid()
         try:
@@ -80,10 +80,8 @@ class _Rank:
             # Peers still need the calls that the function has left in the background.
             world.finish()
             self._say_gone(DepartureKind.RETURNED, "returned from the function")
-            report = Report(
-                rank, "returned", "returned", at_ns=time.monotonic_ns(), closed=world.closed or world.broken is not None
-            )
-            return report, _pack_result(rank, result)
+            closed, at_ns = world.closed or world.broken is not None, time.monotonic_ns()
+            return Report(rank, "returned", "returned", "", at_ns, closed, _pack_result(rank, result))
         except BaseException as error:  # noqa: BLE001  SystemExit, too: the parent raises it again, the rank lives on
             if os.getpid() != process:
                 _end_child(error)
@@ -92,7 +90,7 @@ class _Rank:
             self._say_gone(DepartureKind.RAISED, how.splitlines()[0])
             kind = "waited" if isinstance(error, PeerGone | PeerFailed | WaitTimeout) else "raised"
             text, packed = _pack_error(error)
-            return Report(rank, kind, how, text, at_ns), packed
+            return Report(rank, kind, how, text, at_ns, payload=packed)
 
     def _say_gone(self, how: DepartureKind, words: str) -> None:
         if self._group is not None and not self._group.closed:
@@ -134,7 +132,7 @@ def _prepare(task: Task, out: int, err: int) -> None:
         if text:
             text.reconfigure(line_buffering=True, write_through=False)  # lines of several ranks do not mix
     sys.path += [entry for entry in task.path if entry not in sys.path]
-    linecache.cache.update(task.sources)
+    linecache.cache.update({name: (*entry,) for name, entry in task.sources.items()})
 
 
 def _end_child(error: BaseException) -> NoReturn:

@@ -18,7 +18,7 @@ from ...schedule import Hosts
 MOST_NAME = 32
 """Characters of a host's short name: a thousand of them go into one entry."""
 MOST_WORDS = 4_000
-_MOST_BYTES = 60 << 10  # less than a `PlainChannel` takes in
+_MOST_BYTES = 60 << 10  # less than a `Channel` takes in
 _MOST_TEXT, _MOST_NUMBER = 500, 1 << 63
 
 _brief = Repr()

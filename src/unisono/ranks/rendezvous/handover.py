@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 
 from ...base.errors import ArgumentError
-from ...base.fd_channel import PlainChannel, accept, connect
+from ...base.fd_channel import Channel, accept, connect
 from ...engine.memory.arena import Arena
 from .identity import Identity
 
@@ -28,7 +28,7 @@ def hand_out(
 
     look: called now and then; raises if there will be no group.
     """
-    missing, served = dict(ranks), dict[int, PlainChannel]()
+    missing, served = dict(ranks), dict[int, Channel]()
     poller = select.poll()
     poller.register(listener, select.POLLIN)
     look_at = time.monotonic() + _LOOK_S
@@ -51,7 +51,7 @@ def hand_out(
     return sorted(missing)
 
 
-def _serve(fd: int, listener: socket.socket, missing: Mapping[int, Identity]) -> PlainChannel | None:
+def _serve(fd: int, listener: socket.socket, missing: Mapping[int, Identity]) -> Channel | None:
     """Send the descriptor to the next process that connects, if it is one of these ranks."""
     channel = None
     try:
@@ -66,7 +66,7 @@ def _serve(fd: int, listener: socket.socket, missing: Mapping[int, Identity]) ->
     return None
 
 
-def _hear(channel: PlainChannel, missing: dict[int, Identity]) -> bool:
+def _hear(channel: Channel, missing: dict[int, Identity]) -> bool:
     """Read whether a rank has the memory. False if it has left, or sends what no rank would."""
     try:
         message = channel.poll()
