@@ -53,35 +53,38 @@ def fused_ring(p: int) -> str:
     return file("allreduce", p, gpus, (p, 0, 0), in_place=True)
 
 
-def all_pairs(p: int, k: int) -> str:
-    """all_reduce: each gpu gets its k chunks of all others in scratch, adds them up, and sends the sums to all."""
+def all_pairs(p: int, k: int, *, once: bool = False) -> str:
+    """all_reduce: each gpu gets its k chunks of all others in scratch, adds them up, and sends the sums to all.
+
+    once: its k chunks are all that there are, so the sums stay.
+    """
     gpus = []
     for g in range(p):
         peers = [q for q in range(p) if q != g]
         blocks: list[list[Step]] = [[], *([] for _ in peers)]
+        mine = 0 if once else g * k
         for t, q in enumerate(peers):
             blocks[t + 1] = [
-                Step("s", ("i", q * k), ("s", 0), k),
-                Step("r", ("i", g * k), ("s", t * k), k, posts=True),
+                Step("s", ("i", 0 if once else q * k), ("s", 0), k),
+                Step("r", ("i", mine), ("s", t * k), k, posts=True),
             ]
         last = {}
         for t, steps in enumerate(blocks):
-            mine = [c for c in range(k) if c % p == t]
-            if mine:
-                wait = join(steps, [(other, 1) for other in range(1, p) if other != t])
-                for c in mine:
-                    for j in range(p - 1):
-                        steps.append(Step("re", ("s", j * k + c), ("i", g * k + c), 1, wait))
-                        wait = (-1, -1)
+            for c in range(t, k, p):
+                wait = join(steps, [(other, 1) for other in range(1, p) if other != t]) if c == t else (-1, -1)
+                for j in range(p - 1):
+                    steps.append(Step("re", ("s", j * k + c), ("i", mine + c), 1, wait))
+                    wait = (-1, -1)
                 steps[-1] = steps[-1]._replace(posts=True)
                 last[t] = len(steps) - 1
-        for t, q in enumerate(peers):
+        for t, q in enumerate(peers if not once else ()):
             steps = blocks[t + 1]
             wait = join(steps, [end for end in last.items() if end[0] != t + 1])
             steps.append(Step("s", ("i", g * k), ("i", g * k), k, wait))
             steps.append(Step("r", ("i", q * k), ("i", q * k), k))
         gpus.append([(-1, -1, 0, blocks[0])] + [(q, q, 0, blocks[t + 1]) for t, q in enumerate(peers)])
-    return file("allreduce", p * k, gpus, (p * k, 0, k * (p - 1)), in_place=True)
+    chunks = k if once else p * k
+    return file("allreduce", chunks, gpus, (chunks, 0, k * (p - 1)), in_place=True)
 
 
 def join(steps: list[Step], waits: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -137,6 +140,7 @@ def all_to_all_of_hosts(n: int, m: int) -> str:
 FILES = {
     **{f"fused ring of {p}": fused_ring(p) for p in (2, 3, 4, 8)},
     **{f"all pairs of {p}, {k} chunks each": all_pairs(p, k) for p, k in ((2, 1), (3, 2), (4, 4), (8, 8))},
+    **{f"all pairs at once of {p}, {k} chunks": all_pairs(p, k, once=True) for p, k in ((2, 1), (4, 4), (8, 8))},
     **{f"all_gather of {p}{' in place' * place}": all_gather(p, place) for p in (2, 5) for place in (True, False)},
     **{f"all_to_all of {n}x{m}": all_to_all_of_hosts(n, m) for n, m in ((2, 2), (2, 3), (3, 2))},
 }

@@ -164,9 +164,9 @@ def ops(changed: Plan, gpu: int = 0, block: int = 0) -> list[Plan]:
 Change = Callable[[Plan], Any]
 WRONG: dict[str, tuple[str, Change, type[UnisonoError], str]] = {
     "packets": ("puts", lambda p: p.update(protocol="LL"), ArgumentError, "plan.json: packets are not supported"),
-    "unknown collective": ("puts", lambda p: p.update(collective="x"), ArgumentError, "collective 'x' is unknown"),
-    "no gpus": ("puts", lambda p: p.pop("gpus"), ArgumentError, "gpus is missing"),
-    "gpus out of order": ("puts", lambda p: p["gpus"].reverse(), ArgumentError, "gpu 0: its id is 1"),
+    "unknown collective": ("puts", lambda p: p.update(collective="x"), ArgumentError, "collective is 'x'"),
+    "no gpus": ("puts", lambda p: p.pop("gpus"), ArgumentError, "it has no gpus"),
+    "gpus out of order": ("puts", lambda p: p["gpus"].reverse(), ArgumentError, "gpu 0: id is 1"),
     "chunks are no blocks": (
         "puts", lambda p: p["gpus"][0].update(output_chunks=3), ArgumentError, "3 chunks are not a multiple of 2"
     ),
@@ -174,17 +174,19 @@ WRONG: dict[str, tuple[str, Change, type[UnisonoError], str]] = {
         "puts", lambda p: p["gpus"][0].update(output_chunks=1 << 20), ArgumentError, "output_chunks is 1048576"
     ),
     "another channel": (
-        "puts", lambda p: p["gpus"][0]["channels"][0].update(channel_type="port"), ArgumentError, "'port' channels"
+        "puts", lambda p: p["gpus"][0]["channels"][0].update(channel_type="port"), ArgumentError, "channel_type is"
     ),
-    "unknown peer": ("puts", lambda p: p["gpus"][0]["channels"][0].update(connected_to=[2]), ArgumentError, "peer 2"),
+    "unknown peer": (
+        "puts", lambda p: p["gpus"][0]["channels"][0].update(connected_to=[2]), ArgumentError, r"connected_to is \[2\]"
+    ),
     "unknown channel": (
-        "puts", lambda p: ops(p)[0].update(channel_ids=[4]), ArgumentError, "thread block 0, step 0: .*no channel 4"
+        "puts", lambda p: ops(p)[0].update(channel_ids=[4]), ArgumentError, r"block 0, step 0: channel_ids is \[4\]"
     ),
     "unknown operation": (
-        "puts", lambda p: ops(p)[3].update(name="ppkt"), ArgumentError, "step 3: 'ppkt' is not part of a table"
+        "puts", lambda p: ops(p)[3].update(name="ppkt"), ArgumentError, "step 3: name is 'ppkt': it must be one of"
     ),
     "unknown buffer": (
-        "puts", lambda p: ops(p)[3].update(dst_buff=[run(0, remote=3)]), ArgumentError, "step 3: .* no remote buffer 3"
+        "puts", lambda p: ops(p)[3].update(dst_buff=[run(0, remote=3)]), ArgumentError, "step 3, dst 0: buffer_id is 3"
     ),
     "out of range": (
         "puts", lambda p: ops(p)[3].update(dst_buff=[run(2, remote=0)]), ArgumentError, "step 3: it uses 1 chunks"

@@ -11,39 +11,33 @@ msccl-tools, which writes most files. A gpu has thread blocks, which run side by
     nop     waits only
 
 A step with depid and deps waits for that step of another thread block of its gpu, which must have hasdep="1". The
-messages from one gpu to another on one channel come in the order in which they leave. A send waits for no receiver.
-The buffers i, o and s are input, output and scratch; in place, i and o are one memory.
+messages from one gpu to another on one channel come in the order in which they leave, so one thread block sends them
+and one receives them. A send waits for no receiver. The buffers i, o and s are input, output and scratch; in place, i
+and o are one memory. Elements and attributes that are not named here mean nothing.
 """
 
+import json
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
-from typing import Any, NamedTuple
-
-import numpy as np
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+from xml.sax.saxutils import quoteattr
 
 from ...base.errors import AlgorithmError, ArgumentError
-from ..contract import BLOCKED, HOLDERS, ONE_IN, ONE_OUT, ROOTED, Fault, Slot
-from ..moves import check_rows
-from ..proof import prove
-from ..table import ADD, COPY, JOIN, Rows, Schedule, T, X, Y, spread
-from .msccl_out import write as write_steps
-from .order import FLIGHT, Step, make_table
+from ..contract import ROOTED, Fault, Slot
+from ..table import Schedule, X, Y, spread
+from .buffers import COLLECTIVES, Buffers, Place, note_of, noted, shape_of
+from .program import Op, program
+from .steps import FLIGHT, Part, Step
 
-COLLECTIVES = {
-    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
-    "reduce_scatter": "reduce_scatter", "alltoall": "all_to_all", "scan": "scan", "exscan": "exscan",
-    "barrier": "barrier",
-} | {name: name for name in HOLDERS if "_" not in name}  # fmt: skip
-"""The names of collectives in files, and ours."""
+KINDS = {
+    "s": (["src"], ["send"]), "r": (["recv"], ["dst"]), "rcs": (["recv"], ["dst", "send"]),
+    "rrc": (["src", "recv"], ["dst"]), "rrs": (["src", "recv"], ["send"]), "rrcs": (["src", "recv"], ["dst", "send"]),
+    "cpy": (["src"], ["dst"]), "re": (["dst", "src"], ["dst"]), "nop": ([], []),
+}  # fmt: skip
+"""The types of steps: what they add up, and where they put it."""
 
-RECEIVES, SENDS = ("r", "rcs", "rrc", "rrs", "rrcs"), ("s", "rcs", "rrs", "rrcs")
-READS, WRITES = ("s", "rrc", "rrs", "rrcs", "cpy", "re"), ("r", "rcs", "rrc", "rrcs", "cpy", "re")
-TYPES = {*RECEIVES, *SENDS, "cpy", "re", "nop"}
-NOTE = " unisono table:"
-MOST_CHUNKS = 1 << 20
-"""The most chunks of all gpus in a file that is read."""
-
-NONE: Rows = np.zeros((0, 9), np.int64)
+_NOTE = " unisono table: "
 
 
 class _Builder(ET.TreeBuilder):
@@ -55,12 +49,12 @@ class _Builder(ET.TreeBuilder):
         raise ET.ParseError("a document type is not allowed")
 
     def comment(self, text: str | None) -> None:  # type: ignore[override]  # nothing is inserted
-        if (text or "").startswith(NOTE):
-            self.note = (text or "").removeprefix(NOTE)
+        if (text or "").startswith(_NOTE):
+            self.note = (text or "").removeprefix(_NOTE)
 
 
-def parse(data: bytes, path: str) -> tuple[ET.Element, str]:
-    """The root element, and the note. Raises ArgumentError."""
+def _parse(data: bytes, path: str) -> tuple[dict[str, Any], str]:
+    """The root element, as attributes and lists of elements, and the note. Raises ArgumentError."""
     builder = _Builder()
     try:
         parser = ET.XMLParser(target=builder)  # noqa: S314  see `_Builder`
@@ -70,273 +64,219 @@ def parse(data: bytes, path: str) -> tuple[ET.Element, str]:
         raise ArgumentError(f"{path} is not XML: {error}. Give a file that MSCCL or `unisono export` wrote") from None
     if root.tag != "algo":
         raise ArgumentError(f"{path}: the root element is <{root.tag}>, not <algo>: this is not an MSCCL file")
-    return root, builder.note
+    return _tree(root), builder.note
 
 
-def check_shape(collective: str, ranks: int, chunks: int, path: str) -> None:
-    """Raise ArgumentError for chunks that are no blocks, and for more than memory should be asked for."""
-    if not chunks or (collective in BLOCKED and chunks % ranks):
-        raise ArgumentError(f"{path}: {chunks} chunks are not a multiple of {ranks} gpus")
-    if ranks * chunks > MOST_CHUNKS:
-        raise ArgumentError(f"{path}: {ranks} gpus with {chunks} chunks each are more than {MOST_CHUNKS:,} chunks")
-
-
-class Buffers(NamedTuple):
-    """Which slots of a table the buffers i, o and s of a gpu are."""
-
-    collective: str
-    ranks: int
-    chunks: int
-    result: int
-
-    @property
-    def block(self) -> int:
-        """The number of chunks of a block, or of the vector if the collective has no blocks."""
-        return self.chunks // self.ranks if self.collective in BLOCKED else self.chunks
-
-    def size(self, letter: str) -> int:
-        """The number of chunks of i or o."""
-        one = ONE_IN if letter == "i" else ONE_OUT
-        return self.block if self.collective in one else self.chunks
-
-    def slot(self, gpu: int, letter: str, offset: int) -> Slot:
-        if letter == "s":
-            return gpu, T, offset
-        one = ONE_IN if letter == "i" else ONE_OUT
-        first = gpu * self.block if self.collective in one else 0
-        return gpu, X if letter == "i" else self.result, first + offset
+def _tree(element: ET.Element) -> dict[str, Any]:
+    tree: dict[str, Any] = dict(element.attrib)
+    for tag in dict.fromkeys(child.tag for child in element):
+        tree[tag] = [_tree(child) for child in element if child.tag == tag]
+    return tree
 
 
 def read(data: bytes, path: str) -> Schedule:
     """The table of a file. Raises ArgumentError for a file that is not as above, else AlgorithmError."""
-    root, note = parse(data, path)
-    facts = _Facts(root, path)
-    title, kind = root.get("name") or path, facts.word("coll", COLLECTIVES)
-    ranks, chunks = facts.number("ngpus", least=1), facts.number("nchunksperloop", least=1)
-    collective = COLLECTIVES[kind]
-    check_shape(collective, ranks, chunks, path)
-    in_place = facts.number("inplace", 0)
-    ways = [X] * bool(in_place) + [Y] * bool(facts.number("outofplace", 1 - in_place)) or [Y]
-    roots = range(ranks) if collective in ROOTED else (0,)
-    if "root" in root.attrib:
-        roots = (facts.number("root", below=ranks),)
-    noted = _noted(root, note, Buffers(collective, ranks, chunks, X), path)
-    if noted is not None:
-        return noted
+    tree, note = _parse(data, path)
+    algo = Part(tree, path)
+    title, collective = str(algo.of.get("name") or path), COLLECTIVES[algo.word("coll", COLLECTIVES)]
+    ranks, chunks = algo.number("ngpus", least=1), algo.number("nchunksperloop", least=1)
+    in_place = algo.number("inplace", 0)
+    ways = [X] * bool(in_place) + [Y] * bool(algo.number("outofplace", 1 - in_place)) or [Y]
+    shapes = [Buffers(collective, ranks, chunks, result) for result in ways]
+    shapes[0].check(algo)
+    root = algo.number("root", 0, below=ranks)
+    try:
+        rows = json.loads(note or "null")
+    except ValueError:
+        rows = None
+    known = noted(rows, shapes[0], title, lambda table: _parse(_text(table).encode(), path)[0] == tree)
+    if known is not None:
+        return known
     tables = []
-    for result in ways:
-        shape = Buffers(collective, ranks, chunks, result)
-        steps, scratch = _steps(root, shape, path)
-        for root_rank in roots:
-            empty = Schedule(ranks, chunks, NONE, collective, title, root_rank, result, scratch=scratch)
-            try:
-                tables.append(make_table(steps, empty, path))
-                break
-            except AlgorithmError as error:
-                if root_rank == roots[-1]:
-                    found: Fault = error.args[0]
-                    way = " (out of place)" if result == Y and len(ways) > 1 else ""
-                    raise AlgorithmError(found._replace(collective=found.collective + way)) from None
+    for shape in shapes:
+        reader = _Reader(algo, shape)
+        try:
+            tables.append(shape.table(reader.steps, title, path, reader.scratch, root))
+        except AlgorithmError as error:
+            found: Fault = error.args[0]
+            way = " (out of place)" if tables else ""
+            raise AlgorithmError(found._replace(collective=found.collective + way)) from None
     return tables[0]
+
+
+class _Reader:
+    """The steps of all thread blocks, and the number of scratch chunks."""
+
+    def __init__(self, algo: Part, shape: Buffers) -> None:
+        self.steps: list[Step] = []
+        self.scratch = 0
+        self._shape, self._parts = shape, list[Part]()
+        self._ends: dict[tuple[int, int, int], dict[str, list[int]]] = defaultdict(lambda: {"send": [], "recv": []})
+        """(source, target, channel) -> the steps that send, and those that receive."""
+        gpus = set[int]()
+        for part in algo.parts("gpu", "gpu", by="id"):
+            gpu = part.number("id", below=shape.ranks)
+            if gpu in gpus:
+                raise part.wrong("there are two gpus with this id")
+            gpus.add(gpu)
+            self._gpu(gpu, part)
+        if missing := set(range(shape.ranks)) - gpus:
+            raise algo.wrong(f"ngpus is {shape.ranks}, but there is no gpu {min(missing)}")
+        self._match()
+
+    def _gpu(self, gpu: int, of: Part) -> None:
+        sizes = {letter: of.number(f"{letter}_chunks") for letter in "ios"}
+        self.scratch = max(self.scratch, sizes["s"])
+        blocks: dict[int, list[int]] = {}
+        for block in of.parts("tb", "thread block", by="id"):
+            number, channel = block.number("id"), block.number("chan")
+            peers = {end: block.number(end, least=-1, below=self._shape.ranks) for end in ("send", "recv")}
+            if number in blocks:
+                raise block.wrong("there are two thread blocks with this id")
+            if gpu in peers.values():
+                raise block.wrong("it is its own peer")
+            mine = blocks[number] = list[int]()
+            for place, part in enumerate(block.parts("step", "step")):
+                if part.number("s") != place:
+                    raise part.wrong(f"s is {part.of['s']}: steps must be numbered 0, 1, 2, ... in order")
+                self.steps.append(Step(gpu, number, place, after=mine[-1:]))
+                self._parts.append(part)
+                mine.append(len(self.steps) - 1)
+                self._moves(part, peers, channel, sizes)
+        for index in (index for mine in blocks.values() for index in mine):
+            part = self._parts[index]
+            if (number := part.number("depid", -1, least=-1)) < 0:
+                continue
+            place = part.number("deps")
+            if number not in blocks or place >= len(blocks[number]):
+                raise part.wrong(f"it waits for step {place} of thread block {number}, which does not exist")
+            posts = [other for other in blocks[number][place:] if self._parts[other].number("hasdep", 0, below=2)]
+            if not posts:
+                said = f'it ends in a deadlock: step {place} of thread block {number} has hasdep="0", so it never tells'
+                raise part.broken(self._shape.collective, said + ' that it is done. Give it hasdep="1"')
+            self.steps[index].after.append(posts[0])
+
+    def _moves(self, part: Part, peers: Mapping[str, int], channel: int, sizes: dict[str, int]) -> None:
+        """Read what the newest step moves."""
+        step, kind = self.steps[-1], part.word("type", KINDS)
+
+        def slots(side: str) -> list[Slot]:
+            many = part.number("cnt", least=1)
+            if side in ("src", "dst"):
+                place = part.word(f"{side}buf", "ios"), part.number(f"{side}off")
+                return self._shape.slots(part, (step.gpu, place), many, sizes)
+            if peers[side] < 0:
+                raise part.wrong(f'type="{kind}" in a thread block without a {side} peer')
+            way = (step.gpu, peers[side]) if side == "send" else (peers[side], step.gpu)
+            messages = self._ends[*way, channel][side]
+            if messages and self.steps[messages[0]].block != step.block:
+                said = f"{self.steps[messages[0]]} also uses channel {channel} from gpu {way[0]} to gpu {way[1]}"
+                reason = f"there is a race: {said}, and the order of the messages is not defined. Use two channels"
+                raise part.broken(self._shape.collective, reason)
+            messages.append(len(self.steps) - 1)
+            return [(way[1], FLIGHT, (way[0], channel, len(messages), k)) for k in range(many)]  # type: ignore[misc]
+
+        sources, targets = ([slots(side) for side in sides] for sides in KINDS[kind])
+        if sources:
+            part.combine(step, sources, targets, self._shape.add)
+
+    def _match(self) -> None:
+        """Let each receive wait for its send."""
+        for (source, target, channel), ends in self._ends.items():
+            sends, receives = ends["send"], ends["recv"]
+            for here, there in zip(sends, receives, strict=False):
+                many, wanted = (self._parts[index].number("cnt") for index in (here, there))
+                if many != wanted:
+                    said = f"{self.steps[here]} sends {many} chunks in the message, but {wanted} are received"
+                    raise self._parts[there].wrong(said)
+                self.steps[there].after.append(here)
+            if len(sends) != len(receives):
+                part = self._parts[max(sends, receives, key=len)[min(len(sends), len(receives))]]
+                said = f"gpu {source} sends {len(sends)} messages to gpu {target} on channel {channel}, which receives "
+                raise part.broken(self._shape.collective, f"{said}{len(receives)}: a step has no partner")
 
 
 def write(schedule: Schedule) -> str:
     """The file of a table that is right. If its steps alone are read in other rounds, a comment has the table."""
-    name = next(theirs for theirs, ours in COLLECTIVES.items() if ours == schedule.collective)
-    text = write_steps(schedule, name)
+    text = _text(schedule)
     if read(text.encode(), schedule.name).digest == spread(schedule).digest:
         return text
-    rows = "\n".join(" ".join(map(str, row)) for row in note_of(schedule))
-    return write_steps(schedule, name, f"{NOTE}\n{rows}\n")
+    return _text(schedule, json.dumps(note_of(schedule)).replace("], ", "],\n"))
 
 
-def _noted(root: ET.Element, note: str, shape: Buffers, path: str) -> Schedule | None:
-    """The table in a file's comment; None if there is none, or if the file's steps are not those of that table."""
-    try:
-        rows = [[int(word) for word in line.split()] for line in note.split("\n") if line]
-        table = noted_table(rows, shape, root.get("name", ""))
-        same = ET.tostring(parse(write_steps(table, root.get("coll", "")).encode(), path)[0])
-    except (ValueError, OverflowError, AlgorithmError):
-        return None
-    if ET.canonicalize(same, strip_text=True) != ET.canonicalize(ET.tostring(root), strip_text=True):
-        return None
-    prove(table)
-    return table
+class _Gpu:
+    """The steps of the thread blocks of a gpu, and the last ones that wrote and read each chunk.
+
+    A gpu has a thread block for each peer that it sends to, one for each peer that it receives from, and one for what
+    stays on it. A step waits for the steps that wrote what it reads, and for those that used what it writes.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: dict[tuple[int, int], list[dict[str, object]]] = {}
+        self._writer: dict[Place, tuple[int, int]] = {}
+        self._readers: dict[Place, list[tuple[int, int]]] = defaultdict(list)
+        self._known: dict[tuple[int, int], int] = defaultdict(lambda: -1)
+        """(thread block, another one) -> up to which step of the other one it has waited."""
+
+    def add(self, op: Op) -> None:
+        peers = (op.peer, -1) if op.kind == "s" else (-1, op.peer)
+        steps = self.blocks.setdefault(peers, [])
+        mine = [*self.blocks].index(peers)
+        reads, writes = op.reads(), op.writes()
+        before = [self._writer[place] for place in (*reads, *writes) if place in self._writer]
+        waits: dict[int, int] = {}
+        for block, step in before + [reader for place in writes for reader in self._readers[place]]:
+            if block != mine and step > self._known[mine, block]:
+                waits[block] = self._known[mine, block] = step
+        *others, last = waits.items() or [(-1, -1)]
+        places = zip(("srcbuf", "srcoff", "dstbuf", "dstoff"), (*op.source, *op.target), strict=True)
+        nothing = {"srcbuf": "i", "srcoff": -1, "dstbuf": "o", "dstoff": -1, "cnt": 0}
+        for kind, moved, (block, step) in [
+            *(("nop", nothing, wait) for wait in others), (op.kind, dict(places) | {"cnt": op.many}, last)
+        ]:  # fmt: skip
+            if block >= 0:
+                [*self.blocks.values()][block][step]["hasdep"] = 1
+            known = {"depid": block, "deps": step, "hasdep": 0}
+            steps.append({"s": len(steps), "type": kind, **moved, **known})
+        this = mine, len(steps) - 1
+        for place in writes:
+            self._writer[place], self._readers[place] = this, []
+        for place in reads:
+            self._readers[place].append(this)
 
 
-def note_of(schedule: Schedule) -> list[list[int]]:
-    """A table as rows of numbers: scratch, result and root, then its rows."""
-    return [[schedule.scratch, schedule.result, schedule.root], *spread(schedule).rows.tolist()]
+def _text(schedule: Schedule, note: str = "") -> str:
+    """The text of the file."""
+    shape, name = shape_of(schedule)
+    ops, scratch = program(schedule)
+    gpus = [_Gpu() for _ in scratch]
+    for op in ops:
+        gpus[op.gpu].add(op)
+    tree: dict[str, Any] = {
+        "name": schedule.name, "proto": "Simple", "nchannels": 1, "nchunksperloop": schedule.chunks,
+        "ngpus": schedule.ranks, "coll": name, "inplace": int(schedule.result == X),
+        "outofplace": int(schedule.result == Y), "minBytes": 0, "maxBytes": 0,
+    }  # fmt: skip
+    if schedule.collective in ROOTED:
+        tree["root"] = schedule.root
+    sizes = {"i_chunks": shape.size("i"), "o_chunks": shape.size("o")}
+    tree["gpu"] = [
+        {"id": rank, **sizes, "s_chunks": scratch[rank], "tb": [
+            {"id": number, "send": send, "recv": recv, "chan": 0, "step": steps}
+            for number, ((send, recv), steps) in enumerate(gpu.blocks.items())
+        ]}
+        for rank, gpu in enumerate(gpus)
+    ]  # fmt: skip
+    first, *lines = _lines("algo", tree)
+    return "\n".join([first, *[f"<!--{_NOTE}{note}-->"] * bool(note), *lines, ""])
 
 
-def noted_table(note: list[list[int]], shape: Buffers, name: str) -> Schedule:
-    """The table that `note_of` wrote. Raises ValueError, OverflowError or AlgorithmError for other numbers."""
-    (scratch, result, root), *rows = note
-    columns = np.array(rows, np.int64).reshape(-1, 9)
-    table = Schedule(shape.ranks, shape.chunks, columns, shape.collective, name, root, result, scratch=scratch)
-    check_rows(table)
-    return table
-
-
-class _Facts:
-    """The attributes of an element. where: the element, for errors."""
-
-    def __init__(self, element: ET.Element, where: str) -> None:
-        self.of, self.where = element, where
-
-    def wrong(self, reason: str) -> ArgumentError:
-        return ArgumentError(f"{self.where}: {reason}")
-
-    def text(self, name: str) -> str:
-        found = self.of.get(name)
-        if found is None:
-            raise self.wrong(f'<{self.of.tag}> has no attribute {name}: add {name}="..."')
-        return found
-
-    def number(self, name: str, default: int | None = None, *, least: int = 0, below: int = MOST_CHUNKS) -> int:
-        text = self.of.get(name) if default is not None else self.text(name)
-        if text is None:
-            return default or 0
-        try:
-            found = int(text)
-        except ValueError:
-            raise self.wrong(f'{name}="{text}" is not a whole number') from None
-        if not least <= found < below:
-            raise self.wrong(f'{name}="{text}" is out of range: it must be from {least} to {below - 1}')
-        return found
-
-    def word(self, name: str, known: Any) -> str:
-        found = self.text(name)
-        if found not in known:
-            raise self.wrong(f'{name}="{found}" is unknown: it must be one of {", ".join(sorted(known))}')
-        return found
-
-    def parts(self, tag: str) -> Iterator[ET.Element]:
-        for element in self.of:
-            if element.tag != tag:
-                raise self.wrong(f"<{element.tag}> is unknown inside <{self.of.tag}>, which has <{tag}> only")
-            yield element
-
-
-class _Block(NamedTuple):
-    """A thread block: its peers and channel, the indices of its steps, and which of these can be waited for."""
-
-    send: int
-    recv: int
-    channel: int
-    steps: list[int]
-    posts: list[bool]
-
-
-def _steps(root: ET.Element, shape: Buffers, path: str) -> tuple[list[Step], int]:
-    """The steps of all thread blocks, and the number of scratch chunks."""
-    steps: list[Step] = []
-    ends: dict[tuple[int, int, int], tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
-    """(source, target, channel) -> (index of the step, number of chunks) of each send, and of each receive."""
-    scratch, ids = 0, set[int]()
-    for gpu_element in _Facts(root, path).parts("gpu"):
-        gpu_facts = _Facts(gpu_element, path)
-        gpu = gpu_facts.number("id", below=shape.ranks)
-        gpu_facts.where = f"{path}: gpu {gpu}"
-        if gpu in ids:
-            raise gpu_facts.wrong("there are two gpus with this id")
-        ids.add(gpu)
-        sizes = {letter: gpu_facts.number(f"{letter}_chunks") for letter in "ios"}
-        scratch = max(scratch, sizes["s"])
-        blocks: dict[int, _Block] = {}
-        waits: list[tuple[_Facts, int, int, int]] = []
-        for element in gpu_facts.parts("tb"):
-            facts = _Facts(element, gpu_facts.where)
-            number = facts.number("id")
-            facts.where += f", thread block {number}"
-            send, recv = (facts.number(name, least=-1, below=shape.ranks) for name in ("send", "recv"))
-            block = _Block(send, recv, facts.number("chan"), [], [])
-            if number in blocks:
-                raise facts.wrong("there are two thread blocks with this id")
-            if gpu in (send, recv):
-                raise facts.wrong("it is its own peer")
-            for other, one in blocks.items():
-                if one.channel == block.channel and any(a == b >= 0 for a, b in zip(one[:2], block[:2], strict=True)):
-                    said = f"it and thread block {other} share channel {one.channel} and a peer in one direction"
-                    raise facts.wrong(f"{said}: the order of their messages is not defined. Use two channels")
-            blocks[number] = block
-            for place, step_element in enumerate(facts.parts("step")):
-                of = _Facts(step_element, f"{facts.where}, step {place}")
-                if of.number("s") != place:
-                    raise of.wrong(f's="{of.text("s")}": steps must be numbered 0, 1, 2, ... in order')
-                step = Step(gpu, number, place, after=block.steps[-1:], leaves=of.text("type") == "s")
-                block.steps.append(len(steps))
-                block.posts.append(bool(of.number("hasdep", 0, below=2)))
-                _add_moves(step, len(steps), of, block, shape, sizes, ends)
-                if (depends := of.number("depid", -1, least=-1)) >= 0:
-                    waits.append((of, len(steps), depends, of.number("deps")))
-                steps.append(step)
-        for of, index, number, place in waits:
-            if number not in blocks or place >= len(blocks[number].steps):
-                raise of.wrong(f"it waits for step {place} of thread block {number}, which does not exist")
-            posts = next((k for k in range(place, len(blocks[number].posts)) if blocks[number].posts[k]), None)
-            if posts is None:
-                said = f'it ends in a deadlock: step {place} of thread block {number} has hasdep="0", so it never tells'
-                raise _broken(shape, said + ' that it is done. Give it hasdep="1"', of.where)
-            steps[index].after.append(blocks[number].steps[posts])
-    if missing := set(range(shape.ranks)) - ids:
-        raise ArgumentError(f'{path}: ngpus="{shape.ranks}", but there is no gpu {min(missing)}')
-    for (source, target, channel), (sends, receives) in ends.items():
-        for (here, many), (there, wanted) in zip(sends, receives, strict=False):
-            if many != wanted:
-                said = f"{steps[here]} sends {many} chunks in the message, but {wanted} are received"
-                raise ArgumentError(f"{path}: {steps[there]}: {said}")
-            steps[there].after.append(here)
-        if len(sends) != len(receives):
-            extra = max(sends, receives, key=len)[min(len(sends), len(receives))][0]
-            said = f"gpu {source} sends {len(sends)} messages to gpu {target} on channel {channel}, which receives "
-            raise _broken(shape, f"{said}{len(receives)}: a step has no partner", f"{path}: {steps[extra]}")
-    return steps, scratch
-
-
-def _broken(shape: Buffers, reason: str, where: str) -> AlgorithmError:
-    return AlgorithmError(Fault("the file", shape.collective, reason, line=where))
-
-
-def _add_moves(
-    step: Step, index: int, of: _Facts, block: _Block, shape: Buffers, sizes: dict[str, int], ends: Any
-) -> None:
-    """Read what a step moves, chunk by chunk."""
-    kind = of.word("type", TYPES)
-    if kind == "nop":
-        return
-    many, gpu = of.number("cnt", least=1), step.gpu
-
-    def slots(side: str) -> list[Slot]:
-        letter, first = of.word(f"{side}buf", "ios"), of.number(f"{side}off")
-        size = min(sizes[letter], shape.size(letter)) if letter != "s" else sizes[letter]
-        if first + many > size:
-            raise of.wrong(f"it uses the chunks {first} to {first + many - 1} of {letter}, which has {size}")
-        return [shape.slot(gpu, letter, first + k) for k in range(many)]
-
-    def flying(end: int, peer: int, what: str) -> list[Slot]:
-        if peer < 0:
-            raise of.wrong(f'type="{kind}" in a thread block without a {what} peer')
-        way = (gpu, peer, block.channel) if what == "send" else (peer, gpu, block.channel)
-        messages = ends.setdefault(way, ([], []))[end]
-        messages.append((index, many))
-        return [(way[1], FLIGHT, (way[0], way[2], len(messages), k)) for k in range(many)]  # type: ignore[misc]
-
-    add = JOIN if shape.collective == "barrier" else ADD
-    came = flying(1, block.recv, "recv") if kind in RECEIVES else []
-    source = slots("src") if kind in READS else []
-    target = slots("dst") if kind in WRITES else []
-    if kind == "rrs":
-        target = [(gpu, FLIGHT, (index, k)) for k in range(many)]  # type: ignore[misc]
-    if kind in ("cpy", "re", "rrc", "rrcs") and source != target and set(source) & set(target):
-        raise of.wrong("src and dst overlap: each chunk must be used once")
-    moves = step.moves
-    if kind in ("cpy", "rrc", "rrcs", "rrs") and source != target:
-        moves += zip(source, target, [COPY] * many, strict=True)
-    if kind == "re":
-        moves += zip(source, target, [add] * many, strict=True)
-    if came:
-        moves += zip(came, target, [COPY if kind in ("r", "rcs") else add] * many, strict=True)
-    if kind in SENDS:
-        left = source if kind == "s" else target
-        moves += zip(left, flying(0, block.send, "send"), [COPY] * many, strict=True)
+def _lines(tag: str, tree: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """The lines of an element."""
+    parts = [(name, part) for name, parts in tree.items() if isinstance(parts, list) for part in parts]
+    values = [f" {name}={quoteattr(str(value))}" for name, value in tree.items() if not isinstance(value, list)]
+    yield f"{indent}<{tag}{''.join(values)}{'' if parts else '/'}>"
+    for name, part in parts:
+        yield from _lines(name, part, indent + "  ")
+    if parts:
+        yield f"{indent}</{tag}>"
