@@ -9,8 +9,9 @@ A page has a block for each question, which this command fills:
     <!-- end -->
 
 names the run, here that of each vendor, selects rows by heading, and columns by contender, in this order. `table=` is
-the title of another table than the first one. `show=`: figures of a cell, the median if not given. Without contenders,
-`columns=` selects columns. `chart=` is a drawing of the same figures, in `docs/charts`, above the tables.
+the title of another table than the first one. `show=`: figures of a cell, the median if not given; `show=none` leaves
+the block empty. Without contenders, `columns=` selects columns. `chart=` is a drawing of the same figures, in
+`docs/charts`, above the tables. Blocks that name the same chart share it.
 """
 
 import json
@@ -33,6 +34,7 @@ BLOCK = re.compile(r"(<!-- figures: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 CHARTS = ROOT / "docs" / "charts"
 _SUPPORT = "support"
 _LINK = "https://github.com/unisono/unisono/blob/main/benchmarks/results"
+_MOST_BARS = 4
 _INK, _PAPER = "#010101", "#fefefe"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "unisono", "text.color": _INK, "axes.edgecolor": _INK,
@@ -52,7 +54,7 @@ def pages() -> list[Path]:
 
 def filled(page: str) -> str:
     """The text of a page, with what the runs give in its blocks."""
-    return BLOCK.sub(lambda block: f"{block[1]}\n{_block(block[2])}\n\n{block[3]}", page)
+    return BLOCK.sub(lambda block: f"{block[1]}{_block(block[2])}{block[3]}", page)
 
 
 def names_of(what: str) -> list[str]:
@@ -64,16 +66,18 @@ def names_of(what: str) -> list[str]:
 def _block(what: str) -> str:
     names, words = names_of(what), shlex.split(what)[1:]
     if names == [_SUPPORT]:
-        return _supported()
+        return f"\n{_supported()}\n\n"
     if not names:
-        return "*This has not been measured yet.*"
+        return "\n*This has not been measured yet.*\n\n"
     options = dict(word.split("=", 1) for word in words)
     show, chart = options.pop("show", "median").split(","), options.pop("chart", "")
+    if show == ["none"]:
+        return ""
     parts = [f"![{chart.replace('_', ' ')}: the figures of the tables below](charts/{chart}.svg)"] * bool(chart)
     for name, (table, same) in _selections(names, options).items():
         figures = " and ".join(show).replace("least", "least time") if table.unit else ""
         parts.append(f"{markdown(table, show)}\n\n{_caption(name, [figures, *same])}")
-    return "\n\n".join(parts)
+    return "\n{}\n\n".format("\n\n".join(parts))
 
 
 def _selections(names: Sequence[str], options: dict[str, str]) -> dict[str, tuple[Table, list[str]]]:
@@ -135,21 +139,21 @@ def _supported() -> str:
 
 
 def draw_charts() -> None:
-    """Write an SVG for each block that has a chart: a panel for each machine."""
+    """Write an SVG for each chart: a panel for each machine, of each block that names it."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     CHARTS.mkdir(exist_ok=True)
     for name, titles, tables in charts():
-        by_size = [*tables[0].headings[: tables[0].headings.index("contender")]] == ["bytes"]
+        by_size = [[*table.headings[: table.headings.index("contender")]] == ["bytes"] for table in tables]
         with mpl.rc_context(_STYLE):
-            height = 4.0 if by_size else 1.5 + 0.12 * max(len(table.rows) for table in tables)
+            height = 4.0 if any(by_size) else 1.5 + 0.12 * max(len(table.rows) for table in tables)
             canvas = Figure(figsize=(11, height), layout="constrained")
-            panels = canvas.subplots(1, len(tables), sharey=by_size, squeeze=False)[0]
+            panels = canvas.subplots(1, len(tables), sharey=all(by_size), squeeze=False)[0]
             who = dict.fromkeys(who for table in tables for who in _medians(table))
             colours = {name: f"C{number}" for number, name in enumerate(who)}
-            for axes, title, table in zip(panels, titles, tables, strict=True):
-                (_lines if by_size else _dots)(axes, table, colours)
+            for axes, title, table, lines_of in zip(panels, titles, tables, by_size, strict=True):
+                (_lines if lines_of else _dots if len(table.rows) > _MOST_BARS else _bars)(axes, table, colours)
                 axes.set_title(title, fontsize=9)
                 axes.grid(alpha=0.3)
             max(panels, key=lambda axes: len(axes.get_legend_handles_labels()[0])).legend(fontsize=8)
@@ -160,17 +164,18 @@ def draw_charts() -> None:
 
 
 def charts() -> list[tuple[str, list[str], list[Table]]]:
-    """The name of each chart, and of each machine in it a title and the table."""
-    found = []
+    """The name of each chart, and of each panel in it a title and the table."""
+    found: dict[str, tuple[list[str], list[Table]]] = {}
     for page in pages():
         for what in (block[1] for block in BLOCK.findall(page.read_text())):
             options = dict(word.split("=", 1) for word in shlex.split(what)[1:])
             chart, names = options.pop("chart", ""), names_of(what)
             options.pop("show", "")
             if chart and names:
-                tables = [table for table, _ in _selections(names, options).values()]
-                found.append((chart, list(map(_title, names)), tables))
-    return found
+                titles, tables = found.setdefault(chart, ([], []))
+                titles += map(_title, names)
+                tables += [table for table, _ in _selections(names, options).values()]
+    return [(chart, *panels) for chart, panels in found.items()]
 
 
 def _title(name: str) -> str:
@@ -204,6 +209,19 @@ def _dots(axes: Any, table: Table, colours: Mapping[str, str]) -> None:
     named = [", ".join(table.text([*key], heading) for heading in headings) for key in keys]
     axes.set_yticks(range(len(keys)), named, fontsize=8)
     axes.set(xscale="log", xlabel="median time in s", ylabel=", ".join(headings))
+    axes.invert_yaxis()
+
+
+def _bars(axes: Any, table: Table, colours: Mapping[str, str]) -> None:
+    medians = _medians(table)
+    keys = list(dict.fromkeys(key for of in medians.values() for key in of))
+    for number, (who, of) in enumerate(medians.items()):
+        places = [place + (number - (len(medians) - 1) / 2) * 0.35 for place in range(len(keys))]
+        drawn = axes.barh(places, [of[key] * 1e3 for key in keys], 0.3, label=who, color=colours[who])
+        axes.bar_label(drawn, fmt="%.1f", padding=3, fontsize=8)
+    axes.set_yticks(range(len(keys)), [", ".join(map(str, key)) for key in keys], fontsize=8, rotation=90, va="center")
+    axes.set(xlabel="median time of a training step in ms")
+    axes.margins(x=0.12)
     axes.invert_yaxis()
 
 

@@ -1,19 +1,25 @@
 """Record `unisono doctor` on a stuck job, as the README shows it: `python -m tests.docs.recordings`."""
 
-import io
+import fcntl
 import os
+import pty
+import re
+import struct
+import subprocess
+import sys
 import tempfile
+import termios
 from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
+from xml.sax.saxutils import escape
 
 from tests.support.ports import free_port
-from tests.support.programs import place, processes, run_python
+from tests.support.programs import place, processes
 from tests.support.waiting import until
 
 FILE = Path(__file__).parents[2] / "docs" / "doctor.svg"
-_WIDTH, _RANKS = 116, 4
+_COLUMNS, _RANKS = 116, 4
+_CHARACTER, _LINE = 7.8, 17
+"""Width and height in the picture."""
 _FOLDER = "/home/me/project"
 """Shown in place of a temporary folder, whose name is as long."""
 _PROGRAMS = {
@@ -45,6 +51,19 @@ main()
 """A job whose rank 2 does not come to its sixth call."""
 
 
+_SVG = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}">
+<style>
+text {{ font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre; fill: #1f2328 }}
+rect {{ fill: #f6f8fa; stroke: #d1d9e0 }}
+@media (prefers-color-scheme: dark) {{ text {{ fill: #e6edf3 }} rect {{ fill: #151b23; stroke: #3d444d }} }}
+</style>
+<rect x="0.5" y="0.5" width="{inner:.0f}" height="{lower}" rx="6"/>
+{lines}
+</svg>
+"""  # noqa: E501  one font
+
+
 def record() -> str:
     """The SVG of a terminal in which the command was run."""
     with tempfile.TemporaryDirectory() as folder, processes() as python:
@@ -52,19 +71,43 @@ def record() -> str:
             Path(folder, name).write_text(text)
         port = free_port()
         ranks = [python(Path(folder, "train.py"), **place(rank, _RANKS, port)) for rank in range(_RANKS)]
-        said = ""
+        shown = ""
 
         def stuck() -> bool:
-            nonlocal said
-            shown = {**os.environ, "COLUMNS": f"{_WIDTH}", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
-            said = run_python("-m", "unisono", "doctor", ranks[0].pid, env=shown).stdout.replace(folder, _FOLDER)
-            return "waited" in said and "data.py" in said
+            nonlocal shown
+            shown = _on_terminal("-m", "unisono", "doctor", str(ranks[0].pid)).replace(folder, _FOLDER)
+            return "waited" in shown and "data.py" in shown
 
         until(stuck, 60)
-        terminal = Console(record=True, width=_WIDTH, file=io.StringIO())
-        terminal.print(f"$ unisono doctor {ranks[0].pid}", highlight=False)
-        terminal.print(Text.from_ansi(said))
-    return terminal.export_svg(title="a stuck job", unique_id="doctor")
+    return _svg([f"$ unisono doctor {ranks[0].pid}", *shown.rstrip().splitlines()])
+
+
+def _on_terminal(*words: str) -> str:
+    """What Python shows on a terminal of this width."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, _COLUMNS, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    environment.pop("COLUMNS", None)
+    with subprocess.Popen([sys.executable, *words], stdin=its, stdout=its, stderr=its, env=environment):
+        os.close(its)
+        shown = b""
+        try:
+            while read := os.read(ours, 1 << 16):
+                shown += read
+        except OSError:  # what Linux says when the last process has closed the terminal
+            pass
+    os.close(ours)
+    return re.sub(r"\x1b\[[\d;?]*[a-zA-Z]|\r", "", shown.decode())
+
+
+def _svg(lines: list[str]) -> str:
+    texts = [
+        f'<text x="12" y="{(number + 1) * _LINE + 8}">{escape(line)}</text>'
+        for number, line in enumerate(lines)
+        if line
+    ]
+    width, height = _COLUMNS * _CHARACTER + 24, (len(lines) + 1) * _LINE + 6
+    return _SVG.format(width=width, height=height, inner=width - 1, lower=height - 1, lines="\n".join(texts))
 
 
 if __name__ == "__main__":

@@ -99,5 +99,6 @@ PROGRAMS = [block for block in blocks(ROOT / "README.md") if block.language == "
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=str)
 def test_programs_of_the_readme(block: Block, tmp_path: Path) -> None:
-    printed = run(block, tmp_path)
-    assert 'op="avg"' not in block.text or printed.strip() == str([15.0] * 4)
+    printed, shown = run(block, tmp_path), re.findall(r"^print\(.*\)  # (.*)$", block.text, re.MULTILINE)
+    assert bool(printed) == bool(shown)
+    assert not printed.replace("".join(shown), "").strip()  # ranks may mix their lines
