@@ -213,11 +213,10 @@ class LineWord(IntEnum):
     IN_OFFSET = 5  # where its input lies in its heap, or its address (next: odd)
     OUT_OFFSET = 7  # where its output lies in its heap, or its address (next: odd)
     PID = 9  # its process id, 0 once it has given the group up; this and the words below are written when it joins
-    WITNESS = 10  # address of a word of its private memory
-    CONTENT = 11  # the content of the word
-    STAGES = 12  # 1: it has found that system calls do not reach all tensors
-    ASLEEP = 13  # ranks may be asleep until this rank writes to its line or its tag: see kernels/waiting
-    AWAITS_MAIL = 14  # in a world's memory: this rank may be asleep until a message comes, or is taken
+    JOINED = 10  # 1: it uses this memory
+    STAGES = 11  # 1: it has found that system calls do not reach all tensors
+    ASLEEP = 12  # ranks may be asleep until this rank writes to its line or its tag: see kernels/waiting
+    AWAITS_MAIL = 13  # in a world's memory: this rank may be asleep until a message comes, or is taken
 
 
 class TagWord(IntEnum):
