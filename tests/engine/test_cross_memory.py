@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import cache
 from itertools import product
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from unisono.base.records import GivenUp
 from unisono.engine import rank as rank_module
 from unisono.engine.compile.compile_schedule import compile_schedule
 from unisono.engine.compile.program import STEP_BITS, LineWord, Lowering, PlanWord
-from unisono.engine.process.alive import read_word, start_ticks
+from unisono.engine.process.alive import may_read, read_word, start_ticks
 from unisono.ranks.group import group as group_module
 from unisono.schedule.algorithms.catalogue import CATALOGUE
 
@@ -45,9 +46,9 @@ def values(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.T
     return ((torch.arange(count) + 5 * rank) % 7 + 1).to(dtype)
 
 
-def lowerings() -> set[str]:
+def lowerings(group: unisono.Group | None = None) -> set[str]:
     """The lowerings of the calls planned since the last look."""
-    group = unisono.init()
+    group = group or unisono.init()
     found = {plan.record.lowering for plan in group.plans.values() if plan.record.collective != "barrier"}
     group.forget_plans()
     return found
@@ -122,22 +123,20 @@ def test_sub_groups_cross_but_not_broadcasts(crossing: Callable[[int], unisono.W
 @pytest.mark.parametrize("ranks", [2, 3])
 @in_new_world("ranks", config=ALL)
 def test_one_refused_rank_makes_all_stage(ranks: int) -> None:
-    """Rank 1 may not read its peers. The others learn it from the first call, and know it in the next."""
+    """Rank 1 may not read its peers. The others may learn it from the first call, and know it in the next."""
     rank, size = unisono.get_rank(), unisono.get_world_size()
     seen = []
-    if rank == 1:
-        rank_module.read_word = lambda *_: None
-    unisono.barrier()
-    lowerings()
+    with patch.object(rank_module, "may_read", side_effect=lambda *_: rank != 1):
+        group = unisono.new_group(range(size))
     for count in (1000, 2000):
         for how in ({}, {"async_op": True}):
             for _ in range(3):
                 tensor = values(rank, count)
-                work = unisono.all_reduce(tensor, **how)
+                work = unisono.all_reduce(tensor, group=group, **how)
                 if work is not None:
                     work.wait()
                 assert torch.equal(tensor, sum(values(peer, count) for peer in range(size)))
-        seen.append(lowerings())
+        seen.append(lowerings(group))
     assert seen[0] - {"cross memory, in place"} == seen[1] == {"staged, in place"}
 
 
@@ -200,7 +199,7 @@ def enter_only(tensor: torch.Tensor, output: torch.Tensor) -> None:
     line[LineWord.NUMBER + odd] = number
 
 
-def dies(folder: Path, anew: bool) -> None:
+def dies(folder: Path) -> None:
     """Rank 1 dies behind the gate."""
     rank = unisono.get_rank()
     unisono.barrier()
@@ -211,19 +210,16 @@ def dies(folder: Path, anew: bool) -> None:
         die()
     pid = unisono.init().engine.arena.board(1).pid
     until(lambda: start_ticks(pid) == 0)
-    if anew:  # as if this were the first call in which tensors cross
-        unisono.init().engine._crosses = None
-        lowerings()
     with pytest.raises(PeerGone) as caught:
         unisono.all_reduce(tensor)
     assert caught.value.rank == 1
     (folder / str(rank)).touch()
 
 
-@pytest.mark.parametrize(("ranks", "anew"), [(2, False), (3, True)])
-def test_a_peer_that_dies_in_the_call(tmp_path: Path, ranks: int, anew: bool) -> None:
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_peer_that_dies_in_the_call(tmp_path: Path, ranks: int) -> None:
     with unisono.World(ranks, timeout_s=60, config=ALL) as world, pytest.raises(RankFailed):
-        world.run(dies, tmp_path, anew)
+        world.run(dies, tmp_path)
     assert len(list(tmp_path.iterdir())) == ranks - 1
 
 
@@ -268,10 +264,23 @@ def test_probe_reads_only_live_processes() -> None:
     word = ctypes.c_int64(123456789)
     assert read_word(os.getpid(), ctypes.addressof(word)) == 123456789
     assert read_word(os.getpid(), 8) is None
+    ticks = start_ticks(os.getpid())
+    assert [may_read(os.getpid(), ticks), may_read(os.getpid(), ticks + 1)] == [True, False]
     pid = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(pid, 0)
     with pytest.raises(ProcessLookupError):
         read_word(pid, ctypes.addressof(word))
+    assert not may_read(pid, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_processes_of_another_user_are_out_of_reach() -> None:
+    parent, ticks = os.getpid(), start_ticks(os.getpid())
+    child = os.fork()
+    if not child:
+        os.setresuid(65534, 65534, 65534)
+        os._exit(may_read(parent, ticks))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_programs_are_those_of_zero_copy() -> None:

@@ -164,6 +164,23 @@ def test_a_lost_message_ends_the_call(ranks: Rehearsal, fails: str) -> None:
     assert not ranks.carriers[0].requests
 
 
+def test_no_rank_takes_a_message_of_a_call_that_it_has_refused() -> None:
+    """Rank 0 has sent its message by then."""
+    for seed in range(20):
+        ranks = Rehearsal("2x1", seed)
+        made, (given, _) = ranks.make("broadcast", "linear", 3, 1), data("broadcast", 2, 3, Random(seed))
+        out = [np.zeros(3, np.int64) for _ in ranks.ranks]
+        ranks.relays[0].run(made[0].address, given[0].ctypes.data, out[0].ctypes.data, 0)
+        ranks.relays[0].drop()
+        ranks.engines[0].skip_call()
+        ranks.engines[1].refuse_call()
+        assert ranks.wires.unmet
+        given, wanted = data("broadcast", 2, 3, ranks.random)
+        ranks.run(made, given, out)
+        assert np.array_equal(out[1], wanted[1])
+        ranks.close()
+
+
 def test_call_ends_when_all_has_left_behind_a_lost_message() -> None:
     """Rank 0 sends to two hosts, and its first message is lost after it has begun."""
     for seed in range(20):

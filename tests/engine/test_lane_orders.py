@@ -136,7 +136,7 @@ class Threads:
         """A function of `kernels.lanes`, with these steps."""
         names: dict[str, Any] = {
             **vars(lanes), "perform": self.perform, "syscall": self.wake, "futex_wait": self.sleep,
-            "fetch_ahead": lambda *_: None, "pause": self.spin, "sched_yield": self.spin,
+            "pause": self.spin, "sched_yield": self.spin,
             "load": lambda at: self.memory.get(at, 0),
             "store": self.memory.__setitem__, "get": lambda base, word: self.memory.get(base + 8 * word, 0),
             "put": lambda base, word, value: self.memory.__setitem__(base + 8 * word, value),

@@ -157,6 +157,30 @@ def test_code_is_not_writable() -> None:
     raise AssertionError(f"{address:#x} is not mapped")
 
 
+FORBIDDEN = """
+import ctypes
+from unisono.base.errors import ArgumentError
+from unisono.engine.kernels import kernel
+kernel("waiting.read_cycles")
+PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1
+if ctypes.CDLL(None).prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0):
+    print("needs Linux 6.3")
+else:
+    try:
+        kernel("waiting.register")
+    except ArgumentError as error:
+        print(error)
+"""
+
+
+def test_a_system_that_forbids_machine_code_is_named(tmp_path: Path) -> None:
+    run(FORBIDDEN.partition("PR_SET_MDWE")[0] + 'kernel("waiting.register")', tmp_path)  # compiles it
+    said = run(FORBIDDEN, tmp_path)
+    if "needs" in said:
+        pytest.skip(said)
+    assert said.startswith("the system forbids this process to load machine code")
+
+
 def test_file_name_covers_processor_features(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next process may run on another processor: a job moves, or several machines share a folder."""
     names = {kernels.unit("waiting.poll")._file}

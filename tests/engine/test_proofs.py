@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.support.rehearsal import lowerings
-from tests.support.weak_memory import Memory, as_python
 from unisono.base.config import Config
 from unisono.base.errors import AlgorithmError, ProgramError
 from unisono.base.records import CallRecord
@@ -16,20 +15,15 @@ from unisono.engine.compile import program_proof
 from unisono.engine.compile.compile_schedule import compile_schedule
 from unisono.engine.compile.plan import Blocks, Plan, bind
 from unisono.engine.compile.program import (
-    AHEAD_BYTES,
     IN,
     OUT,
-    STAGE,
     Lowering,
     Op,
     PlanWord,
     Program,
-    RefWord,
     RowWord,
-    StateWord,
 )
 from unisono.engine.compile.program_proof import CompiledCall, prove_calls, prove_programs
-from unisono.engine.kernels import interpret, move
 from unisono.schedule import ROOTED, Schedule, send, trace
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.choose import choose
@@ -247,61 +241,6 @@ def waited_for(programs: list[Program], rank: int) -> set[int]:
         found = waits.union(*(programs[one].readers for one in found)) - known
         known |= found
     return known
-
-
-@pytest.mark.parametrize("ranks", SIZES)
-def test_a_rank_fetches_what_it_writes_next(ranks: int) -> None:
-    """After a wait begins, up to the next one: in this segment, or before the gate of the next segment."""
-    found = 0
-    for _, rank, program in each_program(ranks):
-        rows = program.rows
-        moves = rows[:, RowWord.OP] == Op.MOVE
-        begins = [int(k) for k in np.flatnonzero(~moves) if k == 0 or moves[k - 1]]
-        for k, until in zip(begins, [*begins[1:], len(rows)], strict=True):
-            first, number, is_next = rows[k, [RowWord.NEXT_SLOT, RowWord.NEXT_SLOTS, RowWord.NEXT_SEGMENT]]
-            slots, later = staged(program, rank, k, until), staged(program, rank, 0, begins[0])
-            expected = slots or (later if until == len(rows) else set())
-            assert number == (max(expected) + 1 - min(expected) if expected else 0)
-            if expected:
-                assert (first, is_next) == (min(expected), not slots)
-                found += 1
-    assert found > 5
-
-
-def staged(program: Program, rank: int, first: int, end: int) -> set[int]:
-    """The slots that these rows of a rank write."""
-    slots = set()
-    for row in program.rows[first:end]:
-        if row[RowWord.OP] == Op.MOVE:
-            outputs = row[RowWord.FIRST_REF] + row[RowWord.NIN]
-            refs = program.refs[outputs : outputs + row[RowWord.NOUT]]
-            assert (refs[refs[:, RefWord.WHERE] == STAGE, RefWord.RANK] == rank).all()
-            slots |= set(refs[refs[:, RefWord.WHERE] == STAGE, RefWord.BLOCK].tolist())
-    return slots
-
-
-def lines(row: dict[RowWord, int], slot: int, segment: int, slices: int) -> list[int]:
-    """The lines that rank 1 of 2 fetches, a slice at a time."""
-    memory, found, state, plan = Memory(lambda _: 0), list[int](), 1 << 40, 2 << 40
-    words = {
-        StateWord.ME: 1, StateWord.STAGING: 3 << 40, StateWord.STAGE_STRIDE: 2 * MI, StateWord.HALF: MI,
-    }  # fmt: skip
-    for at, values in ((state, words), (plan, {PlanWord.SLOT_BYTES: slot, PlanWord.BASE: 64}), (0, row)):
-        for word, value in values.items():
-            memory.write(at + 8 * word, value)
-    as_python(interpret._look_ahead, memory, {})(plan, 0, segment, state)
-    for _ in range(slices):
-        as_python(move.fetch_ahead, memory, {"fetch_line": found.append})(KI, state)
-    return [line - (3 << 40) for line in found]
-
-
-def test_ranks_fetch_the_lines_of_their_slots() -> None:
-    row = {RowWord.NEXT_SLOT: 2, RowWord.NEXT_SLOTS: 3, RowWord.NEXT_SEGMENT: 0}
-    assert lines(row, 640, 6, 9) == list(range(2 * MI + 64 + 1280, 2 * MI + 64 + 3200, 64))
-    assert lines({**row, RowWord.NEXT_SEGMENT: 1}, 640, 6, 1) == list(range(3 * MI + 64 + 1280, 3 * MI + 64 + 2304, 64))
-    assert lines({**row, RowWord.NEXT_SEGMENT: 1}, 640, 7, 2) == list(range(2 * MI + 64 + 1280, 2 * MI + 64 + 3200, 64))
-    assert lines({**row, RowWord.NEXT_SLOTS: 0}, 640, 6, 2) == []
-    assert lines(row, AHEAD_BYTES // 3 + 1, 6, 99) == []
 
 
 KI, MI = 1 << 10, 1 << 20

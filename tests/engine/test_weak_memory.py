@@ -52,19 +52,6 @@ def sees_signature(memory: Memory) -> bool:
     return RankEngine.entered(seen, 0) < 1 or RankEngine.signature(seen, 0, 1) == 76
 
 
-def crosses(memory: Memory) -> bool:
-    """Does a rank that has seen its peer join reach the word of the peer?"""
-    line = host(memory, LINES)._lines[0]
-    made = SimpleNamespace(
-        rank=1, size=2, _lines=[line, {LineWord.PID: 1, LineWord.STAGES: 0}], _crosses=None, hosts=None,
-        _reaches=lambda _: (line[LineWord.WITNESS], line[LineWord.CONTENT]) == (5, 6),
-    )  # fmt: skip
-    made.is_joining = RankEngine.is_joining.fget(made)  # type: ignore[attr-defined]
-    made.cross_no_more = lambda: setattr(made, "_crosses", False)
-    joined: Any = RankEngine.crosses_memory(made)
-    return (joined is False and made._crosses is None) or made._crosses
-
-
 def pages(memory: Memory) -> _Pages:
     """A control line and a board, as a sentinel has them."""
     return _Pages(Page(memory, LINES, LINE), on(memory))  # type: ignore[arg-type]
@@ -156,7 +143,6 @@ SCENES = {
         lambda m: on(m).set_wait(WAITS[1]),
         lambda m: on(m).wait in [*WAITS, None],
     ),
-    "joining": Scene(nothing, lambda m: RankEngine._join(host(m, LINES), 5, 6), crosses),
     "copy of a rank": Scene(
         nothing,
         lambda m: pages(m).write(image(gone=True), keep_gone=False),
@@ -235,7 +221,7 @@ def uses_it(memory: Memory) -> bool:
 
 def finds_and_joins(memory: Memory) -> None:
     assert table(memory).find(KEY) == 4096
-    RankEngine._join(host(memory, LINES), 5, 6)
+    RankEngine._join(host(memory, LINES), False)
 
 
 COPIED = {

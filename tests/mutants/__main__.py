@@ -27,13 +27,13 @@ class Mutant(NamedTuple):
 
 
 _MESSAGES, _LANES, _AGREEMENT = "engine/kernels/messages.py", "engine/kernels/lanes.py", "ranks/group/agreement.py"
-_HOSTS, _VOTES = "engine/test_far_programs.py", "ranks/group/test_agreement.py"
+_HOSTS, _VOTES = "engine/test_far_rehearsal.py", "ranks/group/test_agreement.py"
 _SHARES, _ORDERS = "engine/test_lanes.py", "engine/test_lane_orders.py"
 
 MUTANTS = [
     Mutant("message of another segment", _MESSAGES, " + segment * _SEGMENT_ODD", "", _HOSTS),
     Mutant("forgotten messages", _MESSAGES, "get(state, StateWord.SENDING) + 1)", "0)", _HOSTS),
-    Mutant("halves have one request", _MESSAGES, "((segment & 1) * get(plan, PlanWord.NROWS) + pc)", "pc", _HOSTS),
+    Mutant("half that has not left", _MESSAGES, "have_left(plan, segment + 1,", "have_left(plan, segment,", _HOSTS),
     Mutant("first piece copied twice", _LANES, " + k * piece * get(plan, PlanWord.ITEM)", "", _SHARES),
     Mutant("last piece too long", _LANES, "min(piece, get(lanes, LaneWord.COUNT) - k * piece)", "piece", _SHARES),
     Mutant("rest left out", _LANES, "pieces = (n + piece - 1) // piece", "pieces = n // piece", _SHARES),

@@ -138,7 +138,9 @@ class _Rehearsal:
     def _judge(self, rank: int, dead: int) -> Any:
         engine, plan = self._engines[rank], self.plans[rank]
         status, number = self._turn(rank, plan), engine.call_number
-        me = Situation(number, plan.signature, status >> 8 & 0xFFFF, engine.at_gate(plan.gate_row), overdue=False)
+        me = Situation(
+            number, plan.signature, status >> 8 & 0xFFFF, engine.at_gate(plan.program.gate_row), overdue=False
+        )
         peers = [
             PeerView(
                 other, engine.entered(other), engine.signature(other, number), _DIED if other == dead else None,

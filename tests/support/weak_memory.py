@@ -275,7 +275,7 @@ def as_python(function: Any, memory: Memory, others: dict[str, Any]) -> Any:
         "load": memory.read, "store": memory.write, "load_acquire": memory.acquire, "store_release": memory.release,
         "acquire_fence": memory.acquire_fence, "signal_fence": lambda: None, "load_half": lambda _: 0,
         "add": memory.add, "swap": memory.swap, "memcpy": memory.copy,
-        "fetch_line": lambda _: None, "cycles": lambda: 1, "now_ns": lambda: 1, "wait_for": lambda *_: 0,
+        "cycles": lambda: 1, "now_ns": lambda: 1, "wait_for": lambda *_: 0,
     }  # fmt: skip
     names |= {name: getattr(memory, other) if isinstance(other, str) else other for name, other in others.items()}
     code = function.py_func

@@ -8,6 +8,7 @@ November 2026). LLVM makes no page writable and executable.
 import ctypes
 import hashlib
 import itertools
+import mmap
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
@@ -18,6 +19,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from ..base.errors import ArgumentError
 from ..base.python import once
 from .kept import Kept
 
@@ -37,12 +39,28 @@ class Unit(Kept):
         self.function = name
 
     def address(self) -> int:
-        """Load the code, and return the address of its function."""
+        """Load the code, and return the address of its function. Raises ArgumentError where the system forbids it."""
         name, code = symbol(self.function), self.content()
         library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(name)
-        linked = library.link(_linker(), f"{name} {next(_numbers)}")
+        try:
+            linked = library.link(_linker(), f"{name} {next(_numbers)}")
+        except RuntimeError as error:
+            if _may_run_code():
+                raise
+            raise ArgumentError(
+                "the system forbids this process to load machine code that is no file of a library: allow execmem "
+                "(SELinux), MemoryDenyWriteExecute=no (systemd), or mprotect with PROT_EXEC (a seccomp filter)"
+            ) from error
         _loaded.append(linked)
         return int(linked[name])
+
+
+def _may_run_code() -> bool:
+    """May this process make a page of its memory executable?"""
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    protection = mmap.PROT_READ | mmap.PROT_EXEC
+    return bool(ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), protection) == 0)
 
 
 def entry_point(unit: Unit) -> Callable[..., int]:

@@ -28,7 +28,7 @@ from .memory.board import LINE
 from .memory.heap import Heap
 from .memory.sub_arena import Lender, SubArena
 from .memory_order import order
-from .process.alive import read_word, start_ticks
+from .process.alive import may_read, start_ticks
 from .process.nested import caller
 from .process.stacks import answer_with_stacks
 from .reducers import CustomOp, combine_address
@@ -125,55 +125,25 @@ class RankEngine:
             [arena.words(arena.stage(q) + h * arena.half, TagWord.WORDS) for h in (0, 1)] for q in range(self.size)
         ]
         self._programs = _programs.setdefault((self.size, rank), {})
-        self._witness = np.array([int.from_bytes(os.urandom(7)) | 1], np.int64)
-        self._crosses: bool | None = None
-        self._join(self._witness.ctypes.data, int(self._witness[0]))
         arena.board(rank).set_process(os.getpid(), start_ticks(os.getpid()))
+        boards = map(arena.board, range(self.size))  # on all of them is a process by now
+        self._join(config.cross_memory_bytes > 0 and not all(may_read(board.pid, board.ticks) for board in boards))
 
-    def _join(self, witness: int, content: int) -> None:
-        """Let peers try whether system calls reach a word of this process."""
+    def _join(self, stages: bool) -> None:
+        """Tell the other ranks that this one uses this memory."""
         line = self._lines[self.rank]
-        line[LineWord.WITNESS], line[LineWord.CONTENT], line[LineWord.STAGES] = witness, content, 0
-        order()
-        line[LineWord.PID] = os.getpid()
+        line[LineWord.STAGES], line[LineWord.PID], line[LineWord.JOINED] = stages, os.getpid(), 1
 
+    @property
     def crosses_memory(self) -> bool:
         """Do system calls reach the private tensors of all ranks, as far as is known by now?
 
-        Each rank tries this once, when all have joined, on a word of each peer. A rank that fails tells the others.
+        Ranks may differ in that, and so in how they plan a call; they find that out at the gate.
         """
-        if self.is_joining:
-            return False
-        order()
-        if self._crosses is None:
-            peers = [rank for rank in range(self.size) if rank != self.rank]
-            if all(map(self._reaches, peers)):
-                self._crosses = True
-            else:
-                self.cross_no_more()
-        return bool(self._crosses) and not any(line[LineWord.STAGES] for line in self._lines)
-
-    @property
-    def is_joining(self) -> bool:
-        """Are there ranks that have not joined, as far as this rank knows? There are none behind the first gate.
-
-        Ranks may differ in that, and so in how they plan a call; they find that out at the gate. So such a plan is made
-        for one call.
-        """
-        return self.hosts is None and self._crosses is None and not all(line[LineWord.PID] for line in self._lines)
-
-    def _reaches(self, rank: int) -> bool:
-        """May this process read the memory of a peer? True also if the peer has died: the call finds that out."""
-        line = self._lines[rank]
-        pid = line[LineWord.PID]
-        try:
-            return read_word(pid, line[LineWord.WITNESS]) == line[LineWord.CONTENT] or not start_ticks(pid)
-        except ProcessLookupError:
-            return True
+        return not any(line[LineWord.STAGES] for line in self._lines)
 
     def cross_no_more(self) -> None:
         """Stage private tensors from now on, and tell the other ranks."""
-        self._crosses = False
         self._lines[self.rank][LineWord.STAGES] = 1
 
     def program(self, schedule: Schedule, lowering: Lowering) -> Program:

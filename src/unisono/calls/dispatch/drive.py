@@ -62,7 +62,7 @@ class Run(NamedTuple):
 
     def staged(self, group: Group) -> Plan:
         """The plan that stages this call, which this rank has begun with another plan."""
-        if self.plan.crosses and not group.engine.crosses_memory():
+        if self.plan.program.lowering.cross_memory and not group.engine.crosses_memory:
             group.forget_plans()  # its other plans reach private tensors by system calls, too
         return make_plan(group, self.request, self.algorithm, staged=True)
 

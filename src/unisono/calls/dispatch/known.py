@@ -88,8 +88,8 @@ class KnownCalls:
 
 
 def keep(group: Group, plan: Plan, what: CallKey, request: Request) -> None:
-    """Keep the plan for the fast paths, if they know such tensors, and it is not for one call: see `is_joining`."""
-    if group.engine.config.debug or group.engine.is_joining:  # the fast paths print no debug line
+    """Keep the plan for the fast paths, if they know such tensors."""
+    if group.engine.config.debug:  # the fast paths print no debug line
         return
     inp, out = request.inp, request.out
     if what[0] == "barrier" or (is_one(inp) and is_one(out) and not inp.is_complex()):  # it may be conjugate

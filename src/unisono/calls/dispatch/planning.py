@@ -42,7 +42,7 @@ def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = 
     in_place = request.in_place and inp is not out
     if is_one(inp) and is_one(out) and not staged and not in_place and request.extents is None and group.span is None:
         mapped = all(group.heap_first <= tensor.data_ptr() < group.heap_end for tensor in (inp, out))
-        crossed = not mapped and crosses_memory(request.collective, nbytes, config) and group.engine.crosses_memory()
+        crossed = not mapped and crosses_memory(request.collective, nbytes, config) and group.engine.crosses_memory
         # Small messages are staged: signature and payload share a cache line, which is faster than zero copy.
         shared = crossed or (mapped and nbytes > zero_copy_limit(group.size, config))
     has = inp is not None, out is not None

@@ -35,6 +35,6 @@ A lowering says where the bytes of a table lie. There are three:
     zero copy      for tensors in shared memory: peers read and write them in place
     cross memory   for long private tensors: the program of zero copy, but moves to and from peers are system calls
 
-Each rank tries the system calls once (`RankEngine.crosses_memory`). A tensor that they do not reach is found before the
+A rank asks the system when it joins (`RankEngine.crosses_memory`). A tensor that they do not reach is found before the
 gate, and its call is staged. A refusal after the gate is an error (PeerUnreachable), never a wrong value.
 """

@@ -13,7 +13,7 @@ from ...base.errors import AlgorithmError
 from ...schedule.hosts import Hosts
 from ...schedule.table import Schedule
 from . import far
-from .program import IN, OUT, ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program, RowWord
+from .program import IN, OUT, ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program
 from .versions import Message, Place, ProgramMove, Version, Versions, make_versions
 
 _NEVER = float("inf")
@@ -322,29 +322,4 @@ def _encode(
             gate_row, heard = len(rows) - 1, heard | move.heard
         if message is None and (move.source or post(move.step)):
             add(move, move.step)
-    _look_ahead(rows, refs)
     return np.array(rows, np.int64).reshape(-1, ROW_WORDS), np.array(refs, np.int64).reshape(-1, 4), gate_row
-
-
-def _look_ahead(rows: list[list[int]], refs: list[tuple[int, ...]]) -> None:
-    """Note in each row that begins a wait which slots are written after it, in the next segment if none in this one."""
-
-    def staged(first: int, end: int) -> list[int]:
-        """The slots that these rows write."""
-        slots = []
-        for op, _, inputs, at, outputs, *_ in rows[first:end]:
-            if op == Op.MOVE:
-                slots += [slot for where, _, slot, _ in refs[at + inputs : at + inputs + outputs] if where == STAGE]
-        return slots
-
-    waits = Op.WAIT, Op.GATE
-    begins = [k for k, row in enumerate(rows) if row[0] in waits and (k == 0 or rows[k - 1][0] not in waits)]
-    for k, until in zip(begins, [*begins[1:], len(rows)], strict=True):
-        slots = staged(k, until)
-        is_next = not slots and until == len(rows)
-        if is_next:
-            slots = staged(0, begins[0])
-        if slots:
-            rows[k][RowWord.NEXT_SLOT] = min(slots)
-            rows[k][RowWord.NEXT_SLOTS] = max(slots) + 1 - min(slots)
-            rows[k][RowWord.NEXT_SEGMENT] = is_next

@@ -48,10 +48,7 @@ class Plan:
     record: the call, for messages.
     nbytes: bytes of a block; of the largest block if they differ.
     signature: what all ranks must agree on, as 64 bits.
-    gate_row: the row after which all ranks have entered the call.
     tag: do signature and payload share a cache line?
-    shared: do other ranks access this rank's tensors?
-    crosses: do they by system calls?
     writes: does the call write this rank's output?
     patience_ns: how long an asynchronous call waits for a peer on the caller's thread.
     why: the reason for the algorithm.
@@ -65,10 +62,7 @@ class Plan:
     record: CallRecord
     nbytes: int
     signature: int
-    gate_row: int = 0
     tag: bool = False
-    shared: bool = False
-    crosses: bool = False
     writes: bool = True
     patience_ns: int = 0
     why: str = ""
@@ -139,8 +133,6 @@ def bind(
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
     words[PlanWord.REQUESTS] = requests.ctypes.data if program.spans else 0
     return Plan(
-        address=words.ctypes.data, record=record, nbytes=count * item, signature=signature,
-        gate_row=program.gate_row, tag=tag, shared=program.lowering.zero_copy,
-        crosses=program.lowering.cross_memory, words=words, kept=(rows, refs, extents, requests),
-        program=program,
+        address=words.ctypes.data, words=words, kept=(rows, refs, extents, requests), program=program, record=record,
+        nbytes=count * item, signature=signature, tag=tag,
     )  # fmt: skip

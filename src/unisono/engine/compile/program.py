@@ -49,9 +49,6 @@ call is staged.
 REACH = 3
 """The bits of a signature that tell how peers reach the rank's tensors. All other bits are equal on all ranks."""
 
-AHEAD_BYTES = 32 << 10
-"""The most bytes of its staging area that a rank fetches before it writes them: more would leave the nearest cache."""
-
 BLOCK = 16 << 10
 """Bytes (of no block of a tensor) that are combined at a time, then copied to the other outputs while they are in the
 first-level cache.
@@ -97,8 +94,8 @@ class Op(IntEnum):
 
 
 class RowWord(IntEnum):
-    """The words of a row. A WAIT has RANK and STEP; a GATE has POST. The first of several has NEXT_SLOT, too: the slots
-    of its rank that are written next. A SEND and a RECV have SUB, PEER, SLOT, MESSAGE, POST, WORD and EXTENT.
+    """The words of a row. A WAIT has RANK and STEP; a GATE has POST. A SEND and a RECV have SUB, PEER, SLOT, MESSAGE,
+    POST, WORD and EXTENT.
     """
 
     OP = 0
@@ -115,9 +112,6 @@ class RowWord(IntEnum):
     SLOT = 3
     MESSAGE = 4  # the number of the message: a part of its tag
     WORD = 6  # 1: it has no bytes, and is sent in the first segment only
-    NEXT_SLOT = 3  # the first of the slots
-    NEXT_SLOTS = 4  # their number; 0: none
-    NEXT_SEGMENT = 7  # 1: they are written in the next segment
 
 
 class RefWord(IntEnum):
@@ -215,11 +209,10 @@ class LineWord(IntEnum):
     IN_OFFSET = 5  # where its input lies in its heap, or its address (next: odd)
     OUT_OFFSET = 7  # where its output lies in its heap, or its address (next: odd)
     PID = 9  # its process id, 0 once it has given the group up; this and the words below are written when it joins
-    WITNESS = 10  # address of a word of its private memory
-    CONTENT = 11  # the content of the word
-    STAGES = 12  # 1: it has found that system calls do not reach all tensors
-    ASLEEP = 13  # ranks may be asleep until this rank writes to its line or its tag: see kernels/waiting
-    AWAITS_MAIL = 14  # in a world's memory: this rank may be asleep until a message comes, or is taken
+    JOINED = 10  # 1: it uses this memory
+    STAGES = 11  # 1: it has found that system calls do not reach all tensors
+    ASLEEP = 12  # ranks may be asleep until this rank writes to its line or its tag: see kernels/waiting
+    AWAITS_MAIL = 13  # in a world's memory: this rank may be asleep until a message comes, or is taken
 
 
 class TagWord(IntEnum):
@@ -257,20 +250,18 @@ class StateWord(IntEnum):
     SLEEPS = 23  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE
     WAITED_NS = 24  # how long the present wait has taken before the kernel last returned
     LANES = 25  # address of the words that the lanes of this rank share
-    AHEAD = 26  # address of the bytes that are fetched before they are written
-    AHEAD_END = 27  # their end
-    TENSORS = 28  # address of the addresses of each rank's input and output, if peers reach them
-    HEAPS = 29  # address of the addresses of each rank's heap
-    INS = 30  # address of the addresses from which a move reads, with room for those where it writes behind them
-    OUTS = 31  # address of the addresses where it writes
-    TRANSPORT = 32  # address of the words of a `TransportWord` each; 0: all ranks are on this host
-    PEERS = 33  # address of a `PeerWord` table: what the transport needs to reach each rank
-    HERE = 34  # address of flags, one per rank: is it on this host? 0: all are
-    SENDING = 35  # messages that this rank has sent and that have not left
-    LOST = 36  # the transport's status of a message that is lost
-    NEWS = 37  # address of a word that others count up when there is urgent news
-    SEEN = 38  # address of what it was when this rank has looked last
-    WORDS = 39
+    TENSORS = 26  # address of the addresses of each rank's input and output, if peers reach them
+    HEAPS = 27  # address of the addresses of each rank's heap
+    INS = 28  # address of the addresses from which a move reads, with room for those where it writes behind them
+    OUTS = 29  # address of the addresses where it writes
+    TRANSPORT = 30  # address of the words of a `TransportWord` each; 0: all ranks are on this host
+    PEERS = 31  # address of a `PeerWord` table: what the transport needs to reach each rank
+    HERE = 32  # address of flags, one per rank: is it on this host? 0: all are
+    SENDING = 33  # messages that this rank has sent and that have not left
+    LOST = 34  # the transport's status of a message that is lost
+    NEWS = 35  # address of a word that others count up when there is urgent news
+    SEEN = 36  # address of what it was when this rank has looked last
+    WORDS = 37
 
 
 class TransportWord(IntEnum):

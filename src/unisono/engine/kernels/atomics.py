@@ -149,13 +149,6 @@ def futex_wait(b: Any, number: Any, address: Any, expected: Any, limit_ns: Any) 
 
 
 @_intrinsic(types.void)
-def fetch_line(b: Any, address: Any) -> None:
-    """Ask for the cache line at an address, to be written soon. It changes no memory, and waits for nothing."""
-    to_write, keep, data = (ir.Constant(_I32, k) for k in (1, 3, 1))
-    _call(b, "llvm.prefetch.p0", ir.VoidType(), _pointer(b, address, 8), to_write, keep, data)
-
-
-@_intrinsic(types.void)
 def pause(b: Any) -> None:
     """Tell the processor that this is a spinning loop."""
     if b.module.triple.startswith(("aarch64", "arm64")):

@@ -8,7 +8,6 @@ same arguments, it continues where it stopped. Of its peers it reads the control
 from __future__ import annotations
 
 from ..compile.program import (
-    AHEAD_BYTES,
     AT_ONCE,
     BRISK_BYTES,
     CROSSED,
@@ -43,7 +42,7 @@ from .compiled import compiled
 from .cross_memory import is_far, within_reach
 from .lanes import share
 from .messages import elements, end, message, post
-from .move import fetch_ahead, get, put
+from .move import get, put
 from .transport_progress import wait as wait_and_move
 from .waiting import publish_and_wake, wait
 
@@ -205,22 +204,6 @@ def _readers_are_past(control, segment, ranks, state):  # type: ignore[no-untype
 
 
 @compiled
-def _look_ahead(plan, row, segment, state):  # type: ignore[no-untyped-def]
-    """Note which bytes of its staging area this rank writes next, and should fetch. Its peers have read them, so that
-    a store would wait for each cache line, while the fetches of many lines go on at once. On an Intel Xeon with 2
-    ranks, all_reduce of 8 KiB takes 1.85 µs with it, and 2.3 µs without (November 2026).
-    """
-    slot = get(plan, PlanWord.SLOT_BYTES)
-    nbytes = get(row, RowWord.NEXT_SLOTS) * slot
-    if 0 < nbytes <= AHEAD_BYTES:
-        odd = (segment + get(row, RowWord.NEXT_SEGMENT)) & 1
-        half = get(state, StateWord.STAGING) + odd * get(state, StateWord.HALF)
-        area = half + get(state, StateWord.ME) * get(state, StateWord.STAGE_STRIDE) + get(plan, PlanWord.BASE)
-        put(state, StateWord.AHEAD, area + get(row, RowWord.NEXT_SLOT) * slot)
-        put(state, StateWord.AHEAD_END, area + get(row, RowWord.NEXT_SLOT) * slot + nbytes)
-
-
-@compiled
 def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     """Run a plan on the tensors at these addresses, from the start or from where the last run stopped."""
     segment, pc, offset = get(state, StateWord.SEGMENT), get(state, StateWord.PC), get(state, StateWord.OFFSET)
@@ -267,8 +250,6 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
             kind = get(row, RowWord.OP)
             if kind == Op.WAIT:
                 rank = get(row, RowWord.RANK)
-                _look_ahead(plan, row, segment, state)
-                fetch_ahead(AHEAD_BYTES, state)
                 if only_waits and get(state, StateWord.WAITED_NS) == 0:
                     put(state, StateWord.WAITED_NS, PATIENCE_NS + 1)  # it sleeps at once
                 if _progress(control, rank, (segment << STEP_BITS) + get(row, RowWord.STEP), state) == 0:
@@ -282,9 +263,6 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                 if status != DONE:
                     break
                 put(state, StateWord.FLOOR, (segment << STEP_BITS) + get(plan, PlanWord.GATE_STEP))
-                _look_ahead(plan, row, segment, state)  # only now have all ranks left the other half
-                if get(row, RowWord.NEXT_SEGMENT) == 0 or pc + 1 == nrows or get(row + ROW_BYTES, RowWord.NIN) < 2:
-                    fetch_ahead(AHEAD_BYTES, state)  # else while it combines
             else:
                 if kind == Op.MOVE:
                     n = elements(plan, row, span, cut, offset)

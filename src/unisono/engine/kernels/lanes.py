@@ -18,10 +18,10 @@ or the thread sees the sleeper.
 from __future__ import annotations
 
 from ...base.linux import FUTEX
-from ..compile.program import AHEAD_BYTES, CACHE_LINE, DONE, LaneWord, PlanWord, RowWord, StateWord
+from ..compile.program import CACHE_LINE, DONE, LaneWord, PlanWord, RowWord, StateWord
 from .atomics import add, futex_wait, load, load_acquire, pause, sched_yield, store, store_release, swap, syscall
 from .compiled import compiled
-from .move import fetch_ahead, get, perform, put
+from .move import get, perform, put
 
 _BITS = 16
 _MOST = (1 << _BITS) - 1
@@ -71,7 +71,6 @@ def share(plan, row, refs, n, ins, outs, far, state):  # type: ignore[no-untyped
     lanes = get(state, StateWord.LANES)
     if swap(lanes + 8 * LaneWord.BUSY, 1) != 0:  # in a call of another group, on another thread
         return perform(plan, row, refs, n, ins, outs, far, scratch, state)
-    fetch_ahead(AHEAD_BYTES, state)  # lanes leave these words of the state alone
     nbytes = max(get(plan, PlanWord.LANE_BYTES), n * item // (_PIECES * wanted))
     piece = (nbytes + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE // item
     pieces = (n + piece - 1) // piece

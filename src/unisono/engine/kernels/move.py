@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from ..compile.program import (
-    AHEAD_BYTES,
-    BLOCK,
-    CACHE_LINE,
-    DONE,
-    REF_BYTES,
-    STAGE,
-    PlanWord,
-    RefWord,
-    RowWord,
-    StateWord,
-)
-from .atomics import call_combine, fetch_line, load, memcpy, store
+from ..compile.program import BLOCK, DONE, REF_BYTES, STAGE, PlanWord, RefWord, RowWord, StateWord
+from .atomics import call_combine, load, memcpy, store
 from .compiled import compiled
 from .cross_memory import move_far
-
-_SLICE = 1024
-"""A combination of what peers have staged fetches lines for the next call after each so many bytes: lines then come and
-go at once.
-"""
 
 
 @compiled
@@ -37,33 +21,7 @@ def put(base, word, value):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def fetch_ahead(most, state):  # type: ignore[no-untyped-def]
-    """Fetch up to so many bytes for writing, of those that this rank writes next: see `StateWord.AHEAD`."""
-    first, end = get(state, StateWord.AHEAD), get(state, StateWord.AHEAD_END)
-    until = min(first + most, end)
-    for line in range(first & -CACHE_LINE, until, CACHE_LINE):
-        fetch_line(line)
-    put(state, StateWord.AHEAD, until)
-
-
-@compiled
-def _combine(function, nout, nin, nbytes, item, ins, outs, ranks, state):  # type: ignore[no-untyped-def]
-    """Combine so many bytes, and fetch what this rank writes next meanwhile."""
-    done = 0
-    while get(state, StateWord.AHEAD) < get(state, StateWord.AHEAD_END) and done + _SLICE < nbytes:
-        call_combine(function, outs, nout, ins, nin, _SLICE // item, ranks)
-        fetch_ahead(_SLICE, state)
-        for k in range(nin):
-            store(ins + 8 * k, load(ins + 8 * k) + _SLICE)
-        for k in range(nout):
-            store(outs + 8 * k, load(outs + 8 * k) + _SLICE)
-        done += _SLICE
-    call_combine(function, outs, nout, ins, nin, (nbytes - done) // item, ranks)
-    fetch_ahead(AHEAD_BYTES, state)
-
-
-@compiled
-def move(plan, row, refs, n, item, ins, outs, block, scratch, ranks, state):  # type: ignore[no-untyped-def]
+def move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: ignore[no-untyped-def]
     """Copy or combine n elements from the addresses at ins to the addresses at outs."""
     nin, nout, nbytes = get(row, RowWord.NIN), get(row, RowWord.NOUT), n * item
     if nin > 1:
@@ -71,11 +29,11 @@ def move(plan, row, refs, n, item, ins, outs, block, scratch, ranks, state):  # 
         first = refs + REF_BYTES * (get(row, RowWord.FIRST_REF) + nin)
         staged = get(first + REF_BYTES * (nout - 1), RefWord.WHERE) == STAGE
         if not staged or nbytes <= BLOCK:
-            _combine(function, nout, nin, nbytes, item, ins, outs, ranks, state)
+            call_combine(function, outs, nout, ins, nin, n, ranks)
             return
-        # A store to a line that a peer has read must fetch the line first, if it has not been fetched ahead; memcpy
-        # writes whole lines without reading. So combine a block into the tensor (or scratch), and copy it to the
-        # staging area while it is in the cache.
+        # A store to a line that a peer has read must fetch the line first; memcpy writes whole lines without reading.
+        # So combine a block into the tensor (or scratch), and copy it to the staging area while it is in the cache. On
+        # an AMD EPYC with 2 ranks, all_reduce of 64 KiB takes 3.0 µs with it, and 3.8 µs without (November 2026).
         target = load(outs)
         kept = 0 if get(first, RefWord.WHERE) == STAGE else 1
         done = 0
@@ -114,5 +72,5 @@ def perform(plan, row, refs, n, ins, outs, far, scratch, state):  # type: ignore
         function = get(plan, PlanWord.FINISH if get(row, RowWord.LAST) else PlanWord.COMBINE)
         me, control = get(state, StateWord.ME), get(state, StateWord.CONTROL)
         return move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me, control)
-    move(plan, row, refs, n, item, ins, outs, BLOCK // item * item, scratch, ranks, state)
+    move(plan, row, refs, n, item, ins, outs, BLOCK // item * item, scratch, ranks)
     return DONE

@@ -74,9 +74,9 @@ class SubArena(Layout):
 
     def used_by(self, rank: int) -> bool:
         """Has this member begun to use this memory?"""
-        witness: int = self.words(self.control(rank), LineWord.WITNESS + 1)[LineWord.WITNESS]
+        joined: int = self.words(self.control(rank), LineWord.JOINED + 1)[LineWord.JOINED]
         order()
-        return witness != 0
+        return joined != 0
 
     def leave(self, kept: object = None) -> None:
         """Stop using this memory. kept: an object that must live until all members have left.

@@ -165,13 +165,23 @@ class _Vector(ctypes.Structure):
     _fields_ = (("address", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
+def may_read(pid: int, ticks: int) -> bool:
+    """May this process read the memory of the one that has started at this time? No process has memory at address 0:
+    the system says so, or that it forbids it.
+    """
+    if start_ticks(pid) != ticks:
+        return False
+    with suppress(ProcessLookupError):
+        read_word(pid, 0)
+        return ctypes.get_errno() == errno.EFAULT
+    return False
+
+
 def read_word(pid: int, address: int) -> int | None:
     """The 64-bit word at an address in the memory of a process; None if this process may not, or cannot, read it.
 
     Raises ProcessLookupError if there is no such process, or it is ending.
     """
-    if not hasattr(_LIBC, "process_vm_readv"):
-        return None
     word = ctypes.c_int64()
     here, there = _Vector(ctypes.addressof(word), 8), _Vector(address, 8)
     args = ctypes.byref(here), ctypes.c_ulong(1), ctypes.byref(there), ctypes.c_ulong(1), ctypes.c_ulong(0)

@@ -162,7 +162,11 @@ class Watch:
         if not self.engine.behind():  # who is, may still ask for the call that stands there
             self.tell()
         me = Situation(
-            self.number, self.plan.signature, waiting_for, self.engine.at_gate(self.plan.gate_row), waited_s > allowed_s
+            self.number,
+            self.plan.signature,
+            waiting_for,
+            self.engine.at_gate(self.plan.program.gate_row),
+            waited_s > allowed_s,
         )
         peers = [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank]
         check_abort(self.group, lambda: self.call)  # after the views: a peer that hears of it earlier gives up, too

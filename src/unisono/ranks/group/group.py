@@ -290,7 +290,7 @@ class Group:
         """Keep the memory of tensors for good after a call that has broken the group, if other ranks access them: a
         late rank may still do so.
         """
-        if self.broken is not None and plan.shared:
+        if self.broken is not None and plan.program.lowering.zero_copy:
             keep_for_good(
                 tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors
             )

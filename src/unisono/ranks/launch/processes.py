@@ -21,7 +21,7 @@ from ...base.errors import InternalError
 from ...base.fd_channel import Channel, remaining
 from ...base.records import DepartureKind
 from ...engine.memory.arena import Arena
-from ...engine.process.alive import ending_in_words, is_ending
+from ...engine.process.alive import ending_in_words, is_ending, start_ticks
 from ...engine.process.ask_stacks import Answer, ask_for_stacks
 from ...engine.process.nested import PACKAGE
 from ...schedule import Hosts
@@ -80,7 +80,10 @@ class RankProcesses:
                 self._left.callback(os.close, fd)
             secret, environ = secrets.token_bytes(32), dict(os.environ)
             for rank in self._ranks:
-                rank.arena.board(rank.number).parent_tells_end = 1  # `_add_death` keeps the promise
+                board = rank.arena.board(rank.number)
+                board.parent_tells_end = 1  # `_add_death` keeps the promise
+                board.set_process(rank.pid, start_ticks(rank.pid))  # before any rank makes its group
+            for rank in self._ranks:
                 setup = RankSetup(rank.number, hosts, config, environ, sys.argv, secret, self.pids)
                 with suppress(ConnectionError):  # the rank has died, as `_collect` will find
                     rank.channel.send(None, pickle.dumps(setup), [rank.arena.fd, *files])
