@@ -74,7 +74,7 @@ def _make(name: str, whole: torch.Tensor, group: Any) -> tuple[Callable[[], obje
         return lambda: dist.all_reduce(whole, group=group), whole
     part = values.to(whole.dtype).chunk(ranks)[rank].clone()
     single: Any = dist  # torch's stubs omit the newer names
-    return lambda: single.all_gather_into_tensor(whole, part, group), whole
+    return lambda: single.all_gather_single(whole, part, group), whole
 
 
 def _pairs(call: Callable[[], object] | None) -> Callable[[], None]:
@@ -138,8 +138,7 @@ def _tokens(contender: str, group: Any, style: str) -> Iterator[int]:
         num_hidden_layers=_LAYERS, hidden_size=_HIDDEN, intermediate_size=3 * _HIDDEN, vocab_size=_WORDS,
         num_attention_heads=8, num_key_value_heads=8,
     )  # fmt: skip
-    made: Any = LlamaForCausalLM
-    model = made(config).bfloat16().eval()
+    model = LlamaForCausalLM(config).bfloat16().eval()
     split: dict[str, Any] = {f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"}
     split |= {f"mlp.{name}_proj": ColwiseParallel() for name in ("gate", "up")}
     plan = split | {"self_attn.o_proj": RowwiseParallel(), "mlp.down_proj": RowwiseParallel()}
