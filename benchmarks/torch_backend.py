@@ -1,6 +1,6 @@
 """torch.distributed on our backend and on Gloo, in the same ranks: `python -m benchmarks.torch_backend`.
 
-Single calls, training steps, and steps of a server.
+Single calls, and training steps.
 """
 
 import time
@@ -26,8 +26,7 @@ Gloo's, bit by bit; over several hosts, where sums have another order, losses to
 compute all the time."""
 _STEPS = """\
 The models: a small transformer; then 16 linear layers of 512 in buckets of 4 MiB, for which "without communication" is
-DistributedDataParallel with a hook that does nothing. A server's step is a product of two 256 × 256 matrices, an
-all_reduce of four int32 per rank, and such a product again."""
+DistributedDataParallel with a hook that does nothing."""
 
 CALLS = (
     "all_reduce", "all_reduce, async_op", "broadcast", "reduce", "all_gather_into_tensor", "all_gather", "gather",
@@ -36,8 +35,7 @@ CALLS = (
 )  # fmt: skip
 
 LARGE = "DistributedDataParallel, 16 MiB of gradients"
-SERVER = "a server's step"
-KINDS = ("DistributedDataParallel", "fully_shard", LARGE, SERVER)
+KINDS = ("DistributedDataParallel", "fully_shard", LARGE)
 ALONE = "without communication"
 
 _WIDTH, _LAYERS, _BATCH, _LENGTH, _WORDS = 128, 4, 4, 32, 256
@@ -45,8 +43,6 @@ _LARGE_WIDTH, _LARGE_LAYERS, _LARGE_BATCH, _BUCKET_MIB = 512, 16, 64, 4
 
 _TURN_S = 0.02
 _CLOSE, _UNTIMED = 1e-4, 2
-_PER_STEP = 10
-"""Steps of a server for each training step."""
 
 
 def make_call(name: str, x: torch.Tensor, group: Any) -> tuple[Callable[[], object], list[torch.Tensor]]:
@@ -122,23 +118,7 @@ class Trainer:
 
 def make_step(kind: str, group: Any) -> Callable[[], float]:
     """What makes a step of this kind on a group, and returns the loss; group: None for one without communication."""
-    if kind == SERVER:
-        return _serving(group)
     return (_large(group) if kind == LARGE else _transforming(kind, group)).step
-
-
-def _serving(group: Any) -> Callable[[], float]:
-    numbers = torch.zeros(4 * dist.get_world_size(), dtype=torch.int32)
-    left, right = torch.rand(2, 256, 256)
-
-    def step() -> float:
-        out = left @ right
-        if group is not None:
-            dist.all_reduce(numbers, group=group)
-        torch.mm(left, right, out=out)
-        return float(numbers[0])
-
-    return step
 
 
 def _transforming(kind: str, group: Any) -> Trainer:
@@ -192,7 +172,7 @@ def measure_steps(groups: Groups, kind: str, turns: int, busy: int) -> tuple[Tim
     times: Times = {name: [] for name in steps}
     losses: dict[str, list[float]] = {name: [] for name in steps}
     with background(busy, groups.meet.rank):
-        for turn in range(-_UNTIMED, turns * (_PER_STEP if kind == SERVER else 1)):
+        for turn in range(-_UNTIMED, turns):
             for name, step in steps.items():
                 groups.meet.barrier()
                 begin = time.perf_counter()
@@ -216,7 +196,7 @@ def bench_torch(
     busy: Annotated[str, typer.Option(help="Numbers of background processes that compute.")] = "0",
     sizes: Annotated[str, typer.Option(help="Bytes of a rank's larger tensor, multiples of 8.")] = "8,64KiB,4MiB",
     calls: Annotated[str, typer.Option(help="Which calls, separated by `;`; none: no calls.")] = ";".join(CALLS),
-    kinds: Annotated[str, typer.Option(help=f"Which steps, by number: {', '.join(KINDS)}.")] = "0,1,2,3",
+    kinds: Annotated[str, typer.Option(help=f"Which steps, by number: {', '.join(KINDS)}.")] = "0,1,2",
     turns: Annotated[int, typer.Option(min=1, help="How often each contender has its turn.")] = 9,
     steps: Annotated[int, typer.Option(min=1, help="Training steps that are timed.")] = 30,
     output: Output = None,
@@ -241,8 +221,7 @@ def bench_torch(
                 ours, gloo = (made[0][1][who] for who in (OURS, GLOO))
                 differs = _differ(ours, gloo, bool(hosts))
                 differ += differs
-                if kind != SERVER:
-                    losses.append([kind, *where, steps, ours[-1], gloo[-1], "no" if differs else "yes"])
+                losses.append([kind, *where, steps, ours[-1], gloo[-1], "no" if differs else "yes"])
     run.how.append(f"Calls and trainings whose results differ from Gloo's: {differ}.")
     run.tables = [
         of_times("calls", ["call", *labels, "bytes"], of_calls),

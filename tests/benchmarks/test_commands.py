@@ -58,7 +58,7 @@ def test_collectives_over_hosts(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_calls_of_torch_distributed(tmp_path: Path) -> None:
-    calls = rows(tmp_path, "torch_backend --turns 1 --sizes 8 --steps 1 --kinds 0,1,2,3")
+    calls = rows(tmp_path, "torch_backend --turns 1 --sizes 8 --steps 1 --kinds 0,1,2")
     assert len({row["call"] for row in calls}) == 15
 
 
@@ -68,6 +68,13 @@ def test_steps_over_hosts(tmp_path: Path) -> None:
     assert rows(tmp_path, "torch_backend --hosts 2x1 --steps 1 --kinds 2") == []  # calls are measured on one host
     steps = json.loads((tmp_path / "new" / "run.json").read_text())["tables"][1]["rows"]
     assert {row[3] for row in steps} == {"unisono", "Gloo", "without communication"}
+
+
+@pytest.mark.long
+def test_serving(tmp_path: Path) -> None:
+    contenders = found(tmp_path, "serving --turns 1 --ranks 2 --busy 0 --sizes 8KiB --styles none", "call", "contender")
+    assert {who for _, who in contenders} >= {"unisono", "Gloo", "without communication"}
+    assert {call for call, _ in contenders} == {"all_reduce", "all_gather_into_tensor"}
 
 
 @pytest.mark.long

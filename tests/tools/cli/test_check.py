@@ -16,6 +16,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 GOOD = Seen(
     usable=4,
+    nodes=1,
     quota=None,
     free_bytes=8 * GIB,
     group_free_bytes=None,
@@ -56,6 +57,8 @@ FOUND: list[tuple[str, int, dict[str, Any], str, str]] = [
     ("torch", 4, {"torch": "3.0.0.dev20270101+cpu"}, "problem", "3.0.0"),
     ("processors", 2, {"usable": 2}, "ok", "2 usable"),
     ("processors", 6, {}, "advice", "start the other ranks on further hosts"),
+    ("memory nodes", 4, {"nodes": 0}, "ok", "1 node"),  # a system that tells none
+    ("memory nodes", 4, {"nodes": 2}, "advice", "--membind=0"),
     ("quota", 4, {"quota": 8.0}, "ok", "8 processors"),
     ("quota", 4, {"quota": 2.5}, "advice", "--cpus 4"),
     ("quota", 2, {"quota": 1.5}, "problem", "1.5 processors"),
@@ -72,6 +75,14 @@ def test_each_finding(topic: str, ranks: int, other: dict[str, Any], level: str,
     assert found.level == level
     assert words in " ".join(found)
     assert (found.reason != "") == (found.change != "") == (level != "ok")
+
+
+def test_look_counts_memory_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those that have a processor on which this process may run."""
+    for node, number in enumerate([*sorted(os.sched_getaffinity(0))[:2], 99999]):
+        (tmp_path / f"node{node}" / f"cpu{number}").mkdir(parents=True)
+    monkeypatch.setattr(check, "_NODES", tmp_path)
+    assert look().nodes == min(2, len(os.sched_getaffinity(0)))
 
 
 def test_look_sees_refused_system_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ _LITTLE, _MUCH = 64 << 20, 1 << 30
 """Free bytes per rank: staging areas may not fit below _LITTLE, and surely fit from _MUCH on."""
 _CAP_SYS_PTRACE, _NOBODY = 19, 3  # from linux/capability.h; the ptrace_scope in which no capability helps
 _COLOURS = {"problem": "bold red", "advice": "yellow", "ok": "green"}  # worst first
+_NODES = Path("/sys/devices/system/node")
 
 
 class Finding(NamedTuple):
@@ -49,13 +50,14 @@ class Finding(NamedTuple):
 class Seen(NamedTuple):
     """A machine, and the limits of this process on it.
 
-    usable: the processors that this process may run on.
+    usable: the processors that this process may run on. nodes: the memory nodes (NUMA) that these are on.
     no_memfd, no_pidfd: why the system call fails, or "".
     heap_bytes: the setting; 0: as much as fits.
     crosses, may_read: do calls read the memory of other ranks, and does the system allow it?
     """
 
     usable: int
+    nodes: int
     quota: float | None
     free_bytes: int
     group_free_bytes: int | None
@@ -80,7 +82,8 @@ def look() -> Seen:
     traces = bool(capable and int(capable[1], 16) >> _CAP_SYS_PTRACE & 1)
     reads_itself = read_word(os.getpid(), ctypes.addressof(word)) is not None  # no seccomp filter forbids it
     return Seen(
-        usable=len(os.sched_getaffinity(0)),
+        usable=len(usable := os.sched_getaffinity(0)),
+        nodes=sum(any((node / f"cpu{number}").exists() for number in usable) for node in _NODES.glob("node[0-9]*")),
         quota=quota(),
         free_bytes=memory.available,
         group_free_bytes=free_bytes(),
@@ -139,6 +142,11 @@ def findings(seen: Seen, ranks: int) -> list[Finding]:
     change = "start the other ranks on further hosts, or allow more (taskset, docker run --cpuset-cpus)"
     reason = f"{plural(ranks, 'rank')} share them, so calls take milliseconds instead of microseconds"
     judge("processors", says, ranks <= seen.usable, reason, change, broken=False)
+
+    says = f"processors of {plural(max(1, seen.nodes), 'node')}"
+    reason = "a rank that Linux moves to another node reads all its memory over the link between them"
+    change = "bind each rank to a node (numactl --cpunodebind=0 --membind=0 python train.py)"
+    judge("memory nodes", says, seen.nodes <= 1, reason, change, broken=False)
 
     time = seen.quota or math.inf
     says = f"the time of {time:.3g} processors" if time < math.inf else "unlimited"
