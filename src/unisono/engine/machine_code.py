@@ -48,7 +48,7 @@ class Unit(Kept):
             if _may_run_code():
                 raise
             raise ArgumentError(
-                "the system forbids this process to load machine code that is no file of a library: allow execmem "
+                "the system forbids this process to run code that is not from a file: allow execmem "
                 "(SELinux), MemoryDenyWriteExecute=no (systemd), or mprotect with PROT_EXEC (a seccomp filter)"
             ) from error
         _loaded.append(linked)
