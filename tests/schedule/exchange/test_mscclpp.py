@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.each import each
 from unisono.base.errors import AlgorithmError, ArgumentError, UnisonoError
-from unisono.schedule import ROOTED, Schedule, X, Y, prove
+from unisono.schedule import Schedule, X, Y, prove
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.exchange import mscclpp
 
@@ -114,35 +114,11 @@ def test_plans_are_read_and_written_again(name: str) -> None:
     assert mscclpp.read(mscclpp.write(table).encode(), "again.json").digest == table.digest
 
 
-@each("ranks", range(1, 5))
-def test_round_trips_are_identical(ranks: int) -> None:
-    compare_round_trips(ranks)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("ranks", range(5, 17))
-def test_long_round_trips_are_identical(ranks: int) -> None:
-    compare_round_trips(ranks)
-
-
-def compare_round_trips(ranks: int) -> None:
-    """With the table in the plan it is the same; without it, another one of the same collective and bits."""
-    for algorithm in CATALOGUE.values():
-        for root in {0, ranks - 1} if algorithm.collective in ROOTED else (0,):
-            if algorithm.allows(ranks):
-                table = algorithm.schedule(ranks, root)
-                text = mscclpp.write(table)
-                assert mscclpp.read(text.encode(), "f.json").digest == table.digest, table.name
-                plain = of({key: value for key, value in json.loads(text).items() if key != "unisono_table"})
-                assert (plain.collective, plain.result) == (table.collective, table.result)
-                assert prove(plain).same_bits == prove(table).same_bits, table.name
-
-
 def test_tables_of_other_operations_are_ignored() -> None:
     table = CATALOGUE["all_reduce.one_shot"].schedule(3)
     written = json.loads(mscclpp.write(table))
     for note in ([], [[0, 0, 0], [1, 2]], [[0, 0, 0]], 7, [["x", 0, 0]], [[0, 0, 10**30]]):
-        assert of({**written, "unisono_table": note}).digest != table.digest
+        assert of({**written, "unisono_table": json.dumps(note)}).digest != table.digest
     assert of({**written, "buffer_alignment": 32}).digest != table.digest
 
 

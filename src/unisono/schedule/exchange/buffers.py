@@ -1,5 +1,6 @@
 """The buffers of files: i (input), o (output) and s (scratch), and the slots of a table that they are."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -82,17 +83,17 @@ class Buffers(NamedTuple):
         return make_table(steps, empty, path)
 
     def runs(self, schedule: Schedule) -> tuple[list[list[Run]], int]:
-        """What a table moves, round by round, and the first chunk of s that it leaves free."""
+        """What a table moves, round by round, and how many chunks of s it uses."""
         if schedule.result == T:
             raise ArgumentError(f"{schedule.name}: its result is in scratch, which a file cannot say")
-        table, C = spread(schedule), schedule.chunks
-        x = int(schedule.sizes(T)) if (table.rows[:, [SBUF, DBUF]] == T).any() else 0
-        y = x + C * (self.result == Y and self.collective in ONE_IN)
+        table, x = spread(schedule), 0
+        if (table.rows[:, [SBUF, DBUF]] == T).any():
+            x = int(schedule.sizes(T))
         one_in, one_out = self.collective in ONE_IN, self.collective in ONE_OUT
         # For each buffer: its name in the file, is only the own block there, and the first chunk of s for the rest.
         homes = {
             X: ("o" if one_in and self.result == X else "i", one_in and self.result == Y, x),
-            Y: ("o" if self.result == Y else "", one_out, y),
+            Y: ("o" if self.result == Y else "", one_out, x + schedule.chunks * (one_in and self.result == Y)),
             T: ("s", False, 0),
         }
 
@@ -103,18 +104,19 @@ class Buffers(NamedTuple):
                 return rank, (letter, chunk - rank * self.block * one)
             return rank, ("s", spill + chunk)
 
-        rounds = []
+        rounds, used = [], 0
         for _, written in moves(table):
             runs: list[Run] = []
             for slot, sources in sorted(written):
                 ats = [named(slot), *map(named, sources)]
+                used = max(used, *(1 + first for _, (letter, first) in ats if letter == "s"), 0)
                 last = runs[-1] if runs else Run(-1, ("", 0), [], 0)
                 if [on(at, last.many) for at in ((last.gpu, last.target), *last.sources)] == ats:
                     runs[-1] = last._replace(many=last.many + 1)
                 else:
                     runs.append(Run(*ats[0], ats[1:], 1))
             rounds.append(runs)
-        return rounds, y + C * (self.result == X or one_out)
+        return rounds, used
 
 
 def on(at: At, many: int) -> At:
@@ -129,21 +131,22 @@ def shape_of(schedule: Schedule) -> tuple[Buffers, str]:
     return Buffers(schedule.collective, schedule.ranks, schedule.chunks, schedule.result), name
 
 
-def note_of(schedule: Schedule) -> list[list[int]]:
-    """A table as rows of numbers, for files whose steps alone are read in other rounds."""
-    return [[schedule.scratch, schedule.result, schedule.root], *spread(schedule).rows.tolist()]
+def note_of(schedule: Schedule) -> str:
+    """A table as text, for files whose steps alone are read in other rounds."""
+    rows = [[schedule.scratch, schedule.result, schedule.root], *spread(schedule).rows.tolist()]
+    return json.dumps(rows).replace("], ", "],\n")
 
 
 def noted(note: Any, shape: Buffers, name: str, is_same: Callable[[Schedule], bool]) -> Schedule | None:
     """The table that `note_of` wrote. None for other notes, and if the steps of the file are not those of the table."""
     try:
-        (scratch, result, root), *rows = note
+        (scratch, result, root), *rows = json.loads(note)
         columns = np.array(rows, np.int64).reshape(-1, 9)
         table = Schedule(shape.ranks, shape.chunks, columns, shape.collective, name, root, result, scratch=scratch)
         check_rows(table)
         if not is_same(table):
             return None
-    except (TypeError, ValueError, OverflowError, AlgorithmError):
+    except (TypeError, ValueError, OverflowError, RecursionError, AlgorithmError):
         return None
     prove(table)
     return table

@@ -16,7 +16,7 @@ and one receives them. A send waits for no receiver. The buffers i, o and s are 
 and o are one memory. Elements and attributes that are not named here mean nothing.
 """
 
-import json
+import re
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -37,34 +37,26 @@ KINDS = {
 }  # fmt: skip
 """The types of steps: what they add up, and where they put it."""
 
-_NOTE = " unisono table: "
+_NOTE = re.compile(rb"<!-- unisono table: ([^>]*)-->")
+"""The comment with the table."""
 
 
 class _Builder(ET.TreeBuilder):
-    """The elements of a file, and the table in its comment. No document type, so no entities."""
-
-    note = ""
+    """The elements of a file. No document type, so no entities."""
 
     def doctype(self, *_of: Any) -> None:
         raise ET.ParseError("a document type is not allowed")
 
-    def comment(self, text: str | None) -> None:  # type: ignore[override]  # nothing is inserted
-        if (text or "").startswith(_NOTE):
-            self.note = (text or "").removeprefix(_NOTE)
 
-
-def _parse(data: bytes, path: str) -> tuple[dict[str, Any], str]:
-    """The root element, as attributes and lists of elements, and the note. Raises ArgumentError."""
-    builder = _Builder()
+def _parse(data: bytes, path: str) -> dict[str, Any]:
+    """The root element, as attributes and lists of elements. Raises ArgumentError."""
     try:
-        parser = ET.XMLParser(target=builder)  # noqa: S314  see `_Builder`
-        parser.feed(data)
-        root = parser.close()
+        root = ET.fromstring(data, ET.XMLParser(target=_Builder()))  # noqa: S314  see `_Builder`
     except (ET.ParseError, ValueError, LookupError) as error:
         raise ArgumentError(f"{path} is not XML: {error}. Give a file that MSCCL or `unisono export` wrote") from None
     if root.tag != "algo":
         raise ArgumentError(f"{path}: the root element is <{root.tag}>, not <algo>: this is not an MSCCL file")
-    return _tree(root), builder.note
+    return _tree(root)
 
 
 def _tree(element: ET.Element) -> dict[str, Any]:
@@ -76,7 +68,7 @@ def _tree(element: ET.Element) -> dict[str, Any]:
 
 def read(data: bytes, path: str) -> Schedule:
     """The table of a file. Raises ArgumentError for a file that is not as above, else AlgorithmError."""
-    tree, note = _parse(data, path)
+    tree = _parse(data, path)
     algo = Part(tree, path)
     title, collective = str(algo.of.get("name") or path), COLLECTIVES[algo.word("coll", COLLECTIVES)]
     ranks, chunks = algo.number("ngpus", least=1), algo.number("nchunksperloop", least=1)
@@ -85,12 +77,9 @@ def read(data: bytes, path: str) -> Schedule:
     shapes = [Buffers(collective, ranks, chunks, result) for result in ways]
     shapes[0].check(algo)
     root = algo.number("root", 0, below=ranks)
-    try:
-        rows = json.loads(note or "null")
-    except ValueError:
-        rows = None
-    known = noted(rows, shapes[0], title, lambda table: _parse(_text(table).encode(), path)[0] == tree)
-    if known is not None:
+    note = _NOTE.search(data)
+    known = note and noted(note[1], shapes[0], title, lambda table: _parse(_text(table).encode(), path) == tree)
+    if known:
         return known
     tables = []
     for shape in shapes:
@@ -201,7 +190,7 @@ def write(schedule: Schedule) -> str:
     text = _text(schedule)
     if read(text.encode(), schedule.name).digest == spread(schedule).digest:
         return text
-    return _text(schedule, json.dumps(note_of(schedule)).replace("], ", "],\n"))
+    return text.replace("\n", f"\n<!-- unisono table: {note_of(schedule)} -->\n", 1)
 
 
 class _Gpu:
@@ -245,7 +234,7 @@ class _Gpu:
             self._readers[place].append(this)
 
 
-def _text(schedule: Schedule, note: str = "") -> str:
+def _text(schedule: Schedule) -> str:
     """The text of the file."""
     shape, name = shape_of(schedule)
     ops, scratch = program(schedule)
@@ -267,8 +256,7 @@ def _text(schedule: Schedule, note: str = "") -> str:
         ]}
         for rank, gpu in enumerate(gpus)
     ]  # fmt: skip
-    first, *lines = _lines("algo", tree)
-    return "\n".join([first, *[f"<!--{_NOTE}{note}-->"] * bool(note), *lines, ""])
+    return "\n".join([*_lines("algo", tree), ""])
 
 
 def _lines(tag: str, tree: Mapping[str, Any], indent: str = "") -> Iterator[str]:

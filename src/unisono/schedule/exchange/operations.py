@@ -5,8 +5,8 @@ rank in one round is one message.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from ..simulate import Hardware, messages
 from ..table import Schedule, spread
@@ -14,16 +14,12 @@ from ..table import Schedule, spread
 SEND, RECV, CALC = "send", "recv", "calc"
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One operation of a rank.
+class Operation(NamedTuple):
+    """A SEND or RECV of a message, or a CALC: a sum or a copy.
 
-    kind: SEND, RECV or CALC.
     round: the number of the round among those in which something moves.
-    nbytes: what is sent, received, summed or copied.
+    nbytes: how much is sent, received, summed or copied.
     needs: the numbers of the rank's operations that must end first.
-    peer: the other rank of a message.
-    seconds: how long a CALC takes.
     """
 
     kind: str

@@ -10,7 +10,9 @@ was sent from. If that place is overwritten before the receiver has come so far,
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import reduce
 from graphlib import CycleError, TopologicalSorter
+from operator import or_
 
 import numpy as np
 
@@ -55,15 +57,18 @@ def make_table(steps: Sequence[Step], empty: Schedule, path: str) -> Schedule:
 
 def _find_races(steps: Sequence[Step], order: Sequence[int], wrong: Callable[..., AlgorithmError]) -> None:
     """Raise for two steps that use one slot, of which one writes it, in no order."""
-    before: dict[int, int] = {}  # the steps before a step, and itself, as bits
-    written: dict[Slot, int] = {}
-    readers: dict[Slot, list[int]] = defaultdict(list)
+    uses: dict[int, list[tuple[int, Slot, bool]]] = defaultdict(list)
     for index in order:
-        step, known = steps[index], 1 << index
-        for other in step.after:
-            known |= before[other]
-        before[index] = known
-        for slot, writes in step.uses().items():
+        for slot, writes in steps[index].uses().items():
+            uses[slot[0]].append((index, slot, writes))
+    for used in uses.values():
+        bits = {index: 1 << count for count, index in enumerate(dict.fromkeys(index for index, *_ in used))}
+        before = [0] * len(steps)  # the steps that use this gpu's slots and come before a step, and itself, as bits
+        for index in order:
+            before[index] = reduce(or_, (before[other] for other in steps[index].after), bits.get(index, 0))
+        written: dict[Slot, int] = {}
+        readers: dict[Slot, list[int]] = defaultdict(list)
+        for index, slot, writes in used:
             others = [(written[slot], "writes")] if slot in written else []
             if writes:
                 others += [(reader, "reads") for reader in readers.pop(slot, ())]
@@ -71,12 +76,10 @@ def _find_races(steps: Sequence[Step], order: Sequence[int], wrong: Callable[...
             else:
                 readers[slot].append(index)
             for other, does in others:
-                if not known >> other & 1:
-                    verb = "writes" if writes else "reads"
-                    reason = (
-                        f"the step {verb} {slot_text(slot)}, which {steps[other]} {does}, and nothing orders the two"
-                    )
-                    raise wrong(f"there is a race: {reason}. Let one wait for the other", step, slot)
+                if not before[index] & bits[other]:
+                    said = f"the step {'writes' if writes else 'reads'} {slot_text(slot)}, which {steps[other]} {does}"
+                    reason = f"there is a race: {said}, and nothing orders the two. Let one wait for the other"
+                    raise wrong(reason, steps[index], slot)
 
 
 def _offsets(step: Step) -> tuple[list[int], int]:
