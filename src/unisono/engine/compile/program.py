@@ -53,8 +53,8 @@ AHEAD_BYTES = 32 << 10
 """The most bytes of its staging area that a rank fetches before it writes them: more would leave the nearest cache."""
 
 BLOCK = 16 << 10
-"""Bytes (of no block of a tensor) that are combined at a time, then copied to the other outputs while they are in the
-first-level cache.
+"""Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache; not a
+block of a tensor.
 """
 
 ROOM = 512 << 10
