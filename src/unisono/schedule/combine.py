@@ -99,30 +99,17 @@ def on(
             f"{schedule.name} has {schedule.ranks} ranks and {schedule.chunks} chunks, "
             f"but on() was told where to put {len(members)} ranks and {len(found)} chunks"
         )
-    rows, total = numbered(renamed(unwrap(schedule), members, found), found), chunks or schedule.chunks
-    root = int(members[schedule.root])
-    return schedule.replace(ranks=ranks, chunks=total, rows=rows, root=root, symmetric=False, hosts=None)
-
-
-def renamed(rows: Rows, members: Sequence[int] | Rows, cells: Cells) -> Rows:
-    """Rows of `unwrap` or `expand` on other ranks and chunks, as for `on`; rows stay as few as they are.
-
-    For this, chunks are numbered by their places in the cells, one cell after the other: see `numbered`.
-    """
-    rows, end = rows.copy(), np.cumsum([0, *map(len, cells)])
-    rows[:, N] = end[rows[:, SCHUNK] + rows[:, N]] - end[rows[:, SCHUNK]]
+    rows, end = unwrap(schedule).copy(), np.cumsum([0, *map(len, found)])
     rows[:, [SRC, DST]] = np.asarray(members)[rows[:, [SRC, DST]]]
+    # At first, the new chunks are numbered by their places in the cells, so that rows stay as few as they are.
+    rows[:, N] = end[rows[:, SCHUNK] + rows[:, N]] - end[rows[:, SCHUNK]]
     rows[:, [SCHUNK, DCHUNK]] = end[rows[:, [SCHUNK, DCHUNK]]]
-    return rows[rows[:, N] > 0]
-
-
-def numbered(rows: Rows, cells: Cells) -> Rows:
-    """Rows of `renamed`, with the chunks that are in the cells; one chunk each, unless all chunks are consecutive."""
-    chunk = np.array([*chain.from_iterable(cells)], np.int64)
-    if (np.diff(chunk) != 1).any():
+    rows, places = rows[rows[:, N] > 0], np.array([*chain.from_iterable(found)], np.int64)
+    if (np.diff(places) != 1).any():
         rows = singles(rows)
-    rows[:, [SCHUNK, DCHUNK]] = chunk[rows[:, [SCHUNK, DCHUNK]]]
-    return rows
+    rows[:, [SCHUNK, DCHUNK]] = places[rows[:, [SCHUNK, DCHUNK]]]
+    total, root = chunks or schedule.chunks, int(members[schedule.root])
+    return schedule.replace(ranks=ranks, chunks=total, rows=rows, root=root, symmetric=False, hosts=None)
 
 
 def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:

@@ -50,8 +50,8 @@ REACH = 3
 """The bits of a signature that tell how peers reach the rank's tensors. All other bits are equal on all ranks."""
 
 BLOCK = 16 << 10
-"""Bytes (of no block of a tensor) that are combined at a time, then copied to the other outputs while they are in the
-first-level cache.
+"""Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache; not a
+block of a tensor.
 """
 
 ROOM = 512 << 10

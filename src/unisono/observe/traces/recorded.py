@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from ...base.python import tell
 from ...base.records import CallRecord
@@ -85,13 +85,8 @@ def recorded(folders: Sequence[Path], job: str) -> list[Recorded]:
 
 
 _KINDS: dict[str, dict[str, type]] = {
-    "head": {
-        "job": str, "rank": int, "size": int, "host": int, "host_name": str, "machine": str, "pid": int,
-        "command": str, "clock": list, "unix_ns": int,
-    },
-    "group": {
-        "name": str, "start": int, "gid": int, "member": int, "size": int, "log": str,
-    },
+    "head": {"clock": list, **{name: type_ for name, type_ in get_type_hints(Recorded).items() if type_ in (str, int)}},
+    "group": {"name": str, "start": int, "gid": int, "member": int, "size": int, "log": str},
     "note": {"number": int, "record": list, "nbytes": int},
     "end": {"clock": list},
 }  # fmt: skip
