@@ -1,0 +1,185 @@
+"""The exercises: the solutions are right, and each usual mistake is named."""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from examples.exercises import answers
+from examples.exercises.checking import EXERCISES, HINTS, check, check_here
+from examples.exercises.net import Mistake
+from examples.exercises.solutions import answers as solutions
+
+from tests.support.markdown import ROOT
+
+LINEAR = """\
+    if net.rank > 0:
+        net.recv(got := x.clone(), net.rank - 1)
+        x += got
+    if net.rank + 1 < net.ranks:
+        net.send(x, net.rank + 1)
+"""
+WRONG: dict[str, list[tuple[str, str, str]]] = {
+    "naive_all_reduce": [
+        ("recv(got, peer)\n            x += got", "recv(x, peer)", "copied instead of added"),
+        ("            x += got\n", "", "an old value"),
+        ("range(1, net.ranks)", "range(net.ranks)", "a message to itself"),
+        ("range(1, net.ranks)", "range(1, net.ranks + 1)", "no such rank"),
+        ("net.send(x, peer)", "net.send(x, peer) if peer > 1 else ()", "waits for a rank that has ended"),
+        ("net.send(x, 0)\n        net.recv(x, 0)", "net.recv(x, 0)\n        net.send(x, 0)", "all receive first"),
+        ("send(x, peer)", "send(got, peer)", "copied instead of added"),
+        ("recv(x, 0)", "recv(got := torch.empty_like(x), 0)\n        x += got", "added instead of copied"),
+        ("        net.recv(x, 0)", "        pass", "waits for a rank that has ended"),
+        ("recv(x, 0)", "recv(x[1:], 0)", "another size"),
+    ],
+    "ring_reduce_scatter": [
+        ("isend", "send", "all send first"),
+        ("        sending.wait()\n", "", "nobody waits for it"),
+        ("got = torch.empty_like(mine)", "got = mine", "added twice"),
+        ("mine += got", "mine.copy_(got)", "copied instead of added"),
+        ("        mine += got\n", "", "an old value"),
+        ("recv(got, (r - 1) % p)", "recv(got, (r + 1) % p)", "wrong neighbour"),
+        ("recv(got, (r - 1) % p)", "recv(got, r - 1)", "no such rank"),
+        ("range(1, p)", "range(1, p - 1)", "too few rounds"),
+        ("range(1, p)", "range(1, p + 1)", "too many rounds"),
+        ("range(1, p)", "range(p - 1)", "off by one chunk"),
+        ("(r + 1) % p)", "(r + 2) % p)", "wrong neighbour"),
+        ("x.tensor_split(p)", "x.split(len(x) // p)", "sizes that do not divide"),
+        ("        net.recv(got", "        x.zero_()\n        net.recv(got", "changed while it was sent"),
+        ("range(1, p)", "range(0 if p == 1 else 1, p)", "one rank alone"),
+    ],
+    "ring_all_gather": [
+        ("range(p - 1)", "range(p)", "too many rounds"),
+        ("isend(chunks[(r - step) % p]", "isend(chunks[r]", "off by one chunk"),
+        ("isend(chunks[(r - step) % p]", "isend(chunks[(r - step + 1) % p]", "never written"),
+        ("isend(chunks[(r - step) % p]", "isend(x", "another size"),
+        ("x.tensor_split(p)", "x.chunk(p)", "sizes that do not divide"),
+        ("x.tensor_split(p)", "x.clone().tensor_split(p)", "never written"),
+        ("        sending.wait()\n", "        x += 1\n        sending.wait()\n", "changed while it was sent"),
+    ],
+    "ring_all_reduce": [
+        ("    ring_all_gather(net, x)", "", "too few rounds"),
+        ("ring_all_gather(net, x)", "ring_reduce_scatter(net, x)", "off by one chunk"),
+        ("ring_all_gather(net, x)", "ring_all_gather(net, x)\n    ring_all_gather(net, x)", "too many rounds"),
+        ("ring_reduce_scatter(net, x)\n    ring_all_gather", "tree_all_reduce", "too many bytes"),
+    ],
+    "tree_all_reduce": [
+        ("if r + k < p:\n            net.recv", "if True:\n            net.recv", "powers of two only"),
+        ("            break\n", "", "no such rank"),
+        ("            x += got\n", "", "an old value"),
+        ("net.recv(got, r + k)\n            x += got", "net.recv(x, r + k)", "copied instead of added"),
+        ("    if r:\n        net.recv(x, r - k)", "    if r:\n        net.recv(x, 0)", "wrong neighbour"),
+        ("        net.recv(x, r - k)\n", "        net.recv(got, r - k)\n        x += got\n", "added instead of copied"),
+    ],
+    "pipeline_broadcast": [
+        ("tensor_split(8)", "tensor_split(1)", "too few pieces"),
+        ("sent.append(net.isend(piece, net.rank + 1))", "net.send(piece, net.rank + 1)", "too many rounds"),
+        ("if net.rank + 1 < net.ranks:", "if net.rank < net.ranks:", "no such rank"),
+        ("if net.rank > 0:", "if net.rank >= 0:", "no such rank"),
+        ("recv(piece, net.rank - 1)", "recv(piece, 0)", "wrong neighbour"),
+        ("isend(piece, net.rank + 1)", "isend(x, net.rank + 1)", "another size"),
+        ("tensor_split(8)", "split(len(x) // 8)", "sizes that do not divide"),
+        ("recv(piece, net", "recv(piece.clone(), net", "never written"),
+    ],
+    "bruck_all_gather": [
+        ("many = min(have, p - have)", "many = have", "powers of two only"),
+        ("(r - have) % p)", "(r + have) % p)", "wrong neighbour"),
+        ("chunks[(r + i) % p]", "chunks[i]", "never written"),
+        ("have *= 2", "have += 1", "too many rounds"),
+        ("chunk.copy_(part)", "pass", "never written"),
+        ("[len(chunk) for chunk in coming]", "[len(x) // p] * many", "sizes that do not divide"),
+        ("zip(coming, got", "zip(coming[::-1], got", "off by one chunk"),
+    ],
+    "halving_doubling_all_reduce": [
+        ("if net.rank & k else (lower, upper)\n", "if not net.rank & k else (lower, upper)\n", "another chunk"),
+        ("mine += got", "mine.copy_(got)", "copied instead of added"),
+        ("        mine += got\n", "", "an old value"),
+        ("isend(its, peer)", "isend(x, peer)", "another size"),
+        ("net.isend(its, peer)", "net.send(its, peer)", "all send first"),
+        ("net.ranks // 2", "net.ranks // 4", "an old value"),
+    ],
+    "scatter_all_gather_broadcast": [
+        ("bruck_all_gather", "ring_all_gather", "too many rounds"),
+        ("    bruck_all_gather(net, x)", "", "too few rounds"),
+        ("send(x[starts[middle] : starts[past]]", "send(x", "another size"),
+        ("if net.rank < middle", "if net.rank <= middle", "a circle of waits"),
+        ("elif net.rank == middle:", "else:", "another size"),
+        ("past - first > 1:", "past - first > 2:", "never written"),
+    ],
+    "pairwise_all_to_all": [
+        ("x.clone().tensor_split(p), x", "x.tensor_split(p), x", "changed while it was sent"),
+        ("new[(r - k) % p]", "new[(r + k) % p]", "another chunk"),
+        ("old[(r + k) % p]", "old[r]", "off by one chunk"),
+        ("old[(r + k) % p], (r + k) % p", "old[(r + k) % p], (r - k) % p", "all receive first"),
+        ("range(1, p)", "range(p)", "a message to itself"),
+        ("range(1, p)", "range(1, p - 1)", "too few rounds"),
+        ("range(1, p)", "[*range(1, p), 1][: p - (p == 1)]", "too many rounds"),
+    ],
+    "hillis_steele_scan": [
+        ("x.clone()", "x", "changed while it was sent"),
+        ("x += got", "x.copy_(got)", "copied instead of added"),
+        ("k *= 2", "k += 1", "wrong neighbour"),
+        ("k *= 2", "k *= 4", "too few rounds"),
+        ("if net.rank >= k:", "if net.rank > k:", "waits for a rank that has ended"),
+        ("    k = 1\n", "    k, x = 1, x.clone()\n", "an old value"),
+        ("    k = 1\n", f"    k = 1\n{LINEAR}", "a rank too many"),
+    ],
+    "dissemination_barrier": [
+        ("k *= 2", "k += 1", "too many rounds"),
+        ("while k < net.ranks", "while 2 * k < net.ranks", "too few rounds"),
+        ("isend(x, (net.rank + k) % net.ranks)", "isend(x, net.rank + k)", "no such rank"),
+        ("recv(torch.empty_like(x), (net.rank - k) % net.ranks)\n        sending.wait()", "rank", "nobody receives it"),
+        ("(net.rank - k) % net.ranks", "None", "an exception"),
+    ],
+}  # fmt: skip
+"""By exercise: what is replaced in its solution, by what, and which mistake this is."""
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_solution_is_right(name: str) -> None:
+    check(name, getattr(solutions, name))
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_solutions_run_on_ranks(ranks: int, worlds: Callable[[int], Any]) -> None:
+    def work() -> None:
+        for name in EXERCISES:
+            if ranks == 4 or name != "halving_doubling_all_reduce":
+                check_here(name, getattr(solutions, name))
+
+    worlds(ranks).run(work)
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_mistakes_are_named(name: str) -> None:
+    with pytest.raises(Mistake, match="not written yet"):
+        check(name, getattr(answers, name))
+    source = inspect.getsource(getattr(solutions, name))
+    for old, new, mistake in WRONG[name]:
+        assert old in source
+        names: dict[str, Any] = dict(vars(solutions))
+        text = f"from __future__ import annotations\n{source.replace(old, new, 1)}"
+        exec(compile(text, "answers.py", "exec"), names)  # noqa: S102  a solution of ours
+        with pytest.raises(Mistake) as caught:
+            check(name, names[name])
+        assert caught.value.name == mistake, f"{old!r} as {new!r}: {caught.value}"
+
+
+def test_every_mistake_is_tried() -> None:
+    tried = [mistake for wrong in WRONG.values() for _, _, mistake in wrong]
+    assert len(tried) > 60
+    assert {*tried, "not written yet"} == HINTS.keys()
+
+
+def test_page_shows_what_is_printed() -> None:
+    page = (ROOT / "docs" / "guides" / "exercises.md").read_text()
+    _, function, printed = re.findall(r"^```\w*\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    before, head, after = inspect.getsource(answers).partition("def ring_all_gather")
+    body = function.partition("\n")[2]
+    written = before + head + after.replace("    raise NotImplementedError\n", body, 1)
+    names: dict[str, Any] = {}
+    exec(compile(written, "answers.py", "exec"), names)  # noqa: S102  the page's
+    with pytest.raises(Mistake) as caught:
+        check("ring_all_gather", names["ring_all_gather"])
+    assert str(caught.value).split() == printed.split()
