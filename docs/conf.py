@@ -13,7 +13,7 @@ project = "unisono"
 author = "the authors of unisono"
 release = unisono.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "_ext.pages"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "_ext.pages"]
 exclude_patterns = ["_*", "README.md"]
 
 html_theme = "furo"
@@ -30,6 +30,8 @@ nb_execution_timeout = 120
 nb_execution_raise_on_error = True
 
 default_role = "code"
+napoleon_use_ivar = True
+suppress_warnings = ["ref.python"]  # names of attributes look for a page, and some find several
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True

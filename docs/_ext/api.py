@@ -136,7 +136,8 @@ def _directives(module: ModuleType, said: str, names: list[str]) -> str:
         value = getattr(module, name)
         if isinstance(value, type):
             shown = _MEMBERS.get(name)
-            rows += [f".. autoclass:: {said}.{name}{'()' * bool(shown)}", f"   :members: {shown or ''}".rstrip(), ""]
+            rows += [f".. autoclass:: {said}.{name}{'()' * bool(shown)}", f"   :members: {shown or ''}".rstrip()]
+            rows += [f"   :exclude-members: {', '.join(getattr(value, '_fields', ()))}".rstrip(), ""]
         elif callable(value):
             rows += [f".. autofunction:: {said}.{name}", ""]
             if said == "unisono" and name in COLLECTIVES:

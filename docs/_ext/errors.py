@@ -1,19 +1,15 @@
-"""The page of errors: the tree as `base/errors.py` draws it, and the docstring of each class: its cause and what to
-do."""
+"""The page of errors: the tree as `base/errors.py` draws it, and the docstring of each class."""
 
 from __future__ import annotations
 
 import inspect
-from textwrap import indent
 
 import unisono
 from unisono.base import errors
 
-from .docstrings import restructured
+__all__ = ["page"]
 
-__all__ = ["NEXT", "next_move", "page"]
-
-NEXT = "What to do: "
+_NEXT = "What to do: "
 """How the last paragraph of an error's docstring starts."""
 
 _PAGE = """# Errors
@@ -38,26 +34,18 @@ catch are also names of `unisono`. They are sorted by whose fault it is:
 
 
 def page() -> str:
-    """The page in MyST's Markdown."""
+    """The page in MyST's Markdown. Raises ValueError if a docstring does not end with what to do."""
     drawing = (inspect.getdoc(errors) or "").split("\n\n")[1]
     order = [errors.UnisonoError, *(getattr(errors, name) for name in _drawn(drawing))]
     return _PAGE.format(tree=inspect.cleandoc(drawing), classes="\n\n".join(_section(error) for error in order))
 
 
-def next_move(error: type[Exception]) -> str:
-    """What the docstring of an error says is to be done. Raises ValueError if it says nothing."""
-    *_, last = inspect.cleandoc(error.__doc__ or "").split("\n\n")
-    if not last.startswith(NEXT):
-        raise ValueError(f"the docstring of {error.__name__} must end with a paragraph {NEXT!r}")
-    return " ".join(last.removeprefix(NEXT).split())
-
-
 def _section(error: type[Exception]) -> str:
-    next_move(error)
+    if not (inspect.getdoc(error) or "").split("\n\n")[-1].startswith(_NEXT):
+        raise ValueError(f"the docstring of {error.__name__} must end with a paragraph {_NEXT!r}")
     bases = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
-    text = "\n".join(restructured((inspect.getdoc(error) or "").splitlines()))
     home = "unisono" if error.__name__ in unisono.__all__ else "unisono.errors"
-    directive = f".. py:exception:: {home}.{error.__name__}\n\n{indent(text, '   ')}"
+    directive = f".. autoexception:: {home}.{error.__name__}()"
     return f"## {error.__name__}\n\nA kind of {bases}.\n\n```{{eval-rst}}\n{directive}\n```"
 
 

@@ -1,4 +1,4 @@
-"""The Sphinx extension: writes the generated pages before the build reads its sources, and reads our docstrings."""
+"""The Sphinx extension: writes the generated pages before the build reads its sources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import algorithms, api, docstrings, errors, settings
+from . import algorithms, api, errors, settings
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -36,7 +36,6 @@ def setup(app: Sphinx) -> Mapping[str, Any]:
     app.connect("builder-inited", _write)
     app.connect("source-read", _localize)
     app.connect("build-finished", _write_players)
-    app.connect("autodoc-process-docstring", docstrings.process)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 

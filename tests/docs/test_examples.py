@@ -84,8 +84,7 @@ assert len(CALLS) > 10
 
 @pytest.mark.parametrize("call", CALLS)
 def test_the_example_gives_what_it_says(call: str, worlds: Callable[[int], unisono.World]) -> None:
-    lines = (inspect.getdoc(getattr(unisono, call)) or "").splitlines()
-    example = textwrap.dedent("\n".join(line for line in lines if line.startswith("    ") or not line))
+    example = textwrap.dedent((inspect.getdoc(getattr(unisono, call)) or "").partition("Example::")[2])
     work, _, run = example.strip().rpartition("\n\n")
     expression, _, said = run.partition("  # ")
     names: dict[str, Any] = {"torch": torch, "time": time, "unisono": unisono}

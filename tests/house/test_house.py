@@ -1,6 +1,8 @@
 """What no linter checks: files are short, tensors name their device, tables need no torch, errors are as drawn."""
 
 import ast
+import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,17 @@ def test_new_tensors_ignore_the_default_device() -> None:
 
 def test_public_names_have_docstrings() -> None:
     assert not [name for name in unisono.__all__ if not getattr(unisono, name).__doc__]
+
+
+@pytest.mark.parametrize("name", [name for name in unisono.__all__ if inspect.isroutine(getattr(unisono, name))])
+def test_documented_arguments_exist(name: str) -> None:
+    """Editors and the documentation read them from the docstring."""
+    function = getattr(unisono, name)
+    _, found, arguments = inspect.cleandoc(function.__doc__).partition("\nArgs:\n")
+    named = re.findall(r"^    (\w+(?:, \w+)*): ", arguments.partition("\n\n")[0], re.MULTILINE)
+    names = {name for names in named for name in names.split(", ")}
+    assert names <= {*inspect.signature(function).parameters}
+    assert bool(names) == bool(found)
 
 
 @pytest.mark.cold

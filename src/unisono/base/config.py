@@ -108,10 +108,15 @@ def _setting(default: Any, why: str, *, least: float = 0, most: float | None = N
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The settings of a group. `Config.from_env()` reads them from the environment.
+    """The settings of a group.
 
-    All ranks must have the same settings, except those in SHAPING, where each host's first rank decides, and lanes.
-    `config.replace(timeout_s=60)` is the same with another timeout. SETTINGS has the unit and the meaning of each.
+    All ranks of a group must have the same settings, except `lanes` and `lane_bytes`. Those that shape calls are taken
+    from the first rank of each host.
+
+    Example::
+
+        config = unisono.Config.from_env().replace(timeout_s=60)
+        unisono.init(config=config)
     """
 
     timeout_s: float = _setting(
@@ -203,14 +208,15 @@ class Config:
             object.__setattr__(self, name, setting.checked(getattr(self, name)))
 
     def replace(self, **changes: Any) -> Self:
-        """The same settings with other values of these."""
+        """A copy with other values for some settings."""
         return replace(self, **changes)
 
     @classmethod
     def from_env(cls) -> "Config":
-        """The defaults, overridden by the environment.
+        """The defaults, overridden by environment variables such as UNISONO_TIMEOUT_S.
 
-        Raises ArgumentError for values that are no numbers.
+        Raises:
+            ArgumentError: A variable does not have a value that its setting may have.
         """
         values: dict[str, Any] = {}
         for name, setting in SETTINGS.items():

@@ -1,4 +1,5 @@
-"""Every exception that unisono raises, sorted by whose fault it is.
+"""Every exception that unisono raises, sorted by whose fault it is. Each has its data in fields and makes its message
+from them.
 
     UnisonoError
     ├── UsageError                  you called it wrong; nothing has moved, nothing has changed
@@ -19,8 +20,6 @@
     ├── WaitTimeout                 (also a TimeoutError) it took longer than timeout_s; names the missing ranks
     ├── OutOfMemory                 (also a MemoryError)  the shared memory cannot grow
     └── InternalError               our bug: please report it
-
-Each error has its data in fields, and makes its message from them.
 """
 
 import os
@@ -31,25 +30,13 @@ from traceback import StackSummary, walk_tb
 from types import FunctionType
 from typing import Any
 
-from .records import CallRecord, Departure, Sighting
+from .records import CallRecord, Departure, Sighting, rank_name, rank_names
 
 __all__ = [
     "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "LeftOut", "MessageMismatch", "MismatchError",
     "NestedCall", "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable",
     "ProgramError", "RankFailed", "UnisonoError", "UsageError", "WaitTimeout",
 ]  # fmt: skip
-
-
-def _rank(rank: int, world_ranks: Sequence[int], *more: str) -> str:
-    """`rank 1`, or in a sub-group `rank 1 (world rank 3)`."""
-    facts = [f"world rank {world_ranks[rank]}", *more] if world_ranks else more
-    return f"rank {rank}" + (f" ({', '.join(facts)})" if facts else "")
-
-
-def _ranks(ranks: Sequence[int], world_ranks: Sequence[int] = ()) -> str:
-    """`ranks 1, 2`, or in a sub-group `ranks 1 (world rank 3), 2 (world rank 5)`."""
-    names = ", ".join(_rank(rank, world_ranks).removeprefix("rank ") for rank in ranks)
-    return f"rank{'s' * (len(ranks) > 1)} {names}"
 
 
 class UnisonoError(Exception):
@@ -86,7 +73,7 @@ class UsageError(UnisonoError):
 class ArgumentError(UsageError, ValueError):
     """An argument has a value that this call cannot take.
 
-    What to do: correct the argument that the message names. The other ranks hear of it, and the group can be used
+    What to do: correct the argument that the message names. The other ranks raise an error, too; the group can be used
     again.
     """
 
@@ -106,14 +93,15 @@ class NotInitialized(UsageError):
 
 
 class NestedCall(UsageError, RuntimeError):
-    """A call was made inside another one, by the same thread: by a signal handler, a `__del__` or a weakref callback.
-
+    """A call was made inside another one by the same thread: by a signal handler, a `__del__` or a weakref callback.
     The outer call goes on, unless the handler lets this error pass.
 
-    what: what both calls use, such as a group.
-    inner, outer: the lines of the two calls, as file:line.
+    Attributes:
+        what: What both calls use, such as a group.
+        inner: The line of the inner call, as file:line.
+        outer: The line of the outer one.
 
-    What to do: let the handler set a flag, and make the call where the program sees the flag. To end the outer call, a
+    What to do: set a flag in the handler, and make the call where the program checks the flag. To end the outer call, a
     handler may call `group.abort()`.
     """
 
@@ -131,9 +119,10 @@ class MismatchError(UsageError):
 
     No tensor has changed, and the group can be used again.
 
-    calls: each rank's call, as a `CallRecord`.
-    odd: the ranks with another call than the most common one. The message lists them first.
-    foreign: the group is another library's, see `unisono.watch`: tensors may have changed, and it may be aborted.
+    Attributes:
+        calls: Each rank's call, as a `CallRecord`.
+        odd: The ranks whose call differs from the most common one. The message lists them first.
+        foreign: The group belongs to another library (see `unisono.watch`): tensors may have changed.
 
     What to do: find the rank that differs in the table, and make the same calls in the same order on every rank.
     """
@@ -146,9 +135,10 @@ class MismatchError(UsageError):
         ranks = sorted(self.calls, key=lambda rank: (rank not in self.odd, rank))
         wide = max((len(call.text) for call in self.calls.values()), default=0)
         table = "\n".join(
-            f"  {_rank(rank, world_ranks)}  {self.calls[rank].text:<{wide}}  {self.calls[rank].where}" for rank in ranks
+            f"  {rank_name(rank, world_ranks)}  {self.calls[rank].text:<{wide}}  {self.calls[rank].where}"
+            for rank in ranks
         )
-        who = f"{_ranks(self.odd)} differ{'s' * (len(self.odd) == 1)}"
+        who = f"{rank_names(self.odd)} differ{'s' * (len(self.odd) == 1)}"
         who += " from the rest" if len(self.odd) < len(self.calls) else ""
         move = "Make the same call, in the same order, with the same arguments on every rank."
         self.foreign, changed = foreign, "Tensors may have wrong values." if foreign else "No tensor was changed."
@@ -158,12 +148,15 @@ class MismatchError(UsageError):
 class MessageMismatch(MismatchError):
     """A message has another dtype or number of elements than the receiver's tensor.
 
-    The tensor has not changed, the message is dropped, the sender is not told, and the group can be used again.
+    Only the receiver raises it. The tensor has not changed, the message is dropped, and the group can be used again.
 
-    source, receiver: the ranks.
-    sent, expected: their tensors, such as `float32[2, 3]`.
+    Attributes:
+        source: The rank that sent.
+        receiver: The rank that received.
+        sent: The tensor that was sent, such as `float32[2, 3]`.
+        expected: The receiver's tensor.
 
-    What to do: receive into a tensor of the same dtype and number of elements, or into none: `recv(src=...)` makes one.
+    What to do: receive into a tensor of the same dtype and number of elements, or let `recv(src=...)` make one.
     """
 
     def __init__(
@@ -173,9 +166,9 @@ class MessageMismatch(MismatchError):
         calls = {source: CallRecord("send", words=sent), receiver: CallRecord("recv", words=expected)}
         super().__init__(0, calls, (receiver,), world_ranks)
         self.args = (
-            f"{_rank(source, world_ranks)} sent {sent} with tag {tag}, but {_rank(receiver, world_ranks)} receives it "
-            f"into {expected}: dtype and number of elements must be equal. The message is gone, the tensor is as it "
-            "was. Receive into a tensor like the one that is sent, or into none, which makes a new one.",
+            f"{rank_name(source, world_ranks)} sent {sent} with tag {tag}, but {rank_name(receiver, world_ranks)} "
+            f"receives it into {expected}: dtype and number of elements must be equal. The message is dropped, the "
+            "tensor has not changed. Receive into a tensor like the one that is sent, or pass None to get a new one.",
         )
 
 
@@ -197,9 +190,10 @@ class ProgramError(AlgorithmError):
 class PeerError(UnisonoError):
     """A call cannot continue because of a peer.
 
-    failed: the ranks of the group that had failed by then, as far as this rank saw, in order; empty if none had.
+    Attributes:
+        failed: The ranks of the group that had failed by then, as far as this rank knows, in order.
 
-    What to do: look at the peer that the message names; its own error or output says why.
+    What to do: look at the peer that the message names; its own error or output has the cause.
     """
 
     failed: tuple[int, ...] = ()
@@ -208,14 +202,17 @@ class PeerError(UnisonoError):
 class PeerGone(PeerError):
     """A peer died, or left without making this call.
 
-    rank, pid: the peer and its process; pid 0: it is not known. If several ranks fail at the same time, survivors may
-    name different ones; `shrink` leaves out all of them.
-    how: a `Departure`.
-    waiting: the rank that waited.
-    others: can the group's other ranks still send each other messages?
-    met, foreign: is there a group (in `init()` there is none yet), and is it another library's (see `unisono.watch`)?
+    Attributes:
+        pid: Its process id, or 0 if unknown.
+        rank: The peer. If several ranks fail at the same time, survivors may name different ones; `shrink` leaves out
+            all of them.
+        how: A `Departure`.
+        waiting: The rank that waited.
+        others: Whether the group's other ranks can still send each other messages.
+        met: Whether there is a group; not yet in `init()`.
+        foreign: The group belongs to another library, see `unisono.watch`.
 
-    What to do: read the output of the peer. `group.shrink()` makes a group of the survivors, to go on with.
+    What to do: read the output of the peer. `group.shrink()` makes a group of the survivors.
     """
 
     def __init__(
@@ -232,10 +229,10 @@ class PeerGone(PeerError):
             state = "This group has been aborted" if met else "There is no group yet"
             others_only = "" if met else ", or meet without it"
             move = f"{state}: read the output of that rank, and start all ranks again{others_only}."
-        more = ", ".join(_rank(other, world_ranks) for other in self.failed if other != rank)
+        more = ", ".join(rank_name(other, world_ranks) for other in self.failed if other != rank)
         facts = [f"pid {pid}"] if pid else []
         super().__init__(
-            f"{_rank(rank, world_ranks, *facts)} {how} while {_rank(waiting, world_ranks)} waited for it in "
+            f"{rank_name(rank, world_ranks, *facts)} {how} while {rank_name(waiting, world_ranks)} waited for it in "
             f"{call}. {f'So has {more}. ' if more else ''}{move}"
         )
 
@@ -248,11 +245,12 @@ class PeerGone(PeerError):
 class PeerFailed(PeerError):
     """A peer gave this call up, or the whole group.
 
-    rank: the peer; or this rank, if this rank gave up.
-    reason: the peer's exception as text.
-    whole: the peer gave up the group: it has aborted it, or has failed in another call. `reason` says which. After an
-    abort, the ranks in fields are ranks of the aborted group.
-    waiting: the rank that waited.
+    Attributes:
+        rank: The peer, or this rank if it gave up itself.
+        reason: The peer's exception as text.
+        whole: The peer gave up the group: it aborted the group or failed in another call, as `reason` says. After an
+            abort, ranks in fields are ranks of the aborted group.
+        waiting: The rank that waited.
 
     What to do: correct what `reason` says on that rank.
     """
@@ -262,7 +260,7 @@ class PeerFailed(PeerError):
     ) -> None:
         self.rank, self.reason, self.waiting, self.call = rank, reason, waiting, call
         self.world_ranks, self.whole = tuple(world_ranks), whole
-        who, waiter = _rank(rank, world_ranks), _rank(waiting, world_ranks)
+        who, waiter = rank_name(rank, world_ranks), rank_name(waiting, world_ranks)
         if whole:
             text = f"{waiter} waited in {call}, but {who} {reason}" if call else f"{who} {reason}"
         elif rank == waiting:
@@ -273,14 +271,15 @@ class PeerFailed(PeerError):
 
 
 class PeerUnreachable(PeerError):
-    """The system refused access to the private tensors of a peer during a call, though it had allowed it before.
+    """During a call the system refused access to a peer's private tensors that it had allowed before.
 
-    rank, pid: the peer and its process.
-    number: the errno.
-    waiting: the rank that was refused.
+    Attributes:
+        rank: The peer.
+        number: The errno.
+        waiting: The rank that was refused.
 
-    What to do: if the peer has changed its user, or the permissions of its memory, set `UNISONO_CROSS_MEMORY_BYTES=0`,
-    so that private tensors are staged.
+    What to do: if the peer has changed its user or the permissions of its memory, set `UNISONO_CROSS_MEMORY_BYTES=0`.
+    Private tensors are then copied through shared memory.
     """
 
     def __init__(
@@ -288,20 +287,21 @@ class PeerUnreachable(PeerError):
     ) -> None:
         self.rank, self.pid, self.number, self.waiting, self.call = rank, pid, number, waiting, call
         self.world_ranks = tuple(world_ranks)
+        who, peer = rank_name(waiting, world_ranks), rank_name(rank, world_ranks, f"pid {pid}")
         super().__init__(
-            f"{_rank(waiting, world_ranks)} could not access the tensors of {_rank(rank, world_ranks, f'pid {pid}')} "
-            f"in {call}: {os.strerror(number)} ({errorcode.get(number, number)}). This group cannot be used any more. "
-            "With UNISONO_CROSS_MEMORY_BYTES=0 private tensors are staged, which needs no such access."
+            f"{who} could not access the tensors of {peer} in {call}: {os.strerror(number)} "
+            f"({errorcode.get(number, number)}). This group cannot be used any more. Set UNISONO_CROSS_MEMORY_BYTES=0 "
+            "to copy private tensors through shared memory instead."
         )
 
 
 class LeftOut(PeerError):
-    """The other ranks of a group have gone on in a smaller one without this rank; or this rank cannot know whether.
+    """The other ranks of a group went on in a smaller one without this rank, or may have done so.
 
-    rank: this rank.
-    failed: the ranks that are not in the smaller group.
-    group: the name of the old group.
-    reason: why this rank goes on in no group, such as that its host is cut off; empty: the other ranks have gone on.
+    Attributes:
+        failed: The ranks that are not in the smaller group.
+        group: The name of the old group.
+        reason: Why this rank cannot go on, such as that its host is cut off. Empty: the others have gone on.
 
     What to do: end this process.
     """
@@ -310,7 +310,7 @@ class LeftOut(PeerError):
         self, rank: int, failed: Sequence[int], group: str, world_ranks: Sequence[int] = (), reason: str = ""
     ) -> None:
         self.rank, self.failed, self.group, self.world_ranks = rank, tuple(failed), group, tuple(world_ranks)
-        self.reason, who = reason, _rank(rank, world_ranks)
+        self.reason, who = reason, rank_name(rank, world_ranks)
         text = f"the other ranks of group {group!r} have gone on without {who}, as if it had failed"
         if reason:
             text = f"{who} cannot go on in a smaller group than {group!r}: {reason}"
@@ -320,12 +320,13 @@ class LeftOut(PeerError):
 class RankFailed(PeerError):
     """A function that `run` started raised an exception on a rank.
 
-    rank: the first rank that failed.
-    traceback: its traceback as text.
-    waiting: the tracebacks of the ranks that failed because they waited for it.
-    `__cause__`: the original exception, if it can be pickled.
+    Attributes:
+        rank: The first rank that failed.
+        traceback: Its traceback as text.
+        waiting: The tracebacks of the ranks that failed because they waited for it.
+        `__cause__`: The original exception, if it can be pickled.
 
-    What to do: read the traceback in the message: it is the first failure, and the others followed from it.
+    What to do: read the traceback in the message. It is the first failure, and the others followed from it.
     """
 
     def __init__(self, rank: int, traceback: str, waiting: Mapping[int, str] | None = None) -> None:
@@ -348,12 +349,13 @@ class RankFailed(PeerError):
 class WaitTimeout(UnisonoError, TimeoutError):
     """A call took longer than `timeout_s` seconds.
 
-    missing: the ranks that had not made the call, or not finished it; empty if they are not known.
-    waiting: the rank that waited; None if it was a process that is no rank.
-    seen: what the missing ranks were doing, or the first of many, each a `Sighting`; the very first with its stack.
+    Attributes:
+        missing: The ranks that had not made or finished the call; empty if unknown.
+        waiting: The rank that waited. None: a process that is not a rank waited.
+        seen: What the first missing ranks were doing, each a `Sighting`; the very first with its stack.
 
-    What to do: look at what the missing ranks are doing, or set a longer `timeout_s`; with `float("inf")` calls wait
-    without end.
+    What to do: find out what delays the missing ranks, or set a longer `timeout_s`. With `float("inf")` calls wait
+    forever.
     """
 
     def __init__(
@@ -362,18 +364,18 @@ class WaitTimeout(UnisonoError, TimeoutError):
     ) -> None:  # fmt: skip
         self.call, self.waited_s, self.missing = call, waited_s, tuple(missing)
         self.waiting, self.details, self.world_ranks, self.seen = waiting, details, tuple(world_ranks), tuple(seen)
-        ranks = _ranks(self.missing, world_ranks)
+        ranks = rank_names(self.missing, world_ranks)
         if waiting is None:
             text = f"{call} took longer than {waited_s:.3g} s" + (f": {ranks} had not finished" if self.missing else "")
         else:
-            who = _rank(waiting, self.world_ranks)
+            who = rank_name(waiting, self.world_ranks)
             text = f"{who} waited {waited_s:.3g} s in {call}" + (f" for {ranks}" if self.missing else "")
         text = f"{text}.{details}" + "".join(f" {self._account(one)}." for one in self.seen)
         text += "".join(f"\nRank {one.rank} was here:\n{one.stack}" for one in self.seen if one.stack)
         super().__init__(f"{text}\nLook at what is missing, or give it a longer timeout.")
 
     def _account(self, seen: Sighting) -> str:
-        who = _rank(seen.rank, self.world_ranks, f"pid {seen.pid or 'unknown'}")
+        who = rank_name(seen.rank, self.world_ranks, f"pid {seen.pid or 'unknown'}")
         made = f"has last made call #{seen.last_call} of this group" if seen.last_call else "has made no call yet"
         silent = f"; it has no stack to show, as {seen.silent}" if seen.silent else ""
         return f"{who.capitalize()} {made}, and {seen}{silent}"

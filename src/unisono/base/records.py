@@ -4,7 +4,7 @@ Code decides by the fields; `errors` makes messages of them.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple
@@ -20,6 +20,18 @@ def digest(*parts: object) -> int:
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "big")
 
 
+def rank_name(rank: int, world_ranks: Sequence[int], *more: str) -> str:
+    """`rank 1`, or in a sub-group `rank 1 (world rank 3)`."""
+    facts = [f"world rank {world_ranks[rank]}", *more] if world_ranks else more
+    return f"rank {rank}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+def rank_names(ranks: Sequence[int], world_ranks: Sequence[int] = ()) -> str:
+    """`ranks 1, 2`, or in a sub-group `ranks 1 (world rank 3), 2 (world rank 5)`."""
+    names = ", ".join(rank_name(rank, world_ranks).removeprefix("rank ") for rank in ranks)
+    return f"rank{'s' * (len(ranks) > 1)} {names}"
+
+
 def _fitting(room: int, clipped: Callable[[int], object]) -> bytes:
     """The JSON of a record in at most `room` bytes. clipped: the record with texts of at most this many characters."""
     for width in (room, 240, 120, 40, 5):
@@ -32,13 +44,15 @@ def _fitting(room: int, clipped: Callable[[int], object]) -> bytes:
 class CallRecord(NamedTuple):
     """A call as one rank makes it.
 
-    counts: the elements of a block, or of the first blocks if they differ; None: this rank exchanges sizes.
-    more: the digest of all counts, if there are more.
-    words: what else the ranks must agree on, such as the list of a coalesced call.
-    algorithm, lowering: the table, and how it was compiled.
-    refused: why this rank refused the call.
-    where: the user's line, as file:line.
-    hash: the signature, if all other fields are equal.
+    Attributes:
+        counts: The elements of a block, or of the first blocks if they differ. None: the call exchanges sizes.
+        more: The digest of all counts, if there are more.
+        words: What else the ranks must agree on, such as the list of a coalesced call.
+        algorithm: The table.
+        lowering: How it was compiled.
+        refused: Why this rank refused the call.
+        where: The user's line, as file:line.
+        hash: The signature, if all other fields are equal.
     """
 
     collective: str
@@ -106,7 +120,11 @@ class DepartureKind(IntEnum):
 
 
 class Departure(NamedTuple):
-    """How a rank has gone. words: the end of the sentence "rank 2 ..."."""
+    """How a rank has gone.
+
+    Attributes:
+        words: The end of the sentence "rank 2 ...".
+    """
 
     how: DepartureKind
     words: str

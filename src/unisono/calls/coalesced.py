@@ -58,10 +58,14 @@ def all_reduce_coalesced(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Replace tensors[k], on every rank, by the combination of all ranks' tensors[k], for each k.
+    """Combine many tensors at once: the result for `tensors[k]` of all ranks replaces `tensors[k]` on every rank.
 
-    tensors: any shapes, dtypes and layouts, in place; no two may share memory. In all coalesced calls, every rank
-    passes the same dtypes and numbers of elements in the same order. Makes one all_reduce per dtype and MiB.
+    Makes one all_reduce for each dtype and MiB.
+
+    Args:
+        tensors: CPU tensors of any shapes, dtypes and layouts that share no memory. In this and the other coalesced
+            calls every rank passes the same dtypes and numbers of elements in the same order.
+        op, group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
     with Call(("all_reduce_coalesced", op, 0, algorithm), group, async_op, timeout_s) as call:
         _plan(call, {"tensors": tensors}, PART, PART)
@@ -77,9 +81,12 @@ def broadcast_coalesced(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Replace tensors[k], on every rank, by tensors[k] of rank `src`, for each k.
+    """Copy many tensors at once from rank `src` to all ranks, in place. Makes one broadcast for each dtype and MiB.
 
-    tensors: as in `all_reduce_coalesced`. Makes one broadcast per dtype and MiB.
+    Args:
+        tensors: As in `all_reduce_coalesced`.
+        src: The rank whose tensors are copied.
+        group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
     with Call(("broadcast_coalesced", None, src, algorithm), group, async_op, timeout_s) as call:
         _plan(call, {"tensors": tensors}, *((PART, None) if call.group.rank == src else (None, PART)))
@@ -95,10 +102,12 @@ def all_gather_coalesced(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Put inputs[k] of every rank, in rank order, into outputs[k] of every rank, for each k.
+    """Concatenate many tensors at once: `inputs[k]` of all ranks, in rank order, go to `outputs[k]` of every rank.
 
-    inputs: any shapes, dtypes and layouts; read.
-    outputs: for an input of n elements, p·n elements of the same dtype; written.
+    Args:
+        outputs: For each input of n elements, a tensor of p·n elements of the same dtype.
+        inputs: CPU tensors of any shapes, dtypes and layouts.
+        group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
     with Call(("all_gather_coalesced", None, 0, algorithm), group, async_op, timeout_s) as call:
         _plan(call, {"inputs": inputs, "outputs": outputs}, PART, WHOLE)
@@ -115,10 +124,12 @@ def reduce_scatter_coalesced(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Put block r of the combination of all ranks' inputs[k] into outputs[k] of each rank r, for each k.
+    """Combine many tensors at once: block r of the combination of all `inputs[k]` goes to `outputs[k]` of rank r.
 
-    outputs: any shapes, dtypes and layouts; written.
-    inputs: for an output of n elements, p·n elements of the same dtype; read.
+    Args:
+        outputs: CPU tensors of any shapes, dtypes and layouts.
+        inputs: For each output of n elements, a tensor of p·n elements of the same dtype.
+        op, group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
     with Call(("reduce_scatter_coalesced", op, 0, algorithm), group, async_op, timeout_s) as call:
         _plan(call, {"outputs": outputs, "inputs": inputs}, WHOLE, PART)

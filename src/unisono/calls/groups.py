@@ -36,15 +36,21 @@ def new_group(
     timeout_s: float | None = None,
     name: str | None = None,
 ) -> Group | NonMember:
-    """Make a group of these ranks; every rank of the parent makes this call, with the same ranks.
+    """Make a group of some ranks of a parent group. Every rank of the parent makes this call with the same ranks.
 
-    ranks: ranks of the parent, in any order; the new group has them in ascending order, as in torch. None: all ranks.
-    group: the parent; None: the default group.
-    timeout_s: how long calls of the new group wait; None: as long as the parent's.
+    Args:
+        ranks: Ranks of the parent, in any order; the group has them in ascending order, as in torch. None: all ranks.
+        group: The parent. None: the default group.
+        timeout_s: Seconds that calls of the new group wait. None: as long as the parent's.
+        name: For messages.
 
-    Returns the group on its members. On other ranks returns a `NonMember`, which is false and refuses calls. Raises
-    MismatchError on every rank if they name different ranks, ArgumentError for ranks that the parent does not have, and
-    on the group's members OutOfMemory if the shared memory is used up. After these errors the parent can be used again.
+    Returns:
+        The group, or on ranks outside it a `NonMember`, which is false and raises in every call.
+
+    Raises:
+        ArgumentError: The parent has no such rank.
+        MismatchError: The ranks of the parent passed different ranks. The parent can still be used.
+        OutOfMemory: The shared memory is full. The parent can still be used.
     """
     with Call("new_group", group) as call:
         parent, timeout_s = call.group, _check_timeout_and_name(timeout_s, name)
@@ -62,12 +68,12 @@ def split(
     timeout_s: float | None = None,
     name: str | None = None,
 ) -> Group | NonMember:
-    """Make a group of all ranks that pass the same color, as MPI_Comm_split; every rank of the parent calls this.
+    """Make one group for each color, as MPI_Comm_split does. Every rank of the parent makes this call.
 
-    color: 0 or more; None or negative: this rank is in no new group, and gets a NonMember.
-    key: members are ordered by key, and by rank in the parent if keys are equal.
-
-    group, timeout_s, name and errors: as in `new_group`.
+    Args:
+        color: From 0 up; ranks with the same color form a group. None or negative: this rank joins none.
+        key: Orders the members of a group; equal keys keep the order of the parent.
+        group, timeout_s, name: As in `new_group`, with the same result and errors.
     """
     with Call("split", group) as call:
         parent, timeout_s = call.group, _check_timeout_and_name(timeout_s, name)
@@ -82,9 +88,9 @@ def split(
 
 
 def destroy_group(group: Group | NonMember) -> None:
-    """Leave a group, after this rank's asynchronous calls in it have ended. Waits for no other rank.
+    """Leave a group, after this rank's asynchronous calls in it have ended. Does not wait for other ranks.
 
-    The group's memory is freed when the last member has left. For the default group: the same as `shutdown()`.
+    The group's memory is freed when the last member has left. The default group is closed as by `shutdown()`.
     """
     if not isinstance(group, (Group, NonMember)):
         raise DTypeError(f"group: expected a Group, got {type(group).__name__}")
@@ -95,7 +101,7 @@ def destroy_group(group: Group | NonMember) -> None:
 
 
 def get_global_rank(group: Group | NonMember, group_rank: int) -> int:
-    """The rank in the world of a rank of the group. Raises ArgumentError if the group has no such rank."""
+    """The world rank of a rank of the group. Raises ArgumentError if the group has no such rank."""
     group_rank = integer("group_rank", group_rank, "a rank")
     if not 0 <= group_rank < len(group.world_ranks):
         raise ArgumentError(f"group_rank={group_rank}: group {group.name!r} has {len(group.world_ranks)} ranks")
@@ -103,7 +109,7 @@ def get_global_rank(group: Group | NonMember, group_rank: int) -> int:
 
 
 def get_group_rank(group: Group | NonMember, global_rank: int) -> int:
-    """The rank in the group of a rank of the world. Raises ArgumentError if it is not a member."""
+    """The group's rank of a rank of the world. Raises ArgumentError if that rank is not a member."""
     global_rank = integer("global_rank", global_rank, "a rank")
     if global_rank not in group.world_ranks:
         raise ArgumentError(
@@ -113,7 +119,7 @@ def get_group_rank(group: Group | NonMember, global_rank: int) -> int:
 
 
 def get_process_group_ranks(group: Group | NonMember | None = None) -> list[int]:
-    """The members of the group (None: the default group), in order, as ranks of the world."""
+    """The world ranks of the members of a group, in order. None: the default group."""
     return list(group_or_default(group).world_ranks)
 
 

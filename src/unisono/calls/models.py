@@ -28,10 +28,14 @@ _NO_GRADIENT, _GRADIENT, _SPARSE = 0, 1, 2
 def broadcast_module(
     model: torch.nn.Module | Mapping[str, torch.Tensor], src: int = 0, group: Group | None = None
 ) -> None:
-    """Copy the model's parameters and buffers, also integers, from rank `src` to all ranks, in place.
+    """Copy a model's parameters and buffers from rank `src` to all ranks, in place.
 
-    model: a module, or a mapping of names to tensors such as `model.state_dict()`. Raises ArgumentError, on every rank,
-    if the models' names, shapes or dtypes differ; it names the first difference.
+    Args:
+        model: A module, or a mapping of names to tensors such as `model.state_dict()`.
+        src: The rank whose model is copied.
+
+    Raises:
+        ArgumentError: The models' names, shapes or dtypes differ. Every rank raises it, with the first difference.
     """
     group = group_or_default(group)
     if isinstance(model, Mapping):
@@ -42,20 +46,25 @@ def broadcast_module(
 
 
 def average_parameters(model: torch.nn.Module, group: Group | None = None) -> None:
-    """Replace the model's parameters by their average over all ranks, in place. Buffers are not changed.
+    """Replace a model's parameters by their average over all ranks. Buffers do not change.
 
-    Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first difference.
+    Raises:
+        ArgumentError: The models' names, shapes or dtypes differ. Every rank raises it, with the first difference.
     """
     group = group_or_default(group)
     all_reduce_coalesced(_agreed(group, "average", _parameters(model, group, "average_parameters")), "avg", group)
 
 
 def average_gradients(model: torch.nn.Module, group: Group | None = None) -> None:
-    """Replace the gradients of the model's parameters by their average over all ranks, in place.
+    """Replace the gradients of a model's parameters by their average over all ranks. Call it between backward() and
+    step().
 
-    Call it between backward() and step(). If a parameter has a gradient on some ranks only, it counts as zero on the
-    others, and all ranks have the average afterwards. A parameter without a gradient on any rank keeps None. Raises
-    DTypeError, on every rank, for sparse gradients, and MismatchError if the models differ.
+    A gradient that only some ranks have counts as zero on the others, and every rank gets the average. A parameter that
+    has no gradient on any rank keeps None.
+
+    Raises:
+        DTypeError: A gradient is sparse. Every rank raises it.
+        MismatchError: The models differ.
     """
     group = group_or_default(group)
     parameters = _parameters(model, group, "average_gradients")
@@ -123,18 +132,24 @@ def _difference(texts: list[str]) -> str:
 
 
 def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> list[torch.Tensor]:
-    """Move the data of tensors into one flat tensor per dtype, in shared memory; return the flat tensors.
+    """Move the data of many tensors into one flat tensor for each dtype, in shared memory.
 
-    The tensors stay the same objects with the same values, as with `share_`, and are views of the flat ones. So one
-    call on a flat tensor is a call on all its tensors, without a copy:
+    The tensors stay the same objects with the same values and become views of the flat tensors. A call on a flat tensor
+    is then a call on all of them, without a copy. If shared memory is full, the flat tensors are private.
+
+    Args:
+        tensors: Contiguous CPU tensors, none twice; parameters, too. Existing views of them keep the old memory.
+
+    Returns:
+        The flat tensors.
+
+    Raises:
+        ArgumentError: One of them is something else.
+
+    Example::
 
         (flat,) = unisono.flatten_(parameter.grad for parameter in model.parameters())
         unisono.all_reduce(flat, "avg")
-
-    If shared memory is full, the flat tensors are private, and calls on them are staged. Raises ArgumentError for other
-    tensors than these:
-
-    tensors: contiguous CPU tensors, parameters included; none twice. Earlier views of them keep the old memory.
     """
     group, tensors = group_or_default(group), list(tensors)
     group.check_usable()

@@ -1,14 +1,7 @@
-"""Collectives of Python objects, with torch's names and argument order.
+"""Collectives of Python objects, with torch's names and argument order: first the numbers of bytes, then the bytes.
 
 Plain values, CPU tensors and NumPy arrays can be sent, in lists, tuples, dicts and sets: see `calls.codec.encode`.
-Bytes from a peer run no code here. pickle=True, on every rank, sends any object that can be pickled, also dataclasses
-and named tuples: use it only with peers you trust.
-
-Each call has two steps: first the numbers of bytes, then the bytes. An object that cannot be encoded and a wrong list
-are refused, as arguments of other calls are: MismatchError on the other ranks. If a rank cannot decode an object, only
-that rank raises ArgumentError. Lists are filled completely or not at all.
-
-timeout_s: how long a rank waits for the others in each step; None: the group's default.
+Bytes from a peer run no code here, unless all ranks pass `pickle=True`.
 """
 
 from collections.abc import Sequence
@@ -32,9 +25,23 @@ def all_gather_object(
     pickle: bool = False,
     timeout_s: float | None = None,
 ) -> None:
-    """Put `obj` of each rank r into object_list[r] of every rank.
+    """Collect one Python object from each rank on every rank: the object of rank r goes to `object_list[r]`.
 
-    object_list: one item per rank; all are replaced.
+    Args:
+        object_list: A list with one item for each rank; all items are replaced.
+        obj: A plain value, CPU tensor or NumPy array, also in lists, tuples, dicts and sets.
+        group: None: the default group.
+        pickle: Send and accept any object that can be pickled. Pickled objects can run any code: use it only with peers
+            that you trust. All ranks pass the same.
+        timeout_s: Seconds to wait for other ranks in each of two steps: lengths, then objects. None: the group's
+            `timeout_s`.
+
+    Raises:
+        ArgumentError: The list has a wrong length, or an object cannot be decoded. A list is filled completely or not
+            at all.
+        DTypeError: The object cannot be sent.
+        MismatchError: Another rank raised one of these before it sent, or made a different call.
+        PeerGone, PeerFailed, WaitTimeout: As in `all_reduce`.
     """
     with Call("all_gather_object", group, timeout_s=timeout_s) as call:
         check_list("object_list", object_list, call.group.size)
@@ -51,9 +58,13 @@ def gather_object(
     pickle: bool = False,
     timeout_s: float | None = None,
 ) -> None:
-    """Put `obj` of each rank r into object_gather_list[r] of rank `dst`.
+    """Collect one Python object from each rank on rank `dst`: the object of rank r goes to `object_gather_list[r]`.
 
-    object_gather_list: on `dst` one item per rank, all replaced; None elsewhere.
+    Args:
+        obj, group, pickle, timeout_s: As in `all_gather_object`, with the same errors.
+        object_gather_list: On `dst`, a list with one item for each rank; all items are replaced. None on the other
+            ranks.
+        dst: The rank that gets the objects.
     """
     with Call("gather_object", group, timeout_s=timeout_s) as call:
         root = check_root("dst", dst, call.group)
@@ -73,9 +84,12 @@ def broadcast_object_list(
     pickle: bool = False,
     timeout_s: float | None = None,
 ) -> None:
-    """Replace the items of `object_list`, on every rank but `src`, by the items of rank `src`.
+    """Copy the Python objects in the list of rank `src` to the lists of all other ranks.
 
-    object_list: of the same length on every rank; on `src` it is only read.
+    Args:
+        object_list: A list of the same length on every rank. Its items are replaced, except on `src`.
+        src: The rank whose objects are copied.
+        group, pickle, timeout_s: As in `all_gather_object`, with the same errors.
     """
     with Call("broadcast_object_list", group, timeout_s=timeout_s) as call:
         root = check_root("src", src, call.group)
@@ -96,10 +110,13 @@ def scatter_object_list(
     pickle: bool = False,
     timeout_s: float | None = None,
 ) -> None:
-    """Put scatter_object_input_list[r] of rank `src` into scatter_object_output_list[0] of each rank r.
+    """Give each rank its object of a list on rank `src`: rank r gets item r, as item 0 of its output list.
 
-    scatter_object_output_list: at least one item.
-    scatter_object_input_list: on `src` one object per rank; ignored elsewhere.
+    Args:
+        scatter_object_output_list: A list with at least one item; the first is replaced.
+        scatter_object_input_list: On `src`, one object for each rank. Ignored on the other ranks.
+        src: The rank that has the objects.
+        group, pickle, timeout_s: As in `all_gather_object`, with the same errors.
     """
     with Call("scatter_object_list", group, timeout_s=timeout_s) as call:
         root, payloads = check_root("src", src, call.group), list[torch.Tensor]()

@@ -29,9 +29,13 @@ class PremulSum(NamedTuple):
 
 
 def premul_sum(factor: float | torch.Tensor) -> PremulSum:
-    """Multiply each rank's input with `factor`, then sum. The ranks' factors may differ.
+    """Make an op that multiplies each rank's tensor by `factor` and then sums.
 
-    factor: a number, or a real tensor with one element. Raises ArgumentError or DTypeError for anything else.
+    Args:
+        factor: A number, or a real tensor with one element. Ranks may pass different factors.
+
+    Raises:
+        ArgumentError, DTypeError: The factor is something else.
     """
     if isinstance(factor, torch.Tensor):
         if factor.numel() != 1:
@@ -67,22 +71,26 @@ def make_op(
     associative: bool = True,
     name: str | None = None,
 ) -> CustomOp:
-    """An op of your own: `make_op(lambda x, y: max(abs(x), abs(y)))`.
+    """Make an op from a Python function of two numbers, such as `make_op(lambda x, y: max(abs(x), abs(y)))`.
 
-    function: (x, y) -> z on numbers, which Numba compiles for each dtype at first use. float16, bfloat16 and float8 are
-    passed as float32 and rounded once per combine; each result is converted to x's type. Dividing by zero gives what
-    numpy gives. Values that the function uses must be the same on all ranks. For a function of whole tensors, such as a
-    product of matrices, use `all_gather` and combine the tensors.
-    commutative, associative: properties that algorithms may rely on. Inputs are combined from left to right in rank
-    order; in one pass unless the function is associative.
-    name: for messages; by default the function's name.
+    Numba compiles the function for each dtype at first use. Equal functions (the same code, with the same values in
+    closure, defaults and globals) share a kernel. A new kernel takes half a second and 2 MB that the process never
+    frees, so make each op once and not for each call. A warning comes after 200 kernels.
 
-    Equal functions share a kernel: the same code with the same values in closure, defaults and globals. A new one costs
-    half a second and 2 MB for each dtype, which a process never gives back: make each op once, not anew for each call.
-    A process is warned when it has compiled 200 kernels.
+    Args:
+        function: Takes two numbers and returns one. float16, bfloat16 and float8 are passed as float32; each result is
+            rounded to the tensor's dtype. Dividing by zero gives what numpy gives. The function, and the values that it
+            uses, must be the same on all ranks. For functions of whole tensors use `all_gather`.
+        commutative: Algorithms may swap the inputs. If False, they are combined in rank order.
+        associative: Algorithms may group the inputs. If False, they are combined one by one.
+        name: For messages. None: the function's name.
 
-    Every rank makes the op of the same function. Raises DTypeError if it is no function. A call with a function that
-    Numba cannot compile, or that may raise an exception, raises DTypeError.
+    Returns:
+        The op, for the `op` argument of collectives.
+
+    Raises:
+        DTypeError: `function` cannot be called. A collective raises it if Numba cannot compile the function, or if the
+            function may raise an exception.
     """
     if not callable(function):
         raise DTypeError(f"function: expected a function of two arguments, got {type(function).__name__}")

@@ -14,16 +14,18 @@ from ..ranks.group.initialize import group_or_default
 
 @contextmanager
 def tracing(folder: str | PathLike[str], group: Any = None) -> Iterator[None]:
-    """Keep all calls that this rank makes meanwhile, in all its groups, in files of this folder.
+    """Record this rank's calls in the block, in all its groups, in files of a folder.
 
-    Afterwards `unisono trace FOLDER` prints a report and makes one file of all, `unisono-JOB.json`, which Perfetto
-    (ui.perfetto.dev) and chrome://tracing open. If hosts do not share the folder, give the command the folders of all
-    hosts. Ranks do not wait for each other here. If the program was started with UNISONO_TRACE, it is traced already,
-    and this does nothing.
+    Ranks do not wait for each other here. `unisono trace FOLDER` then prints a report and writes `unisono-JOB.json`,
+    which Perfetto (ui.perfetto.dev) and chrome://tracing open. If hosts do not share the folder, pass the command the
+    folders of all hosts. Does nothing in a program that was started with UNISONO_TRACE, which records all calls.
 
-    group: any group of the job; None: the default group.
+    Args:
+        folder: Where to write.
+        group: Any group of the job. None: the default group.
 
-    Raises NotInitialized if there is no group.
+    Raises:
+        NotInitialized: There is no group.
     """
     world = group_or_default(group).world
     recording = record(world.engine, Path(folder), world.span.recorded_at if world.span else None)

@@ -49,7 +49,7 @@ class _Latch:
 
 
 class Work(Generic[Result_co]):
-    """A call in the background. Its tensors must not be read or written until `wait` has returned."""
+    """A call in the background. Do not read or write its tensors until `wait` has returned."""
 
     _future: torch.futures.Future[Any] | None = None
     _group: weakref.ref[Group] | None = None
@@ -63,15 +63,20 @@ class Work(Generic[Result_co]):
         self._result: Any = None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the call has ended. Returns True, or raises the call's error.
+        """Wait until the call has ended.
 
-        timeout: seconds to wait; then raises WaitTimeout, and the call goes on. The error names the ranks that the call
-        waits for, as far as they are known. None: no limit but the call's own.
+        Ctrl-C in this wait gives the group up, as in a blocking call: the other ranks raise PeerFailed.
 
-        Ctrl-C gives the group up, as in a call that is not asynchronous: its other ranks raise PeerFailed.
+        Args:
+            timeout: Seconds. None: no limit but the call's own.
 
-        A callback of a future that runs on the group's background thread cannot wait for a later call of the group,
-        which runs on this thread, too: UsageError.
+        Returns:
+            True.
+
+        Raises:
+            UnisonoError: The call failed; this is its error.
+            WaitTimeout: The call has not ended in time. It goes on, and the error names the ranks that it waits for.
+            UsageError: A callback on the group's background thread waits for a later call, which needs the same thread.
         """
         timeout = None if timeout is None else seconds(timeout, "timeout")
         if not self._done.is_set():

@@ -39,12 +39,12 @@ Cells = Sequence[Sequence[int]] | Rows
 
 
 def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedule:
-    """The same table with another contract."""
+    """The same rows with the contract of another collective."""
     return schedule.replace(collective=collective, name=name or schedule.name)
 
 
 def seq(*parts: Schedule) -> Schedule:
-    """Run the parts one after the other. The whole has the first part's collective and root, the last part's result."""
+    """Run tables one after another. The result has the first part's collective and root and the last part's result."""
     _same_shape("seq", parts)
     starts = np.cumsum([0, *(part.rounds for part in parts)])
     rows = np.concatenate([_later(part.rows, int(start)) for part, start in zip(parts, starts, strict=False)])
@@ -53,16 +53,16 @@ def seq(*parts: Schedule) -> Schedule:
 
 
 def par(*parts: Schedule) -> Schedule:
-    """Run the parts at the same time: round k of the whole is round k of every part. Parts write different slots."""
+    """Run tables at the same time: round k of all parts is one round. Parts write different slots."""
     _same_shape("par", parts)
     name = " | ".join(part.name for part in parts)
     return parts[0].replace(rows=by_round([part.rows for part in parts]), name=name, yields=())
 
 
 def transpose(schedule: Schedule) -> Schedule:
-    """Reverse rounds and arrows: an algorithm for the dual collective, which adds what was copied.
+    """Reverse rounds and arrows: the algorithm of the dual collective, which adds what was copied.
 
-    Duals: broadcast and reduce, all_gather and reduce_scatter, scatter and gather (copied both ways), all_to_all and
+    Duals are broadcast and reduce, all_gather and reduce_scatter, scatter and gather (both copy), and all_to_all and
     itself. Raises ArgumentError for other collectives.
     """
     if schedule.collective not in DUALS:
@@ -86,10 +86,11 @@ def on(
     chunks: int | None = None,
     cells: Cells | None = None,
 ) -> Schedule:
-    """Run a schedule on some of `ranks` ranks, and on some chunks of a larger buffer.
+    """Run a table on some of `ranks` ranks, and on some chunks of a larger buffer.
 
-    members[i]: the rank that takes the part of rank i. cells[c]: the chunks, of `chunks`, that chunk c becomes; by
-    default each chunk stays as it is.
+    Args:
+        members: For each rank of the table, the rank that takes its part.
+        cells: For each chunk of the table, the chunks, of `chunks`, that it becomes. By default chunks do not change.
     """
     if schedule.scratch:
         raise ArgumentError(f"{schedule.name} has more scratch chunks than others: on() has no place for them")
@@ -113,7 +114,7 @@ def on(
 
 
 def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
-    """Run a schedule on each of `segments` parts of the vector; each starts `lag` rounds after the one before."""
+    """Run a table on each of `segments` parts of the vector; each part starts `lag` rounds after the one before."""
     if segments < 1 or lag < 0:
         raise ArgumentError(f"pipeline: {segments} segments {lag} rounds apart: give at least 1 and 0")
     whole = np.arange(schedule.chunks)
@@ -130,7 +131,7 @@ def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
 def fold(core: Schedule, ranks: int) -> Schedule:
     """Extend an all_reduce to more ranks, at most twice as many.
 
-    Each extra rank first sends its vector to a neighbour in the core, and gets the result from it afterwards.
+    Each extra rank first sends its vector to a rank of the core, and gets the result from it afterwards.
     """
     q, C = core.ranks, core.chunks
     if core.collective != "all_reduce" or not q <= ranks <= 2 * q:
@@ -152,7 +153,7 @@ def fold(core: Schedule, ranks: int) -> Schedule:
 
 
 def once(schedule: Schedule) -> Schedule:
-    """Drop the sends of chunks that the receiver already holds. For schedules that only copy."""
+    """Drop sends of chunks that the receiver already has. Only for tables that copy."""
     if (schedule.rows[:, OP] != COPY).any():
         raise ArgumentError(f"{schedule.name}: once() is for schedules that only copy")
     schedule = spread(schedule)

@@ -48,11 +48,13 @@ DUALS = {"all_to_all": "all_to_all"} | {
 
 
 class Contract(NamedTuple):
-    """What slots hold before and after.
+    """What a collective promises: what slots hold before and after.
 
     A rank's input tensor is its slots in `before`, in order of (buffer, chunk); its output tensor is its slots in
     `after`.
-    blocks: the number of blocks in the longer of the two; a block has `per_block` chunks.
+
+    Attributes:
+        blocks: The number of blocks in the longer of the two; a block has `per_block` chunks.
     """
 
     before: dict[Slot, Value]
@@ -62,10 +64,15 @@ class Contract(NamedTuple):
 
 
 def contract(schedule: Schedule, chunks: Sequence[int] | None = None, marks: Sequence[int] = ()) -> Contract:
-    """The contract that this schedule must keep. Raises ArgumentError for an unknown collective.
+    """The contract that a table must keep.
 
-    chunks: only for these chunks of the input.
-    marks: for each rank the number that stands for its contribution, by default its bit. A set is the sum of its marks.
+    Args:
+        chunks: Only these chunks of the input. None: all.
+        marks: For each rank the number that stands for its contribution; a set is the sum of its marks. By default the
+            rank's bit.
+
+    Raises:
+        ArgumentError: There is no such collective.
     """
     p, C, kind, result, root = schedule.ranks, schedule.chunks, schedule.collective, schedule.result, schedule.root
     if kind in BLOCKED and C % p:
@@ -99,11 +106,13 @@ def contract(schedule: Schedule, chunks: Sequence[int] | None = None, marks: Seq
 class Fault(NamedTuple):
     """The first error in a table; the argument of the AlgorithmError that a proof raises.
 
-    name, collective: of the table.
-    reason: what is wrong, as a clause.
-    round: None if the error shows only at the end.
-    slot: the slot with the wrong content; None if a row has a number out of range.
-    line: the `yield` that made the round, as file:line, or "".
+    Attributes:
+        name: The name of the table.
+        collective: Its collective.
+        reason: What is wrong, as a clause.
+        round: The round with the error. None: it shows only at the end.
+        slot: The slot with the wrong content. None: a row has a number out of range.
+        line: The `yield` that made the round, as file:line, or "".
     """
 
     name: str

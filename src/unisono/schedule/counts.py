@@ -15,10 +15,13 @@ from .table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, rows_of_rank_0
 class Counts(NamedTuple):
     """The costs of a table.
 
-    rounds: the number of rounds with messages.
-    ports: the most messages that one rank sends, or receives, in a round.
-    messages: per rank. A copy within a rank is no message.
-    sent, received, added: per rank, as fractions of the vector. Additions count wherever the data comes from.
+    Attributes:
+        rounds: The number of rounds with messages.
+        ports: The most messages that one rank sends, or receives, in a round.
+        messages: For each rank. A copy within a rank is not a message.
+        sent: For each rank, as fractions of the vector.
+        received: In the same way.
+        added: In the same way, wherever the data comes from.
     """
 
     rounds: int
@@ -47,9 +50,11 @@ class Counts(NamedTuple):
 class Bounds(NamedTuple):
     """Lower bounds for algorithms in which a rank sends one message at a time.
 
-    rounds: between hosts.
-    sent, received: by the busiest host.
-    added: by the busiest rank.
+    Attributes:
+        rounds: Between hosts.
+        sent: By the busiest host, as a fraction of the vector.
+        received: By the busiest host.
+        added: By the busiest rank.
     """
 
     rounds: int
@@ -59,7 +64,7 @@ class Bounds(NamedTuple):
 
 
 def count(schedule: Schedule) -> Counts:
-    """Count what a table moves. In a symmetric one all ranks move what rank 0 moves."""
+    """Count what a table moves. In a symmetric table all ranks move what rank 0 moves."""
     p, rows = schedule.ranks, rows_of_rank_0(schedule) if schedule.symmetric else schedule.rows
     far = rows[rows[:, SRC] != rows[:, DST]]
     messages = np.unique((far[:, ROUND] * p + far[:, SRC]) * p + far[:, DST])
@@ -86,12 +91,14 @@ def count(schedule: Schedule) -> Counts:
 def lower_bounds(collective: str, ranks: int | Hosts, root: int = 0) -> Bounds:
     """The lower bounds of Chan, Heimlich, Purkayastha and van de Geijn (2007), extended to hosts, scans and barriers.
 
-    ranks: their hosts, in which anything may move; or how many, each of which is then alone on its host.
+    - Rounds: data must reach all hosts, or come from all, and a round at most doubles the number of hosts that it
+      reached.
+    - Bytes: a host must send what only it has and others need, at best as part of one sum per host. The busiest host
+      sends at least the mean of what hosts receive. For all_reduce see Patarasuk and Yuan 2009.
+    - Additions: p - 1 vectors, at best shared equally.
 
-    Rounds: data must reach all hosts, or come from all, and a round at most doubles the hosts that data has reached.
-    Bytes: a host must send what others need and it alone has, at best as a part of one sum per host. The busiest host
-    sends at least the mean of what hosts receive. For all_reduce Patarasuk and Yuan 2009.
-    Additions: p - 1 vectors, at best shared equally.
+    Args:
+        ranks: The hosts of the ranks, inside which traffic is free; or a number of ranks, each on its own host.
     """
     sizes = [1] * ranks if isinstance(ranks, int) else [len(host) for host in ranks.members]
     home = root if isinstance(ranks, int) else ranks.host_of(root)
@@ -119,10 +126,13 @@ def lower_bounds(collective: str, ranks: int | Hosts, root: int = 0) -> Bounds:
 
 
 class Levels(NamedTuple):
-    """The costs of a table by level.
+    """The costs of a table inside and between hosts.
 
-    inside, between: the number of rounds in which something moves between ranks of one host, of several hosts.
-    leaves, enters: per host, what goes to other hosts and what comes from them.
+    Attributes:
+        inside: The number of rounds with messages between ranks of one host.
+        between: The number of rounds with messages between hosts.
+        leaves: For each host, what goes to other hosts, as fractions of the vector.
+        enters: For each host, what comes from other hosts.
     """
 
     inside: int
@@ -132,12 +142,12 @@ class Levels(NamedTuple):
 
     @property
     def most(self) -> float:
-        """What the busiest host sends or receives. It decides the time of a link that does both at once."""
+        """What the busiest host sends or receives, which decides the time of a full-duplex link."""
         return max(*self.leaves, *self.enters)
 
 
 def levels(schedule: Schedule) -> Levels:
-    """Count a table that knows its hosts. Raises ArgumentError for one that knows none."""
+    """Count a table inside and between hosts. Raises ArgumentError for a table without hosts."""
     if schedule.hosts is None:
         raise ArgumentError(f"{schedule.name}: which ranks share a host? Set `hosts`")
     host, n = np.array(schedule.hosts.places), len(schedule.hosts.members)

@@ -17,9 +17,10 @@ _FORM = r"(?!.*x.*\+)(?:(?P<many>\d{1,15})x)?(?P<sizes>\d{1,15}(?:\+\d{1,15})*)(
 
 @dataclass(frozen=True)
 class Hosts:
-    """The ranks 0 .. p-1 by host. members: per host its ranks, ascending; hosts in the order of their lowest ranks.
+    """The ranks 0 .. p-1 by host. Raises ArgumentError for members that are something else.
 
-    Raises ArgumentError for other `members`.
+    Attributes:
+        members: The ranks of each host, ascending; hosts in the order of their lowest ranks.
     """
 
     members: tuple[tuple[int, ...], ...]
@@ -37,7 +38,7 @@ class Hosts:
 
     @classmethod
     def of(cls, names: Sequence[object]) -> Hosts:
-        """By the name of each rank's host: equal names, one host."""
+        """From the name of each rank's host: ranks with equal names share a host."""
         by_name: dict[object, list[int]] = {}
         for rank, name in enumerate(names):
             by_name.setdefault(name, []).append(rank)
@@ -45,8 +46,10 @@ class Hosts:
 
     @classmethod
     def parse(cls, text: str) -> Hosts:
-        """From `4x8` (4 hosts of 8 ranks) or `3+1` (3 ranks, then 1). With `:round_robin` at the end, hosts get ranks
-        in turn. Raises ArgumentError.
+        """From text: `4x8` (4 hosts of 8 ranks) or `3+1` (3 ranks, then 1); `:round_robin` at the end deals ranks in
+        turn.
+
+        Raises ArgumentError for other texts.
         """
         found = re.fullmatch(_FORM, text.strip()) if isinstance(text, str) else None
         many, sizes = (int(found["many"] or 1), [*map(int, found["sizes"].split("+"))]) if found else (0, [])
@@ -69,7 +72,7 @@ class Hosts:
 
     @cached_property
     def rails(self) -> int:
-        """The most rails: the number of ranks of the smallest host, as every rail has one rank of each host."""
+        """The most rails, which is the size of the smallest host: every rail has one rank of each host."""
         return min(map(len, self.members))
 
     @cached_property
@@ -98,12 +101,12 @@ class Hosts:
         return self.members[self.host_of(rank)]
 
     def restrict(self, ranks: Iterable[int]) -> Hosts:
-        """The hosts of some ranks; the ranks get the numbers of their places in `ranks`."""
+        """The hosts of some ranks, which are numbered by their places in `ranks`."""
         return Hosts.of([self.host_of(rank) for rank in ranks])
 
     @property
     def text(self) -> str:
-        """As `parse` reads it, such as `4x8` or `3+1`; with the ranks of each host if they are not consecutive."""
+        """The text that `parse` reads, such as `4x8` or `3+1`; the ranks of each host if they are not consecutive."""
         sizes = [len(host) for host in self.members]
         alike = len(set(sizes)) == 1 and len(sizes) > 1
         short = f"{len(sizes)}x{sizes[0]}" if alike else "+".join(map(str, sizes))

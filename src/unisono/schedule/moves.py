@@ -18,7 +18,7 @@ _BUFFERS = 3
 
 
 class Move(NamedTuple):
-    """One write: a copy of the only source, or the combination of all sources, which are in rank order."""
+    """A write to one slot: a copy of one source, or the combination of several sources in rank order."""
 
     slot: Slot
     sources: list[Slot]
@@ -49,9 +49,11 @@ def _of_round(rows: Rows) -> Iterator[Transit]:
 def moves(schedule: Schedule, chunks: Sequence[int] | None = None) -> Iterator[tuple[int, list[Move]]]:
     """The rounds of a table, each with its moves. All moves of a round read before any of them writes.
 
-    chunks: only the moves of these; see `expand`.
+    Args:
+        chunks: Only the moves of these chunks; see `expand`.
 
-    Raises AlgorithmError for a number out of range, and for a slot written twice in a round.
+    Raises:
+        AlgorithmError: A number is out of range, or a slot is written twice in a round.
     """
     return ((number, _combined(schedule, number, round_)) for number, round_ in transits(schedule, chunks))
 
@@ -74,8 +76,8 @@ def _combined(schedule: Schedule, number: int, round_: Iterator[Transit]) -> lis
 def check_rows(schedule: Schedule) -> None:
     """Raise AlgorithmError for the first row with a number out of range, or with an op that its collective cannot have.
 
-    A barrier joins, because it may hear twice that a rank has entered. All other collectives add, because each
-    contribution must be counted once.
+    A barrier must JOIN, because a rank may learn twice that another has entered. All other collectives must ADD,
+    because each contribution counts once.
     """
     rows, p, C = schedule.rows, schedule.ranks, schedule.chunks
     chunk_sizes = schedule.sizes(rows[:, [SBUF, DBUF]])

@@ -31,9 +31,10 @@ _MOST_MOVED, _SAMPLE = 1 << 17, (4, 16)
 class Proof(NamedTuple):
     """The result of a proof.
 
-    method: "exact", or "fingerprints" if sums of random numbers stood for sets.
-    followed: the chunks that were followed: "all", "one" that stands for all, or "some".
-    same_bits: all ranks end with bit-identical sums (all_reduce only); None if it does not apply.
+    Attributes:
+        method: "exact", or "fingerprints" if sums of random numbers stood for sets.
+        followed: The chunks that were followed: "all", "one" that stands for all, or "some".
+        same_bits: Whether all ranks end with bit-identical sums. None if the collective is not all_reduce.
     """
 
     name: str
@@ -51,10 +52,13 @@ _Held = tuple[int, int, int]
 def prove(schedule: Schedule, *, ordered: bool = False, chunks: Sequence[int] | None = None) -> Proof:
     """Prove that at the end every slot of the contract holds each contribution exactly once.
 
-    ordered: also prove that only neighbours in rank order are combined, as ops that do not commute require.
-    chunks: follow only these; see `sample`. Raises ArgumentError if they cannot be followed one by one.
+    Args:
+        ordered: Also prove that only neighbours in rank order are combined, which ops that do not commute require.
+        chunks: Follow only these; see `sample`. None: all.
 
-    Raises AlgorithmError, whose argument is a `Fault` with round, slot, reason and source line.
+    Raises:
+        AlgorithmError: The table is wrong. Its argument is a `Fault` with round, slot, reason and source line.
+        ArgumentError: The table mixes `chunks` with others.
     """
     followed = "all" if chunks is None or len(set(chunks)) == schedule.chunks else "some"
     if chunks is None and schedule.symmetric and stray_row(schedule) is None:
@@ -66,7 +70,11 @@ def prove(schedule: Schedule, *, ordered: bool = False, chunks: Sequence[int] | 
 
 
 def sample(chunks: int, moved: int) -> tuple[int, ...] | None:
-    """Random chunks for `prove` to follow; None if it can follow all. moved: how many moves all `chunks` make."""
+    """Choose random chunks for `prove` to follow. None: it can follow all.
+
+    Args:
+        moved: How many moves all `chunks` make.
+    """
     if moved <= _MOST_MOVED:
         return None
     fewest, most = _SAMPLE
@@ -116,7 +124,7 @@ def _run(schedule: Schedule, chunks: Sequence[int] | None, marks: Sequence[int] 
 
 
 def find_fault(schedule: Schedule) -> Fault | None:
-    """The fault for which `prove` raises; None for a table that keeps its contract."""
+    """Find the fault for which `prove` raises. None: the table keeps its contract."""
     try:
         prove(schedule)
     except AlgorithmError as error:

@@ -11,14 +11,14 @@ from ..base.errors import ArgumentError
 
 
 class Symmetric(int):
-    """A number of ranks, of which only rank 0 is traced, as all are expected to do the same.
+    """A number of ranks of which `trace` runs only rank 0, because all do the same.
 
     If they do not, `trace` raises ArgumentError or TypeError.
     """
 
 
 class Rank:
-    """A symbolic rank, "(my rank + offset) modulo p". It has only +, - and % p; everything else is a TypeError."""
+    """A symbolic rank, "(my rank + offset) modulo p". It supports +, - and % p; all else raises TypeError."""
 
     def __init__(self, ranks: int, offset: int = 0) -> None:
         self.ranks, self.offset = ranks, offset % ranks

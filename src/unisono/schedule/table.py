@@ -56,18 +56,19 @@ Line = tuple[str, int]
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A table of transfers and its contract. Compared by identity; `prove` shows whether it keeps the contract.
+    """A table of transfers and its contract. Compared by identity; `prove` checks that it keeps the contract.
 
-    ranks: the number of ranks.
-    chunks: the number of chunks in each buffer.
-    rows: (n, 9) int64, sorted by round.
-    collective: the name of the contract that the table keeps, such as "all_reduce".
-    root: the one rank that gives or gets all, in collectives such as broadcast and reduce.
-    result: the buffer with the result, X (in place) or Y.
-    yields: for each round the line of the `yield` that made it, if known.
-    symmetric: the rows are the rows of rank 0 only; rank r does the same with r added to all ranks and chunks.
-    hosts: which ranks share a host, if known; drawings and counts tell apart what stays inside a host.
-    scratch: the number of chunks in T, if it has more of them than the other buffers.
+    Attributes:
+        ranks: The number of ranks.
+        chunks: The number of chunks in each buffer.
+        rows: (n, 9) int64, sorted by round.
+        collective: The contract that the table keeps, such as "all_reduce".
+        root: The rank that gives or gets all, in collectives such as broadcast and reduce.
+        result: The buffer with the result, X (in place) or Y.
+        yields: For each round the line of the `yield` that made it, if known.
+        symmetric: The rows are those of rank 0 only; rank r does the same with r added to all ranks and chunks.
+        hosts: The ranks of each host, if known; drawings and counts then separate traffic inside and between hosts.
+        scratch: The number of chunks in T, if it has more of them than the other buffers.
     """
 
     ranks: int
@@ -83,7 +84,7 @@ class Schedule:
     scratch: int = 0
 
     def replace(self, **changes: Any) -> Self:
-        """The same table with other values of these fields."""
+        """A copy with other values of these fields."""
         return replace(self, **changes)
 
     @cached_property
@@ -98,7 +99,7 @@ class Schedule:
 
     @property
     def rounds(self) -> int:
-        """How many rounds the table spans."""
+        """The number of rounds in the table."""
         return int(self.rows[-1, ROUND]) + 1 if len(self.rows) else 0
 
     @property
@@ -118,10 +119,14 @@ def send(
     sbuf: int = X,
     dbuf: int | None = None,
 ) -> Transfer:
-    """For every i: rank src[i] sends chunks chunk[i] .. chunk[i] + n[i] - 1 to rank dst[i].
+    """Describe messages of one round: for every i, rank src[i] sends chunks chunk[i] .. chunk[i] + n[i] - 1 to rank
+    dst[i].
 
-    Arguments broadcast as in numpy. to: the first chunk at the receiver, by default `chunk`. op: COPY, ADD or JOIN.
-    sbuf, dbuf: the buffers; by default X, and the same for both.
+    Args:
+        src, dst, chunk, n: Integers or arrays, which broadcast as in numpy.
+        to: The first chunk at the receiver. None: the same as `chunk`.
+        op: COPY, ADD or JOIN.
+        sbuf, dbuf: The buffers of sender and receiver. By default X, and the same for both.
     """
     return src, dst, sbuf, chunk, sbuf if dbuf is None else dbuf, chunk if to is None else to, n, op
 
@@ -136,15 +141,16 @@ def trace(
     result: int = X,
     name: str = "",
 ) -> Schedule:
-    """Run an algorithm for all ranks at once; return the table of its sends.
+    """Run an algorithm for all ranks at once and return the table of its sends.
 
-    The algorithm is a generator that yields a round at a time: one `send` or a list of them. It is called as
-    `algorithm(r, p)`, with r the array 0 .. p-1, or as `algorithm(r, p, root)` if a root is given.
+    Args:
+        algorithm: A generator that yields one round at a time: one `send` or a list of them. It is called as
+            `algorithm(r, p)` with r the array 0 .. p-1, or as `algorithm(r, p, root)` if a root is given.
+        ranks: The number of ranks. `Symmetric(p)` makes a symmetric table, with one chunk for each rank.
 
-    ranks: `Symmetric(p)` makes a symmetric table, with one chunk per rank.
-
-    Raises AlgorithmError if the algorithm yields something else; for a symmetric table, ArgumentError or TypeError if
-    its ranks do not do the same.
+    Raises:
+        AlgorithmError: The algorithm yields something else.
+        ArgumentError, TypeError: The table should be symmetric, but the ranks do not do the same.
     """
     title, symmetric = name or algorithm.__name__, isinstance(ranks, Symmetric)
     if symmetric and (chunks != ranks or root is not None):
@@ -176,7 +182,7 @@ def _current_line(rounds: Rounds) -> Line | None:
 
 
 def spread(schedule: Schedule) -> Schedule:
-    """The table with the rows of all ranks; a table that is not symmetric is returned unchanged."""
+    """Expand a symmetric table to the rows of all ranks. Other tables are returned unchanged."""
     if not schedule.symmetric:
         return schedule
     p = schedule.ranks
@@ -195,7 +201,7 @@ def rows_of_rank_0(schedule: Schedule) -> Rows:
 
 
 def unwrap(schedule: Schedule) -> Rows:
-    """The rows, with runs split where they pass the end of a buffer, so that both sides are contiguous."""
+    """The rows, with runs of chunks split at the end of a buffer, so that both sides are contiguous."""
     rows = spread(schedule).rows
     while True:
         sizes = schedule.sizes(rows[:, [SBUF, DBUF]])
@@ -216,9 +222,13 @@ def unwrap(schedule: Schedule) -> Rows:
 
 
 def expand(schedule: Schedule, chunks: Sequence[int] | None = None) -> Rows:
-    """The rows, split into rows of one chunk; only those that move one of `chunks`, if given.
+    """Split rows into rows of one chunk.
 
-    Raises ArgumentError if only some chunks are wanted and these do not stay apart from the others.
+    Args:
+        chunks: Return only the rows that move these chunks. None: all rows.
+
+    Raises:
+        ArgumentError: Only some chunks are wanted, but the table mixes them with others.
     """
     if chunks is not None:
         return _of_chunks(schedule, chunks)

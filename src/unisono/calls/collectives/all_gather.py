@@ -26,15 +26,19 @@ def all_gather(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Put `tensor` of each rank r into tensor_list[r] of every rank.
+    """Collect the tensors of all ranks on every rank: the tensor of rank r goes to `tensor_list[r]`.
 
-    tensor: of the CPU, read; the same dtype on every rank, any size.
-    tensor_list: written; one tensor per rank with that rank's number of elements, or one big tensor as in
-    `all_gather_single`, or None on all ranks if sizes are not known: the call then gathers the shapes first, and
-    returns a list of new tensors.
-    group, async_op, algorithm, timeout_s, errors: as in `all_reduce`.
+    Args:
+        tensor_list: One CPU tensor for each rank, with as many elements as that rank sends; or one tensor for all, as
+            in `all_gather_single`. None on all ranks: the call exchanges the shapes first and returns new tensors.
+        tensor: CPU tensor of any size, with the same dtype on every rank.
+        group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same errors.
 
-    Returns None, the Work, or the new tensors, which the Work's `result()` returns with async_op.
+    Returns:
+        None, or a list of new tensors if `tensor_list` is None. A `Work`, whose `result()` is the list, if `async_op`
+        is true.
+
+    Example::
 
         def work():
             parts = unisono.all_gather(None, torch.full((unisono.get_rank(),), 7))
@@ -83,10 +87,12 @@ def all_gather_single(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Put `input` of every rank, in rank order, into `output` of every rank.
+    """Concatenate the tensors of all ranks, in rank order, in `output` of every rank.
 
-    input: n elements, read.
-    output: p·n elements of the same dtype, written. The input may be this rank's block of the output.
+    Args:
+        output: CPU tensor of p·n elements for p ranks.
+        input: CPU tensor of n elements and the same dtype. It may be this rank's part of the output.
+        group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
     what = "all_gather", None, 0, algorithm
     if (made := shortcut(group, what, input, output, timeout_s, async_op)) is not UNKNOWN:

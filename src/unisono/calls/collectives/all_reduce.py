@@ -20,19 +20,30 @@ def all_reduce(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Replace `tensor`, on every rank, by the combination of all ranks' tensors.
+    """Combine the tensors of all ranks with `op`; on every rank the result replaces `tensor`.
 
-    tensor: of the CPU, any shape, the same dtype and number of elements on every rank; in place.
-    op: `ReduceOp.SUM`, also by name (`"sum"`, `"avg"`, `"max"`), or one of `make_op`.
-    group: its ranks make the call together; None: the default group.
-    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
-    algorithm: by name, your own, or a file such as "ring.xml"; None: `unisono explain` says which.
-    timeout_s: how long to wait for the others; None: as long as the group does.
+    All ranks get the same bits. Each rank sends and receives 2 (p-1)/p of the tensor's bytes if the tensor has more
+    than a few KiB.
 
-    Returns None, or the Work. All ranks have the same bits. Each rank sends and receives 2 (p-1)/p of the tensor's
-    bytes, if it has more than a few KiB. Raises ArgumentError and DTypeError for what cannot be done with these
-    tensors, MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and
-    WaitTimeout.
+    Args:
+        tensor: CPU tensor of any shape, with the same dtype and number of elements on every rank.
+        op: A `ReduceOp`, its name such as "sum", "avg" or "max", or an op that `make_op` made.
+        group: The group; all its ranks make the call. None: the default group.
+        async_op: Return a `Work` at once. Do not read or write the tensor until its `wait()` has returned.
+        algorithm: A name, an algorithm of your own, or a file such as "ring.xml". None: chosen by the tensor's size;
+            `unisono explain` shows the choice.
+        timeout_s: Seconds to wait for other ranks. None: the group's `timeout_s`.
+
+    Returns:
+        None, or a `Work` if `async_op` is true.
+
+    Raises:
+        ArgumentError, DTypeError: This call cannot take these arguments.
+        MismatchError: The ranks made different calls. No tensor has changed.
+        PeerGone, PeerFailed: Another rank died or gave up.
+        WaitTimeout: Another rank did not make the call in time.
+
+    Example::
 
         def work():
             tensor = torch.tensor([1, 10]) * (unisono.get_rank() + 1)

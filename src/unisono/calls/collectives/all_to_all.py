@@ -21,12 +21,16 @@ def all_to_all(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Put input_tensor_list[q] of each rank r into output_tensor_list[r] of each rank q.
+    """Send a tensor to every rank and receive one from every rank.
 
-    output_tensor_list: written; one tensor of the CPU per rank, of one dtype, with the number of elements that the rank
-    sends.
-    input_tensor_list: read; one tensor per rank, of one dtype, any size.
-    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
+    `input_tensor_list[q]` of rank r goes to `output_tensor_list[r]` of rank q.
+
+    Args:
+        output_tensor_list: One CPU tensor for each rank, with as many elements as that rank sends.
+        input_tensor_list: One CPU tensor for each rank, of any sizes. All tensors have one dtype.
+        group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
+
+    Example::
 
         def work():
             rank = unisono.get_rank()
@@ -63,11 +67,15 @@ def all_to_all_single(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Put block q of `input` of each rank r into block r of `output` of each rank q.
+    """Exchange blocks of one tensor: block q of `input` of rank r goes to block r of `output` of rank q.
 
-    input: read;
-    output: written; of one dtype. Split sizes: the lengths of the blocks along the first dimension, one per rank; by
-    default all blocks have the same size.
+    Args:
+        output: CPU tensor that receives one block from each rank.
+        input: CPU tensor of the same dtype, with one block for each rank.
+        output_split_sizes: The length of each block of the output along the first dimension. None: all blocks have the
+            same size.
+        input_split_sizes: The same for the input.
+        group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
     what = "all_to_all", None, 0, algorithm
     splits = output_split_sizes is not None or input_split_sizes is not None

@@ -14,9 +14,12 @@ def barrier(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Return when every rank of the group has called this.
+    """Wait until every rank of the group has called `barrier`.
 
-    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
+    Args:
+        group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
+
+    Example::
 
         def work():
             started = time.monotonic()

@@ -19,12 +19,15 @@ def broadcast(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Replace `tensor`, on every rank, by the tensor of rank `src`.
+    """Copy the tensor of rank `src` to all ranks, in place.
 
-    tensor: of the CPU, any shape, the same dtype and number of elements on every rank; read on `src`, written
-    elsewhere.
-    src: a rank of the group.
-    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
+    Args:
+        tensor: CPU tensor of any shape, with the same dtype and number of elements on every rank; read on `src`,
+            written on the others.
+        src: The rank whose tensor is copied.
+        group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
+
+    Example::
 
         def work():
             tensor = torch.full((2,), unisono.get_rank())

@@ -21,12 +21,16 @@ def gather(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Put `tensor` of each rank r into gather_list[r] of rank `dst`.
+    """Collect the tensors of all ranks on rank `dst`: the tensor of rank r goes to `gather_list[r]`.
 
-    tensor: of the CPU, read; the same dtype on every rank, any size.
-    gather_list: on `dst` one tensor per rank with that rank's number of elements, written; None on other ranks.
-    dst: a rank of the group.
-    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
+    Args:
+        tensor: CPU tensor of any size, with the same dtype on every rank.
+        gather_list: On `dst`, one CPU tensor for each rank, with as many elements as that rank sends. None on the other
+            ranks.
+        dst: The rank that gets the tensors.
+        group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
+
+    Example::
 
         def work():
             rank = unisono.get_rank()

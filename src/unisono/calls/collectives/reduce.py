@@ -21,12 +21,14 @@ def reduce(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Replace `tensor` on rank `dst` by the combination of all ranks' tensors. Tensors of other ranks do not change.
+    """Combine the tensors of all ranks with `op`; the result replaces `tensor` on rank `dst` only.
 
-    tensor: of the CPU, any shape, the same dtype and number of elements on every rank; written on `dst` only.
-    dst: a rank of the group.
-    op: as in `all_reduce`.
-    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
+    Args:
+        tensor: CPU tensor of any shape, with the same dtype and number of elements on every rank.
+        dst: The rank that gets the result.
+        op, group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
+
+    Example::
 
         def work():
             tensor = torch.tensor([unisono.get_rank() + 1])

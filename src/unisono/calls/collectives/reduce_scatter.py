@@ -23,12 +23,14 @@ def reduce_scatter(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Put the combination of all ranks' input_list[r] into `output` of each rank r.
+    """Combine the lists of all ranks, tensor by tensor; rank r gets the combination of all `input_list[r]`.
 
-    output: of the CPU, written, with the number of elements of the rank's block.
-    input_list: read; one tensor per rank, of one dtype, any size, the same sizes on every rank.
-    op: as in `all_reduce`.
-    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
+    Args:
+        output: CPU tensor for the result, with as many elements as this rank's tensor in the list.
+        input_list: One CPU tensor for each rank, of one dtype; any sizes, but the same on every rank.
+        op, group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
+
+    Example::
 
         def work():
             rank = unisono.get_rank()
@@ -61,11 +63,14 @@ def reduce_scatter_single(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Put block r of the combination of all ranks' inputs into `output` of each rank r.
+    """Combine the inputs of all ranks; rank r gets block r of the result.
 
-    input: p·n elements, read.
-    output: n elements of the same dtype, written; may be this rank's block of the input. Each rank sends and receives
-    (p-1)/p of the input's bytes.
+    Each rank sends and receives (p-1)/p of the input's bytes.
+
+    Args:
+        output: CPU tensor of n elements. It may be this rank's block of the input.
+        input: CPU tensor of p·n elements for p ranks, of the same dtype.
+        op, group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
     what = "reduce_scatter", op, 0, algorithm
     if (made := shortcut(group, what, input, output, timeout_s, async_op)) is not UNKNOWN:

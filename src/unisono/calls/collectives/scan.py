@@ -21,10 +21,12 @@ def scan(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Replace `tensor`, on each rank r, by the combination of the tensors of ranks 0 to r.
+    """Combine the tensors of ranks 0 to r on each rank r; the result replaces `tensor`.
 
-    tensor: any shape, the same dtype and number of elements on every rank; in place.
-    op: any but avg.
+    Args:
+        tensor: CPU tensor of any shape, with the same dtype and number of elements on every rank.
+        op: As in `all_reduce`, except avg.
+        group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
     return _scan("scan", tensor, op, group, async_op, algorithm, timeout_s)
 
@@ -38,10 +40,12 @@ def exscan(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Replace `tensor`, on each rank r from 1 up, by the combination of the tensors of ranks 0 to r - 1.
+    """Combine the tensors of ranks 0 to r - 1 on each rank r; the result replaces `tensor`, except on rank 0.
 
-    tensor: any shape, the same dtype and number of elements on every rank; in place. It does not change on rank 0.
-    op: any but avg.
+    Args:
+        tensor: CPU tensor of any shape, with the same dtype and number of elements on every rank.
+        op: As in `all_reduce`, except avg.
+        group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
     return _scan("exscan", tensor, op, group, async_op, algorithm, timeout_s)
 

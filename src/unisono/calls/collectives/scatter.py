@@ -21,12 +21,15 @@ def scatter(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Put scatter_list[r] of rank `src` into `tensor` of each rank r.
+    """Give each rank its tensor of a list on rank `src`: rank r gets `scatter_list[r]`.
 
-    tensor: of the CPU, written, with the number of elements of the rank's block.
-    scatter_list: on `src` one tensor per rank, of one dtype, any size, read; None on other ranks.
-    src: a rank of the group.
-    group, async_op, algorithm, timeout_s, result, errors: as in `all_reduce`.
+    Args:
+        tensor: CPU tensor that receives this rank's part, with the same number of elements.
+        scatter_list: On `src`, one CPU tensor for each rank, of one dtype and any sizes. None on the other ranks.
+        src: The rank that has the list.
+        group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
+
+    Example::
 
         def work():
             blocks = [torch.tensor([k, k + 10]) for k in range(3)] if unisono.get_rank() == 1 else None

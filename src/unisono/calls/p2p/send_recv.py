@@ -65,17 +65,24 @@ def _limit(timeout_s: Any) -> float | None:
 def send(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> None:
-    """Send a tensor to rank `dst`, which may be this one. Returns when the tensor may change again.
+    """Send a tensor to rank `dst`. Returns when the tensor may change again.
 
-    tensor: of the CPU, any shape, dtype and layout.
-    dst: a rank of the group.
-    tag: 0 to 2**63 - 1; a receive with the same tag gets the message.
-    group: None: the default group.
-    timeout_s: how long to wait for the receiver; None: as long as the group does.
+    A short message waits in shared memory until it is received; a long one waits for the receiver. Ranks may send to
+    each other at the same time, and to themselves.
 
-    A short message waits in shared memory until it is received; a long one needs the receiver. Ranks that send to each
-    other at once do not hang. Raises ArgumentError and DTypeError for arguments that cannot be sent, PeerGone,
-    PeerFailed, WaitTimeout, OutOfMemory.
+    Args:
+        tensor: CPU tensor of any shape, dtype and layout.
+        dst: The receiver.
+        group: None: the default group.
+        tag: From 0 to `2**63 - 1`. Only a receive with the same tag gets the message.
+        timeout_s: Seconds to wait for the receiver. None: the group's `timeout_s`.
+
+    Raises:
+        ArgumentError, DTypeError: The arguments are wrong, or such a tensor cannot be sent.
+        PeerGone, PeerFailed, WaitTimeout: The receiver died, gave up or did not come in time.
+        OutOfMemory: The shared memory is full.
+
+    Example::
 
         def work():
             rank = unisono.get_rank()
@@ -101,17 +108,26 @@ def recv(
     *,
     timeout_s: float | None = None,
 ) -> Any:
-    """Receive a tensor from rank `src`, or from the rank that was first to send one with this tag; returns the source.
+    """Receive a tensor from rank `src`, or from the first rank that sends one with this tag.
 
-    tensor: of the CPU, written; of any shape and layout, with the sender's dtype and number of elements. None: returns
-    a new tensor like the sender's; `irecv(None, ...).source_rank()` tells its source.
-    src: a rank of the group; None: any.
-    tag: the tag of the send.
-    group: None: the default group.
-    timeout_s: how long to wait for the sender; None: as long as the group does.
+    Args:
+        tensor: CPU tensor of any shape and layout, with the sender's dtype and number of elements. None: the call makes
+            a tensor like the sender's.
+        src: The sender. None: any rank.
+        group: None: the default group.
+        tag: The tag of the send.
+        timeout_s: Seconds to wait for the sender. None: the group's `timeout_s`.
 
-    Raises MessageMismatch if the message does not fit: it is dropped as a whole first, so that its sender goes on, and
-    the tensor is not changed; and ArgumentError, DTypeError, PeerGone, PeerFailed, WaitTimeout.
+    Returns:
+        The rank that sent the message; the new tensor if `tensor` is None (`irecv(None, ...).source_rank()` gives its
+        sender).
+
+    Raises:
+        MessageMismatch: The message does not fit the tensor. The tensor has not changed and the message is dropped.
+        ArgumentError, DTypeError: The arguments are wrong.
+        PeerGone, PeerFailed, WaitTimeout: The sender died, gave up or did not send in time.
+
+    Example::
 
         def work():
             if unisono.get_rank() > 0:
@@ -137,7 +153,7 @@ def recv(
 def isend(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> Transfer:
-    """Start a `send`; the tensor must not change until the Transfer's `wait` has returned."""
+    """Start a `send` in the background. The tensor must not change until `wait()` of the result has returned."""
     limit_s = _limit(timeout_s)
     if sent_at_once(tensor, dst, group, tag, waits=False):
         return FinishedTransfer(group_or_default(group).rank)
@@ -153,7 +169,7 @@ def irecv(
     *,
     timeout_s: float | None = None,
 ) -> Transfer:
-    """Start a `recv`. The Transfer's `result()` is the tensor, its `source_rank()` the sender."""
+    """Start a `recv` in the background. The Transfer's `result()` is the tensor, its `source_rank()` the sender."""
     limit_s = _limit(timeout_s)
     group = group_or_default(group)
     return Transfer(group, receive_request(tensor, src, group, tag), limit_s)
@@ -169,7 +185,14 @@ def sendrecv(
     *,
     timeout_s: float | None = None,
 ) -> int:
-    """Send a tensor to `dst` while receiving another from `src`; returns the source. The two share no memory."""
+    """Send a tensor to `dst` while receiving another from `src`. Arguments and errors are those of `send` and `recv`.
+
+    Args:
+        send_tensor, recv_tensor: CPU tensors that share no memory.
+
+    Returns:
+        The rank that sent the received message.
+    """
     limit_s = _limit(timeout_s)
     group = group_or_default(group)
     receive, request = receive_request(recv_tensor, src, group, tag), send_request(send_tensor, dst, group, tag)
@@ -179,9 +202,16 @@ def sendrecv(
 
 
 class P2POp:
-    """One operation of `batch_isend_irecv`: op is `isend` to the peer, or `irecv` from it.
+    """One operation for `batch_isend_irecv`.
 
-    Raises ArgumentError or DTypeError for arguments that the operation would refuse.
+    Args:
+        op: `unisono.isend` or `unisono.irecv`.
+        tensor: The tensor to send or to receive into.
+        peer: The rank to send to or to receive from.
+        group, tag: As in `send`.
+
+    Raises:
+        ArgumentError, DTypeError: The operation cannot take these arguments.
     """
 
     def __init__(
@@ -195,7 +225,7 @@ class P2POp:
 
 
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp], *, timeout_s: float | None = None) -> list[Transfer]:
-    """Start all operations, in this order, and return a Transfer for each. The peers may use any order."""
+    """Start several sends and receives, in this order, and return a Transfer for each. Peers may use any order."""
     limit_s = _limit(timeout_s)
     for k, op in enumerate(p2p_op_list):
         if not isinstance(op, P2POp):
@@ -212,11 +242,16 @@ def send_object_list(
     pickle: bool = False,
     timeout_s: float | None = None,
 ) -> None:
-    """Send the objects of a list to rank `dst`. Only `recv_object_list` receives them; tensors have tags of their own.
+    """Send a list of Python objects to rank `dst`, which receives it with `recv_object_list`.
 
-    pickle: send any object that can be pickled; the receiver must pass it, too. Without it, only plain values, CPU
-    tensors and NumPy arrays can be sent: see `calls.codec.encode`. Raises DTypeError for another object, and as `send`
-    does.
+    Args:
+        object_list: Plain values, CPU tensors and NumPy arrays, also in lists, tuples, dicts and sets.
+        dst, group, tag, timeout_s: As in `send`, with the same errors. Tags of tensors are separate from tags of
+            objects.
+        pickle: Allow any object that can be pickled. The receiver must allow it, too.
+
+    Raises:
+        DTypeError: An object cannot be sent without `pickle`, or cannot be pickled.
     """
     limit_s = _limit(timeout_s)
     group = group_or_default(group)
@@ -236,11 +271,19 @@ def recv_object_list(
     pickle: bool = False,
     timeout_s: float | None = None,
 ) -> int:
-    """Receive objects from rank `src`, or from the rank that was first to send some with this tag; returns the source.
+    """Receive the objects of a `send_object_list` from rank `src`, or from the first rank that sends some with this
+    tag.
 
-    object_list: as long as the sender's; its items are replaced. pickle: accept pickled objects, which can run any
-    code. Raises ArgumentError for a list of another length and for bytes that cannot be decoded, which drops the
-    message; otherwise as `recv` does.
+    Args:
+        object_list: A list as long as the sender's; its items are replaced.
+        src, group, tag, timeout_s: As in `recv`, with the same errors.
+        pickle: Accept pickled objects. They can run any code: use it only with peers that you trust.
+
+    Returns:
+        The rank that sent the objects.
+
+    Raises:
+        ArgumentError: The list has another length, or the message cannot be decoded. The message is dropped.
     """
     limit_s = _limit(timeout_s)
     group = group_or_default(group)

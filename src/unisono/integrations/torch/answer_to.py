@@ -22,17 +22,22 @@ _GLOO, _CLASS = "gloo", "ProcessGroupGloo"
 
 
 def answer_to(name: str) -> None:
-    """Let groups for CPU tensors that the program asks of Gloo be this library's. Idempotent.
+    """Let `torch.distributed` groups of CPU tensors that ask for Gloo use this library. Idempotent.
 
-    Call it before the program imports `ProcessGroupGloo` or makes a process group. It sets UNISONO_AS=gloo, so the
-    processes that this one starts do the same; a program that is started with this variable needs no call.
-    name: "gloo"; there is no other.
+    Call it before the program imports `ProcessGroupGloo` or makes a process group. It sets UNISONO_AS=gloo, so
+    processes that this one starts do the same. A program that is started with UNISONO_AS=gloo needs no call. If torch
+    has no Gloo, it logs a warning.
+
+    Args:
+        name: "gloo".
+
+    Raises:
+        ArgumentError: The name is not "gloo", UNISONO_AS has another value, or there is a process group already.
+
+    Example::
 
         unisono.answer_to("gloo")
         dist.init_process_group("gloo")  # unchanged, and so is all that follows
-
-    Raises ArgumentError for another name, where UNISONO_AS has another one, and where there is a process group already.
-    If this torch has no Gloo, it logs a warning.
     """
     setting = os.environ.get(_SETTING, "")
     if name != _GLOO:

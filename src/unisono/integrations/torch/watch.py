@@ -44,20 +44,23 @@ _watchers: dict[Group, Watcher] = {}
 
 
 def watch() -> None:
-    """Watch the groups of Gloo or NCCL that this program makes from now on. All ranks call it. Idempotent.
+    """Watch the Gloo and NCCL groups that this program makes from now on. All ranks call it. Idempotent.
 
-    Call it before `init_process_group`; it sets UNISONO_WATCH=1, so the processes that this one starts do the same. A
-    program that is started with this variable needs no call.
+    Call it before `init_process_group`. It sets UNISONO_WATCH=1, so processes that this one starts do the same. A
+    program that is started with UNISONO_WATCH=1 needs no call.
 
-    A call of `torch.distributed` that waits for a rank that has died raises PeerGone within a second, and so do calls
-    that differ between ranks, MismatchError. Both are RuntimeErrors, too. What waits in C++ raises torch's own error. A
-    call that waits for 5 s (`UNISONO_STALL_WARNING_S`) says for which rank, with its stack. `unisono top` and `unisono
-    doctor` show the job.
+    A call of `torch.distributed` then raises PeerGone within a second when a rank that it waits for has died, and
+    MismatchError when ranks make different calls; both are RuntimeErrors, too. Waits inside C++ raise torch's own
+    error. After 5 s (`UNISONO_STALL_WARNING_S`) a waiting call prints the rank that it waits for, with its stack.
+    `unisono top` and `unisono doctor` show the job.
+
+    Raises:
+        ArgumentError: There is a process group already.
+
+    Example::
 
         unisono.watch()
         dist.init_process_group("gloo")  # unchanged, and so is all that follows
-
-    Raises ArgumentError where there is a process group already.
     """
     if not _patched() and distributed.is_available() and distributed.is_initialized():
         raise ArgumentError(

@@ -52,7 +52,7 @@ class NonMember:
 
 
 def is_initialized() -> bool:
-    """Has this process a default group?"""
+    """Does this process have a default group?"""
     return default is not None
 
 

@@ -67,16 +67,19 @@ class Messages(Protocol):
 
 
 class Group:
-    """The ranks of a job (the world), or some of them (a sub-group; see `groups`). Ranks of one host share an arena.
-    Attributes that are not listed here serve the calls.
+    """Ranks that make calls together: all ranks of a job (the world), or some of them.
 
-    rank, size: this process's rank, and the number of ranks.
-    timeout_s: how long a call waits unless it says otherwise.
-    broken: the exception that ended the group's use, or None.
-    gid: a number of 64 bits, the same on all members. No other group of the world ever has it.
-    span: connects the ranks if they are on several hosts; otherwise None.
-    parent: the group that a sub-group was made of; None for the world.
-    world_ranks: the members, in order, as ranks of the world.
+    Other attributes than these are internal.
+
+    Attributes:
+        rank: This process's rank.
+        size: The number of ranks.
+        timeout_s: Seconds that a call waits unless it says otherwise.
+        broken: The exception after which the group cannot be used, or None.
+        gid: A number of 64 bits that identifies the group, the same on all members.
+        span: The connections to other hosts. None: all ranks are on one host.
+        parent: The group that a sub-group was made from. None for the world.
+        world_ranks: The members' ranks in the world, in order.
     """
 
     _in_place = False
@@ -154,7 +157,7 @@ class Group:
 
     @property
     def timeout_s(self) -> float:
-        """How long calls without a time of their own wait. May be set: seconds, from 0 up."""
+        """Seconds that calls wait unless they say otherwise. Can be set."""
         return self._timeout_s
 
     @timeout_s.setter
@@ -210,11 +213,11 @@ class Group:
             self.span.tell()
 
     def abort(self, reason: str = "") -> None:
-        """End every wait in this group, and in the groups that were made of it, on all their ranks. Idempotent.
+        """End every wait in this group, and in the groups that were made from it, on all their ranks. Idempotent.
 
-        Calls that wait, and all later ones, raise PeerFailed, which names this rank and the reason: here at once, on
-        the other ranks within a tenth of a second of waiting. May be called from any thread, also while another thread
-        is in a call, and from a signal handler. Tensors of the ended calls may have been written in part.
+        Waiting and later calls raise PeerFailed with this rank and the reason: at once here, within a tenth of a second
+        on the other ranks. Tensors of the ended calls may have been written in part. Any thread may call it, even
+        during a call, and so may a signal handler.
         """
         if self.closed:
             return
@@ -233,21 +236,22 @@ class Group:
                 group.give_up(error)
 
     def shrink(self, *, without: Iterable[int] = (), timeout_s: float | None = None) -> Group:
-        """A group of the survivors, after ranks of this group have failed. All survivors make this call.
+        """Make a group of the survivors after ranks of this group have failed. All survivors make this call.
 
-        They agree on the failed ranks; rank 0 may be one, and more may fail meanwhile. No store and no launcher takes
-        part. The new group has the survivors in their order, and is the default group if this one was. This group,
-        broken or not, is used no more on these ranks. Sub-groups without a failed rank go on; others can be shrunk.
+        The survivors agree on the failed ranks, without a store or launcher; any rank may have failed, and more may
+        fail meanwhile. The new group keeps their order and replaces this one, also as the default group. Sub-groups
+        without a failed rank go on; others can be shrunk, too. A rank that has aborted the group is a survivor.
 
-        without: ranks to leave out though they are there, such as the `missing` of a WaitTimeout. One rank's wish
-        counts for all, unless others have gone on with these ranks just now.
-        timeout_s: how long to wait for the survivors; None: as long as calls of this group.
+        Args:
+            without: Live ranks to leave out, such as the `missing` of a WaitTimeout. It is enough that one rank passes
+                them, unless others have already gone on with these ranks.
+            timeout_s: Seconds to wait for the survivors. None: the group's `timeout_s`.
 
-        A rank that has aborted the group counts as a survivor as long as it is there.
-
-        Raises WaitTimeout, which names the ranks that are there but do not shrink the group. Raises PeerFailed at once
-        if an exception such as Ctrl-C has ended this call on a peer; all ranks may then make it again, also the peer.
-        Raises LeftOut on a rank that the others left out; ArgumentError for ranks that do not exist; OutOfMemory.
+        Raises:
+            WaitTimeout: Some live ranks did not make this call; the error names them.
+            PeerFailed: An exception such as Ctrl-C ended this call on a peer. All ranks may make it again.
+            LeftOut: The others left this rank out.
+            ArgumentError, OutOfMemory: There are no such ranks, or there is too little memory.
         """
         if self.closed:
             self.check_usable()
@@ -272,7 +276,7 @@ class Group:
         raise InternalError(f"group {self.name!r} is neither broken nor closed, and yet refuses a call")
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """An uninitialised tensor in shared memory, which peers read and write in place. Raises OutOfMemory."""
+        """Make an uninitialized tensor in shared memory, as `unisono.empty` does. Raises OutOfMemory."""
         self.check_usable()
         sizes = tuple(integer("shape", extent) for extent in shape)
         return self.engine.heap.empty(sizes, dtype or torch.get_default_dtype())
@@ -304,8 +308,10 @@ class Group:
                 group.worker.finish(left_s)
 
     def close(self) -> None:
-        """Close the group on this rank, and with the world its sub-groups: finish asynchronous calls, then release
-        descriptors and memory. Idempotent. Waits for no other rank; ranks that wait for this one learn that it left.
+        """Close the group on this rank, after its asynchronous calls have ended. Idempotent.
+
+        Closing the world closes its sub-groups. It does not wait for other ranks; ranks that wait for this one raise
+        PeerGone.
         """
         if self.closed:
             return

@@ -31,19 +31,30 @@ _store: Store | None = None
 def init(
     rank: int | None = None, size: int | None = None, *, timeout_s: float | None = None, config: Config | None = None
 ) -> Group:
-    """The default group of this process; made at the first call, the same at every later one.
+    """Make the default group of this process, or return it if there is one.
 
-    In a function started by `run`: the group of its ranks. Under torchrun, mpirun or srun: the group of all processes,
-    on one host or several. With rank and size: the ranks meet at MASTER_ADDR and MASTER_PORT. A process that no
-    launcher has started is a group of one.
+    Which processes become its ranks depends on how they were started:
 
-    Waits at most timeout_s (else the config's) for the other ranks. Raises WaitTimeout, which names the ranks that did
-    not come, and PeerGone if a rank died meanwhile. Raises ArgumentError if arguments and environment contradict each
-    other, or the arguments of other ranks; if ranks are threads of one process; if hosts cannot reach each other; if
-    another job uses the port; and if a launcher has started processes that cannot meet.
+    - by `unisono.run`: all ranks of the run;
+    - by torchrun, mpirun or srun: all processes of the launch, on one host or several;
+    - with `rank` and `size`: all processes that meet at MASTER_ADDR and MASTER_PORT;
+    - otherwise: this process alone.
 
-    After a time-out, all ranks may call it again, at any time: they meet when all have called it, unless the time of
-    one of these calls is up before.
+    After a WaitTimeout all ranks may call `init` again.
+
+    Args:
+        rank, size: This process's rank and the number of ranks. None: from the environment.
+        timeout_s: Seconds to wait for the other ranks. None: the config's `timeout_s`.
+        config: The group's settings. None: from the environment.
+
+    Returns:
+        The group.
+
+    Raises:
+        WaitTimeout: Some ranks did not come in time; the error names them.
+        PeerGone: A rank died.
+        ArgumentError: Arguments, environment and other ranks contradict each other; hosts cannot reach each other;
+            another job uses the port; or ranks are threads of one process.
     """
     global _store  # noqa: PLW0603  a process has one default group, and one store
     limit_s = None if timeout_s is None else seconds(timeout_s)
@@ -88,19 +99,19 @@ def group_or_default(group: Any) -> Group:
 
 
 def get_rank(group: Group | NonMember | None = None) -> int:
-    """This process's rank in the group, or in the default group; -1 where it is no member."""
+    """This process's rank in the group, or in the default group; -1 if it is not a member."""
     return -1 if isinstance(group, NonMember) else group_or_default(group).rank
 
 
 def get_world_size(group: Group | NonMember | None = None) -> int:
-    """The number of ranks of the group, or of the default group; -1 if this process is no member."""
+    """The number of ranks of the group, or of the default group; -1 if this process is not a member."""
     return -1 if isinstance(group, NonMember) else group_or_default(group).size
 
 
 def shutdown() -> None:
     """Finish calls in the background, then close the default group. Runs at exit by itself. Idempotent.
 
-    Peers that still wait for this rank learn that it has left.
+    Ranks that still wait for this one raise PeerGone.
     """
     global _store  # noqa: PLW0603  see init
     default = get_default()

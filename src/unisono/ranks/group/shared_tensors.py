@@ -11,13 +11,15 @@ from .initialize import group_or_default
 
 
 def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group: Group | None = None) -> torch.Tensor:
-    """An uninitialised CPU tensor in shared memory: collectives read and write it in place (zero copy).
+    """Make an uninitialized CPU tensor in shared memory. Calls in which every rank passes one copy nothing (zero copy).
 
-    A call is zero copy if every rank passes such tensors. Raises ArgumentError, DTypeError, and OutOfMemory
-    if there is too little memory.
+    Args:
+        shape: Integers, or one tuple of them, as in torch.empty.
+        dtype: None: torch's default dtype.
 
-    shape: integers, or one tuple of them, as in torch.empty.
-    dtype: torch's default dtype unless given.
+    Raises:
+        ArgumentError, DTypeError: There is no such shape or dtype.
+        OutOfMemory: There is not enough shared memory.
     """
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     if not (dtype is None or isinstance(dtype, torch.dtype)):
@@ -26,10 +28,17 @@ def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group
 
 
 def share_(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
-    """Move a tensor's data to shared memory, in place: the tensor stays the same object with the same values.
+    """Move a tensor's data to shared memory. The tensor stays the same object with the same values.
 
-    tensor: a contiguous CPU tensor, parameters included; views of it made before keep the old memory. Returns it.
-    Raises DTypeError where it is no tensor, ArgumentError where it is no contiguous CPU tensor, OutOfMemory.
+    Args:
+        tensor: A contiguous CPU tensor; parameters, too. Existing views of it keep the old memory.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        ArgumentError, DTypeError: It is not a contiguous CPU tensor.
+        OutOfMemory: There is not enough shared memory.
     """
     check_is_tensor("tensor", tensor)
     if not tensor.is_cpu or not tensor.is_contiguous():

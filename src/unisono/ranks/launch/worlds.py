@@ -40,21 +40,24 @@ def run(
     prefix: bool = False,
     return_exceptions: bool = False,
 ) -> list[Result] | list[Result | RankFailed]:
-    """Call `fn(*args, **kwargs)` on `ranks` (4) new processes of this host; return their results in rank order.
+    """Call a function on several new processes of this host, the ranks; return their results in rank order.
 
-    On every rank `unisono.init()` returns the group of all of them, and calls without a group use it. The function
-    may be a lambda or a closure, from `__main__` or a notebook cell; results and arguments are copied.
+    In the function `unisono.init()` returns the group of all ranks, which is also the default of all calls. The
+    function may be a lambda, a closure, or from `__main__` or a notebook. Arguments and results are copied.
 
-    hosts: such as `2x2`, 2 hosts of 2 ranks, `3+1`, or `2x2:round_robin`. The ranks then behave as if they were on
-    these hosts, without shared memory between them: to test programs for several hosts.
-    timeout_s: seconds from the moment when all ranks have begun the function; None: no limit.
-    prefix: print `[rank 2]` before each line that rank 2 prints.
-    return_exceptions: a rank that fails, dies or is late does not end the others, which go on until they return. Its
-    place in the list has its RankFailed.
+    Args:
+        fn: The function.
+        ranks: The number of ranks. None: as many as `hosts` has, or 4.
+        args, kwargs: Its arguments, the same on every rank.
+        timeout_s: Seconds from the moment when all ranks have begun the function. None: no limit.
+        hosts: Hosts to simulate, to test programs for several: `2x2` (2 hosts of 2 ranks), `3+1` or `2x2:round_robin`.
+            Ranks of different hosts share no memory.
+        prefix: Print `[rank 2]` before each line that rank 2 prints.
+        return_exceptions: Let the other ranks finish if one fails, and return its RankFailed as its result.
 
-    Without return_exceptions, raises RankFailed as soon as a rank fails; it is also an instance of the rank's own
-    error, if that is one of unisono's. Raises WaitTimeout, with the stacks of the ranks that are not ready, after
-    timeout_s; or after five minutes, if a rank has not begun the function by then.
+    Raises:
+        RankFailed: A rank failed. The error is also an instance of the rank's own error class, if that is unisono's.
+        WaitTimeout: Ranks did not return in time, or did not begin the function within five minutes. Has their stacks.
     """
     if not isinstance(args, Sequence) or isinstance(args, str):
         raise ArgumentError(f"args: expected a tuple of arguments, such as args=(10,), got {type(args).__name__}")
@@ -66,14 +69,21 @@ def run(
 
 
 class World:
-    """Ranks of this host that keep their processes, imports and group from one run to the next:
-    `with unisono.world(4) as w: w.run(prepare); w.run(step)`.
+    """Ranks of this host that keep their processes, imports and group from one run to the next.
 
-    They are forked at the first run. A run in which a rank fails, or that closes or breaks their group, ends its ranks.
-    The next run then starts on new ranks.
+    The ranks are forked at the first run. If a rank fails, or a run closes or breaks the group, all ranks end, and the
+    next run starts new ones.
 
-    ranks, hosts: as in `run`.
-    timeout_s, prefix and return_exceptions: for each run, as in `run`. timeout_s may be set between runs.
+    Args:
+        ranks, hosts, prefix, return_exceptions: As in `run`.
+        timeout_s: Seconds that each run may take. None: no limit. May be set between runs.
+        config: The settings of the ranks. None: from the environment.
+
+    Example::
+
+        with unisono.world(4) as w:
+            w.run(prepare)
+            w.run(step)
     """
 
     def __init__(
@@ -105,7 +115,7 @@ class World:
 
     @property
     def timeout_s(self) -> float | None:
-        """How long each run may take; None: no limit."""
+        """Seconds that each run may take, or None for no limit."""
         return self._timeout_s
 
     @timeout_s.setter
@@ -114,7 +124,7 @@ class World:
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the ranks, in rank order; empty while there are none."""
+        """The process ids of the ranks, in rank order; empty while there are no ranks."""
         return list(self._processes.pids) if self._processes else []
 
     @property
@@ -127,10 +137,7 @@ class World:
         return "idle" if self._processes else "new"
 
     def run(self, fn: Callable[Args, Result], /, *args: Args.args, **kwargs: Args.kwargs) -> list[Result]:
-        """Call `fn(*args, **kwargs)` on every rank; return the results in rank order. Raises as `run` does.
-
-        With the world's return_exceptions, RankFailed may stand in place of results.
-        """
+        """Call `fn(*args, **kwargs)` on every rank; return the results in rank order. Errors are those of `run`."""
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         if not callable(fn):
             raise ArgumentError(f"run() takes a function, not a {name}")

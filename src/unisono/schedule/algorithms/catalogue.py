@@ -50,12 +50,14 @@ _FEW = 64  # ranks for which any table is made at once
 
 @dataclass(frozen=True, repr=False)
 class Algorithm:
-    """One way to do a collective.
+    """One algorithm for a collective.
 
-    of: a generator of rounds; if `composed`, a function that makes the table of other tables; or a table, for its own
-    number of ranks and its own root only.
-    requires: names of RESTRICTIONS.
-    chunks, result: see `algorithm`.
+    Attributes:
+        of: A generator of rounds; if `composed`, a function that makes the table from other tables; or a table, for its
+            own number of ranks and root only.
+        requires: Names of RESTRICTIONS.
+        chunks: See `algorithm`.
+        result: See `algorithm`.
     """
 
     collective: str
@@ -90,15 +92,15 @@ class Algorithm:
         return not self._forbids(ranks)
 
     def schedule(self, ranks: int, root: int = 0) -> Schedule:
-        """The table for this number of ranks, cached. Collectives without a root ignore `root`.
+        """The table for this number of ranks, cached. Without a root in the collective `root` is ignored.
 
-        Raises ArgumentError as `check` does.
+        Raises as `check` does.
         """
         self.check(ranks, root)
         return _built(self, ranks, root if self.collective in ROOTED else 0)
 
     def build(self, ranks: int, root: int = 0) -> Schedule:
-        """Make the table, with the full name. ranks: `Symmetric(p)` makes a symmetric table; see `trace`."""
+        """Make the table, with the full name. `Symmetric(p)` ranks make a symmetric table; see `trace`."""
         rooted, of = self.collective in ROOTED, self.of
         if isinstance(of, Schedule):
             if (ranks, root) != (of.ranks, of.root):
@@ -115,7 +117,7 @@ class Algorithm:
         return made.replace(collective=self.collective, name=self.full_name, root=root if rooted else 0)
 
     def check(self, ranks: int, root: int = 0) -> None:
-        """Raise ArgumentError for ranks that a restriction excludes, and for a root that does not exist."""
+        """Raise ArgumentError if a restriction excludes this number of ranks, or if there is no such root."""
         if ranks < 1:
             raise ArgumentError(f"{self.full_name}: {ranks} ranks cannot form a group: give at least one")
         root = root if self.collective in ROOTED else 0
@@ -129,7 +131,7 @@ class Algorithm:
             )
 
     def expected(self, ranks: int) -> tuple[float, float]:
-        """About how many rows and rounds its table has, by their growth from 64 to 128 ranks."""
+        """Estimate the numbers of rows and rounds of its table, from their growth between 64 and 128 ranks."""
         if isinstance(self.of, Schedule):
             return len(self.of.rows), self.of.rounds
         few, many = self.schedule(_FEW), self.schedule(2 * _FEW)
@@ -138,7 +140,7 @@ class Algorithm:
         return rows, rounds
 
     def symmetric(self, ranks: int) -> Schedule | None:
-        """The table as the rows of rank 0, if every rank does the same; None otherwise. It is small for any size."""
+        """The table as the rows of rank 0, which is small for any size. None: the ranks do not all do the same."""
         if not self.allows(ranks) or (ranks > _FEW and self.symmetric(_FEW) is None):
             return None
         try:
@@ -167,11 +169,14 @@ def algorithm(
     result: int | str | None = None,
     requires: tuple[str, ...] = (),
 ) -> Callable[[_F], _F]:
-    """Declare a generator of rounds. By default one chunk per rank, and in place (all_to_all: into Y).
+    """Declare a generator of rounds as an algorithm.
 
-    chunks: the number of chunks in each buffer, or a function that gives it for a number of ranks.
-    result: X or Y.
-    requires: names of RESTRICTIONS.
+    Args:
+        collective: The collective, such as "all_reduce".
+        name: None or "": the function's name.
+        chunks: The number of chunks in each buffer, or a function of the number of ranks. By default one for each rank.
+        result: The buffer with the result: X (in place) or Y. By default X, and Y for all_to_all.
+        requires: Names of RESTRICTIONS.
     """
 
     def declare(function: _F) -> _F:
@@ -183,7 +188,7 @@ def algorithm(
 
 
 def composed(collective: str, *, name: str = "", requires: tuple[str, ...] = ()) -> Callable[[_F], _F]:
-    """Declare a function that makes the table of other tables."""
+    """Declare a function that makes the table of an algorithm from other tables."""
 
     def declare(function: _F) -> _F:
         made = Algorithm(collective, name or function.__name__, function, requires, composed=True)
@@ -223,9 +228,10 @@ def declared(function: Callable[..., Any], collective: str = "") -> Algorithm:
 
 
 def table(function: Callable[..., Any], ranks: int, root: int = 0, collective: str = "") -> Schedule:
-    """The table of an algorithm for this number of ranks. Its name is the full one, such as "all_gather.ring".
+    """The table of an algorithm for this number of ranks, with the full name, such as "all_gather.ring".
 
-    ranks: `Symmetric(p)` makes a symmetric table, with the rows of rank 0 only.
+    Args:
+        ranks: The number of ranks. `Symmetric(p)` makes a symmetric table, with the rows of rank 0 only.
     """
     return declared(function, collective).build(ranks, root)
 
@@ -259,11 +265,15 @@ AlgorithmLike = str | Algorithm | Schedule | Callable[..., Any]
 
 
 def find(collective: str, algorithm: AlgorithmLike) -> Algorithm:
-    """The algorithm of a collective that a user names or passes.
+    """Look up an algorithm of a collective.
 
-    algorithm: a name, short ("ring") or full ("all_reduce.ring"); an Algorithm; a Schedule, which serves its own number
-    of ranks only; or a generator of rounds (r, p), for collectives with a root (r, p, root), with or without
-    `@algorithm`. Raises ArgumentError for an unknown name, and for an algorithm of another collective.
+    Args:
+        algorithm: A name, short ("ring") or full ("all_reduce.ring"); an Algorithm; a Schedule, for its own number of
+            ranks only; or a generator of rounds (r, p), for collectives with a root (r, p, root), with or without
+            `@algorithm`.
+
+    Raises:
+        ArgumentError: The name is unknown, or the algorithm is one of another collective.
     """
     if isinstance(algorithm, str):
         found = CATALOGUE.get(algorithm) or CATALOGUE.get(f"{collective}.{algorithm}")

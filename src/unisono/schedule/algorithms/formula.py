@@ -18,7 +18,7 @@ LINES = ("idea", "rounds", "bytes", "wins", "source")
 
 
 def lines(doc: str) -> dict[str, str]:
-    """Split the docstring of an algorithm into LINES. Raises ArgumentError if a line is missing."""
+    """Split the docstring of an algorithm into LINES. Raises ArgumentError if one of them is missing."""
     idea, *rest = (line.strip() for line in doc.strip().splitlines() if line.strip())
     texts = {"idea": idea} | {name: text for name, _, text in (line.partition(": ") for line in rest)}
     if tuple(texts) != LINES or len(rest) != len(LINES) - 1:

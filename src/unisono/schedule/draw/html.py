@@ -195,10 +195,10 @@ def notebook(schedule: Schedule) -> str:
 
 
 def html(schedule: Schedule, *beside: Schedule, nbytes: int = 16 << 20, link: Link | None = None) -> Page:
-    """Draw a schedule as a self-contained page that plays its rounds, and others beside it in lockstep.
+    """Draw a table as a self-contained page that plays its rounds, with other tables beside it in lockstep.
 
-    The page can show ranks as rows, on a ring and as a tree. Its clocks are for a vector of `nbytes` over `link`, until
-    the reader chooses another size. Raises ArgumentError for a table that is too large.
+    The page shows ranks as rows, on a ring and as a tree. Its clocks are for a vector of `nbytes` over `link`, until
+    the reader chooses another size. Raises ArgumentError if the table is too large.
     """
     tables = (schedule, *beside)
     network = link or Link()

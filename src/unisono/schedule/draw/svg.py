@@ -218,9 +218,9 @@ _TOP, _LINE, _EDGE, _BETWEEN = 60, 18, 18, 34
 
 
 def svg(schedule: Schedule) -> Svg:
-    """Draw a schedule as one picture: a column of boxes for each state, and arrows for each round.
+    """Draw a table as one picture: a column of boxes for each state, and arrows for each round.
 
-    Raises ArgumentError for a schedule with more than 20,000 boxes, which would not be legible.
+    Raises ArgumentError for a table with more than 20,000 boxes, which would not be legible.
     """
     check_size(schedule, _MOST_BOXES, _TOO_MANY)
     story = film(schedule)
@@ -245,7 +245,7 @@ def svg(schedule: Schedule) -> Svg:
 
 
 def svg_contract(schedule: Schedule) -> Svg:
-    """Draw the contract of a schedule: what the ranks hold before and after."""
+    """Draw the contract of a table: what the ranks hold before and after."""
     check_size(schedule, _MOST_BOXES, _TOO_MANY)
     story = film(schedule)
     sides = [sorted({(buffer, chunk) for _, buffer, chunk in state}) for state in (story.before, story.must)]

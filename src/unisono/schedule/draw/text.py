@@ -79,15 +79,17 @@ _EDGE = " │"
 
 
 def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = None, lines: int | None = None) -> Grid:
-    """Draw the rounds of a schedule as a grid: ranks are columns, chunks are rows.
+    """Draw the rounds of a table as a grid: ranks are columns, chunks are rows.
 
     A cell names the ranks whose contributions a slot holds. ▸ marks what the round has written, ✗ what is wrong. If the
-    table knows its hosts, the ranks of a host are side by side, and a double line goes from host to host.
+    table has hosts, ranks of a host are side by side, and a double line separates hosts.
 
-    width: columns of the page; ranks that do not fit are counted only.
-    rounds, lines: the most rounds, and the most lines per round, that are shown; the rest is counted. None shows all.
+    Args:
+        width: Columns of the page. Ranks that do not fit are only counted.
+        rounds, lines: The most rounds, and the most lines of each, to show; the rest is only counted. None: all.
 
-    Raises ArgumentError for more than a million slots in all rounds together, which would take minutes.
+    Raises:
+        ArgumentError: The table has more than a million slots in all rounds together, which would take minutes.
     """
     check_size(schedule, _MOST_BOXES, "too many for a text", rounds)
     story = film(schedule, rounds)

@@ -23,11 +23,12 @@ _ALIKE = 1e-9
 
 
 class Played(NamedTuple):
-    """A table that was played.
+    """The result of playing a table.
 
-    ready: when each rank is ready.
-    parts: how much of this time is latency, transfers and sums (columns).
-    busy: how long each link is used.
+    Attributes:
+        ready: When each rank is ready.
+        parts: The parts of this time: latency, transfers and sums (columns).
+        busy: How long each link is used.
     """
 
     ready: Numbers
@@ -43,7 +44,12 @@ class Played(NamedTuple):
 def play(
     sections: Sequence[Messages], network: Network, nbytes: float, late: Mapping[int, float] | None = None
 ) -> Played:
-    """Play a table. nbytes: of its vector. late: for ranks that begin later, by how many seconds."""
+    """Play a table on a network.
+
+    Args:
+        nbytes: The size of its vector.
+        late: For ranks that begin later, by how many seconds.
+    """
     clocks = Clocks(network)
     for rank, seconds in (late or {}).items():
         clocks.ready[rank] = seconds

@@ -27,12 +27,13 @@ Numbers = npt.NDArray[np.float64]
 class Hardware:
     """The rates and latencies of hosts and their links.
 
-    between: a message between hosts, and a host's link.
-    inside: a message between ranks of a host.
-    message_share: how much of the latency between hosts a rank is busy with one message; with Gloo it is 35 to 50 of
-    100 microseconds.
-    eager_bytes: longer messages wait for their receiver, as in the model LogGPS (Ino, Fujimoto and Hagihara 2001).
-    combine_bytes_per_s: the rate at which a rank combines what it has received.
+    Attributes:
+        between: A message between hosts, and a host's link.
+        inside: A message between ranks of a host.
+        message_share: The part of the latency between hosts for which a message keeps a rank busy; with Gloo it is 35
+            to 50 of 100 microseconds.
+        eager_bytes: Longer messages wait for their receiver, as in the model LogGPS (Ino, Fujimoto and Hagihara 2001).
+        combine_bytes_per_s: The rate at which a rank combines what it has received.
     """
 
     between: Link = field(default_factory=Link)

@@ -28,13 +28,14 @@ _FEW = 512  # up to this number of ranks any table is made
 
 
 class Candidate(NamedTuple):
-    """A way to do a collective.
+    """An algorithm that could do a collective, for pricing.
 
-    name: the name of the table.
-    make: makes its messages.
-    why_not: the reason why it is left out, or "".
-    algorithm: the name of the algorithm that makes the table, or its parts between hosts.
-    priced_only: the reason why no call over these hosts can choose it, or "".
+    Attributes:
+        name: The name of the table.
+        make: Makes its messages.
+        why_not: Why it is left out, or "".
+        algorithm: The algorithm that makes the table, or its parts between hosts.
+        priced_only: Why no call over these hosts can choose it, or "".
     """
 
     name: str
@@ -47,8 +48,10 @@ class Candidate(NamedTuple):
 class Price(NamedTuple):
     """The time of a call.
 
-    latency, transfer, combine: the parts of this time, for the rank that is ready last.
-    link, link_s: the name of the busiest link, and how long it is used.
+    Attributes:
+        latency: A part of this time, for the rank that is ready last; so are `transfer` and `combine`.
+        link: The busiest link.
+        link_s: How long it is used.
     """
 
     name: str
@@ -61,7 +64,7 @@ class Price(NamedTuple):
 
     @property
     def parts(self) -> dict[str, float]:
-        """The parts by their names: `latency`, `transfers`, `sums`."""
+        """The parts by name, which are `latency`, `transfers` and `sums`."""
         return {"latency": self.latency, "transfers": self.transfer, "sums": self.combine}
 
     @property
@@ -73,11 +76,13 @@ class Price(NamedTuple):
 def candidates(
     collective: str, hosts: Hosts, nbytes: float, root: int = 0, config: Config | None = None
 ) -> Iterator[Candidate]:
-    """All algorithms of a collective in the catalogue, and its tables over these hosts. Raises ArgumentError.
+    """All algorithms of a collective in the catalogue, and its tables over these hosts.
 
-    A table over hosts is named by the algorithm between hosts and the number of rails:
-    `all_reduce.spanning circulant ×8`. The bytes and the link in `config` decide which of these a call can choose; see
-    `choose_spanning`.
+    A table over hosts is named by the algorithm between hosts and the number of rails: `all_reduce.spanning circulant
+    ×8`. The bytes and the link in `config` decide which of these a call can choose; see `choose_spanning`.
+
+    Raises:
+        ArgumentError: There is no such collective.
     """
     p, n = hosts.ranks, len(hosts.members)
     check_collective(collective)
@@ -118,9 +123,10 @@ def price(
 ) -> Price:
     """Play a candidate with a vector of `nbytes`.
 
-    late: ranks that come later, and by how many seconds.
-    segment_bytes: the size of the segments of a call on one host; 0: it has one. A rank begins the next segment as soon
-    as it has ended one.
+    Args:
+        late: For ranks that begin later, by how many seconds.
+        segment_bytes: The size of the segments of a call on one host. 0: one segment. A rank begins a segment when it
+            has ended the one before.
     """
     size = 0.0 if one.name.startswith("barrier.") else nbytes
     segments = max(1, ceil(size / segment_bytes)) if segment_bytes and not network.hosts.spans else 1

@@ -20,11 +20,12 @@ MOST_MESSAGES = 1 << 20
 class Messages(NamedTuple):
     """Messages by round, and within a round by sender and receiver.
 
-    starts: for each round the index of its first message; at the end the number of messages.
-    share: the part of the vector in a message.
-    added: the part of the vector that the receiver combines.
-    weight: for how many equal messages a message stands.
-    times: how often each round is repeated.
+    Attributes:
+        starts: For each round the index of its first message; at the end the number of messages.
+        share: The part of the vector in a message.
+        added: The part of the vector that the receiver combines.
+        weight: For how many equal messages a message stands.
+        times: How often each round is repeated.
     """
 
     ranks: int

@@ -42,22 +42,30 @@ def chaos(
     duration_s: float = 1.0,
     group: Group | None = None,
 ) -> Iterator[None]:
-    """Within the block, let a rank fail once, in a call of the group (None: the default group).
+    """Let one rank fail once in this block, at a chosen call, to test that a program survives it.
+
+    Every rank enters the block. One of the faults names the rank that fails.
+
+    Args:
+        at: The call: the collective and its number in the block, counted from 1. With "row" and a number, counted from
+            0, the rank fails inside the call, before that row of its program for the call's first segment.
+        kill: End the rank by SIGKILL.
+        exit: End it by os._exit.
+        stop: Stop it by SIGSTOP for `duration_s`.
+        hold: Let it compute for `duration_s` without releasing the GIL.
+        delay: Let it sleep for `duration_s`.
+        refuse: Let it raise ArgumentError instead of making the call; not possible at a row.
+        mismatch: Let it make a different call; not possible at a row.
+        duration_s: Seconds.
+        group: None: the default group.
+
+    Raises:
+        ArgumentError: There is no such fault, collective or row.
+
+    Example::
 
         with chaos(kill=2, at=("all_reduce", 17, "row", 3)):
             train()
-
-    Every rank enters the block; only one rank fails. at: here in its 17th all_reduce of the block, counted from 1,
-    before row 3 of its program, counted from 0; without a row, before the call. In a call of several segments the row
-    is in the first segment.
-
-    The rank, by number, that shall
-    kill: be killed by SIGKILL; exit: end by os._exit; stop: be stopped by SIGSTOP, and go on after duration_s;
-    hold: compute for duration_s without giving other threads of its process a turn; delay: sleep for duration_s;
-    refuse: raise ArgumentError instead of making the call; mismatch: make another call than the other ranks. The last
-    two happen before a call, never at a row.
-
-    Raises ArgumentError for a fault, a collective or a row that does not exist.
     """
     named = {"kill": kill, "exit": exit, "stop": stop, "hold": hold, "delay": delay, "refuse": refuse,
              "mismatch": mismatch}  # fmt: skip
