@@ -74,7 +74,7 @@ def parse(data: bytes, path: str) -> tuple[ET.Element, str]:
 
 
 def check_shape(collective: str, ranks: int, chunks: int, path: str) -> None:
-    """Raise ArgumentError for chunks that are no blocks, and for more than memory should be asked for."""
+    """Raise ArgumentError if chunks do not divide into blocks, or are more than memory should be asked for."""
     if not chunks or (collective in BLOCKED and chunks % ranks):
         raise ArgumentError(f"{path}: {chunks} chunks are not a multiple of {ranks} gpus")
     if ranks * chunks > MOST_CHUNKS:
@@ -280,7 +280,7 @@ def _steps(root: ET.Element, shape: Buffers, path: str) -> tuple[list[Step], int
                 raise _broken(shape, said + ' that it is done. Give it hasdep="1"', of.where)
             steps[index].after.append(blocks[number].steps[posts])
     if missing := set(range(shape.ranks)) - ids:
-        raise ArgumentError(f'{path}: ngpus="{shape.ranks}", but there is no gpu {min(missing)}')
+        raise ArgumentError(f'{path}: ngpus="{shape.ranks}", but gpu {min(missing)} is missing')
     for (source, target, channel), (sends, receives) in ends.items():
         for (here, many), (there, wanted) in zip(sends, receives, strict=False):
             if many != wanted:
