@@ -208,8 +208,9 @@ class Far:
                     self._connect_again()
 
     def _mind_the_silence(self) -> None:
-        """There is no message now. An answer may be late because of other hosts. So ask the sentinel itself for a word,
-        and wait for it no longer than other hosts wait for this host.
+        """Ask the sentinel itself for a word while no message comes: an answer may be late because of other hosts.
+
+        Wait for this word no longer than other hosts wait for this host.
         """
         now = time.monotonic()
         passed_s, self._looked_at = now - self._looked_at, now

@@ -9,6 +9,7 @@ import torch
 
 import unisono
 from tests.support.on_ranks import in_new_world
+from tests.support.waiting import until
 from tests.support.worlds import Worlds
 from unisono import MismatchError
 from unisono.base.records import CallRecord
@@ -146,8 +147,8 @@ def test_three_ways_to_differ() -> None:
 @pytest.mark.ranks(3)
 def test_a_rank_that_comes_late_still_hears_of_it() -> None:
     group = unisono.init()
-    while group.rank == 2 and group.engine.entered(0) < group.engine.call_number:
-        pass  # the others are in the call, and have seen that they disagree
+    # The others are in the call, and have seen that they disagree.
+    until(lambda: group.rank != 2 or group.engine.entered(0) >= group.engine.call_number)
     with pytest.raises(MismatchError) as caught:
         unisono.all_reduce(tensor(), "max" if group.rank == 1 else "sum")
     unisono.barrier()

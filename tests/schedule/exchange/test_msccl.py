@@ -130,7 +130,7 @@ CALLS = {
     "not a number": (RING.replace('ngpus="3"', 'ngpus="x"'), ArgumentError, "ngpus is 'x': it must be a whole number"),
     "unknown collective": (RING.replace("allreduce", "custom"), ArgumentError, "coll is 'custom': it must be one of"),
     "too many gpus": (RING.replace('ngpus="3"', 'ngpus="2"'), ArgumentError, "thread block 0: recv is '2'"),
-    "too few gpus": (RING.replace('ngpus="3"', 'ngpus="4"'), ArgumentError, "there is no gpu 3"),
+    "too few gpus": (RING.replace('ngpus="3"', 'ngpus="4"'), ArgumentError, "gpu 3 is missing"),
     "a gpu twice": (RING.replace('gpu id="1"', 'gpu id="0"'), ArgumentError, "gpu 0: there are two gpus"),
     "blocks do not divide": (
         all_gather(2, in_place=True).replace('nchunksperloop="2"', 'nchunksperloop="3"'), ArgumentError, "a multiple"

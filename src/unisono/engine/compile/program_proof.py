@@ -42,8 +42,8 @@ Word = tuple[int, ...]
 
 
 class _Content:
-    """What a word holds: who has written it and when, who has read it since and when, its value, and the index of its
-    block size.
+    """What a word holds. writer, at: the rank that wrote it, and when. readers: the ranks that have read it since, and
+    when. extent: the index of its block size.
     """
 
     __slots__ = ("at", "extent", "readers", "value", "writer")

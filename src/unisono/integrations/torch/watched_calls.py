@@ -188,7 +188,7 @@ class WatchedGroup:
                 connection.shutdown(socket.SHUT_RDWR)
         of = self.of()
         if of is not None:
-            with suppress(RuntimeError, NotImplementedError):
+            with suppress(RuntimeError):  # a backend that cannot abort
                 of.abort()
 
 

@@ -143,9 +143,9 @@ def broadcast(hosts: Hosts, root: int, rails: int, core: str, width: int) -> Pha
     whole, slices = _Whole(hosts.ranks, rails * width), _slices(rails, width)
     home = hosts.host_of(root)
     seats = [hosts.seat(root) if rails == 1 and host == home else 0 for host in range(len(hosts.members))]
-    legs = [[host[seat + rail] for host, seat in zip(hosts.members, seats, strict=True)] for rail in range(rails)]
+    along = [[host[seat + rail] for host, seat in zip(hosts.members, seats, strict=True)] for rail in range(rails)]
     before = whole.part("scatter", hosts.members[home], _by_rail(hosts.members[home], slices), hosts.seat(root))
-    across = [whole.part("broadcast", leg, [mine], home, core) for leg, mine in zip(legs, slices, strict=True)]
+    across = [whole.part("broadcast", ranks, [mine], home, core) for ranks, mine in zip(along, slices, strict=True)]
     after = [whole.down(host, slices, seat) for host, seat in zip(hosts.members, seats, strict=True)]
     return [[before] if rails > 1 else [], across, after]
 

@@ -132,7 +132,7 @@ def messages_at_once(collective: str, core: str | None, hosts: Hosts) -> int:
 
 
 def gated_rounds(collective: str, rounds: int, hosts: Hosts) -> int:
-    """The rounds between hosts of a call whose table has so many.
+    """How many rounds between hosts a call takes, whose table has `rounds` of them.
 
     The data of a collective with a root does not tell every host that all have entered the call: a barrier runs beside.
     """

@@ -81,7 +81,7 @@ def write(
         The files that were written.
 
     Raises:
-        ArgumentError: There is no such format, or it cannot say what the table does.
+        ArgumentError: The format is unknown, or cannot say what the table does.
         AlgorithmError: The table breaks the contract of its collective.
         OSError: A file cannot be written.
 

@@ -110,7 +110,7 @@ class _Reader:
             gpus.add(gpu)
             self._gpu(gpu, part)
         if missing := set(range(shape.ranks)) - gpus:
-            raise algo.wrong(f"ngpus is {shape.ranks}, but there is no gpu {min(missing)}")
+            raise algo.wrong(f"ngpus is {shape.ranks}, but gpu {min(missing)} is missing")
         self._match()
 
     def _gpu(self, gpu: int, of: Part) -> None:
