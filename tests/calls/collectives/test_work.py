@@ -252,6 +252,7 @@ def test_call_of_a_handler_during_an_asynchronous_call() -> None:
 def test_plans_forgotten_during_a_call(begun: bool) -> None:
     """A call keeps the plan that it runs, also one that waits in the queue."""
     group, me = unisono.init(), unisono.get_rank()
+    group.forget_plans()  # those of earlier tests
     tensors = [torch.full((4,), 10.0 * k + me) for k in range(3)]
     for tensor in tensors[:2]:
         unisono.all_reduce(tensor.clone(), "max")
