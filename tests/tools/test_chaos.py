@@ -70,10 +70,10 @@ def test_calls_that_are_refused_or_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"at": ("all_reduce", 1)}, "name one of kill"),
-        ({"at": ("all_reduce", 1), "kill": 0, "stop": 0}, "not 2"),
-        ({"at": ("all_reduce", 1), "kill": 7}, "has 1 ranks"),
-        ({"at": ("all_reduce", 1, "line", 3), "kill": 0}, "give a collective and a number"),
+        ({"at": ("all_reduce", 1)}, "got 0 faults, expected one of kill"),
+        ({"at": ("all_reduce", 1), "kill": 0, "stop": 0}, "got 2 faults"),
+        ({"at": ("all_reduce", 1), "kill": 7}, "got rank 7, expected 0 to 0"),
+        ({"at": ("all_reduce", 1, "line", 3), "kill": 0}, "expected a collective and a number"),
         ({"at": ("all_reduce", 1, "row", 3), "refuse": 0}, "before a call"),
     ],
 )
@@ -85,7 +85,7 @@ def test_faults_that_there_are_not(wrong: dict[str, Any], words: str) -> None:
 
 @in_new_world(1)
 def test_row_beyond_the_program_is_refused() -> None:
-    refused = pytest.raises(unisono.ArgumentError, match=r"row 99: the program .* has \d+ rows")
+    refused = pytest.raises(unisono.ArgumentError, match=r"row: got 99, but the program .* has \d+ rows")
     with refused, chaos(kill=0, at=("all_reduce", 1, "row", 99)):
         unisono.all_reduce(torch.ones(3))
 

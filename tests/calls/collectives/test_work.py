@@ -135,7 +135,7 @@ def test_callback_cannot_wait_for_a_later_call(way: str) -> None:
         unisono.send(torch.zeros(1), 1)
         called.wait()
         assert [type(error) for error in caught] == [unisono.UsageError]
-        assert "which cannot end before this callback does: wait in the main program" in str(caught[0])
+        assert "which cannot end before the callback ends. Wait in the main program" in str(caught[0])
     later.wait()
     assert tensor.tolist() == [2.0, 2.0]
 

@@ -200,10 +200,10 @@ def test_an_exception_that_ends_shrink_on_one_rank_is_told_to_the_others(
             group.shrink()
         until(lambda: all((tmp_path / name).exists() for name in "12"))
     else:
-        with pytest.raises(unisono.PeerFailed, match=f"{failure.__name__}: not here; call shrink") as caught:
+        with pytest.raises(unisono.PeerFailed, match=f"{failure.__name__}: not here. Call shrink") as caught:
             group.shrink()
         assert (caught.value.rank, caught.value.whole) == (0, False)
-        with pytest.raises(unisono.WaitTimeout, match=f"In rank 0, {failure.__name__}: not here") as late:
+        with pytest.raises(unisono.WaitTimeout, match=f"On rank 0, {failure.__name__}: not here") as late:
             group.shrink(timeout_s=0.1)
         assert 0 in late.value.missing
         (tmp_path / str(group.rank)).touch()
@@ -216,7 +216,7 @@ def test_an_exception_that_ends_shrink_on_one_rank_is_told_to_the_others(
 def test_where_no_rank_can_lend_the_memory_all_say_so() -> None:
     group = unisono.init()
     lend_raises(group, unisono.OutOfMemory("not here"))
-    with pytest.raises(unisono.OutOfMemory, match="the shared memory of ranks 0, 1, 2 has no room"):
+    with pytest.raises(unisono.OutOfMemory, match="the shared memory of ranks 0, 1, 2 is too full"):
         group.shrink()
 
 
@@ -228,7 +228,7 @@ def test_shrink_after_out_of_memory(tmp_path: Path, hosts: str | None) -> float:
     unisono.barrier()
     lend_raises(group, unisono.OutOfMemory("not here"), times=0 if hosts and group.rank == 0 else 2)
     for attempt in range(2):
-        with pytest.raises((unisono.OutOfMemory, unisono.PeerFailed), match="has no room"):
+        with pytest.raises((unisono.OutOfMemory, unisono.PeerFailed), match="is too full"):
             group.shrink()
         (tmp_path / f"{group.rank} {attempt}").touch()
         until(lambda: all((tmp_path / f"{rank} {attempt}").exists() for rank in range(3)))  # noqa: B023
@@ -238,9 +238,9 @@ def test_shrink_after_out_of_memory(tmp_path: Path, hosts: str | None) -> float:
 
 
 def test_ranks_that_there_are_not() -> None:
-    with unisono.World(1) as world, pytest.raises(RankFailed, match="unknown rank 7"):
+    with unisono.World(1) as world, pytest.raises(RankFailed, match="rank 7 is not in group"):
         world.run(lambda: unisono.init().shrink(without=[7]))
-    with unisono.World(1) as world, pytest.raises(RankFailed, match="without: expected a list of ranks, got int"):
+    with unisono.World(1) as world, pytest.raises(RankFailed, match="without: got int, expected a list of ranks"):
         world.run(lambda: unisono.init().shrink(without=3))
 
 

@@ -114,7 +114,7 @@ def make_versions(schedule: Schedule) -> Versions:
     def read(slot: Slot) -> Version:
         if slot not in now:
             if slot not in given:
-                raise AlgorithmError(f"{schedule.name}: rank {slot[0]} reads {slot[1:]}, which holds nothing")
+                raise AlgorithmError(f"{schedule.name}: rank {slot[0]} reads {slot[1:]}, which is empty")
             place = given[slot]
             extent = extent_of(schedule, place.rank, promise.before[slot][0] // per)
             now[slot] = Version(slot[0], slot[2] % per, None, 1 << slot[0], extent, given=place)
@@ -127,7 +127,7 @@ def make_versions(schedule: Schedule) -> Versions:
         for slot, inputs in terms.items():
             sub, extent = inputs[0].sub, inputs[0].extent
             if any((version.sub, version.extent) != (sub, extent) for version in inputs):
-                raise AlgorithmError(f"{schedule.name}, round {k}: chunks are combined whose sizes may differ")
+                raise AlgorithmError(f"{schedule.name}, round {k}: combines chunks whose sizes may differ")
             move = ProgramMove(slot[0], k, sub, inputs, extent)
             union = 0
             for version in inputs:
