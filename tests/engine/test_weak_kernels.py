@@ -24,7 +24,7 @@ def set_state(memory: Memory, me: int) -> int:
     state = STATES + (me << 30)
     words = {
         StateWord.RANKS: 2, StateWord.ME: me, StateWord.CALL: 1, StateWord.CONTROL: CONTROL,
-        StateWord.KNOWN: state + (1 << 20), StateWord.TENSORS: state + (3 << 20), StateWord.HEAPS: state + (4 << 20),
+        StateWord.TENSORS: state + (3 << 20), StateWord.HEAPS: state + (4 << 20),
         StateWord.LOG: state + (2 << 20),
     }  # fmt: skip
     for word, value in words.items():

@@ -92,11 +92,9 @@ class RankEngine:
         self._all_ranks = np.ones(self.size, np.int64)
         self._scratch = np.empty(ROOM + 8 * self.size + 320, np.uint8)  # the kernel writes before it reads
         self._tables = {
-            StateWord.KNOWN: np.zeros(self.size, np.int64),
             StateWord.TENSORS: np.zeros(2 * self.size, np.int64),
             StateWord.HEAPS: np.array([arena.heap(q) for q in range(self.size)], np.int64),
-            StateWord.INS: np.zeros(2 * self.size + 8, np.int64),
-            StateWord.OUTS: np.zeros(self.size + 8, np.int64),
+            StateWord.ADDRESSES: np.zeros(2 * self.size + 16, np.int64),
         }
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
         self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer

@@ -192,11 +192,10 @@ class LaneWord(IntEnum):
     REFS = 37
     COUNT = 38  # elements of the move
     PIECE = 39  # elements of a piece
-    ADDRESSES = 40  # of the inputs, then of the outputs
-    FAR = 41
-    STATE = 42
-    STATUS = 43  # DONE, or why a piece has failed
-    OWN = 44  # where the thread of the call has the addresses of its piece
+    ADDRESSES = 40  # as in StateWord
+    STATE = 41
+    STATUS = 42  # DONE, or why a piece has failed
+    OWN = 43  # where the thread of the call has the addresses of its piece
     WORDS = 48
 
 
@@ -244,24 +243,22 @@ class StateWord(IntEnum):
     FLOOR = 17  # every rank has posted this step
     READERS_0 = 18  # ranks that may still read the half of even segments: address of flags; 0: none
     READERS_1 = 19
-    KNOWN = 20  # address of the progress of each rank that this rank has seen last
-    LOG = 21  # address of the log of calls
-    LOG_MASK = 22  # its number of calls, a power of two, less one
-    SLEEPS = 23  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE
-    WAITED_NS = 24  # how long the present wait has taken before the kernel last returned
-    LANES = 25  # address of the words that the lanes of this rank share
-    TENSORS = 26  # address of the addresses of each rank's input and output, if peers reach them
-    HEAPS = 27  # address of the addresses of each rank's heap
-    INS = 28  # address of the addresses from which a move reads, with room for those where it writes behind them
-    OUTS = 29  # address of the addresses where it writes
-    TRANSPORT = 30  # address of the words of a `TransportWord` each; 0: all ranks are on this host
-    PEERS = 31  # address of a `PeerWord` table: what the transport needs to reach each rank
-    HERE = 32  # address of flags, one per rank: is it on this host? 0: all are
-    SENDING = 33  # messages that this rank has sent and that have not left
-    LOST = 34  # the transport's status of a message that is lost
-    NEWS = 35  # address of a word that others count up when there is urgent news
-    SEEN = 36  # address of what it was when this rank has looked last
-    WORDS = 37
+    LOG = 20  # address of the log of calls
+    LOG_MASK = 21  # its number of calls, a power of two, less one
+    SLEEPS = 22  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE
+    WAITED_NS = 23  # how long the present wait has taken before the kernel last returned
+    LANES = 24  # address of the words that the lanes of this rank share
+    TENSORS = 25  # address of the addresses of each rank's input and output, if peers reach them
+    HEAPS = 26  # address of the addresses of each rank's heap
+    ADDRESSES = 27  # address of the addresses of a move's inputs, then of its outputs
+    TRANSPORT = 28  # address of the words of a `TransportWord` each; 0: all ranks are on this host
+    PEERS = 29  # address of a `PeerWord` table: what the transport needs to reach each rank
+    HERE = 30  # address of flags, one per rank: is it on this host? 0: all are
+    SENDING = 31  # messages that this rank has sent and that have not left
+    LOST = 32  # the transport's status of a message that is lost
+    NEWS = 33  # address of a word that others count up when there is urgent news
+    SEEN = 34  # address of what it was when this rank has looked last
+    WORDS = 35
 
 
 class TransportWord(IntEnum):

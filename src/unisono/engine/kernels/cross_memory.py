@@ -20,7 +20,7 @@ _VECTORS = 64
 
 
 @compiled
-def is_far(ref, me):  # type: ignore[no-untyped-def]
+def _is_far(ref, me):  # type: ignore[no-untyped-def]
     """Is this a private tensor of a peer?"""
     return load(ref + 8 * RefWord.WHERE) != STAGE and load(ref + 8 * RefWord.RANK) != me
 
@@ -64,9 +64,9 @@ def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me,
     nbytes = n * item
     far, near = 0, -1  # inputs to fetch; an output of this rank
     for k in range(nin):
-        far += 1 if is_far(first + REF_BYTES * k, me) else 0
+        far += 1 if _is_far(first + REF_BYTES * k, me) else 0
     for k in range(nout):
-        near = near if is_far(first + REF_BYTES * (nin + k), me) else k
+        near = near if _is_far(first + REF_BYTES * (nin + k), me) else k
     table = scratch + _VECTORS  # addresses of a block's inputs, then of its result
     fetched = table + 8 * (ranks + 16) // 64 * 64
     size = nbytes
@@ -80,7 +80,7 @@ def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me,
         for k in range(nin):
             source = load(ins + 8 * k) + done
             ref = first + REF_BYTES * k
-            if is_far(ref, me):
+            if _is_far(ref, me):
                 rank = load(ref + 8 * RefWord.RANK)
                 to = result if nin == 1 else free
                 free += size
@@ -98,7 +98,7 @@ def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me,
         for k in range(nout):
             to = load(outs + 8 * k) + done
             ref = first + REF_BYTES * (nin + k)
-            if is_far(ref, me):
+            if _is_far(ref, me):
                 rank = load(ref + 8 * RefWord.RANK)
                 pid = load(control + LINE_BYTES * rank + 8 * LineWord.PID)
                 error = _transfer(_WRITE, pid, result, to, count, scratch)

@@ -39,7 +39,7 @@ from ..compile.program import (
 from ..logs.rank_logs import LogWord
 from .atomics import acquire_fence, cycles, load, load_acquire, store, store_release
 from .compiled import compiled
-from .cross_memory import is_far, within_reach
+from .cross_memory import within_reach
 from .lanes import share
 from .messages import elements, end, message, post
 from .move import get, put
@@ -73,15 +73,11 @@ def wait_for(address, goal, rank, state):  # type: ignore[no-untyped-def]
 
 @compiled
 def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
-    """Wait until a rank has posted this step: 1, or 0 as `wait_for`. Remembers the latest step seen of each rank."""
-    known = get(state, StateWord.KNOWN) + 8 * rank
-    if get(state, StateWord.FLOOR) >= goal or load(known) >= goal:
-        return 1
+    """Wait until a rank has posted this step: 1, or 0 as `wait_for`."""
     address = control + LINE_BYTES * rank + 8 * LineWord.PROGRESS
-    if load_acquire(address) < goal and wait_for(address, goal, rank, state) == 0:
-        return 0
-    store(known, load_acquire(address))
-    return 1
+    if get(state, StateWord.FLOOR) >= goal or load_acquire(address) >= goal:
+        return 1
+    return wait_for(address, goal, rank, state)
 
 
 @compiled
@@ -216,7 +212,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     per, item = get(plan, PlanWord.PER_BLOCK), get(plan, PlanWord.ITEM)
     slot, base = get(plan, PlanWord.SLOT_BYTES), get(plan, PlanWord.BASE)
     in_list, out_list = get(plan, PlanWord.IN_LIST), get(plan, PlanWord.OUT_LIST)
-    tensors, ins, outs = get(state, StateWord.TENSORS), get(state, StateWord.INS), get(state, StateWord.OUTS)
+    tensors, addresses = get(state, StateWord.TENSORS), get(state, StateWord.ADDRESSES)
     store(tensors + 16 * me, inp)
     store(tensors + 16 * me + 8, out)
     posted, asleep = control + LINE_BYTES * me + 8 * LineWord.PROGRESS, control + LINE_BYTES * me + 8 * LineWord.ASLEEP
@@ -267,7 +263,6 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                 if kind == Op.MOVE:
                     n = elements(plan, row, span, cut, offset)
                     nin, nout = get(row, RowWord.NIN), get(row, RowWord.NOUT)
-                    far = False
                     if n > 0 and nin > 0:
                         for k in range(nin + nout):
                             ref = refs + REF_BYTES * (get(row, RowWord.FIRST_REF) + k)
@@ -276,7 +271,6 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                                 get(ref, RefWord.RANK),
                                 get(ref, RefWord.BLOCK),
                             )
-                            far = far or (shared == CROSSED and is_far(ref, me))
                             if where == STAGE:
                                 address = half + rank * stride + base + index * slot
                             else:
@@ -286,8 +280,8 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                                     address = load(address + 8 * index) + done * item
                                 else:
                                     address += (index * total + done) * item
-                            store(ins + 8 * k if k < nin else outs + 8 * (k - nin), address)
-                        status = share(plan, row, refs, n, ins, outs, 1 if far else 0, state)
+                            store(addresses + 8 * k, address)
+                        status = share(plan, row, refs, n, addresses, state)
                         if status != DONE:
                             break
                 elif kind >= Op.SEND:
