@@ -18,7 +18,7 @@ from .versions import Message, Place, ProgramMove, Version, Versions, make_versi
 
 _NEVER = float("inf")
 _COPIED = -(2**-22)
-"""Where inputs are copied to outputs among the rounds: before all moves, behind messages without bytes."""
+"""Where inputs are copied to outputs among the rounds: before all moves, behind empty messages."""
 
 
 class Placed(NamedTuple):
@@ -133,7 +133,7 @@ class _Order:
         """For each rank the ranks that have surely entered the call, as bits."""
         self.everybody = (1 << ranks) - 1
         self.told: dict[int, ProgramMove] = {}
-        """Host -> the last move of its barrier of words, if there is one; its other ranks must wait for it."""
+        """Host -> the last move of the barrier between hosts, if there is one; its other ranks must wait for it."""
         self.early = False
         """May a rank write its output, or end the call, before all ranks have entered it?"""
         for move in placed.before_gate:
@@ -177,18 +177,18 @@ class _Order:
         self.use(move)
 
     def take(self, move: ProgramMove, message: Message) -> None:
-        """What its sender knows, this rank knows when it has taken a message. A word is sent in one segment only, so
-        it orders no steps.
+        """What its sender knows, this rank knows when it has taken a message. An empty one is sent in one segment
+        only, so it orders no steps.
         """
         self.heard[move.rank] |= message.send.heard
-        if message.is_word:
+        if message.is_empty:
             self.told[self.hosts.host_of(move.rank)] = move
         else:
             mine = self.clock[move.rank]
             np.maximum(mine, message.send.clock, out=mine)
 
     def news(self, rank: int) -> list[ProgramMove]:
-        """The move of a barrier of words that tells a rank what it does not know yet."""
+        """The move of a barrier between hosts that tells a rank what it does not know yet."""
         told = self.told.get(self.hosts.host_of(rank))
         return [] if told is None or self.heard[rank] == self.everybody else [told]
 
@@ -246,9 +246,9 @@ def compile_schedule(schedule: Schedule, lowering: Lowering, hosts: Hosts | None
     Raises AlgorithmError for a table that has no program.
     """
     ranks, hosts = schedule.ranks, hosts or Hosts.one(schedule.ranks)
-    versions, placed, made = _order(schedule, lowering, hosts, words=False)
+    versions, placed, made = _order(schedule, lowering, hosts, barrier=False)
     if made.early:
-        versions, placed, made = _order(schedule, lowering, hosts, words=True)
+        versions, placed, made = _order(schedule, lowering, hosts, barrier=True)
     if made.early:
         raise AlgorithmError(f"{schedule.name}: a rank writes its output before all hosts have entered the call")
     before, after, gate = made.before, made.after, made.gate
@@ -278,14 +278,14 @@ def compile_schedule(schedule: Schedule, lowering: Lowering, hosts: Hosts | None
     return programs
 
 
-def _order(schedule: Schedule, lowering: Lowering, hosts: Hosts, *, words: bool) -> tuple[Versions, Placed, _Order]:
-    """The passes before the rows are written. words: add a barrier between hosts."""
+def _order(schedule: Schedule, lowering: Lowering, hosts: Hosts, *, barrier: bool) -> tuple[Versions, Placed, _Order]:
+    """The passes before the rows are written. barrier: add one between hosts."""
     versions = make_versions(schedule)
     if hosts.spans:
         versions = far.messages(versions, hosts)
     placed = place(versions, schedule.ranks, lowering)
-    if words:
-        placed = placed._replace(after_gate=far.words(placed.after_gate, hosts))
+    if barrier:
+        placed = placed._replace(after_gate=far.barrier(placed.after_gate, hosts))
     return versions, placed, _Order(schedule.name, placed, schedule.ranks, lowering, hosts)
 
 
@@ -316,7 +316,7 @@ def _encode(
         if message is not None:
             op, peer = (Op.SEND, message.dst) if move.sends else (Op.RECV, message.src)
             slot = next((place.block for place in [*move.source, *move.to]), 0)
-            row = [op, move.sub, peer, slot, message.number, post(move.step), int(message.is_word), move.extent]
+            row = [op, move.sub, peer, slot, message.number, post(move.step), int(message.is_empty), move.extent]
             rows.append(row)
         if move.heard & ~heard and (message is not None or move.waits):
             gate_row, heard = len(rows) - 1, heard | move.heard

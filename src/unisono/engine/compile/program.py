@@ -95,7 +95,7 @@ class Op(IntEnum):
 
 class RowWord(IntEnum):
     """The words of a row. A WAIT has RANK and STEP; a GATE has POST. A SEND and a RECV have SUB, PEER, SLOT, MESSAGE,
-    POST, WORD and EXTENT.
+    POST, EMPTY and EXTENT.
     """
 
     OP = 0
@@ -111,7 +111,7 @@ class RowWord(IntEnum):
     PEER = 2
     SLOT = 3
     MESSAGE = 4  # the number of the message: a part of its tag
-    WORD = 6  # 1: it has no bytes, and is sent in the first segment only
+    EMPTY = 6  # 1: it has no bytes, and is sent in the first segment only
 
 
 class RefWord(IntEnum):

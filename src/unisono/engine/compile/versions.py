@@ -57,12 +57,12 @@ _NO_CLOCK = np.zeros(0, np.uint16)
 
 
 class Message:
-    """A message between hosts. send: the move by which it leaves. is_word: it has no bytes."""
+    """A message between hosts. send: the move by which it leaves. is_empty: it has no bytes."""
 
     send: "ProgramMove"
 
-    def __init__(self, number: int, src: int, dst: int, is_word: bool = False) -> None:
-        self.number, self.src, self.dst, self.is_word = number, src, dst, is_word
+    def __init__(self, number: int, src: int, dst: int, is_empty: bool = False) -> None:
+        self.number, self.src, self.dst, self.is_empty = number, src, dst, is_empty
 
 
 @dataclass(slots=True, eq=False)
