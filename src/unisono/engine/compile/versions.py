@@ -71,7 +71,7 @@ class ProgramMove:
 
     message: this move is one end of it; the end that leaves has an input, the end that comes makes a version.
     clock: the steps of all ranks that this rank has surely seen when the move has been made.
-    heard: the ranks that have surely entered the call then, as bits.
+    entered: the ranks that have surely entered the call then, as bits.
     """
 
     rank: int
@@ -87,7 +87,7 @@ class ProgramMove:
     waits: list[tuple[int, int]] = field(default_factory=list)
     clock: np.ndarray = field(default_factory=lambda: _NO_CLOCK)
     message: Message | None = None
-    heard: int = 0
+    entered: int = 0
 
     @property
     def sends(self) -> bool:
