@@ -95,7 +95,7 @@ def _each(versions: Versions) -> list[Version]:
 
 
 def _copy(version: Version, at: float, to: Place) -> ProgramMove:
-    move = ProgramMove(version.rank, at, version.sub, [], version.extent)
+    move = ProgramMove(version.rank, at, version.sub, [], version.count_index)
     if version.given:
         move.source = [version.given]
     move.to = [to]
@@ -304,7 +304,9 @@ def _encode(
     def add(move: ProgramMove, step: int) -> None:
         first = len(refs)
         refs.extend([*move.source, *move.to])
-        rows.append([Op.MOVE, move.sub, len(move.source), first, len(move.to), post(step), int(move.last), move.extent])
+        rows.append(
+            [Op.MOVE, move.sub, len(move.source), first, len(move.to), post(step), int(move.last), move.count_index]
+        )
 
     for move in before:
         add(move, 0)
@@ -316,7 +318,7 @@ def _encode(
         if message is not None:
             op, peer = (Op.SEND, message.dst) if move.sends else (Op.RECV, message.src)
             slot = next((place.block for place in [*move.source, *move.to]), 0)
-            row = [op, move.sub, peer, slot, message.number, post(move.step), int(message.is_empty), move.extent]
+            row = [op, move.sub, peer, slot, message.number, post(move.step), int(message.is_empty), move.count_index]
             rows.append(row)
         if move.entered & ~entered and (message is not None or move.waits):
             gate_row, entered = len(rows) - 1, entered | move.entered

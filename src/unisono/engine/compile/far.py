@@ -31,10 +31,10 @@ def messages(versions: Versions, hosts: Hosts) -> Versions:
             at = min(m.round for m in readers)
             message = Message(len(made), version.rank, rank)
             leaves = at - _SENT if version.maker is None else version.maker.round + _SENT
-            message.send = ProgramMove(version.rank, leaves, version.sub, [version], version.extent)
-            comes = ProgramMove(rank, at - _TAKEN, version.sub, [], version.extent)
+            message.send = ProgramMove(version.rank, leaves, version.sub, [version], version.count_index)
+            comes = ProgramMove(rank, at - _TAKEN, version.sub, [], version.count_index)
             message.send.message = comes.message = message
-            comes.makes = landed = Version(rank, version.sub, comes, version.contributions, version.extent)
+            comes.makes = landed = Version(rank, version.sub, comes, version.contributions, version.count_index)
             landed.readers = readers
             for reader in readers:
                 reader.inputs = [landed if one is version else one for one in reader.inputs]

@@ -27,14 +27,14 @@ least two: each has its own staging half.
 class Blocks(NamedTuple):
     """The blocks of a call: `length` elements each, of `item` bytes.
 
-    extents: the elements of each block (all_to_all: of each pair of ranks) if they differ; then `length` is the most.
+    counts: the elements of each block (all_to_all: of each pair of ranks) if they differ; then `length` is the most.
     in_list: is the address of the input the address of a table of block addresses?
     out_list: the same for the output.
     """
 
     length: int
     item: int
-    extents: tuple[int, ...] | None = None
+    counts: tuple[int, ...] | None = None
     in_list: bool = False
     out_list: bool = False
 
@@ -88,7 +88,7 @@ def bind(
     # Ranks may differ in whether they pass lists or one tensor, and in how peers reach their tensors.
     shaping = program.lowering.in_place, *(() if program.spans else (config.segment_bytes, config.tag_bytes))
     half = FAR_HALF if program.spans else half
-    agreed = record._replace(lowering=""), program.table, count, item, blocks.extents, *shaping
+    agreed = record._replace(lowering=""), program.table, count, item, blocks.counts, *shaping
     align = max(1, CACHE_LINE // item)
     chunk, segments = count, 1
     if program.slots:
@@ -109,7 +109,7 @@ def bind(
     tag = program.one_post and segments == 1 and count * item * program.slots <= config.tag_bytes
     rows, refs = np.ascontiguousarray(program.rows), np.ascontiguousarray(program.refs)
     requests = np.zeros(2 * len(rows) if program.spans else 0, np.int64)
-    extents = np.array(() if blocks.extents is None else blocks.extents, np.int64)
+    counts = np.array(() if blocks.counts is None else blocks.counts, np.int64)
     words = np.zeros(PlanWord.WORDS, np.int64)
     words[PlanWord.NROWS] = words[PlanWord.STOP] = len(rows)
     words[PlanWord.ROWS] = rows.ctypes.data
@@ -130,9 +130,9 @@ def bind(
     words[PlanWord.GATE_STEP] = program.gate_step
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
     words[PlanWord.LANES], words[PlanWord.LANE_BYTES] = 1, min(_LANE_BYTES, max(CACHE_LINE, config.lane_bytes))
-    words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
+    words[PlanWord.COUNTS] = 0 if blocks.counts is None else counts.ctypes.data
     words[PlanWord.REQUESTS] = requests.ctypes.data if program.spans else 0
     return Plan(
-        address=words.ctypes.data, words=words, kept=(rows, refs, extents, requests), program=program, record=record,
+        address=words.ctypes.data, words=words, kept=(rows, refs, counts, requests), program=program, record=record,
         nbytes=count * item, signature=signature, tag=tag,
     )  # fmt: skip

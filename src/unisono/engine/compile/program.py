@@ -95,7 +95,7 @@ class Op(IntEnum):
 
 class RowWord(IntEnum):
     """The words of a row. A WAIT has RANK and STEP; a GATE has POST. A SEND and a RECV have SUB, PEER, SLOT, MESSAGE,
-    POST, EMPTY and EXTENT.
+    POST, EMPTY and COUNT_INDEX.
     """
 
     OP = 0
@@ -107,7 +107,7 @@ class RowWord(IntEnum):
     NOUT = 4
     POST = 5
     LAST = 6  # 1: this combine completes a result
-    EXTENT = 7  # the index of the block's size, if sizes differ
+    COUNT_INDEX = 7  # which of the counts of blocks is its own, if they differ
     PEER = 2
     SLOT = 3
     MESSAGE = 4  # the number of the message: a part of its tag
@@ -145,7 +145,7 @@ class PlanWord(IntEnum):
     SHARED = 16  # how peers reach this rank's tensors: MAPPED or CROSSED; 0: not at all
     IN_LIST = 17  # 1: the input argument is a table of block addresses
     OUT_LIST = 18
-    EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
+    COUNTS = 19  # address of the elements of each block; 0: all have TOTAL
     NOTE = 20  # the number of the note that says what this plan is: see plan_registry
     LANES = 21  # the threads that share a long move; 0: this rank only waits, and leaves its processor to others' lanes
     LANE_BYTES = 22  # the least bytes of a lane's piece of a move

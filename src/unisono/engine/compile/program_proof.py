@@ -32,8 +32,8 @@ from .program import IN, OUT, STAGE, STEP_BITS, Lowering, Op, Program, RowWord, 
 
 _SEGMENTS = 3
 
-_OP, _PEER, _STEP, _NIN, _FIRST, _NOUT, _POST, _EXTENT = map(int, (
-    RowWord.OP, RowWord.RANK, RowWord.STEP, RowWord.NIN, RowWord.FIRST_REF, RowWord.NOUT, RowWord.POST, RowWord.EXTENT
+_OP, _PEER, _STEP, _NIN, _FIRST, _NOUT, _POST = map(int, (
+    RowWord.OP, RowWord.RANK, RowWord.STEP, RowWord.NIN, RowWord.FIRST_REF, RowWord.NOUT, RowWord.POST
 ))  # fmt: skip
 """The words of a row as plain integers, which Python finds faster."""
 
@@ -43,24 +43,24 @@ Place = tuple[int, ...]
 
 class _Content:
     """What a place holds. writer, at: the rank that wrote it, and when. readers: the ranks that have read it since, and
-    when. extent: the index of its block size.
+    when. count_index: which of the counts of blocks is its own.
     """
 
-    __slots__ = ("at", "extent", "readers", "value", "writer")
+    __slots__ = ("at", "count_index", "readers", "value", "writer")
 
     def __init__(self) -> None:
         self.writer = -1
         self.at = self.value = 0
-        self.extent: int | None = None
+        self.count_index: int | None = None
         self.readers: dict[int, int] = {}
 
 
 class _Letter(NamedTuple):
-    """A message under way: what its sender knew, its value, and the index of its block size."""
+    """A message under way: what its sender knew, its value, and which of the counts of blocks is its own."""
 
     clock: Words
     value: int
-    extent: int
+    count_index: int
 
 
 class CompiledCall(NamedTuple):
@@ -184,12 +184,12 @@ class _Machine:
     def send(self, me: int, segment: int, row: list[int]) -> None:
         self.tick(me)
         peer, number = row[RowWord.PEER], row[RowWord.MESSAGE]
-        letter = _Letter(self.clocks[me].copy(), 0, row[RowWord.EXTENT])
+        letter = _Letter(self.clocks[me].copy(), 0, row[RowWord.COUNT_INDEX])
         if not row[RowWord.EMPTY]:
             place = STAGE, me, segment & 1, row[RowWord.SLOT]
             self.use_half(me, me, segment)
             letter = letter._replace(value=self.read(me, place))
-            if self.contents[place].extent != letter.extent:
+            if self.contents[place].count_index != letter.count_index:
                 raise ProgramError(f"{self.name}: rank {me} sends {_say(place)} by the size of another block")
             self.leaving[place] = me, segment
         if self.hosts.host_of(peer) == self.hosts.host_of(me) or (me, peer, segment, number) in self.under_way:
@@ -206,9 +206,9 @@ class _Machine:
         if not row[RowWord.EMPTY]:
             place = STAGE, me, segment & 1, row[RowWord.SLOT]
             self.landing.discard(place)
-            if letter.extent != row[RowWord.EXTENT]:
+            if letter.count_index != row[RowWord.COUNT_INDEX]:
                 raise ProgramError(f"{self.name}: rank {me} receives a block by the size of another one")
-            self.write(me, place, letter.value, letter.extent)
+            self.write(me, place, letter.value, letter.count_index)
 
     def free(self, me: int, place: Place) -> None:
         """Raise if the transport may use this place."""
@@ -265,7 +265,7 @@ class _Machine:
             self.join(me, self.entered[peer][number])
 
     def move(self, me: int, number: int, part: int, segment: int, row: list[int], refs: list[tuple[int, ...]]) -> None:
-        call, nin, extent, first = self.calls[number], row[_NIN], row[_EXTENT], row[_FIRST]
+        call, nin, index, first = self.calls[number], row[_NIN], row[RowWord.COUNT_INDEX], row[_FIRST]
         self.tick(me)
         places: list[Place] = []
         for where, rank, block, sub in refs[first : first + nin + row[_NOUT]]:
@@ -275,12 +275,12 @@ class _Machine:
             else:
                 alias = IN if call.lowering.in_place and where == OUT else where
                 places.append((alias, rank, number, part, block, sub))
-        terms = [self.read(me, place, extent) for place in places[:nin]]
+        terms = [self.read(me, place, index) for place in places[:nin]]
         total = self.total(number, terms)
         for place in places[nin:]:
             if place[0] != STAGE:
                 self.knows_all(me, number, "writes its output")
-            self.write(me, place, total, extent)
+            self.write(me, place, total, index)
 
     def use_half(self, me: int, owner: int, segment: int) -> None:
         """Raise if another rank may still access this half for another segment: slots may overlap between plans."""
@@ -297,23 +297,23 @@ class _Machine:
                 del uses[other]
         uses[segment][me] = self.clock[me][me]
 
-    def read(self, me: int, place: Place, extent: int | None = None) -> int:
-        """The value of a place. extent: the index of the block size that the reader takes it for."""
+    def read(self, me: int, place: Place, index: int | None = None) -> int:
+        """The value of a place. index: which of the counts of blocks the reader takes for its own."""
         self.free(me, place)
         content = self.contents[place]
         if content.writer < 0:
             raise ProgramError(f"{self.name}: rank {me} reads {_say(place)}, which no rank has written")
         if content.writer != me and self.clock[me][content.writer] < content.at:
             raise ProgramError(f"{self.name}: rank {me} reads {_say(place)} while rank {content.writer} writes it")
-        if extent is not None and content.extent not in (None, extent):
+        if index is not None and content.count_index not in (None, index):
             raise ProgramError(
-                f"{self.name}: rank {me} moves block {content.extent} by the size of block {extent}: {_say(place)}"
+                f"{self.name}: rank {me} moves block {content.count_index} by the size of block {index}: {_say(place)}"
             )
         content.readers[me] = self.clock[me][me]
         return content.value
 
-    def write(self, me: int, place: Place, value: int, extent: int | None = None) -> None:
-        """extent: the index of the block size of the new value; None: it stays."""
+    def write(self, me: int, place: Place, value: int, index: int | None = None) -> None:
+        """index: which of the counts of blocks is that of the new value; None: it stays."""
         self.free(me, place)
         if place in self.leaving:
             raise ProgramError(f"{self.name}: rank {me} overwrites {_say(place)} while it leaves")
@@ -324,8 +324,8 @@ class _Machine:
             if rank != me and clock[rank] < at:
                 raise ProgramError(f"{self.name}: rank {me} overwrites {_say(place)} while rank {rank} uses it")
         content.writer, content.at, content.readers, content.value = me, clock[me], {}, value
-        if extent is not None:
-            content.extent = extent
+        if index is not None:
+            content.count_index = index
 
     # What the user does before and after a call.
     def fill(self, me: int, number: int) -> None:
@@ -335,8 +335,8 @@ class _Machine:
             for place, _ in results[me]:
                 self.write(me, _at(place, number, part), -1)
             for place, (origin, _) in given[me]:
-                value, extent = self.value(number, part, origin, 1 << me), self.extent(number, me, origin)
-                self.write(me, _at(place, number, part), value, extent)
+                value, index = self.value(number, part, origin, 1 << me), self.count_index(number, me, origin)
+                self.write(me, _at(place, number, part), value, index)
 
     def check(self, me: int, number: int) -> None:
         self.tick(me)
@@ -350,8 +350,8 @@ class _Machine:
             for place, _ in [*given[me], *results[me]]:
                 self.write(me, _at(place, number, part), -1)
 
-    def extent(self, number: int, me: int, origin: int) -> int:
-        """The index of the block size of a chunk of a rank's input: one per block, in all_to_all one per pair."""
+    def count_index(self, number: int, me: int, origin: int) -> int:
+        """Which of the counts of blocks is that of a chunk of a rank's input; see `versions.count_index`."""
         schedule = self.calls[number].schedule
         if schedule.collective not in BLOCKED:
             return 0

@@ -31,9 +31,9 @@ _SEGMENT_ODD, _TAG_ODD, _TAG_BITS = -0x2E2AC13EF8E9E6ED, -0x61C8864680B583EB, 41
 @compiled
 def elements(plan, row, span, cut, offset):  # type: ignore[no-untyped-def]
     """How many elements of this segment a row moves."""
-    most, extents = span, get(plan, PlanWord.EXTENTS)
-    if extents != 0:
-        most = min(span, load(extents + 8 * get(row, RowWord.EXTENT)) - offset)
+    most, counts = span, get(plan, PlanWord.COUNTS)
+    if counts != 0:
+        most = min(span, load(counts + 8 * get(row, RowWord.COUNT_INDEX)) - offset)
     return max(0, min(cut, most - get(row, RowWord.SUB) * cut))
 
 
