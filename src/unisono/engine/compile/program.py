@@ -49,10 +49,8 @@ call is staged.
 REACH = 3
 """The bits of a signature that tell how peers reach the rank's tensors. All other bits are equal on all ranks."""
 
-BLOCK = 16 << 10
-"""Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache; not a
-block of a tensor.
-"""
+TILE_BYTES = 16 << 10
+"""Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache."""
 
 ROOM = 512 << 10
 """Bytes for inputs that system calls bring from peers: a part of the second-level cache."""

@@ -351,7 +351,7 @@ class _Machine:
                 self.write(me, _at(place, number, part), -1)
 
     def count_index(self, number: int, me: int, origin: int) -> int:
-        """Which of the counts of blocks is that of a chunk of a rank's input; see `versions.count_index`."""
+        """Which of the counts of blocks is that of a chunk of a rank's input; see `RowWord`."""
         schedule = self.calls[number].schedule
         if schedule.collective not in BLOCKED:
             return 0
