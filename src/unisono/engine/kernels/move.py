@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..compile.program import CROSSED, DONE, REF_BYTES, STAGE, TILE_BYTES, PlanWord, RefWord, RowWord, StateWord
 from .atomics import call_combine, load, memcpy, store
 from .compiled import compiled
-from .cross_memory import move_far
+from .cross_memory import move_across
 
 
 @compiled
@@ -32,7 +32,7 @@ def move(plan, row, refs, n, addresses, scratch, state):  # type: ignore[no-unty
     first = refs + REF_BYTES * get(row, RowWord.FIRST_REF)
     if get(plan, PlanWord.SHARED) == CROSSED:
         me, control = get(state, StateWord.ME), get(state, StateWord.CONTROL)
-        return move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me, control)
+        return move_across(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me, control)
     if nin > 1:
         staged = get(first + REF_BYTES * (nin + nout - 1), RefWord.WHERE) == STAGE
         if not staged or nbytes <= TILE_BYTES:
