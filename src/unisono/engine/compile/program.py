@@ -135,7 +135,7 @@ class PlanWord(IntEnum):
     COMBINE = 8  # address of the kernel for partial results
     FINISH = 9  # address of the kernel that completes a result
     SLOT_BYTES = 10
-    TAG = 11  # 1: signature and payload share a line; 2: the control line has the signature, too
+    INLINE = 11  # 1: signature and payload share a line; 2: the control line has the signature, too
     BASE = 12  # where slots begin in a staging half
     READERS = 13  # address of the flags, one per rank: does it read this rank's staging area?
     SIGNATURE = 14  # 64 bits that all ranks must agree on, never 0
@@ -224,12 +224,12 @@ class LineWord(IntEnum):
     PID = 9  # its process id, 0 once it has given the group up; this and the words below are written when it joins
     JOINED = 10  # 1: it uses this memory
     STAGES = 11  # 1: it has found that system calls do not reach all tensors
-    ASLEEP = 12  # ranks may be asleep until this rank writes to its line or its tag: see kernels/waiting
+    ASLEEP = 12  # ranks may be asleep until this rank writes to its line or its staging area: see kernels/waiting
     AWAITS_MAIL = 13  # in a world's memory: this rank may be asleep until a message comes, or is taken
 
 
-class TagWord(IntEnum):
-    """The words of a tag, in front of the payload in a staging half."""
+class CallWord(IntEnum):
+    """The words of an inline call in its staging half, before the payload."""
 
     NUMBER = 0
     SIGNATURE = 1

@@ -1,8 +1,8 @@
 """The interpreter: one compiled loop that runs every program, for every dtype, op and size.
 
 `run` executes the rows of a program once per segment. It returns DONE, or earlier with a reason; called again with the
-same arguments, it continues where it stopped. Of its peers it reads the control lines (`LineWord`), the tags
-(`TagWord`), the staging areas and shared tensors. What it keeps from call to call is in its state (`StateWord`).
+same arguments, it continues where it stopped. Of its peers it reads the control lines (`LineWord`), the staging
+areas (`CallWord`) and shared tensors. What it keeps from call to call is in its state (`StateWord`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ..compile.program import (
     STAGED,
     STEP_BITS,
     WAITING,
+    CallWord,
     LineWord,
     Op,
     PlanWord,
     RefWord,
     RowWord,
     StateWord,
-    TagWord,
 )  # fmt: skip
 from ..logs.rank_logs import LogWord
 from .atomics import acquire_fence, cycles, load, load_acquire, store, store_release
@@ -106,10 +106,10 @@ def log_end(state):  # type: ignore[no-untyped-def]
 def _gate(plan, half, segment, inp, out, state):  # type: ignore[no-untyped-def]
     """Enter the call, and wait until every rank has entered it with the same signature.
 
-    Number and signature are in the control line, or in the tag in front of the payload in the staging half. Returns
-    DONE, WAITING, DISAGREE, FAILED with this rank: it has not entered, as peers would not reach its tensors; or STAGED:
-    peers reach some ranks' tensors only. Then this rank runs the call from its beginning, staged, and enters it again:
-    it posts the step of the gate, for which the ranks wait that have staged the call at once.
+    Number and signature are in the control line, or inline, in the staging half, before the payload.
+    Returns DONE, WAITING, DISAGREE, FAILED with this rank: it has not entered, as peers would not reach its tensors; or
+    STAGED: peers reach some ranks' tensors only. Then this rank runs the call from its beginning, staged, and enters it
+    again: it posts the step of the gate, for which the ranks wait that have staged the call at once.
     """
     ranks, me, number = get(state, StateWord.RANKS), get(state, StateWord.ME), get(state, StateWord.CALL)
     control, odd = get(state, StateWord.CONTROL), 8 * (number & 1)
@@ -117,10 +117,10 @@ def _gate(plan, half, segment, inp, out, state):  # type: ignore[no-untyped-def]
     addresses, heaps = get(state, StateWord.TENSORS), get(state, StateWord.HEAPS)
     numbers, stride = control + 8 * LineWord.NUMBER + odd, LINE_BYTES
     to_signature = 8 * (LineWord.SIGNATURE - LineWord.NUMBER)
-    if get(plan, PlanWord.TAG):
-        numbers, stride = half + 8 * TagWord.NUMBER, get(state, StateWord.STAGE_STRIDE)
-        to_signature = 8 * (TagWord.SIGNATURE - TagWord.NUMBER)
-        if get(plan, PlanWord.TAG) == 2:  # a rank whose tensors peers can reach looks there
+    if get(plan, PlanWord.INLINE):
+        numbers, stride = half + 8 * CallWord.NUMBER, get(state, StateWord.STAGE_STRIDE)
+        to_signature = 8 * (CallWord.SIGNATURE - CallWord.NUMBER)
+        if get(plan, PlanWord.INLINE) == 2:  # a rank whose tensors peers can reach looks there
             store(control + LINE_BYTES * me + 8 * LineWord.SIGNATURE + odd, mine)
             store_release(control + LINE_BYTES * me + 8 * LineWord.NUMBER + odd, number)
     shared = get(plan, PlanWord.SHARED)
@@ -221,7 +221,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     if get(plan, PlanWord.REQUESTS):
         long = get(state, StateWord.SPINS) == 0 and total * item > BRISK_BYTES
         put(state, StateWord.SLEEPS, AT_ONCE if long else IN_TIME)
-    if not get(plan, PlanWord.TAG):  # else at the gate: there, no peer waits while this reads the clock
+    if not get(plan, PlanWord.INLINE):  # else at the gate: there, no peer waits while this reads the clock
         log_entry(get(plan, PlanWord.NOTE), state)
     while True:
         half = staging + (segment & 1) * half_bytes
