@@ -4,6 +4,8 @@ Compiled code looks at the tensors. If they have the dtypes and sizes of the ear
 memory, it packs them, runs the plan and unpacks them. So such a call costs less than a call for each tensor.
 """
 
+from __future__ import annotations
+
 from array import array
 from collections.abc import Sequence
 from itertools import chain
