@@ -18,7 +18,6 @@ from unisono.schedule import (
     Schedule,
     T,
     X,
-    as_collective,
     check_rows,
     expand,
     fold,
@@ -62,7 +61,7 @@ def widened(schedule: Schedule, chunks: int) -> Schedule:
 
 def sequel(first: Schedule, second: Schedule, collective: str) -> Schedule:
     chunks = lcm(first.chunks, second.chunks)
-    return as_collective(seq(widened(first, chunks), widened(second, chunks)), collective)
+    return seq(widened(first, chunks), widened(second, chunks)).replace(collective=collective)
 
 
 @PROPERTY

@@ -20,7 +20,6 @@ from unisono.schedule import (
     Schedule,
     Symmetric,
     Y,
-    as_collective,
     count,
     expand,
     find_fault,
@@ -113,14 +112,14 @@ def test_one_rank_counts_for_all(algorithm) -> None:
 def test_symmetric_table_acts_as_a_table() -> None:
     one, full = trace(all_gather.ring, Symmetric(5), 5, "all_gather"), table(all_gather.ring, 5)
     assert prove(one).same_bits == prove(full).same_bits
-    for make in (once, lambda t: pipeline(t, 2), lambda t: on(t, 5, range(5)), as_collective_all_gather):
+    for make in (once, lambda t: pipeline(t, 2), lambda t: on(t, 5, range(5)), as_all_gather):
         assert sorted(map(tuple, expand(make(one)).tolist())) == sorted(map(tuple, expand(make(full)).tolist()))
     with pytest.raises(ArgumentError, match=r"5 ranks, 5 chunks, symmetric"):
         seq(one, full)
 
 
-def as_collective_all_gather(schedule):
-    return as_collective(schedule, "all_gather")
+def as_all_gather(schedule):
+    return schedule.replace(collective="all_gather")
 
 
 def test_double_counting_among_many_is_named() -> None:

@@ -14,7 +14,7 @@ from .linux import vendor
 from .units import format_bytes, integer, parse_bytes, seconds
 
 SHAPING = (
-    "segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "tag_bytes", "zero_copy_bytes", "cross_memory_bytes",
+    "segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "inline_bytes", "zero_copy_bytes", "cross_memory_bytes",
 )  # fmt: skip
 """The settings that shape what a call does inside a host. The process that makes the host's memory, its first rank or
 the parent of the ranks, writes its own settings there. They count on all ranks of the host, whatever their environments
@@ -146,7 +146,7 @@ class Config:
         "0: none",
         amd=0,  # what another processor has written is cheap to read there: staging takes half the time
     )
-    tag_bytes: int = _setting(
+    inline_bytes: int = _setting(
         32 << 10, "longest message that shares cache lines with its signature, so that a receiver waits once"
     )
     heap_bytes: int = _setting(

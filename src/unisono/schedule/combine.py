@@ -38,11 +38,6 @@ Cells = Sequence[Sequence[int]] | Rows
 """For each chunk of a table, the chunks of a larger buffer that it becomes."""
 
 
-def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedule:
-    """The same rows with the contract of another collective."""
-    return schedule.replace(collective=collective, name=name or schedule.name)
-
-
 def seq(*parts: Schedule) -> Schedule:
     """Run tables one after another. The result has the first part's collective and root and the last part's result."""
     _same_shape("seq", parts)

@@ -103,8 +103,8 @@ class Schedule:
         return int(self.rows[-1, ROUND]) + 1 if len(self.rows) else 0
 
     @property
-    def apart(self) -> Hosts | None:
-        """The hosts, if they are known and there are several."""
+    def spanned(self) -> Hosts | None:
+        """The hosts that the table spans; None if they are not known, or if there is one."""
         return self.hosts if self.hosts and self.hosts.spans else None
 
 

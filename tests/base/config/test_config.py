@@ -29,7 +29,7 @@ def test_without_an_environment_it_is_the_default() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
-    [("timeout_s", "1.5", 1.5), ("segment_bytes", "1MiB", 1 << 20), ("tag_bytes", "4096", 4096), ("spins", "7", 7)],
+    [("timeout_s", "1.5", 1.5), ("segment_bytes", "1MiB", 1 << 20), ("inline_bytes", "4096", 4096), ("spins", "7", 7)],
 )
 def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: float) -> None:
     monkeypatch.setenv(environment_name(name), text)
@@ -97,7 +97,7 @@ FIGURES = {
     "crowd_one_shot_bytes": 48 << 10,
     "zero_copy_bytes": 5 << 10,
     "cross_memory_bytes": 1 << 16,
-    "tag_bytes": 16 << 10,
+    "inline_bytes": 16 << 10,
 }
 
 

@@ -241,3 +241,60 @@ def test_a_dropped_group_goes_without_the_garbage_collector() -> None:
         while dropped() is not None:  # the thread that makes calls in the background may hold it a little longer
             assert time.monotonic() < end
     gc.enable()
+
+
+def make_known(*lists: list[torch.Tensor]) -> None:
+    """Make calls, so that later ones on such lists go the fast way."""
+    for tensors in lists:
+        all_reduce_coalesced(tensors)
+
+
+@pytest.mark.ranks(2, 3)
+def test_known_lists(ranks: int) -> None:
+    """Calls on lists like earlier ones: in place, to other ranks, and from and to blocks; ranks may be late."""
+    me, group = unisono.get_rank(), unisono.init()
+    for turn in range(4):
+        if turn > 1 and me == turn % ranks:
+            time.sleep(0.05)  # longer than the kernel waits at once
+        tensors, singly = ([filled((n,), torch.float32, n + turn) for n in (7, 300, 1)] for _ in range(2))
+        all_reduce_coalesced(tensors, "max")
+        broadcast_coalesced(tensors, turn % ranks)
+        parts = [filled((n,), torch.int64, n + turn) for n in (5, 40)]
+        wholes = [torch.zeros(ranks * tensor.numel(), dtype=torch.int64) for tensor in parts]
+        all_gather_coalesced(wholes, parts)
+        again = [torch.zeros_like(tensor) for tensor in parts]
+        reduce_scatter_coalesced(again, wholes)
+        for tensor in singly:
+            unisono.all_reduce(tensor, "max")
+        same(tensors, singly)
+        same(again, [ranks * tensor for tensor in parts])
+        for whole, part in zip(wholes, parts, strict=True):
+            assert torch.equal(whole.view(ranks, -1)[me], part)
+    assert len(group.known_lists) >= 4
+    calls, group.plans = group.plans, {}
+    all_reduce_coalesced(tensors, "max")
+    assert not group.plans  # it was planned before
+    group.plans = calls
+
+
+@pytest.mark.ranks(2)
+def test_tensors_of_a_known_list_that_are_not_plain() -> None:
+    make_known([torch.ones(4), torch.ones(4)], [torch.ones(4), torch.ones(4)])
+    negative = torch.tensor([1 + 2j, 3 - 4j, 5j, 6]).conj().imag
+    assert negative.is_neg()
+    column = torch.arange(8.0).view(4, 2)[:, 0]
+    tensors = [negative, column]
+    all_reduce_coalesced(tensors)
+    same(tensors, [torch.tensor([-4.0, 8.0, -10.0, -0.0]), 2 * torch.arange(8.0).view(4, 2)[:, 0]])
+
+
+@pytest.mark.ranks(2)
+def test_autograd_learns_of_known_lists() -> None:
+    make_known([torch.ones(4), torch.ones(4)])
+    leaf = torch.ones(4, requires_grad=True)
+    saved = leaf * 2
+    loss = (saved * saved).sum()
+    all_reduce_coalesced([saved.detach(), torch.ones(4)])
+    all_reduce_coalesced([saved, torch.ones(4)])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

@@ -40,14 +40,14 @@ def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = 
     nbytes, config = like.nbytes * (group.size if request.collective in BLOCKED else 1), group.engine.config
     shared = crossed = False
     in_place = request.in_place and inp is not out
-    if is_one(inp) and is_one(out) and not staged and not in_place and request.extents is None and group.span is None:
+    if is_one(inp) and is_one(out) and not staged and not in_place and request.counts is None and group.span is None:
         mapped = all(group.heap_first <= tensor.data_ptr() < group.heap_end for tensor in (inp, out))
         crossed = not mapped and crosses_memory(request.collective, nbytes, config) and group.engine.crosses_memory
         # Small messages are staged: signature and payload share a cache line, which is faster than zero copy.
         shared = crossed or (mapped and nbytes > zero_copy_limit(group.size, config))
     has = inp is not None, out is not None
     blocks = Blocks(
-        like.numel(), like.element_size(), request.extents, has[0] and not is_one(inp), has[1] and not is_one(out)
+        like.numel(), like.element_size(), request.counts, has[0] and not is_one(inp), has[1] and not is_one(out)
     )
     lowering, scale = Lowering(shared, request.in_place, crossed), scale_name(like)
     # Everything that a plan depends on: the request without its tensors, what counts of these, and how it is made.
@@ -106,7 +106,7 @@ def _over_hosts(
 
     chosen = choose_spanning(request.collective, nbytes, span.hosts, group.engine.config, algorithm)
     schedule = chosen.make(request.collective, span.hosts, request.root)
-    pieces = chosen.pieces if request.extents is None else 1
+    pieces = chosen.pieces if request.counts is None else 1
     op, dtype = request.op if isinstance(request.op, str | CustomOp) else None, dtype_name(request.like.dtype)
     name = f"{schedule.name} over {span.hosts.text}"
     check_order(request, schedule.replace(name=name))

@@ -8,7 +8,7 @@ import torch
 
 from ...base.errors import InternalError
 from ..kernels import kernel, ring_buffer
-from ..kernels.ring_buffer import CAPACITY, CURSOR_WORDS, DATA, MOST_DIMENSIONS, CursorWord, HeaderWord
+from ..kernels.ring_buffer import CAPACITY, CURSOR_WORDS, DATA, MOST_DIMENSIONS, CursorWord, HeadWord
 from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import DTYPE_CODES
@@ -16,7 +16,7 @@ from .poller import Watched
 from .requests import Message, Send, wrong_header
 
 _DONE = int(CursorWord.DONE)
-_NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for word in HeaderWord)
+_NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for word in HeadWord)
 
 _RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10
 """Powers of two. A ring fits into a second-level cache, and is too small for a heap to give its pages back to the

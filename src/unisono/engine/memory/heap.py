@@ -1,10 +1,10 @@
 """A first-fit allocator over a rank's heap in the arena, for shared tensors and for the regions of sub-groups.
 
 Peers reach a tensor by its offset, so tensors never move. Allocating reserves memory, which takes far longer than using
-reserved memory again. So freed pieces from `_KEPT_FROM` bytes on are kept, with their pages, for tensors of the same
-size: training frees and allocates the same sizes in every step. A rank keeps at most an eighth of its heap. All ranks
-together keep at most an eighth of the memory that was free on the host when memory was last reserved. The pages of the
-oldest kept piece go back to the system first.
+reserved memory again. So freed pieces are kept, with their pages, for tensors of the same size: training frees and
+allocates the same sizes in every step. A rank keeps at most an eighth of its heap. All ranks together keep at most an
+eighth of the memory that was free on the host when memory was last reserved. The pages of the oldest kept piece go back
+to the system first.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from .arena import Arena
 from .board import PAGE
 
 _ALIGN = 128
-_KEPT_FROM, _MOST_KEPT = 16 << 10, 256
+_MOST_KEPT = 256
 _SHARE = 8
 
 
@@ -156,13 +156,12 @@ class Heap:
         pieces = []
         while self._given:
             offset, nbytes, paged = self._given.popleft()
-            if paged and nbytes >= _KEPT_FROM:
+            if paged:
                 self._kept.append((offset, nbytes))
                 self._idle += nbytes
-                continue
-            if not paged:
+            else:
                 self._release(offset, nbytes)
-            pieces.append((offset, nbytes))
+                pieces.append((offset, nbytes))
         self._merge(pieces)
         arena = self._arena
         self._drop(min(arena.heap_bytes, arena.free_bytes // arena.neighbours) // _SHARE)

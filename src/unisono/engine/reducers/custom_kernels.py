@@ -95,8 +95,8 @@ def word(_typing: Any, base: Any, k: Any) -> Any:
     return types.intp(base, k), generate
 
 
-_BLOCK = 256
-"""Elements per block. A block is combined with one input after the other, in loops that LLVM can vectorise."""
+_TILE = 256
+"""Elements per tile. A tile is combined with one input after the other, in loops that LLVM can vectorise."""
 
 _MANY = 200  # a process is warned after this number of kernels, which take some 400 MB and a minute and a half
 _compiled_ops: list[str] = []
@@ -105,9 +105,9 @@ _compiled_ops: list[str] = []
 def _kernel(step: Any, dtype: int, number: Any) -> Any:
     @no_type_check
     def combine(outs, nout, ins, nin, count, _ranks):
-        total = np.empty(_BLOCK, number)
-        for first in range(0, count, _BLOCK):
-            n = min(_BLOCK, count - first)
+        total = np.empty(_TILE, number)
+        for first in range(0, count, _TILE):
+            n = min(_TILE, count - first)
             base = word(ins, 0)
             for i in range(n):
                 total[i] = load(dtype, base, first + i)

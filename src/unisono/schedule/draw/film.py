@@ -61,7 +61,7 @@ class Film:
 
     def far(self, move: Motion) -> bool:
         """Does the transfer go from host to host?"""
-        hosts = self.schedule.apart
+        hosts = self.schedule.spanned
         return hosts is not None and hosts.host_of(move.source[0]) != hosts.host_of(move.target[0])
 
     def ops(self) -> set[int]:
