@@ -307,7 +307,7 @@ class _Machine:
             raise ProgramError(f"{self.name}: rank {me} reads {_say(place)} while rank {content.writer} writes it")
         if index is not None and content.count_index not in (None, index):
             raise ProgramError(
-                f"{self.name}: rank {me} moves block {content.count_index} with the size of block {index}: {_say(place)}"
+                f"{self.name}: rank {me} moves block {content.count_index} with block {index}'s size: {_say(place)}"
             )
         content.readers[me] = self.clock[me][me]
         return content.value
