@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, HARMLESS, OF_HOSTS, OF_SENTINELS, Scene
+from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, HARMLESS, LATE, LATE_S, OF_HOSTS, OF_SENTINELS, Scene
 
 SOON_S = 15.0  # how long after the last fault a survivor may hear of it and go on, where no time-out tells it
 TIMED_OUT_S = 28.0  # the same where a rank is frozen: a few times as long as calls wait
@@ -28,6 +28,9 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
         yield f"ranks {sorted(missing)} have not come to the end"
     for what in ("wrong value", "input changed"):
         yield from (f"rank {rank}: {what}: {event}" for rank, event in _events(said, what))
+    for rank, event in _events(said, "late"):
+        if event["by"] < LATE_S:
+            yield f"rank {rank} was late by {event['by']:.3f} s only"
     # Who waits for a rank that is stopped while it makes the group of the survivors is late itself, for the others.
     late_to_shrink = _late_to_shrink(scene)
     apart, felt = scene.frozen | scene.cut_off, [fault for fault in scene.faults if fault.how not in HARMLESS]
@@ -73,7 +76,7 @@ def _classes(scene: Scene) -> set[str]:
     if hows & {*DEADLY, *OF_HOSTS, *OF_SENTINELS}:
         allowed |= {"PeerGone"}
         only_collectives = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
-        if not only_collectives or hows - set(DEADLY) - {"pause", *HARMLESS}:
+        if not only_collectives or hows - set(DEADLY) - {"pause", *LATE, *HARMLESS}:
             allowed |= {"PeerFailed"}
     if "abort" in hows:
         allowed |= {"PeerFailed"}

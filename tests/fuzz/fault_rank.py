@@ -17,7 +17,7 @@ import torch
 import unisono
 from tests.fuzz import programs
 from tests.fuzz.api import Native
-from tests.fuzz.fault_scene import COLLECTIVES, OF_HOSTS, STOPPING, Call, Fault, Scene
+from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, LATE_S, OF_HOSTS, STOPPING, Call, Fault, Scene
 from tests.fuzz.ranks import start
 from tests.support.cluster import PORT, enter, join
 from tests.support.fake_hosts import sentinel_of
@@ -26,6 +26,9 @@ from tests.support.matrix_driver import CHANGED, IN_PLACE, wanted
 from tests.support.waiting import until
 from unisono.schedule import Hosts
 from unisono.tools.testing import chaos
+
+_AT_ROW: dict[str, Any] = {"kill": "kill", "os_exit": "exit", "pause": "stop", "hold": "hold", "delay": "delay"}
+"""What can happen at a row -> the name that `chaos` has for it."""
 
 
 class _End(BaseException):
@@ -177,14 +180,8 @@ class _Rank:
         """Let the fault happen around what is within the block."""
         moment, _, when = fault.moment.partition(" ")
         if moment == "row" and call.name in COLLECTIVES:
-            word: Any = {{"kill": "kill", "os_exit": "exit"}[fault.how]: group.rank}
-            self._mark(fault)
-            try:
-                with chaos(at=(call.name, 1, "row", int(when)), group=group, **word):
-                    yield
-            except unisono.ArgumentError:  # there is no such row
-                os.kill(os.getpid(), signal.SIGKILL)
-            self._happen(fault, group)  # the call was over without it
+            with self._at_row(fault, call, group, int(when)):
+                yield
             return
         if moment == "before":
             self._happen(fault, group)
@@ -195,6 +192,22 @@ class _Rank:
         yield
         if moment == "after":
             self._happen(fault, group)
+
+    @contextmanager
+    def _at_row(self, fault: Fault, call: Call, group: unisono.Group, row: int) -> Iterator[None]:
+        self._mark(fault)
+        began = time.monotonic()
+        try:
+            with chaos(
+                at=(call.name, 1, "row", row), group=group, duration_s=LATE_S, **{_AT_ROW[fault.how]: group.rank}
+            ):
+                yield
+        except unisono.ArgumentError:  # there is no such row
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault.how in DEADLY:
+            self._happen(fault, group)  # the call was over without it
+        self._faults.remove(fault)
+        self.tell("late", by=time.monotonic() - began)
 
     def _happen_later(self, fault: Fault, group: unisono.Group, delay_s: float) -> None:
         time.sleep(delay_s)

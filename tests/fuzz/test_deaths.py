@@ -13,6 +13,11 @@ DRAWN_S = 60.0 if NIGHTLY else 3.0
 
 LONG = 2_000_000  # elements: more than is under way between hosts
 
+
+def three_sums(algorithm: str) -> tuple[Call, ...]:
+    return (Call("all_reduce", 3000, algorithm=algorithm),) * 3
+
+
 SCENES = {
     "a sub-group waits for a rank that recovers in the world": Scene(
         "4", (Call("barrier"), Call("all_gather", 1000, (0, 2))), (Fault(1, "kill", 0, "after"),)
@@ -44,6 +49,14 @@ SCENES = {
     **{
         f"at row {row} between hosts": Scene("2x1", (Call("all_reduce", 3),), (Fault(1, "kill", 0, f"row {row}"),))
         for row in range(8)
+    },
+    **{
+        f"{how} at row {row} of two_shot": Scene("3", three_sums("two_shot"), (Fault(1, how, 1, f"row {row}"),))
+        for how, row in [*(("kill", row) for row in range(6)), ("os_exit", 2)]
+    },
+    **{
+        f"{how} at a row": Scene("3", three_sums("ring"), (Fault(2, how, 1, "row 3"),))
+        for how in ("pause", "hold", "delay")
     },
     "one after the other": Scene(
         "4", (Call("all_reduce"), Call("barrier"), Call("reduce", 1000)), (Fault(0, "kill"), Fault(3, "kill", 2))
