@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import DEADLINE_S, FAILED, die
+from tests.support.faults import die
 from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
 from tests.support.programs import Python, place
 from tests.support.waiting import until
-from unisono import PeerGone, RankFailed
+from unisono import RankFailed
 
 
 def kill(*victims: int) -> None:
@@ -23,37 +23,6 @@ def kill(*victims: int) -> None:
     unisono.barrier()
     if unisono.get_rank() in victims:
         die()
-
-
-def go_on(victims: tuple[int, ...]) -> dict[str, Any]:
-    """Die, or notice, shrink, and compute."""
-    group = unisono.init()
-    unisono.all_reduce(torch.ones(3))
-    kill(*victims)
-    with pytest.raises(PeerGone) as caught:
-        unisono.all_reduce(torch.ones(50_000))
-    smaller = group.shrink()
-    assert smaller is group.shrink()
-    assert unisono.init() is smaller
-    mine = torch.full((50_000,), 2.0**group.rank)
-    unisono.all_reduce(mine)
-    parts = [torch.zeros(1, dtype=torch.int64) for _ in range(smaller.size)]
-    unisono.all_gather(parts, torch.tensor([group.rank]))
-    row = unisono.new_group([smaller.size - 1])
-    assert bool(row) == (smaller.rank == smaller.size - 1)
-    assert caught.value.rank in caught.value.failed
-    assert {*caught.value.failed} <= {*victims}
-    return {"sum": mine[-1].item(), "ranks": torch.cat(parts).tolist(), "rank": smaller.rank}
-
-
-@pytest.mark.parametrize(("ranks", "victims"), [(2, (1,)), (4, (0,)), (5, (0, 3)), (6, (1, 2, 5))])
-def test_survivors_name_who_has_died_and_go_on(ranks: int, victims: tuple[int, ...]) -> None:
-    seen = unisono.run(go_on, ranks, (victims,), timeout_s=DEADLINE_S, return_exceptions=True)
-    assert [rank for rank in range(ranks) if seen[rank] == FAILED] == [*victims]
-    left = [rank for rank in range(ranks) if rank not in victims]
-    total = sum(2.0**rank for rank in left)
-    for new, old in enumerate(left):
-        assert seen[old] == {"sum": total, "ranks": left, "rank": new}
 
 
 @in_new_world(3, gives=["went on", "went on", "left out"])
