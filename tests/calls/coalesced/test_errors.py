@@ -140,23 +140,6 @@ def test_what_no_call_takes(what: str) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_known_lists_that_differ() -> None:
-    """Ranks that know both lists, and each makes another call; and lists with a tensor twice."""
-    for _ in range(2):
-        all_reduce_coalesced(ones(3, 5))
-        all_reduce_coalesced(ones(4, 4))
-    tensors = [ones(3, 5), ones(4, 4)][unisono.get_rank()]
-    with pytest.raises(MismatchError, match="2 tensors"):
-        all_reduce_coalesced(tensors)
-    assert all((tensor == 1).all() for tensor in tensors)
-    with pytest.raises(ArgumentError, match="share memory"):
-        all_reduce_coalesced(ones(4) * 2)
-    tensors = ones(4, 4)
-    all_reduce_coalesced(tensors)
-    assert all((tensor == 2).all() for tensor in tensors)
-
-
-@pytest.mark.ranks(2)
 def test_columns_of_one_tensor_are_apart() -> None:
     table = torch.arange(12.0).view(4, 3)
     all_reduce_coalesced(list(table.unbind(1)))

@@ -121,8 +121,6 @@ class Group:
         """The key of a request -> its plan; empty once the group is broken or closed."""
         self.shortcuts: dict[Hashable, Known] = {}
         """Call -> the same plans for the fast path; empty when `plans` is."""
-        self.known_lists: dict[Hashable, Any] = {}
-        """The same for coalesced calls."""
         self.worker: Background | None = None
         """Runs asynchronous calls, once there was one; see `calls.work`."""
         self.missing_in_background: tuple[int, ...] = ()
@@ -201,7 +199,6 @@ class Group:
         """Let the next calls be planned anew."""
         self.plans.clear()
         self.shortcuts.clear()
-        self.known_lists.clear()
 
     def give_up(self, error: UnisonoError) -> None:
         """Refuse all further calls here, with the first such error: ranks may be at different points of a call."""
@@ -269,7 +266,7 @@ class Group:
         self.lock, self.making = threading.Lock(), threading.RLock()
 
     def _stop(self) -> None:
-        self.plans, self.shortcuts, self.known_lists, self.mailbox = {}, {}, {}, None
+        self.plans, self.shortcuts, self.mailbox = {}, {}, None
         # By a proxy: a reference cycle would keep a dropped group until the next garbage collection.
         self.run = partial(Group._refuse, weakref.proxy(self))
 
