@@ -26,6 +26,7 @@ pygments_style = "friendly"
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 
+nb_render_markdown_format = "gfm"  # tables
 nb_execution_mode = "off"  # their files have the outputs; tests/docs makes these again
 
 default_role = "code"
