@@ -5,6 +5,7 @@ runs the command of a pod, with the variable and the name that Kubernetes gives 
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import PORT, Cluster
 from tests.support.markdown import ROOT, blocks
 
 Clusters = Callable[[str], Cluster]
@@ -21,8 +22,9 @@ pytestmark = pytest.mark.long
 
 GUIDES = ROOT / "docs" / "guides"
 TORCH = """
-import os, torch, torch.distributed as dist
-dist.init_process_group("unisono")
+import datetime, os, torch, torch.distributed as dist
+seconds = int(os.environ.get("TIMEOUT_S", 100))
+dist.init_process_group("unisono", timeout=datetime.timedelta(seconds=seconds))
 tensor = torch.tensor([10**dist.get_rank()])
 dist.all_reduce(tensor)
 os.write(1, f"{dist.group.WORLD.group.hosts.text} {tensor.item()}\\n".encode())
@@ -91,3 +93,21 @@ def test_kubernetes(cluster: Clusters, tmp_path: Path) -> None:
         env = {"JOB_COMPLETION_INDEX": number, "PATH": PATH}
         two.start(number, "-c", f"import os; os.chdir({str(tmp_path)!r})\n{program}", env=env, container=True)
     assert [line for said in two.finish() for line in said.splitlines()] == ["2x4 11111111"] * 8
+
+
+def test_lines_of_a_start(cluster: Clusters) -> None:
+    """Each line of the page's table is printed if all ranks come, or those of one machine only."""
+    said = ""
+    for ranks in (0, 1, 2, 3), (0, 1), (2, 3):
+        two = cluster("2x2")
+        env = {"WORLD_SIZE": 4, "MASTER_ADDR": two.address(0), "MASTER_PORT": PORT, "UNISONO_STALL_WARNING_S": 2,
+               "UNISONO_DEBUG": 1, "TIMEOUT_S": 8}  # fmt: skip
+        for program in [two.start(rank // 2, "-c", TORCH, env={"RANK": rank, **env}) for rank in ranks]:
+            said += program.communicate(timeout=60)[1]
+        two.close()
+    page = (GUIDES / "hosts.md").read_text().partition("## What a start prints")[2].partition("\n## ")[0]
+    lines = re.findall(r"`((?:unisono:|\[rank|Timed|The client).*?)` \|", page)
+    assert len(lines) == 5
+    for line in lines:
+        words = re.sub(r"\d+", r"\\d+", re.escape(line)).replace(r"\.\.\.", ".*")
+        assert re.search(words, said), line
