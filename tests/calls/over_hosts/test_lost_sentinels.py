@@ -20,27 +20,6 @@ from unisono.engine.carrier import Lost
 from unisono.engine.compile.program import LOST
 
 
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("host", [0, 1])
-@in_new_world(2, hosts="1+1", config=Config(host_silence_s=1.5))
-def test_first_of_two_hosts_goes_on_with_its_sentinel(host: int) -> None:
-    """And nobody is told that others have gone on where they have not."""
-    group = unisono.init()
-    unisono.barrier()
-    if group.rank == host:
-        kill_with_spare(group.span.far)
-    assert isinstance(until_it_fails(), unisono.PeerGone)
-    if (group.rank, host) == (0, 1):
-        assert group.shrink().world_ranks == (0,)
-        return
-    with pytest.raises(unisono.LeftOut) as left_out:
-        group.shrink()
-    said = f"{left_out.value.reason}. {left_out.value}"
-    assert "have gone on without" not in said
-    assert ("its sentinel (process" if group.rank == host else "is cut off from host") in said
-    assert group.rank == host or "whose half of the hosts goes on, if it can" in said
-
-
 @pytest.mark.long
 @in_new_world(
     3, hosts="3x1", timeout_s=90, config=Config(look_up_s=4.0, host_silence_s=1.5), gives=[(1,), (0, 2), (1,)]
