@@ -34,8 +34,6 @@ from ..ranks.group.group import Group
 from ..schedule.algorithms.catalogue import AlgorithmLike
 from .arguments import blank, check_op, check_root, check_tensor, check_whole
 from .dispatch import Call, Request, checking, copy, plan
-from .dispatch.known import CallKey
-from .dispatch.known_lists import MOST_TENSORS, call_at_once, keep_list
 from .ops import OpLike, ReduceOp
 
 PASS_BYTES = 1 << 20
@@ -69,7 +67,9 @@ def all_reduce_coalesced(
             calls every rank passes the same dtypes and numbers of elements in the same order.
         op, group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
-    return _call(("all_reduce_coalesced", op, 0, algorithm), {"tensors": tensors}, group, async_op, timeout_s)
+    with Call(("all_reduce_coalesced", op, 0, algorithm), group, async_op, timeout_s) as call:
+        _plan(call, {"tensors": tensors}, PART, PART)
+    return call.run()
 
 
 def broadcast_coalesced(
@@ -88,7 +88,9 @@ def broadcast_coalesced(
         src: The rank whose tensors are copied.
         group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
-    return _call(("broadcast_coalesced", None, src, algorithm), {"tensors": tensors}, group, async_op, timeout_s)
+    with Call(("broadcast_coalesced", None, src, algorithm), group, async_op, timeout_s) as call:
+        _plan(call, {"tensors": tensors}, *((PART, None) if call.group.rank == src else (None, PART)))
+    return call.run()
 
 
 def all_gather_coalesced(
@@ -107,8 +109,9 @@ def all_gather_coalesced(
         inputs: CPU tensors of any shapes, dtypes and layouts.
         group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
-    lists = {"inputs": inputs, "outputs": outputs}
-    return _call(("all_gather_coalesced", None, 0, algorithm), lists, group, async_op, timeout_s)
+    with Call(("all_gather_coalesced", None, 0, algorithm), group, async_op, timeout_s) as call:
+        _plan(call, {"inputs": inputs, "outputs": outputs}, PART, WHOLE)
+    return call.run()
 
 
 def reduce_scatter_coalesced(
@@ -128,15 +131,8 @@ def reduce_scatter_coalesced(
         inputs: For each output of n elements, a tensor of p·n elements of the same dtype.
         op, group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same result and errors.
     """
-    lists = {"outputs": outputs, "inputs": inputs}
-    return _call(("reduce_scatter_coalesced", op, 0, algorithm), lists, group, async_op, timeout_s)
-
-
-def _call(what: CallKey, lists: Mapping[str, Any], group: Group | None, async_op: bool, timeout_s: float | None) -> Any:
-    if not async_op and call_at_once(what, list(lists.values()), group, timeout_s):
-        return None
-    with Call(what, group, async_op, timeout_s) as call:
-        _plan(call, lists)
+    with Call(("reduce_scatter_coalesced", op, 0, algorithm), group, async_op, timeout_s) as call:
+        _plan(call, {"outputs": outputs, "inputs": inputs}, WHOLE, PART)
     return call.run()
 
 
@@ -196,51 +192,42 @@ def _overlap(table: bytes, odd: tuple[int, ...], count: int, gets: int | None, r
     return first_overlap(addresses, nbytes, written)
 
 
-def _plan(call: Call, lists: Mapping[str, Any]) -> None:
+def _plan(call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | None) -> None:
     """Check and plan a call on lists of tensors. It packs, makes the call and unpacks, pass by pass.
 
     lists: by the names of the arguments: the parts, one rank's tensors; and where a call has them the wholes, for each
     part a tensor for the parts of all ranks.
+    gives, gets: PART or WHOLE: the tensors that this rank reads and those that it writes, or None.
     """
     _, op, src, algorithm = call.what
-    gives, gets = _sides(call.collective, src, call.group)
     group, names, given = call.group, list(lists), [_listed(argument, tensors) for argument, tensors in lists.items()]
     tensors, count, blocks = [tensor for one in given for tensor in one], len(given[0]), group.size * (len(lists) - 1)
     if len(given[-1]) != count:
-        raise ArgumentError(f"{names[1]}: expected as many tensors as {names[0]}, {count}, but got {len(given[1])}")
+        raise ArgumentError(f"{names[1]}: got {len(given[1])} tensors, expected {count}, as in {names[0]}")
     written = [] if gets is None else given[gets]
 
     def name(k: int) -> str:
         return f"{names[k // count]}[{k % count}]"
 
     table, odd = _look(tensors, count, gets, name)
-    nbytes = table[len(tensors) : 2 * len(tensors)].tobytes()
-    words, passes, misfit = _layout(tuple(map(_dtype, tensors)), nbytes, count, blocks)
+    words, passes, misfit = _layout(tuple(map(_dtype, tensors)), table[len(tensors) :].tobytes(), count, blocks)
     if misfit >= 0:
         check_whole(name(misfit), tensors[misfit], name(misfit - count), tensors[misfit - count], group)
-    if both := _overlap(table[: 2 * len(tensors)].tobytes(), tuple(odd), count, gets, group.rank):
-        raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory: each needs its own")
+    if both := _overlap(table.tobytes(), tuple(odd), count, gets, group.rank):
+        raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory. Give each its own.")
     likes = dict.fromkeys(one.like for one in passes)
     for like in likes if "reduce" in call.collective else ():
         op = check_op(op, like)
     src, collective = check_root("src", src, group), call.collective
-    most, steps = -(-max(like.nbytes for like in likes) // _ALIGN) * _ALIGN, {}
-
-    def flat(like: torch.Tensor, buffer: torch.Tensor) -> Request:
-        """The call on flat tensors in a buffer."""
+    most = -(-max(like.nbytes for like in likes) // _ALIGN) * _ALIGN
+    buffer, steps = group.buffer(most * (blocks + 1), torch.uint8), {}
+    for like in likes:  # errors come before anything moves
         size = like.nbytes
         sides = [buffer[:size].view(like.dtype), buffer[most : most + size * blocks].view(like.dtype)]
         inp, out = (sides[side or PART] for side in (gives, gets))
         of = collective.removesuffix("_coalesced"), like, inp, out, op, src, inp is out
-        return Request(*of, words=words)
-
-    buffer = group.buffer(most * (blocks + 1), torch.uint8)
-    for like in likes:  # errors come before anything moves
-        request = flat(like, buffer)
+        request = Request(*of, words=words)
         steps[like] = request, plan(group, request, algorithm, call.timeout_s)
-    if not odd and len(passes) == 1 and 0 < len(tensors) <= MOST_TENSORS and not call.async_op:
-        own = flat(like, group.buffer(most * (blocks + 1), torch.uint8))
-        keep_list(call.what, group, own, tensors, table, passes[0].rows, (gives, gets))
     memory: list[Any] = [tensor.untyped_storage() for tensor in tensors] if call.async_op else tensors
     held = any(map(_requires_grad, written)) or max(map(use_count, written), default=0) > 1
     marked, call.record = needed_by_autograd(written) if held else (), request.record
@@ -273,32 +260,27 @@ def _plan(call: Call, lists: Mapping[str, Any]) -> None:
     call.action = action
 
 
-def _sides(collective: str, src: Any, group: Group) -> tuple[int | None, int | None]:
-    """PART or WHOLE: the tensors that this rank reads and those that it writes, or None."""
-    if collective == "broadcast_coalesced":
-        return (PART, None) if group.rank == src else (None, PART)
-    sides = {"all_gather_coalesced": (PART, WHOLE), "reduce_scatter_coalesced": (WHOLE, PART)}
-    return sides.get(collective, (PART, PART))
-
-
 def _listed(argument: str, tensors: Any) -> list[Any]:
     if isinstance(tensors, torch.Tensor | np.ndarray) or not isinstance(tensors, Iterable):
-        raise DTypeError(f"{argument}: expected a list of tensors, got {type(tensors).__name__}")
+        raise DTypeError(f"{argument}: got {type(tensors).__name__}, expected a list of tensors")
     return list(tensors)
 
 
 def _look(
     tensors: Sequence[Any], count: int, gets: int | None, name: Callable[[int], str]
 ) -> tuple[array[int], dict[int, torch.Tensor]]:
-    """The addresses of tensors, their bytes, and DLPack's dtypes; and the tensors that are not plain, by index."""
-    table, odd = array("q", bytes(24 * len(tensors))), {}
+    """The addresses of tensors, then their bytes; and the tensors that are not plain, by index."""
+    table, odd = array("q", bytes(16 * len(tensors))), {}
     strange = kernel("known.look")(table.buffer_info()[0], EXPORTER, *tensors)
     if strange or any(map(_is_neg, tensors)) or any(map(_is_conj, tensors)):
         for k, tensor in enumerate(tensors):
             if table[len(tensors) + k] < 0 or not is_plain(tensor):
                 check_tensor(name(k), tensor, written=k // count == gets)
                 if tensor.is_quantized:
-                    raise DTypeError(f"{name(k)}: quantized tensors make calls of their own; pass .int_repr()")
+                    raise DTypeError(
+                        f"{name(k)}: got a quantized tensor, which cannot be in a coalesced call. Pass .int_repr(), "
+                        "or make a call for this tensor alone."
+                    )
                 odd[k] = tensor.data  # which keeps its memory
                 table[k], table[len(tensors) + k] = tensor.data_ptr(), tensor.nbytes
     return table, odd

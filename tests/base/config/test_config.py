@@ -42,7 +42,7 @@ def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, te
 )
 def test_settings_name_text_that_is_no_number(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
     monkeypatch.setenv(variable, text)
-    with pytest.raises(ArgumentError, match=f"{variable}='{text}'"):
+    with pytest.raises(ArgumentError, match=f"{variable}: got '{text}'"):
         Config.from_env()
 
 
@@ -67,7 +67,7 @@ def test_number_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch, name: s
         with pytest.raises(ArgumentError, match=env):
             Config.from_env()
     for value in {setting.least - 1, setting.most + 1} - {float("inf")}:
-        with pytest.raises(ArgumentError, match=f"^{name}=.*: give {setting.values} .{env}.$"):
+        with pytest.raises(ArgumentError, match=f"^{name}: got .*, expected {setting.values}. .*{env}.$"):
             Config(**{name: value})
     assert getattr(Config(**{name: setting.least}), name) == setting.least
     assert getattr(Config(**{name: setting.most}), name) == setting.most

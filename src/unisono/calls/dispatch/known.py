@@ -28,7 +28,6 @@ from ...engine.tensors import EXPORTER, ONLY_BITS, mark_written, needed_by_autog
 from ...ranks.group import current
 from ...ranks.group.group import Group, Known
 from ..arguments import blank
-from ..ops import PremulSum
 from ..work import FinishedWork, Work, Worker, worker_of
 from .checking import checking
 from .drive import Run, check_finished, complete, drive, failed
@@ -46,9 +45,6 @@ _AMBIGUOUS = {torch.int8, torch.uint8, *ONLY_BITS}
 _KERNELS = "known.call", "known.find", "known.enter"
 _KEY = EntryWord.PLAN  # words of a key
 _LOOK_UP = int(StateWord.LOOK_UP_NS)
-
-is_neg = torch.Tensor.is_neg
-"""Is the tensor a negative view? DLPack does not tell."""
 
 
 class KnownCalls:
@@ -89,12 +85,6 @@ class KnownCalls:
         if len(self._entries) > self._most:
             self._make_table(4 * self._most)
         self._enter(self.table, *key, plan.address, to_check)
-
-
-def tells_all(group: Group, request: Request) -> bool:
-    """Does DLPack tell all of tensors like this one that a plan of the group depends on?"""
-    dtype, special = request.like.dtype, isinstance(request.op, PremulSum) or group.engine.config.debug
-    return not (special or group.span is not None or dtype in _AMBIGUOUS or dtype.is_complex)
 
 
 def keep(group: Group, plan: Plan, what: CallKey, request: Request) -> None:

@@ -130,19 +130,19 @@ def check_order(request: Request, schedule: Schedule) -> None:
     op, dtype = request.op, request.like.dtype
     if op == "avg" and not (dtype.is_floating_point or dtype.is_complex) and not _in_one_pass(schedule):
         raise ArgumentError(
-            f"{request.record}: {schedule.name} rounds partial sums, so the average of {dtype_name(dtype)} tensors "
-            "would not be exact; leave algorithm= out, or average floating point tensors"
+            f"{request.record}: {schedule.name} rounds partial sums, so the average of {dtype_name(dtype)} tensors is "
+            "not exact. Leave out algorithm=, or average floating-point tensors."
         )
     if isinstance(op, CustomOp):
         if not op.commutative and (reason := _out_of_order(schedule)):
             raise ArgumentError(
-                f"{request.record}: op {op.name!r} is not declared commutative, but {reason}. "
-                "Leave algorithm= out, or declare commutative=True if x op y equals y op x"
+                f"{request.record}: op {op.name!r} is not declared commutative, but {reason}. Leave out algorithm=, "
+                "or declare commutative=True if x op y equals y op x."
             )
         if not op.associative and not _in_one_pass(schedule):
             raise ArgumentError(
-                f"{request.record}: op {op.name!r} is declared not to be associative, but {schedule.name} combines "
-                "partial results; leave algorithm= out"
+                f"{request.record}: op {op.name!r} is declared not associative, but {schedule.name} combines partial "
+                "results. Leave out algorithm=."
             )
 
 

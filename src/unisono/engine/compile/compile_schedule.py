@@ -237,7 +237,10 @@ class _Order:
     def check_steps(self, step: int) -> None:
         """Raise AlgorithmError if a rank makes more steps than a progress word can count."""
         if step >= 1 << STEP_BITS:
-            raise AlgorithmError(f"{self.name}: a rank makes too many moves; {1 << STEP_BITS} steps can be counted")
+            raise AlgorithmError(
+                f"{self.name}: a rank makes too many moves, expected at most {1 << STEP_BITS}. Use fewer chunks or "
+                "rounds."
+            )
 
 
 def compile_schedule(schedule: Schedule, lowering: Lowering, hosts: Hosts | None = None) -> list[Program]:
@@ -250,7 +253,10 @@ def compile_schedule(schedule: Schedule, lowering: Lowering, hosts: Hosts | None
     if made.needs_barrier:
         versions, placed, made = _order(schedule, lowering, hosts, barrier=True)
     if made.needs_barrier:
-        raise AlgorithmError(f"{schedule.name}: a rank writes its output before all hosts have entered the call")
+        raise AlgorithmError(
+            f"{schedule.name}: a rank writes its output before all hosts have entered the call. Move such a transfer "
+            "to a later round."
+        )
     before, after, gate = made.before, made.after, made.gate
     waited = {wait for moves in after for move in moves for wait in move.waits}
     readers: list[set[int]] = [set() for _ in range(ranks)]

@@ -95,7 +95,8 @@ def bind(
         room = (half - CACHE_LINE) // program.slots // 128 * 128 - CACHE_LINE
         if room < CACHE_LINE:
             raise AlgorithmError(
-                f"{record}: {program.slots} staging slots do not fit into {half} bytes: use larger segments"
+                f"{record}: {program.slots} staging slots do not fit into {half} bytes. Set UNISONO_SEGMENT_BYTES to "
+                "more."
             )
         segment = config.segment_bytes
         staged = count * item * program.slots // program.per_block

@@ -174,22 +174,6 @@ class EntryWord(IntEnum):
     WORDS = 5
 
 
-class ListWord(IntEnum):
-    """The words of a coalesced call that is known: its tensors have one dtype, and pass through a flat one at once."""
-
-    PLAN = 0  # address
-    INP = 1  # address of the flat input
-    OUT = 2
-    GIVES = 3  # what is packed: 0: the parts, 1: the wholes, -1: nothing
-    GETS = 4  # what is unpacked
-    PARTS = 5  # how many tensors are parts; others are wholes, each with one block for the part of each rank
-    BLOCKS = 6  # blocks of a whole
-    NBYTES = 7  # of all parts
-    TABLE = 8  # address of the addresses of all tensors, then of their bytes, then of their dtypes as DLPack has them
-    ROWS = 9  # address of an index and of bytes for each part, as pack.move takes them
-    WORDS = 10
-
-
 class LaneWord(IntEnum):
     """The words that the lanes of a rank share, in its private memory: see kernels/lanes. Each group of words that
     change together has two cache lines of its own.

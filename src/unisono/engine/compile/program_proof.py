@@ -126,7 +126,7 @@ class _Machine:
             if not moved:
                 raise ProgramError(f"{self.name}: deadlock of ranks {sorted(waiting)}")
         if self.under_way:
-            raise ProgramError(f"{self.name}: {len(self.under_way)} messages leave, and no rank takes them")
+            raise ProgramError(f"{self.name}: {len(self.under_way)} messages are sent but never received")
 
     @property
     def name(self) -> str:
@@ -190,10 +190,10 @@ class _Machine:
             self.use_half(me, me, segment)
             letter = letter._replace(value=self.read(me, place))
             if self.contents[place].count_index != letter.count_index:
-                raise ProgramError(f"{self.name}: rank {me} sends {_say(place)} by the size of another block")
+                raise ProgramError(f"{self.name}: rank {me} sends {_say(place)} with the size of another block")
             self.leaving[place] = me, segment
         if self.hosts.host_of(peer) == self.hosts.host_of(me) or (me, peer, segment, number) in self.under_way:
-            raise ProgramError(f"{self.name}: rank {me} sends rank {peer} message {number} twice, or on one host")
+            raise ProgramError(f"{self.name}: rank {me} sends message {number} twice, or to rank {peer} on its host")
         self.under_way[me, peer, segment, number] = letter
 
     def receive(self, me: int, segment: int, row: list[int]) -> Iterator[None]:
@@ -207,13 +207,13 @@ class _Machine:
             place = STAGE, me, segment & 1, row[RowWord.SLOT]
             self.landing.discard(place)
             if letter.count_index != row[RowWord.COUNT_INDEX]:
-                raise ProgramError(f"{self.name}: rank {me} receives a block by the size of another one")
+                raise ProgramError(f"{self.name}: rank {me} receives a block with the size of another one")
             self.write(me, place, letter.value, letter.count_index)
 
     def free(self, me: int, place: Place) -> None:
         """Raise if the transport may use this place."""
         if place in self.landing:
-            raise ProgramError(f"{self.name}: rank {me} uses {_say(place)} while a message comes there")
+            raise ProgramError(f"{self.name}: rank {me} uses {_say(place)} while a message arrives there")
 
     def knows_all(self, me: int, number: int, does: str) -> None:
         """Raise if this rank does not know that all ranks have entered the call."""
@@ -250,7 +250,7 @@ class _Machine:
             return
         found = self.seen.pop((peer, goal), None)
         if found is None:
-            raise ProgramError(f"{self.name}: rank {me} waits for a step of rank {peer} that it does not post")
+            raise ProgramError(f"{self.name}: rank {me} waits for a step that rank {peer} never posts")
         clock, waits = found
         if waits > 1:
             self.seen[peer, goal] = clock, waits - 1
@@ -291,7 +291,7 @@ class _Machine:
             for rank in np.flatnonzero(uses[other] > self.clocks[me]):
                 if rank != me:
                     raise ProgramError(
-                        f"{self.name}: rank {me} uses a half of rank {owner} while {rank} is in segment {other}"
+                        f"{self.name}: rank {me} uses a half of rank {owner} while rank {rank} is in segment {other}"
                     )
             if me == owner:
                 del uses[other]
@@ -307,7 +307,7 @@ class _Machine:
             raise ProgramError(f"{self.name}: rank {me} reads {_say(place)} while rank {content.writer} writes it")
         if index is not None and content.count_index not in (None, index):
             raise ProgramError(
-                f"{self.name}: rank {me} moves block {content.count_index} by the size of block {index}: {_say(place)}"
+                f"{self.name}: rank {me} moves block {content.count_index} with block {index}'s size: {_say(place)}"
             )
         content.readers[me] = self.clock[me][me]
         return content.value
@@ -316,7 +316,7 @@ class _Machine:
         """index: which of the counts of blocks is that of the new value; None: it stays."""
         self.free(me, place)
         if place in self.leaving:
-            raise ProgramError(f"{self.name}: rank {me} overwrites {_say(place)} while it leaves")
+            raise ProgramError(f"{self.name}: rank {me} overwrites {_say(place)} while it is being sent")
         content, clock = self.contents[place], self.clock[me]
         if content.writer >= 0:
             content.readers.setdefault(content.writer, content.at)  # whoever has read it since knows that write

@@ -127,7 +127,7 @@ def make_versions(schedule: Schedule) -> Versions:
         for slot, inputs in terms.items():
             sub, index = inputs[0].sub, inputs[0].count_index
             if any((version.sub, version.count_index) != (sub, index) for version in inputs):
-                raise AlgorithmError(f"{schedule.name}, round {k}: chunks are combined whose sizes may differ")
+                raise AlgorithmError(f"{schedule.name}, round {k}: combines chunks whose sizes may differ")
             move = ProgramMove(slot[0], k, sub, inputs, index)
             union = 0
             for version in inputs:

@@ -1,17 +1,16 @@
 """Find the plan of a call by its tensors, and run it: a call like an earlier one needs little of Python.
 
 Torch describes a tensor by the C interface of DLPack, which it offers for such uses. The objects of these functions are
-the input, and the output if it is another tensor; a barrier has none; a coalesced call has the tensors of its lists.
+the input, and the output if it is another tensor; a barrier has none.
 """
 
 from __future__ import annotations
 
-from ..compile.program import DONE, NO_PLAN, EntryWord, KnownWord, ListWord, StateWord
+from ..compile.program import NO_PLAN, EntryWord, KnownWord, StateWord
 from .atomics import clear_error, export, load, restore_thread, save_thread, store
 from .compiled import compiled
 from .interpret import run
 from .move import get, put
-from .pack import move
 
 _HALF, _HALF_BITS = (1 << 32) - 1, 32
 _CPU = 1
@@ -142,70 +141,18 @@ def enter(table, count, count_out, kind, plan, to_check):  # type: ignore[no-unt
 
 @compiled
 def look(table, exporter, objects, many):  # type: ignore[no-untyped-def]
-    """Store the addresses of tensors, then their bytes, then their dtypes; -1 for the bytes of a tensor that has
-    another device or layout than `call` knows, or is none. Returns how many are so.
+    """Store the addresses of tensors, then their bytes; -1 in place of these where a tensor has another device or
+    layout than `call` knows, or is none. Returns how many are so.
     """
     odd = 0
     for k in range(many):
         view = export(exporter, load(objects + 8 * k)) if exporter != 0 else 0
         count = _count(view) if view != 0 else -1
         if count >= 0:
-            dtype = load(view + _DTYPE) >> _HALF_BITS & _HALF
             store(table + 8 * k, load(view + _DATA) + load(view + _OFFSET))
-            store(table + 8 * (many + k), _nbytes(count, dtype))
-            store(table + 8 * (2 * many + k), dtype)
+            store(table + 8 * (many + k), _nbytes(count, load(view + _DTYPE) >> _HALF_BITS & _HALF))
         else:
             clear_error()
             store(table + 8 * (many + k), -1)
             odd += 1
     return odd
-
-
-@compiled
-def _pack(words, side, flat, outward):  # type: ignore[no-untyped-def]
-    """Copy tensors of lists to a flat tensor, or back. side: 0: the parts, 1: the wholes, -1: nothing."""
-    if side >= 0:
-        parts, nbytes = get(words, ListWord.PARTS), get(words, ListWord.NBYTES)
-        blocks = get(words, ListWord.BLOCKS) if side > 0 else 1
-        there, rows = get(words, ListWord.TABLE) + 8 * side * parts, get(words, ListWord.ROWS)
-        move(there, rows, parts, 0, nbytes, flat, nbytes, blocks, outward)
-
-
-@compiled
-def unpack(words):  # type: ignore[no-untyped-def]
-    """Copy the result of a coalesced call to the tensors of its lists."""
-    _pack(words, get(words, ListWord.GETS), get(words, ListWord.OUT), 1)
-    return 0
-
-
-@compiled
-def call_list(words, exporter, state, objects, many):  # type: ignore[no-untyped-def]
-    """Pack tensors, run the plan that is known for them, and unpack them. NO_PLAN as `call`, before anything moves.
-
-    words: the address of words of a `ListWord` each.
-    """
-    addresses = get(words, ListWord.TABLE)
-    nbytes = addresses + 8 * many
-    dtypes = nbytes + 8 * many
-    for k in range(many):
-        view = export(exporter, load(objects + 8 * k)) if exporter != 0 else 0
-        count = _count(view) if view != 0 else -1
-        dtype = load(view + _DTYPE) >> _HALF_BITS & _HALF if count >= 0 else -1
-        if dtype != load(dtypes + 8 * k) or _nbytes(count, dtype) != load(nbytes + 8 * k):
-            clear_error()
-            return NO_PLAN
-        first = load(view + _DATA) + load(view + _OFFSET)
-        for j in range(k):
-            other = load(addresses + 8 * j)
-            if first < other + load(nbytes + 8 * j) and other < first + load(nbytes + 8 * k):
-                return NO_PLAN
-        store(addresses + 8 * k, first)
-    if get(state, StateWord.PC) >= 0 or get(state, StateWord.OFFSET) > 0:
-        return NO_PLAN
-    thread = save_thread()
-    _pack(words, get(words, ListWord.GIVES), get(words, ListWord.INP), 0)
-    status = run(get(words, ListWord.PLAN), get(words, ListWord.INP), get(words, ListWord.OUT), state)
-    if status == DONE:
-        unpack(words)
-    restore_thread(thread)
-    return status

@@ -45,9 +45,11 @@ class Heap:
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Allocate an uninitialised contiguous tensor that all ranks of the arena can access. Raises OutOfMemory."""
         if any(extent < 0 for extent in shape):
-            raise ArgumentError(f"shape: {list(shape)} has a negative extent")
+            raise ArgumentError(f"shape: got {list(shape)}, which has a negative extent")
         if str(dtype).startswith(("torch.qint", "torch.quint")):
-            raise DTypeError(f"{dtype} tensors cannot be in shared memory: use an integer dtype for the bits")
+            raise DTypeError(
+                f"dtype: got {dtype}, which cannot be in shared memory. Use an integer dtype for the bits."
+            )
         count = math.prod(shape)
         return self.flat(count, dtype).view(shape) if count else torch.empty(shape, dtype=dtype, device="cpu")
 
@@ -125,9 +127,9 @@ class Heap:
         self._arena.check_free(nbytes)  # beyond that a larger heap would not help
         most = max((size for _, size in self._free), default=0)
         raise OutOfMemory(
-            f"the heap of rank {self.rank} has {format_bytes(self._arena.heap_bytes)} of address space, of which "
-            f"{format_bytes(most)} are free in one piece, and no room for {format_bytes(nbytes)}. Free tensors, or set "
-            "UNISONO_HEAP_BYTES to more before the group is made."
+            f"the heap of rank {self.rank} is full: {format_bytes(nbytes)} needed, {format_bytes(most)} free in one "
+            f"piece, of {format_bytes(self._arena.heap_bytes)}. Free tensors, or set UNISONO_HEAP_BYTES to more "
+            "before the group is made."
         )
 
     def _died(self, offset: int, nbytes: int, _: object, *, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -241,7 +241,7 @@ class Watch:
         has failed.
         """
         if self.span is None or self.under_way is None or self.under_way.failure is None:
-            raise InternalError("a call over hosts has failed, and no such call has been made")
+            raise InternalError("the call over hosts that failed is not known")
         error = self.under_way.failure
         if not isinstance(error, Lost):
             raise error

@@ -121,8 +121,6 @@ class Group:
         """The key of a request -> its plan; empty once the group is broken or closed."""
         self.shortcuts: dict[Hashable, Known] = {}
         """Call -> the same plans for the fast path; empty when `plans` is."""
-        self.known_lists: dict[Hashable, Any] = {}
-        """The same for coalesced calls."""
         self.worker: Background | None = None
         """Runs asynchronous calls, once there was one; see `calls.work`."""
         self.missing_in_background: tuple[int, ...] = ()
@@ -193,15 +191,14 @@ class Group:
         if self.closed:
             make = "init()" if self.parent is None else "new_group()"
             raise NotInitialized(
-                f"group {self.name!r} has been closed, or belongs to the process from which this one was forked; "
-                f"call unisono.{make} for a new one"
+                f"group {self.name!r} is closed, or belongs to the process that forked this one. Call unisono.{make} "
+                "for a new one."
             )
 
     def forget_plans(self) -> None:
         """Let the next calls be planned anew."""
         self.plans.clear()
         self.shortcuts.clear()
-        self.known_lists.clear()
 
     def give_up(self, error: UnisonoError) -> None:
         """Refuse all further calls here, with the first such error: ranks may be at different points of a call."""
@@ -269,14 +266,14 @@ class Group:
         self.lock, self.making = threading.Lock(), threading.RLock()
 
     def _stop(self) -> None:
-        self.plans, self.shortcuts, self.known_lists, self.mailbox = {}, {}, {}, None
+        self.plans, self.shortcuts, self.mailbox = {}, {}, None
         # By a proxy: a reference cycle would keep a dropped group until the next garbage collection.
         self.run = partial(Group._refuse, weakref.proxy(self))
 
     def _refuse(self, *_: int) -> int:
         """Runs instead of the kernel in calls that passed check_usable before the group broke or was closed."""
         self.check_usable()
-        raise InternalError(f"group {self.name!r} is neither broken nor closed, and yet refuses a call")
+        raise InternalError(f"group {self.name!r} refused a call, but is neither broken nor closed")
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Make an uninitialized tensor in shared memory, as `unisono.empty` does. Raises OutOfMemory."""

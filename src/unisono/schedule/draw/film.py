@@ -106,7 +106,8 @@ def check_size(schedule: Schedule, most: int, what: str, rounds: int | None = No
     if boxes > most:
         raise ArgumentError(
             f"{schedule.name}: {boxes:,} boxes ({plural(schedule.ranks, 'rank')}, {plural(schedule.chunks, 'chunk')}, "
-            f"{plural(length, 'round')}) are {what}: draw fewer ranks or chunks; unisono explain takes more"
+            f"{plural(length, 'round')}) are {what}. Draw fewer ranks or chunks, or use unisono explain, which takes "
+            "more."
         )
 
 

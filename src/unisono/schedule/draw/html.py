@@ -144,8 +144,8 @@ def _rounds(schedule: Schedule) -> int:
     fit = min(_MOST_CONTENTS // boxes - 1, int(np.searchsorted(ends, _MOST_MOVES, side="right")))
     if fit < min(1, schedule.rounds):
         raise ArgumentError(
-            f"{schedule.name}: {schedule.ranks} ranks with {plural(schedule.chunks, 'chunk')} each are too many for a"
-            " page: draw fewer ranks or chunks"
+            f"{schedule.name}: {schedule.ranks} ranks with {plural(schedule.chunks, 'chunk')} each are too many for a "
+            "page. Draw fewer ranks or chunks."
         )
     return min(fit, schedule.rounds)
 

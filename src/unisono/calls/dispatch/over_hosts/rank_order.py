@@ -31,7 +31,10 @@ def in_rank_order(
     if kind not in _SCANS and free:
         return request, None
     if algorithm is not None:
-        raise ArgumentError(f"algorithm: {request.record} combines in rank order on each rank; leave algorithm= out")
+        raise ArgumentError(
+            f"algorithm: {request.record} combines in rank order on each rank, so it takes no algorithm. Leave out "
+            "algorithm=."
+        )
     if not isinstance(op, str | CustomOp):
         raise InternalError(f"{request.record}: op {op!r} has no kernel")
     shape, counts = like.shape, None
