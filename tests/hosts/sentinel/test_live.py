@@ -7,7 +7,7 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from tests.support.fake_hosts import WORLD, FakeHosts
+from tests.support.fake_hosts import WORLD, FakeHosts, send_with_spare
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.records import DepartureKind, GivenUp
@@ -49,9 +49,9 @@ def test_leaving_with_an_unread_answer() -> None:
     with FakeHosts("1+1") as fake:
         fake.far[0].ask(WORLD)
         assert select.select([fake.far[0]._socket], [], [], 20.0)[0]
-        signal.pidfd_send_signal(fake.pidfds[0], signal.SIGSTOP)
+        send_with_spare(fake.far[0], signal.SIGSTOP)
         fake.far[0].close()
-        signal.pidfd_send_signal(fake.pidfds[0], signal.SIGCONT)
+        send_with_spare(fake.far[0], signal.SIGCONT)
         until(lambda: fake.far[1].left(0) is not None, 20.0)
         assert fake.far[1].left(0).how is DepartureKind.LEFT
 
@@ -59,9 +59,9 @@ def test_leaving_with_an_unread_answer() -> None:
 def test_stopped_host_learns_that_others_went_on() -> None:
     with FakeHosts("1+1+1") as fake:
         refresh(fake, 2)
-        signal.pidfd_send_signal(fake.pidfds[2], signal.SIGSTOP)
+        send_with_spare(fake.far[2], signal.SIGSTOP)
         until(lambda: fake.lost(0) == {2})
-        signal.pidfd_send_signal(fake.pidfds[2], signal.SIGCONT)
+        send_with_spare(fake.far[2], signal.SIGCONT)
         until(lambda: "the others go on without it" in str(fake.far[2].cut_off))
         assert fake.far[0].cut_off is fake.far[1].cut_off is None
         assert not fake.lost(2)
@@ -90,7 +90,7 @@ def test_stopped_sentinel_is_noticed() -> None:
     with FakeHosts("1+2") as fake:
         fake.far[1].register(8, fake.arenas[1].end, [0, 1])
         refresh(fake, 1)
-        signal.pidfd_send_signal(fake.pidfds[1], signal.SIGSTOP)
+        send_with_spare(fake.far[1], signal.SIGSTOP)
         pid = fake.far[1].sentinel_pid
         here = f"this host is cut off, because its sentinel (process {pid}) has not answered for 1.5 s"
         assert fake.far[1].cut_off is None  # who waits for nothing does not mind
@@ -102,7 +102,7 @@ def test_stopped_sentinel_is_noticed() -> None:
         assert fake.far[1].left(2) is None  # it is on this host
         fake.far[1].forget(8)
         assert not fake.far[1].is_free(8)  # a sentinel that goes on may still write there
-        signal.pidfd_send_signal(fake.pidfds[1], signal.SIGCONT)
+        send_with_spare(fake.far[1], signal.SIGCONT)
         until(lambda: fake.far[1].is_free(8))
         assert str(fake.far[1].cut_off).startswith(here)
 

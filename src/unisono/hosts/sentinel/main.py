@@ -209,7 +209,11 @@ class _Loop:
         hosts, me, self._udp = setup["hosts"], setup["me"], udp
         processes = {rank: (pid, ticks) for rank, pid, ticks in setup["ranks"]}
         regions = Regions(memory, setup["start"], sum(map(len, hosts)))
-        self._watching, self.ranks, self.spare = Watching(processes, regions), Ranks(listener, processes), Spare()
+        self._watching, self.ranks, self.spare = (
+            Watching(processes, regions),
+            Ranks(listener, processes),
+            Spare(setup["silent_s"] / 4),
+        )
         self._machine = SentinelState(hosts, me, setup["names"], regions, time.monotonic(), setup["silent_s"])
         self._seal = Authenticator(bytes.fromhex(setup["secret"]), me, len(hosts))
         self._addresses = [(str(host), int(port)) for host, port in setup["addresses"]]
