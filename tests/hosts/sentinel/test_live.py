@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-from unittest.mock import Mock, call
 
 import pytest
 
@@ -84,37 +83,6 @@ def test_crash_of_the_sentinel_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
         assert words in str(fake.far[0].left(1))
         assert "main.py:" in str(fake.far[0].cut_off)
         until(lambda: not fake.lives(0))
-
-
-def test_stopped_sentinel_is_noticed() -> None:
-    with FakeHosts("1+2") as fake:
-        fake.far[1].register(8, fake.arenas[1].end, [0, 1])
-        refresh(fake, 1)
-        send_with_spare(fake.far[1], signal.SIGSTOP)
-        pid = fake.far[1].sentinel_pid
-        here = f"this host is cut off, because its sentinel (process {pid}) has not answered for 1.5 s"
-        assert fake.far[1].cut_off is None  # who waits for nothing does not mind
-        refresh(fake, 1)  # and who waits does not wait for ever
-        assert str(fake.far[1].cut_off).startswith(here)
-        assert "end the ranks of this host" in str(fake.far[1].cut_off)
-        gone = fake.far[1].left(0)
-        assert gone == (DepartureKind.DIED, f"is on another host, and {fake.far[1].cut_off}")
-        assert fake.far[1].left(2) is None  # it is on this host
-        fake.far[1].forget(8)
-        assert not fake.far[1].is_free(8)  # a sentinel that goes on may still write there
-        send_with_spare(fake.far[1], signal.SIGCONT)
-        until(lambda: fake.far[1].is_free(8))
-        assert str(fake.far[1].cut_off).startswith(here)
-
-
-def test_waiting_sentinel_is_alive() -> None:
-    with FakeHosts("1+1+1", register=False) as fake:
-        fake.far[0].register(WORLD, fake.arenas[0].start, range(3))  # the others know of no such group yet
-        ticket = fake.far[0].ask(WORLD)
-        pings = fake.far[0]._say = Mock(wraps=fake.far[0]._say)
-        until(lambda: pings.mock_calls.count(call(["ping"])) > 2 or fake.far[0].answered(ticket))
-        assert not fake.far[0].answered(ticket)
-        assert fake.far[0].cut_off is None
 
 
 def test_a_child_of_a_rank_does_not_speak_for_it() -> None:
