@@ -115,8 +115,8 @@ def test_parents_report_of_an_end_is_awaited(
     assert watching.ended(5.0) == [Ended(2, "died")]
     assert watching.impatient
     arena.board(1).set_gone(DepartureKind.DIED, "was shot")
-    assert watching.ended(5.09) == [Ended(1, "died")]  # the board's words count
-    assert watching.ended(5.09) == []
-    assert watching.ended(5.11) == [Ended(0, "died")]
+    assert watching.ended(5.9) == [Ended(1, "died")]  # the board's words count
+    assert watching.ended(5.9) == []
+    assert watching.ended(6.1) == [Ended(0, "died")]
     assert not watching.impatient
     arena.close()
