@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, HARMLESS, OF_HOSTS, OF_SENTINELS, Scene
+from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, HARMLESS, OF_HOSTS, Scene
 
 SOON_S = 15.0  # how long after the last fault a survivor may hear of it and go on, where no time-out tells it
 TIMED_OUT_S = 28.0  # the same where a rank is frozen: a few times as long as calls wait
@@ -51,8 +51,6 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
         causes: tuple[str, ...] = ()
         if {fault.how for fault in felt} == {"kill"}:
             causes = "was killed by signal 9 (SIGKILL)", ") died "
-        elif rank in scene.cut_off and {fault.how for fault in felt} <= {*OF_SENTINELS}:
-            causes = ("its sentinel (process ",)
         if event["kind"] == "PeerGone" and causes and not any(words in event["text"] for words in causes):
             yield f"rank {rank} does not say {' or '.join(causes)}: {event['text']}"
         for name in ("failed", "missing"):
@@ -70,7 +68,7 @@ def _classes(scene: Scene) -> set[str]:
     """The classes of errors that may be raised."""
     hows = {fault.how for fault in scene.faults}
     allowed: set[str] = set()
-    if hows & {*DEADLY, *OF_HOSTS, *OF_SENTINELS}:
+    if hows & {*DEADLY, *OF_HOSTS}:
         allowed |= {"PeerGone"}
         only_collectives = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
         if not only_collectives or hows - set(DEADLY) - {"pause", *HARMLESS}:

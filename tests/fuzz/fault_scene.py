@@ -14,13 +14,10 @@ COLLECTIVES = (
 MESSAGES = ("ring", "chain")
 """ring: each rank sends to the next one and receives from the one before. chain: each receives, then sends."""
 DEADLY = ("kill", "os_exit", "exit", "raise", "return", "stop and kill")  # faults after which a rank does not come back
-STOPPING = ("stop and kill", "pause", "freeze", "pause sentinel", "stop sentinel")
-"""pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out. The
-sentinel is that of the rank's host; if it stops for as long, the others lose the host.
-"""
-HARMLESS = ("pause sentinel", "end sentinel")
-"""Faults that no rank may notice. end sentinel: it is killed, and another process goes on in its place."""
-OF_SENTINELS = ("stop sentinel",)
+STOPPING = ("stop and kill", "pause", "freeze", "stop sentinel")
+"""pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out."""
+HARMLESS = ("end sentinel", "stop sentinel")
+"""Faults that no rank may notice: the sentinel of the rank's host is killed or stopped, and another process goes on."""
 OF_HOSTS = ("cut link", "cut pair", "stop host")
 """Of hosts in network namespaces: the rank's host reaches no other, or not the host before; all its processes stop.
 They are mended when all ranks that go on have ended.
@@ -89,7 +86,7 @@ class Scene(NamedTuple):
     @property
     def cut_off(self) -> set[int]:
         """The ranks of hosts that the others lose."""
-        hit = [fault.rank for fault in self.faults if fault.how in (*OF_SENTINELS, *OF_HOSTS)]
+        hit = [fault.rank for fault in self.faults if fault.how in OF_HOSTS]
         return {rank for one in hit for rank in Hosts.parse(self.hosts).beside(one)}
 
     @property
@@ -110,7 +107,7 @@ def draw(rng: random.Random) -> Scene:
     faults = [_deadly(rng, scene, rank) for rank in victims]
     if not hosts.isdigit() and rng.random() < 0.4:
         number, rank = rng.randrange(len(calls)), rng.choice(sorted(set(range(scene.ranks)) - set(victims)))
-        faults.append(Fault(rank, "end sentinel", number, _moment(rng, calls[number], "end sentinel")))
+        faults.append(Fault(rank, rng.choice(HARMLESS), number, _moment(rng, calls[number], "")))
     if rng.random() < 0.25 and scene.ranks - len(victims) > 1:
         other = rng.choice(sorted(set(range(scene.ranks)) - set(victims)))
         how = rng.choice(["kill", "pause", "stop and kill", "freeze", "freeze"])
@@ -150,7 +147,6 @@ def _lively(rng: random.Random, scene: Scene) -> Fault:
     plain = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
     how = rng.choice(["pause", "abort"] + ["freeze"] * plain + ["mismatch", "refuse"] * collective)
     if not scene.hosts.isdigit() and rng.random() < 0.4:
-        # Of two hosts, the one with rank 0 goes on.
-        how, rank = rng.choice([*((how, rank) for how in HARMLESS), *((how, scene.ranks - 1) for how in OF_SENTINELS)])
+        how = rng.choice(HARMLESS)
     at_call = how in ("mismatch", "refuse")
     return Fault(rank, how, number, "before" if at_call else _moment(rng, scene.calls[number], how))

@@ -51,9 +51,6 @@ SCENES = {
     "one while the others recover": Scene(
         "4", (Call("all_reduce"),), (Fault(0, "os_exit"), Fault(1, "kill", 0, "lend"))
     ),
-    "a sentinel stops for a moment": Scene(
-        "2x2", (Call("all_reduce"), Call("ring", 1000)), (Fault(2, "pause sentinel", 1),)
-    ),
     "a rank and a sentinel are killed": Scene(
         "2x2",
         (Call("all_reduce"), Call("barrier"), Call("ring", 1000)),

@@ -15,7 +15,7 @@ from ..base.linux import fill_standard_streams
 from ..base.records import Departure, DepartureKind
 from ..engine.memory.arena import Arena
 from ..schedule import Hosts
-from .sentinel import BEAT_S, FIRST_S, MOST_BYTES_LOCAL
+from .sentinel import MOST_BYTES_LOCAL
 
 _LEAVE_S = 1.0  # how long a rank that leaves waits for a sentinel that starts, and until it has read what the rank says
 _TRIES = 8  # how often in a row a sentinel may end before it serves
@@ -31,8 +31,8 @@ class Far:
     news: see `Arena.news`.
 
     A sentinel that is killed goes on as another process: then a rank connects again, and says again what it has said.
-    If both processes have been killed, or the sentinel does not answer for as long as hosts may be silent, this host is
-    cut off: other hosts count it as lost, and their ranks count as gone here.
+    If both processes have been killed, this host is cut off: other hosts count it as lost, and their ranks count as
+    gone here.
     """
 
     def __init__(
@@ -56,10 +56,7 @@ class Far:
         self._cut_off: str | None = None
         self._last_words = ""  # of a sentinel that serves no longer
         self._tries = 0
-        self._looked_at = self._silent_s = 0.0
-        self._pinged = self._ended = self._gave_up = False
-        """The sentinel was asked for a sign of life; has closed the connection; has been silent for too long."""
-        self.closed = False
+        self._ended = self.closed = False
 
     def register(self, gid: int, start: int, members: Sequence[int]) -> None:
         """Let the sentinel copy far members' boards into the group's region, and show them this rank's board.
@@ -102,7 +99,7 @@ class Far:
         with self._lock:
             self._take_in()
             waits = ticket in self._asked.values() or ticket in self._next.values()
-            return not waits or self._is_blind
+            return not waits or self._ended
 
     def wake(self, gid: int | None = None) -> None:
         """Show the others at once this rank's board of this group; None: of all its groups.
@@ -127,7 +124,7 @@ class Far:
         """How a far rank has gone for good, by its end or by `close`; also if it aborted the world before."""
         self._take_in()
         how = self._left.get(rank)
-        if how is None and self._is_blind and rank not in self._hosts.beside(self._rank):
+        if how is None and self._ended and rank not in self._hosts.beside(self._rank):
             how = Departure(DepartureKind.DIED, f"is on another host, and {self._cut_off}")
         return how
 
@@ -144,7 +141,7 @@ class Far:
     def _await(self, condition: Callable[[], bool]) -> None:
         """Wait for a message of the sentinel after which this is true, for some time."""
         until = time.monotonic() + _LEAVE_S
-        while not (condition() or self._is_blind) and (left_s := until - time.monotonic()) > 0:
+        while not (condition() or self._ended) and (left_s := until - time.monotonic()) > 0:
             poller = select.poll()
             poller.register(self._socket, select.POLLIN)
             poller.poll(1e3 * left_s)
@@ -154,11 +151,6 @@ class Far:
         """The sentinel's process, once it has said that it serves; 0: it has not yet."""
         self._take_in()
         return self._sentinel_pid
-
-    @property
-    def _is_blind(self) -> bool:
-        """Has this rank lost its sentinel?"""
-        return self._ended or self._gave_up
 
     def _ticket(self) -> int:
         self._newest += 1
@@ -195,34 +187,15 @@ class Far:
                 try:
                     data = self._socket.recv(MOST_BYTES_LOCAL)
                 except BlockingIOError:
-                    self._mind_the_silence()
                     return
                 except ConnectionResetError:  # it has not read all; what it has said can still be read
                     continue
                 except OSError:
                     data = b""
                 if data:
-                    self._silent_s, self._pinged = 0.0, False
                     self._hear(json.loads(data))
                 else:
                     self._connect_again()
-
-    def _mind_the_silence(self) -> None:
-        """Ask the sentinel itself for a word while no message comes: an answer may be late because of other hosts.
-
-        Wait for this word no longer than other hosts wait for this host.
-        """
-        now = time.monotonic()
-        passed_s, self._looked_at = now - self._looked_at, now
-        # If this rank has not looked for longer, it was busy or stopped itself.
-        self._silent_s = self._silent_s + min(passed_s, BEAT_S) if self._asked else 0.0
-        if self._silent_s >= BEAT_S and not self._pinged:
-            self._pinged = True
-            self._say(["ping"])
-        limit_s = self.silent_s if self._sentinel_pid else max(self.silent_s, FIRST_S)
-        if self._silent_s >= BEAT_S + limit_s and not self._gave_up:
-            self._gave_up = True
-            self._lose_sight(f"has not answered for {limit_s:g} s, as if it was stopped")
 
     def _hear(self, said: list[object]) -> None:
         match said:
@@ -257,7 +230,6 @@ class Far:
         asked: list[list[object]] = [["ask", gid, ticket] for gid, ticket in self._asked.items()]
         again = [value for said in (*self._used.values(), asked) for value in said]
         self._out.extendleft(json.dumps(value).encode() for value in reversed(again))
-        self._silent_s, self._pinged = 0.0, False
         self._flush()
 
     def _has_ended(self) -> None:

@@ -12,7 +12,7 @@ import torch
 
 import unisono
 from tests.calls.over_hosts.test_failures import until_it_fails
-from tests.support.fake_hosts import kill_with_spare, sentinel_of
+from tests.support.fake_hosts import send_with_spare, sentinel_of
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.config import Config
@@ -28,7 +28,7 @@ def test_first_of_two_hosts_goes_on_with_its_sentinel(host: int) -> None:
     group = unisono.init()
     unisono.barrier()
     if group.rank == host:
-        kill_with_spare(group.span.far)
+        send_with_spare(group.span.far, signal.SIGKILL)
     assert isinstance(until_it_fails(), unisono.PeerGone)
     if (group.rank, host) == (0, 1):
         assert group.shrink().world_ranks == (0,)
@@ -52,7 +52,7 @@ def test_calls_in_which_nobody_waits_tell_of_a_cut() -> tuple[int, ...]:
     group = unisono.init()
     unisono.barrier()
     if group.rank == 1:
-        kill_with_spare(group.span.far)
+        send_with_spare(group.span.far, signal.SIGKILL)
     error = until_it_fails()
     assert isinstance(error, unisono.PeerGone)
     return error.failed

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 
-from tests.support.fake_hosts import WORLD, FakeHosts, kill_with_spare, sentinel_of, spare_of
+from tests.support.fake_hosts import WORLD, FakeHosts, send_with_spare, sentinel_of, spare_of
 from tests.support.waiting import until
 from unisono.base.records import CallRecord, DepartureKind, GivenUp
 
@@ -106,11 +106,22 @@ def test_killed_again_and_again() -> None:
             assert fake.far[other].cut_off is None
 
 
+def test_another_process_goes_on_for_a_stopped_one() -> None:
+    with FakeHosts("1+1", silent_s=3.0) as fake:
+        refresh(fake, 0)
+        pid = sentinel_of(fake.far[1])
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: fake.far[1].sentinel_pid != pid)
+        refresh(fake, 1)
+        refresh(fake, 0)
+        assert fake.far[0].left(1) is fake.far[1].left(0) is None
+
+
 def test_without_a_spare_process_the_host_is_cut_off() -> None:
     with FakeHosts("1+1") as fake:
         refresh(fake, 1)
         spare_of(sentinel_of(fake.far[1]))
-        kill_with_spare(fake.far[1])
+        send_with_spare(fake.far[1], signal.SIGKILL)
         until(lambda: fake.far[1].cut_off is not None)
         assert "has ended" in str(fake.far[1].cut_off)
         until(lambda: fake.lost(0) == {1})

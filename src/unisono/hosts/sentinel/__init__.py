@@ -3,7 +3,7 @@
 Nothing here imports torch or numpy: the process starts in a moment, and takes little memory. Start reading at
 `hosts.sentinel.state_machine.SentinelState`, which decides without I/O; `main` is the loop around it, `start` starts
 the process. A sentinel remembers all it knows in its own process: a copy of the process waits, and goes on if the
-sentinel is killed (`main`).
+sentinel is killed (`spare`).
 """
 
 __all__ = []

@@ -17,7 +17,7 @@ from mmap import mmap
 from typing import Any
 
 from ...base.fd_channel import peer_of
-from ...engine.process.alive import ending_in_words, exit_status, start_ticks, watch_process
+from ...engine.process.alive import PARENT_S, ending_in_words, exit_status, start_ticks, watch_process
 from . import MOST_BYTES_LOCAL
 from .regions import Regions
 from .spare import Spare
@@ -122,10 +122,6 @@ class Ranks:
         self.connections.pop(fd).sock.close()
 
 
-_WORDS_S = 0.1
-"""How long to wait for the parent's word about a process's end, if the system does not tell how it has ended."""
-
-
 class Watching:
     """The processes of ranks, each with its number and its start time. Raises OSError if no descriptor is free."""
 
@@ -147,7 +143,7 @@ class Watching:
             pid, ticks = self._ranks[rank]
             status = exit_status(pid, ticks, fd)
             waits = status is None and self._regions.departure(rank) is None and self._regions.parent_tells_end(rank)
-            if waits and now < self._until.setdefault(rank, now + _WORDS_S):
+            if waits and now < self._until.setdefault(rank, now + PARENT_S):
                 continue
             found.append(Ended(rank, "died" if status is None else ending_in_words(status)))
             del self._pidfds[rank]
@@ -209,7 +205,11 @@ class _Loop:
         hosts, me, self._udp = setup["hosts"], setup["me"], udp
         processes = {rank: (pid, ticks) for rank, pid, ticks in setup["ranks"]}
         regions = Regions(memory, setup["start"], sum(map(len, hosts)))
-        self._watching, self.ranks, self.spare = Watching(processes, regions), Ranks(listener, processes), Spare()
+        self._watching, self.ranks, self.spare = (
+            Watching(processes, regions),
+            Ranks(listener, processes),
+            Spare(setup["silent_s"] / 4),
+        )
         self._machine = SentinelState(hosts, me, setup["names"], regions, time.monotonic(), setup["silent_s"])
         self._seal = Authenticator(bytes.fromhex(setup["secret"]), me, len(hosts))
         self._addresses = [(str(host), int(port)) for host, port in setup["addresses"]]

@@ -1,9 +1,11 @@
-"""A copy of a process that waits, and goes on in its place if it is killed."""
+"""A copy of a process that waits, and goes on in its place if it is killed, or stops."""
 
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from .wire import shared_numbers
 
@@ -12,9 +14,12 @@ class Spare:
     """The copy of this process. It goes on from the moment of its making, as if it had been stopped since.
 
     So what a process remembers needs no other form: it makes a copy before it says what others may build on.
+
+    patience_s: a process that does not call `renew` for twice this time is killed by its copy.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s, self._turns = patience_s, shared_numbers(1)
         self._pid = self._number = 0
         self._holds: object = None
         self._newest = shared_numbers(1)  # which copy is to go on; where one is just made, there are two
@@ -25,6 +30,7 @@ class Spare:
 
         let_go: called in the copy first.
         """
+        self._turns[0] += 1
         if self._pid and os.waitpid(self._pid, os.WNOHANG)[0]:
             self._pid = 0
         if self._pid and self._holds == holds:
@@ -44,7 +50,13 @@ class Spare:
         let_go()
         poller = select.poll()
         poller.register(self._own, select.POLLIN)
-        poller.poll()
+        seen, looked_at = 0, time.monotonic()
+        while not poller.poll(1e3 * self._patience_s):
+            passed_s = time.monotonic() - looked_at
+            if self._turns[0] == seen and passed_s < 2 * self._patience_s:  # else this process was stopped itself
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._own, signal.SIGKILL)
+            seen, looked_at = self._turns[0], looked_at + passed_s
         if self._newest[0] != self._number:
             os._exit(0)
         os.close(self._own)

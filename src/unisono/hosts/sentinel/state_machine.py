@@ -122,7 +122,6 @@ class SentinelState:
         ask: it wants fresh copies. The number of the group, and of the ticket.
         wake: it has news for all hosts, on its board of a group, or on any of its boards.
         lost: it can exchange no messages with this rank of another host any more, and does not know why.
-        ping: it asks whether its sentinel is there.
         close: it needs its sentinel no longer.
         """
         match word, *rest:
@@ -143,8 +142,6 @@ class SentinelState:
                     self._learn(
                         [Fact(FactKind.LOST, last, words=f"exchanges no messages with host {self._names[first]}")]
                     )
-            case ("ping",):
-                self._tell(rank, ["here"])
             case ("close",):
                 if rank in self._present:
                     self._copies.push(rank, None, self._now)
