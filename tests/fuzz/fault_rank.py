@@ -17,10 +17,10 @@ import torch
 import unisono
 from tests.fuzz import programs
 from tests.fuzz.api import Native
-from tests.fuzz.fault_scene import COLLECTIVES, OF_HOSTS, STOPPING, Call, Fault, Scene
+from tests.fuzz.fault_scene import COLLECTIVES, HARMLESS, OF_HOSTS, STOPPING, Call, Fault, Scene
 from tests.fuzz.ranks import start
 from tests.support.cluster import PORT, enter, join
-from tests.support.fake_hosts import sentinel_of
+from tests.support.fake_hosts import send_with_spare, sentinel_of
 from tests.support.lanes import without_limits
 from tests.support.matrix_driver import CHANGED, IN_PLACE, wanted
 from tests.support.waiting import until
@@ -214,7 +214,7 @@ class _Rank:
     def _mark(self, fault: Fault) -> int:
         """Tell the parent that it happens; the process to which it happens."""
         pid = os.getpid()
-        if fault.how.endswith("sentinel"):
+        if fault.how in HARMLESS:
             span: Any = unisono.init().world.span
             pid = sentinel_of(span.far)
         (self._folder / f"fault {self._scene.faults.index(fault)} {pid}").write_text(f"{time.monotonic()}")
@@ -227,6 +227,9 @@ class _Rank:
         match fault.how:
             case "kill" | "end sentinel":
                 os.kill(pid, signal.SIGKILL)
+            case "end sentinels":
+                span: Any = group.world.span
+                send_with_spare(span.far, signal.SIGKILL)
             case how if how in STOPPING:
                 os.kill(pid, signal.SIGSTOP)
             case how if how in OF_HOSTS:

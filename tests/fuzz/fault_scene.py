@@ -16,8 +16,10 @@ MESSAGES = ("ring", "chain")
 DEADLY = ("kill", "os_exit", "exit", "raise", "return", "stop and kill")  # faults after which a rank does not come back
 STOPPING = ("stop and kill", "pause", "freeze", "stop sentinel")
 """pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out."""
-HARMLESS = ("end sentinel", "stop sentinel")
-"""Faults that no rank may notice: the sentinel of the rank's host is killed or stopped, and another process goes on."""
+HARMLESS = ("end sentinel", "end sentinels", "stop sentinel")
+"""Faults that no rank may notice: the sentinel of the rank's host is killed, also with its spare process, or stopped.
+Another process goes on.
+"""
 OF_HOSTS = ("cut link", "cut pair", "stop host")
 """Of hosts in network namespaces: the rank's host reaches no other, or not the host before; all its processes stop.
 They are mended when all ranks that go on have ended.

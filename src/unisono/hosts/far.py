@@ -3,11 +3,13 @@
 import json
 import os
 import select
+import signal
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ..base.errors import ArgumentError
 from ..base.fd_channel import peer_of, remaining
@@ -15,7 +17,9 @@ from ..base.linux import fill_standard_streams
 from ..base.records import Departure, DepartureKind
 from ..engine.memory.arena import Arena
 from ..schedule import Hosts
-from .sentinel import MOST_BYTES_LOCAL
+from .sentinel import BEAT_S, MOST_BYTES_LOCAL
+from .sentinel.notes import turns_of
+from .sentinel.start import start_again
 
 _LEAVE_S = 1.0  # how long a rank that leaves waits for a sentinel that starts, and until it has read what the rank says
 _TRIES = 8  # how often in a row a sentinel may end before it serves
@@ -31,8 +35,8 @@ class Far:
     news: see `Arena.news`.
 
     A sentinel that is killed goes on as another process: then a rank connects again, and says again what it has said.
-    If both processes have been killed, this host is cut off: other hosts count it as lost, and their ranks count as
-    gone here.
+    If both processes have been killed, the first rank that sees it starts them again; if both are stopped, it kills
+    them first. If that fails, this host is cut off: other hosts count it as lost, and their ranks count as gone here.
     """
 
     def __init__(
@@ -56,6 +60,10 @@ class Far:
         self._cut_off: str | None = None
         self._last_words = ""  # of a sentinel that serves no longer
         self._tries = 0
+        self._kept: list[int] = []
+        """Descriptors of the sentinel's port and notes, for the next one."""
+        self._turns = -1
+        self._looked_at = self._silent_s = 0.0
         self._ended = self.closed = False
 
     def register(self, gid: int, start: int, members: Sequence[int]) -> None:
@@ -137,6 +145,8 @@ class Far:
                 self._await(lambda: self.left(self._rank) is not None)
             self.closed = True
             self._socket.close()
+            for fd in self._kept:
+                os.close(fd)
 
     def _await(self, condition: Callable[[], bool]) -> None:
         """Wait for a message of the sentinel after which this is true, for some time."""
@@ -185,8 +195,9 @@ class Far:
             self._flush()
             while not (self.closed or self._ended):
                 try:
-                    data = self._socket.recv(MOST_BYTES_LOCAL)
+                    data = self._receive()
                 except BlockingIOError:
+                    self._mind_the_silence()
                     return
                 except ConnectionResetError:  # it has not read all; what it has said can still be read
                     continue
@@ -196,6 +207,29 @@ class Far:
                     self._hear(json.loads(data))
                 else:
                     self._connect_again()
+
+    def _receive(self) -> bytes:
+        data, beside, _, _ = self._socket.recvmsg(MOST_BYTES_LOCAL, socket.CMSG_LEN(8), socket.MSG_CMSG_CLOEXEC)
+        for _, _, numbers in beside:
+            fds = memoryview(numbers).cast("i").tolist()
+            self._kept, spare = (self._kept, fds) if self._kept else (fds, [])
+            for fd in spare:
+                os.close(fd)
+        return data
+
+    def _mind_the_silence(self) -> None:
+        """Kill both processes of the sentinel, which may be stopped, before other hosts lose this one."""
+        if not (self._asked and self._kept):
+            return
+        now, turns = time.monotonic(), turns_of(self._kept[1])
+        passed_s, self._looked_at = now - self._looked_at, now
+        # If this rank has not looked for longer, it was busy or stopped itself.
+        self._silent_s = self._silent_s + min(passed_s, BEAT_S) if turns == self._turns else 0.0
+        self._turns = turns
+        if self._silent_s > self.silent_s * 3 / 4:
+            self._silent_s = 0.0
+            with suppress(ProcessLookupError):
+                os.killpg(os.getpgid(self._sentinel_pid), signal.SIGKILL)
 
     def _hear(self, said: list[object]) -> None:
         match said:
@@ -223,7 +257,7 @@ class Far:
         try:
             if self._last_words or self._tries > _TRIES or os.getpid() != self._pid:
                 raise ConnectionRefusedError
-            self._socket = _connect(self._name, time.monotonic() + _LEAVE_S)
+            self._socket = self._connect_or_start()
         except (OSError, ArgumentError):
             self._has_ended()
             return
@@ -231,6 +265,17 @@ class Far:
         again = [value for said in (*self._used.values(), asked) for value in said]
         self._out.extendleft(json.dumps(value).encode() for value in reversed(again))
         self._flush()
+
+    def _connect_or_start(self) -> socket.socket:
+        deadline = time.monotonic() + _LEAVE_S
+        try:
+            return _connect(self._name, deadline)
+        except ConnectionRefusedError:  # both processes have ended
+            if not self._kept:
+                raise
+            with suppress(OSError):  # another rank is faster
+                start_again(self._arena, self._name, *self._kept)
+        return _connect(self._name, deadline)
 
     def _has_ended(self) -> None:
         self._out.clear()

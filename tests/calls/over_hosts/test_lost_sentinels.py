@@ -5,7 +5,8 @@ import signal
 import threading
 import time
 from pathlib import Path
-from unittest.mock import Mock
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -18,6 +19,13 @@ from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.engine.carrier import Lost
 from unisono.engine.compile.program import LOST
+from unisono.hosts import far
+
+
+def lose_sentinel(group: Any) -> None:
+    """Kill both processes of this host's sentinel, where it cannot be started again."""
+    patch.object(far, "start_again", side_effect=OSError).start()
+    send_with_spare(group.span.far, signal.SIGKILL)
 
 
 @pytest.mark.sampled(most=1)
@@ -28,7 +36,7 @@ def test_first_of_two_hosts_goes_on_with_its_sentinel(host: int) -> None:
     group = unisono.init()
     unisono.barrier()
     if group.rank == host:
-        send_with_spare(group.span.far, signal.SIGKILL)
+        lose_sentinel(group)
     assert isinstance(until_it_fails(), unisono.PeerGone)
     if (group.rank, host) == (0, 1):
         assert group.shrink().world_ranks == (0,)
@@ -52,14 +60,15 @@ def test_calls_in_which_nobody_waits_tell_of_a_cut() -> tuple[int, ...]:
     group = unisono.init()
     unisono.barrier()
     if group.rank == 1:
-        send_with_spare(group.span.far, signal.SIGKILL)
+        lose_sentinel(group)
     error = until_it_fails()
     assert isinstance(error, unisono.PeerGone)
     return error.failed
 
 
+@pytest.mark.parametrize("both", [False, True])
 @in_new_world(2, hosts="2x1")
-def test_killed_sentinel_costs_a_waiting_rank_nothing(tmp_path: Path) -> None:
+def test_killed_sentinel_costs_a_waiting_rank_nothing(tmp_path: Path, both: bool) -> None:
     group, tensor = unisono.init(), torch.ones(10)
     unisono.all_reduce(tensor)
     if group.rank == 0:
@@ -67,7 +76,12 @@ def test_killed_sentinel_costs_a_waiting_rank_nothing(tmp_path: Path) -> None:
         time.sleep(0.3)
     else:
         before = sentinel_of(group.span.far)
-        threading.Timer(0.2, lambda: (os.kill(before, signal.SIGKILL), (tmp_path / "killed").touch())).start()
+
+        def kill() -> None:
+            send_with_spare(group.span.far, signal.SIGKILL) if both else os.kill(before, signal.SIGKILL)
+            (tmp_path / "killed").touch()
+
+        threading.Timer(0.2, kill).start()
     unisono.all_reduce(tensor)
     assert bool((tensor == 4.0).all())
     assert group.rank == 0 or sentinel_of(group.span.far) != before

@@ -45,7 +45,7 @@ BODIES: list[Body] = [
 
 
 def pair(hosts: int = 4) -> tuple[Authenticator, Authenticator]:
-    return Authenticator(SECRET, 1, hosts), Authenticator(SECRET, 2, hosts)
+    return Authenticator(SECRET, 1, [0] * hosts, 0), Authenticator(SECRET, 2, [0] * hosts, 0)
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
@@ -70,10 +70,10 @@ def test_each_bit_counts(body: Body) -> None:
 
 def test_secret_and_receiver_are_checked() -> None:
     sender, receiver = pair()
-    assert receiver.open(Authenticator(bytes(32), 1, 4).seal(2, 0, Heartbeat())) is None
+    assert receiver.open(Authenticator(bytes(32), 1, [0] * 4, 0).seal(2, 0, Heartbeat())) is None
     assert receiver.open(sender.seal(3, 0, Heartbeat())) is None
-    assert receiver.open(Authenticator(SECRET, 2, 4).seal(2, 0, Heartbeat())) is None, "its own"
-    assert receiver.open(Authenticator(SECRET, 9, 10).seal(2, 0, Heartbeat())) is None, "no host of this job"
+    assert receiver.open(Authenticator(SECRET, 2, [0] * 4, 0).seal(2, 0, Heartbeat())) is None, "its own"
+    assert receiver.open(Authenticator(SECRET, 9, [0] * 10, 0).seal(2, 0, Heartbeat())) is None, "no host of this job"
 
 
 def test_repeated_and_late_datagrams_are_dropped() -> None:

@@ -106,11 +106,15 @@ class SentinelState:
         """Differs once that has changed which a process needs to go on in place of this one."""
         return len(self._gossip.facts), self._copies.changes
 
-    def take_over(self) -> None:
-        """Go on in place of a process that may have sent more since this copy of its state was made. What was about to
-        be sent then is sent again as if it was lost.
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_memory": None}
+
+    def take_over(self, memory: Regions) -> None:
+        """Go on in place of a process that may have sent more since this state was written. What was about to be sent
+        then is sent again as if it was lost.
         """
-        self.sent = []
+        self._memory, self.sent = memory, []
+        self._copies.take_over(memory)
         for rank in self._hosts[self._me]:
             self._copies.push(rank, None, self._now)
 

@@ -12,9 +12,8 @@ import json
 import struct
 import zlib
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableSequence
 from enum import IntEnum
-from mmap import mmap
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ...engine.memory.board import BOARD_BYTES, LINE
@@ -138,18 +137,20 @@ class Datagram(NamedTuple):
     body: Body
 
 
-def shared_numbers(count: int) -> memoryview:
-    """Numbers of 64 bits in memory that this process shares with processes that it forks."""
-    return memoryview(mmap(-1, 8 * count)).cast("Q")
-
-
 class Authenticator:
-    """Signs datagrams that a host sends, and checks datagrams that it gets."""
+    """Signs datagrams that a host sends, and checks datagrams that it gets.
 
-    def __init__(self, secret: bytes, me: int, hosts: int) -> None:
+    highest: host -> the highest number of a datagram that has come, also to a process that has served before.
+    first: above all numbers of datagrams that such a process has sent.
+    """
+
+    def __init__(self, secret: bytes, me: int, highest: "MutableSequence[int] | memoryview", first: int) -> None:
         self._secret, self._me = secret, me
-        self._sent, self._highest = shared_numbers(hosts), shared_numbers(hosts)
-        self._seen = [(0, 0)] * hosts  # host -> the highest number, and which numbers up to it have come, as bits
+        self._sent, self._highest = [first] * len(highest), highest
+        self._seen = [(number, _ALL if number else 0) for number in highest]
+        """Host -> the highest number, and which numbers up to it have come, as bits. What another process may have read
+        counts as read.
+        """
 
     def seal(self, to: int, digest: int, body: Body) -> bytes:
         """The datagram to that host. Raises ValueError if it would be too long."""
@@ -179,8 +180,6 @@ class Authenticator:
 
     def _is_new(self, sender: int, number: int) -> bool:
         highest, heard = self._seen[sender]
-        if highest != self._highest[sender]:  # another process has gone on meanwhile: all that it may have read counts
-            highest, heard = self._highest[sender], _ALL
         if number > highest:
             heard = (heard << min(number - highest, _WINDOW) | 1) & _ALL
             self._seen[sender], self._highest[sender] = (number, heard), number
