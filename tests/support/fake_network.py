@@ -69,6 +69,9 @@ class FakeMemory:
     def count_news(self) -> None:
         self.news += 1
 
+    def sight(self, rank: int) -> str:
+        return f"rank {rank} computes"
+
     def departure(self, rank: int) -> Departure | None:
         return self.gone.get(rank)
 
@@ -87,7 +90,8 @@ class FakeNetwork:
     silent_s: how long a host may be silent.
 
     loss, twice: how likely a datagram gets lost, or comes twice. slow_s: how long it takes at most. reaches: whether
-    one host's datagrams get to another one. stopped: hosts that do nothing. memory: makes that of a host.
+    one host's datagrams get to another one. stopped: hosts that do nothing. memory: makes that of a host. kills: are
+    sentinels killed?
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class FakeNetwork:
         slow_s: float = 0.002,
         silent_s: float = 1.5,
         memory: Callable[[], FakeMemory] = FakeMemory,
+        kills: bool = False,
     ) -> None:
         self.hosts, self.now, self._random = hosts, 100.0, random.Random(seed)
         self.loss, self.twice, self.slow_s = loss, twice, slow_s
@@ -111,7 +116,7 @@ class FakeNetwork:
         self.seals = [self._seal(k, [0] * len(hosts)) for k in range(len(hosts))]
         self.told: list[list[tuple[int | None, list[object]]]] = [[] for _ in hosts]
         self.sent = 0
-        self._notes = [(object(), b"")] * len(hosts)
+        self._writes, self._notes = kills, [(object(), b"")] * len(hosts)
         """Host -> what its sentinel remembers, and in which form it is written down."""
         self._ticks = [self.now] * len(hosts)
         self._next = [(self.now, host) for host in range(len(hosts))]
@@ -147,7 +152,7 @@ class FakeNetwork:
     def deliver(self, host: int) -> None:
         """Give a machine's messages to the ranks and to the network, as the sentinel's process does."""
         machine = self.machines[host]
-        if self._notes[host][0] != machine.remembered:
+        if self._writes and self._notes[host][0] != machine.remembered:
             self._notes[host] = machine.remembered, pickle.dumps(machine)
         self.told[host] += machine.told
         machine.told = []

@@ -16,12 +16,15 @@ from ..base.fd_channel import peer_of, remaining
 from ..base.linux import fill_standard_streams
 from ..base.records import Departure, DepartureKind
 from ..engine.memory.arena import Arena
+from ..engine.process.ask_stacks import Answer, ProcessStatus
 from ..schedule import Hosts
 from .sentinel import BEAT_S, MOST_BYTES_LOCAL
 from .sentinel.notes import turns_of
+from .sentinel.sights import read_sight
 from .sentinel.start import start_again
 
 _LEAVE_S = 1.0  # how long a rank that leaves waits for a sentinel that starts, and until it has read what the rank says
+_LOOK_S, _LOOK_AGAIN_S = 1.0, 0.2  # how long to wait for a stack, and how often to ask for it
 _TRIES = 8  # how often in a row a sentinel may end before it serves
 
 
@@ -59,6 +62,8 @@ class Far:
         self._left: dict[int, Departure] = {}
         self._cut_off: str | None = None
         self._last_words = ""  # of a sentinel that serves no longer
+        self._sight = 0, ""
+        """The newest answer to a question what a rank does, and its ticket."""
         self._tries = 0
         self._kept: list[int] = []
         """Descriptors of the sentinel's port and notes, for the next one."""
@@ -116,6 +121,19 @@ class Far:
         """
         self._say(["wake"] if gid is None else ["wake", gid])
 
+    def look_at(self, rank: int) -> tuple[ProcessStatus, Answer]:
+        """What a rank of another host does now, and its stacks, as its host's sentinel sees them. Waits for a second at
+        most.
+        """
+        ticket, until = self._ticket(), time.monotonic() + _LOOK_S
+        seen = ProcessStatus(), Answer(silent="its host has not answered")
+        while not seen[1].threads and not self._ended and time.monotonic() < until:
+            self._say(["look", rank, ticket])
+            self._await(lambda: self._sight[0] == ticket, _LOOK_AGAIN_S)
+            with suppress(ValueError):
+                seen = read_sight(self._sight[1]) if self._sight[0] == ticket else seen
+        return seen
+
     def lose(self, rank: int) -> None:
         """This rank can exchange no messages with that one any more, and does not know why. One of their hosts is left
         out, the one with the higher number.
@@ -148,13 +166,14 @@ class Far:
             for fd in self._kept:
                 os.close(fd)
 
-    def _await(self, condition: Callable[[], bool]) -> None:
+    def _await(self, condition: Callable[[], bool], most_s: float = _LEAVE_S) -> None:
         """Wait for a message of the sentinel after which this is true, for some time."""
-        until = time.monotonic() + _LEAVE_S
+        until = time.monotonic() + most_s
         while not (condition() or self._ended) and (left_s := until - time.monotonic()) > 0:
             poller = select.poll()
             poller.register(self._socket, select.POLLIN)
             poller.poll(1e3 * left_s)
+            self._take_in()
 
     @property
     def sentinel_pid(self) -> int:
@@ -241,6 +260,8 @@ class Far:
                 if gid is not None and self._asked.pop(gid, 0) and (later := self._next.pop(gid, 0)):
                     self._asked[gid] = later
                     self._say(["ask", gid, later])
+            case ["sight", int(ticket), str(text)]:
+                self._sight = ticket, text
             case ["forgotten", int(gid)]:
                 self._used.pop(gid, None)
             case ["gone", int(rank), int(how), str(words)]:

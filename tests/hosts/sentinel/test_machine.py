@@ -55,6 +55,18 @@ def test_tickets_of_a_host_share_a_query() -> None:
     ]  # fmt: skip
 
 
+def test_what_a_rank_does_is_told_to_the_rank_that_asks() -> None:
+    net = FakeNetwork([(0, 1), (2,)])
+    net.run(0.3)
+    net.step(0, Said(1, "look", [2, 77]))
+    net.run(0.02)
+    assert [value for value in net.told[0] if value[1][0] == "sight"] == [(1, ["sight", 77, "rank 2 computes"])]
+    net.step(1, Ended(2, KILLED.words))
+    net.step(0, Said(0, "look", [2, 78]))
+    net.run(1.0)
+    assert len(net.heard(0, "sight")) == 1
+
+
 @settings(max_examples=30, deadline=None)
 @given(**BAD_NETWORKS)
 def test_pushes_arrive(**bad: float) -> None:

@@ -21,10 +21,12 @@ from unisono.hosts.sentinel.wire import (
     Fact,
     FactKind,
     Heartbeat,
+    Look,
     MemberPage,
     News,
     Pages,
     Query,
+    Sight,
     batches,
 )
 
@@ -41,6 +43,8 @@ BODIES: list[Body] = [
     Pages(7, 0, (MemberPage.of(0, 1, IMAGE), MemberPage.of(3, 2, bytes(IMAGE_BYTES)))),
     Pages(7, 9, ()),
     Ack(8, 2, 1 << 40),
+    Look(3, 1, 1 << 50),
+    Sight(1, 1 << 50, "packed"),
 ]
 
 
@@ -95,7 +99,7 @@ NONSENSE = st.binary(max_size=80) | st.recursive(
 ).map(lambda said: json.dumps(said).encode())
 
 
-@given(st.integers(0, 6), NONSENSE)
+@given(st.integers(0, 8), NONSENSE)
 def test_signed_nonsense_is_dropped(kind: int, body: bytes) -> None:
     _, receiver = pair()
     text = (

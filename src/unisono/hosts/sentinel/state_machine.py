@@ -9,7 +9,7 @@ from .board_replicas import Copies
 from .host_liveness import Liveness
 from .regions import Regions
 from .shared_facts import Gossip
-from .wire import Ack, Body, Datagram, Fact, FactKind, Heartbeat, News, Pages, Query, batches
+from .wire import Ack, Body, Datagram, Fact, FactKind, Heartbeat, Look, News, Pages, Query, Sight, batches
 
 _LONGEST_S = 2 * BEAT_S
 """The longest time between two steps. If it was longer, this process was stopped, and the others are not to blame."""
@@ -124,6 +124,7 @@ class SentinelState:
         register: it uses a group. The number of the group, the start of its region, its members as ranks of the world.
         forget: it uses a group no more.
         ask: it wants fresh copies. The number of the group, and of the ticket.
+        look: it wants to know what this rank of another host does. The ticket comes back with the answer.
         wake: it has news for all hosts, on its board of a group, or on any of its boards.
         lost: it can exchange no messages with this rank of another host any more, and does not know why.
         close: it needs its sentinel no longer.
@@ -136,6 +137,8 @@ class SentinelState:
                 self._copies.forget(rank, gid)
             case "ask", int(gid), int(ticket):
                 self._copies.ask(rank, gid, ticket, self._now)
+            case "look", int(other), int(ticket) if other < len(self._host_of):
+                self._send(self._host_of[other], Look(other, rank, ticket))
             case ("wake",):
                 self._copies.push(rank, None, self._now)
             case "wake", int(gid):
@@ -206,6 +209,10 @@ class SentinelState:
                 self._copies.pages(sender, body, self._now)
             case Ack():
                 self._copies.ack(sender, body, self._now)
+            case Look(rank, asker, ticket) if rank in self._present:
+                self._send(sender, Sight(asker, ticket, self._memory.sight(rank)))
+            case Sight(asker, ticket, text):
+                self._tell(asker, ["sight", ticket, text])
 
     def _learn(self, facts: Sequence[Fact], of: int | None = None) -> None:
         """Take in facts, and make them known: all hosts hear of facts that this one has found."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ...engine.memory.board import BOARD_BYTES, LINE
 
-_VERSION = 4
+_VERSION = 5
 _TAG = 16
 _HEAD = struct.Struct("<BHHQQB")
 _MOST_NUMBER = 1 << 64
@@ -67,18 +67,28 @@ class MemberPage(NamedTuple):
 
     @classmethod
     def of(cls, member: int, stamp: int, image: bytes) -> "MemberPage":
-        return cls(member, stamp, b2a_base64(zlib.compress(image, 1), newline=False).decode())
+        return cls(member, stamp, compressed(image))
 
     @property
     def image(self) -> bytes:
         """The line and the board, one behind the other. Raises ValueError if the page does not have them."""
-        try:
-            plain = zlib.decompressobj().decompress(a2b_base64(self.packed), IMAGE_BYTES + 1)
-        except (ValueError, zlib.error) as error:
-            raise ValueError(f"no image: {error}") from error
+        plain = decompressed(self.packed, IMAGE_BYTES + 1)
         if len(plain) != IMAGE_BYTES:
             raise ValueError(f"an image of {len(plain)} bytes")
         return plain
+
+
+def compressed(data: bytes) -> str:
+    """These bytes compressed, in base64."""
+    return b2a_base64(zlib.compress(data, 1), newline=False).decode()
+
+
+def decompressed(text: str, most: int) -> bytes:
+    """The same bytes, or the first ones. Raises ValueError."""
+    try:
+        return zlib.decompressobj().decompress(a2b_base64(text), most)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"no image: {error}") from error
 
 
 class Heartbeat(NamedTuple):
@@ -124,8 +134,24 @@ class Ack(NamedTuple):
     stamp: int
 
 
-Body: TypeAlias = Heartbeat | News | Query | Pages | Ack
-_KINDS: tuple[type[Body], ...] = (Heartbeat, News, Query, Pages, Ack)
+class Look(NamedTuple):
+    """Asks what this rank of the receiver's host does now. asker, ticket: the rank that asks, and its number for it."""
+
+    rank: int
+    asker: int
+    ticket: int
+
+
+class Sight(NamedTuple):
+    """What a rank does, as an answer to `Look`; see `sights`."""
+
+    asker: int
+    ticket: int
+    packed: str
+
+
+Body: TypeAlias = Heartbeat | News | Query | Pages | Ack | Look | Sight
+_KINDS: tuple[type[Body], ...] = (Heartbeat, News, Query, Pages, Ack, Look, Sight)
 _Part = TypeVar("_Part", Fact, MemberPage)
 
 
@@ -221,6 +247,10 @@ def _body(kind: type[Body], said: object) -> Body:
             return Pages(gid, request, tuple(map(_page, pages)))
         case "Ack", [int(gid), int(member), int(stamp)]:
             return Ack(gid, member, stamp)
+        case "Look", [int(rank), int(asker), int(ticket)]:
+            return Look(rank, asker, ticket)
+        case "Sight", [int(asker), int(ticket), str(text)]:
+            return Sight(asker, ticket, text)
     raise ValueError("no body")
 
 
