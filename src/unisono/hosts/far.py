@@ -114,12 +114,12 @@ class Far:
             waits = ticket in self._asked.values() or ticket in self._next.values()
             return not waits or self._ended
 
-    def wake(self, gid: int | None = None) -> None:
-        """Show the others at once this rank's board of this group; None: of all its groups.
+    def wake(self, gid: int) -> None:
+        """Show the others at once this rank's board of this group.
 
         For departures, calls given up, and proposals: peers that wait should not have to ask for these.
         """
-        self._say(["wake"] if gid is None else ["wake", gid])
+        self._say(["wake", gid])
 
     def look_at(self, rank: int) -> tuple[ProcessStatus, Answer]:
         """What a rank of another host does now, and its stacks, as its host's sentinel sees them. Waits for a second at
@@ -163,8 +163,15 @@ class Far:
                 self._await(lambda: self.left(self._rank) is not None)
             self.closed = True
             self._socket.close()
-            for fd in self._kept:
-                os.close(fd)
+            self._close_kept()
+
+    def _close_kept(self) -> None:
+        while self._kept:
+            os.close(self._kept.pop())
+
+    def __del__(self) -> None:  # a program may drop a world without closing it
+        if hasattr(self, "_kept"):
+            self._close_kept()
 
     def _await(self, condition: Callable[[], bool], most_s: float = _LEAVE_S) -> None:
         """Wait for a message of the sentinel after which this is true, for some time."""

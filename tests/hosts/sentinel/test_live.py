@@ -75,7 +75,7 @@ def test_crash_of_the_sentinel_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", bug))
     with FakeHosts("1+1") as fake:
         refresh(fake, 0)
-        fake.far[0].wake()
+        fake.far[0].wake(WORLD)
         until(lambda: fake.far[0].left(1) is not None)
         words = (
             f"its sentinel (process {fake.far[0].sentinel_pid}) has crashed: KeyError: 'no such push' (<string>:1 in "

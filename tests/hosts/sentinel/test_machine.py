@@ -76,14 +76,14 @@ def test_pushes_arrive(**bad: float) -> None:
         net.step(host, Said(host, "register", [WORLD, START, (0, 1, 2)]))
     for number in (4, 5, 6):
         net.memories[0].say(WORLD, 0, number)
-        net.step(0, Said(0, "wake"))
+        net.step(0, Said(0, "wake", [WORLD]))
         net.run(0.004)
     net.run(1.0)
     assert net.memories[1].said(WORLD, 0) == 6
     net.step(2, Said(2, "register", [WORLD, START, (0, 1, 2)]))
     assert net.memories[2].said(WORLD, 0) == 6
     before = net.sent
-    net.step(0, Said(0, "wake"))  # nothing new
+    net.step(0, Said(0, "wake", [WORLD]))  # nothing new
     assert net.sent == before
 
 
@@ -110,7 +110,7 @@ def test_ticket_follows_earlier_pushes(**bad: float) -> None:
     net.register()
     for number in (4, 5, 6):
         net.memories[0].say(WORLD, 0, number)
-        net.step(0, Said(0, "wake"))
+        net.step(0, Said(0, "wake", [WORLD]))
         net.step(0, Said(0, "ask", [WORLD, number]))
         net.until(lambda number=number: (0, ["fresh", number]) in net.told[0])
         assert [memory.said(WORLD, 0) for memory in net.memories] == [number] * 3

@@ -62,7 +62,7 @@ def test_a_rank_says_again_what_was_not_heard() -> None:
         os.kill(pid, signal.SIGSTOP)
         fake.far[1].register(8, fake.arenas[1].end, [0, 1])
         fake.arenas[1].board(1).set_gave_up(GivenUp(9, False, frozenset({0}), "tired"))
-        fake.far[1].wake()
+        fake.far[1].wake(WORLD)
         ticket = fake.far[1].ask(WORLD)
         os.kill(pid, signal.SIGKILL)
         until(lambda: fake.far[1].answered(ticket))
@@ -89,7 +89,7 @@ def test_killed_again_and_again() -> None:
             rank = fake.hosts.members[host][0]
             said[host] += 1
             fake.arenas[host].board(rank).set_gave_up(GivenUp(said[host], False, frozenset(), f"turn {turn}"))
-            fake.far[host].wake()
+            fake.far[host].wake(WORLD)
             if turn in (5, 10, 15):
                 dead.add(rng.choice([rank for rank in fake.sleepers if rank not in dead]))
                 for one in dead:

@@ -125,7 +125,7 @@ class SentinelState:
         forget: it uses a group no more.
         ask: it wants fresh copies. The number of the group, and of the ticket.
         look: it wants to know what this rank of another host does. The ticket comes back with the answer.
-        wake: it has news for all hosts, on its board of a group, or on any of its boards.
+        wake: it has news for all hosts, on its board of a group.
         lost: it can exchange no messages with this rank of another host any more, and does not know why.
         close: it needs its sentinel no longer.
         """
@@ -139,8 +139,6 @@ class SentinelState:
                 self._copies.ask(rank, gid, ticket, self._now)
             case "look", int(other), int(ticket) if other < len(self._host_of):
                 self._send(self._host_of[other], Look(other, rank, ticket))
-            case ("wake",):
-                self._copies.push(rank, None, self._now)
             case "wake", int(gid):
                 self._copies.push(rank, gid, self._now)
             case "lost", int(other) if other < len(self._host_of):

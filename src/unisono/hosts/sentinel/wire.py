@@ -14,7 +14,7 @@ import zlib
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Iterator, MutableSequence
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args, get_origin
 
 from ...engine.memory.board import BOARD_BYTES, LINE
 
@@ -197,7 +197,7 @@ class Authenticator:
         if wrong or kind >= len(_KINDS) or not self._is_new(sender, number):
             return None
         try:
-            return Datagram(sender, digest, _body(_KINDS[kind], parsed(text[_HEAD.size :])))
+            return Datagram(sender, digest, _read(_KINDS[kind], parsed(text[_HEAD.size :])))
         except ValueError:
             return None
 
@@ -235,37 +235,18 @@ def parsed(data: bytes) -> Any:
         raise ValueError("no message") from error
 
 
-def _body(kind: type[Body], said: object) -> Body:
-    match kind.__name__, said:
-        case "Heartbeat", [bool(asks), [*hears]]:
-            return Heartbeat(asks, tuple(host for host in hears if isinstance(host, int)))
-        case "News", [[*facts]]:
-            return News(tuple(map(_fact, facts)))
-        case "Query", [int(gid), int(request)]:
-            return Query(gid, request)
-        case "Pages", [int(gid), int(request), [*pages]]:
-            return Pages(gid, request, tuple(map(_page, pages)))
-        case "Ack", [int(gid), int(member), int(stamp)]:
-            return Ack(gid, member, stamp)
-        case "Look", [int(rank), int(asker), int(ticket)]:
-            return Look(rank, asker, ticket)
-        case "Sight", [int(asker), int(ticket), str(text)]:
-            return Sight(asker, ticket, text)
-    raise ValueError("no body")
-
-
-def _fact(said: object) -> Fact:
-    match said:
-        case [int(kind), int(subject), int(how), str(words)]:
-            return Fact(FactKind(kind), subject, how, words)
-    raise ValueError("no fact")
-
-
-def _page(said: object) -> MemberPage:
-    match said:
-        case [int(member), int(stamp), str(packed)]:
-            return MemberPage(member, stamp, packed)
-    raise ValueError("no page")
+def _read(kind: Any, said: Any) -> Any:
+    """A value of this type, as JSON has it. Raises ValueError."""
+    parts = said if isinstance(said, list) else []
+    if get_origin(kind) is tuple:
+        return tuple(_read(get_args(kind)[0], part) for part in parts)
+    if hasattr(kind, "_fields") and len(parts) == len(kind._fields):
+        return kind(*map(_read, kind.__annotations__.values(), parts))
+    if kind is FactKind:
+        return FactKind(said)
+    if type(said) is not kind:
+        raise ValueError(f"no {kind.__name__}")
+    return said
 
 
 def batches(parts: Iterable[_Part]) -> Iterator[tuple[_Part, ...]]:
