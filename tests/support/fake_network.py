@@ -116,7 +116,7 @@ class FakeNetwork:
         self.seals = [self._seal(k, [0] * len(hosts)) for k in range(len(hosts))]
         self.told: list[list[tuple[int | None, list[object]]]] = [[] for _ in hosts]
         self.sent = 0
-        self._writes, self._notes = kills, [(object(), b"")] * len(hosts)
+        self._writes, self._estate = kills, [(object(), b"")] * len(hosts)
         """Host -> what its sentinel remembers, and in which form it is written down."""
         self._ticks = [self.now] * len(hosts)
         self._next = [(self.now, host) for host in range(len(hosts))]
@@ -141,7 +141,7 @@ class FakeNetwork:
     def kill(self, host: int) -> None:
         """Let another process go on in place of a sentinel. Ranks of the host have to say again what they have said."""
         self.memories[host] = self.memories[host].elsewhere()
-        self.machines[host] = pickle.loads(self._notes[host][1])  # noqa: S301  written above
+        self.machines[host] = pickle.loads(self._estate[host][1])  # noqa: S301  written above
         self.machines[host].take_over(self.memories[host])  # type: ignore[arg-type]
         self.seals[host] = self._seal(host, self.seals[host]._highest)
         self.deliver(host)
@@ -152,8 +152,8 @@ class FakeNetwork:
     def deliver(self, host: int) -> None:
         """Give a machine's messages to the ranks and to the network, as the sentinel's process does."""
         machine = self.machines[host]
-        if self._writes and self._notes[host][0] != machine.remembered:
-            self._notes[host] = machine.remembered, pickle.dumps(machine)
+        if self._writes and self._estate[host][0] != machine.remembered:
+            self._estate[host] = machine.remembered, pickle.dumps(machine)
         self.told[host] += machine.told
         machine.told = []
         for to, digest, body in machine.sent:

@@ -19,7 +19,7 @@ from ..engine.memory.arena import Arena
 from ..engine.process.ask_stacks import Answer, ProcessStatus
 from ..schedule import Hosts
 from .sentinel import BEAT_S, MOST_BYTES_LOCAL
-from .sentinel.notes import turns_of
+from .sentinel.estate import turns_of
 from .sentinel.sights import read_sight
 from .sentinel.start import start_again
 
@@ -66,7 +66,7 @@ class Far:
         """The newest answer to a question what a rank does, and its ticket."""
         self._tries = 0
         self._kept: list[int] = []
-        """Descriptors of the sentinel's port and notes, for the next one."""
+        """Descriptors of the sentinel's port and estate, for the next one."""
         self._turns = -1
         self._looked_at = self._silent_s = 0.0
         self._ended = self.closed = False

@@ -18,7 +18,7 @@ from mmap import mmap
 from ...base.fd_channel import peer_of
 from ...engine.process.alive import PARENT_S, ending_in_words, exit_status, start_ticks, watch_process
 from . import MOST_BYTES_LOCAL
-from .notes import Notes
+from .estate import Estate
 from .regions import Regions
 from .spare import Spare
 from .state_machine import Ended, Event, Said, SentinelState, Tick
@@ -178,7 +178,7 @@ def main(channel_fd: int, arena_fd: int) -> None:
     if not fds:
         return  # the ranks have not met
     listener, udp = (socket.socket(fileno=fd) for fd in fds[:2])
-    loop = _Loop(Notes(fds[2]), listener, udp, mmap(arena_fd, 0))
+    loop = _Loop(Estate(fds[2]), listener, udp, mmap(arena_fd, 0))
     # From here on, no process reads this one's output, and no process shall wait for its end.
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 2)
@@ -202,25 +202,25 @@ def _last_words(error: BaseException) -> str:
 
 
 class _Loop:
-    def __init__(self, notes: Notes, listener: socket.socket, udp: socket.socket, memory: mmap) -> None:
-        self._notes, self._udp, setup = notes, udp, notes.setup
+    def __init__(self, estate: Estate, listener: socket.socket, udp: socket.socket, memory: mmap) -> None:
+        self._estate, self._udp, setup = estate, udp, estate.setup
         hosts, silent_s = setup["hosts"], setup["silent_s"]
         processes = {rank: (pid, ticks) for rank, pid, ticks in setup["ranks"]}
         self._regions = Regions(memory, setup["start"], sum(map(len, hosts)))
-        self._watching, self.spare = Watching(processes, self._regions), Spare(silent_s / 4, notes.turns)
-        self.ranks = Ranks(listener, processes, (udp.fileno(), notes.fd))
+        self._watching, self.spare = Watching(processes, self._regions), Spare(silent_s / 4, estate.turns)
+        self.ranks = Ranks(listener, processes, (udp.fileno(), estate.fd))
         self._machine = SentinelState(hosts, setup["me"], setup["names"], self._regions, time.monotonic(), silent_s)
         self._addresses = [(str(host), int(port)) for host, port in setup["addresses"]]
         self._begin()
 
     def _begin(self) -> None:
         """Go on from what the process before has written down, if there was one."""
-        if written := self._notes.read():
+        if written := self._estate.read():
             self._machine, self.ranks.said = written
             self._machine.take_over(self._regions)
         self._remembered = self._machine.remembered
-        secret, me = bytes.fromhex(self._notes.setup["secret"]), self._notes.setup["me"]
-        self._seal = Authenticator(secret, me, self._notes.highest, time.monotonic_ns())  # it sends one a microsecond
+        secret, me = bytes.fromhex(self._estate.setup["secret"]), self._estate.setup["me"]
+        self._seal = Authenticator(secret, me, self._estate.highest, time.monotonic_ns())  # it sends one a microsecond
         self._epoll = select.epoll()
         self._epoll.register(self._udp, select.EPOLLIN)
         self._epoll.register(self.ranks.listener, select.EPOLLIN)
@@ -275,7 +275,7 @@ class _Loop:
     def _speak(self) -> None:
         """Send what the last steps have said, once it is written down why."""
         if self._remembered != self._machine.remembered:
-            self._notes.write((self._machine, self.ranks.said))
+            self._estate.write((self._machine, self.ranks.said))
             self._remembered = self._machine.remembered
         while self.spare.renew(self._let_go):
             self._begin()

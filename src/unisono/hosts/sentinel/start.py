@@ -15,7 +15,7 @@ from ...base.linux import fill_standard_streams
 from ...engine.memory.arena import Arena
 from ...schedule import Hosts
 from ..addresses import resolve
-from .notes import Notes
+from .estate import Estate
 
 _BOOT = (
     "import os, sys; os.fork() and os._exit(0); "  # so the process that starts it need not wait for its end
@@ -92,8 +92,8 @@ class Sentinel:
         }  # fmt: skip
         _make_room(self._sockets[-1], len(addresses))
         try:
-            with closing(Notes.create(setup)) as notes:
-                self.hand_over(*(one.fileno() for one in self._sockets), notes.fd)
+            with closing(Estate.create(setup)) as estate:
+                self.hand_over(*(one.fileno() for one in self._sockets), estate.fd)
         except OSError as error:
             self.stop()
             raise InternalError(
@@ -101,7 +101,7 @@ class Sentinel:
             ) from error
 
     def hand_over(self, *fds: int) -> None:
-        """Let it serve with these descriptors: of its two sockets and of its notes. Raises OSError."""
+        """Let it serve with these descriptors: of its two sockets and of its estate. Raises OSError."""
         socket.send_fds(self._channel, [b"\n"], fds)
         self._close()
         # The process that has been started ends as soon as it has made the sentinel, its child.
@@ -121,13 +121,13 @@ class Sentinel:
             self.stop()
 
 
-def start_again(arena: Arena, name: str, udp: int, notes: int) -> None:
-    """Start a sentinel where both processes of one have been killed. udp, notes: descriptors that it gave to its ranks.
+def start_again(arena: Arena, name: str, udp: int, estate: int) -> None:
+    """Start a sentinel where both processes of one have been killed. udp, estate: descriptors that its ranks keep.
 
     Raises OSError if a process listens at the name: then another rank starts one.
     """
     with listen(name, socket.SOCK_SEQPACKET) as listener:
-        Sentinel(arena).hand_over(listener.fileno(), udp, notes)
+        Sentinel(arena).hand_over(listener.fileno(), udp, estate)
 
 
 def _make_room(udp: socket.socket, hosts: int) -> None:

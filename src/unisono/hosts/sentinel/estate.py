@@ -1,4 +1,4 @@
-"""What a sentinel must not forget if its process is killed: a file without a name, which its ranks have open, too.
+"""What a sentinel leaves to the process that goes on after it: a file without a name, which its ranks have open, too.
 
 The file holds what the sentinel was told to serve, some numbers, and two places for its state. The sentinel writes its
 state where the older one lies. Then one number tells where the newer one is. So a process that is killed while it
@@ -16,8 +16,8 @@ _SETUP, _STATES = 1 << 20, (1 << 30, 1 << 31)
 _FIRST = 3  # the words before those of the hosts
 
 
-class Notes:
-    """The notes of the sentinel of one host.
+class Estate:
+    """What the sentinel of one host leaves.
 
     setup: what it serves; see `start`.
     turns: a word, how often it has looked at its messages.
@@ -30,9 +30,9 @@ class Notes:
         self.turns, self.highest = self._words[2:_FIRST], self._words[_FIRST:][: len(self.setup["hosts"])]
 
     @classmethod
-    def create(cls, setup: Mapping[str, object]) -> "Notes":
-        """New ones. Raises OSError."""
-        fd, data = os.memfd_create("unisono-notes", os.MFD_CLOEXEC), json.dumps(setup).encode()
+    def create(cls, setup: Mapping[str, object]) -> "Estate":
+        """An empty one. Raises OSError."""
+        fd, data = os.memfd_create("unisono-estate", os.MFD_CLOEXEC), json.dumps(setup).encode()
         os.ftruncate(fd, _SETUP)
         os.pwrite(fd, data, _SETUP)
         os.pwrite(fd, len(data).to_bytes(8, "little"), 0)
@@ -59,5 +59,5 @@ class Notes:
 
 
 def turns_of(fd: int) -> int:
-    """How often the sentinel with these notes has looked at its messages."""
+    """How often the sentinel with these estate has looked at its messages."""
     return int.from_bytes(os.pread(fd, 8, 16), "little")

@@ -5,14 +5,14 @@ from contextlib import closing
 
 import pytest
 
-from unisono.hosts.sentinel.notes import Notes, turns_of
+from unisono.hosts.sentinel.estate import Estate, turns_of
 
 pytestmark = pytest.mark.quick
 SETUP = {"hosts": [[0], [1]], "names": ["a", "b"]}
 
 
 def test_another_process_reads_what_was_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(Notes.create(SETUP)) as written, closing(Notes(os.dup(written.fd))) as read:
+    with closing(Estate.create(SETUP)) as written, closing(Estate(os.dup(written.fd))) as read:
         assert read.setup == SETUP
         assert read.read() is None
         for state in ("long" * 10_000, "short", "", "longer" * 20_000):
