@@ -127,7 +127,7 @@ class Far:
         """
         ticket, until = self._ticket(), time.monotonic() + _LOOK_S
         seen = ProcessStatus(), Answer(silent="its host has not answered")
-        while not seen[1].threads and not self._ended and time.monotonic() < until:
+        while not (seen[1].threads or seen[0].state == "T" or self._ended) and time.monotonic() < until:
             self._say(["look", rank, ticket])
             self._await(lambda: self._sight[0] == ticket, _LOOK_AGAIN_S)
             with suppress(ValueError):
