@@ -74,7 +74,7 @@ class MemberPage(NamedTuple):
         """The line and the board, one behind the other. Raises ValueError if the page does not have them."""
         plain = decompressed(self.packed, IMAGE_BYTES + 1)
         if len(plain) != IMAGE_BYTES:
-            raise ValueError(f"an image of {len(plain)} bytes")
+            raise ValueError(f"an image of {len(plain)} bytes, expected {IMAGE_BYTES}")
         return plain
 
 
@@ -88,7 +88,7 @@ def decompressed(text: str, most: int) -> bytes:
     try:
         return zlib.decompressobj().decompress(a2b_base64(text), most)
     except (ValueError, zlib.error) as error:
-        raise ValueError(f"no image: {error}") from error
+        raise ValueError(f"invalid image: {error}") from error
 
 
 class Heartbeat(NamedTuple):
@@ -184,7 +184,7 @@ class Authenticator:
         head = _HEAD.pack(_VERSION, self._me, to, self._sent[to], digest, _KINDS.index(type(body)))
         text = head + _packed(body)
         if _TAG + len(text) > MOST_BYTES:
-            raise ValueError(f"a datagram of {len(text)} bytes")
+            raise ValueError(f"a datagram of {len(text)} bytes is too long")
         return self._tag(text) + text
 
     def open(self, data: bytes) -> Datagram | None:
@@ -223,7 +223,7 @@ def _packed(part: Body | Fact | MemberPage) -> bytes:
 
 def _number(text: str) -> int:
     if not 0 <= (number := int(text)) < _MOST_NUMBER:
-        raise ValueError(f"no number of 64 bits: {text:.30}")
+        raise ValueError(f"not a number of 64 bits: {text:.30}")
     return number
 
 
@@ -232,7 +232,7 @@ def parsed(data: bytes) -> Any:
     try:
         return json.loads(data, parse_int=_number)
     except RecursionError as error:
-        raise ValueError("no message") from error
+        raise ValueError("not a message") from error
 
 
 def _read(kind: Any, said: Any) -> Any:
@@ -245,7 +245,7 @@ def _read(kind: Any, said: Any) -> Any:
     if kind is FactKind:
         return FactKind(said)
     if type(said) is not kind:
-        raise ValueError(f"no {kind.__name__}")
+        raise ValueError(f"not a {kind.__name__}")
     return said
 
 
