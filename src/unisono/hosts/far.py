@@ -25,6 +25,7 @@ from .sentinel.start import start_again
 
 _LEAVE_S = 1.0  # how long a rank that leaves waits for a sentinel that starts, and until it has read what the rank says
 _LOOK_S, _LOOK_AGAIN_S = 1.0, 0.2  # how long to wait for a stack, and how often to ask for it
+_RETRY_S = 0.005
 _TRIES = 8  # how often in a row a sentinel may end before it serves
 
 
@@ -296,14 +297,15 @@ class Far:
 
     def _connect_or_start(self) -> socket.socket:
         deadline = time.monotonic() + _LEAVE_S
-        try:
-            return _connect(self._name, deadline)
-        except ConnectionRefusedError:  # both processes have ended
-            if not self._kept:
-                raise
-            with suppress(OSError):  # another rank is faster
+        while True:
+            try:
+                return _connect(self._name, deadline)
+            except ConnectionRefusedError:  # both processes have ended
+                if not self._kept or time.monotonic() > deadline:
+                    raise
+            with suppress(OSError):  # another rank is faster, and may not listen yet
                 start_again(self._arena, self._name, *self._kept)
-        return _connect(self._name, deadline)
+            time.sleep(_RETRY_S)
 
     def _has_ended(self) -> None:
         self._out.clear()
