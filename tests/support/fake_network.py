@@ -142,7 +142,7 @@ class FakeNetwork:
         """Let another process go on in place of a sentinel. Ranks of the host have to say again what they have said."""
         self.memories[host] = self.memories[host].elsewhere()
         self.machines[host] = pickle.loads(self._estate[host][1])  # noqa: S301  written above
-        self.machines[host].take_over(self.memories[host])  # type: ignore[arg-type]
+        self.machines[host].take_over(self.memories[host], int(self.now * 1e9))  # type: ignore[arg-type]
         self.seals[host] = self._seal(host, self.seals[host]._highest)
         self.deliver(host)
 

@@ -17,7 +17,6 @@ from .regions import Regions
 from .wire import Ack, Body, MemberPage, Pages, Query, batches
 
 _AGAIN_S, _MOST_S = 0.02, 0.32
-_NEXT_PROCESS = 1 << 40  # more numbers than a process uses
 _PACE_S = 0.0002  # the least time, per host, from one question to the next
 _MOST_KEPT = 1024
 """The most groups with pages that are kept before a rank here uses the group. Also the most forgotten groups with last
@@ -142,10 +141,10 @@ class Copies:
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_memory": None}
 
-    def take_over(self, memory: Regions) -> None:
-        """Go on in place of a process that may have used more numbers."""
+    def take_over(self, memory: Regions, first: int) -> None:
+        """Go on in place of a process that may have used more numbers, up to `first`."""
         self._memory = memory
-        self._newest += _NEXT_PROCESS
+        self._newest = first
         for gid, group in self._groups.items():
             self._memory.add(gid, group.start, len(group.members))
 

@@ -215,12 +215,13 @@ class _Loop:
 
     def _begin(self) -> None:
         """Go on from what the process before has written down, if there was one."""
+        first = time.monotonic_ns()  # above all numbers before: no process uses one each nanosecond
         if written := self._estate.read():
             self._machine, self.ranks.said = written
-            self._machine.take_over(self._regions)
+            self._machine.take_over(self._regions, first)
         self._remembered = self._machine.remembered
         secret, me = bytes.fromhex(self._estate.setup["secret"]), self._estate.setup["me"]
-        self._seal = Authenticator(secret, me, self._estate.highest, time.monotonic_ns())  # it sends one a microsecond
+        self._seal = Authenticator(secret, me, self._estate.highest, first)
         self._epoll = select.epoll()
         self._epoll.register(self._udp, select.EPOLLIN)
         self._epoll.register(self.ranks.listener, select.EPOLLIN)

@@ -109,12 +109,12 @@ class SentinelState:
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_memory": None}
 
-    def take_over(self, memory: Regions) -> None:
+    def take_over(self, memory: Regions, first: int) -> None:
         """Go on in place of a process that may have sent more since this state was written. What was about to be sent
-        then is sent again as if it was lost.
+        then is sent again as if it was lost. first: see `Copies.take_over`.
         """
         self._memory, self.sent = memory, []
-        self._copies.take_over(memory)
+        self._copies.take_over(memory, first)
         for rank in self._hosts[self._me]:
             self._copies.push(rank, None, self._now)
 
