@@ -228,7 +228,7 @@ def test_tensors_that_lose_their_memory_in_a_call() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_a_dropped_group_goes_without_the_garbage_collector() -> None:
+def test_dropped_group_needs_no_collector() -> None:
     gc.disable()
     for async_op in (False, True):
         group = unisono.new_group([0, 1])

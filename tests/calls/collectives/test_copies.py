@@ -55,11 +55,11 @@ def work() -> None:
         assert torch.equal(tensor, values(1, turn))
 
 
-def test_each_call_takes_the_values_of_its_own_time(keeping: unisono.World) -> None:
+def test_each_call_takes_its_own_values(keeping: unisono.World) -> None:
     keeping.run(work)
 
 
-def test_calls_in_the_background_on_a_tensor_that_is_not_contiguous(worlds: Callable[[int], unisono.World]) -> None:
+def test_background_calls_on_strided_tensors(worlds: Callable[[int], unisono.World]) -> None:
     worlds(RANKS).run(work)
 
 

@@ -72,7 +72,7 @@ def outcome(make: Callable[[], Any], known: bool, **how: Any) -> tuple[str, Any]
 @pytest.mark.parametrize("async_op", [False, True])
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.ranks(2)
-def test_a_tensor_gets_what_it_gets_without_a_known_call(other: str, async_op: bool) -> None:
+def test_known_calls_change_no_outcome(other: str, async_op: bool) -> None:
     make = OTHERS[other]
     first, second = (outcome(make, known, async_op=async_op) for known in (False, True))
     assert first == second
@@ -80,7 +80,7 @@ def test_a_tensor_gets_what_it_gets_without_a_known_call(other: str, async_op: b
 
 @pytest.mark.parametrize("async_op", [False, True])
 @pytest.mark.ranks(2)
-def test_a_single_number_that_is_a_negative_view_is_refused(async_op: bool) -> None:
+def test_negative_view_of_one_number_is_refused(async_op: bool) -> None:
     """It is contiguous, and DLPack does not tell that it is negative."""
     for _ in range(3):
         tensor = ones(1)
@@ -91,7 +91,7 @@ def test_a_single_number_that_is_a_negative_view_is_refused(async_op: bool) -> N
 
 
 @pytest.mark.ranks(2)
-def test_a_copy_that_is_not_yet_made_leaves_the_original_alone() -> None:
+def test_lazy_copy_leaves_its_original_alone() -> None:
     for _ in range(2):
         unisono.all_reduce(ones())
     original = ones()
@@ -123,7 +123,7 @@ def test_calls_of_many_sizes_are_all_known() -> None:
 
 @pytest.mark.parametrize("exporter", [True, False])
 @pytest.mark.ranks(2)
-def test_torch_without_the_interface_makes_every_call_anew(exporter: bool) -> None:
+def test_torch_without_dlpack_keeps_no_call(exporter: bool) -> None:
     group, file = unisono.init(), import_module("unisono.calls.dispatch.known")
     group.forget_plans()
     before = file.EXPORTER
@@ -140,7 +140,7 @@ def test_torch_without_the_interface_makes_every_call_anew(exporter: bool) -> No
 
 
 @pytest.mark.ranks(2)
-def test_blocks_of_the_larger_tensor_are_known_where_they_are_this_ranks_own() -> None:
+def test_own_block_of_the_output_is_known() -> None:
     group = unisono.init()
     for _ in range(3):
         whole = torch.full((2 * COUNT,), -1.0)

@@ -57,7 +57,7 @@ def test_a_scale_is_looked_at_in_every_call() -> None:
 
 
 @pytest.mark.ranks(3)
-def test_lists_may_change_while_an_asynchronous_call_runs() -> None:
+def test_lists_may_change_during_a_call() -> None:
     me, p, n = unisono.get_rank(), unisono.get_world_size(), 1_000_000
     blocks = [f(n) for _ in range(p)]
     kept = list(blocks)
@@ -134,7 +134,7 @@ def test_who_left_its_run_is_not_silently_alone() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @in_new_world(2, gives=["parent", "parent"])
-def test_a_forked_child_does_not_answer_for_its_rank() -> str:
+def test_forked_child_does_not_answer() -> str:
     sys.stdout.flush()
     child = os.fork()
     if not child:
@@ -218,7 +218,7 @@ def refused(what: str, argument: str, call: Callable[[Any], Any]) -> None:
         assert f"{argument}{words}" in str(raised.value), (what, kind)
 
 
-def test_the_table_has_every_public_call_with_a_time() -> None:
+def test_table_has_every_call_with_a_time() -> None:
     public = [getattr(unisono, name) for name in unisono.__all__ if callable(getattr(unisono, name))]
     timed = {one.__name__ for one in public if "timeout_s" in _arguments(one)}
     assert timed | {"Config"} == CALLS.keys()
@@ -232,7 +232,7 @@ def _arguments(one: Any) -> Mapping[str, Any]:
 
 
 @pytest.mark.ranks(2)
-def test_a_time_that_is_none_is_refused_by_every_call() -> None:
+def test_every_call_refuses_wrong_times() -> None:
     for what, call in CALLS.items():
         refused(what, "timeout_s", call)
     for what, (argument, call) in OTHERS.items():
@@ -243,7 +243,7 @@ def test_a_time_that_is_none_is_refused_by_every_call() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_a_handle_refuses_a_time_that_is_none_before_and_after_its_call() -> None:
+def test_works_refuse_wrong_times() -> None:
     me = unisono.get_rank()
     late = unisono.irecv(f(), 1 - me)
     refused("a receive", "timeout", late.wait)

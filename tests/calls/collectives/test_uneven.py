@@ -49,14 +49,14 @@ def test_blocks_longer_than_a_segment() -> None:
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.ranks(3, 4)
-def test_every_algorithm_takes_blocks_of_any_sizes() -> None:
+def test_every_algorithm_takes_uneven_blocks() -> None:
     for form in UNEVEN:
         for name, seed in product(algorithms(form), (1, 2)):
             check(of_any_size(form, "uneven", 9, seed), name)
 
 
 @pytest.mark.ranks(2)
-def test_wrong_algorithm_is_refused_before_sizes_are_exchanged() -> None:
+def test_algorithm_is_checked_before_sizes() -> None:
     me, group, tensor = unisono.get_rank(), unisono.init(), torch.zeros(2)
     number = group.engine.call_number
     calls: list[Callable[[str | None], Any]] = [
@@ -89,7 +89,7 @@ def test_even_and_uneven_calls_alternate() -> None:
 
 
 @pytest.mark.ranks(2, 3)
-def test_whole_tensors_on_one_rank_and_lists_on_another() -> None:
+def test_whole_tensor_on_one_rank_meets_lists() -> None:
     me, p = unisono.get_rank(), unisono.get_world_size()
     mine, whole = block(me, 0, 3), torch.zeros(p, 3)
     made = empties([3] * p)
@@ -102,7 +102,7 @@ def test_whole_tensors_on_one_rank_and_lists_on_another() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_split_sizes_that_do_not_add_up_are_refused() -> None:
+def test_wrong_sum_of_split_sizes_is_refused() -> None:
     p = unisono.get_world_size()
     with pytest.raises(unisono.ArgumentError, match=r"output_split_sizes: .* with the sum"):
         unisono.all_to_all_single(torch.zeros(p + 1, 2), torch.zeros(p, 2), [1] * p, [1] * p)
@@ -131,7 +131,7 @@ def test_all_gather_of_unknown_shapes_refuses() -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_wrong_sizes_raise_on_every_rank_and_name_the_rank_and_both_sizes(worlds: Worlds, ranks: int) -> None:
+def test_wrong_sizes_name_rank_and_both_sizes(worlds: Worlds, ranks: int) -> None:
     def work() -> list[str]:
         me, p = unisono.get_rank(), unisono.get_world_size()
         last = p - 1

@@ -50,7 +50,7 @@ def test_a_work_tells_how_far_its_call_is() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_later_calls_go_on_after_a_future_that_the_program_has_completed() -> None:
+def test_completed_future_stops_no_later_call() -> None:
     if unisono.get_rank() == 0:
         pending = unisono.all_reduce(torch.ones(3), async_op=True)
         pending.get_future().set_result(None)
@@ -65,7 +65,7 @@ def test_later_calls_go_on_after_a_future_that_the_program_has_completed() -> No
 
 
 @pytest.mark.ranks(3)
-def test_a_wait_that_runs_out_of_time_names_who_is_missing() -> None:
+def test_timeout_of_wait_names_who_is_missing() -> None:
     group = unisono.new_group([0, 2])
     if not group:
         unisono.barrier()
@@ -91,7 +91,7 @@ def test_a_wait_that_runs_out_of_time_names_who_is_missing() -> None:
 
 
 @pytest.mark.ranks(3)
-def test_a_forgotten_work_is_done_all_the_same_and_keeps_nothing() -> None:
+def test_forgotten_work_ends_and_keeps_nothing() -> None:
     tensor, other = torch.ones(70_000), torch.ones(70_000)
     threads = threading.active_count()
     for _ in range(50):
@@ -141,7 +141,7 @@ def test_callback_cannot_wait_for_a_later_call(way: str) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_callbacks_of_two_groups_that_wait_in_a_cycle() -> None:
+def test_callbacks_that_wait_in_a_cycle_raise() -> None:
     """Each waits for a later call of the other group: at least one raises, and the other one goes on."""
     me, groups, caught = unisono.get_rank(), [unisono.new_group() for _ in range(2)], list[BaseException]()
     later: list[Any] = []
@@ -168,7 +168,7 @@ def test_callbacks_of_two_groups_that_wait_in_a_cycle() -> None:
 
 
 @pytest.mark.quick
-def test_threads_that_begin_at_once_share_a_worker() -> None:
+def test_first_calls_of_threads_share_a_worker() -> None:
     """The first asynchronous calls of a group, in several threads."""
 
     def begin(group: Any, start: threading.Barrier, found: list[Any]) -> None:
@@ -195,7 +195,7 @@ def test_threads_that_begin_at_once_share_a_worker() -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 @in_world("size")
-def test_what_a_callback_calls_comes_before_the_calls_that_wait(size: int) -> None:
+def test_calls_of_callbacks_precede_waiting_calls(size: int) -> None:
     me = unisono.get_rank()
     first, inner, outer, last = (torch.full((count,), 1.0 + me) for count in (2, 3, 4, 5))
     release = torch.zeros(1)
@@ -220,7 +220,7 @@ def test_what_a_callback_calls_comes_before_the_calls_that_wait(size: int) -> No
 
 
 @in_world(2)
-def test_call_of_a_handler_during_an_asynchronous_call() -> None:
+def test_call_of_a_handler_comes_second() -> None:
     """The handler's call is queued while the other one is under way on the caller's thread. It comes second."""
     group, me = unisono.init(), unisono.get_rank()
     tensors = [torch.full((4,), 10.0 * k + me) for k in range(3)]

@@ -18,7 +18,7 @@ def values(world_rank: int, count: int, seed: int) -> torch.Tensor:
 
 
 @pytest.mark.ranks(4)
-def test_shared_tensors_are_zero_copy_in_sub_groups() -> None:
+def test_shared_tensors_are_never_staged() -> None:
     """Whatever group they were made for; so no byte of them is seen in the staging area."""
     rank = unisono.get_rank()
     group = split(rank % 2, -rank)
@@ -87,7 +87,7 @@ def test_calls_in_the_background_keep_their_order() -> list[float]:
     return tensor.unique().tolist()
 
 
-def test_background_calls_end_before_the_function_does(worlds: Worlds) -> None:
+def test_background_calls_end_before_a_run_does(worlds: Worlds) -> None:
     """Peers still need them, and must not hear that this rank has returned."""
 
     def leave_early(rank_that_waits: int) -> float:

@@ -111,7 +111,7 @@ def test_hundreds_one_after_the_other(worlds: Worlds, way: str) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_groups_with_calls_in_the_background_end_with_their_thread() -> None:
+def test_worker_thread_ends_with_its_group() -> None:
     """Closed or dropped, while their last call still runs or afterwards."""
     before = census()
     for k in range(12):
@@ -132,7 +132,7 @@ def test_groups_with_calls_in_the_background_end_with_their_thread() -> None:
     assert not more_than(before)
 
 
-def test_a_group_that_is_left_serves_those_who_stay(worlds: Worlds) -> None:
+def test_left_group_serves_those_who_stay(worlds: Worlds) -> None:
     """Its memory is not used again before the last has left, in whatever order they leave."""
 
     def leave(first: int) -> None:
@@ -161,7 +161,7 @@ def test_a_group_that_is_left_serves_those_who_stay(worlds: Worlds) -> None:
 
 
 @pytest.mark.ranks(3)
-def test_what_others_may_reach_lives_until_all_have_left() -> None:
+def test_reachable_memory_lives_until_all_left() -> None:
     """A progress engine has rings in its rank's heap, which peers read after their sender has left."""
 
     class Engine:
@@ -197,7 +197,7 @@ def test_closing_the_world_closes_its_groups() -> None:
 
 
 @in_world(2, gives=[4.0, 4.0])
-def test_a_forked_child_leaves_groups_to_its_parent() -> float:
+def test_forked_child_leaves_groups_alone() -> float:
     """Neither closing and dropping them there, nor dropping tensors, takes anything from the parent."""
     group = split(0, -unisono.get_rank())
     tensor = unisono.empty(1 << 20).fill_(1.0)

@@ -75,7 +75,7 @@ def test_average_parameters(ranks: int) -> None:
 
 
 @pytest.mark.ranks(*SIZES)
-def test_average_gradients_is_the_gradient_of_the_mean_loss(ranks: int) -> None:
+def test_average_gradients_of_the_mean_loss(ranks: int) -> None:
     inputs = [torch.randn(7, 3, generator=torch.Generator().manual_seed(rank)) for rank in range(ranks)]
     alone, together = Model(5), Model(5)
     for x in inputs:

@@ -132,7 +132,7 @@ def unknown_everywhere(culprits: set[int]) -> list[Said]:
 
 
 @pytest.mark.parametrize(("ranks", "culprits"), [(1, {0}), (2, {1}), (3, {0}), (5, {1, 3})])
-def test_an_object_that_cannot_be_encoded_raises_everywhere(worlds: Worlds, ranks: int, culprits: set[int]) -> None:
+def test_unknown_object_raises_everywhere(worlds: Worlds, ranks: int, culprits: set[int]) -> None:
     calls = ["all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"]
     wheres = ["obj: ", "obj: ", r"object_list: ", f"scatter_object_input_list[{ranks - 1}]: "]
     first = min(culprits)
@@ -172,7 +172,7 @@ WRONG: dict[str, tuple[Callable[..., None], Callable[[int], tuple[Any, ...]], Ca
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_list_on_one_rank_raises_everywhere(worlds: Worlds, name: str) -> None:
+def test_wrong_list_raises_everywhere(worlds: Worlds, name: str) -> None:
     function, wrong, right, message = WRONG[name]
     if name == "a list elsewhere":
         right = lambda: (1, three() if unisono.get_rank() == 2 else None, 2)  # noqa: E731
@@ -214,7 +214,7 @@ def test_rank_without_memory_for_objects() -> None:
     assert made == [0, 1]
 
 
-def test_a_root_that_is_no_rank_raises_before_anything_moves(worlds: Worlds) -> None:
+def test_wrong_root_raises_everywhere(worlds: Worlds) -> None:
     for said in worlds(3).run(wrong_roots):
         assert [kind for kind, _ in said] == ["ArgumentError", "ArgumentError", "DTypeError"]
         assert "dst=3: the ranks of this group are 0 to 2" in said[0][1]
@@ -226,7 +226,7 @@ def only_rank_0_pickles() -> tuple[Said, list[Any]]:
     return attempt(lambda: all_gather_object(places, group.rank, pickle=group.rank == 0)), places
 
 
-def test_pickled_objects_are_an_error_only_where_they_are_not_wanted(worlds: Worlds) -> None:
+def test_pickle_raises_where_it_is_not_wanted(worlds: Worlds) -> None:
     (first, got), *others = worlds(3).run(only_rank_0_pickles)
     assert first == ("", "")
     assert got == [0, 1, 2]
@@ -241,7 +241,7 @@ def lists_of_different_lengths() -> tuple[Said, list[Any]]:
     return attempt(lambda: broadcast_object_list(objects)), objects
 
 
-def test_a_list_of_another_length_is_an_error_where_it_is(worlds: Worlds) -> None:
+def test_list_of_another_length_raises_there(worlds: Worlds) -> None:
     first, second, third = worlds(3).run(lists_of_different_lengths)
     assert first == second == (("", ""), list("abc"))
     (kind, message), objects = third
@@ -254,7 +254,7 @@ def different_sources() -> Said:
     return attempt(lambda: broadcast_object_list(["x" * 3], rank))
 
 
-def test_ranks_that_disagree_about_the_source_all_raise(worlds: Worlds) -> None:
+def test_differing_sources_raise_everywhere(worlds: Worlds) -> None:
     for kind, message in worlds(2).run(different_sources):
         assert kind == MismatchError.__name__
         assert "src=1" in message
@@ -264,7 +264,7 @@ def not_all_alike() -> None:
     all_gather_object([None] * 2, object() if unisono.get_rank() == 1 else 1)
 
 
-def test_a_run_blames_the_rank_whose_object_it_was(worlds: Worlds) -> None:
+def test_run_blames_rank_of_the_object(worlds: Worlds) -> None:
     with pytest.raises(DTypeError, match=r"rank 1 failed(.|\n)*builtins\.object at the top") as raised:
         worlds(2).run(not_all_alike)
     assert raised.value.rank == 1

@@ -178,7 +178,7 @@ def test_globals_make_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_op(with_factor).text != before.text
 
 
-def test_objects_that_say_nothing_of_themselves_are_told_apart_here_but_not_in_the_text() -> None:
+def test_captured_tensors_differ_outside_the_text() -> None:
     first, second = torch.ones(2), torch.ones(2)
     assert make_op(adds(first)) == make_op(adds(first))
     assert make_op(adds(first)) != make_op(adds(second))
@@ -221,7 +221,7 @@ def fold(function: Callable[[Any, Any], Any], ranks: int, count: int = 7) -> tor
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("ranks", [3, 4])
-def test_algorithms_that_leave_rank_order_are_refused_to_ops_that_do_not_commute(worlds: Worlds, ranks: int) -> None:
+def test_rank_order_of_ops_that_do_not_commute(worlds: Worlds, ranks: int) -> None:
     """Whoever is not refused gives the left fold's result, for an associative op that does not commute."""
 
     def work() -> tuple[int, int]:
@@ -256,7 +256,7 @@ def test_algorithms_that_leave_rank_order_are_refused_to_ops_that_do_not_commute
 
 
 @pytest.mark.ranks(3)
-def test_an_op_that_is_not_associative_is_made_in_one_pass_or_refused() -> None:
+def test_op_that_does_not_associate_is_refused() -> None:
     op = unisono.make_op(affine, commutative=True, associative=False)
     with pytest.raises(unisono.ArgumentError, match="declared not to be associative"):
         unisono.all_reduce(values(unisono.get_rank()), op, algorithm="ring")

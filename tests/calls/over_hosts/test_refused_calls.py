@@ -49,7 +49,7 @@ def use(group: unisono.Group) -> None:
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
 @pytest.mark.ranks(hosts="2x2")
-def test_a_group_goes_without_the_garbage_collector(closed: bool) -> None:
+def test_group_needs_no_collector(closed: bool) -> None:
     gc.collect()
     gc.disable()
     group = unisono.new_group(range(unisono.get_world_size()))

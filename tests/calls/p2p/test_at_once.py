@@ -32,7 +32,7 @@ def meet() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_messages_that_need_not_wait_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ready_messages_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the long way")
 
@@ -69,7 +69,7 @@ def test_messages_that_need_not_wait_take_the_short_way(monkeypatch: pytest.Monk
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.ranks(2)
-def test_threads_that_exchange_messages_of_many_sizes(seed: int) -> None:
+def test_threads_exchange_messages_of_many_sizes(seed: int) -> None:
     """Each thread has a tag, and takes in messages for the others while it waits."""
     me = unisono.get_rank()
     meet()
@@ -96,9 +96,7 @@ def test_threads_that_exchange_messages_of_many_sizes(seed: int) -> None:
 
 @pytest.mark.parametrize("by_another_thread", [False, True])
 @pytest.mark.ranks(2)
-def test_a_long_message_begins_on_the_short_way_and_ends_on_the_long_one(
-    monkeypatch: pytest.MonkeyPatch, by_another_thread: bool
-) -> None:
+def test_long_message_changes_to_the_long_way(monkeypatch: pytest.MonkeyPatch, by_another_thread: bool) -> None:
     """A message of more bytes than are moved in one call. Another thread may move its rest before the call goes on."""
     me, begun = unisono.get_rank(), []
 
@@ -133,7 +131,7 @@ def test_a_long_message_begins_on_the_short_way_and_ends_on_the_long_one(
 
 
 @pytest.mark.ranks(2)
-def test_receives_keep_their_order_whoever_takes_them_in() -> None:
+def test_receives_keep_their_order() -> None:
     """Its owner, which waits for another one; another call; the thread in the background; `is_completed`."""
     me = unisono.get_rank()
     meet()
@@ -177,7 +175,7 @@ def test_the_thread_rests_while_another_one_waits(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.ranks(2)
-def test_ctrl_c_and_time_outs_end_a_wait_for_a_receive() -> None:
+def test_interrupt_and_timeout_end_a_receive() -> None:
     me, target = unisono.get_rank(), torch.zeros(3)
     meet()
     unisono.barrier()
@@ -201,7 +199,7 @@ def test_ctrl_c_and_time_outs_end_a_wait_for_a_receive() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_a_group_that_has_ended_takes_no_short_way() -> None:
+def test_ended_group_takes_no_short_way() -> None:
     me = unisono.get_rank()
     groups = [unisono.new_group([0, 1]) for _ in range(2)]
     for group in groups:
@@ -218,7 +216,7 @@ def test_a_group_that_has_ended_takes_no_short_way() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_what_the_short_way_does_not_know_takes_the_long_one() -> None:
+def test_rare_messages_take_the_long_way() -> None:
     """Conjugates, strides, quantized and empty tensors, other tags and types, and messages to oneself."""
     me = unisono.get_rank()
     meet()

@@ -126,7 +126,7 @@ def test_wrong_arguments_move_nothing() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_a_long_message_goes_on_while_nobody_waits_for_it() -> None:
+def test_long_message_moves_while_nobody_waits() -> None:
     tensor = values(2_000_000, 1)
     if unisono.get_rank() == 0:
         sent = p2p.isend(tensor, 1)

@@ -153,7 +153,7 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
 
 
 @pytest.mark.ranks(3)
-def test_who_waits_for_any_rank_waits_for_the_last_that_may_send() -> None:
+def test_receive_from_any_waits_for_the_last_rank() -> None:
     """Ranks that have returned have sent what they had to send."""
     me = unisono.get_rank()
     if me == 0:
@@ -200,7 +200,7 @@ def go_on(name: str) -> None:
 
 
 @pytest.mark.ranks(3)
-def test_a_call_may_have_a_time_of_its_own_and_hears_what_came_instead() -> None:
+def test_timeout_tells_what_was_sent_instead() -> None:
     if unisono.get_rank() == 1:
         p2p.send(torch.ones(2), 0, tag=8)
     unisono.barrier()
@@ -231,7 +231,7 @@ def test_refused_long_message_lets_its_sender_end(dtype: torch.dtype) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("nbytes", [8, 8 * LONG])
 @pytest.mark.ranks(2)
-def test_what_ran_out_of_time_is_neither_lost_nor_in_the_way(nbytes: int) -> None:
+def test_late_messages_are_not_lost(nbytes: int) -> None:
     """A receive leaves the message to the next; a send that has begun ends in the background; a Work goes on."""
     me, count = unisono.get_rank(), nbytes // 8
     sent, target = torch.arange(count), torch.full((count,), -1)
@@ -301,7 +301,7 @@ def test_ctrl_c_cancels_an_asynchronous_call(kind: str) -> None:
 
 
 @in_each_new_world(2)
-def test_a_step_that_is_interrupted_ends_the_group() -> None:
+def test_interrupted_step_ends_the_group() -> None:
     """Who knows what of a message has been moved: every later call says so."""
     me, group = unisono.get_rank(), unisono.init()
     p2p.send(torch.zeros(1), me)

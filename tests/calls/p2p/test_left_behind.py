@@ -55,7 +55,7 @@ print("end", flush=True)
 """
 
 
-def test_what_is_forgotten_does_not_hold_up_the_end() -> None:
+def test_forgotten_messages_delay_no_exit() -> None:
     done = run_python("-c", FORGETFUL, check=True)
     assert (done.stdout, done.stderr) == ("end\n", "")
 
@@ -86,7 +86,7 @@ def test_calls_of_all_kinds_leave_nothing_open() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_a_forked_child_leaves_the_messages_to_its_parent() -> None:
+def test_forked_child_leaves_messages_alone() -> None:
     other = 1 - unisono.get_rank()
     work = p2p.irecv(None, other, tag=1)
     unisono.barrier()
@@ -131,7 +131,7 @@ def test_a_message_stays_in_its_group() -> None:
 
 
 @pytest.mark.ranks(3)
-def test_errors_name_the_ranks_of_the_world_beside() -> None:
+def test_errors_name_world_ranks_as_well() -> None:
     group = new_group([1, 2])
     if not group:
         return
@@ -155,7 +155,7 @@ def test_errors_name_the_ranks_of_the_world_beside() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_a_dropped_group_goes_without_the_garbage_collector() -> None:
+def test_dropped_group_needs_no_collector() -> None:
     gc.disable()
     for count in (1, 300_000):
         group = new_group([0, 1])

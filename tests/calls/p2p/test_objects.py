@@ -20,7 +20,7 @@ from unisono.calls import p2p
 
 
 @pytest.mark.ranks(1, 3)
-def test_objects_go_round_beside_tensors_with_the_same_tags() -> None:
+def test_objects_pass_beside_equal_tags() -> None:
     me, p = unisono.get_rank(), unisono.get_world_size()
     to, by = (me + 1) % p, (me - 1) % p
     mine = [{"rank": me, "weights": torch.full((300_000,), float(me))}, (1, "two", None)]
@@ -129,7 +129,7 @@ def test_a_wait_for_oneself_is_told() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_a_wait_for_oneself_tells_what_was_sent_with_other_tags() -> None:
+def test_wait_for_oneself_tells_other_tags() -> None:
     me = unisono.get_rank()
     p2p.isend(values(3, me), me, tag=31).wait()
     with pytest.raises(WaitTimeout) as caught:
@@ -154,7 +154,7 @@ def test_another_thread_ends_a_wait_for_oneself() -> None:
 
 
 @pytest.mark.ranks(2, backend="unisono")
-def test_torch_waits_for_any_source_in_a_group_of_one() -> None:
+def test_torch_receive_alone_raises() -> None:
     mine = [dist.new_group([rank], timeout=timedelta(seconds=WAITS_S)) for rank in range(2)][dist.get_rank()]
     with pytest.raises(WaitTimeout, match="Only this rank itself can send"):
         dist.recv(torch.empty(3), None, mine)
