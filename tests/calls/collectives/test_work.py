@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import in_world
 from tests.support.waiting import until
 from unisono.calls.work import worker_of
 from unisono.integrations.torch.to_torch import Together
@@ -25,7 +24,7 @@ class Bare:
 
 
 @pytest.mark.ranks(2)
-def test_a_work_tells_how_far_its_call_is() -> None:
+def test_work_tells_how_far_its_call_is() -> None:
     me = unisono.get_rank()
     tensor = torch.ones(5)
     if me == 0:
@@ -193,9 +192,8 @@ def test_first_calls_of_threads_share_a_worker() -> None:
         sys.setswitchinterval(interval)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@in_world("size")
-def test_calls_of_callbacks_precede_waiting_calls(size: int) -> None:
+@pytest.mark.ranks(2, 3)
+def test_calls_of_callbacks_precede_waiting_calls(ranks: int) -> None:
     me = unisono.get_rank()
     first, inner, outer, last = (torch.full((count,), 1.0 + me) for count in (2, 3, 4, 5))
     release = torch.zeros(1)
@@ -212,14 +210,14 @@ def test_calls_of_callbacks_precede_waiting_calls(size: int) -> None:
     called: Any = pending.get_future().then(callback)
     unisono.all_reduce(outer, async_op=True)
     if not me:
-        for peer in range(1, size):
+        for peer in range(1, ranks):
             unisono.send(release, peer)
     unisono.all_reduce(last)  # after all of them, although nobody has waited for the callback
     called.wait()
-    assert {*inner.tolist(), *outer.tolist(), *last.tolist()} == {size * (size + 1) / 2}
+    assert {*inner.tolist(), *outer.tolist(), *last.tolist()} == {ranks * (ranks + 1) / 2}
 
 
-@in_world(2)
+@pytest.mark.ranks(2)
 def test_call_of_a_handler_comes_second() -> None:
     """The handler's call is queued while the other one is under way on the caller's thread. It comes second."""
     group, me = unisono.init(), unisono.get_rank()
@@ -248,7 +246,7 @@ def test_call_of_a_handler_comes_second() -> None:
 
 
 @pytest.mark.parametrize("begun", [True, False])
-@in_world(2)
+@pytest.mark.ranks(2)
 def test_plans_forgotten_during_a_call(begun: bool) -> None:
     """A call keeps the plan that it runs, also one that waits in the queue."""
     group, me = unisono.init(), unisono.get_rank()
