@@ -24,7 +24,7 @@ def everybody(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.ranks(hosts=["2x2:round_robin", "3+1"])
-def test_in_rank_order() -> None:
+def test_values_are_combined_in_rank_order() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     whole = everybody(100, torch.int64)
     tensor = whole[me].clone()

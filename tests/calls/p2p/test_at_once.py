@@ -1,8 +1,6 @@
 """The short way of messages: when calls take it, and that it is no different from the long one."""
 
-import os
 import random
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +12,11 @@ import torch
 
 import unisono
 from tests.support.values import values
-from tests.support.waiting import once_waiting, until
+from tests.support.waiting import until
 from unisono.calls import p2p
 from unisono.calls.p2p.progress_engine import ProgressEngine, progress_engine
 from unisono.calls.p2p.transfer import FinishedTransfer
 from unisono.engine.mailbox import Mailbox
-from unisono.engine.mailbox.poller import Poller
 
 SIZES = (1, 3, 100, 5000, 16_384, 16_385, 40_000, 300_000)
 """Floats: of one piece of a ring, or several; the longest are longer than a ring."""
@@ -157,7 +154,7 @@ def test_receives_keep_their_order() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_the_thread_rests_while_another_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_rests_while_another_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     me, engine = unisono.get_rank(), progress_engine(unisono.init())
     moved, naps = [], [0.0]
     with monkeypatch.context() as patch:
@@ -172,30 +169,6 @@ def test_the_thread_rests_while_another_one_waits(monkeypatch: pytest.MonkeyPatc
         p2p.send(torch.ones(1), 1 - me, tag=3)
         until(work._done.is_set)
         assert moved
-
-
-@pytest.mark.ranks(2)
-def test_interrupt_and_timeout_end_a_receive() -> None:
-    me, target = unisono.get_rank(), torch.zeros(3)
-    meet()
-    unisono.barrier()
-    if me == 1:
-        work = p2p.irecv(target, 0)
-        once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT), {Poller.wait.__code__})
-        with pytest.raises(KeyboardInterrupt):
-            work.wait()
-        assert isinstance(work.exception(), unisono.PeerFailed)
-        work = p2p.irecv(target, 0)
-        for limit_s in (0.0, 0.0005, 0.01):
-            with pytest.raises(unisono.WaitTimeout):
-                work.wait(limit_s)
-    unisono.barrier()
-    if me == 0:
-        p2p.send(values(3, 1), 1)
-    else:
-        assert work.result() is target
-        assert torch.equal(target, values(3, 1))
-    unisono.barrier()
 
 
 @pytest.mark.ranks(2)
@@ -217,7 +190,7 @@ def test_ended_group_takes_no_short_way() -> None:
 
 @pytest.mark.ranks(2)
 def test_rare_messages_take_the_long_way() -> None:
-    """Conjugates, strides, quantized and empty tensors, other tags and types, and messages to oneself."""
+    """Conjugates, strides, empty tensors, and messages to oneself."""
     me = unisono.get_rank()
     meet()
     part = torch.complex(values(4, 1), values(4, 2))
@@ -226,21 +199,6 @@ def test_rare_messages_take_the_long_way() -> None:
         p2p.send(sent, 1 - me, tag=k)
         assert p2p.recv(target, 1 - me, tag=k) == 1 - me
         assert torch.equal(target, sent), k
-    for wrong, kind in (
-        (True, unisono.DTypeError),
-        (1.0, unisono.DTypeError),
-        (2, unisono.ArgumentError),
-    ):
-        with pytest.raises(kind, match="dst"):
-            p2p.send(part, wrong)
-        with pytest.raises(kind, match="src"):
-            p2p.recv(torch.ones(3), wrong)
-    for tag in (True, -1, 1 << 63):
-        with pytest.raises(unisono.UsageError, match="tag"):
-            p2p.send(torch.ones(3), 1 - me, tag=tag)
-    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(2)])
-    with pytest.raises(unisono.DTypeError, match="nested"):
-        p2p.send(nested, 1 - me)
     p2p.send(values(3, me), me)
     target = torch.zeros(3)
     assert p2p.recv(target, me) == me
