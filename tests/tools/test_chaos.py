@@ -38,7 +38,7 @@ def told(folder: Path) -> dict[int, str]:
 @pytest.mark.sampled(most=6)
 @pytest.mark.parametrize("row", [None, 0, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("fault", ["kill", "exit"])
-def test_a_rank_dies_at_a_row(tmp_path: Path, fault: str, row: int | None) -> None:
+def test_rank_dies_at_a_row(tmp_path: Path, fault: str, row: int | None) -> None:
     """Before the gate nobody can have the result; behind it who has the dead rank's part may have."""
     at = ("all_reduce", 2) if row is None else ("all_reduce", 2, "row", row)
     with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(unisono.RankFailed) as failed:
@@ -53,7 +53,7 @@ def test_a_rank_dies_at_a_row(tmp_path: Path, fault: str, row: int | None) -> No
 
 
 @pytest.mark.parametrize("fault", ["stop", "hold", "delay"])
-def test_who_is_only_late_spoils_nothing(tmp_path: Path, fault: str) -> None:
+def test_late_rank_spoils_nothing(tmp_path: Path, fault: str) -> None:
     with unisono.World(3, timeout_s=DEADLINE_S) as world:
         world.run(sums, tmp_path, 3000, "ring", at=("all_reduce", 2, "row", 3), duration_s=0.1, **{fault: 2})
     assert told(tmp_path) == dict.fromkeys(range(3), "6.0 33.0 303.0")
@@ -91,7 +91,7 @@ def test_row_beyond_the_program_is_refused() -> None:
 
 
 @in_new_world(2, gives=[True, True])
-def test_nothing_is_left_of_it() -> bool:
+def test_chaos_leaves_nothing_behind() -> bool:
     group = unisono.init()
     before = group.run
     with chaos(kill=1, at=("all_reduce", 100)):

@@ -176,7 +176,7 @@ def test_training_goes_on(start: Start) -> None:
     assert tell_all(members, "step") == [[0.25, -0.375]] * 3
 
 
-def test_nothing_is_left_behind(start: Start) -> None:
+def test_meetings_leave_nothing_behind(start: Start) -> None:
     members = start(hosts="001")
     form(members, 0)
     tell_all(members, "pids")

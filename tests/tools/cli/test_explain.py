@@ -84,7 +84,7 @@ def test_every_algorithm_can_be_explained(name: str) -> None:
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_the_reason_arrives_at_the_lower_bound(collective: str, ranks: int) -> None:
+def test_reason_arrives_at_the_lower_bound(collective: str, ranks: int) -> None:
     whole = 1000 * ranks
     said = reason(collective, ranks, whole)
     if collective == "barrier":

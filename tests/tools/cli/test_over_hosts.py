@@ -41,7 +41,7 @@ def test_every_collective_is_explained_and_drawn(collective: str, hosts: str) ->
     assert "leaves" in printed or collective == "barrier"
 
 
-def test_a_user_may_name_what_hosts_do() -> None:
+def test_user_may_name_what_hosts_do() -> None:
     words = "explain all_reduce.ring --hosts 4x2 --bytes 1GB --no-rounds"
     printed = say(*words.split())
     assert "because you named it" in " ".join(printed.split())
