@@ -171,7 +171,7 @@ def test_full_heaps_refuse_groups_of_their_ranks() -> None:
             if rank == 0:
                 destroy_group(call())
                 continue
-            with pytest.raises(OutOfMemory, match=r"memory of ranks 1, 2 has no room .* UNISONO_HEAP_BYTES"):
+            with pytest.raises(OutOfMemory, match=r"memory of ranks 1, 2 is too full .* UNISONO_HEAP_BYTES"):
                 call()
     group = new_group([0, 1])
     if isinstance(group, unisono.Group):

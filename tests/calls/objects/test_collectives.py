@@ -129,21 +129,21 @@ def test_unknown_object_raises_everywhere(ranks: int, first: int) -> None:
 
 
 WRONG: dict[str, tuple[Callable[..., None], Callable[[int], tuple[Any, ...]], str]] = {
-    "too few places": (all_gather_object, lambda me: ([None] * (3 - (me == 1)), 1), "list of 3 places"),
+    "too few places": (all_gather_object, lambda me: ([None] * (3 - (me == 1)), 1), "got 2 items, expected 3"),
     "too many places": (all_gather_object, lambda me: ([None] * (3 + (me == 1)), 1), "got 4"),
-    "no list": (all_gather_object, lambda me: ((0, 0, 0) if me == 1 else [0, 0, 0], 1), "expected a list, got tuple"),
+    "no list": (all_gather_object, lambda me: ((0, 0, 0) if me == 1 else [0, 0, 0], 1), "got tuple, expected a list"),
     "no list to gather in": (gather_object, lambda _: (1, None, 1), "got NoneType"),
-    "a list elsewhere": (gather_object, lambda me: (1, [0, 0, 0] if me else None, 2), "pass None here"),
+    "a list elsewhere": (gather_object, lambda me: (1, [0, 0, 0] if me else None, 2), "Pass None here"),
     "no list to broadcast": (
-        broadcast_object_list, lambda me: (None if me == 1 else [1],), "object_list: expected a list"
+        broadcast_object_list, lambda me: (None if me == 1 else [1],), "object_list: got NoneType"
     ),
-    "no place": (scatter_object_list, lambda me: ([] if me == 1 else [0], [0, 0, 0]), "is empty"),
+    "no place": (scatter_object_list, lambda me: ([] if me == 1 else [0], [0, 0, 0]), "got an empty list"),
     "nothing to scatter": (scatter_object_list, lambda _: ([0], None, 1), "got NoneType"),
     "too few to scatter": (scatter_object_list, lambda me: ([0], [1, 2] if me == 1 else None, 1), "got 2"),
     "a root that does not exist": (
-        gather_object, lambda me: (1, None if me else [0, 0, 0], 3 * (me == 1)), "dst=3: the ranks of this group are 0"
+        gather_object, lambda me: (1, None if me else [0, 0, 0], 3 * (me == 1)), "dst: got 3, .* of this group, 0 to 2"
     ),
-    "a negative root": (broadcast_object_list, lambda me: ([1], -(me == 1)), "src=-1"),
+    "a negative root": (broadcast_object_list, lambda me: ([1], -(me == 1)), "src: got -1"),
     "a root that is a truth value": (
         scatter_object_list, lambda me: ([1], [0, 0, 0], True if me == 1 else 0), "src: .*bool"
     ),
@@ -186,7 +186,7 @@ def test_rank_without_memory_for_objects() -> None:
 def test_pickle_raises_where_it_is_not_wanted() -> None:
     me = unisono.get_rank()
     places: list[Any] = ["old"] * 3
-    words = "all_gather_object: what rank 0 sent cannot be decoded here: the sender used pickle=True"
+    words = "all_gather_object: cannot decode the object from rank 0: the sender used pickle=True"
     with pytest.raises(ArgumentError, match=words) if me else nullcontext():
         all_gather_object(places, me, pickle=me == 0)
     assert places == (["old"] * 3 if me else [0, 1, 2])
@@ -197,7 +197,7 @@ def test_pickle_raises_where_it_is_not_wanted() -> None:
 def test_list_of_another_length_raises_there() -> None:
     me = unisono.get_rank()
     objects: list[Any] = [None, None] if me == 2 else list("abc")
-    words = "has 2 places, but rank 0 sent 3 objects"
+    words = "got 2 places, expected 3, the number of objects from rank 0"
     with pytest.raises(ArgumentError, match=words) if me == 2 else nullcontext():
         broadcast_object_list(objects)
     assert objects == ([None, None] if me == 2 else list("abc"))
