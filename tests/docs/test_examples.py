@@ -48,7 +48,7 @@ def test_python(block: Block, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [block for block in PYTHON if block.launcher and "tutorials" in block.page], ids=str)
-def test_a_tutorial_prints_the_same_by_gloo(block: Block, tmp_path: Path) -> None:
+def test_tutorial_prints_the_same_by_gloo(block: Block, tmp_path: Path) -> None:
     assert run(replace(block, text=block.text.replace('"unisono"', '"gloo"')), tmp_path) == block.output
 
 
@@ -76,7 +76,7 @@ def test_training_resumes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", SHOWN, ids=str)
-def test_a_command_prints_what_is_shown(block: Block) -> None:
+def test_command_prints_what_is_shown(block: Block) -> None:
     program, *words = shlex.split(block.text.removeprefix("$ "))
     done = run_python("-m", program, *words, env=dict(os.environ, COLUMNS="100", UNISONO_LANES="1"), check=True)
 
@@ -108,7 +108,7 @@ assert len(CALLS) > 10
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_the_example_gives_what_it_says(call: str, worlds: Callable[[int], unisono.World]) -> None:
+def test_example_gives_what_it_says(call: str, worlds: Callable[[int], unisono.World]) -> None:
     example = textwrap.dedent((inspect.getdoc(getattr(unisono, call)) or "").partition("Example::")[2])
     work, _, run = example.strip().rpartition("\n\n")
     expression, _, said = run.partition("  # ")

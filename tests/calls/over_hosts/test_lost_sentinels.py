@@ -32,7 +32,7 @@ def lose_sentinel(group: Any) -> None:
 @in_new_world(
     3, hosts="3x1", timeout_s=90, config=Config(look_up_s=4.0, host_silence_s=1.5), gives=[(1,), (0, 2), (1,)]
 )
-def test_calls_in_which_nobody_waits_tell_of_a_cut() -> tuple[int, ...]:
+def test_calls_without_waits_tell_of_a_cut() -> tuple[int, ...]:
     """Messages of a host go on for a while where only its sentinel has been killed. A call that waits for less than
     four seconds does not look at its peers.
     """
@@ -47,7 +47,7 @@ def test_calls_in_which_nobody_waits_tell_of_a_cut() -> tuple[int, ...]:
 
 @pytest.mark.parametrize("both", [False, True])
 @in_new_world(2, hosts="2x1")
-def test_killed_sentinel_costs_a_waiting_rank_nothing(tmp_path: Path, both: bool) -> None:
+def test_killed_sentinel_costs_a_wait_nothing(tmp_path: Path, both: bool) -> None:
     group, tensor = unisono.init(), torch.ones(10)
     unisono.all_reduce(tensor)
     if group.rank == 0:
@@ -67,7 +67,7 @@ def test_killed_sentinel_costs_a_waiting_rank_nothing(tmp_path: Path, both: bool
 
 
 @in_new_world(3, hosts="3x1", config=Config(host_silence_s=0.5), timeout_s=60)
-def test_one_of_two_hosts_that_exchange_no_messages_is_left_out() -> None:
+def test_host_without_messages_is_left_out() -> None:
     """The one with the higher number; though sentinels hear both."""
     group, tensor = unisono.init(), torch.ones(10)
     unisono.barrier()

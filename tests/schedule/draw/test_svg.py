@@ -72,7 +72,7 @@ def test_contract_is_drawn_before_and_after(algorithm: Algorithm) -> None:
         assert sorted(held) == sorted(bin(ranks).count("1") for _, ranks in promise.after.values())
 
 
-def test_a_wrong_table_shows_where_it_is_wrong() -> None:
+def test_wrong_table_shows_where_it_is_wrong() -> None:
     def forgets(r, p):
         yield send(0, 1, 0)
 
