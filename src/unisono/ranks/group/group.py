@@ -104,7 +104,7 @@ class Group:
         self.name, self.rank, self.size, self.parent = name, rank, arena.size, parent
         self.world_ranks = arena.members if isinstance(arena, SubArena) else tuple(range(arena.size))
         self.made_of = parent
-        """The group that ends this one by its abort; None for the world, and for a group of survivors."""
+        """The group that this one was made of, or the survivors' group in its place: its abort ends this one."""
         self._timeout_s = config.timeout_s
         self.broken: UnisonoError | None = None
         self.closed = False
