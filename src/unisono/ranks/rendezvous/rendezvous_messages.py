@@ -2,7 +2,8 @@
 
 from ...base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
 from ...base.records import Departure, DepartureKind
-from .entries import MOST_WORDS, MeetingEnd, MeetingNotice
+from .entries import MOST_WORDS, MeetingEnd
+from .identity import Identity
 
 _OWN_PORT = "Give each job a port of its own: set MASTER_PORT"
 
@@ -62,20 +63,20 @@ def store_silent(where: str, rank: int, waited_s: float, silent_s: float) -> Wai
     return WaitTimeout("init()", waited_s, (0,) if rank else (), rank, words)
 
 
-def sizes_differ(rank: int, size: int, notice: MeetingNotice) -> ArgumentError:
+def sizes_differ(rank: int, size: int, first: Identity) -> ArgumentError:
     """This rank and rank 0 were given different sizes."""
     return ArgumentError(
-        f"the ranks have been told different sizes: rank 0 {notice.size}, rank {rank} {size}. Give all ranks "
+        f"the ranks have been told different sizes: rank 0 {first.size}, rank {rank} {size}. Give all ranks "
         "of the job the same WORLD_SIZE, or the same size in init()"
     )
 
 
-def other_job(where: str, rank: int, job: str, notice: MeetingNotice) -> ArgumentError:
+def other_job(where: str, rank: int, job: str, first: Identity) -> ArgumentError:
     """The ranks of another job meet at this store."""
-    own, other = (f"job {name!r}" if name else "a job without a name" for name in (job, notice.job))
+    own, other = (f"job {name!r}" if name else "a job without a name" for name in (job, first.job))
     return ArgumentError(
         f"at {where or 'the store'}, where this process, rank {rank} of {own}, should meet its job, the ranks of "
-        f"{other} meet: their rank 0 is {notice.who}. {_OWN_PORT}"
+        f"{other} meet: their rank 0 is {first.who}. {_OWN_PORT}"
     )
 
 
