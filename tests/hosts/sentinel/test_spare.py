@@ -10,7 +10,7 @@ from tests.support.fake_hosts import WORLD, FakeHosts, kill_with_spare, sentinel
 from tests.support.waiting import until
 from unisono.base.records import CallRecord, DepartureKind, GivenUp
 
-SOON_S = 0.3
+SOON_S = 3.0  # less than the time after which silent hosts are lost
 
 
 def kill(fake: FakeHosts, host: int) -> None:

@@ -152,7 +152,9 @@ def test_a_death_before_the_run_is_a_death(monkeypatch):
         run(only, 2, (1, int), timeout_s=60)
     assert caught.value.rank == 0
     assert "was killed by signal 9 (SIGKILL)" in caught.value.traceback
-    assert "rank 0 was killed by signal 9" in caught.value.waiting[1]
+    said = caught.value.waiting[1]
+    assert "PeerGone: rank 0 (pid" in said
+    assert "was killed by signal 9" in said
 
 
 def init_rank():
