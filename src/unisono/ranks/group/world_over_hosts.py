@@ -43,7 +43,7 @@ this long at most. It is also the longest time by which connecting may exceed it
 def group_over_hosts(met: MeetingResult, rank: int, *, name: str, config: Config, timeout_s: float) -> Group:
     """The group of all ranks of several hosts that have met; see `world_group`."""
     if met.store is None:
-        raise InternalError("ranks of several hosts have met without a store")
+        raise InternalError("ranks of several hosts met without a store")
     deadline = time.monotonic() + timeout_s
     far: Far | None = None
     try:
@@ -92,9 +92,7 @@ def _join_sentinels(met: MeetingResult, rank: int, store: Store, silent_s: float
     try:
         return Far(met.arena, met.hosts, rank, name, silent_s, deadline)
     except ConnectionRefusedError as error:
-        raise InternalError(
-            f"the sentinel of host {here} has ended already: standard error shows what it said"
-        ) from error
+        raise InternalError(f"the sentinel of host {here} has ended. Standard error has its output.") from error
 
 
 def _notice_of(
@@ -105,7 +103,7 @@ def _notice_of(
     waits([first], "to start the sentinel of its host", store.where)
     while (said := store.value(_NOTICE.format(host), _LOOK_S)) is None:
         if time.monotonic() > deadline:
-            raise missing((first,), rank, time.monotonic() - began, " Its host's sentinel has not come.")
+            raise missing((first,), rank, time.monotonic() - began, " The sentinel of its host has not started.")
         check()
     return read(SentinelNotice, said, first)
 

@@ -204,21 +204,21 @@ class Meeting:
         """Rank 0, in the meeting that it holds now, or in the next one."""
         beats: dict[str, bytes] = {}  # meeting -> its first beat that was seen
         at = self._where and f" at {self._where}"
-        details = f" The store{at} answers, but rank 0 has not begun a meeting there. It has not called init(), "
-        details += "or waits itself, in torch's store, for a rank that has not come, or another program uses this port."
+        details = f" The store{at} responds, but rank 0 has not called init(), or waits in torch's store for a missing "
+        details += "rank, or another program uses this port."
         waits((0,), "to begin the meeting", self._where)
         while True:
             if (said := self._store.value(NOTICE, min(_LOOK_S, self._deadline - time.monotonic()))) is not None:
                 first = read(Identity, said, 0)
                 beat = self._store.now(f"{first.listens_at}/{BEAT}") or b"" if self._stale else b""
                 if self._stale and beats.setdefault(first.listens_at, beat) == beat:
-                    details = f" The last meeting there was of {first.who}: rank 0 of an earlier start of the job."
+                    details = f" The last rank 0 there was {first.who}, of an earlier start of the job."
                 elif first.job != self._home.job:
                     raise other_job(self._where, self._rank, self._home.job, first)
                 elif not self._is_over(first):
                     return first
                 else:
-                    details = f" Rank 0, {first.who}, has ended a meeting, and has not begun the next one with init()."
+                    details = f" Rank 0, {first.who}, has not called init() again after the last attempt."
                 time.sleep(_NEXT_S)
             waits_still()
             if reason := self._why_absent(0):
@@ -279,9 +279,9 @@ class Meeting:
             self._await_reason()
             if isinstance(error, ConnectionRefusedError | PermissionError):
                 raise ArgumentError(
-                    f"rank {self._rank} runs on the machine of rank {first}, but the system does not let it get the "
-                    f"memory of that rank ({error}). If they are on two machines, or in containers that share no "
-                    f"memory, set {HOST_ID} to another value for each"
+                    f"rank {self._rank} runs on the machine of rank {first}, but the system denied access to its "
+                    f"memory ({error}). If they run in containers without shared memory, set {HOST_ID} to a different "
+                    "value for each."
                 ) from error
             raise self._timeout([first]) from error
 
