@@ -114,7 +114,7 @@ def make_versions(schedule: Schedule) -> Versions:
     def read(slot: Slot) -> Version:
         if slot not in now:
             if slot not in given:
-                raise AlgorithmError(f"{schedule.name}: rank {slot[0]} reads {slot[1:]}, which is empty")
+                raise AlgorithmError(f"{schedule.name}: rank {slot[0]} reads {slot[1:]}, which holds nothing")
             place = given[slot]
             index = count_index(schedule, place.rank, promise.before[slot][0] // per)
             now[slot] = Version(slot[0], slot[2] % per, None, 1 << slot[0], index, given=place)
