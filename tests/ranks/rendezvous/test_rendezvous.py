@@ -108,7 +108,7 @@ def test_slow_store_says_who_has_died_first():
 
     store = Slow()
     store.set("rank 0", write(Identity.mine()._replace(pid=1 << 30, ticks=1)))
-    store.set(END, write(MeetingEnd(dead=(2, 7))))
+    store.set(END, write(MeetingEnd(gone=(2, 7, 5))))
     with pytest.raises(PeerGone) as caught:
         meet(1, 3, store, 60)
     assert caught.value.rank == 2

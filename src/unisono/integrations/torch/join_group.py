@@ -69,18 +69,18 @@ def join(
         of_world = [whole.world_ranks[member] for member in global_ranks]  # the world may have shrunk
         return make_sub_group(whole, rank, of_world, name, timeout_s)
     config = (config or Config.from_env()).replace(timeout_s=timeout_s)
-    with meeting_page(rank, size, timeout_s, config.stall_warning_s):
+    with naming(name), meeting_page(rank, size, timeout_s, config.stall_warning_s):
         meeting = ""
         if global_ranks:
             own: Store = PrefixStore("unisono", store)
         else:
             job, deadline = "" if apart else job_at_store(os.environ, size), time.monotonic() + timeout_s
             stale = not apart and has_several_agents(os.environ)
-            with naming(name):
-                meeting, own = enter_meeting(
-                    PrefixStore("unisono", store), rank, size, job, deadline, why_absent, stale=stale
-                )
-        group = world_group(_meet(own, rank, size, name, config, why_absent), rank, name=name, config=config)
+            meeting, own = enter_meeting(
+                PrefixStore("unisono", store), rank, size, job, deadline, why_absent, stale=stale
+            )
+        met = _meet(own, rank, size, config, why_absent)
+        group = world_group(met, rank, name=name, config=config, why_absent=why_absent)
     if not apart and not global_ranks:
         for earlier in list(_worlds):
             if _has_aborted(earlier):  # so torch has forgotten it
@@ -218,13 +218,10 @@ class _Last:
         self._then()
 
 
-def _meet(
-    store: Store, rank: int, size: int, name: str, config: Config, why_absent: Callable[[int], str]
-) -> MeetingResult:
+def _meet(store: Store, rank: int, size: int, config: Config, why_absent: Callable[[int], str]) -> MeetingResult:
     if size == 1:
         return MeetingResult(Arena.create(1, config), Hosts.one(1))
-    with naming(name):
-        met = meet(rank, size, store, config.timeout_s, config, why_absent)
+    met = meet(rank, size, store, config.timeout_s, config, why_absent)
     if rank == 0:  # all ranks have come, and have read what they need
         for key in (*(f"rank {r}" for r in range(size)), "hosts"):
             store.delete_key(key)

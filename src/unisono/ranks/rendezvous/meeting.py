@@ -29,7 +29,7 @@ from .entries import HostMap, MeetingEnd, read, write
 from .handover import fetch, hand_out
 from .identity import HOST_ID, Identity, check, host_names, place, remark, way_between
 from .meetings import BEAT, END, TOLD
-from .rendezvous_messages import died, end_of, missing, twice, why_ended
+from .rendezvous_messages import died, end_of, gave_up, missing, twice, why_ended
 
 _ASK_S = 0.005
 _CHECK_S = 0.1  # how often a rank that waits looks for the end of the meeting, and for deaths
@@ -66,8 +66,7 @@ def _stay(store: Store, ranks: int) -> None:
 
 def tell_gave_up(arena: Arena, rank: int, error: BaseException) -> None:
     """This rank has met the others, and will not be in their group: their calls need not wait for it."""
-    said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
-    arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
+    arena.board(rank).set_gone(DepartureKind.RAISED, gave_up(error, rank).words)
 
 
 def _leave(arena: Arena, rank: int, _kind: object, error: BaseException | None, _trace: object) -> None:
