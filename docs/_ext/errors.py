@@ -1,4 +1,4 @@
-"""The page of errors: the tree as `base/errors.py` draws it, and the docstring of each class."""
+"""The page of errors: the tree as `base/errors.py` draws it, the docstring of each class, and all texts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import inspect
 
 import unisono
 from unisono.base import errors
+
+from . import error_texts
 
 __all__ = ["page"]
 
@@ -30,6 +32,13 @@ catch are also names of `unisono`. They are sorted by whose fault it is:
 
 .. autoclass:: unisono.errors.Departure
 ```
+
+## Texts
+
+The texts of all errors, read from the code; names in braces are filled in when the error is raised. Errors about other
+ranks (`MismatchError`, `PeerGone`, ...) make their texts from their fields: [Debug](../guides/debug.md) has examples.
+
+{texts}
 """
 
 
@@ -37,7 +46,8 @@ def page() -> str:
     """The page in MyST's Markdown. Raises ValueError if a docstring does not end with what to do."""
     drawing = (inspect.getdoc(errors) or "").split("\n\n")[1]
     order = [errors.UnisonoError, *(getattr(errors, name) for name in _drawn(drawing))]
-    return _PAGE.format(tree=inspect.cleandoc(drawing), classes="\n\n".join(_section(error) for error in order))
+    classes = "\n\n".join(_section(error) for error in order)
+    return _PAGE.format(tree=inspect.cleandoc(drawing), classes=classes, texts=error_texts.table())
 
 
 def _section(error: type[Exception]) -> str:

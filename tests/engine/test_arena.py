@@ -135,7 +135,7 @@ def test_limits_of_address_space_and_of_files(command: str, where: str) -> None:
     done = run_python("-c", LIMITED, command)
     error, made = done.stdout.splitlines() or ("", done.stderr)
     assert f"do not fit into {where} of" in error
-    assert f"({command}): set UNISONO_HEAP_BYTES to less than the 8 GiB of each rank" in error
+    assert f"({command}). Set UNISONO_HEAP_BYTES to less than the 8 GiB of each rank" in error
     assert made == "2 True"
 
 
@@ -190,7 +190,7 @@ def test_region_lies_in_the_heap_of_its_lender(arena: Arena) -> None:
     other = Lender(arena, Heap(arena, 2))
     assert other.borrow(sub.start, (1, 2), 1).control(0) == sub.control(0)
     for start in (1 << 45, -PAGE, 0, sub.start + 1, sub.start + arena.heap_stride, arena.bytes - PAGE):
-        with pytest.raises(InternalError, match="rank 1 says that the memory of a group of 2 ranks begins at byte"):
+        with pytest.raises(InternalError, match="rank 1 has lent to a group of 2 ranks begins at byte"):
             other.borrow(start, (1, 2), 1)
 
 
@@ -237,7 +237,7 @@ def test_the_next_member_lends_where_the_first_has_no_room(arena: Arena, monkeyp
     key = first.key("b", (0, 1))
     assert first.memory(key, (0, 1), 0, (0, 1)) == 1
     for rank, lender in enumerate((second, first)):
-        with pytest.raises(OutOfMemory, match="the shared memory of ranks 0, 1 has no room for a group of 2 ranks"):
+        with pytest.raises(OutOfMemory, match="the shared memory of ranks 0, 1 is too full for a group of 2 ranks"):
             lender.memory(key, (0, 1), 1 - rank, (0, 1))
 
 

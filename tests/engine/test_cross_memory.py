@@ -239,7 +239,7 @@ def test_data_of_a_rank_that_gives_up_is_refused() -> None:
     until(lambda: bool(group.engine._lines[0][LineWord.PROGRESS] > before))
     number = group.engine.call_number
     group.engine.arena.board(1).set_gave_up(GivenUp(number, reason="it is a test"))
-    group.engine._sign_off(tag=False)
+    group.engine._sign_off(inline=False)
     group.engine._lines[1][LineWord.PROGRESS] += 1 << STEP_BITS
 
 

@@ -123,13 +123,13 @@ def raises(x: Any, y: Any) -> Any:
 def test_invalid_kernels_are_refused(function: Any, reason: str) -> None:
     op = make_op(function, name="mine")
     check_combine("float32", op)
-    with pytest.raises(DTypeError, match=r"op mine: .*float32.*numbers and math alone") as caught:
+    with pytest.raises(DTypeError, match=r"op mine: .*float32.*only numbers and math") as caught:
         combine_address("float32", op, last=True)
     assert reason in str(caught.value)
 
 
 def test_a_dtype_that_is_only_moved_is_refused() -> None:
-    with pytest.raises(DTypeError, match="add does not take quint8 tensors"):
+    with pytest.raises(DTypeError, match="add: got quint8 tensors"):
         check_combine("quint8", ADD)
 
 

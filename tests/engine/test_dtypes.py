@@ -42,9 +42,9 @@ def test_codes_do_not_depend_on_torch() -> None:
 def test_unknown_dtype_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A torch that is newer than unisono may have more dtypes."""
     monkeypatch.delitem(tensors.DTYPE_CODES, torch.float16)
-    with pytest.raises(DTypeError, match=r"tensor: unisono does not know the dtype float16 of torch"):
+    with pytest.raises(DTypeError, match=r"tensor: got dtype float16 of torch .*, which unisono does not support"):
         check_tensor("tensor", torch.ones(2, dtype=torch.float16))
-    with pytest.raises(DTypeError, match="does not know the dtype float16"):
+    with pytest.raises(DTypeError, match="got dtype float16"):
         encode([torch.ones(2, dtype=torch.float16)])
 
 
@@ -52,7 +52,7 @@ def test_unknown_dtype_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> No
 def test_decoder_names_a_dtype_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = encode([torch.ones(2, dtype=torch.float16)])
     monkeypatch.delitem(tensors.DTYPES, CODES["float16"])
-    with pytest.raises(ArgumentError, match="has no dtype 'float16'"):
+    with pytest.raises(ArgumentError, match="got dtype 'float16'"):
         decode(sent.numpy())
 
 

@@ -229,5 +229,5 @@ def test_an_answer_that_cannot_be_is_refused() -> None:
         send(a, torch.zeros(2), 1)
         a._outgoing[1]._answer.number = 2
         a._outgoing[1]._answer.handle = None
-        with pytest.raises(InternalError, match="rank 1 of the world says that it has taken 2 pieces"):
+        with pytest.raises(InternalError, match="rank 1 of the world has acknowledged 2 pieces"):
             a.progress()

@@ -83,7 +83,7 @@ def without_wait(program: Program) -> Damaged:
 
 def of_another_slot(program: Program) -> Damaged:
     for k in (*rows_of(program, Op.SEND), *rows_of(program, Op.RECV)):
-        if not program.rows[k, RowWord.WORD]:
+        if not program.rows[k, RowWord.EMPTY]:
             rows = program.rows.copy()
             rows[k, RowWord.SLOT] += 1
             yield k, program._replace(rows=rows)
@@ -93,7 +93,7 @@ def sent_early(program: Program) -> Damaged:
     """A SEND before the row that makes what leaves: the MOVE with the slot among its outputs, or the RECV."""
     for k in rows_of(program, Op.SEND):
         slot = program.rows[k, RowWord.SLOT]
-        for j in range(k) if not program.rows[k, RowWord.WORD] else ():
+        for j in range(k) if not program.rows[k, RowWord.EMPTY] else ():
             if makes(program, j, slot):
                 order = [*range(j), k, *(i for i in range(j, len(program.rows)) if i != k)]
                 yield k, program._replace(rows=program.rows[order])
@@ -104,7 +104,7 @@ def taken_late(program: Program) -> Damaged:
     for k in rows_of(program, Op.RECV):
         slot = program.rows[k, RowWord.SLOT]
         reads = [j for j in range(k + 1, len(program.rows)) if uses(program, j, slot)]
-        if reads and not program.rows[k, RowWord.WORD]:
+        if reads and not program.rows[k, RowWord.EMPTY]:
             order = [i for i in range(len(program.rows)) if i != k]
             order.insert(reads[0], k)
             yield k, program._replace(rows=program.rows[order])
@@ -159,11 +159,11 @@ def test_no_damage_to_a_row_between_hosts_is_accepted(shape: str, damage: Callab
 def test_without_its_barrier_a_rank_ends_too_early(shape: str) -> None:
     tried, hosts = 0, Hosts.parse(shape)
     for call in calls(shape):
-        words = [program.rows[:, RowWord.WORD] * (program.rows[:, RowWord.OP] >= Op.SEND) for program in call.programs]
-        if any(word.any() for word in words):
-            rows = [p.rows[~word.astype(bool)] for p, word in zip(call.programs, words, strict=True)]
+        empty = [program.rows[:, RowWord.EMPTY] * (program.rows[:, RowWord.OP] >= Op.SEND) for program in call.programs]
+        if any(one.any() for one in empty):
+            rows = [p.rows[~one.astype(bool)] for p, one in zip(call.programs, empty, strict=True)]
             damaged = [p._replace(rows=some) for p, some in zip(call.programs, rows, strict=True)]
-            with pytest.raises(ProgramError, match=r"before it knows|deadlock|does not post"):
+            with pytest.raises(ProgramError, match=r"before it knows|deadlock|never posts"):
                 prove_calls([call._replace(programs=damaged)] * 2, hosts)
             tried += 1
     assert tried

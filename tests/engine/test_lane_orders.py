@@ -14,7 +14,7 @@ from tests.support.weak_memory import explore
 from unisono.engine.compile.program import DONE, LaneWord, PlanWord, RowWord, StateWord
 from unisono.engine.kernels import lanes
 
-LANES, PLAN, ROW, STATE, ADDRESSES, OUTS, OWN = (n << 20 for n in range(1, 8))
+LANES, PLAN, ROW, STATE, ADDRESSES, OWN = (n << 20 for n in range(1, 7))
 PIECES, CHANGES = 2, 3
 LONG_S = 30.0
 _STEPS = ("add", "swap", "load_acquire", "store_release")
@@ -125,7 +125,7 @@ class Threads:
         self.step()
         self.memory[address] = value
 
-    def perform(self, _: int, row: int, __: int, n: int, own: int, *___: int) -> int:
+    def move(self, _: int, row: int, __: int, n: int, own: int, *___: int) -> int:
         """Note pieces: the row has the number of the job, the first address says where they begin."""
         self.step()
         first = self.memory.get(own, 0) // 64
@@ -135,7 +135,7 @@ class Threads:
     def function(self, name: str) -> Any:
         """A function of `kernels.lanes`, with these steps."""
         names: dict[str, Any] = {
-            **vars(lanes), "perform": self.perform, "syscall": self.wake, "futex_wait": self.sleep,
+            **vars(lanes), "move": self.move, "syscall": self.wake, "futex_wait": self.sleep,
             "pause": self.spin, "sched_yield": self.spin,
             "load": lambda at: self.memory.get(at, 0),
             "store": self.memory.__setitem__, "get": lambda base, word: self.memory.get(base + 8 * word, 0),
@@ -150,14 +150,14 @@ class Threads:
 def share(threads: Threads, job: int) -> int:
     """Make a move of this number. Elements have 8 bytes, and pieces 8 elements."""
     plan, row, state = PLAN + (job << 10), ROW + (job << 10), STATE + (job << 10)
-    ins, outs = ADDRESSES + (job << 10), OUTS + (job << 10)
+    addresses = ADDRESSES + (job << 10)
     words = {
         plan + 8 * PlanWord.ITEM: 8, plan + 8 * PlanWord.LANES: 2, plan + 8 * PlanWord.LANE_BYTES: 64,
         row + 8 * RowWord.NIN: 1, row + 8 * RowWord.NOUT: 1, row + 8 * RowWord.SUB: job,
-        state + 8 * StateWord.LANES: LANES, LANES + 8 * LaneWord.OWN: OWN, ins: 0, outs: 1 << 40,
+        state + 8 * StateWord.LANES: LANES, LANES + 8 * LaneWord.OWN: OWN, addresses: 0, addresses + 8: 1 << 40,
     }  # fmt: skip
     threads.memory.update(words)
-    status: int = threads.function("share")(plan, row, 0, 8 * PIECES, ins, outs, 0, state)
+    status: int = threads.function("share")(plan, row, 0, 8 * PIECES, addresses, state)
     assert sorted(piece for of, piece in threads.done if of == job) == list(range(PIECES))
     return status
 
@@ -166,13 +166,13 @@ def two_jobs(choose: Callable[[int], int]) -> set[str]:
     """Two moves one after the other, with a helper, which ends. Which threads have done pieces?"""
     threads = Threads(choose)
     by: set[str] = set()
-    perform = threads.perform
+    move = threads.move
 
     def noted(*args: int) -> int:
         by.add(threads.now)
-        return perform(*args)
+        return move(*args)
 
-    threads.perform = noted  # type: ignore[method-assign]
+    threads.move = noted  # type: ignore[method-assign]
 
     def calls() -> None:
         for job in (1, 2):

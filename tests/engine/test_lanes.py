@@ -18,6 +18,7 @@ from tests.support.lanes import with_lanes
 from tests.support.on_ranks import in_new_world
 from unisono.calls.dispatch import planning
 from unisono.engine.compile.program import (
+    CROSSED,
     DONE,
     FAILED,
     IN,
@@ -51,7 +52,7 @@ class Move:
         self.out = np.zeros_like(inputs[0])
         self._plan, self._row = np.zeros(PlanWord.WORDS, np.int64), np.zeros(8, np.int64)
         self._refs = np.zeros((size + 1, len(RefWord)), np.int64)
-        self._state, self._addresses = np.zeros(StateWord.WORDS, np.int64), np.zeros(2 * size + 8, np.int64)
+        self._state, self._addresses = np.zeros(StateWord.WORDS, np.int64), np.zeros(size + 1, np.int64)
         self._control, self._scratch = np.zeros(2 * 16, np.int64), np.zeros(ROOM + 1024, np.uint8)
         self._plan[PlanWord.ITEM], self._plan[PlanWord.LANES] = self.out.itemsize, lanes
         self._plan[PlanWord.LANE_BYTES] = 64
@@ -62,15 +63,14 @@ class Move:
         self._state[StateWord.SCRATCH], self._state[StateWord.CONTROL] = _at(self._scratch), _at(self._control)
         if far:
             self._refs[0, RefWord.RANK], self._control[16 + LineWord.PID] = 1, far
-        self._far = int(far > 0)
+            self._plan[PlanWord.SHARED] = CROSSED
 
     def __call__(self) -> int:
         """Make the move. Its status."""
         self._addresses[: len(self.inputs)] = [_at(array) for array in self.inputs]
         self._addresses[-1] = _at(self.out)
-        ins, outs = _at(self._addresses), _at(self._addresses) + 8 * (len(self._addresses) - 1)
-        plan, row, refs, state = map(_at, (self._plan, self._row, self._refs, self._state))
-        return kernel("lanes.share")(plan, row, refs, len(self.out), ins, outs, self._far, state)
+        plan, row, refs, addresses, state = map(_at, (self._plan, self._row, self._refs, self._addresses, self._state))
+        return kernel("lanes.share")(plan, row, refs, len(self.out), addresses, state)
 
 
 def _at(array: np.ndarray[Any, Any]) -> int:

@@ -178,7 +178,7 @@ def test_a_system_that_forbids_machine_code_is_named(tmp_path: Path) -> None:
     said = run(FORBIDDEN, tmp_path)
     if "needs" in said:
         pytest.skip(said)
-    assert said.startswith("the system forbids this process to run code that is not from a file")
+    assert said.startswith("the system forbids this process to run generated code")
 
 
 def test_file_name_covers_processor_features(monkeypatch: pytest.MonkeyPatch) -> None:

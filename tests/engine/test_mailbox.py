@@ -273,5 +273,5 @@ def test_a_ring_that_lies_elsewhere_is_refused(boxes: Callable[[int], Boxes], of
     _, b = boxes(2)
     ctypes.c_int64.from_address(b._arena.mail(0, 1)).value = offset + 1
     receive(b, None, 0)
-    with pytest.raises(InternalError, match=f"rank 0 says that its messages lie at byte {offset} of its heap"):
+    with pytest.raises(InternalError, match=f"messages of rank 0 are not at byte {offset} of its heap"):
         b.progress()

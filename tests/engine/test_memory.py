@@ -148,10 +148,10 @@ def test_garbage_collection_inside_the_allocator(arena: Arena) -> None:
 
 def test_too_much_is_refused_and_nothing_is_lost(arena: Arena) -> None:
     heap = Heap(arena, 0)
-    with pytest.raises(OutOfMemory, match=r"1 MiB are free in one piece.*set UNISONO_HEAP_BYTES to more"):
+    with pytest.raises(OutOfMemory, match=r"1 MiB free in one piece.*set UNISONO_HEAP_BYTES to more"):
         heap.empty((arena.heap_bytes + 1,), torch.uint8)
     for shape in ((1 << 60,), (1 << 40, 1 << 40)):
-        with pytest.raises(OutOfMemory, match=r"of shared memory are not there: .* are free on this host"):
+        with pytest.raises(OutOfMemory, match=r"not enough shared memory: .* free on this host"):
             heap.empty(shape, torch.uint8)
     heap.empty((arena.heap_bytes,), torch.uint8)
 
@@ -163,7 +163,7 @@ def test_more_than_free_memory_is_refused(
     arena = Arena.create(1, Config(segment_bytes=4096, heap_bytes=heap_bytes))
     if left:
         monkeypatch.setattr("unisono.engine.memory.arena.free_bytes", lambda: left)
-    with pytest.raises(OutOfMemory, match="5 MiB are free" if left else "are free on this host"):
+    with pytest.raises(OutOfMemory, match="5 MiB free" if left else "free on this host"):
         Heap(arena, 0).empty((nbytes,), torch.uint8)
     Heap(arena, 0).empty((10,), torch.uint8).fill_(1)
     arena.close()

@@ -9,7 +9,7 @@ from tests.support.weak_memory import Memory, Process, Scene, Weak, allowed, as_
 from unisono.base.linux import FUTEX
 from unisono.engine.compile.program import DONE, STEP_BITS, LineWord, PlanWord, StateWord
 from unisono.engine.kernels import interpret, ring, waiting
-from unisono.engine.kernels.ring_buffer import CAPACITY, CURSOR_WORDS, CursorWord, HeaderWord
+from unisono.engine.kernels.ring_buffer import CAPACITY, CURSOR_WORDS, CursorWord, HeadWord
 from unisono.engine.rank import RankEngine
 
 DATA = 1 << 30  # a word of memory that other words are about
@@ -24,7 +24,7 @@ def set_state(memory: Memory, me: int) -> int:
     state = STATES + (me << 30)
     words = {
         StateWord.RANKS: 2, StateWord.ME: me, StateWord.CALL: 1, StateWord.CONTROL: CONTROL,
-        StateWord.KNOWN: state + (1 << 20), StateWord.TENSORS: state + (3 << 20), StateWord.HEAPS: state + (4 << 20),
+        StateWord.TENSORS: state + (3 << 20), StateWord.HEAPS: state + (4 << 20),
         StateWord.LOG: state + (2 << 20),
     }  # fmt: skip
     for word, value in words.items():
@@ -86,7 +86,7 @@ def accepts(memory: Memory, others: dict[str, Any]) -> bool:
 
 def send(memory: Memory, others: dict[str, Any]) -> None:
     cursor = set_cursor(memory, 0)
-    memory.write(cursor + 8 * (CursorWord.HEADER + HeaderWord.NBYTES), 8)
+    memory.write(cursor + 8 * (CursorWord.HEADER + HeadWord.NBYTES), 8)
     memory.write(DATA, 7)
     assert as_python(ring.write, memory, others)(cursor, DATA) == 1
 
@@ -101,7 +101,7 @@ def receives(memory: Memory, others: dict[str, Any]) -> bool:
 
 def send_whole(memory: Memory, others: dict[str, Any]) -> None:
     cursor = set_cursor(memory, 0)
-    memory.write(cursor + 8 * (CursorWord.HEADER + HeaderWord.NBYTES), 8)
+    memory.write(cursor + 8 * (CursorWord.HEADER + HeadWord.NBYTES), 8)
     memory.write(DATA, 7)
     assert as_python(ring.write_whole, memory, others)(cursor, DATA, 5) == 1
 
@@ -116,7 +116,7 @@ def receives_whole(memory: Memory, others: dict[str, Any]) -> bool:
 def send_pieces(memory: Memory, others: dict[str, Any]) -> None:
     """Publish the words of a frame one by one."""
     cursor = set_cursor(memory, 0)
-    memory.write(cursor + 8 * (CursorWord.HEADER + HeaderWord.NBYTES), 16)
+    memory.write(cursor + 8 * (CursorWord.HEADER + HeadWord.NBYTES), 16)
     for k in range(2):
         memory.write(DATA + 8 * k, 7 + k)
     assert as_python(ring.write, memory, {"PIECE_BYTES": 8, **others})(cursor, DATA) == 1
@@ -133,7 +133,7 @@ def receives_pieces(memory: Memory, others: dict[str, Any]) -> bool:
 def leave(memory: Memory, others: dict[str, Any]) -> None:
     """Give the call up, then overwrite the tensor that peers may still read."""
     memory.release(NUMBER, 1)
-    RankEngine._sign_off(host(memory, CONTROL), tag=False)
+    RankEngine._sign_off(host(memory, CONTROL), inline=False)
     memory.write(DATA, 9)
 
 

@@ -36,7 +36,7 @@ def set_lanes(memory: Memory) -> int:
 
 def share(memory: Memory, state: int, others: dict[str, Any]) -> int:
     quiet = {"pause": block, "sched_yield": block, **others}
-    status: int = as_python(lanes.share, memory, quiet)(PLAN, ROW, 0, 16, TARGET, TARGET + 64, 0, state)
+    status: int = as_python(lanes.share, memory, quiet)(PLAN, ROW, 0, 16, TARGET, state)
     return status
 
 
@@ -53,14 +53,14 @@ def goes_wrong(caller: dict[str, Any], helper: dict[str, Any]) -> Iterator[bool]
         memory.know_all()
         memory.running = thread
 
-        def perform(plan: int, *_: int) -> int:
+        def move(plan: int, *_: int) -> int:
             memory.write(OUT + 8 * len(plans), 1)
             plans.append(plan)
             return DONE if len(plans) == 1 else FAILED
 
         def take(*_: int) -> None:
             memory.running = other
-            as_python(lanes._take, memory, {"perform": perform, **helper})(LANES, OWN, 0)
+            as_python(lanes._take, memory, {"move": move, **helper})(LANES, OWN, 0)
             memory.running = thread
 
         try:

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 
 import unisono
-from tests.fuzz.fault_oracle import complaints
+from tests.fuzz.fault_oracle import complaints, of_end
 from tests.fuzz.fault_rank import play
 from tests.fuzz.fault_scene import OF_HOSTS, STOPPING, Fault, Scene, draw
 from tests.fuzz.programs import shrink
@@ -67,9 +67,13 @@ def watch(scene: Scene, cluster: Cluster | None = None) -> list[str]:
             warden.over.set()
             warden.join()
         said = {int(path.stem): json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
-        wrong = complaints(scene, said, {number: at for number, (_, at) in warden.faults().items()})
-        doomed = scene.dead
-        wrong += [f"rank {rank} {_told(end)}" for rank, end in enumerate(ends) if _is_wrong(end) and rank not in doomed]
+        faults = warden.faults()
+        wrong = complaints(scene, said, faults)
+        for rank, end in enumerate(ends):
+            if rank in scene.dead and any(scene.faults[number].rank == rank for number in faults):
+                wrong += of_end(scene, rank, end)
+            elif _is_wrong(end) and rank not in scene.dead:
+                wrong.append(f"rank {rank} {_told(end)}")
         wrong += [f"process {pid} is left: {command}" for pid, command in _left()]
     if more := _descriptors() - descriptors:
         wrong.append(f"the parent has more descriptors: {dict(more)}")

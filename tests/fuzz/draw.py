@@ -38,7 +38,7 @@ SETTINGS: dict[str, tuple[float | str, ...]] = {
     "crowd_one_shot_bytes": (0, 1 << 20),
     "zero_copy_bytes": (0, 64, 1 << 20),
     "cross_memory_bytes": (0, 1, 4096),
-    "tag_bytes": (0, 64, 1 << 20),
+    "inline_bytes": (0, 64, 1 << 20),
     "look_up_s": (1e-6,),
     "spins": (0,),
     "keep_inputs": (1,),

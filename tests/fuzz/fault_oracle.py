@@ -3,17 +3,46 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, HARMLESS, OF_HOSTS, OF_SENTINELS, Scene
+from tests.fuzz.fault_scene import (
+    COLLECTIVES,
+    DEADLY,
+    ENDS,
+    HARMLESS,
+    LATE,
+    LATE_S,
+    OF_HOSTS,
+    OF_SENTINELS,
+    Scene,
+)
 
 SOON_S = 15.0  # how long after the last fault a survivor may hear of it and go on, where no time-out tells it
 TIMED_OUT_S = 28.0  # the same where a rank is frozen: a few times as long as calls wait
 
+_HERE = "tests/fuzz/"  # where calls are made
+
 Said = Sequence[Mapping[str, Any]]
 
 
-def complaints(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -> list[str]:
-    """What is wrong. said: by rank, what those have seen that came to the end. faults: when each of them happened."""
-    return [*_told(scene, said, faults), *_agree(scene, said), *_in_time(scene, said, faults)]
+Faults = Mapping[int, tuple[int, float]]
+
+
+def complaints(scene: Scene, said: Mapping[int, Said], faults: Faults) -> list[str]:
+    """What is wrong. said: by rank, what those have seen that came to the end. faults: to which processes they have
+    happened, and when.
+    """
+    return [
+        *_told(scene, said, faults), *_blamed(scene, said, faults), *_agree(scene, said),
+        *_in_time(scene, said, faults),
+    ]  # fmt: skip
+
+
+def of_end(scene: Scene, rank: int, end: BaseException | None) -> Iterator[str]:
+    """What is wrong with how the parent says that a rank has ended, to which something deadly happened."""
+    words = [ENDS[fault.how] for fault in scene.faults if fault.rank == rank and fault.how in DEADLY]
+    if words == [ENDS["return"]]:
+        words = ["None"]
+    if not any(one.removeprefix("raised ") in str(end) for one in words):
+        yield f"the parent does not say of rank {rank} that it {' or '.join(words)}: {end}"
 
 
 def _events(said: Mapping[int, Said], what: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -21,13 +50,16 @@ def _events(said: Mapping[int, Said], what: str) -> Iterator[tuple[int, Mapping[
         yield from ((rank, event) for event in events if event["what"] == what)
 
 
-def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -> Iterator[str]:
+def _told(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[str]:
     """Each rank by itself: does it end, with right values, and errors of the right class?"""
     doomed = {scene.faults[number].rank for number in faults if scene.faults[number].how in DEADLY}
     if missing := set(range(scene.ranks)) - doomed - set(said):
         yield f"ranks {sorted(missing)} have not come to the end"
-    for what in ("wrong value", "input changed"):
+    for what in ("wrong value", "input changed", "not over"):
         yield from (f"rank {rank}: {what}: {event}" for rank, event in _events(said, what))
+    for rank, event in _events(said, "late"):
+        if event["by"] < LATE_S:
+            yield f"rank {rank} was late by {event['by']:.3f} s only"
     # Who waits for a rank that is stopped while it makes the group of the survivors is late itself, for the others.
     late_to_shrink = _late_to_shrink(scene)
     apart, felt = scene.frozen | scene.cut_off, [fault for fault in scene.faults if fault.how not in HARMLESS]
@@ -48,17 +80,43 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
     for rank, event in _events(said, "error"):
         if event["kind"] not in allowed and rank not in apart:
             yield f"rank {rank} raised {event['kind']}, not one of {sorted(allowed)}: {event['text']}"
-        causes: tuple[str, ...] = ()
-        if {fault.how for fault in felt} == {"kill"}:
-            causes = "was killed by signal 9 (SIGKILL)", ") died "
-        elif rank in scene.cut_off and {fault.how for fault in felt} <= {*OF_SENTINELS}:
-            causes = ("its sentinel (process ",)
-        if event["kind"] == "PeerGone" and causes and not any(words in event["text"] for words in causes):
-            yield f"rank {rank} does not say {' or '.join(causes)}: {event['text']}"
         for name in ("failed", "missing"):
             innocent = set(event[name]) - hit
             if innocent and rank not in apart and not late_to_shrink:
                 yield f"rank {rank} names {sorted(innocent)} as {name}, to whom nothing happened: {event['text']}"
+
+
+def _blamed(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[str]:
+    """Does PeerGone say of which process it speaks, what has happened to it, and where its own rank waited for it?"""
+    happened = {scene.faults[number].rank: (scene.faults[number].how, pid) for number, (pid, _) in faults.items()}
+    lost = {fault.how for fault in scene.faults if fault.how not in HARMLESS} <= {*OF_SENTINELS}
+    one_host = scene.hosts.isdigit()
+    told: dict[int, set[bool]] = {}
+    for rank, event in _events(said, "error"):
+        if event["kind"] != "PeerGone":
+            continue
+        how, pid = happened.get(event["culprit"], ("", 0))
+        causes: tuple[str, ...] = ()
+        if how in DEADLY:
+            # The cause may come too late for whoever waits.
+            # Who returns leaves its sub-groups, too.
+            causes = ENDS[how], "left the group" if how == "return" else ") died "
+            told.setdefault(event["culprit"], set()).add(") died " not in event["text"])
+            if event["pid"] != pid and (event["pid"] or one_host):
+                yield f"rank {rank} speaks of process {event['pid']}, not {pid}: {event['text']}"
+        elif rank in scene.cut_off and lost:
+            causes = ("its sentinel (process ",)
+        if causes and not any(words in event["text"] for words in causes):
+            yield f"rank {rank} does not say {' or '.join(causes)}: {event['text']}"
+        if (
+            how in DEADLY
+            and event["step"] >= 0
+            and not ("waited for it in" in event["text"] and _HERE in event["text"])
+        ):
+            yield f"rank {rank} does not say where it waited: {event['text']}"
+    for culprit, found in told.items():
+        if one_host and found == {False} and len(said) > 1:
+            yield f"nobody says of rank {culprit} that it {ENDS[happened[culprit][0]]}"
 
 
 def _late_to_shrink(scene: Scene) -> bool:
@@ -73,7 +131,7 @@ def _classes(scene: Scene) -> set[str]:
     if hows & {*DEADLY, *OF_HOSTS, *OF_SENTINELS}:
         allowed |= {"PeerGone"}
         only_collectives = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
-        if not only_collectives or hows - set(DEADLY) - {"pause", *HARMLESS}:
+        if not only_collectives or hows - set(DEADLY) - {"pause", *LATE, *HARMLESS}:
             allowed |= {"PeerFailed"}
     if "abort" in hows:
         allowed |= {"PeerFailed"}
@@ -94,16 +152,21 @@ def _agree(scene: Scene, said: Mapping[int, Said]) -> Iterator[str]:
     for rank, events in loyal.items():
         for number, (_, event) in enumerate(_events({rank: events}, "recovered")):
             rounds.setdefault(("after recovery", number), {})[rank] = event["members"], event["step"]
+    ended = {rank for rank in loyal if not any(_events({rank: loyal[rank]}, "left out"))}
+    for rank, events in loyal.items():
+        last = [event["members"] for _, event in _events({rank: events}, "recovered")][-1:]
+        if last and not ended <= {*last[0]}:
+            yield f"rank {rank} has gone on in {last[0]}, without some of {sorted(ended)}"
     for what, by_rank in rounds.items():
         if len({repr(value) for value in by_rank.values()}) > 1:
             yield f"ranks do not agree on {what}: {by_rank}"
 
 
-def _in_time(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -> Iterator[str]:
+def _in_time(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[str]:
     """Does every survivor hear of it soon, and go on?"""
     if _late_to_shrink(scene):
         return
-    last = max(faults.values(), default=0.0)
+    last = max((at for _, at in faults.values()), default=0.0)
     most_s = TIMED_OUT_S if scene.frozen else SOON_S
     for rank, events in said.items():
         for event in events if last and rank not in scene.frozen | scene.cut_off else ():

@@ -1,12 +1,13 @@
 """One rank of a scene: it makes the calls, suffers its faults, recovers from those of others, and tells what it saw."""
 
+import ctypes
 import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 import unisono
 from tests.fuzz import programs
 from tests.fuzz.api import Native
-from tests.fuzz.fault_scene import COLLECTIVES, OF_HOSTS, STOPPING, Call, Fault, Scene
+from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, LATE_S, OF_HOSTS, STOPPING, Call, Fault, Scene
 from tests.fuzz.ranks import start
 from tests.support.cluster import PORT, enter, join
 from tests.support.fake_hosts import sentinel_of
@@ -26,6 +27,23 @@ from tests.support.matrix_driver import CHANGED, IN_PLACE, wanted
 from tests.support.waiting import until
 from unisono.schedule import Hosts
 from unisono.tools.testing import chaos
+
+_AT_ROW: dict[str, Any] = {"kill": "kill", "os_exit": "exit", "pause": "stop", "hold": "hold", "delay": "delay"}
+"""What can happen at a row -> the name that `chaos` has for it."""
+
+
+_ENDS: dict[str, Callable[[], object]] = {
+    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "SIGSEGV": lambda: ctypes.string_at(0),
+    "SIGABRT": os.abort,
+    "SIGRTMAX": lambda: os.kill(os.getpid(), signal.SIGRTMAX),
+    "os_exit": lambda: os._exit(3),
+    "os_exit well": lambda: os._exit(0),
+    "os_exit of a thread": lambda: threading.Thread(target=os._exit, args=(5,)).start(),
+    "exec": lambda: os.execvp("sleep", ["sleep", "1000"]),  # noqa: S606  that is the point
+    "exit": lambda: sys.exit(3),
+}
+_AT_ONCE_S = 5.0  # how long a call of a group that is over may take: less than any that waits
 
 
 class _End(BaseException):
@@ -123,7 +141,19 @@ class _Rank:
             keeps = self._scene.keep_inputs or call.name not in IN_PLACE
             if keeps and CHANGED in getattr(error, "__notes__", ()):
                 self.tell("input changed", call=number)
+            if call.name in COLLECTIVES and isinstance(error, (unisono.PeerError, unisono.WaitTimeout)):
+                self._expect_over(group, error)
             raise
+
+    def _expect_over(self, group: unisono.Group, error: unisono.UnisonoError) -> None:
+        """After an error of a collective all later calls raise the same, at once."""
+        began, again = time.monotonic(), None
+        try:
+            unisono.barrier(group)
+        except unisono.UnisonoError as raised:
+            again = type(raised)
+        if again is not type(error) or time.monotonic() - began > _AT_ONCE_S:
+            self.tell("not over", after=repr(error), again=f"{again}")
 
     def _heard(self, error: unisono.UnisonoError, step: int) -> None:
         """Note an error, its ranks as ranks of the world."""
@@ -133,8 +163,9 @@ class _Rank:
             return [world_ranks[rank] for rank in getattr(error, name, ())]
 
         self.tell(
-            "error", kind=type(error).__name__, step=step, failed=of_world("failed"),
-            missing=of_world("missing"), odd=of_world("odd"), text=str(error)[:1500],
+            "error", kind=type(error).__name__, step=step, failed=of_world("failed"), missing=of_world("missing"),
+            odd=of_world("odd"), text=str(error)[:1500], pid=getattr(error, "pid", 0),
+            culprit=world_ranks[getattr(error, "rank", 0)],
         )  # fmt: skip
 
     def _recover(self, error: unisono.UnisonoError, step: int) -> int:
@@ -147,6 +178,8 @@ class _Rank:
                     self._faults.remove(fault)
                     stack.enter_context(self._suffer(fault, Call("barrier"), world))
             smaller = self._shrink(world, late)
+        if not (smaller is world.shrink() is unisono.init() and smaller.world_ranks[smaller.rank] == self._me):
+            self.tell("wrong value", text=f"{smaller}, {world.shrink()}, {unisono.init()}")
         for members, group in list(self._subgroups.items()):
             left_out = [rank for rank, there in enumerate(group.world_ranks) if there not in smaller.world_ranks]
             self._subgroups[members] = group.shrink(without=left_out)
@@ -177,14 +210,8 @@ class _Rank:
         """Let the fault happen around what is within the block."""
         moment, _, when = fault.moment.partition(" ")
         if moment == "row" and call.name in COLLECTIVES:
-            word: Any = {{"kill": "kill", "os_exit": "exit"}[fault.how]: group.rank}
-            self._mark(fault)
-            try:
-                with chaos(at=(call.name, 1, "row", int(when)), group=group, **word):
-                    yield
-            except unisono.ArgumentError:  # there is no such row
-                os.kill(os.getpid(), signal.SIGKILL)
-            self._happen(fault, group)  # the call was over without it
+            with self._at_row(fault, call, group, int(when)):
+                yield
             return
         if moment == "before":
             self._happen(fault, group)
@@ -195,6 +222,22 @@ class _Rank:
         yield
         if moment == "after":
             self._happen(fault, group)
+
+    @contextmanager
+    def _at_row(self, fault: Fault, call: Call, group: unisono.Group, row: int) -> Iterator[None]:
+        self._mark(fault)
+        began = time.monotonic()
+        try:
+            with chaos(
+                at=(call.name, 1, "row", row), group=group, duration_s=LATE_S, **{_AT_ROW[fault.how]: group.rank}
+            ):
+                yield
+        except unisono.ArgumentError:  # there is no such row
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault.how in DEADLY:
+            self._happen(fault, group)  # the call was over without it
+        self._faults.remove(fault)
+        self.tell("late", by=time.monotonic() - began)
 
     def _happen_later(self, fault: Fault, group: unisono.Group, delay_s: float) -> None:
         time.sleep(delay_s)
@@ -231,10 +274,9 @@ class _Rank:
                 os.kill(pid, signal.SIGSTOP)
             case how if how in OF_HOSTS:
                 until((self._folder / f"begun {self._scene.faults.index(fault)}").exists)
-            case "os_exit":
-                os._exit(3)
-            case "exit":
-                sys.exit(3)
+            case how if how in _ENDS:
+                _ENDS[how]()
+                threading.Event().wait()  # until it has ended
             case "raise":
                 raise RuntimeError("drawn by lot")
             case "return":

@@ -13,11 +13,32 @@ COLLECTIVES = (
 )  # fmt: skip
 MESSAGES = ("ring", "chain")
 """ring: each rank sends to the next one and receives from the one before. chain: each receives, then sends."""
-DEADLY = ("kill", "os_exit", "exit", "raise", "return", "stop and kill")  # faults after which a rank does not come back
+ENDS = {
+    "kill": "was killed by signal 9 (SIGKILL)",
+    "stop and kill": "was killed by signal 9 (SIGKILL)",
+    "SIGTERM": "was killed by signal 15 (SIGTERM)",
+    "SIGSEGV": "was killed by signal 11 (SIGSEGV)",
+    "SIGABRT": "was killed by signal 6 (SIGABRT)",
+    "SIGRTMAX": "was killed by signal 64 (SIGRTMAX)",
+    "os_exit": "exited with code 3",
+    "os_exit well": "exited with code 0",
+    "os_exit of a thread": "exited with code 5",
+    "exec": "runs another program now, or has closed its descriptors",
+    "exit": "raised SystemExit: 3",
+    "raise": "raised RuntimeError: drawn by lot",
+    "return": "returned from the function",
+}
+"""Faults after which a rank does not come back, and what the others are told."""
+DEADLY = tuple(ENDS)
+IN_ITS_THREAD = ("exit", "raise", "return")
+"""Those that only the thread of the rank's program can do: between calls."""
 STOPPING = ("stop and kill", "pause", "freeze", "pause sentinel", "stop sentinel")
 """pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out. The
 sentinel is that of the rank's host; if it stops for as long, the others lose the host.
 """
+LATE = ("hold", "delay")
+"""The rank comes late by `LATE_S`, with the GIL or without it: at a row, as after a pause."""
+LATE_S = 0.1
 HARMLESS = ("pause sentinel", "end sentinel")
 """Faults that no rank may notice. end sentinel: it is killed, and another process goes on in its place."""
 OF_SENTINELS = ("stop sentinel",)
@@ -29,24 +50,29 @@ _COUNTS = (1, 5, 1000, 70_000, 200_000)
 
 
 class Call(NamedTuple):
-    """One operation. members: ranks of the world; (): all. shared: its tensors lie in shared memory."""
+    """One operation. members: ranks of the world; (): all. shared: its tensors lie in shared memory.
+
+    algorithm: None: the one that the call chooses.
+    """
 
     name: str
     count: int = 5  # type: ignore[assignment]  # a tuple's method has this name
     members: tuple[int, ...] = ()
     shared: bool = False
     background: bool = False
+    algorithm: str | None = None
 
     def step(self, number: int) -> Step:
         """As a step of a program. number: of the call, for its values and root."""
         if self.name == "barrier":
-            return Barrier(async_op=self.background)
+            return Barrier(async_op=self.background, algorithm=self.algorithm)
         how: Any = {"shared": self.shared, "seed": number}
         if self.name in MESSAGES:
             return Messages({"ring": "sendrecv"}.get(self.name, self.name), "int64", self.count, 0, **how)
         form = f"{self.name}_single" if f"{self.name}_single" in FORMS else self.name
         op = "sum" if form in REDUCING else "-"
-        return programs.Call(Case(form, "int64", op, self.count, async_op=self.background, root=number, **how))
+        case = Case(form, "int64", op, self.count, async_op=self.background, root=number, **how)
+        return programs.Call(case, algorithm=self.algorithm)
 
 
 class Fault(NamedTuple):
@@ -139,8 +165,8 @@ def _deadly(rng: random.Random, scene: Scene, rank: int) -> Fault:
     number = rng.randrange(len(scene.calls))
     how = rng.choice(["kill", "kill", *DEADLY])
     moment = _moment(rng, scene.calls[number], how)
-    if how in ("exit", "raise", "return") and not moment.startswith("row"):
-        moment = rng.choice(["before", "after"])  # they happen in the rank's own thread
+    if how in IN_ITS_THREAD:
+        moment = rng.choice(["before", "after"])
     return Fault(rank, how, number, moment)
 
 

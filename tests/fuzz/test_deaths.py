@@ -2,16 +2,33 @@
 
 import random
 import time
+from itertools import cycle
 
 import pytest
 
 from tests.conftest import NIGHTLY
 from tests.fuzz.deaths import check
-from tests.fuzz.fault_scene import Call, Fault, Scene, draw
+from tests.fuzz.fault_scene import ENDS, Call, Fault, Scene, draw
 
 DRAWN_S = 60.0 if NIGHTLY else 3.0
 
 LONG = 2_000_000  # elements: more than is under way between hosts
+
+
+CALLS = (
+    Call("all_reduce", 4),
+    Call("all_reduce", 60_000),
+    Call("all_reduce", 60_000, algorithm="ring"),
+    Call("all_reduce", 60_000, shared=True),
+    Call("all_reduce", 60_000, background=True),
+    Call("broadcast", 60_000),
+    Call("barrier"),
+)
+
+
+def three_sums(algorithm: str) -> tuple[Call, ...]:
+    return (Call("all_reduce", 3000, algorithm=algorithm),) * 3
+
 
 SCENES = {
     "a sub-group waits for a rank that recovers in the world": Scene(
@@ -45,6 +62,20 @@ SCENES = {
         f"at row {row} between hosts": Scene("2x1", (Call("all_reduce", 3),), (Fault(1, "kill", 0, f"row {row}"),))
         for row in range(8)
     },
+    **{
+        f"{how} at row {row} of two_shot": Scene("3", three_sums("two_shot"), (Fault(1, how, 1, f"row {row}"),))
+        for how, row in [*(("kill", row) for row in range(6)), ("os_exit", 2)]
+    },
+    **{
+        f"{how} at a row": Scene("3", three_sums("ring"), (Fault(2, how, 1, "row 3"),))
+        for how in ("pause", "hold", "delay")
+    },
+    **{
+        f"{how} before a call": Scene(ranks, (call, call), (Fault(1, how, 1),))
+        for how, call, ranks in zip(ENDS, cycle(CALLS), cycle("325"), strict=False)
+    },
+    "two of five": Scene("5", (Call("all_reduce", 50_000),) * 2, (Fault(0, "kill", 1), Fault(3, "kill", 1))),
+    "three of six": Scene("6", (Call("barrier"),) * 2, tuple(Fault(rank, "kill", 1) for rank in (1, 2, 5))),
     "one after the other": Scene(
         "4", (Call("all_reduce"), Call("barrier"), Call("reduce", 1000)), (Fault(0, "kill"), Fault(3, "kill", 2))
     ),

@@ -114,4 +114,4 @@ def test_no_recording_can_be_read(folder: Path) -> None:
         path.write_bytes(b"\xff")
     done = CliRunner().invoke(app, ["trace", str(folder)])
     assert done.exit_code == 2, done.output
-    assert "can be read" in " ".join(done.output.split())
+    assert "cannot read any recording" in " ".join(done.output.split())

@@ -204,7 +204,7 @@ def test_several_jobs_are_named(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, ["top"])
         assert done.exit_code == 2, done.output
         said = " ".join(done.output.split())
-        named = re.search(r"there are \d+ jobs: name one by a process of it, such as ([\d, ]+)", said)
+        named = re.search(r"found \d+ jobs. Name one by a process of it, such as ([\d, ]+)", said)
         assert named, said
         assert {*map(str, pids)} & {*named[1].split(", ")}, said
 

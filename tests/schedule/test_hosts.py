@@ -33,7 +33,7 @@ def test_no_form(text):
 
 @pytest.mark.parametrize("text", ["1000000x1000000", "65536+1", "2x999999999999999:round_robin"])
 def test_too_many_ranks(text):
-    with pytest.raises(ArgumentError, match="give at most 65,536"):
+    with pytest.raises(ArgumentError, match="expected at most 65,536"):
         Hosts.parse(text)
 
 

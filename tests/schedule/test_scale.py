@@ -20,7 +20,6 @@ from unisono.schedule import (
     Schedule,
     Symmetric,
     Y,
-    as_collective,
     count,
     expand,
     find_fault,
@@ -93,11 +92,11 @@ def test_algorithms_with_named_ranks_are_refused() -> None:
     def fixed_chunk(r, p):
         yield send(r, (r + 1) % p, 0)
 
-    with pytest.raises(ArgumentError, match="every rank must send for itself, not for 0"):
+    with pytest.raises(ArgumentError, match="got source 0"):
         trace(star, Symmetric(4), 4, "all_gather")
-    with pytest.raises(ArgumentError, match="0 is the number of a rank or chunk"):
+    with pytest.raises(ArgumentError, match="got 0 as the number of a rank or chunk"):
         trace(fixed_chunk, Symmetric(4), 4, "all_gather")
-    with pytest.raises(ArgumentError, match="ring: ranks do not do the same, or not on a chunk each"):
+    with pytest.raises(ArgumentError, match="ring: is not symmetric"):
         trace(all_gather.ring, Symmetric(4), 8, "all_gather")
 
 
@@ -113,14 +112,14 @@ def test_one_rank_counts_for_all(algorithm) -> None:
 def test_symmetric_table_acts_as_a_table() -> None:
     one, full = trace(all_gather.ring, Symmetric(5), 5, "all_gather"), table(all_gather.ring, 5)
     assert prove(one).same_bits == prove(full).same_bits
-    for make in (once, lambda t: pipeline(t, 2), lambda t: on(t, 5, range(5)), as_collective_all_gather):
+    for make in (once, lambda t: pipeline(t, 2), lambda t: on(t, 5, range(5)), as_all_gather):
         assert sorted(map(tuple, expand(make(one)).tolist())) == sorted(map(tuple, expand(make(full)).tolist()))
     with pytest.raises(ArgumentError, match=r"5 ranks, 5 chunks, symmetric"):
         seq(one, full)
 
 
-def as_collective_all_gather(schedule):
-    return as_collective(schedule, "all_gather")
+def as_all_gather(schedule):
+    return schedule.replace(collective="all_gather")
 
 
 def test_double_counting_among_many_is_named() -> None:
@@ -243,5 +242,5 @@ def test_stray_chunks_cannot_be_followed_alone() -> None:
     bruck = CATALOGUE["all_to_all.bruck"].schedule(4)
     with pytest.raises(ArgumentError, match="row 8 moves chunk 3 of X to chunk 3 of T, so chunks"):
         prove(bruck, chunks=(0,))
-    with pytest.raises(ArgumentError, match="needs a multiple of 2 chunks, not 3"):
+    with pytest.raises(ArgumentError, match="got 3 chunks, expected a multiple of 2"):
         prove(table(all_gather.ring, 2).replace(chunks=3))

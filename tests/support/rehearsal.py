@@ -133,7 +133,7 @@ class _Rehearsal:
                     continue
                 ends[rank], learns = "told", True
                 self._arena.board(rank).set_gave_up(GivenUp(engine.call_number, False, frozenset({dead}), "died"))
-                engine.sign_off(tag=self.plans[rank].tag)
+                engine.sign_off(inline=self.plans[rank].inline)
 
     def _judge(self, rank: int, dead: int) -> Any:
         engine, plan = self._engines[rank], self.plans[rank]

@@ -296,7 +296,7 @@ def host(memory: Memory, at: int) -> Any:
 
     made: Any = SimpleNamespace(
         words={int(StateWord.CALL): 1}, log=SimpleNamespace(enter=lambda *_: None), _cycles=lambda: 0, rank=0,
-        _lines=[Page(memory, at, LINE).cast("Q")], _line=at, _tags=[[]], _publish=publish, _asleep=0,
+        _lines=[Page(memory, at, LINE).cast("Q")], _line=at, _inline=[[]], _publish=publish, _asleep=0,
         _state={StateWord.SEGMENT: 0}, call_number=1,
     )  # fmt: skip
     made._entries = lambda rank: RankEngine._entries(made, rank)

@@ -14,7 +14,7 @@ from .linux import vendor
 from .units import format_bytes, integer, parse_bytes, seconds
 
 SHAPING = (
-    "segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "tag_bytes", "zero_copy_bytes", "cross_memory_bytes",
+    "segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "inline_bytes", "zero_copy_bytes", "cross_memory_bytes",
 )  # fmt: skip
 """The settings that shape what a call does inside a host. The process that makes the host's memory, its first rank or
 the parent of the ranks, writes its own settings there. They count on all ranks of the host, whatever their environments
@@ -31,7 +31,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "seconds": float, "bytes": parse_bytes, "count": int, "link": Link.parse, "folder": str,
 }  # fmt: skip
 """Unit -> how its text is read."""
-_WHAT = {"link": "no link"}
+_WHAT = {"link": "a link, such as 1Gbit,100us", "count": "a whole number"}
 
 
 def environment_name(setting: str) -> str:
@@ -90,7 +90,10 @@ class Setting:
             fits = self.least <= value <= self.most
         if not fits:
             got = f"{value:g}" if isinstance(value, float) else f"{value}"
-            raise ArgumentError(f"{self.name}={got}: give {self.values} ({environment_name(self.name)})")
+            raise ArgumentError(
+                f"{self.name}: got {got}, expected {self.values}. Correct the argument or "
+                f"{environment_name(self.name)}."
+            )
         return value
 
 
@@ -120,87 +123,87 @@ class Config:
     """
 
     timeout_s: float = _setting(
-        300.0, "a call raises WaitTimeout after this long; the default allows slow data loaders; inf: never"
+        300.0, "time limit of a call, then WaitTimeout; the default allows for slow data loaders; inf: no limit"
     )
     stall_warning_s: float = _setting(
-        5.0, "a call that has waited this long says on standard error for which rank, and where the rank is; 0: never"
+        5.0, "after this wait a call names the late rank and its stack on standard error; 0: never"
     )
     segment_bytes: int = _setting(
-        512 << 10, "what a rank stages per step of a long call; half a second-level cache", least=1
+        512 << 10, "bytes that a rank stages per step of a long call: about half of a second-level cache", least=1
     )
-    one_shot_bytes: int = _setting(16 << 10, "the longest vector for which two ranks use a one_shot algorithm")
+    one_shot_bytes: int = _setting(16 << 10, "longest vector for which two ranks use a one_shot algorithm")
     crowd_one_shot_bytes: int = _setting(
         64 << 10,
-        "the same where ranks outnumber processors: one more wait then takes until each has had its turn on one",
+        "the same if ranks outnumber processors, when each further wait takes a turn of every rank on a processor",
     )
     zero_copy_bytes: int = _setting(
         8 << 10,
-        "the longest vector in shared memory that two ranks stage all the same, signature and payload in one line",
+        "longest vector in shared memory that two ranks still stage, with signature and payload in one cache line",
     )
     cross_memory_bytes: int = _setting(
         1 << 20,
-        "the shortest private vector that is copied from process to process by system calls, where that is faster than "
-        "to stage it; 0: none",
+        "shortest private vector that system calls copy from process to process, if that is faster than staging; "
+        "0: none",
         amd=0,  # what another processor has written is cheap to read there: staging takes half the time
     )
-    tag_bytes: int = _setting(
-        32 << 10, "the longest message that shares cache lines with its signature, so that one wait brings both"
+    inline_bytes: int = _setting(
+        32 << 10, "longest message that shares cache lines with its signature, so that a receiver waits once"
     )
     heap_bytes: int = _setting(
         0,
-        "address space of each rank for shared tensors, backed when used; 0 means half of the machine's memory, or "
-        "less below ulimit -v",
+        "address space of each rank for shared tensors, backed when used; 0: half of the machine's memory, or less if "
+        "ulimit -v is less",
         most=_MOST_HEAP,
     )
     look_up_s: float = _setting(
         0.02,
-        "how often a waiting kernel returns to Python, for signals, dead peers and the timeout; up to five times less "
-        "often after seconds",
+        "how often a waiting call checks for signals, dead peers and the timeout; up to five times less often after "
+        "seconds",
         least=1e-6,
         most=3600,
     )
     spins: int = _setting(
-        2000, "pauses before a waiting rank first yields, where every rank has its own processor", most=1_000_000
+        2000, "pauses before a waiting rank first yields, if every rank has its own processor", most=1_000_000
     )
 
     link: Link = _setting(  # noqa: RUF009  its default is a Link, which is frozen
         Link(),
-        "the network between hosts, such as 1Gbit,100us: what passes each way and what a small message takes; from it "
-        "follows by which algorithm hosts exchange",
+        "network between hosts, such as 1Gbit,100us: bandwidth each way, and the time of a small message; decides the "
+        "algorithm between hosts",
     )
     host_silence_s: float = _setting(
         5.0,
-        "a host of which nothing is heard for this long, and half a second more, is lost for good. A network that "
-        "is out for a second less than this costs nothing; one that is out for longer at times needs more",
+        "a host that is silent for this time and half a second more is lost for good; outages shorter than this by a "
+        "second cost nothing, so set more for a network with longer ones",
         least=0.5,
         most=86_400,
     )
     lanes: int = _setting(
         0,
-        "the most threads of a rank that share a long copy or sum, never more than there are processors for; 0: as "
-        "many as PyTorch has there, up to 4; ranks may differ in it",
+        "most threads of a rank that share a long copy or sum, limited by processors; 0: as many as PyTorch has, up to "
+        "4; may differ between ranks",
         most=1024,
     )
     lane_bytes: int = _setting(
         8 << 20,
-        "the longest vector whose copies and sums one thread of a rank makes alone, as to wake another one takes some "
-        "50 µs; ranks may differ in it",
+        "longest vector that one thread of a rank copies or sums alone, because waking another takes about 50 µs; may "
+        "differ between ranks",
     )
     keep_inputs: int = _setting(
         0,
-        "1: calls in place work on a copy, so that a tensor is as it was if its call fails; costs two copies of it",
+        "1: calls in place work on a copy, so that a failed call leaves the tensor unchanged; costs two copies",
         most=1,
     )
     trace: str = _setting(
-        "", "where to write down all calls of all ranks, for `unisono trace` and Perfetto; empty: nowhere"
+        "", "folder in which all ranks record all calls, for `unisono trace` and Perfetto; empty: no record"
     )
     trace_calls: int = _setting(
         1 << 16,
-        "how many calls of each rank and group a trace keeps, the last ones; a call takes 32 bytes",
+        "calls of each rank and group that a trace keeps, the last ones, in 32 bytes each",
         least=1,
         most=1 << 30,
     )
-    debug: int = _setting(0, "1: each call, its algorithm and why, its bytes and time, on standard error", most=1)
+    debug: int = _setting(0, "1: print each call, its algorithm and why, its bytes and time, to standard error", most=1)
 
     def __post_init__(self) -> None:
         """Raises ArgumentError for a value out of range, and DTypeError for a value of another type."""
@@ -226,8 +229,8 @@ class Config:
             try:
                 values[name] = _READ[setting.unit](os.environ[env])
             except ValueError as error:
-                what = _WHAT.get(setting.unit, f"no number of {setting.unit}")
+                what = _WHAT.get(setting.unit, f"a number of {setting.unit}")
                 raise ArgumentError(
-                    f"{env}={os.environ[env]!r} is {what} ({setting.why}): unset or correct it"
+                    f"{env}: got {os.environ[env]!r}, expected {what} ({setting.why}). Correct or unset it."
                 ) from error
         return cls(**values)

@@ -2,24 +2,24 @@
 from them.
 
     UnisonoError
-    ├── UsageError                  you called it wrong; nothing has moved, nothing has changed
+    ├── UsageError                  the call is wrong; no tensor has changed
     │   ├── ArgumentError           (also a ValueError)   wrong root, count, shape, algorithm, ...
-    │   ├── DTypeError              (also a TypeError)    wrong type, or an op that this dtype does not have
+    │   ├── DTypeError              (also a TypeError)    wrong type, or an op that its dtype does not support
     │   ├── MismatchError           the ranks made different calls; every rank raises the same table
     │   │   └── MessageMismatch     a message does not fit the tensor it is for; the receiver raises it
-    │   ├── NotInitialized          no group yet, or a closed one
-    │   └── NestedCall              (also a RuntimeError)  a signal handler made it inside another call of the group
-    ├── AlgorithmError              a table of transfers does not do what its collective promises
+    │   ├── NotInitialized          there is no group, or it is closed
+    │   └── NestedCall              (also a RuntimeError)  a signal handler made a call inside another one
+    ├── AlgorithmError              a table of transfers breaks the contract of its collective
     │   └── ProgramError            a compiled program has a race, a deadlock or a wrong value
-    ├── PeerError                   a peer is the reason
+    ├── PeerError                   a peer is the cause
     │   ├── PeerGone                a process died, or left without making this call
-    │   ├── PeerFailed              a peer gave this call up, and says why
+    │   ├── PeerFailed              a peer gave this call up, for the reason in the error
     │   ├── PeerUnreachable         the system refused access to a peer's tensors
-    │   ├── LeftOut                 the other ranks have gone on without this one, or may have
-    │   └── RankFailed              a function started by run() raised; carries that rank's traceback
-    ├── WaitTimeout                 (also a TimeoutError) it took longer than timeout_s; names the missing ranks
+    │   ├── LeftOut                 the other ranks went on without this one, or may have
+    │   └── RankFailed              a function started by run() raised; has the traceback of that rank
+    ├── WaitTimeout                 (also a TimeoutError) a call took longer than timeout_s; names the missing ranks
     ├── OutOfMemory                 (also a MemoryError)  the shared memory cannot grow
-    └── InternalError               our bug: please report it
+    └── InternalError               a bug in unisono: please report it
 """
 
 import os
@@ -108,9 +108,9 @@ class NestedCall(UsageError, RuntimeError):
     def __init__(self, what: str, inner: str, outer: str) -> None:
         self.what, self.inner, self.outer = what, inner, outer
         super().__init__(
-            f"{inner} uses {what} inside a call that uses it already, made by the same thread at {outer}: a signal "
-            "handler, or what the garbage collector runs, cannot wait for the call that it interrupts. Set a flag "
-            "there, and make the call later; group.abort() is allowed, and ends the call that waits."
+            f"{inner} uses {what} inside another call of the same thread, at {outer}: a signal handler or finalizer "
+            "cannot wait for the call that it interrupts. Set a flag there and make the call later, or end the outer "
+            "call with group.abort()."
         )
 
 
@@ -167,8 +167,8 @@ class MessageMismatch(MismatchError):
         super().__init__(0, calls, (receiver,), world_ranks)
         self.args = (
             f"{rank_name(source, world_ranks)} sent {sent} with tag {tag}, but {rank_name(receiver, world_ranks)} "
-            f"receives it into {expected}: dtype and number of elements must be equal. The message is dropped, the "
-            "tensor has not changed. Receive into a tensor like the one that is sent, or pass None to get a new one.",
+            f"receives it into {expected}: dtype and number of elements must match. The message was dropped, and the "
+            "tensor has not changed. Receive into a matching tensor, or pass None to get a new one.",
         )
 
 
@@ -222,13 +222,13 @@ class PeerGone(PeerError):
         self.rank, self.pid, self.how, self.waiting, self.call = rank, pid, how, waiting, call
         self.world_ranks, self.others, self.failed = tuple(world_ranks), others, tuple(failed) or (rank,)
         self.met, self.foreign = met, foreign
-        move = "This group cannot be used any more: make one of the survivors with its shrink()."
+        move = "This group cannot be used any more. Call its shrink() for a group of the survivors."
         if others:
-            move = "Messages between other ranks go on."
+            move = "Other ranks can still exchange messages."
         if foreign or not met:
             state = "This group has been aborted" if met else "There is no group yet"
             others_only = "" if met else ", or meet without it"
-            move = f"{state}: read the output of that rank, and start all ranks again{others_only}."
+            move = f"{state}. Read the output of that rank, and start all ranks again{others_only}."
         more = ", ".join(rank_name(other, world_ranks) for other in self.failed if other != rank)
         facts = [f"pid {pid}"] if pid else []
         super().__init__(
@@ -311,7 +311,7 @@ class LeftOut(PeerError):
     ) -> None:
         self.rank, self.failed, self.group, self.world_ranks = rank, tuple(failed), group, tuple(world_ranks)
         self.reason, who = reason, rank_name(rank, world_ranks)
-        text = f"the other ranks of group {group!r} have gone on without {who}, as if it had failed"
+        text = f"the other ranks of group {group!r} have gone on without {who}, as after its failure"
         if reason:
             text = f"{who} cannot go on in a smaller group than {group!r}: {reason}"
         super().__init__(f"{text}. End this process.")
@@ -372,12 +372,12 @@ class WaitTimeout(UnisonoError, TimeoutError):
             text = f"{who} waited {waited_s:.3g} s in {call}" + (f" for {ranks}" if self.missing else "")
         text = f"{text}.{details}" + "".join(f" {self._account(one)}." for one in self.seen)
         text += "".join(f"\nRank {one.rank} was here:\n{one.stack}" for one in self.seen if one.stack)
-        super().__init__(f"{text}\nLook at what is missing, or give it a longer timeout.")
+        super().__init__(f"{text}\nFind out what delays the missing ranks, or set a longer timeout.")
 
     def _account(self, seen: Sighting) -> str:
         who = rank_name(seen.rank, self.world_ranks, f"pid {seen.pid or 'unknown'}")
-        made = f"has last made call #{seen.last_call} of this group" if seen.last_call else "has made no call yet"
-        silent = f"; it has no stack to show, as {seen.silent}" if seen.silent else ""
+        made = f"last made call #{seen.last_call} of this group" if seen.last_call else "has made no call yet"
+        silent = f"; its stack is not available, because {seen.silent}" if seen.silent else ""
         return f"{who.capitalize()} {made}, and {seen}{silent}"
 
 

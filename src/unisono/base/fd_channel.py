@@ -105,7 +105,7 @@ class Channel:
         while (message := self.poll()) is None:
             left = remaining(deadline)
             if not poller.poll(None if left is None else left * 1e3) and left is not None:
-                raise TimeoutError("no message came in time")
+                raise TimeoutError("no message arrived in time")
         return message
 
     def poll(self) -> Packet | None:
@@ -123,7 +123,7 @@ class Channel:
             except BlockingIOError:
                 return None
             except ConnectionError as error:
-                raise EOFError("the peer has gone") from error
+                raise EOFError("the peer has ended") from error
             if not data:
                 raise EOFError("the peer has closed the channel")
             self._bytes += data
@@ -223,13 +223,14 @@ def connect(name: str, deadline: float) -> Channel:
                 channel = Channel(sock)
                 break
         if time.monotonic() >= deadline:
-            raise TimeoutError(f"too many processes connect to {name}")
+            raise TimeoutError(f"too many processes are connecting to {name}")
         time.sleep(_RETRY_S)
     if channel.peer.user != os.getuid():
         from .errors import ArgumentError  # a sentinel does without
 
         raise ArgumentError(
-            f"the socket of rank 0 belongs to user {channel.peer.user}, process {channel.peer.pid}: "
-            "another process has taken its name, or changed the ranks' entries at the store"
+            f"the socket of rank 0 belongs to another process (pid {channel.peer.pid}, user {channel.peer.user}), "
+            "which took its name or changed the ranks' entries in the store. End that process, and start the job "
+            "again."
         )
     return channel

@@ -38,7 +38,7 @@ class Link(NamedTuple):
                     found[field] = float(f"{float(match['number']) * units[unit]:.12g}")
                     break
             else:
-                raise ArgumentError(f"link: expected such as 1Gbit,100us, not {text!r}")
+                raise ArgumentError(f"link: got {text!r}, expected bandwidth and latency, such as 1Gbit,100us")
         return (default or cls())._replace(**found)
 
     def __str__(self) -> str:

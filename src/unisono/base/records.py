@@ -82,7 +82,7 @@ class CallRecord(NamedTuple):
     def text(self) -> str:
         """The call as text, with algorithm and lowering."""
         if not self.collective:
-            return "another call, of which it has told nothing yet"
+            return "another call, which is not known yet"
         told = self.hash and f"table and configuration {self.hash}"
         return ", ".join(filter(None, [str(self), self.algorithm, self.lowering, told]))
 
@@ -100,11 +100,11 @@ class CallRecord(NamedTuple):
             said = json.loads(data)
             record = cls(*said)._replace(counts=None if said[2] is None else tuple(said[2]))
         except (LookupError, RecursionError, TypeError, ValueError) as error:
-            raise ValueError(f"no record of a call: {error}") from error
+            raise ValueError(f"invalid record of a call: {error}") from error
         kinds = {"counts": tuple | None, "root": int}
         whole = all(type(count) is int for count in record.counts or ())
         if not whole or not all(isinstance(v, kinds.get(k, str)) for k, v in record._asdict().items()):
-            raise ValueError(f"no record of a call: {record!r:.200}")
+            raise ValueError(f"invalid record of a call: {record!r:.200}")
         return record
 
 
@@ -178,7 +178,7 @@ _MOST_NAMED = 64
 _STATES = {
     "R": "is running",
     "S": "sleeps, or waits for something else",
-    "D": "waits for the system, such as for a disk",
+    "D": "waits for the system, such as a disk",
     "T": "is stopped by a signal, until it gets SIGCONT",
     "Z": "has ended",
     "X": "has ended",
@@ -217,7 +217,7 @@ class Wait(NamedTuple):
             group, call, missing, *rest = json.loads(data)
             return cls(group, call, tuple(missing), *rest)
         except (RecursionError, TypeError) as error:
-            raise ValueError(f"no wait: {error}") from error
+            raise ValueError(f"invalid record of a wait: {error}") from error
 
 
 class Sighting(NamedTuple):
@@ -250,6 +250,6 @@ class Sighting(NamedTuple):
         by = f", under a debugger (process {self.tracer})" if self.tracer else ""
         if self.wait and self.state != "T":
             ranks = f"rank{'s' * (len(self.wait.missing) > 1)} {', '.join(map(str, self.wait.missing))}"
-            return f"waits itself in {self.wait.call} for {ranks}{by}"
+            return f"waits in {self.wait.call} for {ranks}{by}"
         unseen = f"cannot be seen: {self.silent}" if self.silent and not self.state else "cannot be seen"
         return _STATES.get(self.state, unseen) + at + by

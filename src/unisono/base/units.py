@@ -31,7 +31,7 @@ def _number_and_unit(text: str) -> tuple[str, str]:
     """`"1gb"` -> `("1", "GB")`."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     if not match or match[2].lower() not in _UNITS:
-        raise ArgumentError(f"{text!r} is not a number of bytes: write it like 4096, 64KiB, 16MiB or 1GB")
+        raise ArgumentError(f"got {text!r}, expected a number of bytes, such as 4096, 64KiB, 16MiB or 1GB")
     return match[1], _UNITS[match[2].lower()]
 
 
@@ -45,7 +45,7 @@ def parse_bytes(text: str | int) -> int:
     number, unit = _number_and_unit(text)
     nbytes = float(number) * (_BINARY | _DECIMAL)[unit]
     if nbytes == math.inf:
-        raise ArgumentError(f"{text[:40]!r} is too many bytes")
+        raise ArgumentError(f"got {text[:40]!r}, which is too many bytes")
     return round(nbytes)
 
 
@@ -56,17 +56,19 @@ def integer(argument: str, value: Any, what: str = "an integer") -> int:
             return operator.index(value)
     except TypeError:
         pass
-    raise DTypeError(f"{argument}: expected {what}, got {type(value).__name__}")
+    raise DTypeError(f"{argument}: got {type(value).__name__}, expected {what}")
 
 
 def text(argument: str, value: Any) -> str:
     """A name that UTF-8 can encode. Raises DTypeError or ArgumentError, which name the argument, for others."""
     if not isinstance(value, str):
-        raise DTypeError(f"{argument}: expected a str, got {type(value).__name__}")
+        raise DTypeError(f"{argument}: got {type(value).__name__}, expected a str")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ArgumentError(f"{argument}: {value!r} has a surrogate, which UTF-8 cannot encode") from None
+        raise ArgumentError(
+            f"{argument}: got {value!r}, which has a surrogate. Use text that UTF-8 can encode."
+        ) from None
     return value
 
 
@@ -80,10 +82,10 @@ def seconds(timeout: float | timedelta, argument: str = "timeout_s", *, positive
     if isinstance(timeout, timedelta):
         timeout = timeout.total_seconds()
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise DTypeError(f"{argument}: expected seconds or a timedelta, got {type(timeout).__name__}")
+        raise DTypeError(f"{argument}: got {type(timeout).__name__}, expected seconds or a timedelta")
     if not (timeout > 0 or (timeout == 0 and not positive)):  # NaN is neither
-        least = "seconds, more than 0" if positive else "seconds from 0 up"
-        raise ArgumentError(f"{argument}={timeout:g}: give {least}; float('inf') means no limit")
+        least = "more than 0 seconds" if positive else "0 seconds or more"
+        raise ArgumentError(f"{argument}: got {timeout:g}, expected {least}, or float('inf') for no limit")
     return float(timeout) if timeout < sys.float_info.max else math.inf  # an int may be greater
 
 

@@ -57,30 +57,32 @@ def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
     check_is_tensor(argument, tensor)
     check_known(argument, tensor.dtype)
     if tensor.layout is not torch.strided:
-        raise DTypeError(f"{argument}: {tensor.layout} tensors are not supported; call .to_dense() first")
+        raise DTypeError(f"{argument}: got a {tensor.layout} tensor, expected a dense one. Call .to_dense() first.")
     if tensor.is_meta:
         raise ArgumentError(
-            f"{argument}: is on meta, and has no data: make it on the CPU (of a module: .to_empty(device='cpu'))"
+            f"{argument}: got a meta tensor, which has no data. Create it on the CPU; for a module, use "
+            ".to_empty(device='cpu')."
         )
     if tensor.is_nested:
-        raise DTypeError(f"{argument}: nested tensors are not supported; pass the tensors that .unbind() returns")
+        raise DTypeError(
+            f"{argument}: got a nested tensor, expected a dense one. Pass the tensors that .unbind() returns."
+        )
     if not tensor.is_cpu:
-        raise ArgumentError(f"{argument}: is on {tensor.device}, but only CPU tensors are supported; call .cpu() first")
+        raise ArgumentError(f"{argument}: got a tensor on {tensor.device}, expected one on the CPU. Call .cpu() first.")
     if tensor.numel() and not _address(tensor):
         raise DTypeError(
-            f"{argument}: this {type(tensor).__name__} has no memory of its own (of a DTensor pass .to_local(), of "
-            "what a functional collective returns its .wait(); a tensor of a transformed function (torch.func), a "
-            "FakeTensor or a freed tensor cannot be passed)"
+            f"{argument}: got a {type(tensor).__name__} without memory of its own. Pass .to_local() of a DTensor, or "
+            ".wait() of the result of a functional collective; fake, freed and torch.func tensors cannot be passed."
         )
     if tensor.is_quantized and (tensor.dtype not in _BITS or not tensor.is_contiguous()):
         raise DTypeError(
-            f"{argument}: quantized tensors must be contiguous and one of {', '.join(map(dtype_name, _BITS))}; "
-            "pass .int_repr()"
+            f"{argument}: got an unsupported quantized tensor, expected a contiguous one of "
+            f"{', '.join(map(dtype_name, _BITS))}. Pass .int_repr()."
         )
     if written and overlaps_itself(tensor):
-        raise ArgumentError(f"{argument}: several of its elements share memory; pass .contiguous()")
+        raise ArgumentError(f"{argument}: several elements share memory. Pass .contiguous().")
     if written and (tensor.is_conj() or tensor.is_neg()):
-        raise ArgumentError(f"{argument}: is a conjugate or negative view; pass .resolve_conj().resolve_neg()")
+        raise ArgumentError(f"{argument}: got a conjugate or negative view. Pass .resolve_conj().resolve_neg().")
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -96,23 +98,25 @@ def check_tensors(
 ) -> list[int]:
     """Check a list of one tensor per rank, of one dtype (`dtype`, if given). Returns their numbers of elements."""
     if not isinstance(tensors, Sequence):
-        raise DTypeError(f"{argument}: expected a list of {group.size} tensors, got {type(tensors).__name__}")
+        raise DTypeError(f"{argument}: got {type(tensors).__name__}, expected a list of {group.size} tensors")
     if len(tensors) != group.size:
-        raise ArgumentError(f"{argument}: expected {group.size} tensors, one per rank, got {len(tensors)}")
+        raise ArgumentError(f"{argument}: got {len(tensors)} tensors, expected {group.size}, one per rank")
     for rank, tensor in enumerate(tensors):
         check_tensor(f"{argument}[{rank}]", tensor, written=written)
         dtype = dtype or tensor.dtype
         if tensor.dtype != dtype:
             raise ArgumentError(
-                f"{argument}[{rank}]: is {shape_name(tensor)}, but rank {group.rank} exchanges {dtype_name(dtype)}: "
-                "every block has the same dtype"
+                f"{argument}[{rank}]: got {shape_name(tensor)}, expected {dtype_name(dtype)}, as in the other blocks "
+                f"of rank {group.rank}"
             )
         if tensor.is_quantized and scale_name(tensor) != scale_name(tensors[0]):
-            raise ArgumentError(f"{argument}[{rank}]: is quantized in another way than {argument}[0]; pass .int_repr()")
+            raise ArgumentError(
+                f"{argument}[{rank}]: its quantization differs from that of {argument}[0]. Pass .int_repr()."
+            )
     if written:
         for first, second in combinations(range(len(tensors)), 2):
             if share_memory(tensors[first], tensors[second]):
-                raise ArgumentError(f"{argument}[{first}] and {argument}[{second}] share memory: each needs its own")
+                raise ArgumentError(f"{argument}[{first}] and {argument}[{second}] share memory. Give each its own.")
     return [tensor.numel() for tensor in tensors]
 
 
@@ -127,8 +131,8 @@ def check_blocks(
     check_apart(tensors, own, group.rank)
     if sizes[group.rank] != own.numel():
         raise ArgumentError(
-            f"{argument}[{group.rank}]: is {shape_name(tensors[group.rank])}, but {own_argument} of rank {group.rank} "
-            f"is {shape_name(own)}: both need the same number of elements"
+            f"{argument}[{group.rank}]: got {shape_name(tensors[group.rank])}, expected as many elements as "
+            f"{own_argument} of rank {group.rank}, which is {shape_name(own)}"
         )
     return sizes
 
@@ -139,17 +143,17 @@ def check_splits(argument: str, tensor: torch.Tensor, sizes: Any, group: Group) 
     try:
         sizes = [index(size) for size in (() if sizes is None else sizes)]
     except TypeError:
-        raise DTypeError(f"{argument}_split_sizes: expected {group.size} integers, got {sizes}") from None
+        raise DTypeError(f"{argument}_split_sizes: got {sizes}, expected {group.size} integers") from None
     if not sizes:
         if rows % group.size:
             raise ArgumentError(
-                f"{argument}: is {shape_name(tensor)}; {rows} rows cannot be split among {group.size} ranks alike: "
-                f"pass {argument}_split_sizes"
+                f"{argument}: got {shape_name(tensor)}, whose {rows} rows cannot be split equally among {group.size} "
+                f"ranks. Pass {argument}_split_sizes."
             )
         sizes = [rows // group.size] * group.size
     if len(sizes) != group.size or sum(sizes) != rows or min(sizes) < 0:
         raise ArgumentError(
-            f"{argument}_split_sizes: {sizes} are not {group.size} lengths with the sum {rows}, the rows of "
+            f"{argument}_split_sizes: got {sizes}, expected {group.size} lengths with the sum {rows}, the rows of "
             f"{shape_name(tensor)} on rank {group.rank}"
         )
     return list(torch.split(tensor, sizes)) if tensor.dim() else [tensor.view(1)[:0]] * group.size
@@ -158,16 +162,16 @@ def check_splits(argument: str, tensor: torch.Tensor, sizes: Any, group: Group) 
 def check_list(argument: str, objects: Any, places: int | None = None) -> list[Any]:
     """Check that this is a list, of length `places` if that is given (one item per rank)."""
     if not isinstance(objects, list):
-        raise DTypeError(f"{argument}: expected a list, got {type(objects).__name__}")
+        raise DTypeError(f"{argument}: got {type(objects).__name__}, expected a list")
     if places is not None and len(objects) != places:
-        raise ArgumentError(f"{argument}: expected a list of {places} places, one per rank, got {len(objects)}")
+        raise ArgumentError(f"{argument}: got {len(objects)} items, expected {places}, one per rank")
     return objects
 
 
 def check_root(argument: str, root: Any, group: Group) -> int:
     rank = integer(argument, root, "a rank")
     if not 0 <= rank < group.size:
-        raise ArgumentError(f"{argument}={rank}: the ranks of this group are 0 to {group.size - 1}")
+        raise ArgumentError(f"{argument}: got {rank}, expected a rank of this group, 0 to {group.size - 1}")
     return rank
 
 
@@ -178,11 +182,14 @@ def check_rooted(
     given: Sequence[torch.Tensor] | None = None if isinstance(tensors, Sequence) and not tensors else tensors
     if group.rank == root:
         if given is None:
-            raise ArgumentError(f"{argument}: rank {root} is {root_argument} and must pass one tensor per rank")
+            raise ArgumentError(
+                f"{argument}: got None on rank {root}, the {root_argument}. Pass one tensor per rank there."
+            )
         check_blocks(argument, given, "tensor", own, group, written=written)
     elif given is not None:
         raise ArgumentError(
-            f"{argument}: only rank {root} ({root_argument}) passes it, but rank {group.rank} did; pass None here"
+            f"{argument}: got a list on rank {group.rank}, expected it on rank {root} ({root_argument}) only. Pass "
+            "None here."
         )
     return given
 
@@ -191,8 +198,8 @@ def check_whole(whole_name: str, whole: torch.Tensor, part_name: str, part: torc
     """Check that the whole has the size of one part per rank, and the same dtype."""
     if whole.dtype != part.dtype or whole.numel() != part.numel() * group.size:
         raise ArgumentError(
-            f"{whole_name}: is {shape_name(whole)}, but {part_name} is {shape_name(part)} and there are {group.size} "
-            f"ranks: {whole_name} needs the same dtype and {part.numel() * group.size} elements"
+            f"{whole_name}: got {shape_name(whole)}, expected the dtype of {part_name}, {shape_name(part)}, and "
+            f"{part.numel() * group.size} elements for {group.size} ranks"
         )
 
 
@@ -203,6 +210,6 @@ def check_apart(blocks: Sequence[torch.Tensor], tensor: torch.Tensor, own: int |
     """
     for k, block in enumerate(blocks):
         if tensor.is_quantized and scale_name(block) != scale_name(tensor):
-            raise ArgumentError("an input and an output are quantized in different ways; pass .int_repr()")
+            raise ArgumentError("an input and an output have different quantization. Pass .int_repr() of both.")
         if share_memory(block, tensor) and not (k == own and block.data_ptr() + offset == tensor.data_ptr()):
-            raise ArgumentError("an input and an output share memory: give the output its own memory")
+            raise ArgumentError("an input and an output share memory. Give the output its own memory.")

@@ -203,7 +203,7 @@ def _plan(call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | N
     group, names, given = call.group, list(lists), [_listed(argument, tensors) for argument, tensors in lists.items()]
     tensors, count, blocks = [tensor for one in given for tensor in one], len(given[0]), group.size * (len(lists) - 1)
     if len(given[-1]) != count:
-        raise ArgumentError(f"{names[1]}: expected as many tensors as {names[0]}, {count}, but got {len(given[1])}")
+        raise ArgumentError(f"{names[1]}: got {len(given[1])} tensors, expected {count}, as in {names[0]}")
     written = [] if gets is None else given[gets]
 
     def name(k: int) -> str:
@@ -214,7 +214,7 @@ def _plan(call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | N
     if misfit >= 0:
         check_whole(name(misfit), tensors[misfit], name(misfit - count), tensors[misfit - count], group)
     if both := _overlap(table.tobytes(), tuple(odd), count, gets, group.rank):
-        raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory: each needs its own")
+        raise ArgumentError(f"{name(both[0])} and {name(both[1])} share memory. Give each its own.")
     likes = dict.fromkeys(one.like for one in passes)
     for like in likes if "reduce" in call.collective else ():
         op = check_op(op, like)
@@ -262,7 +262,7 @@ def _plan(call: Call, lists: Mapping[str, Any], gives: int | None, gets: int | N
 
 def _listed(argument: str, tensors: Any) -> list[Any]:
     if isinstance(tensors, torch.Tensor | np.ndarray) or not isinstance(tensors, Iterable):
-        raise DTypeError(f"{argument}: expected a list of tensors, got {type(tensors).__name__}")
+        raise DTypeError(f"{argument}: got {type(tensors).__name__}, expected a list of tensors")
     return list(tensors)
 
 
@@ -277,7 +277,10 @@ def _look(
             if table[len(tensors) + k] < 0 or not is_plain(tensor):
                 check_tensor(name(k), tensor, written=k // count == gets)
                 if tensor.is_quantized:
-                    raise DTypeError(f"{name(k)}: quantized tensors make calls of their own; pass .int_repr()")
+                    raise DTypeError(
+                        f"{name(k)}: got a quantized tensor, which cannot be in a coalesced call. Pass .int_repr(), "
+                        "or make a call for this tensor alone."
+                    )
                 odd[k] = tensor.data  # which keeps its memory
                 table[k], table[len(tensors) + k] = tensor.data_ptr(), tensor.nbytes
     return table, odd

@@ -56,7 +56,7 @@ def encode(obj: object, *, pickle: bool = False) -> torch.Tensor:
     try:
         header = msgpack.packb(tree, default=lambda big: {"int": [hex(big), 16]}, unicode_errors=_SURROGATES)
     except ValueError as error:  # a str or bytes of 4 GiB or more
-        raise ArgumentError(f"{error}: send a tensor, or pass pickle=True on every rank") from error
+        raise ArgumentError(f"{error}. Send a tensor, or pass pickle=True on every rank.") from error
     return _to_tensor([_PREFIX.pack(_SAFE, len(header)), header, *segments])
 
 
@@ -72,17 +72,19 @@ def decode(data: bytes | bytearray | memoryview, *, pickle: bool = False) -> Any
     kind = whole[0] if len(whole) else None
     if kind == _PICKLE and not pickle:
         raise ArgumentError(
-            "the sender used pickle=True, and unpickling can run any code: pass pickle=True here as well if you trust "
-            "the sender, or send without it"
+            "the sender used pickle=True, and unpickling can run any code. Pass pickle=True here as well if you "
+            "trust the sender, or send without it."
         )
     if kind not in (_SAFE, _PICKLE):
-        raise ArgumentError(f"these {len(whole)} bytes are not an object that this version has encoded")
+        raise ArgumentError(
+            f"got {len(whole)} bytes that this version cannot decode. Use the same version of unisono on all ranks."
+        )
     try:
         return _unpack(whole) if kind == _SAFE else cloudpickle.loads(whole[1:])
     except UnisonoError:
         raise
     except Exception as error:
-        raise ArgumentError(f"not an encoded object, or damaged: {type(error).__name__}: {error}") from error
+        raise ArgumentError(f"the encoded object is damaged: {type(error).__name__}: {error}") from error
 
 
 def decode_from(rank: int, data: torch.Tensor, call: str, *, pickle: bool) -> Any:
@@ -90,7 +92,7 @@ def decode_from(rank: int, data: torch.Tensor, call: str, *, pickle: bool) -> An
     try:
         return decode(data.numpy().data, pickle=pickle)
     except UnisonoError as error:
-        raise ArgumentError(f"{call}: what rank {rank} sent cannot be decoded here: {error}") from error
+        raise ArgumentError(f"{call}: cannot decode the object from rank {rank}: {error}") from error
 
 
 def decode_into(object_list: list[Any], rank: int, data: torch.Tensor, call: str, *, pickle: bool) -> None:
@@ -98,8 +100,8 @@ def decode_into(object_list: list[Any], rank: int, data: torch.Tensor, call: str
     objects = decode_from(rank, data, call, pickle=pickle)
     if len(objects) != len(object_list):
         raise ArgumentError(
-            f"object_list: has {len(object_list)} places, but rank {rank} sent {len(objects)} objects: pass lists of "
-            "the same length"
+            f"object_list: got {len(object_list)} places, expected {len(objects)}, the number of objects from rank "
+            f"{rank}. Pass lists of the same length."
         )
     object_list[:] = objects
 
@@ -117,8 +119,8 @@ def _lower(value: Any, place: tuple[object, ...], segments: list[npt.NDArray[np.
         items = list(chain.from_iterable(value.items()) if kind is dict else value)
         if len(place) == _MOST_LEVELS:
             raise ArgumentError(
-                f"{_where(value, place)} is nested deeper than {_MOST_LEVELS} levels, or contains itself: flatten it, "
-                "or pass pickle=True on every rank"
+                f"{_where(value, place)} is nested deeper than {_MOST_LEVELS} levels or contains itself. Flatten it, "
+                "or pass pickle=True on every rank."
             )
         if not set(map(type, items)) <= _ATOMS:
             keys = chain.from_iterable(zip(value, value, strict=True)) if kind is dict else range(len(items))
@@ -158,7 +160,9 @@ def _unpack(whole: memoryview) -> Any:
     _, length = _PREFIX.unpack_from(whole)
     end = _PREFIX.size + length
     if end > len(whole):
-        raise ArgumentError(f"the object is cut: its tree has {length} bytes, and {len(whole)} have come in all")
+        raise ArgumentError(
+            f"the encoded object is truncated: its tree has {length} bytes, but {len(whole)} arrived in all"
+        )
     header = whole[_PREFIX.size : end]
     # `skip` checks that the tree is complete, without making objects: a list may claim to be longer than it is.
     dry = msgpack.Unpacker(max_buffer_size=length)
@@ -167,7 +171,7 @@ def _unpack(whole: memoryview) -> Any:
     reader = _Reader(whole[end:])
     value = msgpack.unpackb(header, object_hook=reader.lift, unicode_errors=_SURROGATES)
     if len(reader.rest):
-        raise ArgumentError(f"{len(reader.rest)} bytes are left over: the object is damaged")
+        raise ArgumentError(f"the encoded object is damaged: {len(reader.rest)} bytes are left over")
     return value
 
 
@@ -180,20 +184,22 @@ class _Reader:
     def lift(self, node: dict[str, Any]) -> Any:
         ((kind, items),) = node.items()
         if type(items) is not list:
-            raise ArgumentError(f"{kind!r} of a {type(items).__name__}: the object is damaged")
+            raise ArgumentError(f"the encoded object is damaged: {kind!r} of a {type(items).__name__}")
         return _MAKERS[kind](self, items)
 
     def tensor(self, name: str, shape: list[int], requires_grad: bool) -> torch.Tensor:
         dtype = dtype_named(name)
         if name.startswith("q") or len(shape) > _MOST_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
-            raise ArgumentError(f"a tensor of {name} of shape {short(shape)}: the object is damaged")
+            raise ArgumentError(f"the encoded object is damaged: a tensor of {name} of shape {short(shape)}")
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes > len(self.rest):
-            raise ArgumentError(f"a tensor of {nbytes} bytes, but only {len(self.rest)} have come: the object is cut")
+            raise ArgumentError(
+                f"the encoded object is truncated: a tensor has {nbytes} bytes, but {len(self.rest)} arrived"
+            )
         segment = np.frombuffer(self.rest[:nbytes], np.uint8)
         self.rest = self.rest[nbytes:]
         if dtype is torch.bool and nbytes and segment.max() > 1:
-            raise ArgumentError("a bool that is neither 0 nor 1: the object is damaged")
+            raise ArgumentError("the encoded object is damaged: a bool is neither 0 nor 1")
         tensor = torch.empty(shape, dtype=dtype, device="cpu")
         tensor.reshape(-1).view(torch.uint8).numpy()[:] = segment
         return tensor.requires_grad_(requires_grad)

@@ -93,7 +93,7 @@ def destroy_group(group: Group | NonMember) -> None:
     The group's memory is freed when the last member has left. The default group is closed as by `shutdown()`.
     """
     if not isinstance(group, (Group, NonMember)):
-        raise DTypeError(f"group: expected a Group, got {type(group).__name__}")
+        raise DTypeError(f"group: got {type(group).__name__}, expected a Group")
     if group is get_default():
         shutdown()
     else:
@@ -104,7 +104,9 @@ def get_global_rank(group: Group | NonMember, group_rank: int) -> int:
     """The world rank of a rank of the group. Raises ArgumentError if the group has no such rank."""
     group_rank = integer("group_rank", group_rank, "a rank")
     if not 0 <= group_rank < len(group.world_ranks):
-        raise ArgumentError(f"group_rank={group_rank}: group {group.name!r} has {len(group.world_ranks)} ranks")
+        raise ArgumentError(
+            f"group_rank: got {group_rank}, expected 0 to {len(group.world_ranks) - 1} in group {group.name!r}"
+        )
     return group.world_ranks[group_rank]
 
 
@@ -113,7 +115,8 @@ def get_group_rank(group: Group | NonMember, global_rank: int) -> int:
     global_rank = integer("global_rank", global_rank, "a rank")
     if global_rank not in group.world_ranks:
         raise ArgumentError(
-            f"global_rank={global_rank}: the members of group {group.name!r} are ranks {list(group.world_ranks)}"
+            f"global_rank: got {global_rank}, expected a member of group {group.name!r}, one of "
+            f"{list(group.world_ranks)}"
         )
     return group.world_ranks.index(global_rank)
 
@@ -131,20 +134,20 @@ def _check_timeout_and_name(timeout_s: float | timedelta | None, name: str | Non
 
 def _check_ranks(ranks: Iterable[int], parent: Group) -> list[int]:
     if not isinstance(ranks, Iterable):
-        raise DTypeError(f"ranks: expected a list of ranks, got {type(ranks).__name__}")
+        raise DTypeError(f"ranks: got {type(ranks).__name__}, expected a list of ranks")
     chosen = [integer("ranks", rank) for rank in ranks]
     for rank in chosen:
         if not 0 <= rank < parent.size:
-            raise ArgumentError(f"ranks: unknown rank {rank} among the {parent.size} of group {parent.name!r}")
+            raise ArgumentError(f"ranks: rank {rank} is not in group {parent.name!r} (size {parent.size})")
     if not chosen or len(set(chosen)) < len(chosen):
-        raise ArgumentError(f"ranks: a group has at least one rank, and each once; got {chosen}")
+        raise ArgumentError(f"ranks: got {chosen}, expected at least one rank, and each once")
     return sorted(chosen)
 
 
 def _check_word(argument: str, value: int) -> int:
     value = integer(argument, value)
     if not -(1 << 63) <= value < 1 << 63:
-        raise ArgumentError(f"{argument}={value} does not fit into 64 bits")
+        raise ArgumentError(f"{argument}: got {value}, expected a number of 64 bits")
     return value
 
 

@@ -74,8 +74,8 @@ def average_gradients(model: torch.nn.Module, group: Group | None = None) -> Non
     for (name, parameter), state in zip(parameters.items(), anywhere.tolist(), strict=True):
         if state == _SPARSE:
             raise DTypeError(
-                f"{name}: its gradient is sparse on some rank, and only dense ones are averaged; make its layer with "
-                "sparse=False, or set parameter.grad = parameter.grad.to_dense() on all ranks"
+                f"{name}: its gradient is sparse on some rank, and only dense gradients can be averaged. Make its "
+                "layer with sparse=False, or set parameter.grad = parameter.grad.to_dense() on all ranks."
             )
         if state == _GRADIENT and parameter.grad is None:
             with checking(group, "average_gradients"):
@@ -87,7 +87,7 @@ def average_gradients(model: torch.nn.Module, group: Group | None = None) -> Non
 def _parameters(model: torch.nn.Module, group: Group, call: str) -> dict[str, torch.Tensor]:
     with checking(group, call):
         if not isinstance(model, torch.nn.Module):
-            raise DTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+            raise DTypeError(f"model: got {type(model).__name__}, expected a torch.nn.Module")
         return dict(model.named_parameters())
 
 
@@ -113,9 +113,9 @@ def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list
 
 def _identity(name: str, tensor: Any) -> tuple[object, ...]:
     """A key that is equal for two names of one tensor. Raises if the tensor cannot be sent."""
-    check_is_tensor(name, tensor, "leave it out")
+    check_is_tensor(name, tensor, "Leave it out")
     if torch.nn.parameter.is_lazy(tensor):
-        raise ArgumentError(f"{name}: has no shape yet; call the model once on every rank, then try again")
+        raise ArgumentError(f"{name}: has no shape yet. Call the model once on every rank first.")
     check_tensor(name, tensor)
     if not tensor.numel():
         return (name,)
@@ -128,7 +128,7 @@ def _difference(texts: list[str]) -> str:
     at, lines = next((k, lines) for k, lines in enumerate(rows) if len(set(lines)) > 1)
     ranks = {said: [rank for rank, line in enumerate(lines) if line == said] for said in lines}
     parts = [f"{said} on {ranks_text(ranks[said])}" for said in ranks]
-    return f"the ranks' tensors differ, first at number {at}: {'; '.join(parts)}. Build the same model on every rank"
+    return f"the ranks' tensors differ, first at number {at}: {'; '.join(parts)}. Build the same model on every rank."
 
 
 def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> list[torch.Tensor]:
@@ -156,9 +156,9 @@ def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> lis
     for k, tensor in enumerate(tensors):
         check_tensor(f"tensors[{k}]", tensor, written=True)
         if not tensor.is_contiguous():
-            raise ArgumentError(f"tensors[{k}]: only contiguous tensors can be moved; call .contiguous() first")
+            raise ArgumentError(f"tensors[{k}]: got a tensor that is not contiguous. Call .contiguous() first.")
     if len({id(tensor) for tensor in tensors}) < len(tensors):
-        raise ArgumentError("tensors: a tensor is listed twice: pass each once")
+        raise ArgumentError("tensors: a tensor is listed twice. Pass each once.")
     flats = []
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         mine = [tensor for tensor in tensors if tensor.dtype is dtype]

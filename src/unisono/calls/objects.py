@@ -71,7 +71,9 @@ def gather_object(
         if call.group.rank == root:
             check_list("object_gather_list", object_gather_list, call.group.size)
         elif object_gather_list:
-            raise ArgumentError(f"object_gather_list: only rank {root} (dst) passes it; pass None here")
+            raise ArgumentError(
+                f"object_gather_list: got a list, expected it on rank {root} (dst) only. Pass None here."
+            )
         _plan(call, "gather", [_encoded("obj", obj, pickle)], root)
     _decode_all(call, object_gather_list, pickle)
 
@@ -122,7 +124,9 @@ def scatter_object_list(
         root, payloads = check_root("src", src, call.group), list[torch.Tensor]()
         check_list("scatter_object_output_list", scatter_object_output_list)
         if not scatter_object_output_list:
-            raise ArgumentError("scatter_object_output_list: is empty; pass a list with a place for the object: [None]")
+            raise ArgumentError(
+                "scatter_object_output_list: got an empty list, expected one with a place for the object. Pass [None]."
+            )
         if call.group.rank == root:
             objects = check_list("scatter_object_input_list", scatter_object_input_list, call.group.size)
             payloads += [_encoded(f"scatter_object_input_list[{k}]", obj, pickle) for k, obj in enumerate(objects)]

@@ -14,7 +14,7 @@ _SCALED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128
 """The dtypes that have a premultiplied sum."""
 
 _NAMES = {**{name: name for name in OPS}, "mul": "product", "prod": "product", "mean": "avg"}
-_CHOICE = f"use one of {', '.join(OPS)}, premul_sum(factor) or make_op(function)"
+_CHOICE = f"Use one of {', '.join(OPS)}, premul_sum(factor) or make_op(function)"
 
 
 class PremulSum(NamedTuple):
@@ -39,10 +39,10 @@ def premul_sum(factor: float | torch.Tensor) -> PremulSum:
     """
     if isinstance(factor, torch.Tensor):
         if factor.numel() != 1:
-            raise ArgumentError(f"factor: expected one number, got a tensor with {factor.numel()} elements")
+            raise ArgumentError(f"factor: got a tensor with {factor.numel()} elements, expected one number")
         factor = factor.item()
     if not isinstance(factor, int | float):
-        raise DTypeError(f"factor: expected a real number, got {type(factor).__name__}")
+        raise DTypeError(f"factor: got {type(factor).__name__}, expected a real number")
     return PremulSum(float(factor))
 
 
@@ -93,7 +93,7 @@ def make_op(
             function may raise an exception.
     """
     if not callable(function):
-        raise DTypeError(f"function: expected a function of two arguments, got {type(function).__name__}")
+        raise DTypeError(f"function: got {type(function).__name__}, expected a function of two arguments")
     if name is None:
         name = str(getattr(function, "__name__", type(function).__name__)).strip("<>")
     text("name", name)
@@ -109,20 +109,20 @@ def resolve(op: Any) -> str | PremulSum | CustomOp:
     if isinstance(op, str):
         name = _NAMES.get(op) or _NAMES.get(op.lower())
         if name is None:
-            raise ArgumentError(f"op: unknown op {op!r}; {_CHOICE}")
+            raise ArgumentError(f"op: unknown op {op!r}. {_CHOICE}.")
         return name
     if isinstance(op, PremulSum | CustomOp):
         return op
     kind = getattr(op, "op", op)  # torch's ops are members of RedOpType, some of them in a ReduceOp
     is_torch = type(kind).__name__ == "RedOpType"
     if op is premul_sum or (is_torch and kind is op and kind.name == "PREMUL_SUM"):
-        raise ArgumentError("op: PREMUL_SUM needs a factor; use premul_sum(factor)")
+        raise ArgumentError("op: PREMUL_SUM needs a factor. Use premul_sum(factor).")
     if is_torch:
         # The factor is in the state for pickle.
         return premul_sum(op.__getstate__()[1]) if kind.name == "PREMUL_SUM" else resolve(kind.name)
     if callable(op):
-        raise DTypeError(f"op: {op!r} is a function; pass make_op(function)")
-    raise DTypeError(f"op: {op!r} is not a reduce op; {_CHOICE}")
+        raise DTypeError(f"op: got {op!r}, a function. Pass make_op(function).")
+    raise DTypeError(f"op: {op!r} is not a reduce op. {_CHOICE}.")
 
 
 def check_op_dtype(op: str | PremulSum | CustomOp, dtype: str) -> None:
@@ -130,7 +130,7 @@ def check_op_dtype(op: str | PremulSum | CustomOp, dtype: str) -> None:
     if isinstance(op, PremulSum):
         if dtype not in _SCALED:
             raise DTypeError(
-                f"premul_sum does not take {dtype} tensors, only {', '.join(_SCALED)}: convert the tensor first"
+                f"premul_sum: got {dtype} tensors, expected one of {', '.join(_SCALED)}. Convert the tensor first."
             )
     else:
         check_combine(dtype, op)

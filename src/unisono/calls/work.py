@@ -200,8 +200,8 @@ def _waits_for(work: Work[Any]) -> Iterator[None]:
         if own in needed:
             call = work._call  # noqa: SLF001  as above
             raise UsageError(
-                f"a callback on the thread of {own.name} waits for {call}, which cannot end before this callback does: "
-                "wait in the main program or in another thread."
+                f"a callback on the thread of {own.name} waits for {call}, which cannot end before the callback ends. "
+                "Wait in the main program or in another thread."
             )
         yield
     finally:

@@ -48,8 +48,8 @@ class Unit(Kept):
             if _may_run_code():
                 raise
             raise ArgumentError(
-                "the system forbids this process to run code that is not from a file: allow execmem "
-                "(SELinux), MemoryDenyWriteExecute=no (systemd), or mprotect with PROT_EXEC (a seccomp filter)"
+                "the system forbids this process to run generated code. Allow execmem (SELinux), "
+                "MemoryDenyWriteExecute=no (systemd), or mprotect with PROT_EXEC (a seccomp filter)."
             ) from error
         _loaded.append(linked)
         return int(linked[name])

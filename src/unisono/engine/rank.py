@@ -19,7 +19,7 @@ from ..schedule.table import Schedule
 from .clock import Clock, read_cycles, slow_yield_cycles
 from .compile.kept_programs import program
 from .compile.plan import Blocks, Plan, bind
-from .compile.program import IN_TIME, REACH, ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
+from .compile.program import IN_TIME, REACH, ROOM, STEP_BITS, CallWord, LineWord, Lowering, PlanWord, Program, StateWord
 from .kernels import kernel, unit
 from .logs.plan_registry import GroupNote, PlanNote
 from .logs.rank_logs import CALLS, CallLog
@@ -92,11 +92,9 @@ class RankEngine:
         self._all_ranks = np.ones(self.size, np.int64)
         self._scratch = np.empty(ROOM + 8 * self.size + 320, np.uint8)  # the kernel writes before it reads
         self._tables = {
-            StateWord.KNOWN: np.zeros(self.size, np.int64),
             StateWord.TENSORS: np.zeros(2 * self.size, np.int64),
             StateWord.HEAPS: np.array([arena.heap(q) for q in range(self.size)], np.int64),
-            StateWord.INS: np.zeros(2 * self.size + 8, np.int64),
-            StateWord.OUTS: np.zeros(self.size + 8, np.int64),
+            StateWord.ADDRESSES: np.zeros(2 * self.size + 16, np.int64),
         }
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
         self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer
@@ -121,8 +119,8 @@ class RankEngine:
         self._line = arena.control(rank)
         self._asleep = self._line + 8 * LineWord.ASLEEP
         self._lines = [arena.words(arena.control(q), LINE // 8) for q in range(self.size)]
-        self._tags = [
-            [arena.words(arena.stage(q) + h * arena.half, TagWord.WORDS) for h in (0, 1)] for q in range(self.size)
+        self._inline = [
+            [arena.words(arena.stage(q) + h * arena.half, CallWord.WORDS) for h in (0, 1)] for q in range(self.size)
         ]
         self._programs = _programs.setdefault((self.size, rank), {})
         arena.board(rank).set_process(os.getpid(), start_ticks(os.getpid()))
@@ -211,7 +209,7 @@ class RankEngine:
             self.plan_registry.remove_group(self._noted)
             self._noted = None
 
-    # For the slow paths. For the words see `LineWord` and `TagWord`.
+    # For the slow paths. For the words see `LineWord` and `CallWord`.
     @property
     def call_number(self) -> int:
         """The number of this rank's current call, or of its next call between calls."""
@@ -260,7 +258,7 @@ class RankEngine:
         """The (number, signature) of the latest calls that a rank has entered."""
         line = self._lines[rank]
         seen = [(_seen(line, _NUMBER + odd), _seen(line, _SIGNATURE + odd)) for odd in (0, 1)]
-        return seen + [(_seen(tag, TagWord.NUMBER), _seen(tag, TagWord.SIGNATURE)) for tag in self._tags[rank]]
+        return seen + [(_seen(call, CallWord.NUMBER), _seen(call, CallWord.SIGNATURE)) for call in self._inline[rank]]
 
     def begin_again(self) -> None:
         """Go back to the beginning of the call. This rank has not entered the gate yet."""
@@ -293,28 +291,28 @@ class RankEngine:
         """
         self.log.enter(self.call_number, 0, read_cycles())
         if not self.behind():
-            self._sign_off(tag=True)
+            self._sign_off(inline=True)
         self.skip_call()
 
-    def sign_off(self, *, tag: bool) -> None:
+    def sign_off(self, *, inline: bool) -> None:
         """Withdraw the signature of the current call, so that ranks that come later do not go on with this one.
 
         They shall not access the memory of this process by its number either: another process may have the number then.
         """
         self._lines[self.rank][LineWord.PID] = 0
         self.log.leave(self.call_number, read_cycles())
-        self._sign_off(tag=tag)
+        self._sign_off(inline=inline)
 
-    def _sign_off(self, *, tag: bool) -> None:
+    def _sign_off(self, *, inline: bool) -> None:
         """Enter the current call with signature 0. No call has this signature.
 
         A rank that has read this rank's tensors in the call looks at the signature afterwards: it must see it before
         the user overwrites them.
         """
         number, half = self.call_number, int(self._state[StateWord.SEGMENT]) & 1
-        if tag:
-            self._tags[self.rank][half][TagWord.SIGNATURE] = 0
-            address = self.arena.stage(self.rank) + half * self.arena.half + 8 * TagWord.NUMBER
+        if inline:
+            self._inline[self.rank][half][CallWord.SIGNATURE] = 0
+            address = self.arena.stage(self.rank) + half * self.arena.half + 8 * CallWord.NUMBER
             self._publish(address, number, self._asleep)
         self._lines[self.rank][_SIGNATURE + (number & 1)] = 0
         self._publish(self._line + 8 * (_NUMBER + (number & 1)), number, self._asleep)

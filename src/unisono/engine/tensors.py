@@ -37,8 +37,8 @@ def check_known(argument: str, dtype: torch.dtype) -> None:
     """Raise DTypeError for a dtype without a code, of a torch that is newer than unisono."""
     if dtype not in DTYPE_CODES:
         raise DTypeError(
-            f"{argument}: unisono does not know the dtype {dtype_name(dtype)} of torch {torch.__version__}. Pass "
-            ".view(torch.uint8)."
+            f"{argument}: got dtype {dtype_name(dtype)} of torch {torch.__version__}, which unisono does not support. "
+            "Pass .view(torch.uint8)."
         )
 
 
@@ -46,7 +46,10 @@ def dtype_named(name: str) -> torch.dtype:
     """The dtype of this name. Raises ArgumentError if this version of torch has none."""
     dtype = DTYPES.get(dtype_codes.DTYPE_CODES.get(name, -1))
     if dtype is None:
-        raise ArgumentError(f"torch {torch.__version__} of this rank has no dtype {name!r}")
+        raise ArgumentError(
+            f"got dtype {name!r}, which torch {torch.__version__} of this rank does not have. Install the same torch "
+            "on all ranks."
+        )
     return dtype
 
 
@@ -54,8 +57,8 @@ def check_is_tensor(argument: str, value: Any, move: str = "") -> None:
     """Raise DTypeError for anything but a tensor. move: the user's next move; an array of numpy has its own."""
     if not isinstance(value, torch.Tensor):
         if isinstance(value, np.ndarray):
-            move = "pass torch.from_numpy(array), which has the same memory"
-        raise DTypeError(f"{argument}: expected a torch.Tensor, got {type(value).__name__}{move and f'; {move}'}")
+            move = "Pass torch.from_numpy(array), which has the same memory"
+        raise DTypeError(f"{argument}: got {type(value).__name__}, expected a torch.Tensor{move and f'. {move}.'}")
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

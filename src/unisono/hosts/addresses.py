@@ -56,8 +56,8 @@ def network_interface(address: str) -> str:
         if first == address:
             return name
     raise ArgumentError(
-        f"{address} is not the first address of a network interface of this host, where UCX must listen: "
-        "set MASTER_ADDR to an address in another network"
+        f"UCX cannot listen at {address}, which is not the first address of a network interface of this host. Set "
+        "MASTER_ADDR to an address in another network."
     )
 
 

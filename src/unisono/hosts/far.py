@@ -289,5 +289,8 @@ def _connect(name: str, deadline: float | None) -> socket.socket:
         raise
     if user != os.getuid():
         sock.close()
-        raise ArgumentError(f"process {pid} of user {user} listens in place of this host's sentinel")
+        raise ArgumentError(
+            f"process {pid} of user {user} listens at the socket of this host's sentinel. End that process, and start "
+            "the job again."
+        )
     return sock

@@ -42,7 +42,7 @@ class Span:
 
     def __init__(self, hosts: Hosts, rank: int, gid: int, carrier: Carrier, far: Far, name: str = "") -> None:
         if not hosts.spans:
-            raise ArgumentError("a group on one host spans nothing")
+            raise ArgumentError("hosts: got one host, expected several")
         self.name = name
         self.hosts, self.rank, self.gid, self.carrier, self.far = hosts, rank, gid, carrier, far
         self.here = hosts.beside(rank)

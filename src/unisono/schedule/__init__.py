@@ -1,6 +1,6 @@
 """A collective as a table of transfers: tables, the algorithms that make them, proofs, choice, prices and drawings."""
 
-from .combine import as_collective, fold, on, once, par, pipeline, seq, transpose
+from .combine import fold, on, once, par, pipeline, seq, transpose
 from .contract import BLOCKED, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contract, Fault, contract
 from .counts import Bounds, Counts, Levels, count, levels, lower_bounds
 from .hosts import Hosts
@@ -36,7 +36,7 @@ from .table import (
 __all__ = [
     "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "HOLDERS", "JOIN", "ONE_IN", "ONE_OUT", "OP", "REDUCING",
     "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "Hosts", "Levels", "Move",
-    "N", "Proof", "Rank", "Rows", "Schedule", "Symmetric", "T", "Transfer", "X", "Y", "as_collective", "check_rows",
+    "N", "Proof", "Rank", "Rows", "Schedule", "Symmetric", "T", "Transfer", "X", "Y", "check_rows",
     "contract", "count", "expand", "find_fault", "fold", "levels", "lower_bounds", "moves", "on", "once",
     "par", "pipeline", "prove", "sample", "send", "seq", "spread", "trace", "transpose", "unwrap",
 ]  # fmt: skip

@@ -38,11 +38,6 @@ Cells = Sequence[Sequence[int]] | Rows
 """For each chunk of a table, the chunks of a larger buffer that it becomes."""
 
 
-def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedule:
-    """The same rows with the contract of another collective."""
-    return schedule.replace(collective=collective, name=name or schedule.name)
-
-
 def seq(*parts: Schedule) -> Schedule:
     """Run tables one after another. The result has the first part's collective and root and the last part's result."""
     _same_shape("seq", parts)
@@ -66,7 +61,9 @@ def transpose(schedule: Schedule) -> Schedule:
     itself. Raises ArgumentError for other collectives.
     """
     if schedule.collective not in DUALS:
-        raise ArgumentError(f"{schedule.name}: {schedule.collective} has no dual: only {', '.join(sorted(DUALS))} have")
+        raise ArgumentError(
+            f"{schedule.name}: {schedule.collective} has no dual. Use a table of {', '.join(sorted(DUALS))}."
+        )
     collective = DUALS[schedule.collective]
     rows = schedule.rows[::-1].copy()
     rows[:, ROUND] = schedule.rounds - 1 - rows[:, ROUND]
@@ -93,12 +90,12 @@ def on(
         cells: For each chunk of the table, the chunks, of `chunks`, that it becomes. By default chunks do not change.
     """
     if schedule.scratch:
-        raise ArgumentError(f"{schedule.name} has more scratch chunks than others: on() has no place for them")
+        raise ArgumentError(f"{schedule.name}: has more scratch chunks than others, for which on() has no place")
     found = np.arange(schedule.chunks)[:, None] if cells is None else cells
     if len(members) != schedule.ranks or len(found) != schedule.chunks:
         raise ArgumentError(
-            f"{schedule.name} has {schedule.ranks} ranks and {schedule.chunks} chunks, "
-            f"but on() was told where to put {len(members)} ranks and {len(found)} chunks"
+            f"{schedule.name}: on() got places for {len(members)} ranks and {len(found)} chunks, expected "
+            f"{schedule.ranks} and {schedule.chunks}"
         )
     rows, end = unwrap(schedule).copy(), np.cumsum([0, *map(len, found)])
     rows[:, [SRC, DST]] = np.asarray(members)[rows[:, [SRC, DST]]]
@@ -116,7 +113,7 @@ def on(
 def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
     """Run a table on each of `segments` parts of the vector; each part starts `lag` rounds after the one before."""
     if segments < 1 or lag < 0:
-        raise ArgumentError(f"pipeline: {segments} segments {lag} rounds apart: give at least 1 and 0")
+        raise ArgumentError(f"pipeline: got {segments} segments {lag} rounds apart, expected at least 1 and 0")
     whole = np.arange(schedule.chunks)
     parts = []
     for j in range(segments):
@@ -135,7 +132,7 @@ def fold(core: Schedule, ranks: int) -> Schedule:
     """
     q, C = core.ranks, core.chunks
     if core.collective != "all_reduce" or not q <= ranks <= 2 * q:
-        raise ArgumentError(f"fold: {core.name} is not an all_reduce that {ranks} ranks can be folded into")
+        raise ArgumentError(f"fold: {core.name} is not an all_reduce that can be extended to {ranks} ranks")
     if ranks == q:
         return core
     members = np.concatenate([2 * np.arange(ranks - q) + 1, np.arange(2 * (ranks - q), ranks)])
@@ -155,7 +152,7 @@ def fold(core: Schedule, ranks: int) -> Schedule:
 def once(schedule: Schedule) -> Schedule:
     """Drop sends of chunks that the receiver already has. Only for tables that copy."""
     if (schedule.rows[:, OP] != COPY).any():
-        raise ArgumentError(f"{schedule.name}: once() is for schedules that only copy")
+        raise ArgumentError(f"{schedule.name}: combines chunks, but once() takes only tables that copy")
     schedule = spread(schedule)
     rows, C = expand(schedule), schedule.chunks
     held = np.zeros((schedule.ranks, 3, C), bool)
@@ -172,7 +169,7 @@ def _same_shape(what: str, parts: tuple[Schedule, ...]) -> None:
             f"{f', {part.scratch} of scratch' * bool(part.scratch)}{', symmetric' * part.symmetric}"
             for part in parts
         )
-        raise ArgumentError(f"{what} needs parts with the same ranks and chunks, but got {shapes or 'none'}")
+        raise ArgumentError(f"{what}: got parts of {shapes or 'nothing'}, expected the same ranks and chunks in each")
 
 
 def _yields(schedule: Schedule) -> tuple[Line | None, ...]:

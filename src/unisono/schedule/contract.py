@@ -76,7 +76,7 @@ def contract(schedule: Schedule, chunks: Sequence[int] | None = None, marks: Seq
     """
     p, C, kind, result, root = schedule.ranks, schedule.chunks, schedule.collective, schedule.result, schedule.root
     if kind in BLOCKED and C % p:
-        raise ArgumentError(f"{schedule.name}: {kind} over {p} ranks needs a multiple of {p} chunks, not {C}")
+        raise ArgumentError(f"{schedule.name}: got {C} chunks, expected a multiple of {p} for {kind} over {p} ranks")
     k = max(1, C // p)
     some = range(C) if chunks is None else chunks
     marks = marks or [1 << r for r in range(p)]
@@ -99,7 +99,7 @@ def contract(schedule: Schedule, chunks: Sequence[int] | None = None, marks: Seq
     elif kind == "exscan":
         after = {(r, result, c): (c, until[r - 1]) for c in some for r in range(1, p)}
     else:
-        raise ArgumentError(f"{kind!r} is not a collective with a contract")
+        raise ArgumentError(f"{kind!r} has no contract. Use a collective of the catalogue.")
     return Contract(before, after, *((p, k) if kind in BLOCKED else (1, C)))
 
 

@@ -121,7 +121,7 @@ def lower_bounds(collective: str, ranks: int | Hosts, root: int = 0) -> Bounds:
         "exscan": (far, far, max(0, p - 2) / p),
     }
     if collective not in bounds:
-        raise ArgumentError(f"{collective!r} has no lower bounds; these have: {', '.join(bounds)}")
+        raise ArgumentError(f"{collective!r} has no lower bounds. Use one of {', '.join(bounds)}.")
     return Bounds((n - 1).bit_length(), *bounds[collective])
 
 
@@ -149,7 +149,7 @@ class Levels(NamedTuple):
 def levels(schedule: Schedule) -> Levels:
     """Count a table inside and between hosts. Raises ArgumentError for a table without hosts."""
     if schedule.hosts is None:
-        raise ArgumentError(f"{schedule.name}: which ranks share a host? Set `hosts`")
+        raise ArgumentError(f"{schedule.name}: has no hosts. Set `hosts` to say which ranks share one.")
     host, n = np.array(schedule.hosts.places), len(schedule.hosts.members)
     if schedule.symmetric:
         # The rows of all ranks may be too many: what all of them send over one distance is counted at once.

@@ -30,7 +30,9 @@ class Hosts:
         lowest = [host[0] for host in self.members if host]
         tidy = all(list(host) == sorted(host) for host in self.members) and lowest == sorted(lowest)
         if not ranks or ranks != list(range(len(ranks))) or len(lowest) < len(self.members) or not tidy:
-            raise ArgumentError(f"hosts: each of the ranks 0 .. p-1 is on one host, in ascending order: {self.members}")
+            raise ArgumentError(
+                f"hosts: got {self.members}, expected each of the ranks 0 .. p-1 on one host, in ascending order"
+            )
 
     @classmethod
     def one(cls, ranks: int) -> Hosts:
@@ -54,9 +56,9 @@ class Hosts:
         found = re.fullmatch(_FORM, text.strip()) if isinstance(text, str) else None
         many, sizes = (int(found["many"] or 1), [*map(int, found["sizes"].split("+"))]) if found else (0, [])
         if found is None or not many or 0 in sizes:
-            raise ArgumentError(f"hosts: expected such as 4x8, 3+1 or 2x2:round_robin, not {text!r}")
+            raise ArgumentError(f"hosts: got {text!r}, expected such as 4x8, 3+1 or 2x2:round_robin")
         if (ranks := many * sum(sizes)) > _MOST_RANKS:
-            raise ArgumentError(f"hosts: {text} are {ranks:,} ranks: give at most {_MOST_RANKS:,}")
+            raise ArgumentError(f"hosts: {text} has {ranks:,} ranks, expected at most {_MOST_RANKS:,}")
         seats = [(seat, host) for host, size in enumerate(sizes * many) for seat in range(size)]
         return cls.of([host for _, host in (sorted(seats) if found["turns"] else seats)])
 

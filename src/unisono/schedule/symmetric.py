@@ -33,7 +33,7 @@ class Rank:
 
     def __mod__(self, modulus: int) -> "Rank":
         if modulus != self.ranks:
-            raise TypeError(f"a symbolic rank is known modulo {self.ranks} only, not modulo {modulus}")
+            raise TypeError(f"a symbolic rank is known only modulo {self.ranks}, not modulo {modulus}")
         return self
 
     def __repr__(self) -> str:
@@ -47,8 +47,10 @@ def of_rank_0(move: Sequence[Any]) -> tuple[Any, ...]:
     """
     src, dst, sbuf, chunk, dbuf, to, n, op = move
     if not (isinstance(src, Rank) and src.offset == 0):
-        raise ArgumentError(f"every rank must send for itself, not for {src}")
+        raise ArgumentError(f"got source {src}, but in a symmetric algorithm every rank sends for itself")
     for symbol in (dst, chunk, to):
         if not isinstance(symbol, Rank):
-            raise ArgumentError(f"{symbol!r} is the number of a rank or chunk; a symmetric algorithm has only r + k")
+            raise ArgumentError(
+                f"got {symbol!r} as the number of a rank or chunk, but a symmetric algorithm has only r + k"
+            )
     return 0, dst.offset, sbuf, chunk.offset, dbuf, to.offset, n, op

@@ -103,8 +103,8 @@ class Schedule:
         return int(self.rows[-1, ROUND]) + 1 if len(self.rows) else 0
 
     @property
-    def apart(self) -> Hosts | None:
-        """The hosts, if they are known and there are several."""
+    def spanned(self) -> Hosts | None:
+        """The hosts that the table spans; None if they are not known, or if there is one."""
         return self.hosts if self.hosts and self.hosts.spans else None
 
 
@@ -154,11 +154,11 @@ def trace(
     """
     title, symmetric = name or algorithm.__name__, isinstance(ranks, Symmetric)
     if symmetric and (chunks != ranks or root is not None):
-        raise ArgumentError(f"{title}: ranks do not do the same, or not on a chunk each")
+        raise ArgumentError(f"{title}: is not symmetric: ranks differ in what they do, or do not have one chunk each")
     r: Any = Rank(ranks) if symmetric else np.arange(ranks)
     rounds = algorithm(r, ranks) if root is None else algorithm(r, ranks, root)
     if not isinstance(rounds, Iterable):
-        raise AlgorithmError(f"{title} returns {rounds!r}: it must yield rounds, each of `send`")
+        raise AlgorithmError(f"{title} returns {rounds!r}, but it must yield rounds, each made of `send`")
     rows, yields = list[Any](), []
     for k, moves in enumerate(rounds):
         yields.append(_current_line(rounds))
@@ -166,7 +166,7 @@ def trace(
             if not isinstance(move, tuple) or len(move) != OP:
                 line = "" if (at := yields[-1]) is None else f" ({at[0]}:{at[1]})"
                 said = f"{title}: round {k} is {move!r}"
-                raise AlgorithmError(f"{said}: yield what `send` returns, or a list of it{line}")
+                raise AlgorithmError(f"{said}, but it must yield what `send` returns, or a list of it{line}")
             if symmetric:
                 rows.append([(k, *of_rank_0(move))])
             else:

@@ -29,7 +29,7 @@ def test_without_an_environment_it_is_the_default() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
-    [("timeout_s", "1.5", 1.5), ("segment_bytes", "1MiB", 1 << 20), ("tag_bytes", "4096", 4096), ("spins", "7", 7)],
+    [("timeout_s", "1.5", 1.5), ("segment_bytes", "1MiB", 1 << 20), ("inline_bytes", "4096", 4096), ("spins", "7", 7)],
 )
 def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: float) -> None:
     monkeypatch.setenv(environment_name(name), text)
@@ -42,7 +42,7 @@ def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, te
 )
 def test_settings_name_text_that_is_no_number(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
     monkeypatch.setenv(variable, text)
-    with pytest.raises(ArgumentError, match=f"{variable}='{text}'"):
+    with pytest.raises(ArgumentError, match=f"{variable}: got '{text}'"):
         Config.from_env()
 
 
@@ -67,7 +67,7 @@ def test_number_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch, name: s
         with pytest.raises(ArgumentError, match=env):
             Config.from_env()
     for value in {setting.least - 1, setting.most + 1} - {float("inf")}:
-        with pytest.raises(ArgumentError, match=f"^{name}=.*: give {setting.values} .{env}.$"):
+        with pytest.raises(ArgumentError, match=f"^{name}: got .*, expected {setting.values}. .*{env}.$"):
             Config(**{name: value})
     assert getattr(Config(**{name: setting.least}), name) == setting.least
     assert getattr(Config(**{name: setting.most}), name) == setting.most
@@ -97,7 +97,7 @@ FIGURES = {
     "crowd_one_shot_bytes": 48 << 10,
     "zero_copy_bytes": 5 << 10,
     "cross_memory_bytes": 1 << 16,
-    "tag_bytes": 16 << 10,
+    "inline_bytes": 16 << 10,
 }
 
 

@@ -88,12 +88,12 @@ def in_part() -> list[torch.Tensor]:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "a tensor": (lambda: all_reduce_coalesced(torch.ones(3)), DTypeError, "tensors: expected a list"),
-    "a number": (lambda: all_reduce_coalesced(7), DTypeError, "tensors: expected a list"),
-    "an array": (lambda: all_reduce_coalesced(np.ones(3)), DTypeError, "tensors: expected a list.* ndarray"),
+    "a tensor": (lambda: all_reduce_coalesced(torch.ones(3)), DTypeError, "tensors: got Tensor, expected a list"),
+    "a number": (lambda: all_reduce_coalesced(7), DTypeError, "tensors: got int, expected a list"),
+    "an array": (lambda: all_reduce_coalesced(np.ones(3)), DTypeError, "tensors: got ndarray, expected a list"),
     "a list of numbers": (lambda: all_reduce_coalesced([1.0]), DTypeError, r"tensors\[0\]"),
     "sparse": (lambda: all_reduce_coalesced([*ones(2), torch.eye(3).to_sparse()]), DTypeError, r"tensors\[1\]"),
-    "nested": (lambda: all_reduce_coalesced([*ones(2), nested(2)]), DTypeError, r"tensors\[1\]: nested"),
+    "nested": (lambda: all_reduce_coalesced([*ones(2), nested(2)]), DTypeError, r"tensors\[1\]: got a nested tensor"),
     "expanded": (lambda: all_reduce_coalesced([torch.ones(1).expand(4)]), ArgumentError, r"tensors\[0\]"),
     "in part the same": (
         lambda: all_reduce_coalesced(in_part()),
@@ -103,16 +103,20 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "twice": (lambda: all_reduce_coalesced(ones(4) * 2), ArgumentError, r"tensors\[0\] and tensors\[1\] share"),
     "op": (lambda: all_reduce_coalesced(ones(4), "plus"), ArgumentError, "op"),
     "op of this dtype": (lambda: all_reduce_coalesced([torch.ones(4, dtype=torch.cfloat)], "max"), DTypeError, "max"),
-    "root": (lambda: broadcast_coalesced(ones(4), 9), ArgumentError, "src=9"),
-    "fewer outputs": (lambda: all_gather_coalesced(ones(8), ones(4, 4)), ArgumentError, "outputs: expected as many"),
-    "no outputs": (lambda: all_gather_coalesced([], ones(4, 8)), ArgumentError, "outputs: expected as many"),
+    "root": (lambda: broadcast_coalesced(ones(4), 9), ArgumentError, "src: got 9"),
+    "fewer outputs": (
+        lambda: all_gather_coalesced(ones(8), ones(4, 4)),
+        ArgumentError,
+        "outputs: got 1 tensors, expected 2",
+    ),
+    "no outputs": (lambda: all_gather_coalesced([], ones(4, 8)), ArgumentError, "outputs: got 0 tensors"),
     "small output": (lambda: all_gather_coalesced(ones(4), ones(4)), ArgumentError, r"outputs\[0\]"),
     "input in part an output": (input_in_output, ArgumentError, r"inputs\[0\] and outputs\[0\] share"),
     "another's block": (the_block_of_another, ArgumentError, r"outputs\[0\] and inputs\[0\] share"),
     "factors of integers": (
         lambda: all_reduce_coalesced([torch.ones(4, dtype=torch.int64)], unisono.premul_sum(2.0)),
         DTypeError,
-        "premul_sum does not take int64",
+        "premul_sum: got int64",
     ),
 }
 

@@ -69,6 +69,6 @@ def test_moved_tensors_keep_inference_mode(inside: bool) -> None:
 def test_nothing_and_what_cannot_be_moved() -> None:
     assert flatten_([]) == []
     x = torch.ones(4, 5)
-    for tensors, message in (([x, x], "twice"), ([x.t()], r"tensors\[0\]: only contiguous")):
+    for tensors, message in (([x, x], "twice"), ([x.t()], r"tensors\[0\]: got a tensor that is not contiguous")):
         with pytest.raises(ArgumentError, match=message):
             flatten_(tensors)

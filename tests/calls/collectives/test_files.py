@@ -38,7 +38,7 @@ def test_blocks_and_hosts() -> None:
         tensor, out = torch.arange(12) + 100 * me, torch.empty(12, dtype=torch.int64)
         unisono.all_to_all_single(out, tensor, algorithm=put(folder, "all_to_all of 2x2"))
         assert out.tolist() == [100 * q + 3 * me + k for q in range(4) for k in range(3)]
-        with pytest.raises(ArgumentError, match=r"all_to_all.* is an algorithm for all_to_all, not for all_reduce"):
+        with pytest.raises(ArgumentError, match=r"all_to_all.* is an algorithm for all_to_all, .* all_reduce"):
             unisono.all_reduce(tensor, algorithm=put(folder, "all_to_all of 2x2"))
 
 
@@ -46,7 +46,7 @@ def test_blocks_and_hosts() -> None:
 def test_other_numbers_of_ranks_are_refused() -> None:
     with TemporaryDirectory() as folder:
         path = put(folder, "fused ring of 4")
-        with pytest.raises(ArgumentError, match=r"\d\.xml is a table for 4 ranks and root 0, not for 3 ranks"):
+        with pytest.raises(ArgumentError, match=r"\d\.xml is a table for 4 ranks and root 0, expected one for 3 ranks"):
             unisono.all_reduce(torch.zeros(3), algorithm=path)
         with pytest.raises(ArgumentError, match=r"cannot read .*no\.xml: No such file"):
             unisono.all_reduce(torch.zeros(3), algorithm=f"{folder}/no.xml")

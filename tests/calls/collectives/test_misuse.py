@@ -51,7 +51,7 @@ def test_a_scale_is_looked_at_in_every_call() -> None:
         unisono.broadcast_coalesced([quantized(0.5)], 0)
     with pytest.raises(unisono.DTypeError, match="quint8"):
         unisono.empty(3, dtype=torch.quint8)
-    with pytest.raises(unisono.DTypeError, match=r"dtype: expected a torch.dtype, got str"):
+    with pytest.raises(unisono.DTypeError, match=r"dtype: got str, expected a torch.dtype"):
         unisono.empty(3, dtype="float32")
     unisono.barrier()
 
@@ -102,13 +102,13 @@ def test_sizes_are_integers() -> None:
     assert unisono.init().empty(np.int32(4)).shape == (4,)
     for wrong in (True, 2.0, "2"):
         for make in (unisono.empty, unisono.init().empty):
-            with pytest.raises(unisono.DTypeError, match="shape: expected an integer"):
+            with pytest.raises(unisono.DTypeError, match=r"shape: got .*, expected an integer"):
                 make(2, wrong)
-    with pytest.raises(unisono.DTypeError, match="shape: expected an integer, got bool"):
+    with pytest.raises(unisono.DTypeError, match="shape: got bool, expected an integer"):
         unisono.empty((True,))
     with pytest.raises(unisono.ArgumentError, match="negative"):
         unisono.empty(2, -1)
-    with pytest.raises(unisono.ArgumentError, match=r"a whole number of .*, not True"):
+    with pytest.raises(unisono.ArgumentError, match=r"got True, expected a whole number"):
         unisono.World(True)
 
 
@@ -121,7 +121,7 @@ def test_a_group_that_is_none_is_named() -> None:
         unisono.get_process_group_ranks,
         unisono.destroy_group,
     ):
-        with pytest.raises(unisono.DTypeError, match=r"group: expected a Group.*, got str"):
+        with pytest.raises(unisono.DTypeError, match=r"group: got str, expected a Group"):
             call("world")
 
 
@@ -147,12 +147,12 @@ def test_a_forked_child_does_not_answer_for_its_rank() -> str:
 
 
 NONE = {
-    "nan": (float("nan"), ArgumentError, "=nan: give seconds"),
-    "negative": (-0.5, ArgumentError, "=-0.5: give seconds"),
-    "text": ("x", DTypeError, ": expected seconds or a timedelta, got str"),
-    "list": ([1.0], DTypeError, ": expected seconds or a timedelta, got list"),
-    "truth": (True, DTypeError, ": expected seconds or a timedelta, got bool"),
-    "negative timedelta": (timedelta(seconds=-2), ArgumentError, "=-2: give seconds"),
+    "nan": (float("nan"), ArgumentError, ": got nan, expected "),
+    "negative": (-0.5, ArgumentError, ": got -0.5, expected "),
+    "text": ("x", DTypeError, ": got str, expected seconds or a timedelta"),
+    "list": ([1.0], DTypeError, ": got list, expected seconds or a timedelta"),
+    "truth": (True, DTypeError, ": got bool, expected seconds or a timedelta"),
+    "negative timedelta": (timedelta(seconds=-2), ArgumentError, ": got -2, expected "),
 }
 
 CALLS: Mapping[str, Callable[[Any], Any]] = {

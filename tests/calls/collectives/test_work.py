@@ -135,7 +135,7 @@ def test_callback_cannot_wait_for_a_later_call(way: str) -> None:
         unisono.send(torch.zeros(1), 1)
         called.wait()
         assert [type(error) for error in caught] == [unisono.UsageError]
-        assert "which cannot end before this callback does: wait in the main program" in str(caught[0])
+        assert "which cannot end before the callback ends. Wait in the main program" in str(caught[0])
     later.wait()
     assert tensor.tolist() == [2.0, 2.0]
 
@@ -252,6 +252,7 @@ def test_call_of_a_handler_during_an_asynchronous_call() -> None:
 def test_plans_forgotten_during_a_call(begun: bool) -> None:
     """A call keeps the plan that it runs, also one that waits in the queue."""
     group, me = unisono.init(), unisono.get_rank()
+    group.forget_plans()  # those of earlier tests
     tensors = [torch.full((4,), 10.0 * k + me) for k in range(3)]
     for tensor in tensors[:2]:
         unisono.all_reduce(tensor.clone(), "max")

@@ -61,7 +61,7 @@ def test_a_refusal_on_one_rank_is_told_to_all(worlds: Worlds) -> None:
         unisono.barrier()
         return str(caught.value)
 
-    for call, words in (("new_group", "unknown rank 7"), ("split", "64 bits")):
+    for call, words in (("new_group", "rank 7 is not in group"), ("split", "64 bits")):
         for rank, said in enumerate(worlds(3).run(refuse, call)):
             assert words in said
             assert rank == 1 or f"rank 1  {call}, refused there: " in said
@@ -197,7 +197,7 @@ def test_full_heaps_refuse_groups_of_their_ranks() -> None:
             if rank == 0:
                 destroy_group(call())
                 continue
-            with pytest.raises(OutOfMemory, match=r"memory of ranks 1, 2 has no room .* UNISONO_HEAP_BYTES"):
+            with pytest.raises(OutOfMemory, match=r"memory of ranks 1, 2 is too full .* UNISONO_HEAP_BYTES"):
                 call()
     group = new_group([0, 1])
     if isinstance(group, unisono.Group):

@@ -117,7 +117,7 @@ def test_ranks_have_two_numbers() -> None:
     for rank in (-1, len(members)):
         with pytest.raises(ArgumentError, match="group_rank"):
             get_global_rank(group, rank)
-    with pytest.raises(ArgumentError, match=r"members .* are ranks \["):
+    with pytest.raises(ArgumentError, match=r"expected a member of group .*, one of \["):
         get_group_rank(group, 1 - unisono.get_rank() % 2)
 
 
@@ -141,8 +141,8 @@ def test_names_and_times() -> None:
 def test_wrong_arguments() -> None:
     """The same on all ranks: each raises its own, and the world goes on."""
     for ranks, kind, words in (
-        ([0, 3], ArgumentError, "unknown rank 3 among the 3"),
-        ([-1], ArgumentError, "unknown rank -1"),
+        ([0, 3], ArgumentError, "rank 3 is not in group .*size 3"),
+        ([-1], ArgumentError, "rank -1 is not in group"),
         ([0, 0], ArgumentError, "each once"),
         ([], ArgumentError, "at least one"),
         ([True], DTypeError, "bool"),
@@ -162,12 +162,12 @@ def test_wrong_arguments() -> None:
     for timeout_s in (0, -1.0):
         with pytest.raises(ArgumentError, match="timeout_s"):
             new_group(timeout_s=timeout_s)
-    with pytest.raises(DTypeError, match="name: expected a str, got int"):
+    with pytest.raises(DTypeError, match="name: got int, expected a str"):
         split(0, name=5)
-    with pytest.raises(ArgumentError, match=r"name: '\\ud800' has a surrogate, which UTF-8 cannot encode"):
+    with pytest.raises(ArgumentError, match=r"name: got '\\ud800', which has a surrogate"):
         new_group(name="\ud800")
     for of_group in (get_global_rank, get_group_rank):
-        with pytest.raises(DTypeError, match="_rank: expected a rank, got bool"):
+        with pytest.raises(DTypeError, match="_rank: got bool, expected a rank"):
             of_group(unisono.init(), True)
     tensor = torch.ones(3)
     unisono.all_reduce(tensor)
@@ -256,9 +256,9 @@ def test_calls_of_a_group_on_a_rank_outside_raise() -> None:
     nothing = split(None)
     if unisono.get_rank() == 1:
         for call in every_call(group):
-            with pytest.raises(ArgumentError, match=r"rank 1 is not a member of group 'pair': .*`if group:`"):
+            with pytest.raises(ArgumentError, match=r"rank 1 is not in group 'pair'.*`if group:`"):
                 call()
-        with pytest.raises(ArgumentError, match="rank 1 is not a member"):
+        with pytest.raises(ArgumentError, match="rank 1 is not in group"):
             unisono.barrier(nothing)
     unisono.barrier()
 

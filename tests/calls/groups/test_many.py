@@ -192,7 +192,7 @@ def test_closing_the_world_closes_its_groups() -> None:
     destroy_group(unisono.init())
     assert work.is_success()
     for one in (group, nested):
-        with pytest.raises(unisono.NotInitialized, match=r"has been closed.*unisono\.new_group\(\)"):
+        with pytest.raises(unisono.NotInitialized, match=r"is closed.*unisono\.new_group\(\)"):
             unisono.all_reduce(torch.ones(1), group=one)
 
 

@@ -166,11 +166,11 @@ def test_gradients_of_models_that_differ() -> None:
 @pytest.mark.ranks(1)
 def test_what_is_no_model() -> None:
     refused: list[tuple[Callable[[], None], type[Exception], str]] = [
-        (lambda: broadcast_module([1]), DTypeError, "model: expected a torch.nn.Module"),
-        (lambda: average_gradients(torch.ones(2)), DTypeError, "model: expected"),
+        (lambda: broadcast_module([1]), DTypeError, "model: got list, expected a torch.nn.Module"),
+        (lambda: average_gradients(torch.ones(2)), DTypeError, "model: got Tensor"),
         (lambda: broadcast_module(nn.LazyLinear(3)), ArgumentError, "weight: has no shape yet"),
         (lambda: broadcast_module({"x": np.ones(2)}), DTypeError, "x: .*torch.from_numpy"),
-        (lambda: broadcast_module({"step": 3}), DTypeError, "step: expected a torch.Tensor"),
+        (lambda: broadcast_module({"step": 3}), DTypeError, "step: got int, expected a torch.Tensor"),
     ]
     for call, error, message in refused:
         with pytest.raises(error, match=message):

@@ -159,13 +159,23 @@ def three() -> list[Any]:
 
 
 WRONG: dict[str, tuple[Callable[..., None], Callable[[int], tuple[Any, ...]], Callable[[], tuple[Any, ...]], str]] = {
-    "too few places": (all_gather_object, lambda p: ([None] * (p - 1), 1), lambda: (three(), 1), "list of 3 places"),
+    "too few places": (
+        all_gather_object,
+        lambda p: ([None] * (p - 1), 1),
+        lambda: (three(), 1),
+        "got 2 items, expected 3",
+    ),
     "too many places": (all_gather_object, lambda p: ([None] * 4, 1), lambda: (three(), 1), "got 4"),
-    "no list": (all_gather_object, lambda p: ((None,) * p, 1), lambda: (three(), 1), "expected a list, got tuple"),
+    "no list": (all_gather_object, lambda p: ((None,) * p, 1), lambda: (three(), 1), "got tuple, expected a list"),
     "no list to gather in": (gather_object, lambda p: (1, None, 1), lambda: (1, None, 1), "got NoneType"),
-    "a list elsewhere": (gather_object, lambda p: (1, [0] * p), lambda: (1, None, 2), "pass None here"),
-    "no list to broadcast": (broadcast_object_list, lambda p: (None,), lambda: ([1],), "object_list: expected a list"),
-    "no place": (scatter_object_list, lambda p: ([],), lambda: (three(), three()), "is empty"),
+    "a list elsewhere": (gather_object, lambda p: (1, [0] * p), lambda: (1, None, 2), "Pass None here"),
+    "no list to broadcast": (
+        broadcast_object_list,
+        lambda p: (None,),
+        lambda: ([1],),
+        "object_list: got NoneType",
+    ),
+    "no place": (scatter_object_list, lambda p: ([],), lambda: (three(), three()), "got an empty list"),
     "nothing to scatter": (scatter_object_list, lambda p: ([0], None, 1), lambda: ([0], None, 1), "got NoneType"),
     "too few to scatter": (scatter_object_list, lambda p: ([0], [1, 2], 1), lambda: ([0], None, 1), "got 2"),
 }
@@ -217,7 +227,7 @@ def test_rank_without_memory_for_objects() -> None:
 def test_a_root_that_is_no_rank_raises_before_anything_moves(worlds: Worlds) -> None:
     for said in worlds(3).run(wrong_roots):
         assert [kind for kind, _ in said] == ["ArgumentError", "ArgumentError", "DTypeError"]
-        assert "dst=3: the ranks of this group are 0 to 2" in said[0][1]
+        assert "dst: got 3, expected a rank of this group, 0 to 2" in said[0][1]
 
 
 def only_rank_0_pickles() -> tuple[Said, list[Any]]:
@@ -232,7 +242,7 @@ def test_pickled_objects_are_an_error_only_where_they_are_not_wanted(worlds: Wor
     assert got == [0, 1, 2]
     for (kind, message), places in others:
         assert kind == "ArgumentError"
-        assert "all_gather_object: what rank 0 sent cannot be decoded here: the sender used pickle=True" in message
+        assert "all_gather_object: cannot decode the object from rank 0: the sender used pickle=True" in message
         assert places == ["old"] * 3, "filled in part"
 
 
@@ -246,7 +256,7 @@ def test_a_list_of_another_length_is_an_error_where_it_is(worlds: Worlds) -> Non
     assert first == second == (("", ""), list("abc"))
     (kind, message), objects = third
     assert (kind, objects) == ("ArgumentError", [None, None])
-    assert "has 2 places, but rank 0 sent 3 objects" in message
+    assert "got 2 places, expected 3, the number of objects from rank 0" in message
 
 
 def different_sources() -> Said:

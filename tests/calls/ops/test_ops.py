@@ -56,16 +56,16 @@ def test_factors_that_are_no_number_are_refused() -> None:
     with pytest.raises(ArgumentError, match="2 elements"):
         premul_sum(torch.ones(2))
     for factor in ("2", None, 1j, torch.tensor(1j)):
-        with pytest.raises(DTypeError, match="expected a real number, got"):
+        with pytest.raises(DTypeError, match="expected a real number"):
             premul_sum(factor)
 
 
 @pytest.mark.parametrize(
     ("ops", "error", "says"),
     [
-        (["xor", "", "premul_sum"], ArgumentError, "unknown op '{}'; use one of sum, .*make_op"),
+        (["xor", "", "premul_sum"], ArgumentError, "unknown op '{}'. Use one of sum, .*make_op"),
         ([dist.ReduceOp.PREMUL_SUM, ReduceOp.PREMUL_SUM], ArgumentError, "needs a factor"),
-        ([None, 3, 1.5, [], ["sum"]], DTypeError, "is not a reduce op; use one of sum"),
+        ([None, 3, 1.5, [], ["sum"]], DTypeError, "is not a reduce op. Use one of sum"),
         ([max, torch.add, lambda x, y: x], DTypeError, "make_op"),
     ],
 )
@@ -85,7 +85,7 @@ def test_ones_own_ops_are_what_they_are() -> None:
     assert make_op(with_factor, name="mine").text.startswith("mine#")
     with pytest.raises(DTypeError, match="got str"):
         make_op("sum")
-    with pytest.raises(DTypeError, match="name: expected a str"):
+    with pytest.raises(DTypeError, match=r"name: got .*, expected a str"):
         make_op(max, name=3)
     with pytest.raises(ArgumentError, match=r"name: .* has a surrogate"):
         make_op(max, name="\ud800")
@@ -95,12 +95,12 @@ def test_which_dtypes_an_op_has() -> None:
     for op, dtype in (("sum", "bool"), ("bxor", "uint64"), ("avg", "complex64"), (make_op(max), "float8_e5m2")):
         check_op_dtype(op, dtype)
     for op, dtype in (("avg", "bool"), ("band", "float32"), ("sum", "quint8"), (make_op(max), "quint8")):
-        with pytest.raises(DTypeError, match=f"does not take {dtype} tensors, only"):
+        with pytest.raises(DTypeError, match=f"got {dtype} tensors, expected one of"):
             check_op_dtype(op, dtype)
     for dtype in ("bfloat16", "complex128"):
         check_op_dtype(premul_sum(2), dtype)
     for dtype in ("int32", "bool", "float8_e5m2"):
-        with pytest.raises(DTypeError, match=f"premul_sum does not take {dtype} tensors"):
+        with pytest.raises(DTypeError, match=f"premul_sum: got {dtype} tensors"):
             check_op_dtype(premul_sum(2), dtype)
 
 
@@ -258,7 +258,7 @@ def test_algorithms_that_leave_rank_order_are_refused_to_ops_that_do_not_commute
 @pytest.mark.ranks(3)
 def test_an_op_that_is_not_associative_is_made_in_one_pass_or_refused() -> None:
     op = unisono.make_op(affine, commutative=True, associative=False)
-    with pytest.raises(unisono.ArgumentError, match="declared not to be associative"):
+    with pytest.raises(unisono.ArgumentError, match="declared not associative"):
         unisono.all_reduce(values(unisono.get_rank()), op, algorithm="ring")
     unisono.barrier()
 
@@ -307,5 +307,5 @@ def test_quantized_blocks_have_one_scale(sizes: tuple[int, int]) -> None:
             call()
     for k, call in enumerate(calls(0.25, 0.5)):
         if k not in (1, 2):  # which have both lists on the root only
-            with pytest.raises(unisono.ArgumentError, match="quantized"):
+            with pytest.raises(unisono.ArgumentError, match="quantization"):
                 call()

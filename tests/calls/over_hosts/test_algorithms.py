@@ -26,7 +26,7 @@ SHAPES = ["2x1", "2x2", "3+1", "3x1", "1x3"]
 SETTINGS: dict[str, dict[str, Any]] = {
     "inputs are kept": {"keep_inputs": 1},
     "short segments": {"segment_bytes": 4096},
-    "zero copy, two steps": {"zero_copy_bytes": 0, "one_shot_bytes": 0, "crowd_one_shot_bytes": 0, "tag_bytes": 0},
+    "zero copy, two steps": {"zero_copy_bytes": 0, "one_shot_bytes": 0, "crowd_one_shot_bytes": 0, "inline_bytes": 0},
     "one step, memory of others": {"one_shot_bytes": 1 << 30, "crowd_one_shot_bytes": 1 << 30, "cross_memory_bytes": 1},
 }
 

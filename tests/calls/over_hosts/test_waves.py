@@ -71,7 +71,7 @@ def test_nobody_writes_a_tensor_after_the_error(pair: unisono.World) -> None:
 
 
 COUNT = 1 << 18
-STAGED_IN_ONE = {"cross_memory_bytes": 0, "tag_bytes": 1 << 22, "segment_bytes": 1 << 23}
+STAGED_IN_ONE = {"cross_memory_bytes": 0, "inline_bytes": 1 << 22, "segment_bytes": 1 << 23}
 """Private vectors of COUNT elements are staged, their signatures beside them; those in shared memory are elsewhere."""
 
 

@@ -59,16 +59,16 @@ def test_shared_tensors() -> None:
 
 
 WRONG: dict[str, tuple[Callable[[torch.Tensor], Any], type[Exception], str]] = {
-    "no tensor": (lambda t: p2p.send([1.0], 0), unisono.DTypeError, "tensor: expected a torch.Tensor"),
+    "no tensor": (lambda t: p2p.send([1.0], 0), unisono.DTypeError, "tensor: got list, expected a torch.Tensor"),
     "sparse": (lambda t: p2p.send(t.to_sparse(), 0), unisono.DTypeError, "to_dense"),
-    "no rank": (lambda t: p2p.send(t, 2), unisono.ArgumentError, "dst=2: the ranks of this group are 0 to 1"),
-    "negative rank": (lambda t: p2p.recv(t, -1), unisono.ArgumentError, "src=-1"),
-    "no rank, asynchronous": (lambda t: p2p.irecv(t, 2), unisono.ArgumentError, "src=2"),
-    "rank of another type": (lambda t: p2p.irecv(t, 0.0), unisono.DTypeError, "src: expected a rank"),
-    "no destination": (lambda t: p2p.isend(t, None), unisono.DTypeError, "dst: expected a rank"),
-    "tag": (lambda t: p2p.send(t, 0, tag=-3), unisono.ArgumentError, "tag=-3"),
-    "large tag": (lambda t: p2p.recv(t, 0, tag=1 << 63), unisono.ArgumentError, "tag="),
-    "tag of another type": (lambda t: p2p.recv(t, 0, tag="a"), unisono.DTypeError, "tag: expected an integer"),
+    "no rank": (lambda t: p2p.send(t, 2), unisono.ArgumentError, "dst: got 2, expected a rank of this group, 0 to 1"),
+    "negative rank": (lambda t: p2p.recv(t, -1), unisono.ArgumentError, "src: got -1"),
+    "no rank, asynchronous": (lambda t: p2p.irecv(t, 2), unisono.ArgumentError, "src: got 2"),
+    "rank of another type": (lambda t: p2p.irecv(t, 0.0), unisono.DTypeError, "src: got float, expected a rank"),
+    "no destination": (lambda t: p2p.isend(t, None), unisono.DTypeError, "dst: got NoneType, expected a rank"),
+    "tag": (lambda t: p2p.send(t, 0, tag=-3), unisono.ArgumentError, "tag: got -3"),
+    "large tag": (lambda t: p2p.recv(t, 0, tag=1 << 63), unisono.ArgumentError, "tag: got "),
+    "tag of another type": (lambda t: p2p.recv(t, 0, tag="a"), unisono.DTypeError, "tag: got str, expected an integer"),
     "expanded": (lambda t: p2p.recv(t[:1].expand(3), 0), unisono.ArgumentError, "share memory"),
     "overlapping": (lambda t: p2p.recv(t.as_strided((3, 2), (1, 1)), 0), unisono.ArgumentError, "share memory"),
     "overlapping, asynchronous": (lambda t: p2p.irecv(t[:1].expand(3)), unisono.ArgumentError, "share memory"),
@@ -84,12 +84,12 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], Any], type[Exception], str]] = {
     ),
     "in place, of sendrecv": (lambda t: p2p.sendrecv(t, 0, t, 0), unisono.ArgumentError, "share memory"),
     "conjugate": (lambda t: p2p.recv(t.to(torch.complex64).conj(), 0), unisono.ArgumentError, "resolve_conj"),
-    "op": (lambda t: p2p.P2POp(p2p.send, t, 0), unisono.ArgumentError, "op: expected unisono's isend or irecv"),
-    "peer of an op": (lambda t: p2p.P2POp(p2p.isend, t, 7), unisono.ArgumentError, "dst=7"),
+    "op": (lambda t: p2p.P2POp(p2p.send, t, 0), unisono.ArgumentError, "expected unisono.isend or unisono.irecv"),
+    "peer of an op": (lambda t: p2p.P2POp(p2p.isend, t, 7), unisono.ArgumentError, "dst: got 7"),
     "batch": (
         lambda t: p2p.batch_isend_irecv([p2p.P2POp(p2p.isend, t, 0), t]),
         unisono.DTypeError,
-        r"p2p_op_list\[1\]: expected a P2POp",
+        r"p2p_op_list\[1\]: got .*, expected a P2POp",
     ),
 }
 
@@ -100,7 +100,7 @@ def test_more_dimensions_than_a_message_has() -> None:
     me, most = unisono.get_rank(), torch.arange(2).view([1] * 254 + [2])
     for _ in range(3):
         for call in (p2p.send, p2p.isend):
-            with pytest.raises(unisono.ArgumentError, match="has 256 dimensions, but a message has at most 255"):
+            with pytest.raises(unisono.ArgumentError, match="got 256 dimensions, expected at most 255"):
                 call(most.unsqueeze(0), 1 - me)
         p2p.send(most, 1 - me)
         assert torch.equal(p2p.recv(None, 1 - me), most)

@@ -44,7 +44,7 @@ def test_what_is_refused() -> None:
     me = unisono.get_rank()
     with pytest.raises(unisono.DTypeError, match="Fraction"):
         unisono.send_object_list([Fraction(1, 3)], 1 - me)
-    with pytest.raises(unisono.DTypeError, match="object_list: expected a list, got tuple"):
+    with pytest.raises(unisono.DTypeError, match="object_list: got tuple, expected a list"):
         unisono.send_object_list((1, 2), 1 - me)
     unisono.send_object_list([Fraction(1, 3)], 1 - me, pickle=True)
     got: list[Any] = [None]
@@ -55,7 +55,7 @@ def test_what_is_refused() -> None:
     unisono.recv_object_list(got, 1 - me, pickle=True)
     assert got == [Fraction(1, 3)]
     unisono.send_object_list([1, 2], 1 - me)
-    with pytest.raises(unisono.ArgumentError, match=r"has 1 places, but rank \d sent 2 objects"):
+    with pytest.raises(unisono.ArgumentError, match=r"got 1 places, expected 2, the number of objects from rank \d"):
         unisono.recv_object_list(got, 1 - me)
 
 

@@ -281,7 +281,7 @@ def test_without_memory_or_ucx_groups_are_gloos(hosts: str, why: str) -> None:
 
 def test_words_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     genuine = dist.ProcessGroupGloo
-    with pytest.raises(ArgumentError, match='can answer to the name "gloo" only'):
+    with pytest.raises(ArgumentError, match="expected 'gloo', the only name"):
         unisono.answer_to("nccl")
     monkeypatch.setenv("UNISONO_AS", "nccl")
     with pytest.raises(ArgumentError, match="the environment has UNISONO_AS=nccl"):

@@ -62,9 +62,9 @@ def test_refused_calls_leave_the_group_as_it_is(start: Start) -> None:
         (6, [one.handle, one.handle.replace("{", "[")], "is not a handle"),
         (6, [one.handle, f"0{one.handle}"], "is not a handle"),
         (6, [], "0 handles"),
-        (6, [one.handle, one.handle], "2 are this rank's"),
-        (6, [other.handle], "0 are this rank's"),
-        (5, [one.handle], "uuid 5 was already used"),
+        (6, [one.handle, one.handle], "2 of them this rank's"),
+        (6, [other.handle], "0 of them this rank's"),
+        (5, [one.handle], "uuid: got 5, which was already used"),
     ):
         text = failed(one.tell("form", uuid, handles, 5), "ArgumentError")
         assert re.search(words, text), text
@@ -79,7 +79,7 @@ def test_ranks_with_other_handles_do_not_meet(start: Start) -> None:
     answers = [member.answer() for member in members]
     kinds = [answer["error"][0] if isinstance(answer, dict) else answer for answer in answers]
     assert kinds in ([[0, 2], [1, 2], "ArgumentError"], ["ArgumentError", "ArgumentError", "WaitTimeout"])
-    assert any("uuid 1: another rank has other handles" in answer["text"] for answer in answers if "text" in answer)
+    assert any("uuid 1: another rank passed other handles" in answer["text"] for answer in answers if "text" in answer)
     assert form(members, 2) == [[0, 3], [1, 3], [2, 3]]
 
 

@@ -90,7 +90,7 @@ def test_groups_merge(backend: str) -> None:
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before + 3  # of the four processes, which this one knows now
     assert total(world) == 1111.0
-    with pytest.raises(RuntimeError, match="size=4: this many ranks have used the store before"):
+    with pytest.raises(RuntimeError, match="4 ranks have used this store before"):
         half.merge_remote_group(store, 4)
 
 
@@ -99,7 +99,7 @@ def test_groups_merge(backend: str) -> None:
 @in_process_group(2, "backend", named=range(2))
 def test_invalid_members_are_refused(backend: str, members: list[int]) -> None:
     for kind in (RuntimeError, ValueError):
-        with pytest.raises(kind, match="at least one rank of the 2 here, and each once"):
+        with pytest.raises(kind, match="at least one of the 2 ranks, and each once"):
             dist.group.WORLD.split_group(members)
     assert total(dist.group.WORLD) == 11.0
 
@@ -107,8 +107,8 @@ def test_invalid_members_are_refused(backend: str, members: list[int]) -> None:
 @in_process_group(2, "cpu:unisono,cuda:gloo")
 def test_groups_of_other_devices() -> None:
     world: Any = dist.group.WORLD
-    with pytest.raises(unisono.ArgumentError, match="cuda: unisono splits and merges groups of the CPU only"):
+    with pytest.raises(unisono.ArgumentError, match="cuda: unisono splits and merges only groups of the CPU"):
         world.split_group([0, 1])
-    with pytest.raises(unisono.ArgumentError, match="use new_group"):
+    with pytest.raises(unisono.ArgumentError, match="Use new_group"):
         world.merge_remote_group(dist.HashStore(), 2)
     assert total(world.split_group([1, 0], device_types=[CPU])) == 11.0

@@ -156,11 +156,11 @@ def test_where_one_host_has_no_memory_the_others_hear_of_it(tmp_path: Path) -> N
     group = unisono.init()
     if group.rank == 0:
         lend_raises(group, unisono.OutOfMemory("not here"))
-        with pytest.raises(unisono.OutOfMemory, match="the shared memory of rank 0 has no room"):
+        with pytest.raises(unisono.OutOfMemory, match="the shared memory of rank 0 is too full"):
             group.shrink()
         until((tmp_path / "heard").exists)
     else:
-        with pytest.raises(unisono.PeerFailed, match="OutOfMemory: the shared memory of rank 0 has no room") as caught:
+        with pytest.raises(unisono.PeerFailed, match="OutOfMemory: the shared memory of rank 0 is too full") as caught:
             group.shrink()
         assert caught.value.rank == 0
         (tmp_path / "heard").touch()

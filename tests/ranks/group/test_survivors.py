@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import DEADLINE_S, FAILED, die
+from tests.support.faults import die
 from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
 from tests.support.programs import Python, place
 from tests.support.waiting import until
-from unisono import PeerGone, RankFailed
+from unisono import RankFailed
 
 
 def kill(*victims: int) -> None:
@@ -23,37 +23,6 @@ def kill(*victims: int) -> None:
     unisono.barrier()
     if unisono.get_rank() in victims:
         die()
-
-
-def go_on(victims: tuple[int, ...]) -> dict[str, Any]:
-    """Die, or notice, shrink, and compute."""
-    group = unisono.init()
-    unisono.all_reduce(torch.ones(3))
-    kill(*victims)
-    with pytest.raises(PeerGone) as caught:
-        unisono.all_reduce(torch.ones(50_000))
-    smaller = group.shrink()
-    assert smaller is group.shrink()
-    assert unisono.init() is smaller
-    mine = torch.full((50_000,), 2.0**group.rank)
-    unisono.all_reduce(mine)
-    parts = [torch.zeros(1, dtype=torch.int64) for _ in range(smaller.size)]
-    unisono.all_gather(parts, torch.tensor([group.rank]))
-    row = unisono.new_group([smaller.size - 1])
-    assert bool(row) == (smaller.rank == smaller.size - 1)
-    assert caught.value.rank in caught.value.failed
-    assert {*caught.value.failed} <= {*victims}
-    return {"sum": mine[-1].item(), "ranks": torch.cat(parts).tolist(), "rank": smaller.rank}
-
-
-@pytest.mark.parametrize(("ranks", "victims"), [(2, (1,)), (4, (0,)), (5, (0, 3)), (6, (1, 2, 5))])
-def test_survivors_name_who_has_died_and_go_on(ranks: int, victims: tuple[int, ...]) -> None:
-    seen = unisono.run(go_on, ranks, (victims,), timeout_s=DEADLINE_S, return_exceptions=True)
-    assert [rank for rank in range(ranks) if seen[rank] == FAILED] == [*victims]
-    left = [rank for rank in range(ranks) if rank not in victims]
-    total = sum(2.0**rank for rank in left)
-    for new, old in enumerate(left):
-        assert seen[old] == {"sum": total, "ranks": left, "rank": new}
 
 
 @in_new_world(3, gives=["went on", "went on", "left out"])
@@ -200,10 +169,10 @@ def test_an_exception_that_ends_shrink_on_one_rank_is_told_to_the_others(
             group.shrink()
         until(lambda: all((tmp_path / name).exists() for name in "12"))
     else:
-        with pytest.raises(unisono.PeerFailed, match=f"{failure.__name__}: not here; call shrink") as caught:
+        with pytest.raises(unisono.PeerFailed, match=f"{failure.__name__}: not here. Call shrink") as caught:
             group.shrink()
         assert (caught.value.rank, caught.value.whole) == (0, False)
-        with pytest.raises(unisono.WaitTimeout, match=f"In rank 0, {failure.__name__}: not here") as late:
+        with pytest.raises(unisono.WaitTimeout, match=f"On rank 0, {failure.__name__}: not here") as late:
             group.shrink(timeout_s=0.1)
         assert 0 in late.value.missing
         (tmp_path / str(group.rank)).touch()
@@ -216,7 +185,7 @@ def test_an_exception_that_ends_shrink_on_one_rank_is_told_to_the_others(
 def test_where_no_rank_can_lend_the_memory_all_say_so() -> None:
     group = unisono.init()
     lend_raises(group, unisono.OutOfMemory("not here"))
-    with pytest.raises(unisono.OutOfMemory, match="the shared memory of ranks 0, 1, 2 has no room"):
+    with pytest.raises(unisono.OutOfMemory, match="the shared memory of ranks 0, 1, 2 is too full"):
         group.shrink()
 
 
@@ -228,7 +197,7 @@ def test_shrink_after_out_of_memory(tmp_path: Path, hosts: str | None) -> float:
     unisono.barrier()
     lend_raises(group, unisono.OutOfMemory("not here"), times=0 if hosts and group.rank == 0 else 2)
     for attempt in range(2):
-        with pytest.raises((unisono.OutOfMemory, unisono.PeerFailed), match="has no room"):
+        with pytest.raises((unisono.OutOfMemory, unisono.PeerFailed), match="is too full"):
             group.shrink()
         (tmp_path / f"{group.rank} {attempt}").touch()
         until(lambda: all((tmp_path / f"{rank} {attempt}").exists() for rank in range(3)))  # noqa: B023
@@ -238,9 +207,9 @@ def test_shrink_after_out_of_memory(tmp_path: Path, hosts: str | None) -> float:
 
 
 def test_ranks_that_there_are_not() -> None:
-    with unisono.World(1) as world, pytest.raises(RankFailed, match="unknown rank 7"):
+    with unisono.World(1) as world, pytest.raises(RankFailed, match="rank 7 is not in group"):
         world.run(lambda: unisono.init().shrink(without=[7]))
-    with unisono.World(1) as world, pytest.raises(RankFailed, match="without: expected a list of ranks, got int"):
+    with unisono.World(1) as world, pytest.raises(RankFailed, match="without: got int, expected a list of ranks"):
         world.run(lambda: unisono.init().shrink(without=3))
 
 

@@ -100,7 +100,7 @@ def test_unpicklable_exception_is_described():
 
 
 def test_unpicklable_result_names_rank_and_type():
-    with pytest.raises(ArgumentError, match="result of rank 1, of type lock, cannot be sent"):
+    with pytest.raises(ArgumentError, match="cannot send the result of rank 1, of type lock"):
         run(lambda: _thread.allocate_lock() if init().rank == 1 else 0, 2)
 
 

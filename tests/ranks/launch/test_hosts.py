@@ -54,7 +54,7 @@ def test_one_host_is_a_world_as_ever():
 
 
 @pytest.mark.parametrize(
-    ("ranks", "hosts", "words"), [(4, "2x1", "4 ranks, but hosts 2x1 have 2"), (2, "2y1", "such as"), (2, 2, "such as")]
+    ("ranks", "hosts", "words"), [(4, "2x1", "got 4, but hosts 2x1 have 2"), (2, "2y1", "such as"), (2, 2, "such as")]
 )
 def test_hosts_that_do_not_fit_are_refused(ranks, hosts, words):
     with pytest.raises(ArgumentError, match=words):

@@ -158,23 +158,23 @@ def init_in_a_forked_child():
 
 
 def test_child_of_a_rank_is_told_that_it_is_none():
-    assert "this process was forked from a rank" in run(init_in_a_forked_child, 1)[0]
+    assert "was forked from a rank" in run(init_in_a_forked_child, 1)[0]
 
 
 def test_wrong_calls_are_refused_before_the_start():
-    with pytest.raises(ArgumentError, match="at least one"):
+    with pytest.raises(ArgumentError, match="expected a whole number, at least 1"):
         run(where, 0)
     with pytest.raises(ArgumentError, match="whole number"):
         run(where, (3,))
-    with pytest.raises(ArgumentError, match="timeout_s=0"):
+    with pytest.raises(ArgumentError, match="timeout_s: got 0"):
         run(where, 1, timeout_s=0)
-    with pytest.raises(ArgumentError, match="takes a function, not a int"):
+    with pytest.raises(ArgumentError, match="fn: got int, expected a function"):
         run(3, 1)
-    with pytest.raises(ArgumentError, match=r"args: expected a tuple of arguments, such as args=\(10,\), got int"):
+    with pytest.raises(ArgumentError, match=r"args: got int, expected a tuple of arguments"):
         run(where, 1, args=10)
-    with pytest.raises(ArgumentError, match="kwargs: expected a dict of arguments by name, got int"):
+    with pytest.raises(ArgumentError, match="kwargs: got int, expected a dict of arguments by name"):
         run(where, 1, kwargs=3)
-    with pytest.raises(ArgumentError, match="cannot be sent"):
+    with pytest.raises(ArgumentError, match="cannot send"):
         run(where, 1, args=(sys._getframe(),))
     w = world(2)
     w.close()

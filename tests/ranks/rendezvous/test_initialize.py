@@ -47,7 +47,7 @@ def test_one_process_is_a_world_of_one(alone):
     assert init() is group
     assert init(rank=0, size=1) is group
     assert get_default() is group
-    with pytest.raises(ArgumentError, match="size=2, but this process is already rank 0 of 1"):
+    with pytest.raises(ArgumentError, match="size: got 2, but this process is already rank 0 of 1"):
         init(rank=0, size=2)
 
 

@@ -109,20 +109,20 @@ def test_a_restart_has_keys_of_its_own():
     [
         ({}, {"rank": 1}, "both or neither"),
         ({}, {"size": 2}, "both or neither"),
-        (TORCHRUN, {"rank": 1, "size": 5}, "rank=1 but RANK=2"),
-        (TORCHRUN, {"rank": 2, "size": 4}, "size=4 but WORLD_SIZE=5"),
+        (TORCHRUN, {"rank": 1, "size": 5}, "rank: got 1, .* RANK=2"),
+        (TORCHRUN, {"rank": 2, "size": 4}, "size: got 4, .* WORLD_SIZE=5"),
         ({"RANK": "0"}, {}, "WORLD_SIZE is not"),
         ({"WORLD_SIZE": "2"}, {}, "RANK is not"),
-        ({**TORCHRUN, "RANK": "two"}, {}, "RANK='two'"),
-        ({**TORCHRUN, "MASTER_PORT": "http"}, {}, "MASTER_PORT='http'"),
-        ({**TORCHRUN, "MASTER_PORT": "65536"}, {}, "MASTER_PORT=65536"),
-        ({**TORCHRUN, "RANK": "5"}, {}, "below the size"),
+        ({**TORCHRUN, "RANK": "two"}, {}, "RANK: got 'two'"),
+        ({**TORCHRUN, "MASTER_PORT": "http"}, {}, "MASTER_PORT: got 'http'"),
+        ({**TORCHRUN, "MASTER_PORT": "65536"}, {}, "MASTER_PORT: got 65536"),
+        ({**TORCHRUN, "RANK": "5"}, {}, "less than the size"),
         ({**TORCHRUN, "RANK": "-1"}, {}, "at least 0"),
-        ({}, {"rank": 0, "size": 0}, "below the size"),
+        ({}, {"rank": 0, "size": 0}, "less than the size"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, {}, "MASTER_ADDR"),
         ({"MASTER_ADDR": "node-a"}, {"rank": 0, "size": 2}, "MASTER_PORT"),
-        ({**STEP, "MASTER_ADDR": "node-a"}, {}, "MASTER_ADDR=node-a is set but MASTER_PORT is not"),
-        ({**STEP, "MASTER_PORT": "41001"}, {}, "MASTER_PORT=41001 is set but MASTER_ADDR is not"),
+        ({**STEP, "MASTER_ADDR": "node-a"}, {}, "MASTER_ADDR=node-a is set, but MASTER_PORT is not"),
+        ({**STEP, "MASTER_PORT": "41001"}, {}, "MASTER_PORT=41001 is set, but MASTER_ADDR is not"),
     ],
 )
 def test_contradictions_are_refused(environ, arguments, words):
@@ -176,20 +176,23 @@ def test_mpich_s_job_is_its_process_manager(monkeypatch):
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, "on which of these rank 0 runs"),
+        ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, "on which host rank 0 runs"),
         (
             {**SLURM, **NODES, "SLURM_PROCID": "0", "SLURM_NODEID": "1"},
-            "on which of these rank 0 runs. Set MASTER_ADDR",
+            "on which host rank 0 runs. Set MASTER_ADDR",
         ),
-        ({**SLURM, "SLURM_PROCID": "2"}, "below the size"),
-        ({name: value for name, value in OPEN_MPI.items() if "PMIX" not in name}, "where to meet. Start .* torchrun"),
-        (MPICH, "MPICH has set PMI_RANK=1 and PMI_SIZE=2, but nothing .* where to meet"),
-        ({**MPICH, **SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, "nothing .* where to meet"),
-        ({"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"}, "MVAPICH2 .* where to meet"),
-        ({"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2"}, "Flux .* where to meet"),
-        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2"}, "jsrun .* where to meet"),
-        ({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}, "PMIX_RANK=0, but no variable says how many"),
-        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE='many'"),
+        ({**SLURM, "SLURM_PROCID": "2"}, "less than the size"),
+        (
+            {name: value for name, value in OPEN_MPI.items() if "PMIX" not in name},
+            "where .* meet. Start .* torchrun",
+        ),
+        (MPICH, "MPICH has set PMI_RANK=1 and PMI_SIZE=2, but .* where these processes meet"),
+        ({**MPICH, **SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, "where these processes meet"),
+        ({"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"}, "MVAPICH2 .* where these processes meet"),
+        ({"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2"}, "Flux .* where these processes meet"),
+        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2"}, "jsrun .* where these processes meet"),
+        ({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}, "PMIX_RANK=0, but no variable has the number"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE: got 'many'"),
     ],
 )
 def test_ranks_that_cannot_meet_are_refused(environ, words):
@@ -224,7 +227,7 @@ def test_ranks_of_an_mpi_on_several_hosts_ask_it_where_to_meet(environ, monkeypa
     launch = detect(environ)
     assert (launch.rank, launch.size, launch.by_mpi, launch.job) == (1, 4, True, "")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(ArgumentError, match=r"without mpi4py .* the ranks do not know .* set MASTER_ADDR"):
+    with pytest.raises(ArgumentError, match=r"mpi4py.* is missing .* set MASTER_ADDR"):
         MeetingPlace(launch, 1.0).enter()
 
 

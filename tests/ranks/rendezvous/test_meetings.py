@@ -112,7 +112,7 @@ def test_a_rank_that_comes_twice_is_told_and_the_job_goes_on(place: Places, came
         until(lambda: bool(came.of(1)))
         error = attend(place(1), 60.0)
         assert isinstance(error, ArgumentError)
-        assert "another process has come as rank 1 already" in str(error)
+        assert "another process is rank 1 already" in str(error)
         expect_one_arena([attend(place(2), 60.0), first.result(), second.result()])
 
 
@@ -369,5 +369,5 @@ def test_time_is_up_when_a_rank_has_the_memory(place: Places, monkeypatch: pytes
 def test_a_store_without_a_meeting_is_told(port: int) -> None:
     error = attend(launch(port, 1, 2), 0.5)
     assert isinstance(error, WaitTimeout)
-    assert "answers, but rank 0 has not begun a meeting there" in str(error)
-    assert "waits itself, in torch's store, for a rank that has not come" in str(error)
+    assert "responds, but rank 0 has not called init()" in str(error)
+    assert "waits in torch's store for a missing rank" in str(error)

@@ -63,7 +63,7 @@ def test_a_port_in_use_is_said(monkeypatch):
         taken.bind(("", 0))
         taken.listen()
         launch = Launch(0, 2, "", "127.0.0.1", taken.getsockname()[1])
-        with pytest.raises(ArgumentError, match=r"rank 0 cannot listen .*Give each job a port of its own"):
+        with pytest.raises(ArgumentError, match=r"rank 0 cannot listen .*Give each job its own port"):
             MeetingPlace(launch, 2.0).enter()
 
 

@@ -63,7 +63,7 @@ def test_a_program_that_is_no_store_is_told_in_time(capfd: pytest.CaptureFixture
     with socket.create_server(("127.0.0.1", 0)) as other:
         error = attend(launch(other.getsockname()[1], 1, 2), 0.3)
     assert isinstance(error, WaitTimeout)
-    assert "does not answer as rank 0's store: is it another program's?" in str(error)
+    assert "does not respond as rank 0's store: it may be another program" in str(error)
     assert time.monotonic() - began < SOON_S
     until(lambda: not any(thread.name == "unisono asks a store" for thread in threading.enumerate()))
     assert not capfd.readouterr().err, "torch has printed its backtrace"
@@ -101,7 +101,7 @@ def test_without_rank_0_nobody_waits_longer_than_asked(job):
 
 def test_second_rank_0_of_a_job_is_refused(job):
     with closing(JobServer(job)):
-        assert "is rank 0 of the job" in str(meet(job, 0, 2))
+        assert "is rank 0 of job" in str(meet(job, 0, 2))
 
 
 def test_store_of_a_job_outlives_its_server(job):
@@ -133,7 +133,7 @@ def test_connections_to_a_job_do_not_hold_up_ranks(job):
 def test_other_users_do_not_take_part_in_a_job(job, monkeypatch):
     with closing(JobServer(job)) as server:
         monkeypatch.setattr(Channel, "peer", PeerProcess(1, os.getuid() + 1))
-        with pytest.raises(ArgumentError, match="belongs to user"):
+        with pytest.raises(ArgumentError, match="belongs to another process"):
             job_store(job, 1, time.monotonic() + 60)
         with socket.socket(socket.AF_UNIX) as other:
             other.connect(server._listener.getsockname())
@@ -166,5 +166,5 @@ def test_over_mpi_the_first_address_that_leads_to_rank_0_counts(monkeypatch: pyt
     store = stores._at_address(rank, ["255.255.255.255", "127.0.0.1"], server.port, deadline)
     store.set("found", "yes")
     assert server.get("found") == b"yes"
-    with pytest.raises(ArgumentError, match=r"to reach 255.255.255.255, .* MASTER_ADDR.* and MASTER_PORT"):
+    with pytest.raises(ArgumentError, match=r"could not reach .* 255.255.255.255, .* MASTER_ADDR.* and MASTER_PORT"):
         stores._at_address(rank, ["255.255.255.255"], server.port, deadline)

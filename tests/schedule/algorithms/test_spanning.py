@@ -84,12 +84,12 @@ def test_vector_is_cut_into_any_segments() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("all_to_all", {}), "'all_to_all' has no table over hosts; there are: all_reduce, broadcast"),
-        (("all_reduce", {"core": "swing"}), "'swing' does not run between hosts; these do: circulant"),
-        (("all_reduce", {"rails": 2}), "2 rails are not between 1 and 1"),
-        (("all_reduce", {"rails": 0}), "0 rails are not between 1 and 1"),
-        (("broadcast", {"segments": 0}), "0 segments: give at least 1"),
-        (("reduce", {"root": 4}), "root 4 is not one of the ranks 0 to 3"),
+        (("all_to_all", {}), "'all_to_all' has no table over hosts. Use one of all_reduce, broadcast"),
+        (("all_reduce", {"core": "swing"}), "'swing' does not run between hosts. Use one of circulant"),
+        (("all_reduce", {"rails": 2}), "got 2 rails, expected 1 to 1"),
+        (("all_reduce", {"rails": 0}), "got 0 rails, expected 1 to 1"),
+        (("broadcast", {"segments": 0}), "got 0 segments, expected at least 1"),
+        (("reduce", {"root": 4}), "got root 4, expected 0 to 3"),
     ],
 )
 def test_unknown_spanning_arguments(words: tuple[str, dict], said: str) -> None:

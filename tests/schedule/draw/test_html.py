@@ -124,7 +124,7 @@ def test_a_large_table_says_what_is_left_out() -> None:
     )
     assert long["partial"]
     assert len(long["rounds"]) == 35
-    with pytest.raises(ArgumentError, match="600 chunks each are too many for a page: draw fewer ranks or chunks"):
+    with pytest.raises(ArgumentError, match=r"600 chunks each are too many for a page. Draw fewer ranks or chunks"):
         html(CATALOGUE["all_gather.ring"].schedule(600))
 
 
@@ -139,7 +139,7 @@ def test_a_schedule_shows_its_player_in_a_frame() -> None:
 def test_a_table_too_large_for_a_picture_says_so() -> None:
     shown = CATALOGUE["all_gather.ring"].schedule(2000)._repr_html_()
     assert shown.startswith("<pre>")
-    assert "draw fewer ranks" in shown
+    assert "Draw fewer ranks" in shown
 
 
 def test_the_marked_slot_is_that_of_the_proof() -> None:

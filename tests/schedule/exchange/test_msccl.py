@@ -121,22 +121,22 @@ def pair(*steps: list[Step]) -> str:
 
 HERE = ("i", 0)
 CALLS = {
-    "not XML": ("<algo", ArgumentError, "file.xml is not XML"),
-    "another root": ("<graph/>", ArgumentError, "the root element is <graph>, not <algo>"),
+    "not XML": ("<algo", ArgumentError, "file.xml: not XML"),
+    "another root": ("<graph/>", ArgumentError, "got root element <graph>, expected <algo>"),
     "entities": (
         '<!DOCTYPE algo [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><algo>&b;</algo>', ArgumentError, "document type"
     ),
-    "missing attribute": (RING.replace(' ngpus="3"', ""), ArgumentError, "file.xml: ngpus is missing: it must be a wh"),
-    "not a number": (RING.replace('ngpus="3"', 'ngpus="x"'), ArgumentError, "ngpus is 'x': it must be a whole number"),
-    "unknown collective": (RING.replace("allreduce", "custom"), ArgumentError, "coll is 'custom': it must be one of"),
+    "missing attribute": (RING.replace(' ngpus="3"', ""), ArgumentError, "file.xml: ngpus is missing, expected a wh"),
+    "not a number": (RING.replace('ngpus="3"', 'ngpus="x"'), ArgumentError, "ngpus is 'x', expected a whole number"),
+    "unknown collective": (RING.replace("allreduce", "custom"), ArgumentError, "coll is 'custom', expected one of"),
     "too many gpus": (RING.replace('ngpus="3"', 'ngpus="2"'), ArgumentError, "thread block 0: recv is '2'"),
     "too few gpus": (RING.replace('ngpus="3"', 'ngpus="4"'), ArgumentError, "gpu 3 is missing"),
-    "a gpu twice": (RING.replace('gpu id="1"', 'gpu id="0"'), ArgumentError, "gpu 0: there are two gpus"),
+    "a gpu twice": (RING.replace('gpu id="1"', 'gpu id="0"'), ArgumentError, "gpu 0: two gpus"),
     "blocks do not divide": (
         all_gather(2, in_place=True).replace('nchunksperloop="2"', 'nchunksperloop="3"'), ArgumentError, "a multiple"
     ),
     "unknown step": (
-        RING.replace('"rrs"', '"rss"', 1), ArgumentError, "gpu 0, thread block 2, step 0: type is 'rss': it must be one"
+        RING.replace('"rrs"', '"rss"', 1), ArgumentError, "gpu 0, thread block 2, step 0: type is 'rss', expected one"
     ),
     "its own peer": (RING.replace('send="1"', 'send="0"', 1), ArgumentError, "thread block 0: it is its own peer"),
     "no peer": (

@@ -142,9 +142,9 @@ WRONG: dict[str, tuple[str, Change, type[UnisonoError], str]] = {
     "packets": ("puts", lambda p: p.update(protocol="LL"), ArgumentError, "plan.json: packets are not supported"),
     "unknown collective": ("puts", lambda p: p.update(collective="x"), ArgumentError, "collective is 'x'"),
     "no gpus": ("puts", lambda p: p.pop("gpus"), ArgumentError, "it has no gpus"),
-    "gpus out of order": ("puts", lambda p: p["gpus"].reverse(), ArgumentError, "gpu 0: id is 1"),
+    "gpus out of order": ("puts", lambda p: p["gpus"].reverse(), ArgumentError, "gpu 0: got id=1"),
     "chunks are no blocks": (
-        "puts", lambda p: p["gpus"][0].update(output_chunks=3), ArgumentError, "3 chunks are not a multiple of 2"
+        "puts", lambda p: p["gpus"][0].update(output_chunks=3), ArgumentError, "got 3 chunks, expected a multiple of 2"
     ),
     "too many chunks": (
         "puts", lambda p: p["gpus"][0].update(output_chunks=1 << 20), ArgumentError, "output_chunks is 1048576"
@@ -159,7 +159,7 @@ WRONG: dict[str, tuple[str, Change, type[UnisonoError], str]] = {
         "puts", lambda p: ops(p)[0].update(channel_ids=[4]), ArgumentError, r"block 0, step 0: channel_ids is \[4\]"
     ),
     "unknown operation": (
-        "puts", lambda p: ops(p)[3].update(name="ppkt"), ArgumentError, "step 3: name is 'ppkt': it must be one of"
+        "puts", lambda p: ops(p)[3].update(name="ppkt"), ArgumentError, "step 3: name is 'ppkt', expected one of"
     ),
     "unknown buffer": (
         "puts", lambda p: ops(p)[3].update(dst_buff=[run(0, remote=3)]), ArgumentError, "step 3, dst 0: buffer_id is 3"

@@ -102,7 +102,7 @@ def test_65_536_ranks() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="'all_redcue' is not a collective: did you mean all_reduce"):
+    with pytest.raises(ArgumentError, match=r"unknown collective 'all_redcue'. Did you mean all_reduce"):
         list(candidates("all_redcue", Hosts.parse("2x2"), 8))
-    with pytest.raises(ArgumentError, match="all_gather has no root 1 among 4 ranks"):
+    with pytest.raises(ArgumentError, match="all_gather: got root 1, expected none"):
         list(candidates("all_gather", Hosts.parse("2x2"), 8, 1))

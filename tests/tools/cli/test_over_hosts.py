@@ -90,7 +90,7 @@ def test_thousands_of_hosts_are_explained(collective: str, words: str) -> None:
 
 def test_too_large_tables_are_refused() -> None:
     printed = say("explain", "reduce_scatter", "--hosts", "1024x8", fails=2)
-    assert "would have about 6.7e+07 rows: give fewer hosts" in printed
+    assert "would have about 6.7e+07 rows. Give fewer hosts" in printed
 
 
 def test_draw_puts_hosts_into_frames(tmp_path: Path) -> None:

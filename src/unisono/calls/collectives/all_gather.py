@@ -61,11 +61,11 @@ def all_gather(
 def _gather_shapes_first(call: Call, tensor: Tensor) -> None:
     """Plan a call that gathers the shapes of all ranks' tensors, then the tensors into new ones of these shapes."""
     if tensor.is_quantized:
-        raise ArgumentError("tensor: is quantized, and tensor_list is None. Pass tensor_list, or .int_repr()")
+        raise ArgumentError("tensor: got a quantized tensor without tensor_list. Pass tensor_list, or .int_repr().")
     if tensor.dim() > _MOST_DIMS:
         raise ArgumentError(
-            f"tensor: has {tensor.dim()} dimensions, but at most {_MOST_DIMS} are possible if tensor_list is None. "
-            "Pass tensor_list, or flatten the tensor"
+            f"tensor: got {tensor.dim()} dimensions, expected at most {_MOST_DIMS} without tensor_list. Pass "
+            "tensor_list, or flatten the tensor."
         )
     dtype, alike = tensor.dtype, Request("all_gather", tensor, tensor, None)
 

@@ -45,7 +45,8 @@ def all_to_all(
     with Call(what, group, async_op, timeout_s) as call:
         if not isinstance(input_tensor_list, Sequence) or not input_tensor_list:
             raise DTypeError(
-                f"input_tensor_list: expected a list of {call.group.size} tensors; for one tensor: all_to_all_single"
+                f"input_tensor_list: got {type(input_tensor_list).__name__}, expected a list of {call.group.size} "
+                "tensors. Use all_to_all_single for one tensor."
             )
         check_tensors("input_tensor_list", input_tensor_list, call.group)
         like, outputs = input_tensor_list[0], output_tensor_list
@@ -88,7 +89,7 @@ def all_to_all_single(
         check_tensor("input", input)
         check_tensor("output", output, written=True)
         if input.dtype != output.dtype:
-            raise DTypeError(f"output: is {shape_name(output)} and input {shape_name(input)}; both need the same dtype")
+            raise DTypeError(f"output: got {shape_name(output)}, expected the dtype of input, {shape_name(input)}")
         check_apart([output], input, None)
         if splits:
             outs = check_splits("output", output, output_split_sizes, call.group)
@@ -96,8 +97,8 @@ def all_to_all_single(
             plan_blocks(call, Request("all_to_all", ins[0], ins, outs))
         elif input.numel() != output.numel() or input.numel() % call.group.size:
             raise ArgumentError(
-                f"output: is {shape_name(output)} and input {shape_name(input)}; both need the same number of "
-                f"elements, a multiple of {call.group.size} ranks, or split sizes"
+                f"output: got {shape_name(output)}, expected as many elements as input, {shape_name(input)}, and a "
+                f"multiple of {call.group.size} ranks. Otherwise pass split sizes."
             )
         else:
             call.plan(Request("all_to_all", input, input, output).sized([input.numel() // call.group.size]))

@@ -45,7 +45,8 @@ def reduce_scatter(
     with Call(what, group, async_op, timeout_s) as call:
         if not isinstance(input_list, Sequence) or not input_list or not isinstance(input_list[0], Tensor):
             raise DTypeError(
-                f"input_list: expected a list of {call.group.size} tensors; for one tensor: reduce_scatter_single"
+                f"input_list: got {type(input_list).__name__}, expected a list of {call.group.size} tensors. Use "
+                "reduce_scatter_single for one tensor."
             )
         check_tensor("output", output, written=True)
         sizes = check_blocks("input_list", input_list, "output", output, call.group, written=False)

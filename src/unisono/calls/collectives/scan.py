@@ -61,6 +61,8 @@ def _scan(
         check_tensor("tensor", tensor, written=True)
         name = check_op(op, tensor)
         if name == "avg":
-            raise ArgumentError(f"op: {collective} has no avg; use sum, and divide by the number of ranks combined")
+            raise ArgumentError(
+                f"op: got avg, which {collective} does not have. Use sum, and divide by the number of ranks combined."
+            )
         call.plan(Request(collective, tensor, tensor, tensor, name, in_place=True))
     return call.run()

@@ -73,7 +73,7 @@ def plan_blocks(call: Call, request: Request) -> None:
 
 
 def _agreed(group: Group, says: CallRecord, rows: Rows, where: str | None) -> list[int]:
-    """The sizes of `Blocks.extents`. Raises MismatchError, on every rank, if what ranks give and expect differs."""
+    """The sizes of `Blocks.counts`. Raises MismatchError, on every rank, if what ranks give and expect differs."""
     ranks, dtypes = range(group.size), [row[0] for row in rows]
     gives, takes = [row[1::2] for row in rows], [row[2::2] for row in rows]
     wrong = [(s, d) for s in ranks for d in ranks if takes[d][s] != gives[s][d]]

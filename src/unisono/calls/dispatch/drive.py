@@ -146,8 +146,8 @@ def check_finished(group: Group, call: CallRecord, where: str | None = None) -> 
     if group.engine.unfinished if span is None else span.call is not None:
         if span is not None and span.call is not None:
             span.call.drop()
-        for tag in (False, True):  # the plan of that call is not known
-            group.engine.sign_off(tag=tag)
+        for inline in (False, True):  # the plan of that call is not known
+            group.engine.sign_off(inline=inline)
         give_up(
             group,
             "an exception ended its last call of this group before that was over",

@@ -40,14 +40,14 @@ def make_plan(group: Group, request: Request, algorithm: Any, *, staged: bool = 
     nbytes, config = like.nbytes * (group.size if request.collective in BLOCKED else 1), group.engine.config
     shared = crossed = False
     in_place = request.in_place and inp is not out
-    if is_one(inp) and is_one(out) and not staged and not in_place and request.extents is None and group.span is None:
+    if is_one(inp) and is_one(out) and not staged and not in_place and request.counts is None and group.span is None:
         mapped = all(group.heap_first <= tensor.data_ptr() < group.heap_end for tensor in (inp, out))
         crossed = not mapped and crosses_memory(request.collective, nbytes, config) and group.engine.crosses_memory
         # Small messages are staged: signature and payload share a cache line, which is faster than zero copy.
         shared = crossed or (mapped and nbytes > zero_copy_limit(group.size, config))
     has = inp is not None, out is not None
     blocks = Blocks(
-        like.numel(), like.element_size(), request.extents, has[0] and not is_one(inp), has[1] and not is_one(out)
+        like.numel(), like.element_size(), request.counts, has[0] and not is_one(inp), has[1] and not is_one(out)
     )
     lowering, scale = Lowering(shared, request.in_place, crossed), scale_name(like)
     # Everything that a plan depends on: the request without its tensors, what counts of these, and how it is made.
@@ -106,7 +106,7 @@ def _over_hosts(
 
     chosen = choose_spanning(request.collective, nbytes, span.hosts, group.engine.config, algorithm)
     schedule = chosen.make(request.collective, span.hosts, request.root)
-    pieces = chosen.pieces if request.extents is None else 1
+    pieces = chosen.pieces if request.counts is None else 1
     op, dtype = request.op if isinstance(request.op, str | CustomOp) else None, dtype_name(request.like.dtype)
     name = f"{schedule.name} over {span.hosts.text}"
     check_order(request, schedule.replace(name=name))
@@ -130,19 +130,19 @@ def check_order(request: Request, schedule: Schedule) -> None:
     op, dtype = request.op, request.like.dtype
     if op == "avg" and not (dtype.is_floating_point or dtype.is_complex) and not _in_one_pass(schedule):
         raise ArgumentError(
-            f"{request.record}: {schedule.name} rounds partial sums, so the average of {dtype_name(dtype)} tensors "
-            "would not be exact; leave algorithm= out, or average floating point tensors"
+            f"{request.record}: {schedule.name} rounds partial sums, so the average of {dtype_name(dtype)} tensors is "
+            "not exact. Leave out algorithm=, or average floating-point tensors."
         )
     if isinstance(op, CustomOp):
         if not op.commutative and (reason := _out_of_order(schedule)):
             raise ArgumentError(
-                f"{request.record}: op {op.name!r} is not declared commutative, but {reason}. "
-                "Leave algorithm= out, or declare commutative=True if x op y equals y op x"
+                f"{request.record}: op {op.name!r} is not declared commutative, but {reason}. Leave out algorithm=, "
+                "or declare commutative=True if x op y equals y op x."
             )
         if not op.associative and not _in_one_pass(schedule):
             raise ArgumentError(
-                f"{request.record}: op {op.name!r} is declared not to be associative, but {schedule.name} combines "
-                "partial results; leave algorithm= out"
+                f"{request.record}: op {op.name!r} is declared not associative, but {schedule.name} combines partial "
+                "results. Leave out algorithm=."
             )
 
 

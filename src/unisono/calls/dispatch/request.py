@@ -27,7 +27,7 @@ class Request(NamedTuple):
     like: a tensor like a block, the largest if they differ; without blocks, the tensor.
     inp, out: a tensor, a list with one block per rank, or None if this rank has none.
     in_place: inp is out.
-    extents: the elements of each block (all_to_all: of each pair of ranks) if they differ, else None. All ranks know
+    counts: the elements of each block (all_to_all: of each pair of ranks) if they differ, else None. All ranks know
     them: see `blocks`.
     words: what else the ranks must agree on.
     says: the record of the user's call, if this request is a step of it.
@@ -40,7 +40,7 @@ class Request(NamedTuple):
     op: str | CustomOp | PremulSum | None = None
     root: int = 0
     in_place: bool = False
-    extents: tuple[int, ...] | None = None
+    counts: tuple[int, ...] | None = None
     words: str = ""
     says: CallRecord | None = None
 
@@ -53,11 +53,11 @@ class Request(NamedTuple):
 
     def sized(self, sizes: Sequence[int]) -> Self:
         """This request with blocks of these sizes."""
-        extents = tuple(sizes) if len(set(sizes)) > 1 else None
-        if extents is None and sizes[0] == self.like.numel():
+        counts = tuple(sizes) if len(set(sizes)) > 1 else None
+        if counts is None and sizes[0] == self.like.numel():
             return self
         words = ", ".join(filter(None, [scale_name(self.like), self.words]))  # a blank tensor has no scale
-        return self._replace(like=blank(max(sizes), self.like.dtype), extents=extents, words=words)
+        return self._replace(like=blank(max(sizes), self.like.dtype), counts=counts, words=words)
 
     @property
     def record(self) -> CallRecord:
@@ -67,7 +67,7 @@ class Request(NamedTuple):
         if self.collective == "barrier":
             return CallRecord("barrier")
         op = self.op if isinstance(self.op, str) else self.op.text if self.op else ""
-        counts = (self.like.numel(),) if self.extents is None else self.extents
+        counts = (self.like.numel(),) if self.counts is None else self.counts
         more = f"{digest(counts):016x}" if len(counts) > _MOST_COUNTS else ""
         words = ", ".join(filter(None, [scale_name(self.like), self.words]))
         dtype = dtype_name(self.like.dtype)

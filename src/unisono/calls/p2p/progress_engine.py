@@ -73,7 +73,7 @@ class ProgressEngine:
         """The group. Raises NotInitialized if the program has dropped it."""
         group = self._group()
         if group is None:
-            raise NotInitialized("the group of this call has been dropped; call unisono.new_group() for a new one")
+            raise NotInitialized("the group of this call was deleted. Call unisono.new_group() for a new one.")
         return group
 
     def start(self, request: MessageRequest) -> bool:
@@ -248,7 +248,9 @@ class ProgressEngine:
                         return False
             else:
                 if pending and pending[0].group.closed:
-                    _fail(pending, NotInitialized("the group was closed before this call had ended: wait for it first"))
+                    _fail(
+                        pending, NotInitialized("the group was closed before this call ended. Wait for the call first.")
+                    )
                 return False
 
     def check_peers(self, request: MessageRequest, call: Callable[[], str], *, awaited: bool = True) -> bool:

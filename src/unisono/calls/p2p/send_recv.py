@@ -31,7 +31,7 @@ def send_request(tensor: Any, dst: Any, group: Group, tag: Any) -> Send:
     _check_message(tensor, written=False)
     if tensor.dim() > MOST_DIMENSIONS:
         raise ArgumentError(
-            f"tensor: has {tensor.dim()} dimensions, but a message has at most {MOST_DIMENSIONS}. Pass .flatten()."
+            f"tensor: got {tensor.dim()} dimensions, expected at most {MOST_DIMENSIONS} in a message. Pass .flatten()."
         )
     return Send(make_plain(tensor), check_root("dst", dst, group), _check_tag(tag))
 
@@ -48,13 +48,13 @@ def receive_request(tensor: Any, src: Any, group: Group, tag: Any) -> Receive:
 def _check_message(tensor: Any, *, written: bool) -> None:
     check_tensor("tensor", tensor, written=written)
     if tensor.is_quantized:  # a message has no scale
-        raise DTypeError("tensor: quantized tensors cannot be sent; pass .int_repr()")
+        raise DTypeError("tensor: got a quantized tensor, which cannot be sent. Pass .int_repr().")
 
 
 def _check_tag(tag: Any) -> int:
     number = integer("tag", tag)
     if not 0 <= number < 1 << 63:
-        raise ArgumentError(f"tag={number}: a tag is 0 or more, and less than 2**63")
+        raise ArgumentError(f"tag: got {number}, expected 0 or more, and less than 2**63")
     return number
 
 
@@ -219,7 +219,7 @@ class P2POp:
     ) -> None:
         group = group_or_default(group)
         if op not in (isend, irecv):
-            raise ArgumentError(f"op: expected unisono's isend or irecv, got {op!r}")
+            raise ArgumentError(f"op: got {op!r}, expected unisono.isend or unisono.irecv")
         (send_request if op is isend else receive_request)(tensor, peer, group, tag)
         self.op, self.tensor, self.peer, self.group, self.tag = op, tensor, peer, group, tag
 
@@ -229,7 +229,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp], *, timeout_s: float | None =
     limit_s = _limit(timeout_s)
     for k, op in enumerate(p2p_op_list):
         if not isinstance(op, P2POp):
-            raise DTypeError(f"p2p_op_list[{k}]: expected a P2POp, got {type(op).__name__}")
+            raise DTypeError(f"p2p_op_list[{k}]: got {type(op).__name__}, expected a P2POp")
     return [op.op(op.tensor, op.peer, op.group, op.tag, timeout_s=limit_s) for op in p2p_op_list]
 
 

@@ -18,7 +18,7 @@ from .versions import Message, Place, ProgramMove, Version, Versions, make_versi
 
 _NEVER = float("inf")
 _COPIED = -(2**-22)
-"""Where inputs are copied to outputs among the rounds: before all moves, behind messages without bytes."""
+"""Where inputs are copied to outputs among the rounds: before all moves, behind empty messages."""
 
 
 class Placed(NamedTuple):
@@ -95,7 +95,7 @@ def _each(versions: Versions) -> list[Version]:
 
 
 def _copy(version: Version, at: float, to: Place) -> ProgramMove:
-    move = ProgramMove(version.rank, at, version.sub, [], version.extent)
+    move = ProgramMove(version.rank, at, version.sub, [], version.count_index)
     if version.given:
         move.source = [version.given]
     move.to = [to]
@@ -129,22 +129,22 @@ class _Order:
                 move.step, move.clock = self.gate, clock
         self.publisher = {move.to[0]: move for moves in self.before for move in moves}
         self.users: dict[Place, list[ProgramMove]] = defaultdict(list)  # the moves that access a user's memory
-        self.heard = [sum(1 << peer for peer in hosts.beside(rank)) for rank in range(ranks)]
+        self.entered = [sum(1 << peer for peer in hosts.beside(rank)) for rank in range(ranks)]
         """For each rank the ranks that have surely entered the call, as bits."""
         self.everybody = (1 << ranks) - 1
-        self.told: dict[int, ProgramMove] = {}
-        """Host -> the last move of its barrier of words, if there is one; its other ranks must wait for it."""
-        self.early = False
-        """May a rank write its output, or end the call, before all ranks have entered it?"""
+        self.barrier_ends: dict[int, ProgramMove] = {}
+        """Host -> the last move of the barrier between hosts, if there is one; its other ranks must wait for it."""
+        self.needs_barrier = False
+        """May a rank otherwise write its output, or end the call, before all ranks have entered it?"""
         for move in placed.before_gate:
             self.use(move)
         for move in placed.after_gate:
             self.add(move)
-        for rank in range(ranks) if lowering.zero_copy or self.told else ():
+        for rank in range(ranks) if lowering.zero_copy or self.barrier_ends else ():
             self.leave(rank)
         for rank, moves in enumerate(self.after):
-            writes = (move for move in moves if any(place.where != STAGE for place in move.to))
-            self.early |= self.heard[rank] != self.everybody or any(move.heard != self.everybody for move in writes)
+            writes = [move.entered for move in moves if any(place.where != STAGE for place in move.to)]
+            self.needs_barrier |= any(entered != self.everybody for entered in [self.entered[rank], *writes])
 
     def add(self, move: ProgramMove) -> None:
         if self.put(move):
@@ -162,13 +162,13 @@ class _Order:
         if self.lowering.zero_copy:
             needs += [user for place in move.to if place.where != STAGE for user in self.users[self.memory(place)]]
         if any(place.where != STAGE for place in move.to):
-            needs += self.news(move.rank)
+            needs += self.barrier(move.rank)
         self.wait(move, needs)
         if move.message is not None and not move.sends:
             self.take(move, move.message)
         moves = self.after[move.rank]
         moves.append(move)
-        move.step, move.heard = self.gate + len(moves), self.heard[move.rank]
+        move.step, move.entered = self.gate + len(moves), self.entered[move.rank]
         self.check_steps(move.step)
         self.clock[move.rank][move.rank] = move.step
         move.clock = self.clock[move.rank].copy()
@@ -177,20 +177,20 @@ class _Order:
         self.use(move)
 
     def take(self, move: ProgramMove, message: Message) -> None:
-        """What its sender knows, this rank knows when it has taken a message. A word is sent in one segment only, so
-        it orders no steps.
+        """What its sender knows, this rank knows when it has taken a message. An empty one is sent in one segment
+        only, so it orders no steps.
         """
-        self.heard[move.rank] |= message.send.heard
-        if message.is_word:
-            self.told[self.hosts.host_of(move.rank)] = move
+        self.entered[move.rank] |= message.send.entered
+        if message.is_empty:
+            self.barrier_ends[self.hosts.host_of(move.rank)] = move
         else:
             mine = self.clock[move.rank]
             np.maximum(mine, message.send.clock, out=mine)
 
-    def news(self, rank: int) -> list[ProgramMove]:
-        """The move of a barrier of words that tells a rank what it does not know yet."""
-        told = self.told.get(self.hosts.host_of(rank))
-        return [] if told is None or self.heard[rank] == self.everybody else [told]
+    def barrier(self, rank: int) -> list[ProgramMove]:
+        """The move of a barrier between hosts that tells a rank what it does not know yet."""
+        end = self.barrier_ends.get(self.hosts.host_of(rank))
+        return [] if end is None or self.entered[rank] == self.everybody else [end]
 
     def use(self, move: ProgramMove) -> None:
         for place in [*move.source, *move.to]:
@@ -216,9 +216,9 @@ class _Order:
         """Add a last wait: a rank returns when no peer uses its tensors any more."""
         last = ProgramMove(rank, float("inf"), 0, [])
         users = [m for place, users in self.users.items() if place.rank == rank for m in users]
-        self.wait(last, [*(users if self.lowering.zero_copy else ()), *self.news(rank)])
+        self.wait(last, [*(users if self.lowering.zero_copy else ()), *self.barrier(rank)])
         if last.waits:
-            last.step, last.heard = self.gate + len(self.after[rank]) + 1, self.heard[rank]
+            last.step, last.entered = self.gate + len(self.after[rank]) + 1, self.entered[rank]
             self.check_steps(last.step)
             self.after[rank].append(last)
 
@@ -229,7 +229,7 @@ class _Order:
             if need.rank != move.rank and mine[need.rank] < need.step:
                 move.waits.append((need.rank, need.step))
                 np.maximum(mine, need.clock, out=mine)
-                self.heard[move.rank] |= need.heard
+                self.entered[move.rank] |= need.entered
 
     def memory(self, place: Place) -> Place:
         return memory(place, self.lowering)
@@ -237,7 +237,10 @@ class _Order:
     def check_steps(self, step: int) -> None:
         """Raise AlgorithmError if a rank makes more steps than a progress word can count."""
         if step >= 1 << STEP_BITS:
-            raise AlgorithmError(f"{self.name}: a rank makes too many moves; {1 << STEP_BITS} steps can be counted")
+            raise AlgorithmError(
+                f"{self.name}: a rank makes too many moves, expected at most {1 << STEP_BITS}. Use fewer chunks or "
+                "rounds."
+            )
 
 
 def compile_schedule(schedule: Schedule, lowering: Lowering, hosts: Hosts | None = None) -> list[Program]:
@@ -246,11 +249,14 @@ def compile_schedule(schedule: Schedule, lowering: Lowering, hosts: Hosts | None
     Raises AlgorithmError for a table that has no program.
     """
     ranks, hosts = schedule.ranks, hosts or Hosts.one(schedule.ranks)
-    versions, placed, made = _order(schedule, lowering, hosts, words=False)
-    if made.early:
-        versions, placed, made = _order(schedule, lowering, hosts, words=True)
-    if made.early:
-        raise AlgorithmError(f"{schedule.name}: a rank writes its output before all hosts have entered the call")
+    versions, placed, made = _order(schedule, lowering, hosts, barrier=False)
+    if made.needs_barrier:
+        versions, placed, made = _order(schedule, lowering, hosts, barrier=True)
+    if made.needs_barrier:
+        raise AlgorithmError(
+            f"{schedule.name}: a rank writes its output before all hosts have entered the call. Move such a transfer "
+            "to a later round."
+        )
     before, after, gate = made.before, made.after, made.gate
     waited = {wait for moves in after for move in moves for wait in move.waits}
     readers: list[set[int]] = [set() for _ in range(ranks)]
@@ -278,14 +284,14 @@ def compile_schedule(schedule: Schedule, lowering: Lowering, hosts: Hosts | None
     return programs
 
 
-def _order(schedule: Schedule, lowering: Lowering, hosts: Hosts, *, words: bool) -> tuple[Versions, Placed, _Order]:
-    """The passes before the rows are written. words: add a barrier between hosts."""
+def _order(schedule: Schedule, lowering: Lowering, hosts: Hosts, *, barrier: bool) -> tuple[Versions, Placed, _Order]:
+    """The passes before the rows are written. barrier: add one between hosts."""
     versions = make_versions(schedule)
     if hosts.spans:
         versions = far.messages(versions, hosts)
     placed = place(versions, schedule.ranks, lowering)
-    if words:
-        placed = placed._replace(after_gate=far.words(placed.after_gate, hosts))
+    if barrier:
+        placed = placed._replace(after_gate=far.barrier(placed.after_gate, hosts))
     return versions, placed, _Order(schedule.name, placed, schedule.ranks, lowering, hosts)
 
 
@@ -304,22 +310,24 @@ def _encode(
     def add(move: ProgramMove, step: int) -> None:
         first = len(refs)
         refs.extend([*move.source, *move.to])
-        rows.append([Op.MOVE, move.sub, len(move.source), first, len(move.to), post(step), int(move.last), move.extent])
+        rows.append(
+            [Op.MOVE, move.sub, len(move.source), first, len(move.to), post(step), int(move.last), move.count_index]
+        )
 
     for move in before:
         add(move, 0)
     rows.append([Op.GATE, 0, 0, 0, 0, post(gate), 0, 0])
-    gate_row, heard = len(rows) - 1, here
+    gate_row, entered = len(rows) - 1, here
     for move in after:
         rows.extend([Op.WAIT, peer, step, 0, 0, 0, 0, 0] for peer, step in move.waits)
         message = move.message
         if message is not None:
             op, peer = (Op.SEND, message.dst) if move.sends else (Op.RECV, message.src)
             slot = next((place.block for place in [*move.source, *move.to]), 0)
-            row = [op, move.sub, peer, slot, message.number, post(move.step), int(message.is_word), move.extent]
+            row = [op, move.sub, peer, slot, message.number, post(move.step), int(message.is_empty), move.count_index]
             rows.append(row)
-        if move.heard & ~heard and (message is not None or move.waits):
-            gate_row, heard = len(rows) - 1, heard | move.heard
+        if move.entered & ~entered and (message is not None or move.waits):
+            gate_row, entered = len(rows) - 1, entered | move.entered
         if message is None and (move.source or post(move.step)):
             add(move, move.step)
     return np.array(rows, np.int64).reshape(-1, ROW_WORDS), np.array(refs, np.int64).reshape(-1, 4), gate_row

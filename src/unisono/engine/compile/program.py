@@ -49,10 +49,8 @@ call is staged.
 REACH = 3
 """The bits of a signature that tell how peers reach the rank's tensors. All other bits are equal on all ranks."""
 
-BLOCK = 16 << 10
-"""Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache; not a
-block of a tensor.
-"""
+TILE_BYTES = 16 << 10
+"""Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache."""
 
 ROOM = 512 << 10
 """Bytes for inputs that system calls bring from peers: a part of the second-level cache."""
@@ -95,7 +93,7 @@ class Op(IntEnum):
 
 class RowWord(IntEnum):
     """The words of a row. A WAIT has RANK and STEP; a GATE has POST. A SEND and a RECV have SUB, PEER, SLOT, MESSAGE,
-    POST, WORD and EXTENT.
+    POST, EMPTY and COUNT_INDEX.
     """
 
     OP = 0
@@ -107,11 +105,11 @@ class RowWord(IntEnum):
     NOUT = 4
     POST = 5
     LAST = 6  # 1: this combine completes a result
-    EXTENT = 7  # the index of the block's size, if sizes differ
+    COUNT_INDEX = 7  # which of the counts of blocks is its own, if they differ
     PEER = 2
     SLOT = 3
     MESSAGE = 4  # the number of the message: a part of its tag
-    WORD = 6  # 1: it has no bytes, and is sent in the first segment only
+    EMPTY = 6  # 1: it has no bytes, and is sent in the first segment only
 
 
 class RefWord(IntEnum):
@@ -137,7 +135,7 @@ class PlanWord(IntEnum):
     COMBINE = 8  # address of the kernel for partial results
     FINISH = 9  # address of the kernel that completes a result
     SLOT_BYTES = 10
-    TAG = 11  # 1: signature and payload share a line; 2: the control line has the signature, too
+    INLINE = 11  # 1: signature and payload share a line; 2: the control line has the signature, too
     BASE = 12  # where slots begin in a staging half
     READERS = 13  # address of the flags, one per rank: does it read this rank's staging area?
     SIGNATURE = 14  # 64 bits that all ranks must agree on, never 0
@@ -145,7 +143,7 @@ class PlanWord(IntEnum):
     SHARED = 16  # how peers reach this rank's tensors: MAPPED or CROSSED; 0: not at all
     IN_LIST = 17  # 1: the input argument is a table of block addresses
     OUT_LIST = 18
-    EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
+    COUNTS = 19  # address of the elements of each block; 0: all have TOTAL
     NOTE = 20  # the number of the note that says what this plan is: see plan_registry
     LANES = 21  # the threads that share a long move; 0: this rank only waits, and leaves its processor to others' lanes
     LANE_BYTES = 22  # the least bytes of a lane's piece of a move
@@ -192,11 +190,10 @@ class LaneWord(IntEnum):
     REFS = 37
     COUNT = 38  # elements of the move
     PIECE = 39  # elements of a piece
-    ADDRESSES = 40  # of the inputs, then of the outputs
-    FAR = 41
-    STATE = 42
-    STATUS = 43  # DONE, or why a piece has failed
-    OWN = 44  # where the thread of the call has the addresses of its piece
+    ADDRESSES = 40  # as in StateWord
+    STATE = 41
+    STATUS = 42  # DONE, or why a piece has failed
+    OWN = 43  # where the thread of the call has the addresses of its piece
     WORDS = 48
 
 
@@ -211,12 +208,12 @@ class LineWord(IntEnum):
     PID = 9  # its process id, 0 once it has given the group up; this and the words below are written when it joins
     JOINED = 10  # 1: it uses this memory
     STAGES = 11  # 1: it has found that system calls do not reach all tensors
-    ASLEEP = 12  # ranks may be asleep until this rank writes to its line or its tag: see kernels/waiting
+    ASLEEP = 12  # ranks may be asleep until this rank writes to its line or its staging area: see kernels/waiting
     AWAITS_MAIL = 13  # in a world's memory: this rank may be asleep until a message comes, or is taken
 
 
-class TagWord(IntEnum):
-    """The words of a tag, in front of the payload in a staging half."""
+class CallWord(IntEnum):
+    """The words of an inline call in its staging half, before the payload."""
 
     NUMBER = 0
     SIGNATURE = 1
@@ -244,24 +241,22 @@ class StateWord(IntEnum):
     FLOOR = 17  # every rank has posted this step
     READERS_0 = 18  # ranks that may still read the half of even segments: address of flags; 0: none
     READERS_1 = 19
-    KNOWN = 20  # address of the progress of each rank that this rank has seen last
-    LOG = 21  # address of the log of calls
-    LOG_MASK = 22  # its number of calls, a power of two, less one
-    SLEEPS = 23  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE
-    WAITED_NS = 24  # how long the present wait has taken before the kernel last returned
-    LANES = 25  # address of the words that the lanes of this rank share
-    TENSORS = 26  # address of the addresses of each rank's input and output, if peers reach them
-    HEAPS = 27  # address of the addresses of each rank's heap
-    INS = 28  # address of the addresses from which a move reads, with room for those where it writes behind them
-    OUTS = 29  # address of the addresses where it writes
-    TRANSPORT = 30  # address of the words of a `TransportWord` each; 0: all ranks are on this host
-    PEERS = 31  # address of a `PeerWord` table: what the transport needs to reach each rank
-    HERE = 32  # address of flags, one per rank: is it on this host? 0: all are
-    SENDING = 33  # messages that this rank has sent and that have not left
-    LOST = 34  # the transport's status of a message that is lost
-    NEWS = 35  # address of a word that others count up when there is urgent news
-    SEEN = 36  # address of what it was when this rank has looked last
-    WORDS = 37
+    LOG = 20  # address of the log of calls
+    LOG_MASK = 21  # its number of calls, a power of two, less one
+    SLEEPS = 22  # when a rank that waits sleeps until a writer wakes it: IN_TIME or AT_ONCE
+    WAITED_NS = 23  # how long the present wait has taken before the kernel last returned
+    LANES = 24  # address of the words that the lanes of this rank share
+    TENSORS = 25  # address of the addresses of each rank's input and output, if peers reach them
+    HEAPS = 26  # address of the addresses of each rank's heap
+    ADDRESSES = 27  # address of the addresses of a move's inputs, then of its outputs
+    TRANSPORT = 28  # address of the words of a `TransportWord` each; 0: all ranks are on this host
+    PEERS = 29  # address of a `PeerWord` table: what the transport needs to reach each rank
+    HERE = 30  # address of flags, one per rank: is it on this host? 0: all are
+    SENDING = 31  # messages that this rank has sent and that have not left
+    LOST = 32  # the transport's status of a message that is lost
+    NEWS = 33  # address of a word that others count up when there is urgent news
+    SEEN = 34  # address of what it was when this rank has looked last
+    WORDS = 35
 
 
 class TransportWord(IntEnum):

@@ -4,7 +4,7 @@ The proof uses rows and refs only, and nothing of the compiler. It runs the prog
 to find errors between calls, of three segments each, because the third is the first to reuse a staging half.
 
 - Deadlock: every wait is for a monotone word with one writer, so one run decides for every timing.
-- Races: by vector clocks, each access of a word must be ordered after the accesses that conflict with it.
+- Races: by vector clocks, each access of a place must be ordered after the accesses that conflict with it.
 - The tensors are written before each call and overwritten after it, so late readers and early writers are races.
 - Values are exact sums of random integers: a wrong sum passes with a probability below 2^-40.
 
@@ -32,35 +32,35 @@ from .program import IN, OUT, STAGE, STEP_BITS, Lowering, Op, Program, RowWord, 
 
 _SEGMENTS = 3
 
-_OP, _PEER, _STEP, _NIN, _FIRST, _NOUT, _POST, _EXTENT = map(int, (
-    RowWord.OP, RowWord.RANK, RowWord.STEP, RowWord.NIN, RowWord.FIRST_REF, RowWord.NOUT, RowWord.POST, RowWord.EXTENT
+_OP, _PEER, _STEP, _NIN, _FIRST, _NOUT, _POST = map(int, (
+    RowWord.OP, RowWord.RANK, RowWord.STEP, RowWord.NIN, RowWord.FIRST_REF, RowWord.NOUT, RowWord.POST
 ))  # fmt: skip
 """The words of a row as plain integers, which Python finds faster."""
 
-Word = tuple[int, ...]
+Place = tuple[int, ...]
 """(STAGE, rank, half, slot) or (IN or OUT, rank, call, segment, block, sub)."""
 
 
 class _Content:
-    """What a word holds. writer, at: the rank that wrote it, and when. readers: the ranks that have read it since, and
-    when. extent: the index of its block size.
+    """What a place holds. writer, at: the rank that wrote it, and when. readers: the ranks that have read it since, and
+    when. count_index: which of the counts of blocks is its own.
     """
 
-    __slots__ = ("at", "extent", "readers", "value", "writer")
+    __slots__ = ("at", "count_index", "readers", "value", "writer")
 
     def __init__(self) -> None:
         self.writer = -1
         self.at = self.value = 0
-        self.extent: int | None = None
+        self.count_index: int | None = None
         self.readers: dict[int, int] = {}
 
 
 class _Letter(NamedTuple):
-    """A message under way: what its sender knew, its value, and the index of its block size."""
+    """A message under way: what its sender knew, its value, and which of the counts of blocks is its own."""
 
     clock: Words
     value: int
-    extent: int
+    count_index: int
 
 
 class CompiledCall(NamedTuple):
@@ -91,8 +91,8 @@ class _Machine:
         self.calls, self.hosts = calls, hosts
         self.under_way: dict[tuple[int, int, int, int], _Letter] = {}
         """Sender, receiver, segment and number of each message that has left and has not come."""
-        self.leaving: dict[Word, tuple[int, int]] = {}  # slot that leaves -> its rank and the segment
-        self.landing: set[Word] = set()  # slots that the transport may write
+        self.leaving: dict[Place, tuple[int, int]] = {}  # slot that leaves -> its rank and the segment
+        self.landing: set[Place] = set()  # slots that the transport may write
         self.ranks = p = len(calls[0].programs)
         self.clocks = np.zeros((p, p), np.int64)
         self.clock: list[Any] = [memoryview(clock) for clock in self.clocks]  # type: ignore[arg-type]  # it is a buffer
@@ -104,13 +104,13 @@ class _Machine:
         """Rank and posted value -> its clock then, and how many waits for it are still to come."""
         self.entered: list[list[Words]] = [[] for _ in range(p)]  # per rank and call, its clock at the gate
         self.aware: set[tuple[int, int]] = set()  # rank and call: it knows that all ranks have entered
-        self.contents: dict[Word, _Content] = defaultdict(_Content)
+        self.contents: dict[Place, _Content] = defaultdict(_Content)
         self.halves: dict[tuple[int, int], dict[int, Words]] = defaultdict(dict)
         """Rank and half -> segment -> when each rank has used the half for it last."""
         draw = random.Random(0)  # noqa: S311  not for secrets
-        self.data: dict[Word, int] = defaultdict(lambda: draw.getrandbits(40))  # by call, segment, rank and chunk
+        self.data: dict[Place, int] = defaultdict(lambda: draw.getrandbits(40))  # by call, segment, rank and chunk
         self.value = cache(self._value)
-        self.user = [_user_words(call) for call in calls]
+        self.user = [_user_places(call) for call in calls]
 
     def run(self) -> None:
         waiting = {rank: self.process(rank) for rank in range(self.ranks)}
@@ -126,7 +126,7 @@ class _Machine:
             if not moved:
                 raise ProgramError(f"{self.name}: deadlock of ranks {sorted(waiting)}")
         if self.under_way:
-            raise ProgramError(f"{self.name}: {len(self.under_way)} messages leave, and no rank takes them")
+            raise ProgramError(f"{self.name}: {len(self.under_way)} messages are sent but never received")
 
     @property
     def name(self) -> str:
@@ -157,9 +157,9 @@ class _Machine:
                     else:
                         if row[_OP] == Op.MOVE:
                             self.move(me, number, part, segment, row, refs)
-                        elif row[_OP] == Op.SEND and (part == 0 or not row[RowWord.WORD]):
+                        elif row[_OP] == Op.SEND and (part == 0 or not row[RowWord.EMPTY]):
                             self.send(me, segment, row)
-                        elif row[_OP] == Op.RECV and (part == 0 or not row[RowWord.WORD]):
+                        elif row[_OP] == Op.RECV and (part == 0 or not row[RowWord.EMPTY]):
                             yield from self.receive(me, segment, row)
                         if row[_POST]:
                             self.post(me, (segment << STEP_BITS) + row[_POST], self.waits[number][me, row[_POST]])
@@ -167,33 +167,33 @@ class _Machine:
                     self.knows_all(me, number, "ends the call")
                 segment += 1
                 self.post(me, segment << STEP_BITS, self.ranks)
-            self.leaving = {word: of for word, of in self.leaving.items() if of[0] != me}
+            self.leaving = {place: of for place, of in self.leaving.items() if of[0] != me}
             self.check(me, number)
 
     def begin(self, me: int, segment: int, rows: list[list[int]]) -> None:
         """What left this half has left, and the transport may write what comes."""
-        self.leaving = {word: of for word, of in self.leaving.items() if of[0] != me or (of[1] ^ segment) & 1}
+        self.leaving = {place: of for place, of in self.leaving.items() if of[0] != me or (of[1] ^ segment) & 1}
         for row in rows:
-            if row[_OP] == Op.RECV and not row[RowWord.WORD]:
-                word = STAGE, me, segment & 1, row[RowWord.SLOT]
-                self.free(me, word)
+            if row[_OP] == Op.RECV and not row[RowWord.EMPTY]:
+                place = STAGE, me, segment & 1, row[RowWord.SLOT]
+                self.free(me, place)
                 self.use_half(me, me, segment)
-                self.write(me, word, -1)
-                self.landing.add(word)
+                self.write(me, place, -1)
+                self.landing.add(place)
 
     def send(self, me: int, segment: int, row: list[int]) -> None:
         self.tick(me)
         peer, number = row[RowWord.PEER], row[RowWord.MESSAGE]
-        letter = _Letter(self.clocks[me].copy(), 0, row[RowWord.EXTENT])
-        if not row[RowWord.WORD]:
-            word = STAGE, me, segment & 1, row[RowWord.SLOT]
+        letter = _Letter(self.clocks[me].copy(), 0, row[RowWord.COUNT_INDEX])
+        if not row[RowWord.EMPTY]:
+            place = STAGE, me, segment & 1, row[RowWord.SLOT]
             self.use_half(me, me, segment)
-            letter = letter._replace(value=self.read(me, word))
-            if self.contents[word].extent != letter.extent:
-                raise ProgramError(f"{self.name}: rank {me} sends {_say(word)} by the size of another block")
-            self.leaving[word] = me, segment
+            letter = letter._replace(value=self.read(me, place))
+            if self.contents[place].count_index != letter.count_index:
+                raise ProgramError(f"{self.name}: rank {me} sends {_say(place)} with the size of another block")
+            self.leaving[place] = me, segment
         if self.hosts.host_of(peer) == self.hosts.host_of(me) or (me, peer, segment, number) in self.under_way:
-            raise ProgramError(f"{self.name}: rank {me} sends rank {peer} message {number} twice, or on one host")
+            raise ProgramError(f"{self.name}: rank {me} sends message {number} twice, or to rank {peer} on its host")
         self.under_way[me, peer, segment, number] = letter
 
     def receive(self, me: int, segment: int, row: list[int]) -> Iterator[None]:
@@ -203,17 +203,17 @@ class _Machine:
         letter = self.under_way.pop(key)
         self.tick(me)
         self.join(me, letter.clock)
-        if not row[RowWord.WORD]:
-            word = STAGE, me, segment & 1, row[RowWord.SLOT]
-            self.landing.discard(word)
-            if letter.extent != row[RowWord.EXTENT]:
-                raise ProgramError(f"{self.name}: rank {me} receives a block by the size of another one")
-            self.write(me, word, letter.value, letter.extent)
+        if not row[RowWord.EMPTY]:
+            place = STAGE, me, segment & 1, row[RowWord.SLOT]
+            self.landing.discard(place)
+            if letter.count_index != row[RowWord.COUNT_INDEX]:
+                raise ProgramError(f"{self.name}: rank {me} receives a block with the size of another one")
+            self.write(me, place, letter.value, letter.count_index)
 
-    def free(self, me: int, word: Word) -> None:
-        """Raise if the transport may use this word."""
-        if word in self.landing:
-            raise ProgramError(f"{self.name}: rank {me} uses {_say(word)} while a message comes there")
+    def free(self, me: int, place: Place) -> None:
+        """Raise if the transport may use this place."""
+        if place in self.landing:
+            raise ProgramError(f"{self.name}: rank {me} uses {_say(place)} while a message arrives there")
 
     def knows_all(self, me: int, number: int, does: str) -> None:
         """Raise if this rank does not know that all ranks have entered the call."""
@@ -250,7 +250,7 @@ class _Machine:
             return
         found = self.seen.pop((peer, goal), None)
         if found is None:
-            raise ProgramError(f"{self.name}: rank {me} waits for a step of rank {peer} that it does not post")
+            raise ProgramError(f"{self.name}: rank {me} waits for a step that rank {peer} never posts")
         clock, waits = found
         if waits > 1:
             self.seen[peer, goal] = clock, waits - 1
@@ -265,22 +265,22 @@ class _Machine:
             self.join(me, self.entered[peer][number])
 
     def move(self, me: int, number: int, part: int, segment: int, row: list[int], refs: list[tuple[int, ...]]) -> None:
-        call, nin, extent, first = self.calls[number], row[_NIN], row[_EXTENT], row[_FIRST]
+        call, nin, index, first = self.calls[number], row[_NIN], row[RowWord.COUNT_INDEX], row[_FIRST]
         self.tick(me)
-        words: list[Word] = []
+        places: list[Place] = []
         for where, rank, block, sub in refs[first : first + nin + row[_NOUT]]:
             if where == STAGE:
-                words.append((STAGE, rank, segment & 1, block))
+                places.append((STAGE, rank, segment & 1, block))
                 self.use_half(me, rank, segment)
             else:
                 alias = IN if call.lowering.in_place and where == OUT else where
-                words.append((alias, rank, number, part, block, sub))
-        terms = [self.read(me, word, extent) for word in words[:nin]]
+                places.append((alias, rank, number, part, block, sub))
+        terms = [self.read(me, place, index) for place in places[:nin]]
         total = self.total(number, terms)
-        for word in words[nin:]:
-            if word[0] != STAGE:
+        for place in places[nin:]:
+            if place[0] != STAGE:
                 self.knows_all(me, number, "writes its output")
-            self.write(me, word, total, extent)
+            self.write(me, place, total, index)
 
     def use_half(self, me: int, owner: int, segment: int) -> None:
         """Raise if another rank may still access this half for another segment: slots may overlap between plans."""
@@ -291,67 +291,67 @@ class _Machine:
             for rank in np.flatnonzero(uses[other] > self.clocks[me]):
                 if rank != me:
                     raise ProgramError(
-                        f"{self.name}: rank {me} uses a half of rank {owner} while {rank} is in segment {other}"
+                        f"{self.name}: rank {me} uses a half of rank {owner} while rank {rank} is in segment {other}"
                     )
             if me == owner:
                 del uses[other]
         uses[segment][me] = self.clock[me][me]
 
-    def read(self, me: int, word: Word, extent: int | None = None) -> int:
-        """The value of a word. extent: the index of the block size that the reader takes it for."""
-        self.free(me, word)
-        content = self.contents[word]
+    def read(self, me: int, place: Place, index: int | None = None) -> int:
+        """The value of a place. index: which of the counts of blocks the reader takes for its own."""
+        self.free(me, place)
+        content = self.contents[place]
         if content.writer < 0:
-            raise ProgramError(f"{self.name}: rank {me} reads {_say(word)}, which no rank has written")
+            raise ProgramError(f"{self.name}: rank {me} reads {_say(place)}, which no rank has written")
         if content.writer != me and self.clock[me][content.writer] < content.at:
-            raise ProgramError(f"{self.name}: rank {me} reads {_say(word)} while rank {content.writer} writes it")
-        if extent is not None and content.extent not in (None, extent):
+            raise ProgramError(f"{self.name}: rank {me} reads {_say(place)} while rank {content.writer} writes it")
+        if index is not None and content.count_index not in (None, index):
             raise ProgramError(
-                f"{self.name}: rank {me} moves block {content.extent} by the size of block {extent}: {_say(word)}"
+                f"{self.name}: rank {me} moves block {content.count_index} with block {index}'s size: {_say(place)}"
             )
         content.readers[me] = self.clock[me][me]
         return content.value
 
-    def write(self, me: int, word: Word, value: int, extent: int | None = None) -> None:
-        """extent: the index of the block size of the new value; None: it stays."""
-        self.free(me, word)
-        if word in self.leaving:
-            raise ProgramError(f"{self.name}: rank {me} overwrites {_say(word)} while it leaves")
-        content, clock = self.contents[word], self.clock[me]
+    def write(self, me: int, place: Place, value: int, index: int | None = None) -> None:
+        """index: which of the counts of blocks is that of the new value; None: it stays."""
+        self.free(me, place)
+        if place in self.leaving:
+            raise ProgramError(f"{self.name}: rank {me} overwrites {_say(place)} while it is being sent")
+        content, clock = self.contents[place], self.clock[me]
         if content.writer >= 0:
             content.readers.setdefault(content.writer, content.at)  # whoever has read it since knows that write
         for rank, at in content.readers.items():
             if rank != me and clock[rank] < at:
-                raise ProgramError(f"{self.name}: rank {me} overwrites {_say(word)} while rank {rank} uses it")
+                raise ProgramError(f"{self.name}: rank {me} overwrites {_say(place)} while rank {rank} uses it")
         content.writer, content.at, content.readers, content.value = me, clock[me], {}, value
-        if extent is not None:
-            content.extent = extent
+        if index is not None:
+            content.count_index = index
 
     # What the user does before and after a call.
     def fill(self, me: int, number: int) -> None:
         self.tick(me)
         given, results = self.user[number]
         for part in range(_SEGMENTS):
-            for word, _ in results[me]:
-                self.write(me, _at(word, number, part), -1)
-            for word, (origin, _) in given[me]:
-                value, extent = self.value(number, part, origin, 1 << me), self.extent(number, me, origin)
-                self.write(me, _at(word, number, part), value, extent)
+            for place, _ in results[me]:
+                self.write(me, _at(place, number, part), -1)
+            for place, (origin, _) in given[me]:
+                value, index = self.value(number, part, origin, 1 << me), self.count_index(number, me, origin)
+                self.write(me, _at(place, number, part), value, index)
 
     def check(self, me: int, number: int) -> None:
         self.tick(me)
         given, results = self.user[number]
         for part in range(_SEGMENTS):
-            for word, (origin, ranks) in results[me]:
-                if self.read(me, _at(word, number, part)) != self.value(number, part, origin, ranks):
+            for place, (origin, ranks) in results[me]:
+                if self.read(me, _at(place, number, part)) != self.value(number, part, origin, ranks):
                     raise ProgramError(
-                        f"{self.name}: rank {me} ends with a wrong value in {_say(_at(word, number, part))}"
+                        f"{self.name}: rank {me} ends with a wrong value in {_say(_at(place, number, part))}"
                     )
-            for word, _ in [*given[me], *results[me]]:
-                self.write(me, _at(word, number, part), -1)
+            for place, _ in [*given[me], *results[me]]:
+                self.write(me, _at(place, number, part), -1)
 
-    def extent(self, number: int, me: int, origin: int) -> int:
-        """The index of the block size of a chunk of a rank's input: one per block, in all_to_all one per pair."""
+    def count_index(self, number: int, me: int, origin: int) -> int:
+        """Which of the counts of blocks is that of a chunk of a rank's input; see `RowWord`."""
         schedule = self.calls[number].schedule
         if schedule.collective not in BLOCKED:
             return 0
@@ -367,7 +367,7 @@ class _Machine:
         return reduce(or_, terms, 0) if self.calls[number].schedule.collective == "barrier" else sum(terms)
 
 
-UserWords = list[list[tuple[Word, Value]]]
+UserPlaces = list[list[tuple[Place, Value]]]
 
 
 def _waits(programs: Sequence[Program]) -> Counter[tuple[int, int]]:
@@ -376,25 +376,25 @@ def _waits(programs: Sequence[Program]) -> Counter[tuple[int, int]]:
     return Counter((peer, step) for waits in rows for peer, step in waits)
 
 
-def _user_words(call: CompiledCall) -> tuple[UserWords, UserWords]:
-    """The words of each rank's input and output, with the values that the contract gives them."""
+def _user_places(call: CompiledCall) -> tuple[UserPlaces, UserPlaces]:
+    """The places of each rank's input and output, with the values that the contract gives them."""
     promise = contract(call.schedule)
 
-    def words(slots: dict[Slot, Value], where: int) -> UserWords:
-        out: UserWords = [[] for _ in range(call.schedule.ranks)]
+    def places(slots: dict[Slot, Value], where: int) -> UserPlaces:
+        out: UserPlaces = [[] for _ in range(call.schedule.ranks)]
         for slot in sorted(slots):
             index = len(out[slot[0]])
             out[slot[0]].append(((where, slot[0], index // promise.per_block, index % promise.per_block), slots[slot]))
         return out
 
-    return words(promise.before, IN), words(promise.after, IN if call.lowering.in_place else OUT)
+    return places(promise.before, IN), places(promise.after, IN if call.lowering.in_place else OUT)
 
 
-def _at(word: Word, number: int, part: int) -> Word:
-    return (*word[:2], number, part, *word[2:])
+def _at(place: Place, number: int, part: int) -> Place:
+    return (*place[:2], number, part, *place[2:])
 
 
-def _say(word: Word) -> str:
-    if word[0] == STAGE:
-        return f"staging slot {word[3]} of rank {word[1]}"
-    return f"the {'output' if word[0] == OUT else 'input'} of rank {word[1]}, block {word[4]}, chunk {word[5]}"
+def _say(place: Place) -> str:
+    if place[0] == STAGE:
+        return f"staging slot {place[3]} of rank {place[1]}"
+    return f"the {'output' if place[0] == OUT else 'input'} of rank {place[1]}, block {place[4]}, chunk {place[5]}"

@@ -32,7 +32,7 @@ class Version:
 
     given: its place in the user's input, or None.
     result: its place in the user's output, or None.
-    extent: the index of its block size.
+    count_index: which of the counts of blocks is its own.
     home: where its own rank reads it.
     abroad: where peers read it.
     """
@@ -41,7 +41,7 @@ class Version:
     sub: int
     maker: "ProgramMove | None"
     contributions: int
-    extent: int = 0
+    count_index: int = 0
     given: Place | None = None
     result: Place | None = None
     home: Place | None = None
@@ -57,12 +57,12 @@ _NO_CLOCK = np.zeros(0, np.uint16)
 
 
 class Message:
-    """A message between hosts. send: the move by which it leaves. is_word: it has no bytes."""
+    """A message between hosts. send: the move by which it leaves. is_empty: it has no bytes."""
 
     send: "ProgramMove"
 
-    def __init__(self, number: int, src: int, dst: int, is_word: bool = False) -> None:
-        self.number, self.src, self.dst, self.is_word = number, src, dst, is_word
+    def __init__(self, number: int, src: int, dst: int, is_empty: bool = False) -> None:
+        self.number, self.src, self.dst, self.is_empty = number, src, dst, is_empty
 
 
 @dataclass(slots=True, eq=False)
@@ -71,14 +71,14 @@ class ProgramMove:
 
     message: this move is one end of it; the end that leaves has an input, the end that comes makes a version.
     clock: the steps of all ranks that this rank has surely seen when the move has been made.
-    heard: the ranks that have surely entered the call then, as bits.
+    entered: the ranks that have surely entered the call then, as bits.
     """
 
     rank: int
     round: float
     sub: int
     inputs: list[Version]
-    extent: int = 0
+    count_index: int = 0
     makes: Version | None = None
     step: int = 0
     last: bool = False
@@ -87,7 +87,7 @@ class ProgramMove:
     waits: list[tuple[int, int]] = field(default_factory=list)
     clock: np.ndarray = field(default_factory=lambda: _NO_CLOCK)
     message: Message | None = None
-    heard: int = 0
+    entered: int = 0
 
     @property
     def sends(self) -> bool:
@@ -116,8 +116,8 @@ def make_versions(schedule: Schedule) -> Versions:
             if slot not in given:
                 raise AlgorithmError(f"{schedule.name}: rank {slot[0]} reads {slot[1:]}, which holds nothing")
             place = given[slot]
-            extent = extent_of(schedule, place.rank, promise.before[slot][0] // per)
-            now[slot] = Version(slot[0], slot[2] % per, None, 1 << slot[0], extent, given=place)
+            index = count_index(schedule, place.rank, promise.before[slot][0] // per)
+            now[slot] = Version(slot[0], slot[2] % per, None, 1 << slot[0], index, given=place)
         return now[slot]
 
     for k, round_ in moves(schedule):
@@ -125,14 +125,14 @@ def make_versions(schedule: Schedule) -> Versions:
         for slot, sources in round_:
             terms[slot] = [read(source) for source in sources]
         for slot, inputs in terms.items():
-            sub, extent = inputs[0].sub, inputs[0].extent
-            if any((version.sub, version.extent) != (sub, extent) for version in inputs):
-                raise AlgorithmError(f"{schedule.name}, round {k}: chunks are combined whose sizes may differ")
-            move = ProgramMove(slot[0], k, sub, inputs, extent)
+            sub, index = inputs[0].sub, inputs[0].count_index
+            if any((version.sub, version.count_index) != (sub, index) for version in inputs):
+                raise AlgorithmError(f"{schedule.name}, round {k}: combines chunks whose sizes may differ")
+            move = ProgramMove(slot[0], k, sub, inputs, index)
             union = 0
             for version in inputs:
                 union |= version.contributions
-            move.makes = now[slot] = Version(slot[0], move.sub, move, union, extent)
+            move.makes = now[slot] = Version(slot[0], move.sub, move, union, index)
             move.last = union == everybody
             made.append(move)
     finals = []
@@ -146,8 +146,8 @@ def make_versions(schedule: Schedule) -> Versions:
     return Versions(_needed(made, finals), finals, promise)
 
 
-def extent_of(schedule: Schedule, rank: int, block: int) -> int:
-    """The index of the size of a rank's block: one per block, in all_to_all one per pair of ranks."""
+def count_index(schedule: Schedule, rank: int, block: int) -> int:
+    """The index of the count of a rank's block: one per block, in all_to_all one per pair of ranks."""
     if schedule.collective == "all_to_all":
         return rank * schedule.ranks + block
     return block if schedule.collective in BLOCKED else 0

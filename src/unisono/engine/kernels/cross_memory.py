@@ -20,7 +20,7 @@ _VECTORS = 64
 
 
 @compiled
-def is_far(ref, me):  # type: ignore[no-untyped-def]
+def _is_remote(ref, me):  # type: ignore[no-untyped-def]
     """Is this a private tensor of a peer?"""
     return load(ref + 8 * RefWord.WHERE) != STAGE and load(ref + 8 * RefWord.RANK) != me
 
@@ -56,31 +56,31 @@ def within_reach(pid, inp, out, scratch):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me, control):  # type: ignore[no-untyped-def]
+def move_across(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me, control):  # type: ignore[no-untyped-def]
     """Copy or combine n elements from the addresses at ins to those at outs. Some of these are in peers' tensors.
 
     first: the first ref. Returns DONE, or FAILED with rank and errno; then outputs may be half written.
     """
     nbytes = n * item
-    far, near = 0, -1  # inputs to fetch; an output of this rank
+    fetches, own = 0, -1  # how many inputs to fetch; an output of this rank
     for k in range(nin):
-        far += 1 if is_far(first + REF_BYTES * k, me) else 0
+        fetches += 1 if _is_remote(first + REF_BYTES * k, me) else 0
     for k in range(nout):
-        near = near if is_far(first + REF_BYTES * (nin + k), me) else k
-    table = scratch + _VECTORS  # addresses of a block's inputs, then of its result
+        own = own if _is_remote(first + REF_BYTES * (nin + k), me) else k
+    table = scratch + _VECTORS  # addresses of a tile's inputs, then of its result
     fetched = table + 8 * (ranks + 16) // 64 * 64
     size = nbytes
-    if nin > 1 or (far > 0 and near < 0):
-        size = ROOM // (far + 1) // 128 * 128
+    if nin > 1 or (fetches > 0 and own < 0):
+        size = ROOM // (fetches + 1) // 128 * 128
     done = 0
     while done < nbytes:
         count = min(size, nbytes - done)
-        result = load(outs + 8 * near) + done if near >= 0 else fetched + far * size
+        result = load(outs + 8 * own) + done if own >= 0 else fetched + fetches * size
         free = fetched
         for k in range(nin):
             source = load(ins + 8 * k) + done
             ref = first + REF_BYTES * k
-            if is_far(ref, me):
+            if _is_remote(ref, me):
                 rank = load(ref + 8 * RefWord.RANK)
                 to = result if nin == 1 else free
                 free += size
@@ -98,7 +98,7 @@ def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me,
         for k in range(nout):
             to = load(outs + 8 * k) + done
             ref = first + REF_BYTES * (nin + k)
-            if is_far(ref, me):
+            if _is_remote(ref, me):
                 rank = load(ref + 8 * RefWord.RANK)
                 pid = load(control + LINE_BYTES * rank + 8 * LineWord.PID)
                 error = _transfer(_WRITE, pid, result, to, count, scratch)

@@ -1,8 +1,8 @@
 """The interpreter: one compiled loop that runs every program, for every dtype, op and size.
 
 `run` executes the rows of a program once per segment. It returns DONE, or earlier with a reason; called again with the
-same arguments, it continues where it stopped. Of its peers it reads the control lines (`LineWord`), the tags
-(`TagWord`), the staging areas and shared tensors. What it keeps from call to call is in its state (`StateWord`).
+same arguments, it continues where it stopped. Of its peers it reads the control lines (`LineWord`), the staging
+areas (`CallWord`) and shared tensors. What it keeps from call to call is in its state (`StateWord`).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ..compile.program import (
     STAGED,
     STEP_BITS,
     WAITING,
+    CallWord,
     LineWord,
     Op,
     PlanWord,
     RefWord,
     RowWord,
     StateWord,
-    TagWord,
 )  # fmt: skip
 from ..logs.rank_logs import LogWord
 from .atomics import acquire_fence, cycles, load, load_acquire, store, store_release
 from .compiled import compiled
-from .cross_memory import is_far, within_reach
+from .cross_memory import within_reach
 from .lanes import share
 from .messages import elements, end, message, post
 from .move import get, put
@@ -73,15 +73,11 @@ def wait_for(address, goal, rank, state):  # type: ignore[no-untyped-def]
 
 @compiled
 def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
-    """Wait until a rank has posted this step: 1, or 0 as `wait_for`. Remembers the latest step seen of each rank."""
-    known = get(state, StateWord.KNOWN) + 8 * rank
-    if get(state, StateWord.FLOOR) >= goal or load(known) >= goal:
-        return 1
+    """Wait until a rank has posted this step: 1, or 0 as `wait_for`."""
     address = control + LINE_BYTES * rank + 8 * LineWord.PROGRESS
-    if load_acquire(address) < goal and wait_for(address, goal, rank, state) == 0:
-        return 0
-    store(known, load_acquire(address))
-    return 1
+    if get(state, StateWord.FLOOR) >= goal or load_acquire(address) >= goal:
+        return 1
+    return wait_for(address, goal, rank, state)
 
 
 @compiled
@@ -110,10 +106,10 @@ def log_end(state):  # type: ignore[no-untyped-def]
 def _gate(plan, half, segment, inp, out, state):  # type: ignore[no-untyped-def]
     """Enter the call, and wait until every rank has entered it with the same signature.
 
-    Number and signature are in the control line, or in the tag in front of the payload in the staging half. Returns
-    DONE, WAITING, DISAGREE, FAILED with this rank: it has not entered, as peers would not reach its tensors; or STAGED:
-    peers reach some ranks' tensors only. Then this rank runs the call from its beginning, staged, and enters it again:
-    it posts the step of the gate, for which the ranks wait that have staged the call at once.
+    Number and signature are in the control line, or inline, in the staging half, before the payload.
+    Returns DONE, WAITING, DISAGREE, FAILED with this rank: it has not entered, as peers would not reach its tensors; or
+    STAGED: peers reach some ranks' tensors only. Then this rank runs the call from its beginning, staged, and enters it
+    again: it posts the step of the gate, for which the ranks wait that have staged the call at once.
     """
     ranks, me, number = get(state, StateWord.RANKS), get(state, StateWord.ME), get(state, StateWord.CALL)
     control, odd = get(state, StateWord.CONTROL), 8 * (number & 1)
@@ -121,10 +117,10 @@ def _gate(plan, half, segment, inp, out, state):  # type: ignore[no-untyped-def]
     addresses, heaps = get(state, StateWord.TENSORS), get(state, StateWord.HEAPS)
     numbers, stride = control + 8 * LineWord.NUMBER + odd, LINE_BYTES
     to_signature = 8 * (LineWord.SIGNATURE - LineWord.NUMBER)
-    if get(plan, PlanWord.TAG):
-        numbers, stride = half + 8 * TagWord.NUMBER, get(state, StateWord.STAGE_STRIDE)
-        to_signature = 8 * (TagWord.SIGNATURE - TagWord.NUMBER)
-        if get(plan, PlanWord.TAG) == 2:  # a rank whose tensors peers can reach looks there
+    if get(plan, PlanWord.INLINE):
+        numbers, stride = half + 8 * CallWord.NUMBER, get(state, StateWord.STAGE_STRIDE)
+        to_signature = 8 * (CallWord.SIGNATURE - CallWord.NUMBER)
+        if get(plan, PlanWord.INLINE) == 2:  # a rank whose tensors peers can reach looks there
             store(control + LINE_BYTES * me + 8 * LineWord.SIGNATURE + odd, mine)
             store_release(control + LINE_BYTES * me + 8 * LineWord.NUMBER + odd, number)
     shared = get(plan, PlanWord.SHARED)
@@ -216,7 +212,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     per, item = get(plan, PlanWord.PER_BLOCK), get(plan, PlanWord.ITEM)
     slot, base = get(plan, PlanWord.SLOT_BYTES), get(plan, PlanWord.BASE)
     in_list, out_list = get(plan, PlanWord.IN_LIST), get(plan, PlanWord.OUT_LIST)
-    tensors, ins, outs = get(state, StateWord.TENSORS), get(state, StateWord.INS), get(state, StateWord.OUTS)
+    tensors, addresses = get(state, StateWord.TENSORS), get(state, StateWord.ADDRESSES)
     store(tensors + 16 * me, inp)
     store(tensors + 16 * me + 8, out)
     posted, asleep = control + LINE_BYTES * me + 8 * LineWord.PROGRESS, control + LINE_BYTES * me + 8 * LineWord.ASLEEP
@@ -225,7 +221,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     if get(plan, PlanWord.REQUESTS):
         long = get(state, StateWord.SPINS) == 0 and total * item > BRISK_BYTES
         put(state, StateWord.SLEEPS, AT_ONCE if long else IN_TIME)
-    if not get(plan, PlanWord.TAG):  # else at the gate: there, no peer waits while this reads the clock
+    if not get(plan, PlanWord.INLINE):  # else at the gate: there, no peer waits while this reads the clock
         log_entry(get(plan, PlanWord.NOTE), state)
     while True:
         half = staging + (segment & 1) * half_bytes
@@ -267,7 +263,6 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                 if kind == Op.MOVE:
                     n = elements(plan, row, span, cut, offset)
                     nin, nout = get(row, RowWord.NIN), get(row, RowWord.NOUT)
-                    far = False
                     if n > 0 and nin > 0:
                         for k in range(nin + nout):
                             ref = refs + REF_BYTES * (get(row, RowWord.FIRST_REF) + k)
@@ -276,7 +271,6 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                                 get(ref, RefWord.RANK),
                                 get(ref, RefWord.BLOCK),
                             )
-                            far = far or (shared == CROSSED and is_far(ref, me))
                             if where == STAGE:
                                 address = half + rank * stride + base + index * slot
                             else:
@@ -286,8 +280,8 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                                     address = load(address + 8 * index) + done * item
                                 else:
                                     address += (index * total + done) * item
-                            store(ins + 8 * k if k < nin else outs + 8 * (k - nin), address)
-                        status = share(plan, row, refs, n, ins, outs, 1 if far else 0, state)
+                            store(addresses + 8 * k, address)
+                        status = share(plan, row, refs, n, addresses, state)
                         if status != DONE:
                             break
                 elif kind >= Op.SEND:

@@ -21,7 +21,7 @@ from ...base.linux import FUTEX
 from ..compile.program import CACHE_LINE, DONE, LaneWord, PlanWord, RowWord, StateWord
 from .atomics import add, futex_wait, load, load_acquire, pause, sched_yield, store, store_release, swap, syscall
 from .compiled import compiled
-from .move import get, perform, put
+from .move import get, move, put
 
 _BITS = 16
 _MOST = (1 << _BITS) - 1
@@ -39,12 +39,11 @@ _SLEEP_NS = 1_000_000_000
 def _piece(lanes, k, own, scratch):  # type: ignore[no-untyped-def]
     """Copy or combine piece k of the present job. own: where this thread has the addresses."""
     plan, row, piece = get(lanes, LaneWord.PLAN), get(lanes, LaneWord.ROW), get(lanes, LaneWord.PIECE)
-    state, refs, far = get(lanes, LaneWord.STATE), get(lanes, LaneWord.REFS), get(lanes, LaneWord.FAR)
-    nin, first = get(row, RowWord.NIN), get(lanes, LaneWord.ADDRESSES)
-    for j in range(nin + get(row, RowWord.NOUT)):
-        store(own + 8 * j, load(first + 8 * j) + k * piece * get(plan, PlanWord.ITEM))
+    state, refs, addresses = get(lanes, LaneWord.STATE), get(lanes, LaneWord.REFS), get(lanes, LaneWord.ADDRESSES)
+    for j in range(get(row, RowWord.NIN) + get(row, RowWord.NOUT)):
+        store(own + 8 * j, load(addresses + 8 * j) + k * piece * get(plan, PlanWord.ITEM))
     count = min(piece, get(lanes, LaneWord.COUNT) - k * piece)
-    status = perform(plan, row, refs, count, own, own + 8 * nin, far, scratch, state)
+    status = move(plan, row, refs, count, own, scratch, state)
     if status != DONE:
         store_release(lanes + 8 * LaneWord.STATUS, status)
 
@@ -61,29 +60,23 @@ def _take(lanes, own, scratch):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def share(plan, row, refs, n, ins, outs, far, state):  # type: ignore[no-untyped-def]
-    """Copy or combine n elements from the addresses at ins to those at outs, by all lanes of the plan if it is worth
-    it. DONE, or FAILED. See `perform`; behind the addresses at ins there is room for those at outs.
-    """
+def share(plan, row, refs, n, addresses, state):  # type: ignore[no-untyped-def]
+    """Do as `move` does, by all lanes of the plan if it is worth it."""
     item, scratch, wanted = get(plan, PlanWord.ITEM), get(state, StateWord.SCRATCH), get(plan, PlanWord.LANES)
     if wanted <= 1 or n * item < 2 * get(plan, PlanWord.LANE_BYTES):
-        return perform(plan, row, refs, n, ins, outs, far, scratch, state)
+        return move(plan, row, refs, n, addresses, scratch, state)
     lanes = get(state, StateWord.LANES)
     if swap(lanes + 8 * LaneWord.BUSY, 1) != 0:  # in a call of another group, on another thread
-        return perform(plan, row, refs, n, ins, outs, far, scratch, state)
+        return move(plan, row, refs, n, addresses, scratch, state)
     nbytes = max(get(plan, PlanWord.LANE_BYTES), n * item // (_PIECES * wanted))
     piece = (nbytes + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE // item
     pieces = (n + piece - 1) // piece
-    nin = get(row, RowWord.NIN)
-    for j in range(get(row, RowWord.NOUT)):
-        store(ins + 8 * (nin + j), load(outs + 8 * j))
     put(lanes, LaneWord.PLAN, plan)
     put(lanes, LaneWord.ROW, row)
     put(lanes, LaneWord.REFS, refs)
     put(lanes, LaneWord.COUNT, n)
     put(lanes, LaneWord.PIECE, piece)
-    put(lanes, LaneWord.ADDRESSES, ins)
-    put(lanes, LaneWord.FAR, far)
+    put(lanes, LaneWord.ADDRESSES, addresses)
     put(lanes, LaneWord.STATE, state)
     put(lanes, LaneWord.STATUS, DONE)
     due = get(lanes, LaneWord.DUE) + pieces

@@ -31,9 +31,9 @@ _SEGMENT_ODD, _TAG_ODD, _TAG_BITS = -0x2E2AC13EF8E9E6ED, -0x61C8864680B583EB, 41
 @compiled
 def elements(plan, row, span, cut, offset):  # type: ignore[no-untyped-def]
     """How many elements of this segment a row moves."""
-    most, extents = span, get(plan, PlanWord.EXTENTS)
-    if extents != 0:
-        most = min(span, load(extents + 8 * get(row, RowWord.EXTENT)) - offset)
+    most, counts = span, get(plan, PlanWord.COUNTS)
+    if counts != 0:
+        most = min(span, load(counts + 8 * get(row, RowWord.COUNT_INDEX)) - offset)
     return max(0, min(cut, most - get(row, RowWord.SUB) * cut))
 
 
@@ -115,9 +115,9 @@ def post(plan, segment, half, offset, span, cut, limit_ns, state):  # type: igno
     )
     for pc in range(get(plan, PlanWord.NROWS)):
         row = get(plan, PlanWord.ROWS) + ROW_BYTES * pc
-        is_word = get(row, RowWord.WORD)
-        if get(row, RowWord.OP) == Op.RECV and (offset == 0 or is_word == 0):
-            nbytes = 0 if is_word else elements(plan, row, span, cut, offset) * get(plan, PlanWord.ITEM)
+        empty = get(row, RowWord.EMPTY)
+        if get(row, RowWord.OP) == Op.RECV and (offset == 0 or empty == 0):
+            nbytes = 0 if empty else elements(plan, row, span, cut, offset) * get(plan, PlanWord.ITEM)
             peer = peers + 8 * PeerWord.WORDS * get(row, RowWord.PEER)
             tag = get(peer, PeerWord.IN) | _tag(plan, row, segment)
             place = _slot(plan, row, half, state)
@@ -129,14 +129,14 @@ def post(plan, segment, half, offset, span, cut, limit_ns, state):  # type: igno
 def message(plan, pc, segment, half, offset, span, cut, limit_ns, state):  # type: ignore[no-untyped-def]
     """Do a SEND or a RECV: DONE, WAITING or LOST."""
     row = get(plan, PlanWord.ROWS) + ROW_BYTES * pc
-    is_word, at = get(row, RowWord.WORD), _request(plan, pc, segment)
-    if offset != 0 and is_word:
+    empty, at = get(row, RowWord.EMPTY), _request(plan, pc, segment)
+    if offset != 0 and empty:
         return DONE
     if get(row, RowWord.OP) == Op.RECV:
         return over(at, row, limit_ns, state)
     transport = get(state, StateWord.TRANSPORT)
     send, how = get(transport, TransportWord.SEND), get(transport, TransportWord.HOW)
-    nbytes = 0 if is_word else elements(plan, row, span, cut, offset) * get(plan, PlanWord.ITEM)
+    nbytes = 0 if empty else elements(plan, row, span, cut, offset) * get(plan, PlanWord.ITEM)
     peer = get(state, StateWord.PEERS) + 8 * PeerWord.WORDS * get(row, RowWord.PEER)
     tag = get(peer, PeerWord.OUT) | _tag(plan, row, segment)
     request = call_send(send, get(peer, PeerWord.ENDPOINT), _slot(plan, row, half, state), nbytes, tag, how)

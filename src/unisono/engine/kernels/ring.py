@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from .atomics import load, load_acquire, memcpy, now_ns, pause, store, store_release
 from .compiled import compiled
-from .ring_buffer import CAPACITY, DATA, PIECE_BYTES, READ, WRITTEN, CursorWord, HeaderWord
+from .ring_buffer import CAPACITY, DATA, PIECE_BYTES, READ, WRITTEN, CursorWord, HeadWord
 from .waiting import publish_and_wake
 
 # Numba takes module constants as literals, but not members of an enumeration.
 _RING, _POSITION, _SEEN, _DONE, _PEER, _SPINS, _HEADER = (8 * int(word) for word in CursorWord)
-_NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (8 * int(word) for word in HeaderWord)
+_NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (8 * int(word) for word in HeadWord)
 _LINE = 64
 _UNSEEN = 2
 """A side that has not seen the other one go on looks a quarter as long: the other side may wait for it."""

@@ -2,7 +2,7 @@
 
     bytes written, capacity | bytes read | data
 
-A message is a frame: a header (HeaderWord, then the shape), a payload, and padding up to a cache line. A frame may be
+A message is a frame: a header (HeadWord, then the shape), a payload, and padding up to a cache line. A frame may be
 longer than the ring: it is read while it is written. Each side has a cursor: private words (CursorWord), which end with
 the header of the present frame. The two counts of bytes only grow, and each has one writer. With a release store of its
 count, the writer publishes bytes that may be read, and the reader bytes that may be overwritten. Within a frame, and
@@ -33,7 +33,7 @@ class CursorWord(IntEnum):
     HEADER = 8
 
 
-class HeaderWord(IntEnum):
+class HeadWord(IntEnum):
     """The words of a header."""
 
     NBYTES = 0  # of the payload
@@ -45,10 +45,10 @@ class HeaderWord(IntEnum):
 
 def head_bytes(dimensions: int) -> int:
     """The bytes of a frame besides its payload and padding."""
-    return 8 * (HeaderWord.SHAPE + dimensions)
+    return 8 * (HeadWord.SHAPE + dimensions)
 
 
 MOST_DIMENSIONS = 255
 """The most dimensions of a tensor in a message: KIND has eight bits for their number."""
 
-CURSOR_WORDS = int(CursorWord.HEADER) + int(HeaderWord.SHAPE) + MOST_DIMENSIONS
+CURSOR_WORDS = int(CursorWord.HEADER) + int(HeadWord.SHAPE) + MOST_DIMENSIONS

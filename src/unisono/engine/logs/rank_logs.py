@@ -118,7 +118,7 @@ class CallLog:
         return LoggedCall.of(*_CALL.unpack(bytes(self._memory[at : at + _CALL.size])))
 
     def enter(self, number: int, note: int, cycles: int) -> None:
-        """Note that the rank enters a call over several hosts: the kernel makes only a part of such a call."""
+        """Note that the rank enters a call that the kernel does not make."""
         words, at = self._words, number % self.calls * _WORDS
         words[at + _NOTE], words[at + _ENTERED] = note, cycles
         order()

@@ -8,7 +8,7 @@ import torch
 
 from ...base.errors import InternalError
 from ..kernels import kernel, ring_buffer
-from ..kernels.ring_buffer import CAPACITY, CURSOR_WORDS, DATA, MOST_DIMENSIONS, CursorWord, HeaderWord
+from ..kernels.ring_buffer import CAPACITY, CURSOR_WORDS, DATA, MOST_DIMENSIONS, CursorWord, HeadWord
 from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import DTYPE_CODES
@@ -16,7 +16,7 @@ from .poller import Watched
 from .requests import Message, Send, wrong_header
 
 _DONE = int(CursorWord.DONE)
-_NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for word in HeaderWord)
+_NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for word in HeadWord)
 
 _RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10
 """Powers of two. A ring fits into a second-level cache, and is too small for a heap to give its pages back to the
@@ -53,8 +53,8 @@ def find_ring(arena: Layout, source: int, rank: int, capacity: int) -> int:
     fits = offset >= 0 == offset % 8 and offset + DATA + capacity <= arena.heap_bytes
     if not fits or ctypes.c_int64.from_address(there + CAPACITY).value != capacity:
         raise InternalError(
-            f"rank {source} says that its messages lie at byte {offset} of its heap, where they are not: a program "
-            "has overwritten shared memory, or the ranks run different versions"
+            f"the messages of rank {source} are not at byte {offset} of its heap, where its board points. A program "
+            "has overwritten shared memory, or the ranks run different versions."
         )
     return there
 
@@ -149,8 +149,8 @@ class ReceiveChannel(_Channel):
         code, nbytes = kind >> 8, words[_NBYTES]
         if wrong := wrong_header(code, shape, nbytes):
             raise InternalError(
-                f"rank {self.source} has sent {wrong}: a program has overwritten shared memory, or the ranks run "
-                "different versions"
+                f"rank {self.source} has sent {wrong}. A program has overwritten shared memory, or the ranks run "
+                "different versions."
             )
         return Message(self.source, words[_TAG], words[_SENT_NS], code, shape, nbytes)
 

@@ -113,8 +113,8 @@ class FarSendChannel(FarChannel):
     def _take_back(self, taken: int) -> None:
         if not self._taken <= taken <= self._sent:
             raise InternalError(
-                f"rank {self.peer} of the world says that it has taken {taken} pieces of messages, of {self._sent} "
-                "that it was sent: the ranks run different versions"
+                f"rank {self.peer} of the world has acknowledged {taken} pieces of messages, but {self._sent} were "
+                "sent. The ranks run different versions."
             )
         for _ in range(taken - self._taken):
             piece = self._under_way.popleft()
@@ -215,7 +215,7 @@ class FarReceiveChannel(FarChannel):
         self._expected.popleft()
         self._taken += 1
         if piece.number != self._taken:
-            raise self._wrong(f"piece {piece.number} where piece {self._taken} was to come")
+            raise self._wrong(f"piece {piece.number} instead of piece {self._taken}")
         self._unanswered += piece.nbytes
         self.news_at = time.monotonic()
         if 2 * self._unanswered >= far.WINDOW_BYTES:
@@ -260,5 +260,6 @@ class FarReceiveChannel(FarChannel):
 
     def _wrong(self, what: str) -> InternalError:
         return InternalError(
-            f"rank {self.peer} of the world has sent {what} as a part of its messages: the ranks run different versions"
+            f"rank {self.peer} of the world has sent {what} as a part of its messages. The ranks run different "
+            "versions."
         )

@@ -130,7 +130,7 @@ class Layout:
 
     def _memory(self, start: int, nbytes: int) -> memoryview:
         if self.map is None:
-            raise ArgumentError("this arena has been closed")
+            raise ArgumentError("this arena is closed")
         return memoryview(self.map)[start : start + nbytes]
 
 
@@ -182,9 +182,9 @@ class Arena(Layout):
         spans: the ranks are on several hosts.
         """
         if not 1 <= size <= MAX_RANKS:
-            raise ArgumentError(f"a group of one host has 1 to {MAX_RANKS} ranks, not {size}")
+            raise ArgumentError(f"size: got {size}, expected 1 to {MAX_RANKS} ranks on a host")
         if not hasattr(os, "memfd_create"):
-            raise ArgumentError("shared memory without a name needs Linux (memfd_create); this system has none")
+            raise ArgumentError("this system has no memfd_create, which unisono needs. Use Linux.")
         config = config or Config.from_env()
         shape = [getattr(config, name) for name in SHAPING]
         fill_standard_streams()
@@ -216,15 +216,17 @@ class Arena(Layout):
         except OSError:  # no memfd
             seals, header = 0, b""
         if seals & _SEALS != _SEALS or len(header) < _HEADER.size:
-            raise ArgumentError(f"file descriptor {fd} is not an arena: its size is not sealed, or it has no header")
+            raise ArgumentError(
+                f"file descriptor {fd} is not an arena: its size is not sealed, or its header is missing"
+            )
         magic, version, size, there, half, heap, *shape = _HEADER.unpack(header)
         if magic != _MAGIC or version != _VERSION:
             raise ArgumentError(
-                f"file descriptor {fd} is an arena of another version: install the same unisono on all ranks"
+                f"file descriptor {fd} is an arena of another version. Install the same unisono on all ranks."
             )
         wrong = ArgumentError(
-            f"file descriptor {fd} is not an arena: its size is not that of {size} ranks, {there} processors, staging "
-            f"halves of {half} bytes, heaps of {heap} bytes and settings {shape}, as its header says"
+            f"file descriptor {fd} is not an arena: its size does not fit its header ({size} ranks, {there} "
+            f"processors, staging halves of {half} bytes, heaps of {heap} bytes, settings {shape})"
         )
         if not (1 <= size <= MAX_RANKS and min(there, half, heap) > 0 and max(there, half, heap, *shape) < _MOST):
             raise wrong
@@ -253,8 +255,8 @@ class Arena(Layout):
         limit = _limit(command)
         most = "" if limit is None else f" of {format_bytes(limit)} ({command})"
         return OutOfMemory(
-            f"{format_bytes(self.bytes)} of shared memory for {self.size} ranks do not fit into {where}{most}: set "
-            f"UNISONO_HEAP_BYTES to less than the {format_bytes(self.heap_bytes)} of each rank, or raise the limit"
+            f"{format_bytes(self.bytes)} of shared memory for {self.size} ranks do not fit into {where}{most}. Set "
+            f"UNISONO_HEAP_BYTES to less than the {format_bytes(self.heap_bytes)} of each rank, or raise the limit."
         )
 
     def _map(self) -> None:
@@ -273,7 +275,7 @@ class Arena(Layout):
         to the others (`hosts.far.Far.wake`). The sentinel counts.
         """
         if self.map is None:
-            raise ArgumentError("this arena has been closed")
+            raise ArgumentError("this arena is closed")
         return ctypes.c_uint64.from_buffer(self.map, NEWS)
 
     def plan_registry(self, rank: int) -> PlanRegistry:
@@ -320,8 +322,8 @@ class Arena(Layout):
 
     def _too_little(self, nbytes: int) -> OutOfMemory:
         return OutOfMemory(
-            f"{format_bytes(nbytes)} of shared memory are not there: {format_bytes(self.free_bytes)} are free on this "
-            "host. Use smaller tensors, fewer ranks, or free memory."
+            f"not enough shared memory: {format_bytes(nbytes)} needed, {format_bytes(self.free_bytes)} free on this "
+            "host. Use smaller tensors or fewer ranks, or free memory."
         )
 
 

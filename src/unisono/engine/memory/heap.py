@@ -1,10 +1,10 @@
 """A first-fit allocator over a rank's heap in the arena, for shared tensors and for the regions of sub-groups.
 
 Peers reach a tensor by its offset, so tensors never move. Allocating reserves memory, which takes far longer than using
-reserved memory again. So freed pieces from `_KEPT_FROM` bytes on are kept, with their pages, for tensors of the same
-size: training frees and allocates the same sizes in every step. A rank keeps at most an eighth of its heap. All ranks
-together keep at most an eighth of the memory that was free on the host when memory was last reserved. The pages of the
-oldest kept piece go back to the system first.
+reserved memory again. So freed pieces are kept, with their pages, for tensors of the same size: training frees and
+allocates the same sizes in every step. A rank keeps at most an eighth of its heap. All ranks together keep at most an
+eighth of the memory that was free on the host when memory was last reserved. The pages of the oldest kept piece go back
+to the system first.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from .arena import Arena
 from .board import PAGE
 
 _ALIGN = 128
-_KEPT_FROM, _MOST_KEPT = 16 << 10, 256
+_MOST_KEPT = 256
 _SHARE = 8
 
 
@@ -45,9 +45,11 @@ class Heap:
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Allocate an uninitialised contiguous tensor that all ranks of the arena can access. Raises OutOfMemory."""
         if any(extent < 0 for extent in shape):
-            raise ArgumentError(f"shape: {list(shape)} has a negative extent")
+            raise ArgumentError(f"shape: got {list(shape)}, which has a negative extent")
         if str(dtype).startswith(("torch.qint", "torch.quint")):
-            raise DTypeError(f"{dtype} tensors cannot be in shared memory: use an integer dtype for the bits")
+            raise DTypeError(
+                f"dtype: got {dtype}, which cannot be in shared memory. Use an integer dtype for the bits."
+            )
         count = math.prod(shape)
         return self.flat(count, dtype).view(shape) if count else torch.empty(shape, dtype=dtype, device="cpu")
 
@@ -125,9 +127,9 @@ class Heap:
         self._arena.check_free(nbytes)  # beyond that a larger heap would not help
         most = max((size for _, size in self._free), default=0)
         raise OutOfMemory(
-            f"the heap of rank {self.rank} has {format_bytes(self._arena.heap_bytes)} of address space, of which "
-            f"{format_bytes(most)} are free in one piece, and no room for {format_bytes(nbytes)}. Free tensors, or set "
-            "UNISONO_HEAP_BYTES to more before the group is made."
+            f"the heap of rank {self.rank} is full: {format_bytes(nbytes)} needed, {format_bytes(most)} free in one "
+            f"piece, of {format_bytes(self._arena.heap_bytes)}. Free tensors, or set UNISONO_HEAP_BYTES to more "
+            "before the group is made."
         )
 
     def _died(self, offset: int, nbytes: int, _: object, *, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -154,13 +156,12 @@ class Heap:
         pieces = []
         while self._given:
             offset, nbytes, paged = self._given.popleft()
-            if paged and nbytes >= _KEPT_FROM:
+            if paged:
                 self._kept.append((offset, nbytes))
                 self._idle += nbytes
-                continue
-            if not paged:
+            else:
                 self._release(offset, nbytes)
-            pieces.append((offset, nbytes))
+                pieces.append((offset, nbytes))
         self._merge(pieces)
         arena = self._arena
         self._drop(min(arena.heap_bytes, arena.free_bytes // arena.neighbours) // _SHARE)

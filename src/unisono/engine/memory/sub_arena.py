@@ -164,8 +164,8 @@ class Lender:
         self._refused[key] += 1
         full = ranks_text([members[number] for number in here], _MOST_NAMED)
         raise OutOfMemory(
-            f"the shared memory of {full} has no room for a group of {len(members)} ranks: free tensors there before "
-            "you make it, or start the job with more UNISONO_HEAP_BYTES"
+            f"the shared memory of {full} is too full for a group of {len(members)} ranks. Free tensors there first, "
+            "or start the job with more UNISONO_HEAP_BYTES."
         )
 
     def _lend_and_announce(self, key: bytes, members: Sequence[int], rank: int, here: Sequence[int]) -> SubArena | None:
@@ -216,8 +216,8 @@ class Lender:
         first = self.arena.heap(lender) - self.arena.base
         if start % PAGE or not first <= start <= first + self.arena.heap_bytes - needs:
             raise InternalError(
-                f"rank {lender} says that the memory of a group of {len(members)} ranks begins at byte {start}, which "
-                "is outside of its heap: a program has overwritten shared memory, or the ranks run different versions"
+                f"the memory that rank {lender} has lent to a group of {len(members)} ranks begins at byte {start}, "
+                "outside of its heap. A program has overwritten shared memory, or the ranks run different versions."
             )
         return SubArena(self, start, members, rank, of, here)
 

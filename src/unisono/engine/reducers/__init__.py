@@ -37,9 +37,9 @@ def check_combine(dtype: str, op: str | CustomOp) -> None:
     elif op in OPS:
         name, able = op, _ABLE[op]
     else:
-        raise DTypeError(f"unknown op {op!r}: use {', '.join(OPS)}, or make_op()")
+        raise DTypeError(f"op: unknown op {op!r}. Use {', '.join(OPS)}, or make_op().")
     if dtype not in able:
-        raise DTypeError(f"{name} does not take {dtype} tensors, only {', '.join(able)}: convert the tensor first")
+        raise DTypeError(f"{name}: got {dtype} tensors, expected one of {', '.join(able)}. Convert the tensor first.")
 
 
 def combine_address(dtype: str, op: str | CustomOp, last: bool) -> int:

@@ -95,8 +95,8 @@ def word(_typing: Any, base: Any, k: Any) -> Any:
     return types.intp(base, k), generate
 
 
-_BLOCK = 256
-"""Elements per block. A block is combined with one input after the other, in loops that LLVM can vectorise."""
+_TILE = 256
+"""Elements per tile. A tile is combined with one input after the other, in loops that LLVM can vectorise."""
 
 _MANY = 200  # a process is warned after this number of kernels, which take some 400 MB and a minute and a half
 _compiled_ops: list[str] = []
@@ -105,9 +105,9 @@ _compiled_ops: list[str] = []
 def _kernel(step: Any, dtype: int, number: Any) -> Any:
     @no_type_check
     def combine(outs, nout, ins, nin, count, _ranks):
-        total = np.empty(_BLOCK, number)
-        for first in range(0, count, _BLOCK):
-            n = min(_BLOCK, count - first)
+        total = np.empty(_TILE, number)
+        for first in range(0, count, _TILE):
+            n = min(_TILE, count - first)
             base = word(ins, 0)
             for i in range(n):
                 total[i] = load(dtype, base, first + i)
@@ -139,7 +139,7 @@ def custom_kernel(dtype: str, op: CustomOp) -> Any:
     if not isinstance(result, allowed | types.Boolean):
         raise _no_kernel(op, dtype, f"it returns {result} for two {number}")
     if _may_raise(compiled):
-        raise _no_kernel(op, dtype, "it may raise an exception, and a kernel cannot")
+        raise _no_kernel(op, dtype, "it may raise an exception, which a kernel cannot")
     kernel = cfunc(types.void(*[types.intp] * 6))(_kernel(step, DTYPES.index(dtype), number))
     _compiled_ops.append(op.name)
     if len(_compiled_ops) == _MANY:
@@ -153,8 +153,8 @@ def _warn() -> None:
     where = caller()
     warnings.warn(
         f"this process has compiled {_MANY} kernels of custom ops, {times} of them for {name!r}, the last one "
-        f"at {where}: each takes half a second and 2 MB, which are never given back. An op whose function has other "
-        "values in its closure, defaults or globals is a new op: make each op once, and scale tensors outside of it",
+        f"at {where}. Each takes half a second and 2 MB, which are never freed. A function with other values in its "
+        "closure, defaults or globals is a new op. Make each op once, and scale tensors outside of it.",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -171,8 +171,8 @@ def _in_python(function: Any) -> Callable[[Any, Any], Any]:
 
 def _no_kernel(op: CustomOp, dtype: str, reason: str) -> DTypeError:
     return DTypeError(
-        f"op {op.name}: Numba can make no kernel for {dtype} elements of this function: {reason}. "
-        "Write it with numbers and math alone"
+        f"op {op.name}: Numba cannot compile this function for {dtype} elements: {reason}. Use only numbers and math "
+        "in it."
     )
 
 

@@ -87,7 +87,7 @@ class UcxCarrier:
     ) -> None:
         if size > 1 << _RANK_BITS:
             raise ArgumentError(
-                f"a world of {size} ranks cannot span several hosts: at most {1 << _RANK_BITS} ranks can"
+                f"size: got {size} ranks, expected at most {1 << _RANK_BITS} in a world over several hosts"
             )
         self._library = ucx_library()
         self._rank, self._process = rank, os.getpid()
@@ -251,7 +251,7 @@ class UcxCarrier:
 
     def _enter(self, peer: int) -> None:
         if os.getpid() != self._process:  # before the lock, which another thread may have held when this was forked
-            raise InternalError("a forked process has no connections of its own to the ranks of other hosts")
+            raise InternalError("a forked process cannot use the connections of its parent to other hosts")
         with self._lock:
             if self._over:
                 raise Lost(peer, self._over)
@@ -343,7 +343,7 @@ class UcxCarrier:
             while not store.check([key]):  # a `wait` would keep this process's other threads from the store
                 look()
                 if time.monotonic() > until:
-                    raise Lost(peer, "it has told no address")
+                    raise Lost(peer, "it has published no address")
                 nap(began, _FIRST_S, _LONGEST_S)
             proof, address_of_peer = read_entry(peer, bytes(store.get(key)))
             self._marks[peer] = _mark(proof)
@@ -356,7 +356,7 @@ class UcxCarrier:
             while not self._is_over(handle, _SLICE_NS):
                 look()
                 if time.monotonic() > until:
-                    raise Lost(handle.peer, "it does not answer")
+                    raise Lost(handle.peer, "it does not respond")
             if not handle.sends and bytes(word.tolist()) != own:
                 raise Lost(handle.peer, "another process answers at its address")
 

@@ -140,9 +140,8 @@ def read_entry(peer: int, said: bytes) -> tuple[bytes, bytes]:
         if address and check == _check(proof + address):
             return proof, address
     raise ArgumentError(
-        f"at the store where the ranks meet, the UCX address of rank {peer} is invalid: {_brief.repr(said[:200])}. "
-        "Another program, or another version of unisono, writes to this store. Use a MASTER_ADDR and a MASTER_PORT "
-        "that only this job uses"
+        f"the store has an invalid UCX address of rank {peer}: {_brief.repr(said[:200])}. Another program, or another "
+        "version of unisono, writes to this store. Use a MASTER_ADDR and a MASTER_PORT that only this job uses."
     )
 
 
@@ -181,7 +180,7 @@ def ucx_library() -> Any:
     library.ucp_get_version(*map(c.byref, version))
     found = tuple(number.value for number in version)
     if found < OLDEST:
-        raise NoUcx(f"{place} is UCX {_dotted(found)}, and the oldest that works is {_dotted(OLDEST)}")
+        raise NoUcx(f"{place} is UCX {_dotted(found)}, expected {_dotted(OLDEST)} or later")
     for name, result, *arguments in _FUNCTIONS:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -90,7 +90,7 @@ class Copies:
             return
         if group is None:
             if len(set(members)) != len(members) or not all(0 <= member < len(self._host_of) for member in members):
-                raise ValueError(f"no members of a group: {members}")
+                raise ValueError(f"invalid members of a group: {members}")
             self._memory.add(gid, start, len(members))
             hosts: dict[int, tuple[int, ...]] = {}
             for member, world_rank in enumerate(members):
@@ -98,7 +98,7 @@ class Copies:
                 hosts[host] = (*hosts.get(host, ()), member)
             group = self._groups[gid] = _Group(start, tuple(members), hosts)
         if (start, tuple(members)) != (group.start, group.members) or rank not in members:
-            raise ValueError(f"group {gid} is another one")
+            raise ValueError(f"group {gid} has another start or other members")
         group.users.add(rank)
         self.changes += 1
         for sender, page in self._early.pop(gid, {}).values():

@@ -96,7 +96,7 @@ class Ranks:
                 case [str(word), *rest]:
                     yield Said(connection.rank, word, rest)
                 case _:
-                    raise ValueError("no message")
+                    raise ValueError("not a message")
 
     def tell(self, rank: int | None, value: list[object]) -> None:
         """Send a message to a rank, on all its connections; None: to all ranks, now and when they connect."""

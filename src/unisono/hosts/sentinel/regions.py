@@ -69,7 +69,7 @@ class Regions:
     def _members(self, start: int, size: int) -> list[_Pages]:
         boards = first_board(start, size)
         if start % PAGE or not self._start <= start <= boards <= self._bytes - size * BOARD_BYTES:
-            raise ValueError(f"no region of {size} ranks begins at byte {start}")
+            raise ValueError(f"a region of {size} ranks cannot begin at byte {start}")
         lines, pages = self._memory[start:boards], self._memory[boards:]
         return [_Pages(lines[k * LINE :][:LINE], Board(pages[k * BOARD_BYTES :][:BOARD_BYTES])) for k in range(size)]
 

@@ -96,7 +96,7 @@ class Sentinel:
         except OSError as error:
             self.stop()
             raise InternalError(
-                f"the sentinel of host {me} ({sys.executable}) could not start: standard error shows what it said"
+                f"the sentinel of host {me} ({sys.executable}) could not start. Standard error has its output."
             ) from error
         self._close()
         # The process that has been started ends as soon as it has made the sentinel, its child.
@@ -123,8 +123,8 @@ def _make_room(udp: socket.socket, hosts: int) -> None:
         udp.setsockopt(*given, needed // 2)  # Linux doubles it
     if (room := udp.getsockopt(*given)) < needed:
         warnings.warn(
-            f"the system keeps {room} bytes of what other hosts send to a sentinel, and {hosts} hosts may send "
-            f"{needed} at once: what is lost comes again later. Set net.core.rmem_max to {needed // 2} or more",
+            f"the socket of a sentinel has a buffer of {room} bytes, but {hosts} hosts may send {needed} at once; lost "
+            f"messages are sent again later. Set net.core.rmem_max to {needed // 2} or more.",
             RuntimeWarning,
             stacklevel=3,
         )

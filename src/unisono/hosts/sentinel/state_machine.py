@@ -151,7 +151,7 @@ class SentinelState:
                     self._copies.forget_all(rank)
                     self._gone(rank, DepartureKind.LEFT, "left the group")
             case _:
-                raise ValueError("no message")
+                raise ValueError("not a message")
 
     def wake_in(self, real: float) -> float:
         """The seconds from this time until a Tick is due."""

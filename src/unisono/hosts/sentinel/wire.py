@@ -76,9 +76,9 @@ class MemberPage(NamedTuple):
         try:
             plain = zlib.decompressobj().decompress(a2b_base64(self.packed), IMAGE_BYTES + 1)
         except (ValueError, zlib.error) as error:
-            raise ValueError(f"no image: {error}") from error
+            raise ValueError(f"invalid image: {error}") from error
         if len(plain) != IMAGE_BYTES:
-            raise ValueError(f"an image of {len(plain)} bytes")
+            raise ValueError(f"an image of {len(plain)} bytes, expected {IMAGE_BYTES}")
         return plain
 
 
@@ -157,7 +157,7 @@ class Authenticator:
         head = _HEAD.pack(_VERSION, self._me, to, self._sent[to], digest, _KINDS.index(type(body)))
         text = head + _packed(body)
         if _TAG + len(text) > MOST_BYTES:
-            raise ValueError(f"a datagram of {len(text)} bytes")
+            raise ValueError(f"a datagram of {len(text)} bytes is too long")
         return self._tag(text) + text
 
     def open(self, data: bytes) -> Datagram | None:
@@ -198,7 +198,7 @@ def _packed(part: Body | Fact | MemberPage) -> bytes:
 
 def _number(text: str) -> int:
     if not 0 <= (number := int(text)) < _MOST_NUMBER:
-        raise ValueError(f"no number of 64 bits: {text:.30}")
+        raise ValueError(f"not a number of 64 bits: {text:.30}")
     return number
 
 
@@ -207,7 +207,7 @@ def parsed(data: bytes) -> Any:
     try:
         return json.loads(data, parse_int=_number)
     except RecursionError as error:
-        raise ValueError("no message") from error
+        raise ValueError("not a message") from error
 
 
 def _body(kind: type[Body], said: object) -> Body:
@@ -222,21 +222,21 @@ def _body(kind: type[Body], said: object) -> Body:
             return Pages(gid, request, tuple(map(_page, pages)))
         case "Ack", [int(gid), int(member), int(stamp)]:
             return Ack(gid, member, stamp)
-    raise ValueError("no body")
+    raise ValueError("not a body")
 
 
 def _fact(said: object) -> Fact:
     match said:
         case [int(kind), int(subject), int(how), str(words)]:
             return Fact(FactKind(kind), subject, how, words)
-    raise ValueError("no fact")
+    raise ValueError("not a fact")
 
 
 def _page(said: object) -> MemberPage:
     match said:
         case [int(member), int(stamp), str(packed)]:
             return MemberPage(member, stamp, packed)
-    raise ValueError("no page")
+    raise ValueError("not a page")
 
 
 def batches(parts: Iterable[_Part]) -> Iterator[tuple[_Part, ...]]:

@@ -41,15 +41,15 @@ def answer_to(name: str) -> None:
     """
     setting = os.environ.get(_SETTING, "")
     if name != _GLOO:
-        raise ArgumentError(f'answer_to({name!r}): this library can answer to the name "gloo" only')
+        raise ArgumentError(f"answer_to: got {name!r}, expected 'gloo', the only name that unisono can take")
     if setting not in ("", name):
         raise ArgumentError(
-            f"answer_to({name!r}), but the environment has {_SETTING}={setting}: set it to {name}, or not at all"
+            f"answer_to({name!r}): the environment has {_SETTING}={setting}. Set it to {name}, or unset it."
         )
     if not _answers() and distributed.is_available() and distributed.is_initialized():
         raise ArgumentError(
-            "answer_to: a process group exists already and keeps its backend: call this before init_process_group, "
-            f"or set {_SETTING}={name} in the environment"
+            "answer_to: a process group exists already and keeps its backend. Call this before init_process_group, "
+            f"or set {_SETTING}={name} in the environment."
         )
     if _take_the_name():
         os.environ[_SETTING] = name

@@ -72,7 +72,9 @@ def all_reduce_sparse(tensor: torch.Tensor, op: Any, group: Group, timeout_s: fl
     with checking(group, "all_reduce"):
         name = resolve(op)
         if tensor.layout is not torch.sparse_coo or name not in ("sum", "avg"):
-            raise ArgumentError(f"sparse tensors must be COO tensors, and op sum or avg, not {name}")
+            raise ArgumentError(
+                f"got a sparse tensor that is not COO, or op {name}. Sparse tensors need COO layout, and op sum or avg."
+            )
     with in_mode_of(tensor):  # it takes the memory of the total
         mine = tensor.detach().coalesce()
         _check_shapes(mine, group, timeout_s)
@@ -90,4 +92,4 @@ def _check_shapes(tensor: torch.Tensor, group: Group, timeout_s: float | None) -
     shapes = [shape.tolist() for shape in all_gather(None, mine, group, timeout_s=timeout_s)]
     if any(shape != shapes[0] for shape in shapes):
         told = ", ".join(f"{shape} with {sparse} sparse on rank {rank}" for rank, (sparse, *shape) in enumerate(shapes))
-        raise ArgumentError(f"sparse tensors must have one shape on all ranks, with as many sparse dimensions: {told}")
+        raise ArgumentError(f"sparse tensors need the same shape and number of sparse dimensions on all ranks: {told}")

@@ -15,7 +15,7 @@ from .process_group import UnisonoProcessGroup, create
 def make_group(store: Any, rank: int, world_size: int, timeout: timedelta, device: torch.device) -> UnisonoProcessGroup:
     """The group of all that call this with the same store."""
     if device.type != "cpu":
-        raise ArgumentError(f"device={device}: {NAME} is for tensors of the CPU")
+        raise ArgumentError(f"device: got {device}, expected cpu, the only device of {NAME}")
     made: Any = c10d._DistributedBackendOptions()  # noqa: SLF001
     made.store, made.group_rank, made.group_size, made.timeout, made.group_id = store, rank, world_size, timeout, NAME
     group = create(made, None, helper={})

@@ -45,13 +45,13 @@ def real(tensor: Any) -> Any:
         return tensor.trigger_wait()  # type: ignore[attr-defined]
     if kind.__name__ == "FakeTensor":
         raise before_call(
-            "a fake tensor has no elements to communicate: call torch.distributed outside of FakeTensorMode, or with "
-            'the backend "fake"'
+            "got a fake tensor, which has no elements. Call torch.distributed outside of FakeTensorMode, or with the "
+            'backend "fake".'
         )
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise before_call(
-            f"a {kind.__name__} stands for other tensors, and has no elements of its own: pass these, which for a "
-            "DTensor .to_local() returns"
+            f"got a {kind.__name__}, which has no elements of its own. Pass the tensors that it wraps, such as "
+            ".to_local() of a DTensor."
         )
     return tensor
 

@@ -326,5 +326,5 @@ def _cut(whole: Any, part: Any, group: Group) -> list[torch.Tensor]:
         check_tensor("output", whole, written=True)
         check_whole("output", whole, "input", part, group)
         if not whole.is_contiguous():
-            raise ArgumentError("output: its elements do not lie side by side; pass a contiguous tensor")
+            raise ArgumentError("output: got a tensor that is not contiguous. Call .contiguous() first.")
     return list(whole.view(group.size, *part.shape))

@@ -154,7 +154,7 @@ class UnisonoProcessGroup(Reconfigurable, c10d.ProcessGroup):  # type: ignore[mi
             self._check_devices(device_types)
             chosen, size = [integer("ranks", rank) for rank in ranks], self.group.size
             if not chosen or len(set(chosen) & {*range(size)}) < len(chosen):
-                raise ArgumentError(f"ranks={chosen}: a group has at least one rank of the {size} here, and each once")
+                raise ArgumentError(f"ranks: got {chosen}, expected at least one of the {size} ranks, and each once")
             if self.group.rank not in chosen:
                 return None
             limit_s = self.group.timeout_s if timeout is None else timeout.total_seconds()
@@ -175,7 +175,7 @@ class UnisonoProcessGroup(Reconfigurable, c10d.ProcessGroup):  # type: ignore[mi
         with as_torchs():
             self._check_devices()
             if (rank := store.add("mergeGroupRank", 1) - 1) >= size:
-                raise ArgumentError(f"size={size}: this many ranks have used the store before: use a new PrefixStore")
+                raise ArgumentError(f"size: {size} ranks have used this store before. Use a new PrefixStore.")
             group = join(store, rank, size, name, timeout.total_seconds(), apart=True)
             made = self._of(group, store, name, description)
             leave_when_dropped(made, group)
@@ -189,7 +189,7 @@ class UnisonoProcessGroup(Reconfigurable, c10d.ProcessGroup):  # type: ignore[mi
     def _check_devices(self, wanted: Sequence[torch.device] | None = None) -> None:
         """Raise ArgumentError if the new group should have backends for devices other than the CPU."""
         if others := [device.type for device in wanted or self._device_types if device.type != "cpu"]:
-            raise ArgumentError(f"{', '.join(others)}: {NAME} splits and merges groups of the CPU only: use new_group")
+            raise ArgumentError(f"{', '.join(others)}: {NAME} splits and merges only groups of the CPU. Use new_group.")
 
     def shutdown(self) -> None:
         """Wait for the calls in the background, and leave the group, unless a smaller one has taken its place."""
@@ -345,7 +345,7 @@ def other_devices(helper: Mapping[str, Any], ours: str) -> dict[str, str]:
     named = dict(helper["backend_config"].get_device_backend_map())
     for device, backend in named.items():
         if backend == NAME and device != "cpu":
-            raise ArgumentError(f"{device}:{NAME}: this backend is for tensors of the CPU; write cpu:{NAME}")
+            raise ArgumentError(f"{device}:{NAME}: this backend takes only CPU tensors. Write cpu:{NAME}.")
     return {device: backend for device, backend in named.items() if device != "cpu" and backend != ours}
 
 
@@ -376,14 +376,16 @@ def _make(backend: str, options: Any, pg_options: Any) -> Any:
         made = plugin.creator_fn(*given)
     elif backend == "nccl":
         if not distributed.is_nccl_available():
-            raise ArgumentError(f"nccl: torch {torch.__version__} was built without NCCL")
+            raise ArgumentError(
+                f"nccl: torch {torch.__version__} was built without NCCL. Install a build of torch with CUDA."
+            )
         settings = distributed.ProcessGroupNCCL.Options()
         settings._timeout = options.timeout  # noqa: SLF001  as torch itself does
         settings.global_ranks_in_group, settings.group_name = options.global_ranks_in_group, options.group_id
         made = distributed.ProcessGroupNCCL(*where, settings)
         made._set_sequence_number_for_group()  # noqa: SLF001
     else:
-        raise ArgumentError(f"{backend}: torch {torch.__version__} cannot make this backend beside {NAME}")
+        raise ArgumentError(f"{backend}: torch {torch.__version__} cannot create this backend together with {NAME}")
     if isinstance(made, ProcessGroup):
-        raise ArgumentError(f"{backend}: is a process group of its own, and cannot be beside {NAME}")
+        raise ArgumentError(f"{backend}: is a process group, not a backend, and cannot be combined with {NAME}")
     return made

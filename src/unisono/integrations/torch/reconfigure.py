@@ -43,7 +43,7 @@ _world: Any = distributed_c10d._world  # noqa: SLF001  torch's table of groups
 def unconnected(rank: int, size: int, name: str, timeout_s: float, config: Config | None) -> Group:
     """A group that no other rank has joined. Its calls raise NotInitialized: another one is to take its place."""
     if not 0 <= rank < size:
-        raise ArgumentError(f"rank={rank}: a group of {size} has the ranks 0 to {size - 1}")
+        raise ArgumentError(f"rank: got {rank}, expected 0 to {size - 1} in a group of {size}")
     config = (config or Config.from_env()).replace(timeout_s=timeout_s)
     group = Group(Arena.create(size, config), rank, name=name, config=config)
     why = "has not been initialized. Call reconfigure() before issuing collectives, with the handles of all its ranks"
@@ -100,7 +100,7 @@ class Reconfigurable(Calls):
 
     def _own_seat(self) -> Seat:
         if self.elsewhere:
-            raise ArgumentError(f"a group with multiple backends cannot be reconfigured: make one for {NAME} alone")
+            raise ArgumentError(f"a group with multiple backends cannot be reconfigured. Make one for {NAME} alone.")
         if self._seat is None:
             store: Any = self.get_group_store()  # type: ignore[attr-defined]  # the group's
             self._seat = Seat(store_host(store))
@@ -131,16 +131,16 @@ class Seat:
         members = [_read(handle) for handle in handles]
         if len(set(handles)) < len(handles) or self.handle not in handles:
             raise ArgumentError(
-                f"{len(handles)} handles, of which {len(set(handles))} are different, and {handles.count(self.handle)} "
-                "are this rank's: pass the handle of each rank once"
+                f"got {len(handles)} handles, {len(set(handles))} of them different, {handles.count(self.handle)} of "
+                "them this rank's. Pass the handle of each rank once."
             )
         if strange := [rank for rank, (_, one) in enumerate(members) if not self._way_to(one)]:
             raise ArgumentError(
-                f"rank {strange[0]} ({members[strange[0]][1].where}) has no address that leads to other hosts: let it "
-                "make its group with a store at an address that they reach, such as MASTER_ADDR"
+                f"rank {strange[0]} ({members[strange[0]][1].where}) has no address that other hosts can reach. "
+                "Create its group with a store at such an address, as MASTER_ADDR."
             )
         if uuid in self._used:
-            raise ArgumentError(f"uuid {uuid} was already used: each reconfigure() takes a new one")
+            raise ArgumentError(f"uuid: got {uuid}, which was already used. Use a new one for each reconfigure().")
         self._used.add(uuid)
         return members
 
@@ -173,8 +173,8 @@ class Seat:
                 agreed = asked.set_first("handles", told) == told.encode()
         if not agreed:
             raise ArgumentError(
-                f"uuid {uuid}: another rank has other handles, or has them in another order. Pass the same to all "
-                "ranks, with a new uuid"
+                f"uuid {uuid}: another rank passed other handles, or another order. Pass the same handles on all "
+                "ranks, with a new uuid."
             )
         left_s = max(0.0, deadline - time.monotonic())
         return join(store, rank, len(members), name, left_s, config=config, apart=True, why_absent=look), store
@@ -195,8 +195,8 @@ def _read(handle: str) -> _Member:
         if 0 < member[0] < 1 << 16 and _handle(*member) == handle:
             return member
     raise ArgumentError(
-        f"{brief(handle)} is not a handle of {NAME}: pass what get_reconfigure_handle() returns on each rank. If ranks "
-        "ask for Gloo, set UNISONO_AS=gloo for all of them"
+        f"{brief(handle)} is not a handle of {NAME}. Pass what get_reconfigure_handle() returns on each rank. If "
+        "ranks ask for Gloo, set UNISONO_AS=gloo for all of them."
     )
 
 

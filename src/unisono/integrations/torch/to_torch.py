@@ -190,7 +190,7 @@ class TorchWork(c10d.Work):
 
     def _of_call(self) -> tuple[str, int, Any, float]:
         if self.issued is None:
-            raise RuntimeError("this call is synchronous, so it returns no work: pass async_op=True")
+            raise RuntimeError("this call is synchronous and returns no work. Pass async_op=True.")
         return self.issued
 
     @property

@@ -64,8 +64,8 @@ def watch() -> None:
     """
     if not _patched() and distributed.is_available() and distributed.is_initialized():
         raise ArgumentError(
-            "watch: a process group exists already: call this before init_process_group, or set UNISONO_WATCH=1 in the "
-            "environment"
+            "watch: a process group exists already. Call this before init_process_group, or set UNISONO_WATCH=1 in "
+            "the environment."
         )
     patch()
     os.environ["UNISONO_WATCH"] = "1"

@@ -73,7 +73,7 @@ def attached(job: LiveJob) -> Iterator[Arena]:
         finally:
             arena.close()
         return
-    raise ArgumentError(f"the job of process {job[0][0]} cannot be looked at: {refused}") from refused
+    raise ArgumentError(f"cannot read the memory of the job of process {job[0][0]}: {refused}") from refused
 
 
 def the_job(pid: int | None = None) -> LiveJob:
@@ -85,7 +85,7 @@ def the_job(pid: int | None = None) -> LiveJob:
         # What has started several jobs has the memory of each open, and does not tell them apart.
         jobs_of = Counter(pid for job in jobs for pid, _ in job)
         named = ", ".join(str(min((pid for pid, _ in job), key=jobs_of.__getitem__)) for job in jobs)
-        raise ArgumentError(f"there are {plural(len(jobs), 'job')}: name one by a process of it, such as {named}")
+        raise ArgumentError(f"found {plural(len(jobs), 'job')}. Name one by a process of it, such as {named}.")
     return jobs[0]
 
 

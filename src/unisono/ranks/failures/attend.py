@@ -241,7 +241,7 @@ class Watch:
         has failed.
         """
         if self.span is None or self.under_way is None or self.under_way.failure is None:
-            raise InternalError("a call over hosts has failed, and no such call has been made")
+            raise InternalError("the call over hosts that failed is not known")
         error = self.under_way.failure
         if not isinstance(error, Lost):
             raise error
@@ -326,7 +326,7 @@ class Watch:
         if isinstance(error, PeerFailed) and error.rank == self.group.rank:  # the group was aborted from outside
             reason = error.reason
         self.board.set_gave_up(GivenUp(self.number, late, frozenset(blames), reason))
-        self.engine.sign_off(tag=self.plan.tag)
+        self.engine.sign_off(inline=self.plan.inline)
         if not isinstance(error, UnisonoError) or isinstance(error, NestedCall):  # from a signal handler
             how = f"interrupted by {type(error).__name__}"
             error = PeerFailed(self.group.rank, how, self.group.rank, self.call, self.world_ranks)

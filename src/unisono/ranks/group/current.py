@@ -45,7 +45,7 @@ class NonMember:
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)  # Python's own protocols must find no method
-        raise _NotMember(f"rank {self.world_rank} is not a member of group {self.name!r}: call it under `if group:`")
+        raise _NotMember(f"rank {self.world_rank} is not in group {self.name!r}. Make the call under `if group:`.")
 
     def __repr__(self) -> str:
         return f"NonMember({self.name!r}, rank {self.world_rank} of the world)"

@@ -191,8 +191,8 @@ class Group:
         if self.closed:
             make = "init()" if self.parent is None else "new_group()"
             raise NotInitialized(
-                f"group {self.name!r} has been closed, or belongs to the process from which this one was forked; "
-                f"call unisono.{make} for a new one"
+                f"group {self.name!r} is closed, or belongs to the process that forked this one. Call unisono.{make} "
+                "for a new one."
             )
 
     def forget_plans(self) -> None:
@@ -273,7 +273,7 @@ class Group:
     def _refuse(self, *_: int) -> int:
         """Runs instead of the kernel in calls that passed check_usable before the group broke or was closed."""
         self.check_usable()
-        raise InternalError(f"group {self.name!r} is neither broken nor closed, and yet refuses a call")
+        raise InternalError(f"group {self.name!r} refused a call, but is neither broken nor closed")
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Make an uninitialized tensor in shared memory, as `unisono.empty` does. Raises OutOfMemory."""

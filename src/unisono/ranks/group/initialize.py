@@ -62,12 +62,14 @@ def init(
     if group is not None and not group.closed:
         for name, given, actual in (("rank", rank, group.rank), ("size", size, group.size)):
             if given is not None and given != actual:
-                raise ArgumentError(f"{name}={given}, but this process is already rank {group.rank} of {group.size}")
+                raise ArgumentError(
+                    f"{name}: got {given}, but this process is already rank {group.rank} of {group.size}"
+                )
         return group
     if is_in_run():
         raise NotInitialized(
-            "this rank has left the group of its run with shutdown(), or this process was forked from a rank and is "
-            "none itself; there is no other group: make the call before, in the rank's process, or start another run"
+            "this process has no group: it left the group of its run with shutdown(), or was forked from a rank. "
+            "Make the call earlier, in the rank's process, or start another run."
         )
     rank, size = (None if given is None else integer(name, given) for name, given in (("rank", rank), ("size", size)))
     launch = detect(os.environ, rank, size)
@@ -94,7 +96,7 @@ def group_or_default(group: Any) -> Group:
     if group is None:
         return get_default() or init()
     if not isinstance(group, (Group, NonMember)):
-        raise DTypeError(f"group: expected a Group or None, got {type(group).__name__}")
+        raise DTypeError(f"group: got {type(group).__name__}, expected a Group or None")
     return cast("Group", group)  # a NonMember refuses its calls itself
 
 

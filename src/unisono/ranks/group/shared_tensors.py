@@ -23,7 +23,7 @@ def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group
     """
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     if not (dtype is None or isinstance(dtype, torch.dtype)):
-        raise DTypeError(f"dtype: expected a torch.dtype, got {type(dtype).__name__}")
+        raise DTypeError(f"dtype: got {type(dtype).__name__}, expected a torch.dtype")
     return group_or_default(group).empty(*sizes, dtype=dtype)  # type: ignore[arg-type]
 
 
@@ -43,7 +43,7 @@ def share_(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
     check_is_tensor("tensor", tensor)
     if not tensor.is_cpu or not tensor.is_contiguous():
         raise ArgumentError(
-            "tensor: only contiguous CPU tensors can be moved to shared memory; call .cpu().contiguous() first"
+            "tensor: got a tensor that is not contiguous or not on the CPU. Call .cpu().contiguous() first."
         )
     moved = empty(tuple(tensor.shape), dtype=tensor.dtype, group=group)
     with torch.no_grad():

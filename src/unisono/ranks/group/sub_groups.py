@@ -39,7 +39,7 @@ def make_sub_group(parent: Group, rank: int, world_ranks: Sequence[int], name: s
         waited_s = time.monotonic() - began
         if waited_s > timeout_s and isinstance(found, int):
             missing = () if found == rank else (found,)
-            why = "" if missing else " It has made many groups that their other members have not joined yet."
+            why = "" if missing else " This rank has made many groups that other members have not joined yet."
             raise WaitTimeout(call, waited_s, missing, rank, why, members)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _ASK_SELDOM_S)

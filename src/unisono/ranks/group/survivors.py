@@ -60,8 +60,8 @@ def _check_interrupted(group: Group, attempts: Mapping[int, tuple[int, str]], ra
     for rank in ranks:
         number, words = attempts[rank]
         if words and number >= own:
-            move = "call shrink() again: it waits until that rank does so, too, or has ended"
-            raise PeerFailed(rank, f"{words}; {move}", group.rank, SHRINK, group.named)
+            move = "Call shrink() again: it waits until that rank calls it too, or has ended"
+            raise PeerFailed(rank, f"{words}. {move}.", group.rank, SHRINK, group.named)
 
 
 def _find_memory(group: Group, failed: frozenset[int]) -> int | None:
@@ -145,13 +145,13 @@ def _agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAr
             _join_attempt(group)
         if time.monotonic() > deadline:
             said = [(rank, attempts[rank][1]) for rank in waits_for if attempts[rank][1]]
-            move = "has ended it: let that rank call it again, or end it."
-            details = why + "".join(f" In rank {rank}, {words} {move}" for rank, words in said)
+            move = "ended it: call it again there, or end that rank."
+            details = why + "".join(f" On rank {rank}, {words} {move}" for rank, words in said)
             raise WaitTimeout(SHRINK, time.monotonic() - began, waits_for, me, details, group.named)
         nap(changed_at, *_NAPS_S)
     _free_others(group, mine.failed)
     if me in mine.failed:
-        details = "" if len(mine.failed) < group.size else "all ranks have gone, or are left out by another one"
+        details = "" if len(mine.failed) < group.size else "all ranks have failed, or were left out by another rank"
         raise LeftOut(me, sorted(mine.failed), group.name, group.named, details)
     return group.smaller[mine.failed]
 
@@ -182,10 +182,10 @@ def _missing(group: Group, mine: Proposal, others: Mapping[int, Proposal | None]
 def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Group:
     """See `Group.shrink`."""
     if not isinstance(without, Iterable):
-        raise ArgumentError(f"without: expected a list of ranks, got {type(without).__name__}")
+        raise ArgumentError(f"without: got {type(without).__name__}, expected a list of ranks")
     leave_out = frozenset(integer("without", rank) for rank in without)
     if strangers := leave_out - set(range(group.size)):
-        raise ArgumentError(f"without: unknown rank {min(strangers)} among the {group.size} of {group.name!r}")
+        raise ArgumentError(f"without: rank {min(strangers)} is not in group {group.name!r} (size {group.size})")
     _check_cut_off(group)
     allowed_s = group.timeout_s if timeout_s is None else seconds(timeout_s)
     _join_attempt(group, group.engine.arena.board(group.rank).attempt[0] + 1)

@@ -45,7 +45,7 @@ def group_over_hosts(
 ) -> Group:
     """The group of all ranks of several hosts that have met; see `world_group`."""
     if met.store is None:
-        raise InternalError("ranks of several hosts have met without a store")
+        raise InternalError("ranks of several hosts met without a store")
     with closing(_Connecting(met, rank, met.store, timeout_s, config.host_silence_s, why_absent)) as connecting:
         try:
             far, carrier = connecting.join_sentinels(), connecting.connect()
@@ -107,9 +107,7 @@ class _Connecting:
             self._far = Far(met.arena, hosts, self._rank, name, self._silent_s, self._deadline)
         except ConnectionRefusedError as error:
             self._await_cause(time.monotonic())
-            raise InternalError(
-                f"the sentinel of host {here} has ended already: standard error shows what it said"
-            ) from error
+            raise InternalError(f"the sentinel of host {here} has ended. Standard error has its output.") from error
         self._liveness = RankLiveness(met.arena, here=self._beside, far_left=self._far.left)
         return self._far
 
@@ -121,7 +119,7 @@ class _Connecting:
             self._look()
             if (now := time.monotonic()) > self._deadline:
                 self._heed_end()
-                raise missing((first,), self._rank, now - began, " Its host's sentinel has not come.")
+                raise missing((first,), self._rank, now - began, " The sentinel of its host has not started.")
             if first not in self._beside and (reason := self._why_absent(first)):
                 raise ArgumentError(reason)
         return read(SentinelNotice, said, first)

@@ -49,9 +49,9 @@ class _ForkClient:
             state, details = self._channel.receive(time.monotonic() + _BOOT_S).value
         except EOFError as error:
             code = self._process.wait()
-            raise InternalError(f"{who} ended with code {code}; standard error shows what it said") from error
+            raise InternalError(f"{who} ended with code {code}. Standard error has its output.") from error
         except TimeoutError as error:
-            raise InternalError(f"{who} was not ready after {_BOOT_S:g} s") from error
+            raise InternalError(f"{who} did not start within {_BOOT_S:g} s") from error
         if state == "failed":
             raise InternalError(f"{who} could not start:\n{details}")
 

@@ -151,8 +151,8 @@ def _pack_result(rank: int, result: object) -> bytes:
     except Exception as error:
         name = type(result).__qualname__
         raise ArgumentError(
-            f"the result of rank {rank}, of type {name}, cannot be sent to the parent: {error}. "
-            "Return tensors and plain data."
+            f"cannot send the result of rank {rank}, of type {name}, to the parent: {error}. Return tensors and plain "
+            "data."
         ) from error
 
 

@@ -66,7 +66,9 @@ def _result(report: Report) -> Any:
     try:
         return unpack(report.payload)
     except Exception as error:
-        raise ArgumentError(f"the result of rank {report.rank} cannot be read in the parent: {error}") from error
+        raise ArgumentError(
+            f"cannot read the result of rank {report.rank} in the parent: {error}. Return tensors and plain data."
+        ) from error
 
 
 def _blame(failed: Sequence[Report], late: Sequence[Report]) -> RankFailed:

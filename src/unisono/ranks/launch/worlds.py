@@ -60,9 +60,9 @@ def run(
         WaitTimeout: Ranks did not return in time, or did not begin the function within five minutes. Has their stacks.
     """
     if not isinstance(args, Sequence) or isinstance(args, str):
-        raise ArgumentError(f"args: expected a tuple of arguments, such as args=(10,), got {type(args).__name__}")
+        raise ArgumentError(f"args: got {type(args).__name__}, expected a tuple of arguments, such as (10,)")
     if not isinstance(kwargs, (Mapping, type(None))):
-        raise ArgumentError(f"kwargs: expected a dict of arguments by name, got {type(kwargs).__name__}")
+        raise ArgumentError(f"kwargs: got {type(kwargs).__name__}, expected a dict of arguments by name")
     options: dict[str, Any] = {"prefix": prefix, "return_exceptions": return_exceptions}
     with World(ranks, timeout_s=timeout_s, hosts=hosts, **options) as alone:
         return alone.run(fn, *args, **dict(kwargs or {}))
@@ -97,12 +97,14 @@ class World:
         return_exceptions: bool = False,
     ) -> None:
         if ranks is not None and (type(ranks) is not int or ranks < 1):
-            raise ArgumentError(f"a world has a whole number of ranks, at least one, not {ranks!r}")
+            raise ArgumentError(f"ranks: got {ranks!r}, expected a whole number, at least 1")
         if hosts is None:
             hosts = Hosts.one(4 if ranks is None else ranks)
         self._hosts = hosts if isinstance(hosts, Hosts) else Hosts.parse(hosts)
         if ranks not in (None, self._hosts.ranks):
-            raise ArgumentError(f"{ranks} ranks, but hosts {self._hosts.text} have {self._hosts.ranks}")
+            raise ArgumentError(
+                f"ranks: got {ranks}, but hosts {self._hosts.text} have {self._hosts.ranks}. Leave out ranks."
+            )
         self.size, self.timeout_s = self._hosts.ranks, timeout_s
         self._config, self._return_exceptions = config, return_exceptions
         self._owner = os.getpid()
@@ -140,18 +142,21 @@ class World:
         """Call `fn(*args, **kwargs)` on every rank; return the results in rank order. Errors are those of `run`."""
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         if not callable(fn):
-            raise ArgumentError(f"run() takes a function, not a {name}")
+            raise ArgumentError(f"fn: got {name}, expected a function")
         for wrong, why in (
             (self._closed, "has been closed"),
             (os.getpid() != self._owner, f"belongs to process {self._owner}, from which this one was forked"),
         ):
             if wrong:
-                raise NotInitialized(f"this world {why}: make a new one with unisono.world({self.size})")
+                raise NotInitialized(f"this world {why}. Make a new one with unisono.world({self.size}).")
         with self._one_run:
             try:
                 payload = pack((fn, args, kwargs))
             except Exception as error:
-                raise ArgumentError(f"{name} and its arguments cannot be sent to the ranks: {error}") from error
+                raise ArgumentError(
+                    f"cannot send {name} and its arguments to the ranks: {error}. Pass functions and data that "
+                    "cloudpickle can pickle."
+                ) from error
             start = time.monotonic()
             try:
                 if self._processes is None:
@@ -214,7 +219,7 @@ def run_script(
     hosts, timeout_s, prefix and return_exceptions: as in `run`.
     """
     if not Path(script).is_file():
-        raise ArgumentError(f"{script} is not a file: give the path of a Python script")
+        raise ArgumentError(f"script: got {script}, which is not a file. Give the path of a Python script.")
     options: dict[str, Any] = {"hosts": hosts, "prefix": prefix, "return_exceptions": return_exceptions}
     with socket.socket() as reserved:
         # While this socket is bound, the system gives its port to no process that asks for any free one. The script's

@@ -103,9 +103,9 @@ def read(kind: type[Entry], said: bytes, teller: int, size: int = 1) -> Entry:
             if all(_fits(it, kind.__annotations__[name]) and _IS_SOUND[name](it, size) for name, it in fields.items()):
                 return make(**fields)
     raise ArgumentError(
-        f"at the store where the ranks meet, rank {teller} has written {_brief.repr(bytes(said[:200]))}, which is not "
-        f"a valid {kind.__name__}: another program, or another version of unisono, writes to this store. Use an "
-        "address and a port of this job's own (MASTER_ADDR, MASTER_PORT), which others cannot reach"
+        f"the store has an invalid {kind.__name__} of rank {teller}: {_brief.repr(bytes(said[:200]))}. Another "
+        "program, or another version of unisono, writes to this store. Use a MASTER_ADDR and a MASTER_PORT that only "
+        "this job uses."
     )
 
 

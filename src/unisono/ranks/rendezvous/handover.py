@@ -92,8 +92,9 @@ def fetch(home: Identity, first: int, rank: int, deadline: float) -> Arena:
             if channel.peer == (home.pid, home.user):
                 raise EOFError(f"rank {first} has ended")
             raise ArgumentError(
-                f"process {channel.peer.pid} of user {channel.peer.user} waits where rank {first}, process {home.pid} "
-                f"of user {home.user}, should: the ranks' entries at the store were changed"
+                f"process {channel.peer.pid} of user {channel.peer.user} listens in place of rank {first}, process "
+                f"{home.pid} of user {home.user}: the ranks' entries in the store were changed. Use a MASTER_PORT "
+                "that only this job uses."
             )
         fds = channel.receive(deadline).fds
         if not fds:

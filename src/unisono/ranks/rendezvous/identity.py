@@ -122,19 +122,19 @@ def check(identities: Mapping[int, Identity]) -> None:
             mine, its = home.common.get(name, "nothing"), other.common.get(name, "nothing")
             if mine != its and (spans or name not in _OVER_HOSTS):
                 move = (
-                    f"set {environment_name(name)} to the same"
+                    f"Set {environment_name(name)} to the same value"
                     if name in Config.__annotations__
-                    else "it must be the same"
+                    else "It must be the same"
                 )
                 raise ArgumentError(
-                    f"rank {rank} ({_where(other, home)}) has {name}={its}, rank 0 ({_where(home, other)}) has {mine}: "
-                    f"{move} for all ranks"
+                    f"rank {rank} ({_where(other, home)}) has {name}={its}, but rank 0 ({_where(home, other)}) has "
+                    f"{mine}. {move} on all ranks."
                 )
         twin = processes.setdefault((other.place, other.pid, other.ticks), rank)
         if twin != rank:
             raise ArgumentError(
-                f"ranks {twin} and {rank} are the same process (pid {other.pid}): threads cannot be ranks. Start one "
-                "process per rank, with unisono.run() or torchrun."
+                f"ranks {twin} and {rank} are the same process (pid {other.pid}), but threads cannot be ranks. Start "
+                "one process per rank, with unisono.run() or torchrun."
             )
 
 
@@ -152,9 +152,9 @@ def way_between(identities: Mapping[int, Identity]) -> str:
         if not is_loopback(one.address):
             return one.address
     raise ArgumentError(
-        f"rank 0 ({home.where}) and rank {other} ({identities[other].where}) meet at an address that leads either of "
-        f"them to itself only ({home.address or 'no network'}): set MASTER_ADDR to an address of rank 0's host that "
-        "all hosts reach"
+        f"rank 0 ({home.where}) and rank {other} ({identities[other].where}) are on different hosts, but the address "
+        f"where they meet ({home.address or 'no network'}) leads each to itself. Set MASTER_ADDR to an address of "
+        "rank 0's host that all hosts can reach."
     )
 
 

@@ -46,7 +46,7 @@ class Launch(NamedTuple):
     def checked(self) -> "Launch":
         """This launch. Raises ArgumentError if the rank is not below the size."""
         if not 0 <= self.rank < self.size:
-            raise ArgumentError(f"{self.why}, but a rank is at least 0 and below the size")
+            raise ArgumentError(f"{self.why}: a rank must be at least 0 and less than the size")
         return self
 
 
@@ -172,7 +172,7 @@ def _launch(launcher: _Launcher, environ: Mapping[str, str]) -> Launch | None:
     size = integer(environ, variable)
     why = f"{launcher.name} has set {launcher.rank}={rank}" + (f" and {variable}={size}" if variable else "")
     if size is None:
-        return Launch(rank, 0, why, refusal=f"no variable says how many processes there are. {_OTHERWISE}")
+        return Launch(rank, 0, why, refusal=f"no variable has the number of processes. {_OTHERWISE}")
     name = launcher.job(environ)
     everywhere = launcher.name if launcher.names_hosts else f"{launcher.name} {name}".rstrip()
     launch = Launch(rank, size, why, name=everywhere).checked()
@@ -181,13 +181,13 @@ def _launch(launcher: _Launcher, environ: Mapping[str, str]) -> Launch | None:
     if integer(environ, launcher.local_size) in (None, size) and _first(environ, launcher.nodes) in ("", "1"):
         if name:
             return launch._replace(job=f"{launcher.name} {name}")
-        return launch._replace(refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")
+        return launch._replace(refusal=f"the environment does not say where these processes meet. {_OTHERWISE}")
     if launcher.first_node is None:
         return launch._replace(by_mpi=True)
     if node := launcher.first_node(environ):
         number = int(sha256(name.encode(errors="surrogatepass")).hexdigest(), 16)
         return launch._replace(address=node, port=_FIRST_PORT + number % _PORTS)
-    return launch._replace(refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
+    return launch._replace(refusal=f"the environment does not say on which host rank 0 runs. {_ADDRESS}")
 
 
 def integer(environ: Mapping[str, str], name: str) -> int | None:
@@ -196,4 +196,4 @@ def integer(environ: Mapping[str, str], name: str) -> int | None:
     try:
         return None if text is None else int(text)
     except ValueError as error:
-        raise ArgumentError(f"{name}={text!r} is not a whole number") from error
+        raise ArgumentError(f"{name}: got {text!r}, expected a whole number") from error

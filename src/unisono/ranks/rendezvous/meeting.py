@@ -184,9 +184,9 @@ class Meeting:
             self._await_reason()
             if isinstance(error, ConnectionRefusedError | PermissionError):
                 raise ArgumentError(
-                    f"rank {self._rank} runs on the machine of rank {first}, but the system does not let it get the "
-                    f"memory of that rank ({error}). If they are on two machines, or in containers that share no "
-                    f"memory, set {HOST_ID} to another value for each"
+                    f"rank {self._rank} runs on the machine of rank {first}, but the system denied access to its "
+                    f"memory ({error}). If they run in containers without shared memory, set {HOST_ID} to a different "
+                    "value for each."
                 ) from error
             raise self._timeout([first]) from error
 

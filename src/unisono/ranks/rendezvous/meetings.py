@@ -63,8 +63,8 @@ def enter_meeting(
         name = _begin(asked, size, job) if rank == 0 else ""
         beats: dict[str, bytes] = {}  # meeting -> its first beat that was seen
         at = asked.where and f" at {asked.where}"
-        details = f" The store{at} answers, but rank 0 has not begun a meeting there. It has not called init(), "
-        details += "or waits itself, in torch's store, for a rank that has not come, or another program uses this port."
+        details = f" The store{at} responds, but rank 0 has not called init(), or waits in torch's store for a missing "
+        details += "rank, or another program uses this port."
         if rank:
             waits((0,), "to begin the meeting", asked.where)
         while not name:
@@ -72,11 +72,11 @@ def enter_meeting(
                 notice = read(MeetingNotice, said, 0)
                 beat = asked.now(f"{notice.meeting}/{BEAT}") or b"" if stale else b""
                 if stale and beats.setdefault(notice.meeting, beat) == beat:
-                    details = f" The last meeting there was of {notice.who}: rank 0 of an earlier start of the job."
+                    details = f" The last rank 0 there was {notice.who}, of an earlier start of the job."
                 elif notice.job != job:
                     raise other_job(asked.where, rank, job, notice)
                 elif _is_over(asked, notice, rank, size, began):
-                    details = f" Rank 0, {notice.who}, has ended a meeting, and has not begun the next one with init()."
+                    details = f" Rank 0, {notice.who}, has not called init() again after the last attempt."
                 else:
                     name = notice.meeting
                     break

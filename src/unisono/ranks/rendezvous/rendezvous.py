@@ -84,7 +84,7 @@ def meet(
     other. Raises ArgumentError for content of the store that no rank would have written.
     """
     if size > MAX_RANKS:
-        raise ArgumentError(f"a group has 1 to {MAX_RANKS} ranks, not {size}")
+        raise ArgumentError(f"size: got {size}, expected 1 to {MAX_RANKS} ranks")
     config = config or Config.from_env()
     with meeting_page(rank, size, timeout_s, config.stall_warning_s):
         meeting = Meeting(rank, size, store, timeout_s, config, why_absent)

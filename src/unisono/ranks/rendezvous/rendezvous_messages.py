@@ -6,7 +6,7 @@ from ...base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone, Wai
 from ...base.records import Departure, DepartureKind
 from .entries import MOST_WORDS, MeetingEnd, MeetingNotice
 
-_OWN_PORT = "Give each job a port of its own: set MASTER_PORT"
+_OWN_PORT = "Give each job its own port: set MASTER_PORT"
 
 
 def end_of(error: BaseException, rank: int) -> MeetingEnd:
@@ -47,7 +47,7 @@ def why_ended(end: MeetingEnd, rank: int, waited_s: float) -> Exception | None:
 def missing(ranks: tuple[int, ...], rank: int, waited_s: float, details: str = "") -> WaitTimeout:
     """These ranks have not come, or not done their part, in time."""
     if rank in ranks:
-        details = " The others waited for this rank no longer: let all ranks call init() again." + details
+        details = " The others have stopped waiting for this rank. Call init() again on all ranks." + details
     return WaitTimeout("init()", waited_s, ranks, rank, details)
 
 
@@ -61,7 +61,7 @@ def store_closed(where: str, rank: int, cause: BaseException | str) -> PeerGone 
     brief = str(cause).partition("\n")[0].rstrip(".")
     words = f"the store where the ranks meet{where and f', at {where},'} has closed the connection ({brief})"
     if rank == 0:
-        reason = f"{words}: the process that runs it, mostly the launcher, has ended. Start all ranks again."
+        reason = f"{words}: the process that runs it, usually the launcher, has ended. Start all ranks again."
         return PeerFailed(0, reason, 0, "init()")
     how = Departure(DepartureKind.DIED, f"cannot be reached, as {words},")
     return PeerGone(0, 0, how, rank, "init()", met=False)
@@ -70,15 +70,15 @@ def store_closed(where: str, rank: int, cause: BaseException | str) -> PeerGone 
 def store_silent(where: str, rank: int, waited_s: float, silent_s: float) -> WaitTimeout:
     """The store is connected and does not answer."""
     words = f" The store where the ranks meet{where and f', at {where},'} has not answered for {silent_s:.3g} s: "
-    words += "the process that runs it, rank 0's or the launcher's, is stopped, or its host is cut off."
+    words += "the process that runs it, rank 0 or the launcher, is stopped, or its host is cut off."
     return WaitTimeout("init()", waited_s, (0,) if rank else (), rank, words)
 
 
 def sizes_differ(rank: int, size: int, notice: MeetingNotice) -> ArgumentError:
     """This rank and rank 0 were given different sizes."""
     return ArgumentError(
-        f"the ranks have been told different sizes: rank 0 {notice.size}, rank {rank} {size}. Give all ranks "
-        "of the job the same WORLD_SIZE, or the same size in init()"
+        f"the ranks were given different sizes: rank 0 {notice.size}, rank {rank} {size}. Give all ranks the same "
+        "WORLD_SIZE, or the same size in init()."
     )
 
 
@@ -86,22 +86,22 @@ def other_job(where: str, rank: int, job: str, notice: MeetingNotice) -> Argumen
     """The ranks of another job meet at this store."""
     own, other = (f"job {name!r}" if name else "a job without a name" for name in (job, notice.job))
     return ArgumentError(
-        f"at {where or 'the store'}, where this process, rank {rank} of {own}, should meet its job, the ranks of "
-        f"{other} meet: their rank 0 is {notice.who}. {_OWN_PORT}"
+        f"rank {rank} of {own} found another job at {where or 'the store'}: {other}, whose rank 0 is {notice.who}. "
+        f"{_OWN_PORT}."
     )
 
 
 def twice(where: str, rank: int, who: str) -> ArgumentError:
     """Two processes have come as one rank."""
     return ArgumentError(
-        f"another process has come as rank {rank} already{where and f' at {where}'}: {who}. Give each process of a job "
-        f"a RANK of its own. {_OWN_PORT}"
+        f"another process is rank {rank} already{where and f' at {where}'}: {who}. Give each process of a job its own "
+        f"RANK. {_OWN_PORT}."
     )
 
 
 def unreachable(rank: int, address: str, port: int, tried_s: float, cause: str) -> ArgumentError:
     """The host where rank 0 should be has no address, or there is no way to it."""
     return ArgumentError(
-        f"rank {rank} has tried for {tried_s:.3g} s to reach {address}, port {port}, where rank 0 should be: {cause}. "
-        "Set MASTER_ADDR, to an address of rank 0's host that all hosts reach, and MASTER_PORT, for every process"
+        f"rank {rank} could not reach rank 0 at {address}, port {port}, in {tried_s:.3g} s: {cause}. Set MASTER_ADDR, "
+        "an address of rank 0's host that all hosts can reach, and MASTER_PORT for every process."
     )

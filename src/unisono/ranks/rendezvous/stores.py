@@ -94,11 +94,11 @@ def _at_address(launch: Launch, addresses: list[str], port: int, deadline: float
         if serve:
             is_taken = "EADDRINUSE" in str(error)
             cause = (is_taken and _whose(launch)) or cause
-            advice = ". Give each job a port of its own" if is_taken else ""
-            raise ArgumentError(f"rank 0 cannot listen at {where}: {cause}{advice}") from error
+            advice = " Give each job its own port." if is_taken else ""
+            raise ArgumentError(f"rank 0 cannot listen at {where}: {cause}.{advice}") from error
         details = f" It should listen at {where}: {cause}."
     except TimeoutError:
-        details = f" A process listens at {where}, but does not answer as rank 0's store: is it another program's?"
+        details = f" A process listens at {where}, but does not respond as rank 0's store: it may be another program."
         if cause := try_to_reach(address, port)[1]:
             details = f" It should listen at {where}: {cause}."
         if serve:
@@ -165,14 +165,14 @@ def _by_mpi(launch: Launch, deadline: float) -> Store:
         from mpi4py import MPI
     except ImportError as error:
         raise ArgumentError(
-            f"{launch.why}, on several hosts, and without mpi4py ({error}) the ranks do not know where to meet: "
-            "install it, or set MASTER_ADDR, to an address of rank 0's host, and MASTER_PORT for every process"
+            f"{launch.why}, on several hosts, but mpi4py, by which ranks would find each other, is missing ({error}). "
+            "Install it, or set MASTER_ADDR, an address of rank 0's host, and MASTER_PORT for every process."
         ) from error
     comm, start = MPI.COMM_WORLD, time.monotonic()
     if (comm.rank, comm.size) != (launch.rank, launch.size):
         raise ArgumentError(
-            f"{launch.why}, but mpi4py says that this process is rank {comm.rank} of {comm.size}: it was built for "
-            "another MPI. Build it for this one, or set MASTER_ADDR and MASTER_PORT for every process"
+            f"{launch.why}, but in mpi4py this process is rank {comm.rank} of {comm.size}: it was built for another "
+            "MPI. Build it for this one, or set MASTER_ADDR and MASTER_PORT for every process."
         )
     store: TCPStore | None = None
     told = bytearray(_MOST_BYTES)
@@ -207,7 +207,10 @@ class JobServer:
         try:
             self._listener = listen(_socket_of(job))
         except OSError as error:
-            raise ArgumentError(f"another process is rank 0 of the job {job} already: {error}") from error
+            raise ArgumentError(
+                f"another process is rank 0 of job {job} already: {error}. End that process, or give this job another "
+                "name."
+            ) from error
         if job not in _made:
             _made[job] = os.memfd_create("unisono-store", os.MFD_CLOEXEC)
         self.store = _store_in(os.dup(_made[job]))
@@ -250,7 +253,7 @@ def job_store(job: str, rank: int, deadline: float) -> FileStore:
             finally:
                 channel.close()
         if time.monotonic() >= deadline:
-            details = f" No process of this network namespace and user is rank 0 of the job {job}."
+            details = f" No process of this network namespace and user is rank 0 of job {job}."
             raise missing((0,), rank, time.monotonic() - began, details)
         waits_still()
         time.sleep(_NAP_S)

@@ -15,7 +15,7 @@ def detect(environ: Mapping[str, str], rank: int | None = None, size: int | None
     several processes that have no way to meet.
     """
     if (rank is None) != (size is None):
-        raise ArgumentError(f"rank={rank} and size={size}: give both or neither")
+        raise ArgumentError(f"got rank={rank} and size={size}. Give both or neither.")
     named_rank, named_size = integer(environ, "RANK"), integer(environ, "WORLD_SIZE")
     if rank is not None and size is not None:
         for name, given, variable, seen in (
@@ -24,14 +24,15 @@ def detect(environ: Mapping[str, str], rank: int | None = None, size: int | None
         ):
             if seen is not None and seen != given:
                 raise ArgumentError(
-                    f"{name}={given} but {variable}={seen}: leave out the argument, or unset the variable"
+                    f"{name}: got {given}, but the environment has {variable}={seen}. Leave out the argument, or "
+                    "unset the variable."
                 )
-        launch = Launch(rank, size, f"rank={rank} and size={size} were given").checked()
+        launch = Launch(rank, size, f"rank={rank} and size={size}").checked()
     elif named_rank is not None and named_size is not None:
         launch = Launch(named_rank, named_size, f"RANK={named_rank} and WORLD_SIZE={named_size} are set").checked()
     elif (named_rank, named_size) != (None, None):
         there, missing = ("WORLD_SIZE", "RANK") if named_rank is None else ("RANK", "WORLD_SIZE")
-        raise ArgumentError(f"{there}={environ[there]} is set but {missing} is not: set both, or unset {there}")
+        raise ArgumentError(f"{there}={environ[there]} is set, but {missing} is not. Set both, or unset {there}.")
     elif (job := find_job(environ)) is not None:
         return _by_job(job, environ)
     else:
@@ -47,8 +48,8 @@ def _by_job(job: Launch, environ: Mapping[str, str]) -> Launch:
     if len(there) == 1:
         missing = _AT[_AT.index(there[0]) - 1]
         raise ArgumentError(
-            f"{there[0]}={environ[there[0]]} is set but {missing} is not: set both, to where all ranks meet, or unset "
-            f"{there[0]}"
+            f"{there[0]}={environ[there[0]]} is set, but {missing} is not. Set both, to where all ranks meet, or "
+            f"unset {there[0]}."
         )
     if there and job.size:
         return _by_store(Launch(job.rank, job.size, job.why), environ)
@@ -64,11 +65,11 @@ def _by_store(launch: Launch, environ: Mapping[str, str]) -> Launch:
         if job is not None and (job.rank, job.size) == (launch.rank, launch.size):
             return _by_job(job, environ)
         raise ArgumentError(
-            f"{launch.why}, but MASTER_ADDR and MASTER_PORT, where the ranks meet, are not both set: "
-            "start the script with torchrun, or use unisono.run(), which needs neither"
+            f"{launch.why}, but MASTER_ADDR and MASTER_PORT, where the ranks meet, are not both set. Start the script "
+            "with torchrun, or use unisono.run(), which needs neither."
         )
     if not 0 <= port < 1 << 16:
-        raise ArgumentError(f"MASTER_PORT={port}: the port where the ranks meet is at most {(1 << 16) - 1}")
+        raise ArgumentError(f"MASTER_PORT: got {port}, expected at most {(1 << 16) - 1}")
     launch = launch._replace(address=environ["MASTER_ADDR"], port=port, name=job_at_store(environ, launch.size))
     start = start_of_job(environ)
     if not start:

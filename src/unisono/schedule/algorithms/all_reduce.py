@@ -3,7 +3,7 @@
 A rank's vector is its tensor, of m bytes. An algorithm is a generator of rounds (`@algorithm`; see `schedule.table`),
 or it makes its table of other tables (`@composed`), for p ranks. `table(...)` is the table of another algorithm, and
 `combine` has what can be made of tables: `transpose` reverses rounds and arrows, and adds what was copied; `seq` runs
-tables one after the other; `as_collective` gives a table another contract; `pipeline` runs a table on each segment of
+tables one after the other; `replace` gives a table another contract; `pipeline` runs a table on each segment of
 the vector, a segment `lag` rounds after the one before; `fold` lets two ranks act as one, if a table needs a power of
 two. Most all_reduces are an all_gather transposed, then the same all_gather forwards: in an all_gather each rank
 begins with one part of the vector, its block, and gets the blocks of all.
@@ -15,7 +15,7 @@ wins, and its source. F is (p - 1) / p, lg the logarithm of p to base 2, rounded
 
 from collections.abc import Iterator
 
-from ..combine import as_collective, fold, pipeline, seq, transpose
+from ..combine import fold, pipeline, seq, transpose
 from ..table import ADD, COPY, Rows, Schedule, Transfer, Y, send, trace
 from . import all_gather, broadcast, graphs
 from .catalogue import SEGMENTS, algorithm, composed, table
@@ -23,7 +23,7 @@ from .catalogue import SEGMENTS, algorithm, composed, table
 
 def there_and_back(schedule: Schedule) -> Schedule:
     """An all_reduce from a broadcast or all_gather: transposed it adds everything up, forwards it copies the sums."""
-    return as_collective(seq(transpose(schedule), schedule), "all_reduce")
+    return seq(transpose(schedule), schedule).replace(collective="all_reduce")
 
 
 @composed("all_reduce")

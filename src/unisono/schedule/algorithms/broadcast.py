@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..combine import as_collective, once, pipeline, seq
+from ..combine import once, pipeline, seq
 from ..table import Rows, Schedule, Transfer, send, trace
 from . import all_gather, scatter
 from .catalogue import RADIX, SEGMENTS, algorithm, composed, table
@@ -95,7 +95,7 @@ def scatter_all_gather(p: int, root: int) -> Schedule:
     source: van de Geijn 1994; Thakur, Rabenseifner and Gropp 2005
     """
     parts = seq(table(scatter.binomial, p, root), table(all_gather.circulant, p))
-    return once(as_collective(parts, "broadcast"))
+    return once(parts.replace(collective="broadcast"))
 
 
 @composed("broadcast")

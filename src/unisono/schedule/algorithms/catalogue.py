@@ -72,7 +72,7 @@ class Algorithm:
         for restriction in self.requires:
             if restriction not in RESTRICTIONS:
                 known = ", ".join(RESTRICTIONS)
-                raise ArgumentError(f"{self.full_name} requires {restriction!r}; the restrictions there are: {known}")
+                raise ArgumentError(f"{self.full_name}: unknown restriction {restriction!r}. Use {known}.")
 
     def __repr__(self) -> str:
         return f"Algorithm(collective={self.collective!r}, name={self.name!r}, requires={self.requires!r})"
@@ -105,8 +105,8 @@ class Algorithm:
         if isinstance(of, Schedule):
             if (ranks, root) != (of.ranks, of.root):
                 raise ArgumentError(
-                    f"{self.name} is a table for {of.ranks} ranks and root {of.root}, "
-                    f"not for {ranks} ranks and root {root}"
+                    f"{self.name} is a table for {of.ranks} ranks and root {of.root}, expected one for {ranks} ranks "
+                    f"and root {root}"
                 )
             return of
         if self.composed:
@@ -119,15 +119,15 @@ class Algorithm:
     def check(self, ranks: int, root: int = 0) -> None:
         """Raise ArgumentError if a restriction excludes this number of ranks, or if there is no such root."""
         if ranks < 1:
-            raise ArgumentError(f"{self.full_name}: {ranks} ranks cannot form a group: give at least one")
+            raise ArgumentError(f"{self.full_name}: got {ranks} ranks, expected at least 1")
         root = root if self.collective in ROOTED else 0
         if not 0 <= root < ranks:
-            raise ArgumentError(f"{self.full_name}: root {root} is not one of the ranks 0 to {ranks - 1}")
+            raise ArgumentError(f"{self.full_name}: got root {root}, expected 0 to {ranks - 1}")
         for restriction in self._forbids(ranks):
             others = [a.name for a in CATALOGUE.values() if a.collective == self.collective and a.allows(ranks)]
             raise ArgumentError(
-                f"{self.full_name} requires {restriction!r}: {RESTRICTIONS[restriction][0]}, not {ranks}. "
-                f"These work: {', '.join(others)}"
+                f"{self.full_name}: got {ranks} ranks, expected {RESTRICTIONS[restriction][0]} ({restriction}). "
+                f"Use one of {', '.join(others)}."
             )
 
     def expected(self, ranks: int) -> tuple[float, float]:
@@ -256,7 +256,7 @@ def _generator(
             raise ArgumentError(said) from None
     buffers = {None: Y if collective == "all_to_all" else X, X: X, Y: Y, "X": X, "Y": Y}
     if result not in buffers:
-        raise ArgumentError(f"{collective}.{title}: the result is in buffer X or Y, not in {result!r}")
+        raise ArgumentError(f"{collective}.{title}: got result buffer {result!r}, expected X or Y")
     return Algorithm(collective, title, function, requires, chunks=chunks, result=buffers[result])
 
 
@@ -287,10 +287,10 @@ def find(collective: str, algorithm: AlgorithmLike) -> Algorithm:
         found = declared(algorithm, collective)
     else:
         raise ArgumentError(
-            f"{algorithm!r} is not an algorithm: give a name, an Algorithm, a Schedule or a generator of rounds"
+            f"algorithm: got {algorithm!r}, expected a name, an Algorithm, a Schedule or a generator of rounds"
         )
     if found.collective != collective:
-        raise ArgumentError(f"{found.full_name} is an algorithm for {found.collective}, not for {collective}")
+        raise ArgumentError(f"{found.full_name} is an algorithm for {found.collective}, expected one for {collective}")
     return found
 
 
@@ -299,7 +299,7 @@ def _unknown(collective: str, name: str) -> ArgumentError:
     names = [a.name for a in CATALOGUE.values() if a.collective == collective]
     close = get_close_matches(name.removeprefix(f"{collective}."), names, 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return ArgumentError(f"{collective} has no algorithm {name!r}.{hint} It has: {', '.join(names)}")
+    return ArgumentError(f"unknown algorithm {name!r} for {collective}.{hint} Use one of {', '.join(names)}.")
 
 
 def check_collective(name: str) -> None:
@@ -309,8 +309,8 @@ def check_collective(name: str) -> None:
     short = get_close_matches(name, {a.name for a in CATALOGUE.values()}, 1)
     named = [full for full, a in CATALOGUE.items() if a.name in short]
     meant = named if name in short else get_close_matches(name, COLLECTIVES, 2) or named
-    hint = f"did you mean {', '.join(meant)}?" if meant else f"there are {', '.join(COLLECTIVES)}"
-    raise ArgumentError(f"{name!r} is not a collective: {hint}")
+    hint = f"Did you mean {', '.join(meant)}?" if meant else f"Use one of {', '.join(COLLECTIVES)}."
+    raise ArgumentError(f"unknown collective {name!r}. {hint}")
 
 
 COLLECTIVES = (

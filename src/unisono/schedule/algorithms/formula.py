@@ -22,5 +22,5 @@ def lines(doc: str) -> dict[str, str]:
     idea, *rest = (line.strip() for line in doc.strip().splitlines() if line.strip())
     texts = {"idea": idea} | {name: text for name, _, text in (line.partition(": ") for line in rest)}
     if tuple(texts) != LINES or len(rest) != len(LINES) - 1:
-        raise ArgumentError(f"the docstring of an algorithm has the lines {', '.join(LINES)}; this one is\n{doc}")
+        raise ArgumentError(f"the docstring of an algorithm needs the lines {', '.join(LINES)}, but it is\n{doc}")
     return texts

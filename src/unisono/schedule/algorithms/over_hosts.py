@@ -179,7 +179,7 @@ def spanning(
     """
     _check(collective, hosts, root, rails, core)
     if segments is not None and segments < 1:
-        raise ArgumentError(f"{collective}: {segments} segments: give at least 1")
+        raise ArgumentError(f"{collective}: got {segments} segments, expected at least 1")
     rails, core = rails or hosts.rails, core or CORES[collective][0]
     name = spanning_name(collective, hosts, rails, core, segments)
     phases = _made(collective, hosts, root, rails, core, segments)
@@ -223,11 +223,13 @@ def _made(collective: str, hosts: Hosts, root: int, rails: int, core: str, segme
 
 def _check(collective: str, hosts: Hosts, root: int, rails: int | None, core: str | None) -> None:
     if collective not in CORES:
-        raise ArgumentError(f"{collective!r} has no table over hosts; there are: {', '.join(CORES)}")
+        raise ArgumentError(f"{collective!r} has no table over hosts. Use one of {', '.join(CORES)}.")
     if core is not None and core not in CORES[collective]:
         known = ", ".join(CORES[collective])
-        raise ArgumentError(f"{collective}: {core!r} does not run between hosts; these do: {known}")
+        raise ArgumentError(f"{collective}: {core!r} does not run between hosts. Use one of {known}.")
     if rails is not None and not 1 <= rails <= hosts.rails:
-        raise ArgumentError(f"{collective}: {rails} rails are not between 1 and {hosts.rails}, what each host has")
+        raise ArgumentError(
+            f"{collective}: got {rails} rails, expected 1 to {hosts.rails}, the ranks of the smallest host"
+        )
     if collective in ROOTED and not 0 <= root < hosts.ranks:
-        raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0 to {hosts.ranks - 1}")
+        raise ArgumentError(f"{collective}: got root {root}, expected 0 to {hosts.ranks - 1}")

@@ -67,7 +67,7 @@ class SpanningChoice(NamedTuple):
         made = self.table.schedule(hosts.ranks, root).replace(hosts=hosts)
         if made.scratch:
             said = f"{made.name} has {made.scratch} scratch chunks, more than the {made.chunks} of its vector"
-            raise ArgumentError(f"{said}: it runs on one host only")
+            raise ArgumentError(f"{said}, so it runs on one host only")
         check_rows(made)
         return made
 
@@ -91,7 +91,7 @@ def choose_spanning(
     """
     check_collective(collective)
     if collective in _IN_ORDER:
-        raise ArgumentError(f"{collective!r} has no table over hosts: a rank gathers, and combines in rank order")
+        raise ArgumentError(f"{collective!r} has no table over hosts: each rank gathers, then combines in rank order")
     config = config or Config.from_env()
     best = _cheapest(collective, nbytes, hosts, config)
     if algorithm is not None:

@@ -61,7 +61,7 @@ class Film:
 
     def far(self, move: Motion) -> bool:
         """Does the transfer go from host to host?"""
-        hosts = self.schedule.apart
+        hosts = self.schedule.spanned
         return hosts is not None and hosts.host_of(move.source[0]) != hosts.host_of(move.target[0])
 
     def ops(self) -> set[int]:
@@ -106,7 +106,8 @@ def check_size(schedule: Schedule, most: int, what: str, rounds: int | None = No
     if boxes > most:
         raise ArgumentError(
             f"{schedule.name}: {boxes:,} boxes ({plural(schedule.ranks, 'rank')}, {plural(schedule.chunks, 'chunk')}, "
-            f"{plural(length, 'round')}) are {what}: draw fewer ranks or chunks; unisono explain takes more"
+            f"{plural(length, 'round')}) are {what}. Draw fewer ranks or chunks, or use unisono explain, which takes "
+            "more."
         )
 
 

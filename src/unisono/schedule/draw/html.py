@@ -52,7 +52,7 @@ def tape(schedule: Schedule) -> dict[str, Any]:
     schedule = spread(schedule)
     rounds = _rounds(schedule)
     story = film(schedule, rounds)
-    hosts = schedule.apart
+    hosts = schedule.spanned
     ranks = (hosts.order if hosts else tuple(range(schedule.ranks)))[:_MOST_SHOWN]
     slots = story.slots[:_MOST_SHOWN]
     cells = {(rank, *slot): k * len(slots) + i for k, rank in enumerate(ranks) for i, slot in enumerate(slots)}
@@ -144,8 +144,8 @@ def _rounds(schedule: Schedule) -> int:
     fit = min(_MOST_CONTENTS // boxes - 1, int(np.searchsorted(ends, _MOST_MOVES, side="right")))
     if fit < min(1, schedule.rounds):
         raise ArgumentError(
-            f"{schedule.name}: {schedule.ranks} ranks with {plural(schedule.chunks, 'chunk')} each are too many for a"
-            " page: draw fewer ranks or chunks"
+            f"{schedule.name}: {schedule.ranks} ranks with {plural(schedule.chunks, 'chunk')} each are too many for a "
+            "page. Draw fewer ranks or chunks."
         )
     return min(fit, schedule.rounds)
 
@@ -167,7 +167,7 @@ def _costs(schedule: Schedule) -> Iterable[list[float]]:
     rank copies or adds from ranks of its own host. Amounts are fractions of the vector. Unless hosts are known, each
     rank counts as a host.
     """
-    hosts = schedule.apart or Hosts.of(range(schedule.ranks))
+    hosts = schedule.spanned or Hosts.of(range(schedule.ranks))
     rows, host = schedule.rows, np.array(hosts.places)
     fetched = (host[rows[:, SRC]] == host[rows[:, DST]]) & ((rows[:, SRC] != rows[:, DST]) | (rows[:, OP] != COPY))
     for number in range(schedule.rounds):
@@ -208,7 +208,7 @@ def html(schedule: Schedule, *beside: Schedule, nbytes: int = 16 << 20, link: Li
             "latency": network.latency_s,
             "rate": network.bytes_per_s,
             "inside": _INSIDE_BYTES_PER_S,
-            "words": _price(network, any(each.apart for each in tables)),
+            "words": _price(network, any(each.spanned for each in tables)),
         },
         "bytes": nbytes,
         "sizes": sorted({*_SIZES, nbytes}),

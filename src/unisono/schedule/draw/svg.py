@@ -50,7 +50,7 @@ class Geometry:
     @cached_property
     def tops(self) -> Mapping[int, float]:
         """The upper edge of each rank's lane: host by host, with room for the frames."""
-        hosts = self.story.schedule.apart
+        hosts = self.story.schedule.spanned
         if hosts is None:
             return {rank: rank * self.lane for rank in range(self.story.schedule.ranks)}
         return {rank: place * self.lane + (hosts.host_of(rank) + 1) * _FRAME for place, rank in enumerate(hosts.order)}
@@ -91,7 +91,7 @@ def lanes(lay: Geometry, slots: Slots, width: float) -> str:
     out = ['<text class="quiet small middle" x="22" y="-6">rank</text>']
     if named:
         out.append(f'<text class="quiet small end" x="{LABELS - 6}" y="-6">chunk</text>')
-    hosts = lay.story.schedule.apart
+    hosts = lay.story.schedule.spanned
     for number, host in enumerate(hosts.members if hosts else ()):
         top, high = lay.tops[host[0]] - _FRAME + 3, len(host) * lay.lane + _FRAME - 4
         out.append(f'<rect class="host" x="-6" y="{top:g}" width="{width + 12:g}" height="{high:g}" rx="9"/>')
@@ -157,7 +157,7 @@ def key(lay: Geometry, ops: Collection[int], width: float) -> tuple[str, float]:
     story = lay.story
     verbs = {COPY: "copies", ADD: "adds", JOIN: "joins"}
     items = [(f'<path class="path sq" d="M0 0h22"/>{_head(32, 0, op, "q")}', 40.0, verbs[op]) for op in sorted(ops)]
-    if story.schedule.apart and ops:
+    if story.schedule.spanned and ops:
         items.append(('<g class="far"><path class="path sq" d="M0 0h32"/></g>', 40.0, "between hosts"))
     if story.full > 1:
         some = tuple((rank, 0) for rank in range(0, story.schedule.ranks, 2))

@@ -35,7 +35,7 @@ def share(fraction: float, parts: int) -> str:
 
 def size(schedule: Schedule) -> str:
     """The size of a table, such as `4 ranks`, or `4 ranks on 2 hosts`."""
-    hosts, ranks = schedule.apart, plural(schedule.ranks, "rank")
+    hosts, ranks = schedule.spanned, plural(schedule.ranks, "rank")
     return f"{ranks} on {plural(len(hosts.members), 'host')}" if hosts else ranks
 
 
@@ -44,7 +44,7 @@ def summary(schedule: Schedule) -> list[str]:
     counts = count(schedule)
     said = _amounts(schedule, sends=counts.most_sent, receives=counts.most_received, adds=counts.most_added)
     lines = [f"{size(schedule)}, {plural(schedule.rounds, 'round')}", f"a rank {said}" if said else "no data moves"]
-    if schedule.apart:
+    if schedule.spanned:
         found = levels(schedule)
         said = _amounts(schedule, sends=max(found.leaves), receives=max(found.enters))
         lines.append(f"between hosts: {plural(found.between, 'round')}" + (f"; a host {said}" if said else ""))
@@ -172,7 +172,7 @@ def _title(story: Film, width: int | None) -> list[str]:
     else:
         cell = "2: what rank 2 had"
     marks = [*(signs[op] for op in sorted(story.ops())), f"{MARK} just written", cell]
-    if schedule.apart:
+    if schedule.spanned:
         marks.insert(-2, "══ between hosts")
     first, *more = summary(schedule)
     lines = [f"{schedule.name}: {first}", *more]

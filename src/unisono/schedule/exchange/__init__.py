@@ -54,7 +54,7 @@ def read(path: str | Path) -> Schedule:
     try:
         size = place.stat().st_size
         if size > _MOST_BYTES:
-            raise ArgumentError(f"{path} has {size:,} bytes: files of up to {_MOST_BYTES:,} bytes are read")
+            raise ArgumentError(f"{path}: has {size:,} bytes, expected at most {_MOST_BYTES:,}")
         return SUFFIXES[place.suffix](place.read_bytes(), str(path))
     except OSError as error:
         raise ArgumentError(f"cannot read {path}: {error.strerror}") from None
@@ -100,7 +100,7 @@ def write(
 def exported(schedule: Schedule, format: str, nbytes: int, link: Link | None) -> dict[str, bytes]:  # noqa: A002
     """The files of a table by the ends of their names; see `write`."""
     if format not in FORMATS:
-        raise ArgumentError(f"unknown format {format!r}. Use one of {', '.join(FORMATS)}")
+        raise ArgumentError(f"unknown format {format!r}. Use one of {', '.join(FORMATS)}.")
     prove(schedule)
     if format == "msccl":
         return {"": msccl.write(schedule).encode()}

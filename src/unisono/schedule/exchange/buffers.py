@@ -57,9 +57,11 @@ class Buffers(NamedTuple):
     def check(self, part: Part) -> None:
         """Raise ArgumentError for chunks that are not blocks, and for more than memory should be asked for."""
         if not self.chunks or (self.collective in BLOCKED and self.chunks % self.ranks):
-            raise part.wrong(f"{self.chunks} chunks are not a multiple of {self.ranks} gpus")
+            raise part.wrong(f"got {self.chunks} chunks, expected a multiple of {self.ranks}, the number of gpus")
         if self.ranks * self.chunks > MOST_CHUNKS:
-            raise part.wrong(f"{self.ranks} gpus with {self.chunks} chunks each are more than {MOST_CHUNKS:,} chunks")
+            raise part.wrong(
+                f"got {self.ranks} gpus with {self.chunks} chunks each, expected at most {MOST_CHUNKS:,} chunks in all"
+            )
 
     def size(self, letter: str) -> int:
         """The number of chunks of i or o."""
@@ -70,7 +72,7 @@ class Buffers(NamedTuple):
         gpu, (letter, first) = at
         size = sizes[letter] if letter == "s" else min(sizes[letter], self.size(letter))
         if not 0 < many <= size - first:
-            raise part.wrong(f"it uses {many} chunks from {first} on of {letter} of gpu {gpu}, which has {size}")
+            raise part.wrong(f"it uses {many} chunks from {first} on of {letter} of gpu {gpu}, which has only {size}")
         if letter != "s" and self.collective in (ONE_IN if letter == "i" else ONE_OUT):
             first += gpu * self.block
         buffer = {"i": X, "o": self.result, "s": T}[letter]
@@ -85,7 +87,7 @@ class Buffers(NamedTuple):
     def runs(self, schedule: Schedule) -> tuple[list[list[Run]], int]:
         """What a table moves, round by round, and how many chunks of s it uses."""
         if schedule.result == T:
-            raise ArgumentError(f"{schedule.name}: its result is in scratch, which a file cannot say")
+            raise ArgumentError(f"{schedule.name}: its result is in scratch, which a file cannot express")
         table, x = spread(schedule), 0
         if (table.rows[:, [SBUF, DBUF]] == T).any():
             x = int(schedule.sizes(T))

@@ -53,9 +53,11 @@ def _parse(data: bytes, path: str) -> dict[str, Any]:
     try:
         root = ET.fromstring(data, ET.XMLParser(target=_Builder()))  # noqa: S314  see `_Builder`
     except (ET.ParseError, ValueError, LookupError) as error:
-        raise ArgumentError(f"{path} is not XML: {error}. Give a file that MSCCL or `unisono export` wrote") from None
+        raise ArgumentError(f"{path}: not XML: {error}. Give a file that MSCCL or `unisono export` wrote.") from None
     if root.tag != "algo":
-        raise ArgumentError(f"{path}: the root element is <{root.tag}>, not <algo>: this is not an MSCCL file")
+        raise ArgumentError(
+            f"{path}: got root element <{root.tag}>, expected <algo>. Give a file that MSCCL or `unisono export` wrote."
+        )
     return _tree(root)
 
 
@@ -106,7 +108,7 @@ class _Reader:
         for part in algo.parts("gpu", "gpu", by="id"):
             gpu = part.number("id", below=shape.ranks)
             if gpu in gpus:
-                raise part.wrong("there are two gpus with this id")
+                raise part.wrong("two gpus have this id")
             gpus.add(gpu)
             self._gpu(gpu, part)
         if missing := set(range(shape.ranks)) - gpus:
@@ -121,13 +123,13 @@ class _Reader:
             number, channel = block.number("id"), block.number("chan")
             peers = {end: block.number(end, least=-1, below=self._shape.ranks) for end in ("send", "recv")}
             if number in blocks:
-                raise block.wrong("there are two thread blocks with this id")
+                raise block.wrong("two thread blocks have this id")
             if gpu in peers.values():
                 raise block.wrong("it is its own peer")
             mine = blocks[number] = list[int]()
             for place, part in enumerate(block.parts("step", "step")):
                 if part.number("s") != place:
-                    raise part.wrong(f"s is {part.of['s']}: steps must be numbered 0, 1, 2, ... in order")
+                    raise part.wrong(f"got s={part.of['s']}, but steps must be numbered 0, 1, 2, ... in order")
                 self.steps.append(Step(gpu, number, place, after=mine[-1:]))
                 self._parts.append(part)
                 mine.append(len(self.steps) - 1)
@@ -142,7 +144,7 @@ class _Reader:
             posts = [other for other in blocks[number][place:] if self._parts[other].number("hasdep", 0, below=2)]
             if not posts:
                 said = f'it ends in a deadlock: step {place} of thread block {number} has hasdep="0", so it never tells'
-                raise part.broken(self._shape.collective, said + ' that it is done. Give it hasdep="1"')
+                raise part.broken(self._shape.collective, said + ' that it is done. Give it hasdep="1".')
             self.steps[index].after.append(posts[0])
 
     def _moves(self, part: Part, peers: Mapping[str, int], channel: int, sizes: dict[str, int]) -> None:
@@ -160,7 +162,7 @@ class _Reader:
             messages = self._ends[*way, channel][side]
             if messages and self.steps[messages[0]].block != step.block:
                 said = f"{self.steps[messages[0]]} also uses channel {channel} from gpu {way[0]} to gpu {way[1]}"
-                reason = f"there is a race: {said}, and the order of the messages is not defined. Use two channels"
+                reason = f"race: {said}, and the order of the messages is not defined. Use two channels"
                 raise part.broken(self._shape.collective, reason)
             messages.append(len(self.steps) - 1)
             return [(way[1], FLIGHT, (way[0], channel, len(messages), k)) for k in range(many)]  # type: ignore[misc]
@@ -182,7 +184,7 @@ class _Reader:
             if len(sends) != len(receives):
                 part = self._parts[max(sends, receives, key=len)[min(len(sends), len(receives))]]
                 said = f"gpu {source} sends {len(sends)} messages to gpu {target} on channel {channel}, which receives "
-                raise part.broken(self._shape.collective, f"{said}{len(receives)}: a step has no partner")
+                raise part.broken(self._shape.collective, f"{said}{len(receives)}, so a step has no partner")
 
 
 def write(schedule: Schedule) -> str:

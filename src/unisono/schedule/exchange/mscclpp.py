@@ -35,10 +35,10 @@ def read(data: bytes, path: str) -> Schedule:
     try:
         plan = Part(json.loads(data), path)
     except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"{path} is not JSON: {error}") from None
+        raise ArgumentError(f"{path}: not JSON: {error}. Give a plan that MSCCL++ or `unisono export` wrote.") from None
     collective, gpus = COLLECTIVES[plan.word("collective", COLLECTIVES)], [*plan.parts("gpus", "gpu")]
     if plan.of.get("protocol") != "Simple":
-        raise plan.wrong("packets are not supported: compile it for Simple")
+        raise plan.wrong("packets are not supported. Compile it for Simple.")
     sizes = [{letter: gpu.number(size) for letter, size in _SIZES.items()} for gpu in gpus]
     if not gpus:
         raise plan.wrong("it has no gpus")
@@ -66,7 +66,7 @@ class _Reader:
         """(gpu, number, how many thread blocks enter it) -> thread block -> its steps that enter it."""
         for gpu, part in enumerate(gpus):
             if part.number("id") != gpu:
-                raise part.wrong(f"id is {part.of['id']}: ids must count 0, 1, 2, ...")
+                raise part.wrong(f"got id={part.of['id']}, but ids must count 0, 1, 2, ...")
             self._gpu(gpu, part)
         for (gpu, number, blocks), meeting in self._barriers.items():
             if len({*map(len, meeting.values())}) > 1 or len(meeting) != blocks:
@@ -85,7 +85,7 @@ class _Reader:
                 self._refuse(waits[len(signals)], said)
 
     def _refuse(self, index: int, reason: str) -> None:
-        raise self._parts[index].broken(self._shape.collective, f"it ends in a deadlock: {reason}")
+        raise self._parts[index].broken(self._shape.collective, f"deadlock: {reason}")
 
     def _gpu(self, gpu: int, of: Part) -> None:
         ranks, peers = self._shape.ranks, list[tuple[int, int]]()
@@ -102,7 +102,7 @@ class _Reader:
         for block in of.parts("threadblocks", "thread block", by="id"):
             here = [k for part in block.parts("channels", "channel") for k in part.numbers("channel_ids", len(peers))]
             if used & set(here):
-                raise block.wrong("it shares a channel with another one: the order of their signals is not defined")
+                raise block.wrong("it shares a channel with another one, so the order of their signals is not defined")
             used |= set(here)
             refs = block.parts("remote_buffer_refs", "remote buffers")
             buffers = [remote[k] for part in refs for k in part.numbers("remote_buffer_ids", len(remote))]
@@ -140,7 +140,7 @@ class _Reader:
             op.combine(step, sources, targets, self._shape.add)
             return
         if len(sources) != len(targets):
-            raise op.wrong("src_buff and dst_buff do not fit each other")
+            raise op.wrong("src_buff and dst_buff do not match")
         for source, target in zip(sources, targets, strict=True):
             op.combine(step, [source], [target], self._shape.add)
 

@@ -36,7 +36,7 @@ def make_table(steps: Sequence[Step], empty: Schedule, path: str) -> Schedule:
         order = [*TopologicalSorter({index: step.after for index, step in enumerate(steps)}).static_order()]
     except CycleError as error:
         first, second, *_ = (steps[index] for index in error.args[1])
-        said = f"it ends in a deadlock, because the step waits for {first}, which comes after it"
+        said = f"deadlock: the step waits for {first}, which comes after it"
         raise wrong(said, second) from None
     _find_races(steps, order, wrong)
     times = _times(steps, order)
@@ -78,7 +78,7 @@ def _find_races(steps: Sequence[Step], order: Sequence[int], wrong: Callable[...
             for other, does in others:
                 if not before[index] & bits[other]:
                     said = f"the step {'writes' if writes else 'reads'} {slot_text(slot)}, which {steps[other]} {does}"
-                    reason = f"there is a race: {said}, and nothing orders the two. Let one wait for the other"
+                    reason = f"race: {said}, and nothing orders the two. Let one wait for the other"
                     raise wrong(reason, steps[index], slot)
 
 

@@ -53,7 +53,7 @@ class Part:
     def __init__(self, of: Any, path: str, place: str = "") -> None:
         self.path, self.place = path, place
         if not isinstance(of, dict):
-            raise self.wrong(f"expected an object, not {str(of)[:40]}")
+            raise self.wrong(f"got {str(of)[:40]}, expected an object")
         self.of: dict[str, Any] = of
 
     def wrong(self, reason: str) -> ArgumentError:
@@ -99,14 +99,14 @@ class Part:
 
     def _unfit(self, name: str, wanted: str) -> ArgumentError:
         has = f"is {repr(self.of[name])[:40]}" if name in self.of else "is missing"
-        return self.wrong(f"{name} {has}: it must be {wanted}")
+        return self.wrong(f"{name} {has}, expected {wanted}")
 
     def combine(self, step: Step, sources: Sequence[list[Slot]], targets: Sequence[list[Slot]], add: int) -> None:
         """Let a step put the sum of these sources, in order, into each target."""
         if not sources or not targets or len({*map(len, (*sources, *targets))}) > 1:
             raise self.wrong("its sources and targets have different sizes")
         if any(source != target and set(source) & set(target) for source in sources for target in targets):
-            raise self.wrong("its source and target overlap: each chunk must be used once")
+            raise self.wrong("its source and target overlap, but each chunk must be used once")
         for k, (first, *others) in enumerate(zip(*sources, strict=True)):
             total = targets[0][k]
             if others and (total[1] == FLIGHT or total in others):

@@ -87,7 +87,8 @@ def candidates(
     p, n = hosts.ranks, len(hosts.members)
     check_collective(collective)
     if not 0 <= root < p or (root and collective not in ROOTED):
-        raise ArgumentError(f"{collective} has no root {root} among {plural(p, 'rank')}")
+        fits = f"0 to {p - 1}" if collective in ROOTED else "none"
+        raise ArgumentError(f"{collective}: got root {root}, expected {fits}")
     cores = CORES.get(collective, ()) if hosts.spans else ()
     shared = any(len(host) > 1 for host in hosts.members)
     for a in CATALOGUE.values():

@@ -62,10 +62,10 @@ def bench(
     names = {_nbytes(text): format_bytes(_nbytes(text), like=text) for text in sizes.split(",")}
     places, count = known_hosts(hosts, ranks or None, ranks_of(name, max(2, min(4, processors()))))
     if count < 2:
-        raise ArgumentError(f"{count} ranks have nothing to sum: give --ranks 2 or more")
+        raise ArgumentError(f"got {count} ranks, which have nothing to sum. Give --ranks 2 or more.")
     kind = find_target(name, count).algorithm.collective if name else ""
     if kind in ("scan", "exscan"):
-        raise ArgumentError(f"Gloo has no {kind} to compare with")
+        raise ArgumentError(f"Gloo has no {kind} to compare with. Name another collective.")
     busy = psutil.cpu_percent(_LOOK_S) / 100 * (os.cpu_count() or 1)
     cells = _measure(places or Hosts.one(count), names, seconds, kind, name)
     out = console()
@@ -98,7 +98,7 @@ def calls_on(hosts: Hosts, sizes: Sequence[int]) -> list[tuple[str, int]]:
 def _nbytes(text: str) -> int:
     nbytes = parse_bytes(text)
     if nbytes < 4 or nbytes % 4:
-        raise ArgumentError(f"--sizes {text}: a float32 has 4 bytes; give multiples of 4, such as 8 or 64KiB")
+        raise ArgumentError(f"--sizes: got {text}, but a float32 has 4 bytes. Give multiples of 4, such as 8 or 64KiB.")
     return nbytes
 
 

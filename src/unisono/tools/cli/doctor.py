@@ -31,7 +31,9 @@ def doctor(
     shared memory and asks ranks for their stacks. Only the user who runs the job can do this.
     """
     if pid is None:
-        raise ArgumentError("missing PID, a process of a job: unisono doctor PID. To check this machine: unisono check")
+        raise ArgumentError(
+            "missing PID, a process of a job. Run: unisono doctor PID. To check this machine, run: unisono check."
+        )
     out = console()
     if meeting := sorted(meeting_ranks(pid), key=lambda one: one.waiting.rank):
         for each in meeting:

@@ -44,10 +44,10 @@ def draw(
     """
     suffix, size = output.suffix if output else "", parse_bytes(nbytes)
     if suffix != ".html" and (beside or (link and not hosts)):
-        raise ArgumentError("a second algorithm, and --link without --hosts, are for pages: add -o page.html")
+        raise ArgumentError("a second algorithm, or --link without --hosts, needs a page. Add -o page.html.")
     places = known_hosts(hosts, ranks, ranks_of(name))
     if places[1] > _MOST_RANKS:
-        raise ArgumentError(f"{places[1]} ranks are too many to draw: unisono explain takes more")
+        raise ArgumentError(f"{places[1]} ranks are too many to draw. Use unisono explain, which takes more.")
     named = {"root": root, "nbytes": size}
     with at_work("making the table"):
         tables = [_table(each, places, link, **named) for each in (name, *[beside] * bool(beside))]

@@ -152,7 +152,7 @@ def explain(
     named = {"root": root, "nbytes": length}
     call = find_call(name, places, **named, link=link) if places else None
     if measure and places:
-        raise ArgumentError("--measure is for ranks of this host: leave out --hosts")
+        raise ArgumentError("--measure takes only ranks of this host. Leave out --hosts.")
     if call:
         _explain_call(call, nbytes, rounds)
         return
@@ -162,7 +162,7 @@ def explain(
         chosen = choose_spanning(name, length, places, config_with(link))
         why, times = chosen.why, (chosen.inside_s, chosen.between_s)
     elif link:
-        raise ArgumentError("--link is for collectives over several hosts: add --hosts, such as 4x8")
+        raise ArgumentError("--link needs several hosts. Add --hosts, such as 4x8.")
     kind, title = target.algorithm.collective, target.algorithm.full_name
     out = console()
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"

@@ -37,7 +37,7 @@ def export(
         typer.echo(f"LogGOPSim {parameters(Hardware(between=network))}", err=True)
     if output is None:
         if len(files) > 1 or "" not in files:
-            raise ArgumentError(f"{to} has a file for each rank: say how their names begin, such as --output ring")
+            raise ArgumentError(f"{to} has one file per rank. Give how their names begin, such as --output ring.")
         typer.echo(files[""], nl=False)
         return
     for end, data in files.items():

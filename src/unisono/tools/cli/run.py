@@ -35,7 +35,7 @@ def run(
         rest = rest[1:] if number else rest[2:]
         number = number or "".join((arguments or [])[1:2])
         if not number.isdecimal():
-            raise ArgumentError(f"{name} needs a number of processes: unisono run {script} {name} 4")
+            raise ArgumentError(f"{name} needs a number of processes. Run: unisono run {script} {name} 4.")
         ranks = int(number)
     compile_first()
     options: dict[str, Any] = {"hosts": hosts, "timeout_s": timeout, "prefix": prefix, "return_exceptions": keep_going}

@@ -77,7 +77,9 @@ def simulate(
         every = [Candidate(own.full_name, partial(messages, table), "", name, why)]
     wanted = [some for some in every if not short or short == some.algorithm or name == some.name]
     if not wanted:
-        raise ArgumentError(f"{name} is not an algorithm for {plural(places.ranks, 'rank')}: see unisono explain")
+        raise ArgumentError(
+            f"unknown algorithm {name} for {plural(places.ranks, 'rank')}. Run unisono explain for a list."
+        )
     with at_work(f"simulating {plural(places.ranks, 'rank')}"), no_collections():
         found = [
             price(some, where, length, late=late, segment_bytes=config.segment_bytes)
@@ -146,6 +148,6 @@ def _late(text: str, ranks: int) -> tuple[int, float]:
     found = _LATE.fullmatch(text.strip())
     if found is None or int(found["rank"]) >= ranks:
         raise ArgumentError(
-            f"late rank: expected one of the ranks 0 to {ranks - 1} and a time, such as 0:1ms, not {text!r}"
+            f"late rank: got {text!r}, expected one of the ranks 0 to {ranks - 1} and a time, such as 0:1ms"
         )
     return int(found["rank"]), Link.parse(found["time"]).latency_s

@@ -42,9 +42,11 @@ def trace(
         folders = [Path(output)]
         if shutil.which(command[0]) is None:
             hint = f"python {' '.join(command)}" if command[0].endswith(".py") else "COMMAND"
-            raise ArgumentError(f"{command[0]}: no such command, and no folder with a trace: unisono trace -- {hint}")
+            raise ArgumentError(
+                f"{command[0]}: neither a command nor a folder with a trace. Run: unisono trace -- {hint}"
+            )
         if folders[0].suffix == ".json" and not folders[0].is_dir():
-            raise ArgumentError(f"{output}: -o names a folder, in which each job gets its file: -o {output[:-5]}")
+            raise ArgumentError(f"{output}: -o takes a folder, for one file per job. Use -o {output[:-5]}.")
         with file_errors(f"make the folder {output}"):
             folders[0].mkdir(parents=True, exist_ok=True)
         before = jobs_in(*folders)
@@ -52,7 +54,7 @@ def trace(
         status = subprocess.run(command, env=environ, check=False).returncode
         jobs = [job for job, count in jobs_in(*folders).items() if count > before[job]]
     if not jobs and not status:
-        raise ArgumentError(f"{command[0]}: no rank recorded a call: does the program use unisono?")
+        raise ArgumentError(f"{command[0]}: no rank recorded a call. Check that the program uses unisono.")
     for job in jobs:
         _show(folders, job)
     if status:
@@ -65,7 +67,7 @@ def _show(folders: Sequence[Path], job: str) -> None:
     out.width = max(out.width, _WIDTH)
     with at_work(f"reading the trace of {job}"), no_collections():
         if not (found := recorded(folders, job)):
-            raise ArgumentError(f"{', '.join(map(str, folders))}: no recording of {job} can be read")
+            raise ArgumentError(f"{', '.join(map(str, folders))}: cannot read any recording of {job}")
         parts, clocks = aligned(found)
         tracks = [track for part in parts for track in part.tracks]
         told = report(tracks)

@@ -71,15 +71,17 @@ def chaos(
              "mismatch": mismatch}  # fmt: skip
     chosen = [(name, rank) for name, rank in named.items() if rank is not None]
     if len(chosen) != 1:
-        raise ArgumentError(f"chaos: name one of {', '.join(FAULTS)} with a rank, not {len(chosen)}")
+        raise ArgumentError(f"chaos: got {len(chosen)} faults, expected one of {', '.join(FAULTS)} with a rank")
     (fault, rank), group, duration_s = chosen[0], group_or_default(group), seconds(duration_s, "duration_s")
     if not 0 <= rank < group.size:
-        raise ArgumentError(f"{fault}={rank}: group {group.name!r} has {group.size} ranks")
+        raise ArgumentError(f"{fault}: got rank {rank}, expected 0 to {group.size - 1} in group {group.name!r}")
     row = at[3] if len(at) == 4 else None
     if len(at) not in (2, 4) or (len(at) == 4 and at[2] != "row"):
-        raise ArgumentError(f'at={at}: give a collective and a number, such as ("all_reduce", 1), or "row" and another')
+        raise ArgumentError(
+            f'at: got {at}, expected a collective and a number, such as ("all_reduce", 1), or "row" and a number'
+        )
     if row is not None and fault in ("refuse", "mismatch"):
-        raise ArgumentError(f"at={at}: {fault} happens before a call, not at a row")
+        raise ArgumentError(f"at: got {at}, but {fault} happens before a call, not at a row")
     if group.rank != rank:
         yield
         return
@@ -164,7 +166,7 @@ def stop_at_row(plan: Plan, row: int) -> Plan:
     """
     rows = len(plan.kept[0])
     if not 0 <= row < rows:
-        raise ArgumentError(f"row {row}: the program of this {plan.record.collective} has {rows} rows")
+        raise ArgumentError(f"row: got {row}, but the program of this {plan.record.collective} has {rows} rows")
     words = plan.words.copy()
     words[PlanWord.STOP] = row
     return replace(plan, address=words.ctypes.data, words=words)

@@ -31,19 +31,22 @@ def in_rank_order(
     if kind not in _SCANS and free:
         return request, None
     if algorithm is not None:
-        raise ArgumentError(f"algorithm: {request.record} combines in rank order on each rank; leave algorithm= out")
+        raise ArgumentError(
+            f"algorithm: {request.record} combines in rank order on each rank, so it takes no algorithm. Leave out "
+            "algorithm=."
+        )
     if not isinstance(op, str | CustomOp):
         raise InternalError(f"{request.record}: op {op!r} has no kernel")
-    shape, extents = like.shape, None
-    if kind == "reduce_scatter" and request.extents is not None:
-        shape, extents = torch.Size((request.extents[rank],)), request.extents * size
+    shape, counts = like.shape, None
+    if kind == "reduce_scatter" and request.counts is not None:
+        shape, counts = torch.Size((request.counts[rank],)), request.counts * size
     collective = {"reduce": "gather", "reduce_scatter": "all_to_all"}.get(kind, "all_gather")
     parts: torch.Tensor | None = None
     if collective != "gather" or rank == request.root:
         parts = torch.empty((size, *shape), dtype=like.dtype, device="cpu")
-    taken: Tensors = parts if extents is None or parts is None else list(parts)
+    taken: Tensors = parts if counts is None or parts is None else list(parts)
     says = request.record._replace(words="in rank order")
-    moved = Request(collective, like, request.inp, taken, root=request.root, extents=extents, says=says)
+    moved = Request(collective, like, request.inp, taken, root=request.root, counts=counts, says=says)
     ranks = rank + (kind == "scan") if kind in _SCANS else size
     kernel = combiner(dtype_name(like.dtype), op, size, last=kind not in _SCANS)
     out, written = request.out, needed_by_autograd(request.written_on(rank))

@@ -51,7 +51,7 @@ def known_hosts(hosts: str, ranks: int | None, default: int = 4) -> tuple[Hosts 
         return None, default if ranks is None else ranks
     found = Hosts.parse(hosts)
     if ranks not in (None, found.ranks):
-        raise ArgumentError(f"--hosts {hosts} are {plural(found.ranks, 'rank')}: leave out --ranks {ranks}")
+        raise ArgumentError(f"--hosts {hosts} has {plural(found.ranks, 'rank')}. Leave out --ranks {ranks}.")
     return (found if found.spans else None), found.ranks
 
 
@@ -78,7 +78,7 @@ def find_call(name: str, hosts: Hosts, *, root: int = 0, nbytes: int = 16 << 20,
     why = "you named it" if short else chosen.why
     core, rails = chosen.core or "", chosen.rails or 1
     if (rows := expected_rows(collective, hosts, rails, core)) > MOST_ROWS:
-        raise ArgumentError(f"{chosen.name} over {hosts.text} would have about {rows:.2g} rows: give fewer hosts")
+        raise ArgumentError(f"{chosen.name} over {hosts.text} would have about {rows:.2g} rows. Give fewer hosts.")
     return OverHosts(chosen.make(collective, hosts, root), hosts, core, rails, why, config.link)
 
 

@@ -80,7 +80,7 @@ def find_target(name: str, ranks: int, *, root: int = 0, nbytes: int = 16 << 20)
     path.py:function; or a file of another program, such as ring.xml.
     """
     if ranks > _MOST_RANKS:
-        raise ArgumentError(f"{ranks:,} ranks are too many: give at most {_MOST_RANKS:,}")
+        raise ArgumentError(f"got {ranks:,} ranks, expected at most {_MOST_RANKS:,}")
     if imported := file_algorithm(name):
         found, why = imported, "it is your own"
     elif ".py:" in name:
@@ -93,7 +93,7 @@ def find_target(name: str, ranks: int, *, root: int = 0, nbytes: int = 16 << 20)
             choice = choose(wanted, nbytes, max(ranks, 1), oversubscribed=ranks > processors())
             found, why = choice.algorithm, choice.why
     if root and found.collective not in ROOTED:
-        raise ArgumentError(f"{found.collective} has no root: leave out --root {root}")
+        raise ArgumentError(f"{found.collective} has no root. Leave out --root {root}.")
     found.check(ranks, root)
     return Target(found, ranks, root, why)
 
@@ -106,7 +106,9 @@ def _own(name: str) -> Algorithm:
         raise ArgumentError(f"{path} has no function {title!r}")
     note = getattr(function, "declared", None)
     if not isinstance(note, Algorithm):
-        raise ArgumentError(f'{name}: declare its collective, such as @unisono.algorithm("all_reduce")')
+        raise ArgumentError(
+            f'{name}: its collective is not declared. Add, for example, @unisono.algorithm("all_reduce").'
+        )
     own: Callable[..., Any] = function
     return find(note.collective, own)
 

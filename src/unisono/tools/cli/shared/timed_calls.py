@@ -111,7 +111,7 @@ def time_here(collective: str, names: Sequence[str], ranks: int, nbytes: int, se
     """
     most = 4 * processors()
     if ranks > most:
-        raise ArgumentError(f"--measure: {ranks} ranks on these processors give no useful times: use {most} at most")
+        raise ArgumentError(f"--measure: {ranks} ranks on these processors give no useful times. Use at most {most}.")
     trials = [Trial(collective, nbytes, algorithm=name) for name in names]
     of_turn = median if ranks > processors() else min
     with unisono.world(ranks, timeout_s=120) as world:
