@@ -106,7 +106,7 @@ def test_slow_store_says_who_has_died_first(monkeypatch):
     store, now = HashStore(), AskedStore.now
     monkeypatch.setattr(AskedStore, "now", lambda asked, key: (time.sleep(0.2), now(asked, key))[1])
     part = begun(store, Identity.mine()._replace(pid=1 << 30, ticks=1, size=3))
-    part.set(END, write(MeetingEnd(dead=(2, 7))))
+    part.set(END, write(MeetingEnd(gone=(2, 7, 5))))
     with pytest.raises(PeerGone) as caught:
         meet(1, 3, store, 60)
     assert caught.value.rank == 2

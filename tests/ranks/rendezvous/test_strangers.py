@@ -165,7 +165,7 @@ CHANGES: list[tuple[Any, str, list[Any]]] = [
                     (((0, 1, 2), "a" * 33, 3),), (((0, 0, 1, 2), "a", 3),), (((0, 1, 2), "a"),), "abc", 7]),
     (MAP, "secret", ["0" * 63, "x" * 64, 7]),
     (MeetingEnd(), "missing", [(3,), (-1,), (True,), ("0",), 7]),
-    (MeetingEnd(), "dead", [(0,), (3, 1), (0, "1"), (0, 1, 2), 7]),
+    (MeetingEnd(), "gone", [(0,), (3, 1, 5), (0, "1", 5), (0, 1, 7), (0, 1, 5, 0), 7]),
     (MeetingEnd(), "reason", ["a" * 4001, None]),
 ]  # fmt: skip
 

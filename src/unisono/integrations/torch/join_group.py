@@ -69,13 +69,12 @@ def join(
         of_world = [whole.world_ranks[member] for member in global_ranks]  # the world may have shrunk
         return make_sub_group(whole, rank, of_world, name, timeout_s)
     config = (config or Config.from_env()).replace(timeout_s=timeout_s)
-    with meeting_page(rank, size, timeout_s, config.stall_warning_s):
+    with naming(name), meeting_page(rank, size, timeout_s, config.stall_warning_s):
         is_world = not apart and not global_ranks
         job = job_at_store(os.environ, size) if is_world else ""
         stale = is_world and has_several_agents(os.environ)
-        with naming(name):
-            met = _meet(PrefixStore("unisono", store), rank, size, config, why_absent, job, stale=stale)
-        group = world_group(met, rank, name=name, config=config)
+        met = _meet(PrefixStore("unisono", store), rank, size, config, why_absent, job, stale=stale)
+        group = world_group(met, rank, name=name, config=config, why_absent=why_absent)
     if is_world:
         for earlier in list(_worlds):
             if _has_aborted(earlier):  # so torch has forgotten it

@@ -13,6 +13,7 @@ from reprlib import Repr
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 from ...base.errors import ArgumentError
+from ...base.records import DepartureKind
 from ...schedule import Hosts
 
 MOST_NAME = 32
@@ -54,13 +55,15 @@ class MeetingEnd(NamedTuple):
     reason: why the ranks cannot form a group.
     full: where memory is missing.
     missing: the ranks that have not come.
-    dead: the rank that has died, and its pid.
+    gone: the rank that has died or given up, its pid, and which of the two, as a `DepartureKind`.
+    words: of its departure.
     """
 
     reason: str = ""
     full: str = ""
     missing: tuple[int, ...] = ()
-    dead: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+    words: str = ""
 
 
 def write(entry: Any) -> str:
@@ -130,7 +133,7 @@ def _is_address(text: str, _size: int) -> bool:
 _IS_SOUND: dict[str, Callable[[Any, int], bool]] = {
     **dict.fromkeys(("host", "boot", "namespaces", "host_id", "job", "program"), _shorter(MOST_TEXT)),
     **dict.fromkeys(("user", "pid", "ticks"), lambda number, _: 0 <= number < _MOST_NUMBER),
-    **dict.fromkeys(("reason", "full"), _shorter(MOST_WORDS)),
+    **dict.fromkeys(("reason", "full", "words"), _shorter(MOST_WORDS)),
     **dict.fromkeys(("address", "toward"), lambda text, _: not text or _is_address(text, 0)),
     "reached_at": _is_address,
     "port": lambda port, _: 0 < port < 1 << 16,
@@ -141,6 +144,6 @@ _IS_SOUND: dict[str, Callable[[Any, int], bool]] = {
     "common": lambda words, _: len(words) < 50 and all(len(word) <= 100 for pair in words.items() for word in pair),
     "hosts": _are_hosts,
     "missing": _are_ranks,
-    "dead": lambda dead, size: not dead or (len(dead) == 2 and 0 <= dead[0] < size),
+    "gone": lambda gone, size: not gone or (len(gone) == 3 and 0 <= gone[0] < size and gone[2] in [*DepartureKind]),
 }
 """The name of a field -> whether a value is valid for it in a meeting of that many ranks."""

@@ -32,7 +32,7 @@ from .asked_store import AskedStore
 from .entries import MOST_TEXT, HostMap, MeetingEnd, read, write
 from .handover import fetch, hand_out
 from .identity import HOST_ID, Identity, check, host_names, place, remark, way_between
-from .rendezvous_messages import died, end_of, missing, other_job, sizes_differ, twice, why_ended
+from .rendezvous_messages import died, end_of, gave_up, missing, other_job, sizes_differ, twice, why_ended
 
 NOTICE, BEAT, END, TOLD = "meeting", "beat", "end", "told"  # keys of the store, see `Meeting`
 _ASK_S = 0.005
@@ -79,8 +79,7 @@ def _stay(store: Store, ranks: int) -> None:
 
 def tell_gave_up(arena: Arena, rank: int, error: BaseException) -> None:
     """This rank has met the others, and will not be in their group: their calls need not wait for it."""
-    said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
-    arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
+    arena.board(rank).set_gone(DepartureKind.RAISED, gave_up(error, rank).words)
 
 
 def _leave(arena: Arena, rank: int, _kind: object, error: BaseException | None, _trace: object) -> None:
