@@ -156,7 +156,7 @@ def _classes(scene: Scene) -> set[str]:
     """The classes of errors that may be raised."""
     hows = {fault.how for fault in scene.faults}
     allowed: set[str] = set()
-    if hows & {*DEADLY, *OF_HOSTS}:
+    if hows & {*DEADLY, *OF_HOSTS, *OF_SENTINELS}:
         allowed |= {"PeerGone"}
         only_collectives = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
         if not only_collectives or hows - set(DEADLY) - {"pause", *LATE, *HARMLESS}:
