@@ -28,6 +28,16 @@ def test_death_is_known_over_bad_networks(hosts: int, dead: set[int], **bad: flo
         assert not net.lost(host)
 
 
+def test_the_parent_may_say_of_a_living_process_that_its_rank_is_gone() -> None:
+    """It runs another program now. A rank that has returned from its function is still there."""
+    net = FakeNetwork(pairs(3))
+    net.memories[1].depart(4, DepartureKind.DIED, "runs another program now")
+    net.memories[1].depart(1, DepartureKind.RETURNED, "returned from the function")
+    net.run(1.0)
+    assert all(memory.gone[4].words == "runs another program now" for memory in net.memories)
+    assert not any(1 in memory.gone for memory in (net.memories[0], net.memories[2]))
+
+
 def test_a_death_takes_one_trip() -> None:
     net = FakeNetwork(pairs(5))
     net.run(1.0)

@@ -260,6 +260,9 @@ class SentinelState:
 
     def _tick(self) -> None:
         now = self._now
+        for rank in list(self._present):  # the parent of a process that runs another program now says so on its board
+            if (said := self._memory.departure(rank)) and said.how is DepartureKind.DIED:
+                self._gone(rank, *said)
         if self._live.ask_all(now):
             self._beat_at = now
         if lost := self._live.lost(now):
