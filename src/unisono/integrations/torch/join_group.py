@@ -23,7 +23,7 @@ from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.group.world_group import leave_at_exit, world_group
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.launchers import has_several_agents, job_at_store
-from ...ranks.rendezvous.meetings import enter_meeting, may_come
+from ...ranks.rendezvous.meeting import may_come
 from ...ranks.rendezvous.rendezvous import MeetingResult, meet
 from ...ranks.rendezvous.rendezvous_messages import missing
 from ...schedule import Hosts
@@ -70,23 +70,17 @@ def join(
         return make_sub_group(whole, rank, of_world, name, timeout_s)
     config = (config or Config.from_env()).replace(timeout_s=timeout_s)
     with naming(name), meeting_page(rank, size, timeout_s, config.stall_warning_s):
-        meeting = ""
-        if global_ranks:
-            own: Store = PrefixStore("unisono", store)
-        else:
-            job, deadline = "" if apart else job_at_store(os.environ, size), time.monotonic() + timeout_s
-            stale = not apart and has_several_agents(os.environ)
-            meeting, own = enter_meeting(
-                PrefixStore("unisono", store), rank, size, job, deadline, why_absent, stale=stale
-            )
-        met = _meet(own, rank, size, config, why_absent)
+        is_world = not apart and not global_ranks
+        job = job_at_store(os.environ, size) if is_world else ""
+        stale = is_world and has_several_agents(os.environ)
+        met = _meet(PrefixStore("unisono", store), rank, size, config, why_absent, job, stale=stale)
         group = world_group(met, rank, name=name, config=config, why_absent=why_absent)
-    if not apart and not global_ranks:
+    if is_world:
         for earlier in list(_worlds):
             if _has_aborted(earlier):  # so torch has forgotten it
                 leave(earlier)
         _offer_default(group)
-    keep(group, "" if apart else meeting)
+    keep(group, met.name if is_world else "")
     return group
 
 
@@ -218,13 +212,15 @@ class _Last:
         self._then()
 
 
-def _meet(store: Store, rank: int, size: int, config: Config, why_absent: Callable[[int], str]) -> MeetingResult:
+def _meet(
+    store: Store, rank: int, size: int, config: Config, why_absent: Callable[[int], str], job: str, *, stale: bool
+) -> MeetingResult:
     if size == 1:
-        return MeetingResult(Arena.create(1, config), Hosts.one(1))
-    met = meet(rank, size, store, config.timeout_s, config, why_absent)
+        return MeetingResult(Arena.create(1, config), Hosts.one(1), name=os.urandom(8).hex())
+    met = meet(rank, size, store, config.timeout_s, config, why_absent, job=job, stale=stale)
     if rank == 0:  # all ranks have come, and have read what they need
-        for key in (*(f"rank {r}" for r in range(size)), "hosts"):
-            store.delete_key(key)
+        for key in (*(f"rank {r}" for r in range(1, size)), "hosts"):
+            store.delete_key(f"{met.name}/{key}")
     return met
 
 

@@ -9,8 +9,7 @@ from weakref import ref
 from ...base.config import Config
 from ...base.errors import PeerFailed, WaitTimeout
 from ...base.records import DepartureKind
-from ..rendezvous.meeting import tell_gave_up
-from ..rendezvous.meetings import may_come
+from ..rendezvous.meeting import may_come, tell_gave_up
 from ..rendezvous.rendezvous import MeetingResult
 from .group import Group
 from .survivors import shrink

@@ -18,36 +18,14 @@ from ...schedule import Hosts
 
 MOST_NAME = 32
 """Characters of a host's short name: a thousand of them go into one entry."""
-MOST_WORDS = 4_000
+MOST_TEXT, MOST_WORDS = 500, 4_000
 _MOST_BYTES = 60 << 10  # less than a `Channel` takes in
-_MOST_TEXT, _MOST_NUMBER = 500, 1 << 63
+_MOST_NUMBER = 1 << 63
 
 _brief = Repr()
 _brief.maxstring = _brief.maxother = 80
 
 Entry = TypeVar("Entry")
-
-
-class MeetingNotice(NamedTuple):
-    """The meeting that rank 0 holds now.
-
-    meeting: a name that no other meeting has.
-    size: how many ranks rank 0 waits for.
-    job: the name of the job, or "".
-    host, pid, program: of rank 0, for messages.
-    """
-
-    meeting: str
-    size: int
-    job: str
-    host: str
-    pid: int
-    program: str
-
-    @property
-    def who(self) -> str:
-        """Rank 0, in words."""
-        return f"process {self.pid}{self.program and f' ({self.program})'} on host {self.host}"
 
 
 class HostMap(NamedTuple):
@@ -153,14 +131,13 @@ def _is_address(text: str, _size: int) -> bool:
 
 
 _IS_SOUND: dict[str, Callable[[Any, int], bool]] = {
-    **dict.fromkeys(("host", "boot", "namespaces", "host_id", "job", "program"), _shorter(_MOST_TEXT)),
+    **dict.fromkeys(("host", "boot", "namespaces", "host_id", "job", "program"), _shorter(MOST_TEXT)),
     **dict.fromkeys(("user", "pid", "ticks"), lambda number, _: 0 <= number < _MOST_NUMBER),
     **dict.fromkeys(("reason", "full", "words"), _shorter(MOST_WORDS)),
     **dict.fromkeys(("address", "toward"), lambda text, _: not text or _is_address(text, 0)),
     "reached_at": _is_address,
     "port": lambda port, _: 0 < port < 1 << 16,
     "size": lambda size, _: 0 < size < _MOST_NUMBER,
-    "meeting": _like("[0-9a-f]{16}"),
     "listens_at": _like("(unisono-[0-9a-f]{32})?"),
     "socket": _like("unisono-[0-9a-f]{32}"),
     "secret": _like("([0-9a-f]{64})?"),

@@ -4,7 +4,8 @@ import os
 
 from ...base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
 from ...base.records import Departure, DepartureKind
-from .entries import MOST_WORDS, MeetingEnd, MeetingNotice
+from .entries import MOST_WORDS, MeetingEnd
+from .identity import Identity
 
 _OWN_PORT = "Give each job its own port: set MASTER_PORT"
 
@@ -74,19 +75,19 @@ def store_silent(where: str, rank: int, waited_s: float, silent_s: float) -> Wai
     return WaitTimeout("init()", waited_s, (0,) if rank else (), rank, words)
 
 
-def sizes_differ(rank: int, size: int, notice: MeetingNotice) -> ArgumentError:
+def sizes_differ(rank: int, size: int, first: Identity) -> ArgumentError:
     """This rank and rank 0 were given different sizes."""
     return ArgumentError(
-        f"the ranks were given different sizes: rank 0 {notice.size}, rank {rank} {size}. Give all ranks the same "
+        f"the ranks were given different sizes: rank 0 {first.size}, rank {rank} {size}. Give all ranks the same "
         "WORLD_SIZE, or the same size in init()."
     )
 
 
-def other_job(where: str, rank: int, job: str, notice: MeetingNotice) -> ArgumentError:
+def other_job(where: str, rank: int, job: str, first: Identity) -> ArgumentError:
     """The ranks of another job meet at this store."""
-    own, other = (f"job {name!r}" if name else "a job without a name" for name in (job, notice.job))
+    own, other = (f"job {name!r}" if name else "a job without a name" for name in (job, first.job))
     return ArgumentError(
-        f"rank {rank} of {own} found another job at {where or 'the store'}: {other}, whose rank 0 is {notice.who}. "
+        f"rank {rank} of {own} found another job at {where or 'the store'}: {other}, whose rank 0 is {first.who}. "
         f"{_OWN_PORT}."
     )
 
