@@ -59,8 +59,7 @@ class Players:
 
     def _newcomer(self, **variables: object) -> Member:
         self._made += 1
-        variables |= {"TORCH_CPP_LOG_LEVEL": "ERROR", "UNISONO_STALL_WARNING_S": 0}  # nobody reads what they print
-        variables |= {"UNISONO_HOST_ID": self._made % self._hosts, "LIMIT_S": LIMIT_S}
+        variables |= {"UNISONO_HOST_ID": self._made % self._hosts, "LIMIT_S": LIMIT_S, "QUIET": 1}
         return Member(self._start, "unisono", **variables)
 
     def play(self, one: Round) -> list[str]:

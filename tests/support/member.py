@@ -2,7 +2,7 @@
 
 It reads calls of the functions in `_serve`, one a line, and writes what they return, or raise, as JSON. PHASE, HOW:
 before which function of `PHASES` it dies or stops, and by which signal. STORE, SERVE, SPACE: the address of the store,
-whether it is here, and the network namespace.
+whether it is here, and the network namespace. QUIET: nobody reads its warnings.
 """
 
 import json
@@ -12,6 +12,10 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.cluster import PORT, enter
 from tests.support.programs import Python
@@ -78,10 +82,6 @@ def tell_all(members: Sequence[Member], call: str, *args: object) -> list[Any]:
 
 
 def _serve(backend: str) -> None:
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
     limit = timedelta(seconds=float(os.environ.get("LIMIT_S", "30")))
     known: Any = dist  # torch's stubs omit the newer names
     store: Any = known.HashStore()
@@ -198,4 +198,6 @@ def _fall_at(phase: str, how: int) -> None:
 
 
 if __name__ == "__main__":
+    if "QUIET" in os.environ:  # else it would wait once the pipe is full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     _serve(*sys.argv[1:])
