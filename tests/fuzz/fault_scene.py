@@ -47,7 +47,12 @@ tells the others its proposals; and joins the smaller group.
 """
 RAISED = ("no memory", "interrupt")
 """What such a step may raise: OutOfMemory; or KeyboardInterrupt, after which the rank makes the call again."""
-HARMLESS = ("pause sentinel", "end sentinel")
+BRIEF = ("brief cut", "loose cable", "loose link")
+"""Faults of hosts in network namespaces that cost nothing. brief cut: the host reaches no other, a second less than
+hosts may be silent. loose cable: it does so for some milliseconds, again and again. loose link: the same, but nothing
+can be sent.
+"""
+HARMLESS = ("pause sentinel", "end sentinel", *BRIEF)
 """Faults that no rank may notice. end sentinel: it is killed, and another process goes on in its place."""
 OF_SENTINELS = ("stop sentinel", "lose sentinel")
 """Faults that cost a host its sentinel: it stops, or is killed with the process that would go on in its place."""
@@ -219,7 +224,7 @@ def _lively(rng: random.Random, scene: Scene) -> Fault:
     plain = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
     how = rng.choice(["pause", "abort"] + ["freeze"] * plain + ["mismatch", "refuse"] * collective)
     if not scene.hosts.isdigit() and rng.random() < 0.4:
-        # Of two hosts, the one with rank 0 goes on.
-        how, rank = rng.choice([*((how, rank) for how in HARMLESS), *((how, scene.ranks - 1) for how in OF_SENTINELS)])
+        harmless = [(how, rank) for how in HARMLESS if how not in BRIEF]
+        how, rank = rng.choice([*harmless, *((how, scene.ranks - 1) for how in OF_SENTINELS)])  # rank 0's host goes on
     at_call = how in ("mismatch", "refuse")
     return Fault(rank, how, number, "before" if at_call else _moment(rng, scene.calls[number], how))
