@@ -1,4 +1,4 @@
-"""Links and named files of pages that Sphinx does not build are there, and so are the words of the glossary."""
+"""Links and named files of pages that Sphinx does not build are there."""
 
 import re
 
@@ -34,15 +34,3 @@ def test_named_functions_are_in_their_files() -> None:
     for path, name in named:
         code = (ROOT / "src" / "unisono" / path).read_text()
         assert re.search(rf"^\s*(def|class) {name}\b", code, re.MULTILINE), f"{path}: {name}"
-
-
-def test_glossary_words_are_in_the_code() -> None:
-    """Each is a word of the file that its entry names, or the file's name."""
-    entries = re.findall(r"^(\S.*)\n((?:  .*\n)+)", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
-    assert entries
-    assert [term for term, _ in entries] == sorted(term for term, _ in entries)
-    for term, text in entries:
-        files = re.findall(r"`([\w/]+\.py)`", text)
-        assert files, term
-        code = " ".join(file + (ROOT / "src" / "unisono" / file).read_text().lower() for file in files)
-        assert not [word for word in re.findall(r"\w+", term.lower()) if word.rstrip("s") not in code], term

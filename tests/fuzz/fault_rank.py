@@ -14,20 +14,34 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 import unisono
 from tests.fuzz import programs
 from tests.fuzz.api import Native
-from tests.fuzz.fault_scene import BRIEF, COLLECTIVES, DEADLY, LATE_S, OF_HOSTS, STEPS, STOPPING, Call, Fault, Scene
+from tests.fuzz.fault_scene import (
+    BRIEF,
+    COLLECTIVES,
+    DEADLY,
+    HARMLESS,
+    LATE_S,
+    OF_HOSTS,
+    STEPS,
+    STOPPING,
+    Call,
+    Fault,
+    Scene,
+)
 from tests.fuzz.ranks import start
 from tests.support.cluster import PORT, enter, join
-from tests.support.fake_hosts import kill_with_spare, sentinel_of
+from tests.support.fake_hosts import send_with_spare, sentinel_of
 from tests.support.lanes import without_limits
 from tests.support.matrix_driver import CHANGED, IN_PLACE, wanted
 from tests.support.waiting import once_waiting, until
 from unisono.engine.memory.board import Board
+from unisono.hosts import far
 from unisono.ranks.group import survivors
 from unisono.schedule import Hosts
 from unisono.tools.testing import chaos
@@ -291,7 +305,7 @@ class _Rank:
     def _mark(self, fault: Fault) -> int:
         """Tell the parent that it happens; the process to which it happens."""
         pid = os.getpid()
-        if fault.how.endswith("sentinel"):
+        if fault.how in HARMLESS:
             span: Any = unisono.init().world.span
             pid = sentinel_of(span.far)
         (self._folder / f"fault {self._scene.faults.index(fault)} {pid}").write_text(f"{time.monotonic()}")
@@ -302,10 +316,13 @@ class _Rank:
             self._faults.remove(fault)
         pid = self._mark(fault)
         match fault.how:
-            case "lose sentinel":
-                span: Any = unisono.init().world.span
-                kill_with_spare(span.far)
-                time.sleep(2 * unisono.init().engine.config.host_silence_s)  # until the other hosts know
+            case "end sentinels" | "lose sentinel":
+                if fault.how == "lose sentinel":
+                    patch.object(far, "start_again", side_effect=OSError).start()
+                span: Any = group.world.span
+                send_with_spare(span.far, signal.SIGKILL)
+                if fault.how == "lose sentinel":
+                    time.sleep(2 * group.engine.config.host_silence_s)  # until the other hosts know
             case "kill" | "end sentinel":
                 os.kill(pid, signal.SIGKILL)
             case how if how in STOPPING:

@@ -36,7 +36,7 @@ IN_ITS_THREAD = ("exit", "raise", "return")
 """Those that only the thread of the rank's program can do: between calls."""
 STOPPING = ("stop and kill", "pause", "freeze", "pause sentinel", "stop sentinel")
 """pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out. The
-sentinel is that of the rank's host; if it stops for as long, the others lose the host.
+sentinel is that of the rank's host.
 """
 LATE = ("hold", "delay")
 """The rank comes late by `LATE_S`, with the GIL or without it: at a row, as after a pause."""
@@ -47,15 +47,18 @@ tells the others its proposals; and joins the smaller group.
 """
 RAISED = ("no memory", "interrupt")
 """What such a step may raise: OutOfMemory; or KeyboardInterrupt, after which the rank makes the call again."""
+HARMLESS = ("pause sentinel", "end sentinel", "end sentinels", "stop sentinel")
+"""Faults that no rank may notice: another process goes on in place of the sentinel. end sentinels: it is killed, and so
+is the process that waits beside it.
+"""
 BRIEF = ("brief cut", "loose cable", "loose link")
 """Faults of hosts in network namespaces that cost nothing. brief cut: the host reaches no other, a second less than
 hosts may be silent. loose cable: it does so for some milliseconds, again and again. loose link: the same, but nothing
 can be sent.
 """
-HARMLESS = ("pause sentinel", "end sentinel", *BRIEF)
-"""Faults that no rank may notice. end sentinel: it is killed, and another process goes on in its place."""
-OF_SENTINELS = ("stop sentinel", "lose sentinel")
-"""Faults that cost a host its sentinel: it stops, or is killed with the process that would go on in its place."""
+UNNOTICED = (*HARMLESS, *BRIEF)
+OF_SENTINELS = ("lose sentinel",)
+"""Faults that cost a host its sentinel: both processes are killed, and no rank can start them again."""
 OF_HOSTS = ("cut link", "cut pair", "stop host")
 """Of hosts in network namespaces: the rank's host reaches no other, or not the host before; all its processes stop.
 They are mended when all ranks that go on have ended.
@@ -183,7 +186,7 @@ def draw(rng: random.Random) -> Scene:
     faults = [_deadly(rng, scene, rank) for rank in victims]
     if not hosts.isdigit() and rng.random() < 0.4:
         number, rank = rng.randrange(len(calls)), rng.choice(sorted(set(range(scene.ranks)) - set(victims)))
-        faults.append(Fault(rank, "end sentinel", number, _moment(rng, calls[number], "end sentinel")))
+        faults.append(Fault(rank, rng.choice(HARMLESS), number, _moment(rng, calls[number], "")))
     if rng.random() < 0.25 and scene.ranks - len(victims) > 1:
         other = rng.choice(sorted(set(range(scene.ranks)) - set(victims)))
         how = rng.choice(["kill", "pause", "stop and kill", "freeze", "freeze"])
@@ -224,7 +227,6 @@ def _lively(rng: random.Random, scene: Scene) -> Fault:
     plain = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
     how = rng.choice(["pause", "abort"] + ["freeze"] * plain + ["mismatch", "refuse"] * collective)
     if not scene.hosts.isdigit() and rng.random() < 0.4:
-        harmless = [(how, rank) for how in HARMLESS if how not in BRIEF]
-        how, rank = rng.choice([*harmless, *((how, scene.ranks - 1) for how in OF_SENTINELS)])  # rank 0's host goes on
+        how = rng.choice(HARMLESS)
     at_call = how in ("mismatch", "refuse")
     return Fault(rank, how, number, "before" if at_call else _moment(rng, scene.calls[number], how))

@@ -139,6 +139,11 @@ SCENES = {
         (Fault(1, "kill", 1), Fault(0, "end sentinel", 1), Fault(2, "end sentinel", 1, "after")),
     ),
     "a sentinel ends": Scene("3x1", (Call("all_reduce"), Call("barrier")), (Fault(2, "end sentinel", 1),)),
+    "a sentinel and its spare process end": Scene(
+        "2+1+1",
+        (Call("all_reduce"), Call("ring"), Call("barrier")),
+        (Fault(0, "end sentinels", 1), Fault(3, "end sentinels", 2)),
+    ),
     "a sentinel ends, in messages": Scene("3x1", (Call("ring"), Call("ring", 1000)), (Fault(0, "end sentinel", 1),)),
     **{
         f"host {rank} of {hosts} loses its sentinel": Scene(hosts, CALLS[:1] * 2, (Fault(rank, "lose sentinel", 1),))

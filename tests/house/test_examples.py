@@ -157,7 +157,7 @@ def run(*arguments: str) -> str:
     return result.output
 
 
-def test_the_demo_end_to_end() -> None:
+def test_demo_end_to_end() -> None:
     printed = run("--steps", "11", "--ranks", "2")
     assert printed.startswith("Starting 2 processes.\n")
     assert "training:" not in printed, "without a terminal it shows what it has done only"

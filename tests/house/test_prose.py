@@ -18,6 +18,12 @@ WORDS = {
     r"\b(rooms|floors?|roads?)\b": "packages, layers, paths",
     r"\bwho is (not|no)\b": "a subject that is a noun",
 }
+IN_ERRORS = {
+    r"[;:] (add|call|give|install|leave|make|pass|set|start|use) ": "a sentence of its own: Pass ...",
+    r"\bthere (is|are) no\b": "what was given, and what was expected",
+    r"\b(has|have) (told|said)\b": "has sent, has published",
+}
+"""Of errors only."""
 PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md")})
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
@@ -45,3 +51,9 @@ TEXTS = [
 def test_hard_words_are_not_used(words: str) -> None:
     found = [where for where, text in TEXTS if re.search(words, text)]
     assert not found, f"better: {WORDS[words]}"
+
+
+@pytest.mark.parametrize("words", IN_ERRORS)
+def test_errors_have_plain_sentences(words: str) -> None:
+    found = [where for where, text in errors() if re.search(words, text)]
+    assert not found, f"better: {IN_ERRORS[words]}"

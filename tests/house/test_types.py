@@ -36,7 +36,7 @@ OVERLOADS = [node for node in STUB.body if isinstance(node, ast.FunctionDef)]
 
 
 @pytest.mark.parametrize("node", OVERLOADS, ids=[f"{node.name}, line {node.lineno}" for node in OVERLOADS])
-def test_the_stub_has_the_arguments_of_the_code(node: ast.FunctionDef) -> None:
+def test_stub_has_the_arguments_of_the_code(node: ast.FunctionDef) -> None:
     code = inspect.signature(getattr(unisono, node.name)).parameters.values()
     stub = [argument.arg for argument in [*node.args.args, *node.args.kwonlyargs]]
     assert stub == [parameter.name for parameter in code]
@@ -48,7 +48,7 @@ def test_the_stub_has_the_arguments_of_the_code(node: ast.FunctionDef) -> None:
     assert {*stub} - given - required <= {"async_op", "return_exceptions", "tensor"}  # which some results need
 
 
-def test_the_stub_has_the_names_of_the_code() -> None:
+def test_stub_has_the_names_of_the_code() -> None:
     imported = [alias.name for node in STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names]
     assert {*unisono.__all__} <= {*imported, *(node.name for node in OVERLOADS), *dir(unisono)}
     exported = next(

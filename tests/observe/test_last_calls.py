@@ -16,7 +16,7 @@ import torch
 import unisono
 from tests.observe.test_trace import read, text_in
 from tests.support.faults import FAILED, die
-from tests.support.on_ranks import in_new_world, in_world
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout
 from unisono.base.records import CallRecord
@@ -77,8 +77,8 @@ def notes_of(error: BaseException) -> str:
     return "\n".join(getattr(error, "__notes__", ()))
 
 
-@in_world(3)
-def test_a_timeout_shows_who_misses_the_call() -> None:
+@pytest.mark.ranks(3)
+def test_timeout_shows_who_misses_the_call() -> None:
     pair = unisono.new_group([0, 2], name="pair")
     tensor = torch.full((3,), unisono.get_rank() + 1.0)
     if unisono.get_rank() == 1:
@@ -99,7 +99,7 @@ def test_a_timeout_shows_who_misses_the_call() -> None:
 
 
 @in_new_world(2, return_exceptions=True, gives=[None, FAILED])
-def test_the_calls_of_a_dead_rank_are_shown() -> None:
+def test_calls_of_a_dead_rank_are_shown() -> None:
     group, tensor = unisono.init(), torch.full((3,), unisono.get_rank() + 1.0)
     unisono.all_reduce(tensor, "max")
     if group.rank == 1:
@@ -159,7 +159,7 @@ def test_ranks_that_end_at_once(tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.long
-def test_a_launcher_that_is_asked_to_end(tmp_path: Path) -> None:
+def test_launcher_that_is_asked_to_end(tmp_path: Path) -> None:
     """As by Slurm, when the time is over: the launcher ends all ranks by SIGTERM."""
     with start(tmp_path, "torchrun", "wait") as job:
         assert job.stdout is not None

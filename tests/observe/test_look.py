@@ -129,7 +129,7 @@ def culprit(arena: Arena, waiting: int) -> tuple[Culprit, Snapshot]:
     return seen[0].culprits[0], seen[0]
 
 
-def test_a_stopped_rank_is_the_culprit(tmp_path: Path) -> None:
+def test_stopped_rank_is_the_culprit(tmp_path: Path) -> None:
     with running(stopped, tmp_path) as (arena, pids):
         found, seen = culprit(arena, 3)
         until(lambda: snapshot(arena).ranks[2].does.startswith("is stopped"))
@@ -241,7 +241,7 @@ def test_ranks_in_a_container() -> None:
             job.kill()
 
 
-def test_what_has_no_job_is_named() -> None:
+def test_process_without_a_job_is_named() -> None:
     assert find_jobs(1 << 22) == []
     with pytest.raises(ArgumentError, match="process 4194304 does not exist"):
         the_job(1 << 22)

@@ -138,7 +138,7 @@ def test_each_job_of_a_folder_has_a_file(tmp_path: Path, monkeypatch: pytest.Mon
         assert len([*tmp_path.glob("*.json")]) == 2
 
 
-def test_a_trace_keeps_the_last_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_keeps_the_last_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
     monkeypatch.setenv("UNISONO_TRACE_CALLS", "50")
     unisono.run(train, 2, (100,))
@@ -149,7 +149,7 @@ def test_a_trace_keeps_the_last_calls(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.cold
-def test_the_command_runs_a_job_and_reports(tmp_path: Path) -> None:
+def test_command_runs_a_job_and_reports(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import torch, unisono\nunisono.init()\nt = torch.full((4,), unisono.get_rank() + 1.0)\n"

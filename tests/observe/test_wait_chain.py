@@ -162,5 +162,5 @@ def test_stack_without_users_frame_is_shown() -> None:
         "<string>": True,
     }.items(),
 )
-def test_a_file_is_the_user_s_by_its_folder(file: str, theirs: bool) -> None:
+def test_file_is_the_user_s_by_its_folder(file: str, theirs: bool) -> None:
     assert is_users(file) is theirs

@@ -19,7 +19,7 @@ def test_ring_all_reduce_of_four() -> None:
     assert (counts.most_sent, counts.most_received, counts.most_added) == (1.5, 1.5, 0.75)
 
 
-def test_the_root_of_a_linear_reduce_is_busy() -> None:
+def test_root_of_a_linear_reduce_is_busy() -> None:
     counts = count(CATALOGUE["reduce.linear"].schedule(5, 2))
     assert counts == Counts(1, 4, (1, 1, 0, 1, 1), (1, 1, 0, 1, 1), (0, 0, 4, 0, 0), (0, 0, 4, 0, 0))
 

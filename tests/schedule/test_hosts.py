@@ -21,12 +21,12 @@ pytestmark = pytest.mark.quick
         ("3+1:round_robin", ((0, 2, 3), (1,))),
     ],
 )
-def test_forms(text, members):
+def test_hosts_are_parsed(text, members):
     assert Hosts.parse(text).members == members
 
 
 @pytest.mark.parametrize("text", ["", "x", "0x2", "2x0", "3+0", "2x2x2", "2x3+1", "2x2:random", "-1", "9" * 5000])
-def test_no_form(text):
+def test_invalid_hosts_are_refused(text):
     with pytest.raises(ArgumentError, match="expected such as 4x8"):
         Hosts.parse(text)
 
@@ -38,7 +38,7 @@ def test_too_many_ranks(text):
 
 
 @pytest.mark.parametrize("members", [(), ((),), ((1, 0),), ((0, 2),), ((1,), (0,)), ((0,), (0,)), ((0,), ())])
-def test_no_map(members):
+def test_invalid_maps_are_refused(members):
     with pytest.raises(ArgumentError, match="each of the ranks"):
         Hosts(members)
 
@@ -58,7 +58,7 @@ def test_places_and_restriction(names):
         assert beside == {names[rank]}
 
 
-def test_text():
+def test_hosts_have_a_text():
     assert Hosts.parse("4x8").text == "4x8"
     assert Hosts.parse("3+1").text == "3+1"
     assert Hosts.parse("2x2:round_robin").text == "2x2 (0 2 | 1 3)"

@@ -249,7 +249,7 @@ def line_of(word: str) -> str:
     return f"{HERE.name}:{next(k for k, line in enumerate(lines, 1) if line.endswith(f'  # {word}'))}"
 
 
-def test_a_contribution_that_is_counted_twice() -> None:
+def test_contribution_that_is_counted_twice() -> None:
     found = find_fault(table_of(greedy, 3))
     assert (found.round, found.slot) == (1, (1, X, 0))
     assert found.line.endswith(line_of("greedy"))
@@ -280,5 +280,5 @@ def test_line_is_known_in_composed_tables() -> None:
     assert transpose(part).yields == part.yields[::-1]
 
 
-def test_a_table_without_fault_has_none() -> None:
+def test_table_without_fault_has_none() -> None:
     assert find_fault(trace(lambda r, p: [send(0, 1, 0)], 2, 1, "broadcast")) is None

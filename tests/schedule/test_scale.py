@@ -210,7 +210,7 @@ def test_sums_name_the_same_fault_as_sets(name: str, monkeypatch: pytest.MonkeyP
         ("broadcast.binomial", LARGE),
     ],
 )
-def test_a_sample_of_chunks_at_65536_ranks(name: str, ranks: int) -> None:
+def test_sample_of_chunks_at_65536_ranks(name: str, ranks: int) -> None:
     schedule = CATALOGUE[name].build(ranks, 0)
     chunks = sample(schedule.chunks, int(schedule.rows[:, N].sum()))
     assert prove(schedule, chunks=chunks).ranks == ranks
@@ -221,7 +221,7 @@ def test_a_sample_of_chunks_at_65536_ranks(name: str, ranks: int) -> None:
         prove(schedule.replace(rows=broken), chunks=chunks)
 
 
-def test_a_sample_is_a_few_chunks_of_many() -> None:
+def test_sample_is_a_few_chunks_of_many() -> None:
     assert sample(8, 1000) is None
     assert sample(4, 1 << 30) is None
     assert len(sample(1 << 16, 1 << 33)) == 4

@@ -18,9 +18,12 @@ from tests.support.programs import Python
 
 PHASES = (
     *("Seat.meet", "AskedStore.set_first", "Meeting.hold", "Meeting._come", "Meeting._place", "Meeting._identity"),
-    *("Meeting._hand_out", "Meeting._follow", "Meeting._heed", "Group.__init__", "Reconfigurable._become"),
+    *("Meeting._hand_out", "Meeting._follow", "Meeting._heed", "_Connecting.join_sentinels", "Sentinel.serve"),
+    *("_Connecting.connect", "UcxCarrier._make_endpoint", "Group.__init__", "Reconfigurable._become"),
 )
-"""What a rank does in `_reconfigure`, in this order. Some do not hand out memory, or do not say who shares a host."""
+"""What a rank does in `_reconfigure`, in this order. Some ranks do not all of it, such as to hand out memory, and ranks
+of one host do not connect.
+"""
 
 
 class Member:
@@ -179,13 +182,11 @@ def _say(something: Any) -> None:
 def _fall_at(phase: str, how: int) -> None:
     """Let this process be killed, or stop, before a function of `PHASES`."""
     from unisono.integrations.torch import reconfigure
-    from unisono.ranks.group.group import Group
-    from unisono.ranks.rendezvous.asked_store import AskedStore
-    from unisono.ranks.rendezvous.meeting import Meeting
+    from unisono.ranks.group import world_over_hosts
+    from unisono.ranks.rendezvous import meeting
 
     kind, _, name = phase.partition(".")
-    places: dict[str, Any] = {"Group": Group, "AskedStore": AskedStore, "Meeting": Meeting}
-    place = places.get(kind) or getattr(reconfigure, kind)
+    place = next(getattr(one, kind) for one in (reconfigure, world_over_hosts, meeting) if hasattr(one, kind))
     original = getattr(place, name)
 
     def falling(*args: Any, **options: Any) -> Any:

@@ -49,7 +49,7 @@ def test_row_beyond_the_program_is_refused() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_nothing_is_left_of_it() -> None:
+def test_chaos_leaves_nothing_behind() -> None:
     group = unisono.init()
     before = group.run
     with chaos(kill=1, at=("all_reduce", 100)):

@@ -11,7 +11,7 @@ from unisono.calls.models import flatten_
 
 
 @pytest.mark.ranks(1, 2, 3)
-def test_a_call_on_the_flat_tensor_is_one_on_all(ranks: int) -> None:
+def test_call_on_the_flat_tensor_is_one_on_all(ranks: int) -> None:
     me, group = unisono.get_rank(), unisono.init()
     leaf = torch.nn.Parameter(torch.arange(6.0).view(2, 3) + me)
     tensors = [torch.full((300, 5), 2.0 + me), leaf, torch.tensor([4, 5]) * me, torch.empty(0), torch.tensor(7.0 * me)]
@@ -66,7 +66,7 @@ def test_moved_tensors_keep_inference_mode(inside: bool) -> None:
 
 
 @pytest.mark.ranks(1)
-def test_nothing_and_what_cannot_be_moved() -> None:
+def test_flatten_takes_nothing_and_refuses() -> None:
     assert flatten_([]) == []
     x = torch.ones(4, 5)
     for tensors, message in (([x, x], "twice"), ([x.t()], r"tensors\[0\]: got a tensor that is not contiguous")):

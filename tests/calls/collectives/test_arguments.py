@@ -1,8 +1,8 @@
 """Wrong arguments raise on the rank that gave them, before anything moves; the group goes on."""
 
-import re
 import warnings
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import torch
 import unisono
 from tests.support.matrix import Case
 from tests.support.matrix_driver import algorithms, check
-from tests.support.worlds import Worlds
 from unisono import ArgumentError
 from unisono.base.errors import DTypeError
 from unisono.schedule import send
@@ -56,6 +55,21 @@ def freed() -> torch.Tensor:
     tensor = torch.ones(4)
     tensor.untyped_storage().resize_(0)
     return tensor
+
+
+def in_part() -> list[torch.Tensor]:
+    whole = f(10)
+    return [whole[:6], f(3), whole[5:]]
+
+
+def the_block_of_another() -> None:
+    whole = f(8)
+    unisono.reduce_scatter_coalesced([whole[4:], f(1)], [whole, f(2)])
+
+
+def shifted() -> tuple[torch.Tensor, torch.Tensor]:
+    whole = f(12)
+    return whole[:8], whole[4:]
 
 
 def overlapping() -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,6 +167,68 @@ WRONG: dict[str, tuple[Callable[[], Any], Any, str]] = {
         lambda: unisono.broadcast(torch._efficientzerotensor(4), 0), DTypeError, "tensor: .*without memory"),
     "one block twice, strided": (
         lambda: unisono.all_gather([torch.zeros(4, 2)[:, 0]] * 2, f()), ArgumentError, "share memory"),
+    "all_to_all onto a part": (lambda: unisono.all_to_all_single(*shifted()), ArgumentError, "share memory"),
+    "a meta tensor to broadcast": (lambda: unisono.broadcast(meta(), 0), ArgumentError, "meta"),
+    "a freed output": (lambda: unisono.all_gather([freed(), f()], f()), DTypeError, "without memory"),
+    "a freed input": (lambda: unisono.all_gather([f(), f()], freed()), DTypeError, "without memory"),
+    "a freed block": (lambda: unisono.reduce_scatter(f(), [freed(), f()]), DTypeError, "without memory"),
+    "a freed block of all_to_all": (
+        lambda: unisono.all_to_all([freed(), f()], [f(), f()]), DTypeError, "without memory"),
+    "split sizes of another sum": (
+        lambda: unisono.all_to_all_single(torch.zeros(3, 2), torch.zeros(2, 2), [1, 1], [1, 1]),
+        ArgumentError, "output_split_sizes: .* with the sum"),
+    "a module without shapes": (
+        lambda: unisono.broadcast_module(torch.nn.LazyLinear(3)), ArgumentError, "weight: has no shape yet"),
+    "an array in a module": (lambda: unisono.broadcast_module({"x": np.ones(2)}), DTypeError, "x: .*torch.from_numpy"),
+    "a number in a module": (lambda: unisono.broadcast_module({"n": 3}), DTypeError, "n: got int, expected"),
+    "a list for a module": (lambda: unisono.broadcast_module([1]), DTypeError, "model: got list, expected"),
+    # of lists of tensors
+    "a tensor for tensors": (lambda: unisono.all_reduce_coalesced(f()), DTypeError, "tensors: got Tensor"),
+    "an array for tensors": (
+        lambda: unisono.all_reduce_coalesced(np.ones(3)), DTypeError, "tensors: got ndarray, expected a list"),
+    "a number among tensors": (lambda: unisono.all_reduce_coalesced([1.0]), DTypeError, r"tensors\[0\]"),
+    "a sparse one among tensors": (lambda: unisono.all_reduce_coalesced([f(), sparse()]), DTypeError, r"tensors\[1\]"),
+    "a nested one among tensors": (
+        lambda: unisono.all_reduce_coalesced([f(), nested()]), DTypeError, r"tensors\[1\]: got a nested"),
+    "an expanded one among tensors": (
+        lambda: unisono.all_reduce_coalesced([expanded()]), ArgumentError, r"tensors\[0\]"),
+    "tensors that overlap": (
+        lambda: unisono.all_reduce_coalesced(in_part()), ArgumentError, r"tensors\[0\] and tensors\[2\] share"),
+    "a tensor twice": (
+        lambda: unisono.all_reduce_coalesced([f()] * 2), ArgumentError, r"tensors\[0\] and tensors\[1\] share"),
+    "tensors with no op": (lambda: unisono.all_reduce_coalesced([f()], "plus"), ArgumentError, "op"),
+    "tensors without an order": (
+        lambda: unisono.all_reduce_coalesced([torch.ones(4, dtype=torch.cfloat)], "max"), DTypeError, "max"),
+    "tensors from no root": (lambda: unisono.broadcast_coalesced([f()], 9), ArgumentError, "src: got 9"),
+    "fewer outputs than inputs": (
+        lambda: unisono.all_gather_coalesced([f(8)], [f(), f()]), ArgumentError, "outputs: got 1 tensors, expected 2"),
+    "no outputs": (lambda: unisono.all_gather_coalesced([], [f(), f(8)]), ArgumentError, "outputs: got 0 tensors"),
+    "a small output": (lambda: unisono.all_gather_coalesced([f()], [f()]), ArgumentError, r"outputs\[0\]"),
+    "an input in part an output": (
+        lambda: unisono.all_gather_coalesced(*([one] for one in overlapping())), ArgumentError,
+        r"inputs\[0\] and outputs\[0\] share"),
+    "another's block among tensors": (
+        lambda: the_block_of_another(), ArgumentError, r"outputs\[0\] and inputs\[0\] share"),
+    "factors of integers": (
+        lambda: unisono.all_reduce_coalesced([torch.ones(4, dtype=torch.int64)], unisono.premul_sum(2.0)),
+        DTypeError, "premul_sum: got int64"),
+    # of groups
+    "a group of an unknown rank": (lambda: unisono.new_group([0, 2]), ArgumentError, "rank 2 is not in group .*size 2"),
+    "a group of a negative rank": (lambda: unisono.new_group([-1]), ArgumentError, "rank -1 is not in group"),
+    "a group of one rank twice": (lambda: unisono.new_group([0, 0]), ArgumentError, "each once"),
+    "a group of nobody": (lambda: unisono.new_group([]), ArgumentError, "at least one"),
+    "a group of a truth value": (lambda: unisono.new_group([True]), DTypeError, "bool"),
+    "a group of a text": (lambda: unisono.new_group(["0"]), DTypeError, "str"),
+    "a group of a number": (lambda: unisono.new_group(1), DTypeError, "int"),
+    "a group without time": (lambda: unisono.new_group(timeout_s=0), ArgumentError, "timeout_s"),
+    "a group with a surrogate": (
+        lambda: unisono.new_group(name="\ud800"), ArgumentError,
+        r"name: got '\\ud800', which has a surrogate"),
+    "a broken color": (lambda: unisono.split(1.5), DTypeError, "color"),
+    "a large color": (lambda: unisono.split(1 << 63), ArgumentError, "color: .*64 bits"),
+    "no key": (lambda: unisono.split(1, None), DTypeError, "key"),
+    "a large key": (lambda: unisono.split(0, 1 << 64), ArgumentError, "key"),
+    "a name that is none": (lambda: unisono.split(0, name=5), DTypeError, "name: got int, expected a str"),
 }  # fmt: skip
 
 
@@ -179,95 +255,55 @@ def wrong(r, p):
         yield send(r, (r + 1) % p, 0, op=1)
 
 
-def test_warm_calls_still_check_arguments(worlds: Worlds) -> None:
-    """The fast path of a call that went well before must not let a wrong one of the same sizes through."""
-
-    def warm_then_wrong() -> list[str]:
-        for _ in range(2):
-            unisono.all_to_all_single(f(8), f(8))
-            unisono.all_gather_single(f(8), f(4))
-            unisono.reduce_scatter_single(f(4), f(8))
-            unisono.all_reduce(f(4))
-            unisono.broadcast(f(4), 0)
-        whole = f(12)
-        wrong_calls: list[Callable[[], Any]] = [
-            lambda: unisono.all_to_all_single(whole[:8], whole[:8]),
-            lambda: unisono.all_to_all_single(whole[:8], whole[4:]),
-            lambda: in_place(unisono.all_to_all_single),
-            lambda: unisono.all_gather_single(whole[:8], whole[2:6]),
-            lambda: unisono.reduce_scatter_single(whole[2:6], whole[:8]),
-            lambda: unisono.all_reduce(expanded()),
-            lambda: unisono.all_reduce(meta()),
-            lambda: unisono.all_reduce(torch.zeros(4, dtype=torch.complex64), "max"),
-            lambda: unisono.broadcast(meta(), 0),
-            lambda: unisono.all_reduce(f(4), timeout_s=-1.0),
-            lambda: unisono.all_gather_single(f(8).double(), f(4)),
-            lambda: unisono.all_gather_single(f(8), meta()),
-        ]
-        said = []
-        for wrong_call in wrong_calls:
-            with pytest.raises(unisono.UsageError) as caught:
-                wrong_call()
-            said.append(type(caught.value).__name__)
-        unisono.barrier()
-        return said
-
-    first, second = worlds(2).run(warm_then_wrong)
-    assert first == second == ["ArgumentError"] * 7 + ["DTypeError"] + ["ArgumentError"] * 4
+def right() -> None:
+    """Calls of the sizes of many wrong ones, whose plans are known from then on."""
+    for _ in range(2):
+        unisono.all_to_all_single(f(8), f(8))
+        unisono.all_gather_single(f(8), f())
+        unisono.reduce_scatter_single(f(), f(8))
+        unisono.all_reduce(f())
+        unisono.broadcast(f(), 0)
+        unisono.all_gather([f(), f()], f())
+        unisono.all_to_all([f(), f()], [f(), f()])
+        unisono.reduce_scatter(f(), [f(), f()])
+        unisono.all_reduce_coalesced([f(), f()])
+        unisono.all_gather_coalesced([f(8)], [f()])
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments_raise_on_their_rank(worlds: Worlds, name: str) -> None:
-    """The others, who would wait for it, raise in the same call, and say why; the next call goes well."""
-
-    def one_is_wrong() -> tuple[type[Exception] | None, str, float]:
-        function, kind, _ = WRONG[name]
-        group = unisono.init()
-        unisono.all_gather([f(), f()], f())  # now a list of this length is known
-        error, message = None, ""
-        expected = kind if group.rank == 0 else unisono.MismatchError
-        try:
-            if group.rank == 0:
-                function()
-            else:
-                unisono.barrier(timeout_s=30)
-        except expected as raised:
-            error, message = type(raised), str(raised)
-        tensor = torch.tensor([group.rank + 1.0])
-        unisono.all_reduce(tensor)
-        return error, message, tensor.item()
-
-    _, kind, message = WRONG[name]
-    (error, said, total), (heard, text, other) = worlds(2).run(one_is_wrong)
-    assert error is not None
-    assert issubclass(error, kind)
-    assert re.search(message, said), said
-    assert heard is unisono.MismatchError
-    assert "refused there" in text
-    assert " ".join(said.split())[:60] in text
-    assert (total, other) == (3.0, 3.0)
+@pytest.mark.ranks(2)
+def test_wrong_arguments_raise_on_their_rank(name: str, known: bool) -> None:
+    """The other rank, which would wait for it, raises in the same call, and says why; the next call goes well."""
+    call, kind, words = WRONG[name]
+    unisono.init().forget_plans()
+    if known:
+        right()
+    told = [""]
+    if unisono.get_rank() == 0:
+        with pytest.raises(kind, match=words) as caught:
+            call()
+        told = [" ".join(str(caught.value).split())[:60]]
+    else:
+        with pytest.raises(unisono.MismatchError, match="refused there") as heard:
+            unisono.barrier(timeout_s=30)
+    unisono.broadcast_object_list(told, 0)
+    assert unisono.get_rank() == 0 or told[0] in str(heard.value)
 
 
 @pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_integer_averages_are_exact_or_refused(worlds: Worlds, ranks: int) -> None:
-    def averages() -> tuple[int, int]:
-        exact = refused = 0
-        for form in ("all_reduce", "reduce", "reduce_scatter"):
-            for name in [None, *algorithms(form)]:
-                for dtype in ("uint8", "int32"):
-                    try:
-                        check(Case(form, dtype, "avg", 100), name)
-                        exact += 1
-                    except ArgumentError as error:
-                        assert "is not exact" in str(error)  # noqa: PT017  the other outcome is as good
-                        assert name is not None
-                        refused += 1
-        return exact, refused
-
-    results = worlds(ranks).run(averages)
-    assert results == results[:1] * ranks
-    exact, refused = results[0]
+@pytest.mark.ranks(2, 3, 5)
+def test_integer_averages_are_exact_or_refused(ranks: int) -> None:
+    exact = refused = 0
+    for form, dtype in product(("all_reduce", "reduce", "reduce_scatter"), ("uint8", "int32")):
+        for name in [None, *algorithms(form)]:
+            try:
+                check(Case(form, dtype, "avg", 100), name)
+                exact += 1
+            except ArgumentError as error:
+                assert "is not exact" in str(error)  # noqa: PT017  the other outcome is as good
+                assert name is not None
+                refused += 1
     assert exact >= 6
     assert refused > 0 or ranks == 2
 

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -17,14 +17,6 @@ from unisono.calls.dispatch import make as making
 
 COUNT = 1_001
 RANKS = 4
-
-
-@pytest.fixture(scope="module", params=[None, "3+1"])
-def keeping(request: pytest.FixtureRequest) -> Iterator[unisono.World]:
-    """Ranks that keep their inputs, on one host and on two."""
-    config = unisono.Config(keep_inputs=1)
-    with unisono.World(RANKS, hosts=request.param, config=config, timeout_s=90) as world:
-        yield world
 
 
 def values(rank: int, turn: int) -> torch.Tensor:
@@ -55,12 +47,16 @@ def work() -> None:
         assert torch.equal(tensor, values(1, turn))
 
 
-def test_each_call_takes_the_values_of_its_own_time(keeping: unisono.World) -> None:
-    keeping.run(work)
+@pytest.mark.parametrize("hosts", [None, "3+1"])
+@in_new_world(RANKS, hosts="hosts", config=unisono.Config(keep_inputs=1), timeout_s=90)
+def test_each_call_takes_its_own_values(hosts: str | None) -> None:
+    """Of ranks that keep their inputs."""
+    work()
 
 
-def test_calls_in_the_background_on_a_tensor_that_is_not_contiguous(worlds: Callable[[int], unisono.World]) -> None:
-    worlds(RANKS).run(work)
+@pytest.mark.ranks(RANKS)
+def test_background_calls_on_strided_tensors() -> None:
+    work()
 
 
 ELEMENTS = 300_000
@@ -68,7 +64,7 @@ ELEMENTS = 300_000
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("async_op", [False, True])
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(3, hosts=["2x1", "2x2"])
 def test_only_the_first_call_is_planned(shared: bool, async_op: bool) -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     group = unisono.new_group(range(size))  # the world's may ask for sizes, after other tests

@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from types import FrameType
@@ -107,74 +108,34 @@ def test_factor_scales_what_earlier_calls_leave() -> None:
     assert tensor.tolist() == [12.0] * 3
 
 
-@pytest.mark.ranks(2)
-def test_freed_storage_is_refused() -> None:
-    tensors, out = [torch.ones(2), torch.ones(2)], torch.ones(2)
-    calls = (
-        lambda: unisono.all_gather(tensors, out),
-        lambda: unisono.all_to_all(tensors, [torch.ones(2)] * 2),
-        lambda: unisono.reduce_scatter(out, tensors),
-        lambda: unisono.all_gather([torch.ones(2), torch.ones(2)], tensors[0]),
-    )
-    for _ in range(2):
-        for call in calls:
-            call()
-    tensors[0].untyped_storage().resize_(0)  # as FSDP does
-    for call in calls:
-        with pytest.raises(unisono.UsageError, match="without memory"):
-            call()
-
-
+@pytest.mark.parametrize("where", ["another thread", "the background"])
 @in_new_world(2, timeout_s=DEADLINE_S)
-def test_timeout_covers_other_threads() -> None:
-    """Another thread of rank 0 waits for rank 1, which does not come before rank 0 has run out of time."""
-    store, group = torch.ones(4), unisono.new_group()
-    unisono.all_reduce(store, group=group)
-    if unisono.get_rank():
-        unisono.barrier()
-        with suppress(unisono.PeerFailed):  # the other thread's call may still succeed
-            unisono.all_reduce(store, group=group)
-        with pytest.raises(unisono.PeerFailed):
-            unisono.all_reduce(store, group=group)
-        unisono.barrier()
-        return
-
-    def other() -> None:
-        with suppress(unisono.UnisonoError):
-            unisono.all_reduce(torch.ones(4), group=group)
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    until(group.lock.locked)
-    began = time.monotonic()
-    with pytest.raises(unisono.WaitTimeout, match="Another thread of this rank"):
-        unisono.all_reduce(store, group=group, timeout_s=0.2)
-    assert time.monotonic() - began < DEADLINE_S / 2
-    unisono.barrier()
-    thread.join()
-    unisono.barrier()
-
-
-@in_new_world(2, timeout_s=DEADLINE_S)
-def test_timeout_covers_calls_in_the_background() -> None:
-    """Rank 1 makes the first call only once rank 0 has run out of time in the second one."""
+def test_timeout_covers_earlier_calls(where: str) -> None:
+    """An earlier call of rank 0 waits for rank 1, which does not come before rank 0 has run out of time."""
     tensor, group = torch.ones(4), unisono.new_group()
+    unisono.all_reduce(tensor, group=group)
     if unisono.get_rank():
         unisono.barrier()
-        with suppress(unisono.PeerFailed):  # the call in the background may still succeed
+        with suppress(unisono.PeerFailed):  # the earlier call may still succeed
             unisono.all_reduce(tensor, group=group)
         with pytest.raises(unisono.PeerFailed):
             unisono.all_reduce(tensor, group=group)
         unisono.barrier()
         return
-    first: Any = unisono.all_reduce(tensor.clone(), group=group, async_op=True)
-    began = time.monotonic()
-    with pytest.raises(unisono.WaitTimeout, match="Earlier calls"):
-        unisono.all_reduce(tensor, group=group, timeout_s=0.2)
-    assert time.monotonic() - began < DEADLINE_S / 2
-    unisono.barrier()
-    with suppress(unisono.PeerFailed):
-        first.wait()
+    with ThreadPoolExecutor(1) as pool:
+        if where == "the background":
+            end: Any = unisono.all_reduce(tensor.clone(), group=group, async_op=True)
+        else:
+            end = pool.submit(unisono.all_reduce, tensor.clone(), group=group)
+            until(group.lock.locked)
+        began = time.monotonic()
+        words = "Earlier calls" if where == "the background" else "Another thread of this rank"
+        with pytest.raises(unisono.WaitTimeout, match=words):
+            unisono.all_reduce(tensor, group=group, timeout_s=0.2)
+        assert time.monotonic() - began < DEADLINE_S / 2
+        unisono.barrier()
+        with suppress(unisono.UnisonoError):
+            end.result()
     unisono.barrier()
 
 

@@ -12,7 +12,6 @@ import unisono
 from tests.conftest import examples
 from tests.support.matrix import Case
 from tests.support.matrix_driver import check
-from tests.support.on_ranks import in_world
 from unisono.base.config import Config
 from unisono.calls.dispatch.planning import patience_ns
 
@@ -36,7 +35,7 @@ def test_call_needing_no_peer_ends_at_once() -> None:
 
 @pytest.mark.parametrize("count", [2, 3_000_000])
 @pytest.mark.ranks(3)
-def test_a_late_peer_blocks_no_caller(count: int) -> None:
+def test_late_peer_blocks_no_caller(count: int) -> None:
     me, flag = unisono.get_rank(), torch.zeros(1)
     tensor = torch.full((count,), 1.0 + me)
     for _ in range(3):
@@ -117,7 +116,7 @@ def test_late_peers_cause_no_false_mismatch() -> None:
         world.run(many, examples(600))
 
 
-def test_the_environment_reaches_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_reaches_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_LOOK_UP_S", "0.000001")
     assert unisono.run(lambda: unisono.init().engine.config.look_up_s, 2) == [1e-6] * 2
 
@@ -134,8 +133,8 @@ def test_callbacks_may_make_and_test_calls() -> None:
     assert (third[0].item(), asked.wait()) == (2.0, True)
 
 
-@in_world(2, all_give=[20_000.0 * (k + k + 1) for k in range(20)])
-def test_a_work_keeps_its_tensors() -> list[float]:
+@pytest.mark.ranks(2)
+def test_work_keeps_its_tensors() -> None:
     """Temporaries that nobody else holds live until the call has ended."""
     group = unisono.init()
     results = [torch.zeros(20_000 * group.size) for _ in range(20)]
@@ -145,4 +144,4 @@ def test_a_work_keeps_its_tensors() -> list[float]:
         torch.full((20_000,), -1.0)  # takes the place of what has been given up too early
     for work in works:
         work.wait()
-    return [float(result.sum()) for result in results]
+    assert [float(result.sum()) for result in results] == [20_000.0 * (k + k + 1) for k in range(20)]

@@ -51,7 +51,7 @@ def test_right_values_in_as_many_calls(ranks: int, odd: int, count: int, how: di
     return group.engine.call_number - before
 
 
-def test_the_order_of_foreground_and_background_calls_does_not_matter(worlds: Worlds) -> None:
+def test_foreground_and_background_calls_mix(worlds: Worlds) -> None:
     """Each call is staged on all ranks, in its turn."""
 
     def work() -> int:
@@ -66,6 +66,6 @@ def test_the_order_of_foreground_and_background_calls_does_not_matter(worlds: Wo
 
 
 @pytest.mark.ranks(2)
-def test_a_list_on_one_rank_and_one_tensor_on_another() -> None:
+def test_list_on_one_rank_meets_tensor() -> None:
     for _ in range(3):
         assert not start("reduce_scatter" if unisono.get_rank() else "reduce_scatter_single", True)()

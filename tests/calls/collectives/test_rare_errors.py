@@ -101,7 +101,7 @@ def test_fast_path_keeps_errors_of_handlers(form: str) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_fast_path_of_messages_keeps_errors_of_handlers() -> None:
+def test_fast_messages_keep_errors_of_handlers() -> None:
     class Watched(torch.Tensor):
         def data_ptr(self) -> int:
             for error in errors:

@@ -118,7 +118,7 @@ def test_views_made_before_a_call_stay_usable(leaf: bool) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_a_leaf_may_be_written_while_grad_mode_is_on() -> None:
+def test_leaf_may_be_written_in_grad_mode() -> None:
     for make in (lambda leaf: leaf, lambda leaf: leaf.view(-1)):
         leaf = torch.full((4,), float(unisono.get_rank()), requires_grad=True)
         first, _ = leaf.chunk(2)

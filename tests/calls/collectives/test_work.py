@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import in_world
 from tests.support.waiting import until
 from unisono.calls.work import worker_of
 from unisono.integrations.torch.to_torch import Together
@@ -25,7 +24,7 @@ class Bare:
 
 
 @pytest.mark.ranks(2)
-def test_a_work_tells_how_far_its_call_is() -> None:
+def test_work_tells_how_far_its_call_is() -> None:
     me = unisono.get_rank()
     tensor = torch.ones(5)
     if me == 0:
@@ -50,7 +49,7 @@ def test_a_work_tells_how_far_its_call_is() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_later_calls_go_on_after_a_future_that_the_program_has_completed() -> None:
+def test_completed_future_stops_no_later_call() -> None:
     if unisono.get_rank() == 0:
         pending = unisono.all_reduce(torch.ones(3), async_op=True)
         pending.get_future().set_result(None)
@@ -65,7 +64,7 @@ def test_later_calls_go_on_after_a_future_that_the_program_has_completed() -> No
 
 
 @pytest.mark.ranks(3)
-def test_a_wait_that_runs_out_of_time_names_who_is_missing() -> None:
+def test_timeout_of_wait_names_who_is_missing() -> None:
     group = unisono.new_group([0, 2])
     if not group:
         unisono.barrier()
@@ -91,7 +90,7 @@ def test_a_wait_that_runs_out_of_time_names_who_is_missing() -> None:
 
 
 @pytest.mark.ranks(3)
-def test_a_forgotten_work_is_done_all_the_same_and_keeps_nothing() -> None:
+def test_forgotten_work_ends_and_keeps_nothing() -> None:
     tensor, other = torch.ones(70_000), torch.ones(70_000)
     threads = threading.active_count()
     for _ in range(50):
@@ -141,7 +140,7 @@ def test_callback_cannot_wait_for_a_later_call(way: str) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_callbacks_of_two_groups_that_wait_in_a_cycle() -> None:
+def test_callbacks_that_wait_in_a_cycle_raise() -> None:
     """Each waits for a later call of the other group: at least one raises, and the other one goes on."""
     me, groups, caught = unisono.get_rank(), [unisono.new_group() for _ in range(2)], list[BaseException]()
     later: list[Any] = []
@@ -168,7 +167,7 @@ def test_callbacks_of_two_groups_that_wait_in_a_cycle() -> None:
 
 
 @pytest.mark.quick
-def test_threads_that_begin_at_once_share_a_worker() -> None:
+def test_first_calls_of_threads_share_a_worker() -> None:
     """The first asynchronous calls of a group, in several threads."""
 
     def begin(group: Any, start: threading.Barrier, found: list[Any]) -> None:
@@ -193,9 +192,8 @@ def test_threads_that_begin_at_once_share_a_worker() -> None:
         sys.setswitchinterval(interval)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@in_world("size")
-def test_what_a_callback_calls_comes_before_the_calls_that_wait(size: int) -> None:
+@pytest.mark.ranks(2, 3)
+def test_calls_of_callbacks_precede_waiting_calls(ranks: int) -> None:
     me = unisono.get_rank()
     first, inner, outer, last = (torch.full((count,), 1.0 + me) for count in (2, 3, 4, 5))
     release = torch.zeros(1)
@@ -212,15 +210,15 @@ def test_what_a_callback_calls_comes_before_the_calls_that_wait(size: int) -> No
     called: Any = pending.get_future().then(callback)
     unisono.all_reduce(outer, async_op=True)
     if not me:
-        for peer in range(1, size):
+        for peer in range(1, ranks):
             unisono.send(release, peer)
     unisono.all_reduce(last)  # after all of them, although nobody has waited for the callback
     called.wait()
-    assert {*inner.tolist(), *outer.tolist(), *last.tolist()} == {size * (size + 1) / 2}
+    assert {*inner.tolist(), *outer.tolist(), *last.tolist()} == {ranks * (ranks + 1) / 2}
 
 
-@in_world(2)
-def test_call_of_a_handler_during_an_asynchronous_call() -> None:
+@pytest.mark.ranks(2)
+def test_call_of_a_handler_comes_second() -> None:
     """The handler's call is queued while the other one is under way on the caller's thread. It comes second."""
     group, me = unisono.init(), unisono.get_rank()
     tensors = [torch.full((4,), 10.0 * k + me) for k in range(3)]
@@ -248,7 +246,7 @@ def test_call_of_a_handler_during_an_asynchronous_call() -> None:
 
 
 @pytest.mark.parametrize("begun", [True, False])
-@in_world(2)
+@pytest.mark.ranks(2)
 def test_plans_forgotten_during_a_call(begun: bool) -> None:
     """A call keeps the plan that it runs, also one that waits in the queue."""
     group, me = unisono.init(), unisono.get_rank()

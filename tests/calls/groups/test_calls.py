@@ -7,7 +7,6 @@ import torch
 
 import unisono
 from tests.fuzz.ranks import make_every_call
-from tests.support.on_ranks import in_world
 from tests.support.worlds import Worlds
 from unisono.calls.groups import new_group, split
 
@@ -18,7 +17,7 @@ def values(world_rank: int, count: int, seed: int) -> torch.Tensor:
 
 
 @pytest.mark.ranks(4)
-def test_shared_tensors_are_zero_copy_in_sub_groups() -> None:
+def test_shared_tensors_are_never_staged() -> None:
     """Whatever group they were made for; so no byte of them is seen in the staging area."""
     rank = unisono.get_rank()
     group = split(rank % 2, -rank)
@@ -53,12 +52,12 @@ def test_two_groups_from_two_threads() -> None:
         assert [*pool.map(work, groups)] == [None] * 2
 
 
-@in_world(3, all_give=[4.0, 400.0])
-def test_one_group_from_two_threads() -> list[float]:
+@pytest.mark.ranks(3)
+def test_one_group_from_two_threads() -> None:
     """Its calls run one after the other, so none is lost or torn."""
     group = new_group([0, 2])
     if not group:
-        return [4.0, 400.0]
+        return
 
     def work(calls: int) -> float:
         ones = [torch.ones(1) for _ in range(calls)]
@@ -67,14 +66,14 @@ def test_one_group_from_two_threads() -> list[float]:
         return torch.cat(ones).sum().item()
 
     with ThreadPoolExecutor(2) as pool:
-        sums = [*pool.map(work, (100, 100))]
+        assert sum(pool.map(work, (100, 100))) == 400.0
     last = torch.full((1,), 2.0)
     unisono.all_reduce(last, group=group)
-    return [last.item(), sum(sums)]
+    assert last.item() == 4.0
 
 
-@in_world(4, gives=[[4.0 * 32], [6.0 * 32]] * 2)
-def test_calls_in_the_background_keep_their_order() -> list[float]:
+@pytest.mark.ranks(4)
+def test_calls_in_the_background_keep_their_order() -> None:
     group = split(unisono.get_rank() % 2)
     tensor = torch.full((3000,), float(unisono.get_rank() + 1))
     works = []
@@ -84,10 +83,10 @@ def test_calls_in_the_background_keep_their_order() -> list[float]:
     unisono.all_reduce(tensor, group=group)
     assert all(work.is_success() for work in works if work is not None)
     group.close()
-    return tensor.unique().tolist()
+    assert tensor.unique().tolist() == [[4.0 * 32], [6.0 * 32]][unisono.get_rank() % 2]
 
 
-def test_background_calls_end_before_the_function_does(worlds: Worlds) -> None:
+def test_background_calls_end_before_a_run_does(worlds: Worlds) -> None:
     """Peers still need them, and must not hear that this rank has returned."""
 
     def leave_early(rank_that_waits: int) -> float:

@@ -10,35 +10,28 @@ import unisono
 from tests.support.faults import DEADLINE_S, FAILED, SOON_S, die
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
-from tests.support.worlds import Worlds
 from unisono.base.config import Config
-from unisono.base.errors import ArgumentError, MismatchError, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
-from unisono.base.records import CallRecord, Departure
+from unisono.base.errors import MismatchError, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
+from unisono.base.records import Departure
 from unisono.calls.groups import _record, destroy_group, new_group, split
 
 
-def test_differing_member_lists_raise_mismatch(worlds: Worlds) -> None:
-    def disagree() -> tuple[dict[int, CallRecord], tuple[int, ...], str]:
-        world = unisono.init()
-        with pytest.raises(MismatchError) as caught:
-            new_group([0, 1] if world.rank == 2 else [1, 0, 3])
-        group = new_group([1, 0, 3])
-        tensor = torch.full((5,), float(world.rank))
-        if isinstance(group, unisono.Group):
-            unisono.all_reduce(tensor, group=group)
-        unisono.all_reduce(tensor)
-        assert tensor[0] == 3 * 4 + 2
-        return caught.value.calls, caught.value.odd, str(caught.value)
-
-    results = worlds(4).run(disagree)
-    assert results == results[:1] * 4
-    calls, odd, text = results[0]
-    assert odd == (2,)
-    assert [str(calls[rank]) for rank in range(4)] == [
-        "new_group([0, 1, 3])", "new_group([0, 1, 3])", "new_group([0, 1])", "new_group([0, 1, 3])",
-    ]  # fmt: skip
+@pytest.mark.ranks(4)
+def test_differing_member_lists_raise_mismatch() -> None:
+    world = unisono.init()
+    with pytest.raises(MismatchError) as caught:
+        new_group([0, 1] if world.rank == 2 else [1, 0, 3])
+    calls, same = caught.value.calls, "new_group([0, 1, 3])"
+    assert caught.value.odd == (2,)
+    assert [str(calls[rank]) for rank in range(4)] == [same, same, "new_group([0, 1])", same]
     assert all(call.where.startswith(f"{__file__}:") for call in calls.values())
-    assert "rank 2  new_group([0, 1]), " in text
+    assert "rank 2  new_group([0, 1]), " in str(caught.value)
+    group = new_group([1, 0, 3])
+    tensor = torch.full((5,), float(world.rank))
+    if group:
+        unisono.all_reduce(tensor, group=group)
+    unisono.all_reduce(tensor)
+    assert tensor[0] == 3 * 4 + 2
 
 
 def test_long_lists_are_compared_to_their_end() -> None:
@@ -46,25 +39,6 @@ def test_long_lists_are_compared_to_their_end() -> None:
     first, second = (_record("a" * 2000 + end) for end in "bc")
     assert first != second
     assert len(first.words) < 600
-
-
-def test_a_refusal_on_one_rank_is_told_to_all(worlds: Worlds) -> None:
-    def refuse(call: str) -> str:
-        rank = unisono.get_rank()
-        kind: type[Exception] = ArgumentError if rank == 1 else MismatchError
-        calls = {
-            "new_group": lambda: new_group([0, 7] if rank == 1 else [0, 1]),
-            "split": lambda: split(1 << 70 if rank == 1 else 0),
-        }
-        with pytest.raises(kind) as caught:
-            calls[call]()
-        unisono.barrier()
-        return str(caught.value)
-
-    for call, words in (("new_group", "rank 7 is not in group"), ("split", "64 bits")):
-        for rank, said in enumerate(worlds(3).run(refuse, call)):
-            assert words in said
-            assert rank == 1 or f"rank 1  {call}, refused there: " in said
 
 
 @pytest.mark.ranks(3)
@@ -125,7 +99,7 @@ def survive(victim: int) -> dict[str, Any]:
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("victim", [0, 2])
-def test_the_death_of_a_rank_ends_its_groups_only(victim: int) -> None:
+def test_death_of_a_rank_ends_its_groups_only(victim: int) -> None:
     seen: list[Any] = unisono.run(survive, 4, (victim,), timeout_s=DEADLINE_S, return_exceptions=True)
     assert seen.pop(victim) == FAILED
     assert [one["sum"] for one in seen] == [6.0 - victim] * 3
@@ -139,7 +113,7 @@ def test_the_death_of_a_rank_ends_its_groups_only(victim: int) -> None:
 
 
 @pytest.mark.ranks(3)
-def test_a_late_rank_breaks_its_group_only() -> None:
+def test_late_rank_breaks_its_group_only() -> None:
     rank = unisono.get_rank()
     pair = new_group([1, 2], name="pair", timeout_s=0.2)
     if rank == 2:
@@ -246,3 +220,31 @@ def test_shrinking_the_world_ends_waits_in_groups(waits: str, hosts: str | None)
     if group:
         unisono.all_reduce(pair, group=group.shrink())
     return mine[1].item(), pair[2].item()
+
+
+@pytest.mark.parametrize("shrinks", [False, True])
+@in_new_world(4, return_exceptions=True, gives=[101.0, FAILED, 101.0, FAILED])
+def test_second_shrink_of_the_world_ends_waits_in_groups(shrinks: bool) -> float:
+    """The survivors' group shrinks while a rank waits in a group that is older, or was shrunk in its turn."""
+    world, pair = unisono.init(), new_group([0, 2])
+    unisono.barrier()
+    if world.rank == 1:
+        die()
+    with pytest.raises(PeerGone):
+        unisono.barrier()
+    world.shrink()
+    if shrinks and pair:
+        pair = pair.shrink()
+    unisono.barrier()
+    if world.rank == 3:
+        die()
+    if world.rank == 0:
+        with pytest.raises(PeerFailed, match=r"rank 1 \(world rank 2\) .* shrinks group 'ranks 0, 2, 3'"):
+            unisono.all_reduce(torch.ones(5), group=pair)
+    else:
+        with pytest.raises(PeerGone):
+            unisono.barrier()
+    unisono.init().shrink()
+    mine = torch.full((3,), 10.0**world.rank)
+    unisono.all_reduce(mine)
+    return mine[1].item()

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.worlds import Worlds
 from unisono.base.errors import ArgumentError, DTypeError
 from unisono.calls.groups import (
     destroy_group,
@@ -34,59 +33,57 @@ def members_by_call(group: unisono.Group) -> list[int]:
 
 
 @pytest.mark.ranks(2, 5)
-def test_split_by_parity(ranks: int) -> None:
+def test_split_makes_two_groups(ranks: int) -> None:
     rank = unisono.get_rank()
     group, expected = split(rank % 2), list(range(rank % 2, ranks, 2))
     assert (group.rank, group.size) == (expected.index(rank), len(expected))
     assert members_by_call(group) == get_process_group_ranks(group) == expected
 
 
-def test_keys_order_the_members(worlds: Worlds) -> None:
-    def by_key(keys: list[int]) -> list[int]:
-        group = split(0, keys[unisono.get_rank()])
-        assert group.world_ranks[group.rank] == unisono.get_rank()
-        return members_by_call(group)
-
-    assert worlds(5).run(by_key, [0, -1, 5, -(1 << 63), (1 << 63) - 1]) == [[3, 1, 0, 2, 4]] * 5
-    assert worlds(5).run(by_key, [1, 0, 1, 0, 1]) == [[1, 3, 0, 2, 4]] * 5
-
-
-def test_without_a_color_a_rank_is_in_no_group(worlds: Worlds) -> None:
-    def some(colors: list[int | None]) -> list[int] | None:
-        group = split(colors[unisono.get_rank()])
-        return members_by_call(group) if isinstance(group, unisono.Group) else None
-
-    assert worlds(4).run(some, [None, 7, -1, 7]) == [None, [1, 3], None, [1, 3]]
-    assert worlds(4).run(some, [-5, None, None, -2]) == [None] * 4
-    assert worlds(4).run(some, [3, 2, 1, 0]) == [[0], [1], [2], [3]]
+@pytest.mark.parametrize(
+    ("keys", "order"),
+    [([0, -1, 5, -(1 << 63), (1 << 63) - 1], [3, 1, 0, 2, 4]), ([1, 0, 1, 0, 1], [1, 3, 0, 2, 4])],
+)
+@pytest.mark.ranks(5)
+def test_keys_order_the_members(keys: list[int], order: list[int]) -> None:
+    group = split(0, keys[unisono.get_rank()])
+    assert group.world_ranks[group.rank] == unisono.get_rank()
+    assert members_by_call(group) == order
 
 
-def test_new_group_sorts_its_ranks(worlds: Worlds) -> None:
+@pytest.mark.parametrize("colors", [[None, 7, -1, 7], [-5, None, None, -2], [3, 2, 1, 0]])
+@pytest.mark.ranks(4)
+def test_without_a_color_a_rank_is_in_no_group(colors: list[int | None]) -> None:
+    """Neither is it with a negative one."""
+    color = colors[unisono.get_rank()]
+    group = split(color)
+    assert bool(group) is (color is not None and color >= 0)
+    assert not group or members_by_call(group) == [rank for rank in range(4) if colors[rank] == color]
+
+
+@pytest.mark.ranks(5)
+def test_new_group_sorts_its_ranks() -> None:
     """As in torch, whatever the order of the list, which may be any iterable."""
-
-    def make() -> list[list[int]]:
-        groups = [new_group([4, 0, 3]), new_group({3, 0, 4}), new_group(iter((0, 4, 3))), new_group(), new_group([2])]
-        return [members_by_call(group) for group in groups if isinstance(group, unisono.Group)]
-
-    some, everyone = [[0, 3, 4]] * 3, [[0, 1, 2, 3, 4]]
-    assert worlds(5).run(make) == [some + everyone, everyone, [*everyone, [2]], some + everyone, some + everyone]
+    for ranks in ([4, 0, 3], {3, 0, 4}, iter((0, 4, 3)), None, [2]):
+        members = [2] if ranks == [2] else range(5) if ranks is None else [0, 3, 4]
+        group = new_group(ranks)
+        assert bool(group) is (unisono.get_rank() in members)
+        assert not group or members_by_call(group) == [*members]
 
 
-def test_groups_of_groups(worlds: Worlds) -> None:
+@pytest.mark.ranks(7)
+def test_groups_of_groups() -> None:
     """Ranks are those of the parent, which may itself be a sub-group in an order of its own."""
-
-    def nested() -> tuple[list[int], list[int] | None]:
-        world = unisono.init()
-        backwards = split(0, -world.rank)
-        halves = split(backwards.rank // 4, group=backwards)
-        destroy_group(backwards)  # what was made of it does not need it
-        ends = new_group([0, halves.size - 1], group=halves)
-        assert (halves.parent, halves.world, backwards.parent, world.parent) == (backwards, world, world, None)
-        return members_by_call(halves), members_by_call(ends) if isinstance(ends, unisono.Group) else None
-
-    first, second = [6, 5, 4, 3], [2, 1, 0]
-    ends = {6: [6, 3], 3: [6, 3], 2: [2, 0], 0: [2, 0]}
-    assert worlds(7).run(nested) == [(first if rank > 2 else second, ends.get(rank)) for rank in range(7)]
+    world = unisono.init()
+    backwards = split(0, -world.rank)
+    halves = split(backwards.rank // 4, group=backwards)
+    destroy_group(backwards)  # what was made of it does not need it
+    ends = new_group([0, halves.size - 1], group=halves)
+    assert (halves.parent, halves.world, backwards.parent, world.parent) == (backwards, world, world, None)
+    half = [6, 5, 4, 3] if world.rank > 2 else [2, 1, 0]
+    assert members_by_call(halves) == half
+    assert bool(ends) is (world.rank in (half[0], half[-1]))
+    assert not ends or members_by_call(ends) == [half[0], half[-1]]
 
 
 @pytest.mark.ranks(2)
@@ -117,12 +114,15 @@ def test_ranks_have_two_numbers() -> None:
     for rank in (-1, len(members)):
         with pytest.raises(ArgumentError, match="group_rank"):
             get_global_rank(group, rank)
+    for of_group in (get_global_rank, get_group_rank):
+        with pytest.raises(DTypeError, match="_rank: got bool, expected a rank"):
+            of_group(group, True)
     with pytest.raises(ArgumentError, match=r"expected a member of group .*, one of \["):
         get_group_rank(group, 1 - unisono.get_rank() % 2)
 
 
 @pytest.mark.ranks(7)
-def test_names_and_times() -> None:
+def test_groups_have_names_and_times() -> None:
     world = unisono.init()
     world.timeout_s = 50.0
     pair = new_group([1, 2], name="pair", timeout_s=7.0)
@@ -135,43 +135,6 @@ def test_names_and_times() -> None:
         ("ranks 0, 2", 50.0), ("ranks 0, 1, 2, 3, 4, 5 and 1 more", 50.0), ("pair", 7.0), ("rank 2", 3.0),
         ("ranks 1, 2", 7.0),
     ]  # fmt: skip
-
-
-@pytest.mark.ranks(3)
-def test_wrong_arguments() -> None:
-    """The same on all ranks: each raises its own, and the world goes on."""
-    for ranks, kind, words in (
-        ([0, 3], ArgumentError, "rank 3 is not in group .*size 3"),
-        ([-1], ArgumentError, "rank -1 is not in group"),
-        ([0, 0], ArgumentError, "each once"),
-        ([], ArgumentError, "at least one"),
-        ([True], DTypeError, "bool"),
-        (["0"], DTypeError, "str"),
-        (1, DTypeError, "int"),
-    ):
-        with pytest.raises(kind, match=words):
-            new_group(ranks)
-    for color, key, kind, words in (
-        (1.5, 0, DTypeError, "color"),
-        (1, None, DTypeError, "key"),
-        (1 << 63, 0, ArgumentError, "color"),
-        (0, 1 << 64, ArgumentError, "key"),
-    ):
-        with pytest.raises(kind, match=words):
-            split(color, key)
-    for timeout_s in (0, -1.0):
-        with pytest.raises(ArgumentError, match="timeout_s"):
-            new_group(timeout_s=timeout_s)
-    with pytest.raises(DTypeError, match="name: got int, expected a str"):
-        split(0, name=5)
-    with pytest.raises(ArgumentError, match=r"name: got '\\ud800', which has a surrogate"):
-        new_group(name="\ud800")
-    for of_group in (get_global_rank, get_group_rank):
-        with pytest.raises(DTypeError, match="_rank: got bool, expected a rank"):
-            of_group(unisono.init(), True)
-    tensor = torch.ones(3)
-    unisono.all_reduce(tensor)
-    assert tensor.tolist() == [3.0] * 3
 
 
 @contextmanager
@@ -193,7 +156,7 @@ def gathers(group: unisono.Group, count: int, algorithm: Any) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_programs() -> None:
+def test_equal_tables_share_a_program() -> None:
     """Tables that are made for one call each have programs of their own; equal tables have one."""
     group = unisono.new_group()
 

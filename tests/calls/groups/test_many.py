@@ -5,7 +5,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import torch
 import unisono
 from tests.conftest import examples
 from tests.fuzz.ranks import make_every_call
-from tests.support.on_ranks import in_new_world, in_world
-from tests.support.worlds import OnHosts, Worlds
+from tests.support.on_ranks import in_new_world
+from tests.support.waiting import until
 from unisono.calls.groups import destroy_group, new_group, split
+
+MANY = examples(400)
 
 
 def total(group: unisono.Group, tensor: torch.Tensor) -> float:
@@ -83,7 +86,8 @@ def test_two_hundred_at_once() -> None:
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("way", ["closed", "dropped", "in a cycle"])
-def test_hundreds_one_after_the_other(worlds: Worlds, way: str) -> None:
+@pytest.mark.ranks(3)
+def test_hundreds_one_after_the_other(way: str) -> None:
     def loop(count: int) -> None:
         for k in range(count):
             group = new_group() if k % 2 else split(0, -unisono.get_rank())
@@ -99,19 +103,16 @@ def test_hundreds_one_after_the_other(worlds: Worlds, way: str) -> None:
         destroy_group(new_group())
         gc.collect()
 
-    def hundreds(count: int) -> None:
-        loop(50)
-        before, open_before, private = memory(), census(), resident()
-        loop(count)
-        assert not more_than(open_before)
-        assert memory() - before <= 32 * 4096
-        assert resident() - private < 1 << 20
-
-    worlds(3).run(hundreds, examples(800 if way == "closed" else 400))
+    loop(50)
+    before, open_before, private = memory(), census(), resident()
+    loop(MANY * (1 + (way == "closed")))
+    assert not more_than(open_before)
+    assert memory() - before <= 32 * 4096
+    assert resident() - private < 1 << 20
 
 
 @pytest.mark.ranks(2)
-def test_groups_with_calls_in_the_background_end_with_their_thread() -> None:
+def test_worker_thread_ends_with_its_group() -> None:
     """Closed or dropped, while their last call still runs or afterwards."""
     before = census()
     for k in range(12):
@@ -132,36 +133,33 @@ def test_groups_with_calls_in_the_background_end_with_their_thread() -> None:
     assert not more_than(before)
 
 
-def test_a_group_that_is_left_serves_those_who_stay(worlds: Worlds) -> None:
+@pytest.mark.parametrize("first", range(3))
+@pytest.mark.ranks(3)
+def test_left_group_serves_those_who_stay(first: int) -> None:
     """Its memory is not used again before the last has left, in whatever order they leave."""
-
-    def leave(first: int) -> None:
-        rank = unisono.get_rank()
-        group, pair = new_group(), new_group([r for r in range(3) if r != first])
-        start, size = group.engine.arena.start, group.engine.arena.end - group.engine.arena.start
-        if rank == first:
-            group.close()
-        unisono.barrier()
-        fresh = new_group()
-        assert not start <= fresh.engine.arena.start < start + size
-        noise = [unisono.empty(5000).fill_(9.0) for _ in range(20)]
-        assert total(fresh, torch.empty(2000)) == 6.0
-        if rank != first:
-            with pytest.raises(unisono.PeerGone, match=f"rank {first} .* left the group"):
-                unisono.all_reduce(torch.ones(4), group=group)
-            assert total(pair, torch.empty(2000)) == 6.0 - (first + 1)
-        assert all((tensor == 9).all() for tensor in noise)
+    rank = unisono.get_rank()
+    group, pair = new_group(), new_group([r for r in range(3) if r != first])
+    start, size = group.engine.arena.start, group.engine.arena.end - group.engine.arena.start
+    if rank == first:
         group.close()
-        unisono.barrier()
-        new_group()
-        assert group.engine.arena not in group.engine.lender.left
-
-    for first in range(3):
-        worlds(3).run(leave, first)
+    unisono.barrier()
+    fresh = new_group()
+    assert not start <= fresh.engine.arena.start < start + size
+    noise = [unisono.empty(5000).fill_(9.0) for _ in range(20)]
+    assert total(fresh, torch.empty(2000)) == 6.0
+    if rank != first:
+        with pytest.raises(unisono.PeerGone, match=f"rank {first} .* left the group"):
+            unisono.all_reduce(torch.ones(4), group=group)
+        assert total(pair, torch.empty(2000)) == 6.0 - (first + 1)
+    assert all((tensor == 9).all() for tensor in noise)
+    group.close()
+    unisono.barrier()
+    new_group()
+    assert group.engine.arena not in group.engine.lender.left
 
 
 @pytest.mark.ranks(3)
-def test_what_others_may_reach_lives_until_all_have_left() -> None:
+def test_reachable_memory_lives_until_all_left() -> None:
     """A progress engine has rings in its rank's heap, which peers read after their sender has left."""
 
     class Engine:
@@ -196,27 +194,64 @@ def test_closing_the_world_closes_its_groups() -> None:
             unisono.all_reduce(torch.ones(1), group=one)
 
 
-@in_world(2, gives=[4.0, 4.0])
-def test_a_forked_child_leaves_groups_to_its_parent() -> float:
+@pytest.mark.ranks(2, hosts="2x1")
+def test_forked_child_leaves_groups_alone() -> None:
     """Neither closing and dropping them there, nor dropping tensors, takes anything from the parent."""
     group = split(0, -unisono.get_rank())
     tensor = unisono.empty(1 << 20).fill_(1.0)
     unisono.all_reduce(tensor, group=group)
-    if unisono.get_rank() == 1:
-        child = os.fork()
-        if child == 0:
-            try:
-                unisono.all_reduce(tensor, group=group)
-            except unisono.NotInitialized:
-                group.close()
-                del group, tensor
-                gc.collect()
-                os._exit(7)
-            os._exit(8)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    child = os.fork()
+    if child == 0:
+        try:
+            unisono.all_reduce(tensor, group=group)
+        except unisono.NotInitialized:
+            group.close()
+            unisono.shutdown()
+            del group, tensor
+            gc.collect()
+            os._exit(7)
+        os._exit(8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     unisono.all_reduce(tensor, group=group)
     assert total(group, torch.empty(3)) == 3.0
-    return tensor.unique().item()
+    assert tensor.unique().tolist() == [4.0]
+
+
+def coalesced(group: unisono.Group, **how: Any) -> list[Any]:
+    return [unisono.all_reduce_coalesced([torch.ones(3), torch.ones(2, 6).t()], group=group, **how)]
+
+
+def messages(group: unisono.Group, count: int) -> list[Any]:
+    work = unisono.irecv(None, (group.rank + 1) % group.size, group)
+    unisono.send(torch.ones(count), (group.rank - 1) % group.size, group)
+    assert work.result().sum() == count
+    return [work]
+
+
+USES: dict[str, Callable[[unisono.Group], list[Any]]] = {
+    "a call": coalesced,
+    "in the background": partial(coalesced, async_op=True),
+    "a short message": partial(messages, count=1),
+    "a long message": partial(messages, count=300_000),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.ranks(2, hosts="2x2")
+def test_dropped_group_needs_no_collector(use: str) -> None:
+    gc.collect()
+    gc.disable()
+    group = new_group()
+    works = [work for work in USES[use](group) if work is not None]
+    assert all(work.wait() for work in works)
+    dropped = weakref.ref(group)
+    unisono.barrier()
+    del group
+    try:
+        until(lambda: dropped() is None, 20.0)  # the thread that makes calls may hold it a little longer
+    finally:
+        gc.enable()
+    assert all(work.is_success() for work in works)
 
 
 ROUNDS = 2
@@ -258,8 +293,10 @@ def free_bytes() -> int:
     return sum(nbytes for _, nbytes in heap._free) + heap._idle
 
 
-def make_and_leave(closes: bool) -> list[str]:
-    """What rounds of groups leave behind. closes: by destroy_group; else they are dropped."""
+@pytest.mark.sampled(most=1)
+@pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
+@pytest.mark.ranks(2, hosts=["2x1", "2+1"])
+def test_used_groups_leave_nothing_behind(closes: bool) -> None:
     wrong, free = list[str](), -1
     for number in range(ROUNDS + 1):
         group = unisono.new_group()
@@ -276,17 +313,4 @@ def make_and_leave(closes: bool) -> list[str]:
         before, free = free, free_bytes()
         if number and free != before:  # the first round makes what the world itself keeps
             wrong.append(f"round {number}: {free - before:+} free bytes in the heap")
-    return wrong
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
-def test_on_one_host(closes: bool, worlds: Worlds) -> None:
-    assert worlds(2).run(make_and_leave, closes) == [[], []]
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
-@pytest.mark.parametrize("hosts", ["2x1", "2+1"])
-def test_over_hosts(hosts: str, closes: bool, on_hosts: OnHosts) -> None:
-    assert on_hosts(hosts).run(make_and_leave, closes) == [[]] * (2 if hosts == "2x1" else 3)
+    assert wrong == []

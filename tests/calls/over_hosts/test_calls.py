@@ -24,7 +24,7 @@ def everybody(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.ranks(hosts=["2x2:round_robin", "3+1"])
-def test_in_rank_order() -> None:
+def test_values_are_combined_in_rank_order() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     whole = everybody(100, torch.int64)
     tensor = whole[me].clone()
@@ -113,7 +113,7 @@ def test_each_call_over_hosts_has_its_debug_line() -> None:
 
 @pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors
 @pytest.mark.ranks(hosts="2x2")
-def test_quantized_tensors_of_two_scales_are_two_calls() -> None:
+def test_two_scales_make_two_calls() -> None:
     me, values = unisono.get_rank(), torch.arange(6.0) + unisono.get_rank()
     group = unisono.new_group([0, 2])  # a rank of each host
     if not group:

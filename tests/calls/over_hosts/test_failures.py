@@ -25,7 +25,7 @@ def until_it_fails() -> unisono.PeerError:
             return error
 
 
-@in_world("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_abort_ends_sub_groups(tmp_path: Path) -> None:
     world = unisono.init()
     middle = unisono.new_group([0, 1, 2])
@@ -70,7 +70,7 @@ def test_giving_up_ends_waits_on_own_host(row: int, tmp_path: Path) -> None:
 
 
 @in_world("2x2", gives=[(2,), (2,), (), (2,)])
-def test_a_late_rank_of_another_host_is_named(tmp_path: Path) -> tuple[int, ...]:
+def test_late_rank_of_another_host_is_named(tmp_path: Path) -> tuple[int, ...]:
     me, group = unisono.get_rank(), unisono.new_group()
     unisono.all_reduce(torch.ones(3), group=group)
     if me == 2:
@@ -82,7 +82,7 @@ def test_a_late_rank_of_another_host_is_named(tmp_path: Path) -> tuple[int, ...]
     return raised.value.missing
 
 
-@in_world("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_chain_of_waits_crosses_hosts(tmp_path: Path) -> None:
     """Ranks 2 and 3 are on one host; rank 3 is in the user's code, rank 2 waits for it, and rank 0 for rank 2."""
     me, word = unisono.get_rank(), torch.zeros(1, dtype=torch.int64)
@@ -174,7 +174,7 @@ def test_departed_rank_is_awaited_until_known(
 
 
 @pytest.mark.ranks(hosts="2x1")
-def test_an_interrupt_after_a_call_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_after_a_call_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     group, tensor = unisono.new_group(), torch.ones(10)
     for _ in range(3):
         unisono.all_reduce(tensor, group=group)

@@ -5,40 +5,49 @@ import signal
 import threading
 import time
 from pathlib import Path
-from unittest.mock import Mock
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
 
 import unisono
 from tests.calls.over_hosts.test_failures import until_it_fails
-from tests.support.fake_hosts import kill_with_spare, sentinel_of
+from tests.support.fake_hosts import send_with_spare, sentinel_of
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.engine.carrier import Lost
 from unisono.engine.compile.program import LOST
+from unisono.hosts import far
+
+
+def lose_sentinel(group: Any) -> None:
+    """Kill both processes of this host's sentinel, where it cannot be started again."""
+    patch.object(far, "start_again", side_effect=OSError).start()
+    send_with_spare(group.span.far, signal.SIGKILL)
 
 
 @pytest.mark.long
 @in_new_world(
     3, hosts="3x1", timeout_s=90, config=Config(look_up_s=4.0, host_silence_s=1.5), gives=[(1,), (0, 2), (1,)]
 )
-def test_calls_in_which_nobody_waits_tell_of_a_cut() -> tuple[int, ...]:
+def test_calls_without_waits_tell_of_a_cut() -> tuple[int, ...]:
     """Messages of a host go on for a while where only its sentinel has been killed. A call that waits for less than
     four seconds does not look at its peers.
     """
     group = unisono.init()
     unisono.barrier()
     if group.rank == 1:
-        kill_with_spare(group.span.far)
+        lose_sentinel(group)
     error = until_it_fails()
     assert isinstance(error, unisono.PeerGone)
     return error.failed
 
 
+@pytest.mark.parametrize("both", [False, True])
 @in_new_world(2, hosts="2x1")
-def test_killed_sentinel_costs_a_waiting_rank_nothing(tmp_path: Path) -> None:
+def test_killed_sentinel_costs_a_wait_nothing(tmp_path: Path, both: bool) -> None:
     group, tensor = unisono.init(), torch.ones(10)
     unisono.all_reduce(tensor)
     if group.rank == 0:
@@ -46,14 +55,19 @@ def test_killed_sentinel_costs_a_waiting_rank_nothing(tmp_path: Path) -> None:
         time.sleep(0.3)
     else:
         before = sentinel_of(group.span.far)
-        threading.Timer(0.2, lambda: (os.kill(before, signal.SIGKILL), (tmp_path / "killed").touch())).start()
+
+        def kill() -> None:
+            send_with_spare(group.span.far, signal.SIGKILL) if both else os.kill(before, signal.SIGKILL)
+            (tmp_path / "killed").touch()
+
+        threading.Timer(0.2, kill).start()
     unisono.all_reduce(tensor)
     assert bool((tensor == 4.0).all())
     assert group.rank == 0 or sentinel_of(group.span.far) != before
 
 
 @in_new_world(3, hosts="3x1", config=Config(host_silence_s=0.5), timeout_s=60)
-def test_one_of_two_hosts_that_exchange_no_messages_is_left_out() -> None:
+def test_host_without_messages_is_left_out() -> None:
     """The one with the higher number; though sentinels hear both."""
     group, tensor = unisono.init(), torch.ones(10)
     unisono.barrier()

@@ -1,14 +1,12 @@
 """Calls over hosts that are made again: on the same tensors and on others, on tensors that are gone, in any order."""
 
 import weakref
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 
 import unisono
-from unisono.calls.dispatch import make as making
 
 LONG, SHORT = 300_000, 1000
 """Elements of float64: several segments, and one."""
@@ -28,7 +26,7 @@ def total(size: int, n: int, turn: int) -> torch.Tensor:
 @pytest.mark.sampled
 @pytest.mark.parametrize("n", [SHORT, LONG])
 @pytest.mark.ranks(hosts=SHAPES)
-def test_the_same_tensors_and_others(n: int) -> None:
+def test_calls_take_old_and_new_tensors(n: int) -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     tensors = [torch.empty(n, dtype=torch.float64) for _ in range(3)]
     wide = torch.empty(size * n, dtype=torch.float64)
@@ -47,18 +45,9 @@ def test_the_same_tensors_and_others(n: int) -> None:
         assert tensor.equal(given(turn % size, n, turn))
 
 
-@pytest.mark.ranks(hosts=SHAPES)
-def test_only_the_first_call_is_planned() -> None:
-    group, tensor = unisono.new_group(), torch.ones(SHORT)
-    with patch.object(making, "make_plan", wraps=making.make_plan) as plan:
-        for _ in range(3):
-            unisono.all_reduce(tensor, group=group)
-    assert plan.call_count == 1
-
-
 @pytest.mark.parametrize("n", [SHORT, LONG])
 @pytest.mark.ranks(hosts=SHAPES)
-def test_the_memory_of_tensors_is_not_kept(n: int) -> None:
+def test_memory_of_tensors_is_not_kept(n: int) -> None:
     seen = []
     for _ in range(4):
         array = np.ones(n)

@@ -31,7 +31,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[unisono.World]:
         yield world
 
 
-def test_they_go_in_pieces() -> None:
+def test_long_vectors_go_in_pieces() -> None:
     for name in ("all_reduce", "broadcast", "all_gather", "all_to_all"):
         assert choose_spanning(name, 8 * N, Hosts.parse("2x2")).pieces == 4
         assert choose_spanning(name, 8000, Hosts.parse("2x2")).pieces == 1

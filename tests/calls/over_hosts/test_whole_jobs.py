@@ -1,9 +1,10 @@
-"""Whole jobs over several hosts: every call, deaths and aborts in long calls, messages whose sender goes on."""
+"""Whole jobs over several hosts: two at once, messages whose sender goes on, and waits that take little."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import unisono
 from tests.fuzz.ranks import make_every_call
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
-from unisono.schedule import Hosts
+from unisono.ranks.failures.attend import Watch
 
 
 def every_call() -> None:
@@ -20,12 +21,6 @@ def every_call() -> None:
     group = unisono.init()
     for _ in range(2):
         make_every_call(group, (3, 5_000, 60_000))
-
-
-@pytest.mark.parametrize("shape", ["2x1", "2x2", "3+1"])
-def test_calls_and_messages(shape: str) -> None:
-    ranks = Hosts.parse(shape).ranks
-    unisono.run(every_call, ranks, hosts=shape, timeout_s=90)
 
 
 def test_two_jobs_at_once() -> None:
@@ -52,3 +47,17 @@ def test_message_arrives_whatever_its_sender_does(tmp_path: Path) -> float:
         if turn == "a call":
             unisono.all_gather(gathered, torch.ones(3), timeout_s=20.0)
     return got
+
+
+@pytest.mark.long
+@in_new_world(2, hosts="2x1")
+def test_wait_for_a_host_leaves_the_processor() -> None:
+    tensor, wait_s = torch.ones(4), 4.0
+    unisono.all_reduce(tensor)
+    with patch.object(Watch, "look", autospec=True, side_effect=Watch.look) as look:
+        before = time.process_time()
+        if unisono.get_rank() == 1:
+            time.sleep(wait_s)
+        unisono.all_reduce(tensor)
+        took_s = time.process_time() - before
+    assert unisono.get_rank() or (took_s < 0.06 * wait_s and 0 < look.call_count < 60)

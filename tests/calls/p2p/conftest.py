@@ -1,8 +1,5 @@
-"""All tests of messages run on one host, and once more as if odd ranks were on another one."""
+"""Worlds that tests of messages end: on one host, and once more as if odd ranks were on another one."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import cache
 from typing import Any
 
 import pytest
@@ -19,7 +16,7 @@ def _make(size: int, hosts: int, **options: Any) -> unisono.World:
 
 @pytest.fixture(params=[1, 2], ids=["one host", "two hosts"], scope="session")
 def hosts(request: pytest.FixtureRequest) -> int:
-    """On how many hosts the ranks of `worlds` and `new_world` are."""
+    """On how many hosts the ranks of `new_world` are."""
     return int(request.param)
 
 
@@ -27,10 +24,3 @@ def hosts(request: pytest.FixtureRequest) -> int:
 def new_world(hosts: int) -> NewWorld:
     """new_world(p, ...): a World of p ranks, for a test that does not leave it as it was."""
     return lambda size, **options: _make(size, hosts, **options)
-
-
-@pytest.fixture(scope="session")
-def worlds(hosts: int) -> Iterator[Callable[[int], unisono.World]]:
-    """worlds(p): a world of p ranks, the same for everybody who asks."""
-    with ExitStack() as stack:
-        yield cache(lambda size: stack.enter_context(_make(size, hosts, timeout_s=60)))

@@ -37,7 +37,7 @@ CALLS: dict[str, Callable[[int], Any]] = {
 
 
 @in_each_new_world(3)
-def test_who_is_left_out_while_it_waits(tmp_path: Path) -> None:
+def test_left_out_rank_ends_its_wait(tmp_path: Path) -> None:
     me, group = unisono.get_rank(), unisono.init()
     unisono.barrier()
     if me == 2:
@@ -55,7 +55,7 @@ def test_who_is_left_out_while_it_waits(tmp_path: Path) -> None:
 
 @pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("name", CALLS)
-def test_a_peer_that_refuses_all_calls(tmp_path: Path, name: str, new_world: NewWorld) -> None:
+def test_peer_that_gave_up_ends_waits(tmp_path: Path, name: str, new_world: NewWorld) -> None:
     """Rank 1 runs out of time in a collective, and lives on. What it has sent is received; ranks 0 and 2 go on."""
     waits, done = tmp_path / "waits", tmp_path / "done"
 
@@ -122,8 +122,8 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
         assert world.run(last_words) == [[0.0, 1.0, 2.0], FAILED if how == "killed" else []]
 
 
-@pytest.mark.ranks(3)
-def test_who_waits_for_any_rank_waits_for_the_last_that_may_send() -> None:
+@pytest.mark.ranks(3, hosts="2+1")
+def test_receive_from_any_waits_for_the_last_rank() -> None:
     """Ranks that have returned have sent what they had to send."""
     me = unisono.get_rank()
     if me == 0:
@@ -139,8 +139,8 @@ def test_who_waits_for_any_rank_waits_for_the_last_that_may_send() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.ranks(2)
-def test_a_late_peer(name: str) -> None:
+@pytest.mark.ranks(2, hosts="2x1")
+def test_late_peer_times_out(name: str) -> None:
     me, group = unisono.get_rank(), unisono.init()
     unisono.barrier()
     if me == 0:
@@ -169,8 +169,8 @@ def go_on(name: str) -> None:
     assert word.item() == 6.0 - me
 
 
-@pytest.mark.ranks(3)
-def test_a_call_may_have_a_time_of_its_own_and_hears_what_came_instead() -> None:
+@pytest.mark.ranks(3, hosts="2+1")
+def test_timeout_tells_what_was_sent_instead() -> None:
     if unisono.get_rank() == 1:
         p2p.send(torch.ones(2), 0, tag=8)
     unisono.barrier()
@@ -200,8 +200,8 @@ def test_refused_long_message_lets_its_sender_end(dtype: torch.dtype) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("nbytes", [8, 8 * LONG])
-@pytest.mark.ranks(2)
-def test_what_ran_out_of_time_is_neither_lost_nor_in_the_way(nbytes: int) -> None:
+@pytest.mark.ranks(2, hosts="2x1")
+def test_late_messages_are_not_lost(nbytes: int) -> None:
     """A receive leaves the message to the next; a send that has begun ends in the background; a Work goes on."""
     me, count = unisono.get_rank(), nbytes // 8
     sent, target = torch.arange(count), torch.full((count,), -1)
@@ -233,7 +233,7 @@ def test_what_ran_out_of_time_is_neither_lost_nor_in_the_way(nbytes: int) -> Non
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, hosts="2x1")
 def test_ctrl_c_ends_a_wait_and_the_group_goes_on(name: str) -> None:
     unisono.barrier()
     if unisono.get_rank() == 0:
@@ -246,7 +246,7 @@ def test_ctrl_c_ends_a_wait_and_the_group_goes_on(name: str) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["irecv", "isend"])
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, hosts="2x1")
 def test_ctrl_c_cancels_an_asynchronous_call(kind: str) -> None:
     """As it does with one that is not: a message goes to the next receive; a send that has begun goes on."""
     me = unisono.get_rank()
@@ -271,7 +271,7 @@ def test_ctrl_c_cancels_an_asynchronous_call(kind: str) -> None:
 
 
 @in_each_new_world(2)
-def test_a_step_that_is_interrupted_ends_the_group() -> None:
+def test_interrupted_step_ends_the_group() -> None:
     """Who knows what of a message has been moved: every later call says so."""
     me, group = unisono.get_rank(), unisono.init()
     p2p.send(torch.zeros(1), me)

@@ -34,7 +34,7 @@ def test_long_messages_between_all_at_once() -> None:
 
 
 @pytest.mark.ranks(hosts="2x2")
-def test_who_waits_for_another_rank_takes_in_what_it_is_sent() -> None:
+def test_waiting_rank_takes_in_other_messages() -> None:
     """Rank 3 waits for rank 1, which waits for rank 0, which waits until its long message to rank 3 has gone."""
     me, word = unisono.get_rank(), torch.zeros(1)
     if me == 0:
@@ -48,7 +48,7 @@ def test_who_waits_for_another_rank_takes_in_what_it_is_sent() -> None:
         assert torch.equal(p2p.recv(None, 0), values(LONG, 0))
 
 
-def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:
+def test_last_messages_are_awaited_in_each_run() -> None:
     """Ranks on other hosts may hear that a rank has returned before they have its last message."""
     returned = Departure(DepartureKind.RETURNED, "returned from the function")
 
@@ -74,7 +74,7 @@ def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:
 
 
 @in_new_world(2, hosts="1+1", timeout_s=30)
-def test_a_world_that_ends_gives_its_last_messages_away(tmp_path: Path) -> None:
+def test_ending_world_delivers_last_messages(tmp_path: Path) -> None:
     """Rank 0 closes its group, and with it all connections; rank 1 comes later."""
     group = unisono.init()
     if group.rank == 0:

@@ -19,8 +19,8 @@ from unisono.base.config import Config
 from unisono.calls import p2p
 
 
-@pytest.mark.ranks(1, 3)
-def test_objects_go_round_beside_tensors_with_the_same_tags() -> None:
+@pytest.mark.ranks(1, 3, hosts="2+1")
+def test_objects_pass_beside_equal_tags() -> None:
     me, p = unisono.get_rank(), unisono.get_world_size()
     to, by = (me + 1) % p, (me - 1) % p
     mine = [{"rank": me, "weights": torch.full((300_000,), float(me))}, (1, "two", None)]
@@ -39,8 +39,8 @@ def test_objects_go_round_beside_tensors_with_the_same_tags() -> None:
     assert got[1] == (1, "two", None)
 
 
-@pytest.mark.ranks(2)
-def test_what_is_refused() -> None:
+@pytest.mark.ranks(2, hosts="2x1")
+def test_wrong_object_lists_are_refused() -> None:
     me = unisono.get_rank()
     with pytest.raises(unisono.DTypeError, match="Fraction"):
         unisono.send_object_list([Fraction(1, 3)], 1 - me)
@@ -60,7 +60,7 @@ def test_what_is_refused() -> None:
 
 
 @in_each_new_world(2)
-def test_to_oneself_when_all_others_have_returned() -> None:
+def test_message_to_oneself_after_all_others() -> None:
     me, group = unisono.get_rank(), unisono.init()
     if me == 1:
         return
@@ -121,15 +121,15 @@ def wait_in_each_way(group: unisono.Group, src: int | None) -> None:
 
 
 @in_each_new_world(2, config=Config(stall_warning_s=0.03))
-def test_a_wait_for_oneself_is_told() -> None:
+def test_wait_for_oneself_is_told() -> None:
     me = unisono.get_rank()
     mine = next(group for group in [unisono.new_group([rank]) for rank in range(2)] if group)
     wait_in_each_way(unisono.init(), me)
     wait_in_each_way(mine, None)
 
 
-@pytest.mark.ranks(2)
-def test_a_wait_for_oneself_tells_what_was_sent_with_other_tags() -> None:
+@pytest.mark.ranks(2, hosts="2x1")
+def test_wait_for_oneself_tells_other_tags() -> None:
     me = unisono.get_rank()
     p2p.isend(values(3, me), me, tag=31).wait()
     with pytest.raises(WaitTimeout) as caught:
@@ -154,7 +154,7 @@ def test_another_thread_ends_a_wait_for_oneself() -> None:
 
 
 @pytest.mark.ranks(2, backend="unisono")
-def test_torch_waits_for_any_source_in_a_group_of_one() -> None:
+def test_torch_receive_alone_raises() -> None:
     mine = [dist.new_group([rank], timeout=timedelta(seconds=WAITS_S)) for rank in range(2)][dist.get_rank()]
     with pytest.raises(WaitTimeout, match="Only this rank itself can send"):
         dist.recv(torch.empty(3), None, mine)

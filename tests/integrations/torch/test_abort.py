@@ -34,7 +34,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-@in_process_group(2)
+@pytest.mark.ranks(2, hosts="2x1", backend="unisono")
 def test_every_wait_ends(tmp_path: Path, name: str) -> None:
     waits = tmp_path / "waits"
     group: Any = dist.new_group()
@@ -49,8 +49,8 @@ def test_every_wait_ends(tmp_path: Path, name: str) -> None:
     dist.barrier()
 
 
-@in_process_group(3, all_give=[6.0] * 3)
-def test_new_groups_after_aborting_all(tmp_path: Path) -> list[float]:
+@pytest.mark.ranks(3, backend="unisono")
+def test_new_groups_after_aborting_all(tmp_path: Path) -> None:
     """A rank that waits in a sub-group hears of it, too."""
     waits, ended = tmp_path / "waits", tmp_path / "ended"
     me, before = dist.get_rank(), len(os.listdir("/proc/self/fd"))
@@ -69,11 +69,11 @@ def test_new_groups_after_aborting_all(tmp_path: Path) -> list[float]:
     tensor = torch.full((3,), 1.0 + me)
     dist.all_reduce(tensor)
     assert len(os.listdir("/proc/self/fd")) <= before + 1
-    return tensor.tolist()
+    assert tensor.tolist() == [6.0] * 3
 
 
-@in_process_group(2)
-def test_a_group_that_is_being_made(tmp_path: Path) -> None:
+@pytest.mark.ranks(2, backend="unisono")
+def test_abort_ends_the_making_of_a_group(tmp_path: Path) -> None:
     """Rank 1 waits for rank 0, which leads the new group and does not come."""
     waits = tmp_path / "waits"
     world: Any = dist.group.WORLD
@@ -110,7 +110,7 @@ def test_hooks_run_before_an_abort(tmp_path: Path, backend: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "async_op", "irecv", "monitored_barrier"])
-@in_process_group(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_hooks_run_before_a_timeout(tmp_path: Path, name: str) -> None:
     done, seen = tmp_path / "done", list[str]()
     group: Any = dist.new_group(timeout=timedelta(seconds=0.3))
@@ -126,7 +126,7 @@ def test_hooks_run_before_a_timeout(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["coalesced", "a work"])
-@in_process_group(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_ctrl_c_in_a_wait_is_told_to_the_others(kind: str) -> None:
     def coalesced(group: Any) -> None:
         with dist._coalescing_manager(group, async_ops=True) as manager:

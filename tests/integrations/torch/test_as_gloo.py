@@ -79,7 +79,7 @@ def test_groups_that_torch_makes() -> None:
 
 @pytest.mark.parametrize("backend", [None, "GLOO", "cpu:gloo", "cpu:gloo,cuda:gloo"])
 @in_process_group(2, "backend", named=range(2))
-def test_all_words_for_it(backend: str | None) -> None:
+def test_all_words_for_gloo_are_ours(backend: str | None) -> None:
     assert ours(dist.group.WORLD)
     tensor = torch.tensor([dist.get_rank() + 1])
     dist.all_reduce(tensor)
@@ -173,7 +173,7 @@ def test_cpp_code_finds_gloo_in_manual_group() -> None:
 
 
 @in_process_group(2, "gloo", named=range(2))
-def test_the_wrapper_of_detail() -> None:
+def test_wrapper_of_detail_takes_ours() -> None:
     me, size = dist.get_rank(), dist.get_world_size()
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     try:

@@ -282,7 +282,7 @@ def test_overlapping_input_is_read_first(call: Any, outputs: list[int], inputs: 
 
 
 @in_process_group(2, "gloo", named=range(2), gives=[[], []])
-def test_a_block_in_its_place_is_not_copied() -> list[str]:
+def test_block_in_its_place_is_not_copied() -> list[str]:
     from unisono.integrations.torch import other_ways
 
     me, whole = dist.get_rank(), torch.ones(4)

@@ -14,7 +14,7 @@ from tests.fuzz.messages import FORMS as OBJECT_FORMS
 from tests.fuzz.programs import Barrier, Call, Messages, Objects
 from tests.fuzz.ranks import Player
 from tests.support.matrix import FORMS, REDUCING, Case
-from tests.support.on_ranks import as_over_gloo, in_process_group
+from tests.support.on_ranks import as_over_gloo
 
 SIZES = [1, 3]
 
@@ -33,10 +33,10 @@ def same(got: torch.Tensor, expected: torch.Tensor) -> None:
     assert torch.equal(got, expected), (got, expected)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@in_process_group("size", all_give=[])
-def test_collectives_messages_and_objects(size: int) -> list[str]:
+@pytest.mark.ranks(*SIZES, hosts="2+1", backend="unisono")
+def test_collectives_messages_and_objects() -> None:
     """As a program of the fuzzer. In the second turn, calls take the fast path."""
+    size = dist.get_world_size()
     player = Player(api := Torch((), ""), api.world)
     forms = [(form, blocks) for form in FORMS if "scan" not in form for blocks in FORMS[form] if blocks != "unknown"]
     for turn, later, (form, blocks) in product(range(2), (False, True), forms):
@@ -45,10 +45,10 @@ def test_collectives_messages_and_objects(size: int) -> list[str]:
         player.play(tuple(Call(Case(form, "float32", op, 5, "contiguous", blocks, **how)) for op in ops))
     player.play((Barrier(), Barrier(async_op=True), *(Objects(form, root=size - 1) for form in OBJECT_FORMS)))
     player.play(tuple(Messages(way, "float32", 1000, tag) for tag, way in enumerate(TORCH_WAYS) if size > 1))
-    return player.failures
+    assert player.failures == []
 
 
-@in_process_group(3)
+@pytest.mark.ranks(3, hosts="2+1", backend="unisono")
 def test_older_names_of_calls() -> None:
     whole, block = torch.empty(3, 5), torch.empty(2)
     for gather in (dist.all_gather_into_tensor, dist._all_gather_base):
@@ -74,10 +74,9 @@ def test_wait_tensor_waits_for_a_call_in_flight() -> None:
     same(functional.wait_tensor(tensor), all_of().sum(0))
 
 
-@pytest.mark.parametrize("size", SIZES)
-@in_process_group("size")
-def test_sparse_tensors(size: int) -> None:
-    me = dist.get_rank()
+@pytest.mark.ranks(*SIZES, hosts="2+1", backend="unisono")
+def test_sparse_tensors() -> None:
+    me, size = dist.get_rank(), dist.get_world_size()
     for op, divisor in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, size)):
         dense = torch.zeros(size + 1, 2)
         dense[me], dense[me + 1] = me + 1.0, 10.0
@@ -92,7 +91,7 @@ def test_sparse_tensors(size: int) -> None:
 
 @pytest.mark.parametrize("async_op", [False, True])
 @pytest.mark.parametrize("inside", [False, True])
-@in_process_group(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_inference_tensors(inside: bool, async_op: bool) -> None:
     """Made in inference mode or not, dense or sparse, and reduced in it or not, more than once."""
     for made_inside, sparse in product((False, True), repeat=2):
@@ -108,10 +107,9 @@ def test_inference_tensors(inside: bool, async_op: bool) -> None:
             same(tensor.to_dense(), torch.full((2, 2), total))
 
 
-@pytest.mark.parametrize("size", SIZES)
-@in_process_group("size")
-def test_coalesced_calls(size: int) -> None:
-    me = dist.get_rank()
+@pytest.mark.ranks(*SIZES, hosts="2+1", backend="unisono")
+def test_coalesced_calls() -> None:
+    me, size = dist.get_rank(), dist.get_world_size()
     manager = dist.distributed_c10d._coalescing_manager
     cpu = torch.device("cpu")
     for options in ({}, {"async_ops": True}, {"device": cpu}, {"device": cpu, "async_ops": True}):
@@ -138,7 +136,7 @@ def test_coalesced_calls(size: int) -> None:
 
 
 @pytest.mark.ranks(2, backend="unisono")
-def test_a_future_has_the_tensors_or_raises() -> None:
+def test_future_has_the_tensors_or_raises() -> None:
     tensor = mine()
     assert dist.all_reduce(tensor) is None
     work = dist.all_reduce(tensor, async_op=True)

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.on_ranks import as_over_gloo, in_process_group
+from tests.support.on_ranks import as_over_gloo
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -161,7 +161,7 @@ def test_callbacks_of_several_buckets_make_calls(ranks: TorchRanks, size: int) -
     assert len(set(learnt[0])) > 1000
 
 
-@in_process_group(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_different_calls_in_callbacks_raise() -> None:
     def wrong(_: Any, bucket: Any) -> torch.futures.Future[Any]:
         def again(future: torch.futures.Future[Any]) -> torch.Tensor:

@@ -55,7 +55,7 @@ def test_groups_are_objects(backend: str, port: int) -> None:
 
 
 @in_world(1)
-def test_it_is_for_the_cpu() -> None:
+def test_dist2_is_for_the_cpu() -> None:
     register()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in place(0, 1, 0).items():

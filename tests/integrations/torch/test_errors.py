@@ -100,7 +100,7 @@ def test_tensors_without_elements_of_their_own() -> None:
 
 @pytest.mark.parametrize(("prefix", "named"), [("unisono", None), ("gloo", range(2))])
 @in_process_group(2, "prefix", named="named")
-def test_a_profiler_sees_calls(prefix: str, named: range | None) -> None:
+def test_profiler_sees_calls(prefix: str, named: range | None) -> None:
     from torch.profiler import ProfilerActivity, profile
 
     pair, peer = [torch.ones(2), torch.ones(2)], 1 - dist.get_rank()
@@ -200,7 +200,7 @@ def together(key: str) -> None:
 
 
 @pytest.mark.ranks(2, backend="unisono")
-def test_a_time_out() -> None:
+def test_timeout_names_what_is_missing() -> None:
     group, tensor = dist.new_group(timeout=SHORT), torch.ones(3)
     calls: list[Callable[[], Any]] = [
         lambda: dist.recv(tensor, 1, group=group),
@@ -215,7 +215,7 @@ def test_a_time_out() -> None:
 
 
 @pytest.mark.parametrize(("wait_all_ranks", "late"), [(False, "Rank 1"), (True, "Ranks 1, 2")])
-@in_process_group(4)
+@pytest.mark.ranks(4, hosts="2x2", backend="unisono")
 def test_ranks_that_miss_a_monitored_barrier(wait_all_ranks: bool, late: str) -> None:
     me = dist.get_rank()
     if me in (1, 2):
@@ -232,7 +232,7 @@ def test_ranks_that_miss_a_monitored_barrier(wait_all_ranks: bool, late: str) ->
 
 
 @pytest.mark.ranks(2, backend="unisono")
-def test_a_monitored_barrier_without_time() -> None:
+def test_monitored_barrier_without_time() -> None:
     if dist.get_rank() == 0:
         with pytest.raises(RuntimeError, match="Rank 0 timed out in monitoredBarrier after 0 ms"):
             dist.monitored_barrier(timeout=timedelta(0))
@@ -292,7 +292,7 @@ def test_detail_checks_calls_before_they_return() -> None:
         pending.wait()
 
 
-@in_process_group(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_detail_names_a_late_rank() -> None:
     group: Any = dist.new_group(timeout=SHORT)
     said = WAITING.format(2) if dist.get_rank() else "Rank 1 failed to pass monitoredBarrier in 300 ms"

@@ -63,7 +63,7 @@ def test_named_gloo_copies_gpu_tensors() -> None:
         assert tensor.eq(1.0).all()
 
 
-@in_process_group(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_our_own_name_refuses_tensors_of_a_gpu() -> None:
     with pytest.raises(unisono.ArgumentError, match="expected one on the CPU"):
         dist.all_reduce(torch.ones(2, device="cuda"))

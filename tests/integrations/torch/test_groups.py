@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import in_process_group, in_world
+from tests.support.on_ranks import in_world
 from tests.support.torch_ranks import TorchRanks
 
 
@@ -88,7 +88,7 @@ def test_ours_is_for_the_cpu_only(ranks: TorchRanks) -> None:
 
 
 @in_world(2)
-def test_again_and_again(tmp_path: Path) -> None:
+def test_groups_are_made_and_destroyed_in_turns(tmp_path: Path) -> None:
     from unisono.integrations.torch import register
 
     register()
@@ -105,7 +105,7 @@ def test_again_and_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks(1, backend="unisono")
-def test_the_options_of_a_group() -> None:
+def test_group_has_its_options() -> None:
     group: Any = dist.new_group(timeout=timedelta(seconds=7))
     assert group.options._timeout == timedelta(seconds=7)
     assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=7)
@@ -113,7 +113,7 @@ def test_the_options_of_a_group() -> None:
     assert group.options._timeout == timedelta(seconds=8)
 
 
-@in_process_group(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_threads_make_groups_in_any_order() -> None:
     from unisono.integrations.torch.join_group import whole_world
     from unisono.ranks.group.sub_groups import make_sub_group
@@ -139,7 +139,7 @@ def test_threads_make_groups_in_any_order() -> None:
             assert tensor.item() == sum(10.0**r + k for r in members[f"group {k}"])
 
 
-@in_process_group(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_names_that_come_again_are_other_groups() -> None:
     for k in range(20):
         group = dist.new_group([0, 2], use_local_synchronization=True)
@@ -150,7 +150,7 @@ def test_names_that_come_again_are_other_groups() -> None:
             dist.destroy_process_group(group)
 
 
-@in_process_group(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_full_heaps_raise_on_all_members() -> None:
     from unisono.integrations.torch.join_group import whole_world
 
@@ -162,7 +162,7 @@ def test_full_heaps_raise_on_all_members() -> None:
     dist.barrier()
 
 
-@in_process_group(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_late_first_member_is_named() -> None:
     from unisono.integrations.torch.join_group import whole_world
     from unisono.ranks.group.sub_groups import make_sub_group

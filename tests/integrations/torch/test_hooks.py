@@ -10,6 +10,7 @@ import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
+from tests.integrations.torch.test_as_gloo import by_hand
 from tests.support.on_ranks import in_process_group
 
 pytestmark = [
@@ -178,8 +179,8 @@ def test_errors_of_hooks_and_calls(backend: str) -> None:
     assert tensor.tolist() == [2.0] * 3
 
 
-@in_process_group(2)
-def test_a_hook_that_makes_calls() -> None:
+@pytest.mark.ranks(2, backend="unisono")
+def test_hook_that_makes_calls() -> None:
     world: Any = dist.group.WORLD
     other: Any = dist.new_group([0, 1])
     seen, inner = watch(other), Events()
@@ -220,14 +221,9 @@ def test_calls_made_in_another_way_are_seen_once() -> None:
 
 
 @in_process_group(2, "gloo", named=range(2))
-def test_a_group_that_a_program_puts_together() -> None:
-    where = dist.PrefixStore("together", dist.distributed_c10d._get_default_store())
-    group: Any = dist.ProcessGroup(where, dist.get_rank(), 2)
-    ours = dist.ProcessGroupGloo(where, dist.get_rank(), 2)
-    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, ours)
-    seen = watch(group)
-    tensor = torch.ones(2)
+def test_group_that_a_program_puts_together() -> None:
+    group, _ = by_hand("together", dist.ProcessGroupGloo)
+    seen, tensor = watch(group), torch.ones(2)
     group.allreduce([tensor]).wait()
     assert tensor.tolist() == [2.0, 2.0]
     assert [event[:2] for event in seen] == [("before", "ALLREDUCE"), ("after", "ALLREDUCE")]

@@ -6,13 +6,6 @@ from pathlib import Path
 import pytest
 
 import unisono
-from tests.integrations.torch.test_abort import test_every_wait_ends  # noqa: F401
-from tests.integrations.torch.test_calls import (  # noqa: F401
-    test_coalesced_calls,
-    test_collectives_messages_and_objects,
-    test_older_names_of_calls,
-    test_sparse_tensors,
-)
 from tests.integrations.torch.test_checkpoints import (  # noqa: F401
     test_checkpoint_loads_on_fewer_ranks,
     test_states_of_what_is_sharded,
@@ -26,7 +19,6 @@ from tests.integrations.torch.test_direct import (  # noqa: F401
     test_distribute_tensor_leaves_views_usable,
     test_parameters_are_sent_between_passes,
 )
-from tests.integrations.torch.test_errors import test_ranks_that_miss_a_monitored_barrier  # noqa: F401
 from tests.integrations.torch.test_sharded import test_wrapped_and_sharded  # noqa: F401
 from tests.support.torch_ranks import TorchRanks, two_hosts
 

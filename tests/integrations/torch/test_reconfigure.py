@@ -85,7 +85,7 @@ def test_ranks_with_other_handles_do_not_meet(start: Start) -> None:
 
 @pytest.mark.parametrize("hosts", ["0000", "0011"])
 @pytest.mark.parametrize("victim", [0, 2])
-def test_newcomer_takes_the_place_of_a_killed_rank(start: Start, victim: int, hosts: str) -> None:
+def test_newcomer_replaces_a_killed_rank(start: Start, victim: int, hosts: str) -> None:
     members = start(hosts=hosts)
     assert form(members, 1)[3] == [3, 4]
     gone = members.pop(victim)
@@ -176,7 +176,7 @@ def test_training_goes_on(start: Start) -> None:
     assert tell_all(members, "step") == [[0.25, -0.375]] * 3
 
 
-def test_nothing_is_left_behind(start: Start) -> None:
+def test_meetings_leave_nothing_behind(start: Start) -> None:
     members = start(hosts="001")
     form(members, 0)
     tell_all(members, "pids")

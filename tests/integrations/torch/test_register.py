@@ -105,7 +105,7 @@ print(repr(dist.group.WORLD))
 """
 
 
-def test_the_call_and_the_variable_in_one_program(installed: Path) -> None:
+def test_call_and_variable_agree(installed: Path) -> None:
     done = run(installed, "-c", BOTH, UNISONO_AS="gloo")
     assert "of unisono (UNISONO_AS=gloo)" in done.stdout, done.stderr
     assert done.stderr == ""
@@ -151,7 +151,7 @@ def test_ranks_that_torchrun_starts_again(installed: Path, tmp_path: Path) -> No
     assert done.stdout.splitlines() == ["start 1: 6"] * 2, done.stderr
 
 
-def test_twice_is_once() -> None:
+def test_register_twice_is_once() -> None:
     register()
     before = dict(dist.Backend._plugins)
     register()
@@ -159,7 +159,7 @@ def test_twice_is_once() -> None:
     assert dist.Backend.default_device_backend_map["cpu"] == "gloo"
 
 
-def test_an_error_breaks_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_error_breaks_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("not today")
 

@@ -129,7 +129,7 @@ class Block(nn.Module):
 
 @pytest.mark.parametrize(("size", "sequence"), [(2, False), (3, True)], ids=["whole sequence", "sequence in pieces"])
 @in_process_group("size")
-def test_a_transformer_layer_in_pieces(size: int, sequence: bool) -> None:
+def test_transformer_layer_in_pieces(size: int, sequence: bool) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
     from torch.distributed.tensor import parallel as tp

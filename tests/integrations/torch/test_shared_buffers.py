@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.on_ranks import in_process_group
+from tests.support.on_ranks import as_over_gloo
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import until
 from unisono.integrations.torch.patch import SharedBuffers
@@ -48,10 +48,16 @@ def shared(tensor: torch.Tensor) -> bool:
     return bool(world.group.heap_first <= tensor.data_ptr() < world.group.heap_end)
 
 
-def lowerings(group: Any = None) -> set[str]:
-    """How the calls that are not short were made."""
+def learnt(wrapped: nn.Module, whole: nn.Module, lowering: str, group: Any = None) -> list[float]:
+    """What is learnt. Over our backend all calls that are not short are made in this way."""
     made: Any = group or dist.group.WORLD
-    return {plan.record.lowering for plan in made.group.plans.values() if plan.nbytes > SHORT}
+    ours = dist.get_backend() == "unisono"
+    if ours:
+        made.group.forget_plans()
+    losses = train(wrapped, list(whole.parameters()))
+    if ours:
+        assert {plan.record.lowering for plan in made.group.plans.values() if plan.nbytes > SHORT} == {lowering}
+    return losses
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -63,20 +69,12 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_calls_on_buckets_are_zero_copy(ranks: TorchRanks, options: dict[str, Any]) -> None:
+@as_over_gloo(2)
+def test_calls_on_buckets_are_zero_copy(options: dict[str, Any]) -> list[float]:
     """On those of the first step, and on those that are made anew after it."""
-
-    def work(ours: bool) -> list[float]:
-        whole = layers()
-        group: Any = dist.group.WORLD
-        wrapped: Any = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, **options)
-        if ours:
-            group.group.forget_plans()
-        losses = train(wrapped, list(whole.parameters()))
-        assert not ours or lowerings() == {"zero copy, in place"}
-        return losses
-
-    assert ranks(2)(work, True) == ranks(2, "gloo")(work, False)
+    whole = layers()
+    wrapped = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, **options)
+    return learnt(wrapped, whole, "zero copy, in place")
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -91,32 +89,26 @@ def test_buckets_are_shared_whatever_torch_says() -> None:
         assert not shared(empty([SHORT, 2], **usual))
 
 
-def test_sub_groups_and_several_dtypes(ranks: TorchRanks) -> None:
-    def work(ours: bool) -> list[float]:
-        pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-        pair: Any = pairs[dist.get_rank() // 2]
-        whole = layers()
-        whole[1].double()
+@as_over_gloo(4)
+def test_sub_groups_and_several_dtypes() -> list[float]:
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    pair: Any = pairs[dist.get_rank() // 2]
+    whole = layers()
+    whole[1].double()
 
-        class Both(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.layers = whole
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = whole
 
-            def forward(self, data: torch.Tensor) -> Any:
-                return whole[2](whole[1](whole[0](data).double()).float())
+        def forward(self, data: torch.Tensor) -> Any:
+            return whole[2](whole[1](whole[0](data).double()).float())
 
-        wrapped: Any = nn.parallel.DistributedDataParallel(Both(), process_group=pair, bucket_cap_mb=MIB)
-        if ours:
-            pair.group.forget_plans()
-        losses = train(wrapped, list(whole.parameters()))
-        assert not ours or lowerings(pair) == {"zero copy, in place"}
-        return losses
-
-    assert ranks(4)(work, True) == ranks(4, "gloo")(work, False)
+    wrapped = nn.parallel.DistributedDataParallel(Both(), process_group=pair, bucket_cap_mb=MIB)
+    return learnt(wrapped, whole, "zero copy, in place", pair)
 
 
-def test_a_full_heap_on_one_rank_means_staging(ranks: TorchRanks) -> None:
+def test_full_heap_on_one_rank_means_staging(ranks: TorchRanks) -> None:
     """Its buckets are private, those of the others are not, and they learn the same."""
 
     def work(full: bool) -> list[float]:
@@ -147,7 +139,7 @@ def test_a_full_heap_on_one_rank_means_staging(ranks: TorchRanks) -> None:
     assert ranks(2)(on_rank_1) == ranks(2)(private)
 
 
-@in_process_group(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_dropped_buffers_are_freed() -> None:
     group: Any = dist.group.WORLD
     heap = group.group.engine.heap
@@ -167,7 +159,7 @@ def test_dropped_buffers_are_freed() -> None:
         until(lambda: used() == before)  # the thread that has made the last call lets go of its tensors a bit later
 
 
-@in_process_group(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_copies_pickles_and_forks() -> None:
     """A copy has buckets of its own; a child that is forked and ends leaves its parent's alone."""
     whole = layers()
@@ -191,24 +183,14 @@ def test_copies_pickles_and_forks() -> None:
         assert moved.data_ptr() != gradient.data_ptr()
 
 
-def test_sharded_models_use_shared_memory(ranks: TorchRanks) -> None:
-    """Whether torch's part is imported before the first group is made or after it."""
+@pytest.mark.parametrize("imported", [False, True])
+@as_over_gloo(2)
+def test_sharded_models_use_shared_memory(imported: bool) -> list[float]:
+    """Whether torch's part is imported before the group is made or after it."""
+    from torch.distributed.fsdp import fully_shard
 
-    def work(ours: bool) -> list[float]:
-        from torch.distributed.fsdp import fully_shard
-
-        whole = layers()
-        for layer in whole:
-            fully_shard(layer)
-        fully_shard(whole)
-        group: Any = dist.group.WORLD
-        if ours:
-            group.group.forget_plans()
-        losses = train(whole, list(whole.parameters()))
-        if ours:
-            assert lowerings() == {"zero copy"}
-        return losses[:4]
-
-    theirs = ranks(2, "gloo")(work, False)
-    for _ in range(2):
-        assert ranks(2)(work, True) == theirs
+    whole = layers()
+    for layer in whole:
+        fully_shard(layer)
+    fully_shard(whole)
+    return learnt(whole, whole, "zero copy")[:4]

@@ -51,7 +51,7 @@ def test_every_name_is_known(kind: Any, known: set[str]) -> None:
     assert names_of(kind) <= known, "decide who serves these new names of torch, and add them to a list above"
 
 
-@in_process_group(1)
+@pytest.mark.ranks(1, backend="unisono")
 def test_refused_methods_say_what_to_do() -> None:
     group: Any = dist.group.WORLD
     for name in REFUSED.keys() - vars(Reconfigurable).keys():
@@ -111,7 +111,7 @@ def test_works_know_their_calls(backend: str) -> None:
 @pytest.mark.parametrize("function", ["_set_pg_timeout", "set_timeout"])
 @pytest.mark.parametrize("backend", ["unisono", "gloo"])
 @in_process_group(2, "backend", named=range(2))
-def test_a_shorter_timeout_holds_at_once(backend: str, function: str) -> None:
+def test_shorter_timeout_holds_at_once(backend: str, function: str) -> None:
     if not hasattr(dist.distributed_c10d, function):
         function = "_set_pg_timeout"
     store = dist.distributed_c10d._get_default_store()
@@ -127,7 +127,7 @@ def test_a_shorter_timeout_holds_at_once(backend: str, function: str) -> None:
         store.wait(["seen"])
 
 
-@in_process_group(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_calls_get_the_name_of_record_comm() -> None:
     from torch.profiler import ProfilerActivity, profile
 

@@ -137,7 +137,7 @@ def test_groups_after_torch_has_aborted_all(tmp_path: Path, backend: str) -> Non
 
 
 @in_new_world(4, return_exceptions=True, gives=["went on", "went on", "its world has ended", FAILED])
-def test_a_trainer_goes_on_without_the_server(tmp_path: Path) -> str:
+def test_trainer_goes_on_without_the_server(tmp_path: Path) -> str:
     process = Process(unisono.get_rank(), "unisono", tmp_path)
     with named("unisono"):
         process.join_own()

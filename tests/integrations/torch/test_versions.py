@@ -9,17 +9,15 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import options
 from unisono.integrations.torch.process_group import BACKEND_IN_PYTHON, UnisonoBackend
 
 with_a_backend = pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="a backend is written in Python from torch 2.14 on")
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("shape", [(2, 3), (), (0,)])
-@in_process_group("size")
-def test_gather_into_one_tensor(size: int, shape: tuple[int, ...]) -> None:
+@pytest.mark.ranks(1, 2, 3, backend="unisono")
+def test_gather_into_one_tensor(shape: tuple[int, ...]) -> None:
     me, size, root = dist.get_rank(), dist.get_world_size(), dist.get_world_size() - 1
     tensor = torch.rand(shape, generator=torch.Generator().manual_seed(me))
     expected = torch.stack([torch.rand(shape, generator=torch.Generator().manual_seed(r)) for r in range(size)])
@@ -63,7 +61,7 @@ def test_any_backend_for_another_device() -> None:
             dist.new_group(backend="cpu:unisono,cuda:nccl")
 
 
-@in_process_group(1)
+@pytest.mark.ranks(1, backend="unisono")
 def test_exchanges_on_another_device() -> None:
     """torch's class looks up these methods by an earlier name, too: it must not come back to ours."""
     group: Any = dist.new_group(backend="cpu:unisono,cuda:gloo")
@@ -75,13 +73,12 @@ def test_exchanges_on_another_device() -> None:
                 call([one], [other])
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-@in_process_group("size")
-def test_batch_p2p_operator(size: int) -> None:
+@pytest.mark.ranks(1, 2, 3, backend="unisono")
+def test_batch_p2p_operator(ranks: int) -> None:
     gc.collect()  # torch alone holds the backend
     me = dist.get_rank()
     operators, name = import_module("torch.ops")._c10d_functional, dist.group.WORLD.group_name
-    there, back = (me + 1) % size, (me - 1) % size
+    there, back = (me + 1) % ranks, (me - 1) % ranks
     tensors = [torch.full((3,), float(me)), torch.zeros(3)]
     outputs = operators.batch_p2p_ops(["isend", "irecv"], [there, back], [0, 0], tensors, name)
     for output in outputs:
@@ -89,22 +86,21 @@ def test_batch_p2p_operator(size: int) -> None:
     assert torch.equal(tensors[1], torch.full((3,), float(back)))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-@in_process_group("size")
-def test_a_gather_into_a_tensor_that_is_there(size: int) -> None:
+@pytest.mark.ranks(1, 2, 3, backend="unisono")
+def test_gather_into_a_tensor_that_is_there(ranks: int) -> None:
     """inductor makes such calls of gathers that it joins; other groups have torch's own kernel."""
     me = dist.get_rank()
     operators = import_module("torch.ops")._c10d_functional
     for group in (dist.group.WORLD, dist.new_group(backend="gloo")):
-        out = torch.zeros(2 * size)
+        out = torch.zeros(2 * ranks)
         operators.wait_tensor(
-            operators.all_gather_into_tensor_out(torch.full((2,), 1.0 + me), size, group.group_name, out=out)
+            operators.all_gather_into_tensor_out(torch.full((2,), 1.0 + me), ranks, group.group_name, out=out)
         )
-        assert out.tolist() == [1.0 + rank for rank in range(size) for _ in range(2)]
+        assert out.tolist() == [1.0 + rank for rank in range(ranks) for _ in range(2)]
 
 
 @pytest.mark.ranks(2, backend="unisono")
-def test_a_compiled_exchange() -> None:
+def test_compiled_exchange_moves_tensors() -> None:
     def exchange(mine: torch.Tensor, other: int) -> torch.Tensor:
         theirs = torch.zeros(3)
         ends = [dist.P2POp(dist.isend, 2 * mine, other), dist.P2POp(dist.irecv, theirs, other)]
@@ -129,7 +125,7 @@ def test_unsupported_features_are_reported() -> None:
 
 @with_a_backend
 @pytest.mark.ranks(2, backend="unisono")
-def test_a_backend_ends_with_its_group() -> None:
+def test_backend_ends_with_its_group() -> None:
     def living() -> int:
         gc.collect()
         return sum(isinstance(thing, UnisonoBackend) for thing in gc.get_objects())

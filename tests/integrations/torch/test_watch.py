@@ -73,7 +73,7 @@ def test_strangers_connections_live_on(job: Job) -> None:
     assert re.search(r"(True )+$", said), said
 
 
-def test_an_exception_is_told(job: Job) -> None:
+def test_exception_is_told(job: Job) -> None:
     job.start(2, f"try:\n    if rank:\n        raise KeyError('no such layer')\n    dist.barrier()\n{REPORT}")
     assert f"rank 1 (pid {job.ranks[1].pid}) raised KeyError: 'no such layer' while rank 0 waited" in job.output(0)
 
@@ -153,7 +153,7 @@ def test_sound_programs_end_without_a_word(job: Job, body: str) -> None:
         assert "unisono" not in said
 
 
-def test_a_stopped_rank_is_told_and_shown(job: Job) -> None:
+def test_stopped_rank_is_told_and_shown(job: Job) -> None:
     job.start(2, "print('on', flush=True)\nif rank:\n    os.kill(os.getpid(), signal.SIGSTOP)\ndist.all_reduce(ones)",
               UNISONO_STALL_WARNING_S="1")  # fmt: skip
     first = job.ranks[0]
@@ -168,7 +168,7 @@ def test_a_stopped_rank_is_told_and_shown(job: Job) -> None:
     assert job.ranks[0].returncode == 0
 
 
-def test_a_rank_that_is_not_watched(job: Job) -> None:
+def test_rank_that_is_not_watched(job: Job) -> None:
     began = time.monotonic()
     job.start(2, "dist.all_reduce(ones)\ndist.destroy_process_group()\nprint('done')", unwatched=1)
     said = job.output(0)
@@ -186,13 +186,13 @@ def test_ranks_on_several_hosts_are_not_watched(job: Job) -> None:
         )
 
 
-def test_a_process_that_ends_well_without_a_word(job: Job) -> None:
+def test_process_that_ends_well_without_a_word(job: Job) -> None:
     """The others may go on alone."""
     job.start(2, "dist.barrier()\nif rank:\n    os._exit(0)\ntime.sleep(2)\nprint('done')")
     assert job.output(0) == "done\n"
 
 
-def test_it_comes_before_the_group(job: Job) -> None:
+def test_watch_comes_before_the_group(job: Job) -> None:
     job.start(
         1,
         "import unisono\ndel dist.distributed_c10d._new_process_group_helper.__dict__['_unisono']\n"

@@ -12,7 +12,7 @@ from tests.support.watched_job import DDP, REPORT, Job, warning_of
 from unisono.integrations.torch.flight_recorder import NCCL, pending, waited_call
 
 
-def test_a_wait_in_cpp_ends_too(job: Job) -> None:
+def test_wait_in_cpp_ends_too(job: Job) -> None:
     """The reducer of DistributedDataParallel waits in C++: it raises torch's error, and the cause is on stderr."""
     body = f"""
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
@@ -187,7 +187,7 @@ def test_call_without_waiting_thread(job: Job) -> None:
     assert "for rank 2 (last call: #2): rank 2 (pid" in line
 
 
-def test_a_call_from_cpp_is_told(job: Job) -> None:
+def test_call_from_cpp_is_told(job: Job) -> None:
     body = f"{DDP}{QUEUED}if rank == 2: spins()\nstep()"
     job.start(3, body, before=STAND_IN, UNISONO_STALL_WARNING_S="2")
     assert "in all_reduce(float32[20], from C++) #" in warning_of(job.ranks[0])
@@ -220,7 +220,7 @@ def entry(
     }  # fmt: skip
 
 
-def test_the_first_call_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_pending_call_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL records each part of a coalesced call, but only the end of the whole."""
     recorded: dict[str, Any] = {"entries": [], "pg_status": {}}
     monkeypatch.setattr(c10d, "_dump_nccl_trace_json", lambda *_: json.dumps(recorded), raising=False)

@@ -62,7 +62,7 @@ def test_schedule_is_an_algorithm_for_its_ranks() -> None:
         find("all_reduce", schedule)
 
 
-def test_a_plain_generator_is_an_algorithm() -> None:
+def test_plain_generator_is_an_algorithm() -> None:
     found = find("all_gather", ring)
     assert (found.full_name, found.requires) == ("all_gather.ring", ())
     assert found is find("all_gather", ring)
@@ -71,7 +71,7 @@ def test_a_plain_generator_is_an_algorithm() -> None:
         prove(found.schedule(p))
 
 
-def test_a_plain_generator_with_a_root() -> None:
+def test_plain_generator_with_a_root() -> None:
     def star(r, p, root):
         yield send(root, r[r != root], 0, n=p)
 
@@ -115,7 +115,7 @@ def test_decorator_refuses_unknown_values() -> None:
         algorithm("all_gather", requires=("prime",))(ring)
 
 
-def test_the_decorator_takes_any_number_of_chunks() -> None:
+def test_decorator_takes_any_number_of_chunks() -> None:
     @algorithm("all_gather", chunks=lambda p: 2 * p)
     def wide(r, p):
         yield send(r, (r + 1) % p, 2 * r, n=2)
@@ -123,7 +123,7 @@ def test_the_decorator_takes_any_number_of_chunks() -> None:
     assert table(wide, 3).chunks == 6
 
 
-def test_a_composed_algorithm_of_the_user() -> None:
+def test_composed_algorithm_of_the_user() -> None:
     @composed("all_gather", name="twice")
     def mine(p):
         return table(ring, p, collective="all_gather")
@@ -234,6 +234,6 @@ def test_nothing_beats_the_lower_bounds(algorithm: Algorithm) -> None:
 @pytest.mark.parametrize(
     "doc", ["Idea.", "Idea.\nrounds: 1\nbytes: m\nwins: never", "Idea.\nbytes: 1\nrounds: 1\nwins: w\nsource: s"]
 )
-def test_a_docstring_with_other_lines_is_refused(doc: str) -> None:
+def test_docstring_with_other_lines_is_refused(doc: str) -> None:
     with pytest.raises(ArgumentError, match="needs the lines idea, rounds, bytes, wins, source"):
         lines(doc)

@@ -81,9 +81,12 @@ def test_choice_between_hosts(collective: str, nbytes: int, hosts: str, rails: i
     assert choice(collective, nbytes, hosts)[:2] == (rails, core)
 
 
-def test_slow_link_carries_fewer_bytes() -> None:
+def test_links_decide() -> None:
+    """A slow link carries fewer bytes; the barrier beside a rooted call is priced; one host needs no link."""
     cores = [choice("all_reduce", 1 << 20, "4x2", link).core for link in ("100Gbit,1ms", "1Gbit,10us")]
     assert cores == ["recursive_doubling", "circulant"]
+    assert choice("scatter", 8, "8x1").between_s > 3 * 100e-6, "the root sends once; a barrier of 8 has 3 rounds"
+    assert choice("all_reduce", 8, "4").between_s == 0
 
 
 @each("collective", CORES)
@@ -156,14 +159,6 @@ def test_segments_are_pieces_already() -> None:
 )
 def test_pieces_make_no_small_messages(collective: str, nbytes: int, hosts: str, pieces: int) -> None:
     assert choice(collective, nbytes, hosts).pieces == pieces
-
-
-def test_barrier_beside_a_rooted_call_is_priced() -> None:
-    assert choice("scatter", 8, "8x1").between_s > 3 * 100e-6, "the root sends once; a barrier of 8 has 3 rounds"
-
-
-def test_one_host_needs_no_link() -> None:
-    assert choice("all_reduce", 8, "4").between_s == 0
 
 
 FREE = Processors(16, 16, 2, 16)

@@ -44,7 +44,7 @@ def contents(data: dict[str, Any]) -> list[dict[tuple[int, int], tuple[tuple[int
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("p", [1, 2, 3, 8])
-def test_the_page_holds_what_the_film_holds(name: str, p: int) -> None:
+def test_page_holds_what_the_film_holds(name: str, p: int) -> None:
     schedule = CATALOGUE[name].schedule(p)
     story, data = film(schedule), table(schedule)
     number = {slot: k for k, slot in enumerate(story.slots)}
@@ -89,7 +89,7 @@ def test_hosts_stand_together() -> None:
     assert table(CATALOGUE["all_gather.ring"].schedule(4))["hosts"] == []
 
 
-def test_the_page_stands_alone_and_escapes_names() -> None:
+def test_page_stands_alone_and_escapes_names() -> None:
     def mine(r, p):
         yield send(0, 1, 0)
 
@@ -103,14 +103,14 @@ def test_the_page_stands_alone_and_escapes_names() -> None:
     assert "{{" not in page.replace("{{data}}", "")
 
 
-def test_a_wrong_table_says_so() -> None:
+def test_wrong_table_says_so() -> None:
     data = table(trace(twice, 2, 1, "all_reduce"))
     assert "counted twice" in data["fault"]
     assert data["wrong"] == [[], [], [0, 1]]
     assert contents(data)[-1][1, 0] == ((0, 0), (0, 0), (1, 0))
 
 
-def test_a_large_table_says_what_is_left_out() -> None:
+def test_large_table_says_what_is_left_out() -> None:
     whole = table(CATALOGUE["all_reduce.ring"].schedule(48))
     assert (whole["left_out"], whole["partial"]) == ("", False)
     wide = table(CATALOGUE["broadcast.binomial"].schedule(100))
@@ -128,7 +128,7 @@ def test_a_large_table_says_what_is_left_out() -> None:
         html(CATALOGUE["all_gather.ring"].schedule(600))
 
 
-def test_a_schedule_shows_its_player_in_a_frame() -> None:
+def test_schedule_shows_its_player_in_a_frame() -> None:
     schedule = CATALOGUE["all_reduce.ring"].schedule(4)
     shown = schedule._repr_html_()
     found = re.fullmatch(r'<iframe srcdoc="([^"]*)" sandbox="allow-scripts" style="[^"]*"></iframe>', shown)
@@ -136,13 +136,13 @@ def test_a_schedule_shows_its_player_in_a_frame() -> None:
     assert unescape(found[1]) == html(schedule)
 
 
-def test_a_table_too_large_for_a_picture_says_so() -> None:
+def test_table_too_large_for_a_picture_says_so() -> None:
     shown = CATALOGUE["all_gather.ring"].schedule(2000)._repr_html_()
     assert shown.startswith("<pre>")
     assert "Draw fewer ranks" in shown
 
 
-def test_the_marked_slot_is_that_of_the_proof() -> None:
+def test_marked_slot_is_that_of_the_proof() -> None:
     """Nothing is counted twice here, so only the proof knows which slot is wrong before the end."""
 
     def crosses(r, p):

@@ -79,7 +79,7 @@ def test_cell_labels_match_the_film(chromium: Browser, name: str) -> None:
             assert stripes == [len(state.get(slot, ())) for slot in slots]
 
 
-def test_keys(chromium: Browser) -> None:
+def test_keys_move_the_player(chromium: Browser) -> None:
     with opened(chromium, html(table("all_reduce.ring"))) as tab:
         for key, stop in (
             ("ArrowRight", 1),

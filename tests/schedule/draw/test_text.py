@@ -103,7 +103,7 @@ def test_unwritten_slots_are_empty() -> None:
     assert story.states()[-1][0, 0, 0] == ()
 
 
-def test_tables_that_mean_nothing_are_refused() -> None:
+def test_meaningless_tables_are_refused() -> None:
     def outside(r, p):
         yield send(0, p, 0)
 

@@ -203,7 +203,7 @@ def test_content_under_way_outlives_its_place() -> None:
     assert prove(table).ranks == 2
 
 
-def test_in_place_or_not() -> None:
+def test_files_are_in_place_or_not() -> None:
     assert of(all_gather(3, in_place=True)).result == X
     assert of(all_gather(3, in_place=False)).result == Y
     with pytest.raises(AlgorithmError, match=r"out of place"):  # nothing writes o

@@ -122,7 +122,7 @@ def test_tables_of_other_operations_are_ignored() -> None:
     assert of({**written, "buffer_alignment": 32}).digest != table.digest
 
 
-def test_out_of_place() -> None:
+def test_plans_may_be_out_of_place() -> None:
     copies = deepcopy(PLANS["puts"])
     copies["inplace"] = False
     for g, gpu in enumerate(copies["gpus"]):
@@ -210,6 +210,6 @@ def test_wrong_plans_are_refused(name: str) -> None:
 
 
 @each("text", ("", "[", "[]", "7", "[" * 100_000, '{"a":'))
-def test_what_is_no_plan_is_refused(text: str) -> None:
+def test_texts_without_a_plan_are_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match=r"plan\.json"):
         mscclpp.read(text.encode(), "plan.json")

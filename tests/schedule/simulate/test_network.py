@@ -79,7 +79,7 @@ def test_sample_stands_for_many_ranks(name: str) -> None:
     assert sent / p == pytest.approx((p - 1) / p, rel=0.01)
 
 
-def test_a_round_has_its_messages_by_sender() -> None:
+def test_round_has_its_messages_by_sender() -> None:
     (some,) = messages(CATALOGUE["all_reduce.one_shot"].schedule(3))
     assert some.starts.tolist() == [0, 9]
     assert some.src.tolist() == sorted(some.src.tolist())

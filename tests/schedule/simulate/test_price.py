@@ -42,7 +42,7 @@ def test_ranks_of_a_host_share_its_port() -> None:
     assert priced("all_to_all.direct", "8x1", MANY).seconds < got.seconds / 2
 
 
-def test_a_late_rank_costs_what_it_is_late() -> None:
+def test_late_rank_costs_what_it_is_late() -> None:
     plain, late = (priced("all_reduce.tree", "4x1", 8, late=late) for late in ({}, {3: 0.5}))
     assert late.seconds == pytest.approx(plain.seconds + 0.5, abs=20e-6)
 

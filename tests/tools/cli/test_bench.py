@@ -67,7 +67,7 @@ def _lies(trials: list[Trial], *_: object) -> list[Compared]:
     return [Compared([1e-6, 1e-6], 0), Compared([2e-6, 2e-6], wrong)]
 
 
-def test_a_wrong_element_fails_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_element_fails_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "compare", _lies)
     done = bench("--ranks", "2", "--sizes", "8,64", "--seconds", "0")
     assert done.exit_code == 1

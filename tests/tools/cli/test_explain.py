@@ -11,10 +11,11 @@ from tests.support.programs import run_python
 from unisono.base.link import Link
 from unisono.base.linux import processors
 from unisono.base.units import parse_bytes
-from unisono.schedule import lower_bounds
+from unisono.schedule import Hosts, lower_bounds
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.catalogue import COLLECTIVES
 from unisono.schedule.choose import choose
+from unisono.schedule.choose.over_hosts import choose_spanning
 from unisono.schedule.draw import html, svg, text
 from unisono.tools.cli import app
 from unisono.tools.cli.explain import reason
@@ -84,7 +85,7 @@ def test_every_algorithm_can_be_explained(name: str) -> None:
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_the_reason_arrives_at_the_lower_bound(collective: str, ranks: int) -> None:
+def test_reason_arrives_at_the_lower_bound(collective: str, ranks: int) -> None:
     whole = 1000 * ranks
     said = reason(collective, ranks, whole)
     if collective == "barrier":
@@ -113,12 +114,23 @@ def test_wrong_function_is_shown_then_refused(mine: Path) -> None:
     assert "proved" not in result.stdout
 
 
-def test_draw_writes_what_the_suffix_asks_for(tmp_path: Path) -> None:
-    schedule = CATALOGUE["broadcast.binomial"].schedule(5, 3)
+HOSTS = Hosts.parse("2x2:round_robin")
+DRAWN = {
+    "broadcast.binomial --ranks 5 --root 3": CATALOGUE["broadcast.binomial"].schedule(5, 3),
+    "all_reduce.circulant --hosts 2x2:round_robin": choose_spanning(
+        "all_reduce", 16 << 20, HOSTS, algorithm="circulant"
+    ).make("all_reduce", HOSTS, 0),
+}
+
+
+@pytest.mark.parametrize("words", DRAWN)
+def test_draw_writes_what_the_suffix_asks_for(words: str, tmp_path: Path) -> None:
+    schedule = DRAWN[words]
     wanted = {"x.svg": svg(schedule), "x.html": html(schedule), "x.txt": text(schedule, width=None)}
     for file, content in wanted.items():
-        say("draw", "broadcast.binomial", "--ranks", "5", "--root", "3", "-o", str(tmp_path / file))
+        say("draw", *words.split(), "-o", str(tmp_path / file))
         assert (tmp_path / file).read_text(encoding="utf-8") == content
+    assert ("host 1" in wanted["x.svg"]) == ("hosts" in words)
 
 
 def test_draw_puts_two_on_one_page(tmp_path: Path) -> None:
@@ -140,20 +152,24 @@ def test_wrong_slot_is_marked_in_the_drawing(mine: Path, tmp_path: Path) -> None
     assert "is not a correct all_reduce" in picture.read_text(encoding="utf-8")
 
 
-@pytest.mark.sampled(most=2)
+SAMPLE = "each contribution exactly once; by random fingerprints of a random sample of chunks"
+
+
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("all_reduce", "by random fingerprints of one chunk, which stands for all because all ranks"),
-        ("all_to_all", "by random fingerprints of one chunk"),
-        ("broadcast", "each contribution exactly once; by random fingerprints idea"),
-        ("scan", "left out: the table would have about 5.4e+09 rows; ask for it with --ranks 128"),
+        ("all_reduce --ranks 100000", ["by random fingerprints of one chunk, which stands for all because all ranks"]),
+        ("all_to_all --ranks 100000", ["by random fingerprints of one chunk"]),
+        ("broadcast --ranks 100000", ["each contribution exactly once; by random fingerprints idea"]),
+        ("scan --ranks 100000", ["left out: the table would have about 5.4e+09 rows; ask for it with --ranks 128"]),
+        ("all_reduce --hosts 1024x8 --bytes 64MiB", ["8 × all_reduce.circulant of 1024 hosts", SAMPLE]),
+        ("broadcast --hosts 1024x8 --bytes 64MiB", ["broadcast.circulant of 1024 hosts", SAMPLE]),
     ],
 )
-def test_large_worlds_are_explained_in_part(name: str, words: str) -> None:
-    printed = " ".join(say("explain", name, "--ranks", "100000").split())
-    assert words in printed
-    assert "The rounds are shown up to 128 ranks" in printed
+def test_large_worlds_are_explained_in_part(name: str, words: list[str]) -> None:
+    printed = " ".join(say("explain", *name.split()).split())
+    assert not [word for word in [*words, "The rounds are shown up to 128 ranks"] if word not in printed]
 
 
 def test_large_tables_without_a_proof_say_why() -> None:

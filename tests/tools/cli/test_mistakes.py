@@ -102,7 +102,7 @@ def test_process_without_job_is_named() -> None:
     assert f"process {other.pid} has no job of unisono" in " ".join(done.output.split())
 
 
-def test_the_status_of_a_traced_command_is_kept(tmp_path: Path) -> None:
+def test_status_of_a_traced_command_is_kept(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["trace", "-o", str(tmp_path), "--", "sh", "-c", "exit 3"])
     assert (done.exit_code, "sh has ended with status 3" in done.output) == (3, True), done.output
 
@@ -163,7 +163,7 @@ def script(tmp_path: Path) -> Script:
 
 
 @pytest.mark.parametrize("way", [NATIVE, TORCH], ids=["native", "torch.distributed"])
-def test_a_script_on_three_ranks(script: Script, way: dict[str, str]) -> None:
+def test_script_on_three_ranks(script: Script, way: dict[str, str]) -> None:
     done = unisono("run", script(SCRIPT.format(**way)), "-n", 3, "--epochs", "2", "-n", "7")
     assert done.returncode == 0, done.stderr
     said = "['--epochs', '2', '-n', '7'] [111.0, 111.0] __main__ train.py 17"

@@ -1,7 +1,6 @@
 """`unisono explain` and `draw` with --hosts: what goes between hosts, how long it takes, and frames around hosts."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from unisono.base.link import Link
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms.over_hosts import CORES
 from unisono.schedule.choose.over_hosts import choose_spanning
-from unisono.schedule.draw import html, svg, text
+from unisono.schedule.draw import text
 
 
 def test_explain_compares_traffic_with_the_bound() -> None:
@@ -41,7 +40,7 @@ def test_every_collective_is_explained_and_drawn(collective: str, hosts: str) ->
     assert "leaves" in printed or collective == "barrier"
 
 
-def test_a_user_may_name_what_hosts_do() -> None:
+def test_user_may_name_what_hosts_do() -> None:
     words = "explain all_reduce.ring --hosts 4x2 --bytes 1GB --no-rounds"
     printed = say(*words.split())
     assert "because you named it" in " ".join(printed.split())
@@ -64,9 +63,7 @@ def test_all_to_all_is_one_table_of_all_ranks() -> None:
     assert "priced only" not in printed
     printed = " ".join(say("explain", "all_to_all", "--hosts", "1024x8").split())
     assert "each contribution exactly once; by random fingerprints of one chunk, which stands for all" in printed
-    assert (
-        re.search(r"leaves each host - 65472/8192 m = 128 MiB 65472/8192 m = 128 MiB", printed) or "leaves" in printed
-    )
+    assert "leaves each host - 65472/8192 m = 128 MiB 65472/8192 m = 128 MiB" in printed
 
 
 def test_one_host_is_explained_as_ever() -> None:
@@ -74,34 +71,9 @@ def test_one_host_is_explained_as_ever() -> None:
     assert timeless[0].split() == timeless[1].split()
 
 
-@pytest.mark.parametrize(
-    ("collective", "words"),
-    [
-        ("all_reduce", "8 × all_reduce.circulant of 1024 hosts"),
-        ("broadcast", "broadcast.circulant of 1024 hosts"),
-    ],
-)
-def test_thousands_of_hosts_are_explained(collective: str, words: str) -> None:
-    printed = " ".join(say("explain", collective, "--hosts", "1024x8", "--bytes", "64MiB").split())
-    assert words in printed
-    assert "each contribution exactly once; by random fingerprints of a random sample of chunks" in printed
-    assert "The rounds are shown up to 128 ranks" in printed
-
-
 def test_too_large_tables_are_refused() -> None:
     printed = say("explain", "reduce_scatter", "--hosts", "1024x8", fails=2)
     assert "would have about 6.7e+07 rows. Give fewer hosts" in printed
-
-
-def test_draw_puts_hosts_into_frames(tmp_path: Path) -> None:
-    hosts = Hosts.parse("2x2:round_robin")
-    call = choose_spanning("all_reduce", 16 << 20, hosts, algorithm="circulant").make("all_reduce", hosts, 0)
-    wanted = {"x.svg": svg(call), "x.html": html(call), "x.txt": text(call, width=None)}
-    words = "draw all_reduce.circulant --hosts 2x2:round_robin -o"
-    for file, content in wanted.items():
-        say(*words.split(), str(tmp_path / file))
-        assert (tmp_path / file).read_text(encoding="utf-8") == content
-    assert "host 1" in wanted["x.svg"]
 
 
 def test_draw_marks_rows_that_cross_hosts() -> None:

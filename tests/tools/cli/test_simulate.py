@@ -57,7 +57,6 @@ def test_algorithms_come_best_first() -> None:
     assert lines[end + 1].startswith(f'{best} (algorithm="')
     assert lines[end + 1].endswith(f"= {format_seconds(able[best][0])}, on the way of the rank that is ready last")
     assert "transfers" in seen
-    assert "host" in seen
 
 
 def test_one_algorithm_and_what_slows_it() -> None:

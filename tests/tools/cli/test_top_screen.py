@@ -82,7 +82,7 @@ def screen(pid: int) -> Iterator[Screen]:
         os.close(made.master)
 
 
-def test_the_window_may_change_and_ctrl_c_leaves(tmp_path: Path) -> None:
+def test_window_may_change_and_ctrl_c_leaves(tmp_path: Path) -> None:
     with running(looping, tmp_path) as (_, pids), screen(pids[0]) as top:
         top.shows("calls/s", str(pids[3]), "ranks 0, 2, 3 have waited")
         until(lambda: top.width() == 120, 60.0)

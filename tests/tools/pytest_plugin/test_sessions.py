@@ -70,7 +70,7 @@ def test_waits(parent):
 """
 
 
-def test_an_interrupt_ends_pytest_and_the_ranks(pytester: pytest.Pytester) -> None:
+def test_interrupt_ends_pytest_and_the_ranks(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=INTERRUPTED)
     done = pytester.runpytest_subprocess(*PLUGIN, "--ranks-timeout", "60")
     assert done.ret == pytest.ExitCode.INTERRUPTED
@@ -124,12 +124,12 @@ def test_pytest_finds_the_plug_in() -> None:
 PAGE = ROOT / "docs" / "guides" / "own_tests.md"
 
 
-def test_the_example_project(ranks_session: RanksSession, pytester: pytest.Pytester) -> None:
+def test_example_project_passes(ranks_session: RanksSession, pytester: pytest.Pytester) -> None:
     shutil.copytree(ROOT / "examples" / "tested", pytester.path, dirs_exist_ok=True)
     ranks_session().assert_outcomes(passed=6)
 
 
-def test_the_page(ranks_session: RanksSession) -> None:
+def test_page_prints_what_it_shows(ranks_session: RanksSession) -> None:
     tests = [block.text for block in blocks(PAGE) if "pytest.mark.ranks" in block.text]
     first, failures = tests
     assert PAGE.read_text().startswith(f"# Test your own programs\n\n```python\n{first}```\n")
