@@ -7,12 +7,12 @@ from tests.fuzz.fault_scene import (
     COLLECTIVES,
     DEADLY,
     ENDS,
-    HARMLESS,
     LATE,
     LATE_S,
     OF_HOSTS,
     OF_SENTINELS,
     RAISED,
+    UNNOTICED,
     Scene,
 )
 from unisono.schedule import Hosts
@@ -64,7 +64,7 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[st
             yield f"rank {rank} was late by {event['by']:.3f} s only"
     # Who waits for a rank that is stopped while it makes the group of the survivors is late itself, for the others.
     late_to_shrink = scene.late_to_shrink or scene.hasty
-    apart, felt = scene.frozen | scene.cut_off, [fault for fault in scene.faults if fault.how not in HARMLESS]
+    apart, felt = scene.frozen | scene.cut_off, [fault for fault in scene.faults if fault.how not in UNNOTICED]
     hit = {fault.rank for fault in felt} | scene.cut_off
     for rank, event in _events(said, "left out"):
         if rank not in apart and not scene.hasty:
@@ -97,7 +97,7 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[st
 def _blamed(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[str]:
     """Does PeerGone say of which process it speaks, what has happened to it, and where its own rank waited for it?"""
     happened = {scene.faults[number].rank: (scene.faults[number].how, pid) for number, (pid, _) in faults.items()}
-    only_sentinels = {fault.how for fault in scene.faults if fault.how not in HARMLESS} <= {*OF_SENTINELS}
+    only_sentinels = {fault.how for fault in scene.faults if fault.how not in UNNOTICED} <= {*OF_SENTINELS}
     one_host = scene.hosts.isdigit()
     told: dict[int, set[bool]] = {}
     for rank, event in _events(said, "error"):
@@ -159,7 +159,7 @@ def _classes(scene: Scene) -> set[str]:
     if hows & {*DEADLY, *OF_HOSTS, *OF_SENTINELS}:
         allowed |= {"PeerGone"}
         only_collectives = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
-        if not only_collectives or hows - set(DEADLY) - {"pause", *LATE, *HARMLESS}:
+        if not only_collectives or hows - set(DEADLY) - {"pause", *LATE, *UNNOTICED}:
             allowed |= {"PeerFailed"}
     if "abort" in hows:
         allowed |= {"PeerFailed"}

@@ -21,7 +21,19 @@ import torch
 import unisono
 from tests.fuzz import programs
 from tests.fuzz.api import Native
-from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, HARMLESS, LATE_S, OF_HOSTS, STEPS, STOPPING, Call, Fault, Scene
+from tests.fuzz.fault_scene import (
+    BRIEF,
+    COLLECTIVES,
+    DEADLY,
+    HARMLESS,
+    LATE_S,
+    OF_HOSTS,
+    STEPS,
+    STOPPING,
+    Call,
+    Fault,
+    Scene,
+)
 from tests.fuzz.ranks import start
 from tests.support.cluster import PORT, enter, join
 from tests.support.fake_hosts import send_with_spare, sentinel_of
@@ -315,7 +327,7 @@ class _Rank:
                 os.kill(pid, signal.SIGKILL)
             case how if how in STOPPING:
                 os.kill(pid, signal.SIGSTOP)
-            case how if how in OF_HOSTS:
+            case how if how in (*OF_HOSTS, *BRIEF):
                 until((self._folder / f"begun {self._scene.faults.index(fault)}").exists)
             case how if how in _ENDS:
                 _ENDS[how]()

@@ -51,6 +51,12 @@ HARMLESS = ("pause sentinel", "end sentinel", "end sentinels", "stop sentinel")
 """Faults that no rank may notice: another process goes on in place of the sentinel. end sentinels: it is killed, and so
 is the process that waits beside it.
 """
+BRIEF = ("brief cut", "loose cable", "loose link")
+"""Faults of hosts in network namespaces that cost nothing. brief cut: the host reaches no other, a second less than
+hosts may be silent. loose cable: it does so for some milliseconds, again and again. loose link: the same, but nothing
+can be sent.
+"""
+UNNOTICED = (*HARMLESS, *BRIEF)
 OF_SENTINELS = ("lose sentinel",)
 """Faults that cost a host its sentinel: both processes are killed, and no rank can start them again."""
 OF_HOSTS = ("cut link", "cut pair", "stop host")
